@@ -1,0 +1,1 @@
+"""From a scheduled program to loops, and from loops to code."""

@@ -1,0 +1,207 @@
+"""The loop IR: the one language between schedules and backends.
+
+    Kernel = name, params, body
+    Stmt   = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke
+    Expr   = lang.expr without Access, Read, Reduce and Range; the pad_* calls are gone, too
+
+Indices are i64 and multi-dimensional: a buffer has extents and strides, and the backend makes addresses.
+A vectorized loop exists only until `passes/vectorize.py`, an unrolled one until `passes/unroll.py`; after
+them vectors are `Ramp`, `Broadcast` and masked `Load` and `Store`.
+`show.py` prints it, `verify.py` checks it, `python/` runs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdsl.lang.expr import Expr
+from tdsl.lang.types import DType
+from tdsl.node import Node, node
+
+SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "unrolled"
+HEAP, STACK, REGISTER = "heap", "stack", "register"
+
+
+@node
+class For(Node):
+    """`body` for name = lo, lo + 1, ..., lo + extent - 1; not at all when extent <= 0."""
+
+    name: str
+    lo: Expr
+    extent: Expr
+    kind: str
+    body: Stmt
+
+
+@node
+class Let(Node):
+    """`name` stands for a scalar in `body`."""
+
+    name: str
+    value: Expr
+    body: Stmt
+
+
+@node
+class Alloc(Node):
+    """Memory of `body`'s own, not initialised. `strides` are in elements; row-major when empty.
+
+    `extents` are at least 0 and do not depend on what `body` binds. `scope` is a memory of the CPU:
+    heap, stack, or register (small, with indices that are constant once loops are unrolled).
+    """
+
+    name: str
+    dtype: DType
+    extents: tuple[Expr, ...]
+    scope: str
+    body: Stmt
+    strides: tuple[int, ...] = ()
+
+
+@node
+class Store(Node):
+    """buffer[index] = value; only lanes where the mask holds. A vector index stores all its lanes.
+
+    `atomic` is "" or the operator (add, min, max, and, or, xor, mul) of an indivisible
+    buffer[index] op= value. `streaming` asks to bypass the caches.
+    """
+
+    buffer: str
+    index: tuple[Expr, ...]
+    value: Expr
+    mask: Expr | None = None
+    atomic: str = ""
+    streaming: bool = False
+
+
+@node
+class If(Node):
+    """`then` where a scalar (before vectorization: any) condition holds, else `orelse`."""
+
+    cond: Expr
+    then: Stmt
+    orelse: Stmt | None = None
+
+
+@node
+class Block(Node):
+    """Statements in order."""
+
+    body: tuple[Stmt, ...]
+
+
+@node
+class Check(Node):
+    """Stop the kernel with the `site`-th message of the kernel unless `cond` holds.
+
+    `values` are scalars shown in the message.
+    """
+
+    cond: Expr
+    site: int
+    values: tuple[Expr, ...]
+
+
+@node
+class Print(Node):
+    """Show scalars with the `site`-th message of the kernel, where `cond` holds."""
+
+    cond: Expr
+    site: int
+    values: tuple[Expr, ...]
+
+
+@node
+class Prefetch(Node):
+    """Ask for the cache line that holds an element; any index is safe."""
+
+    buffer: str
+    index: tuple[Expr, ...]
+
+
+@node
+class Operand(Node):
+    """A tile handed to an instruction: the address of its first element, and strides in elements."""
+
+    buffer: str
+    index: tuple[Expr, ...]
+    axes: tuple[int, ...]
+
+
+@node
+class Invoke(Node):
+    """An instruction declared by the user (`schedule.instruction`), on tiles of buffers."""
+
+    instruction: str
+    operands: tuple[Operand, ...]
+
+
+Stmt = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke
+
+
+@dataclass(frozen=True, slots=True)
+class BufferParam:
+    """An array argument. `extents` are constants or sizes.
+
+    `strides` holds for each axis a constant stride in elements where it is known when the kernel is
+    compiled, else None: then it is an argument, in bytes.
+    `written` is true for outputs; `aliased` when another argument may share its memory.
+    """
+
+    name: str
+    dtype: DType
+    extents: tuple[Expr, ...]
+    strides: tuple[int | None, ...]
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarParam:
+    """A scalar argument (a `Param` of the body)."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class SizeParam:
+    """An extent known when the kernel is called (a `Size` of the body), an i64 argument."""
+
+    name: str
+
+
+Argument = BufferParam | ScalarParam | SizeParam
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The text of a `Check` or `Print` site: `parts` with the values between them."""
+
+    kind: str
+    parts: tuple[str, ...]
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A function of buffers, scalars and sizes: what a backend compiles."""
+
+    name: str
+    params: tuple[Argument, ...]
+    body: Stmt
+    messages: tuple[Message, ...] = ()
+    fast_math: bool = False
+    instructions: tuple[object, ...] = ()
+
+
+def row_major(extents: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements of a dense array.
+
+    >>> row_major((2, 3, 4))
+    (12, 4, 1)
+    """
+    strides, step = [], 1
+    for extent in reversed(extents):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))

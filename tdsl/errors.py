@@ -1,0 +1,128 @@
+"""Everything a user can cause is a `TdslError`: a message, the user's line, related lines, a way out."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+
+from tdsl.source import Loc
+
+Related = tuple[Loc | None, str]
+
+
+class TdslError(Exception):
+    """A mistake in a tdsl program or call, shown with its place in the user's source.
+
+    `code` is stable from release to release; `loc`, `label`, `related` and `hint` are what the text is
+    drawn from.
+    """
+
+    code = "tdsl"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        loc: Loc | None = None,
+        label: str = "",
+        related: Iterable[Related] = (),
+        hint: str = "",
+    ) -> None:
+        self.message, self.loc, self.label, self.hint = message, loc, label, hint
+        self.related = tuple(related)
+        Exception.__init__(self, render(self))
+
+
+class DefinitionError(TdslError, ValueError):
+    """A func, tensor or operator is written in a way that has no meaning."""
+
+    code = "definition"
+
+
+class ShapeError(TdslError, ValueError):
+    """Extents disagree, or cannot be inferred."""
+
+    code = "shape"
+
+
+class TypeMismatch(TdslError, TypeError):
+    """A dtype, or the kind of an argument, is not what is needed."""
+
+    code = "type"
+
+
+class IndexBoundError(TdslError, IndexError, ValueError):
+    """An access may leave its tensor."""
+
+    code = "bounds"
+
+
+class ScheduleError(TdslError, ValueError):
+    """A directive would change the meaning of the program, or names something that is not there."""
+
+    code = "schedule"
+
+
+class TargetError(TdslError, RuntimeError):
+    """The chosen backend cannot do what is asked, or its tools failed."""
+
+    code = "target"
+
+
+class RequireError(TdslError, ValueError):
+    """A condition stated with `td.require` did not hold while a kernel ran."""
+
+    code = "require"
+
+
+class CacheWarning(UserWarning):
+    """The disk cache could not be used; everything still works, more slowly."""
+
+
+def render(error: TdslError) -> str:
+    """The text of an error: message and code, source lines with carets, the hint.
+
+    >>> print(render(ShapeError("no extent fits", hint="pass shape=")))
+    no extent fits [shape]
+      hint: pass shape=
+    """
+    lines = [f"{error.message} [{error.code}]"]
+    places = ((error.loc, error.label), *error.related)
+    for loc, label in places:
+        if loc is not None:
+            lines += _excerpt(loc, label)
+    if error.hint:
+        lines.append(f"  hint: {error.hint}")
+    return "\n".join(lines)
+
+
+def _excerpt(loc: Loc, label: str) -> list[str]:
+    source = loc.text()
+    head = f"  at {os.path.basename(loc.file)}:{loc.line}"
+    if not source:
+        return [f"{head}  {label}".rstrip()]
+    stripped = source.lstrip()
+    shift = len(source) - len(stripped)
+    # PEP 657 counts bytes of UTF-8, a caret counts characters.
+    start = _characters(source, loc.column, shift) - shift
+    stop = _characters(source, loc.end_column, len(source)) - shift
+    carets = " " * max(start, 0) + "^" * max(stop - max(start, 0), 1)
+    gutter = f"{loc.line:>7} | "
+    return [head, gutter + stripped, " " * len(gutter) + f"{carets} {label}".rstrip()]
+
+
+def _characters(source: str, column: int | None, default: int) -> int:
+    return default if column is None else len(source.encode()[:column].decode(errors="ignore"))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint that names the nearest known name, or lists what there is.
+
+    >>> did_you_mean("jj", ["i", "j"])
+    "did you mean 'j'? There are: i, j"
+    """
+    names = list(known)
+    listed = f"There are: {', '.join(names)}" if names else "there are none"
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}? {listed}" if close else listed

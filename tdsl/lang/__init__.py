@@ -1,0 +1,1 @@
+"""What to compute: the index language, its checks, its region function and its meaning."""

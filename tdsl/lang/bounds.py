@@ -1,0 +1,276 @@
+"""Constant bounds of index expressions under ranges of variables, and proofs from them.
+
+The bound of a difference is found on its sum, so what two expressions share cancels first; min and max
+are decided arm by arm, so `min(16 * t + 18, n) - max(16 * t, 1)` is at most 18 although t is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tdsl.lang.affine import Sum, as_sum
+from tdsl.lang.expr import (
+    COMPARISONS, Binary, Call, Cast, Const, Expr, Load, Param, Read, Select, Size, Unary, Var,
+    dtype_of,
+)  # fmt: skip
+from tdsl.lang.types import DType
+
+_ARMS = 64  # min/max combinations tried before each atom is bounded alone
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Inclusive ranges of variables, outermost first: a range names only variables before it."""
+
+    ranges: Mapping[str, tuple[Expr, Expr]] = field(default_factory=dict)
+    _cache: dict[tuple[Expr, bool], int | None] = field(default_factory=dict, compare=False)
+
+    def knowing(self, name: str, lo: Expr, hi: Expr) -> Facts:
+        """These facts and lo <= name <= hi."""
+        return Facts({**self.ranges, name: (lo, hi)})
+
+
+NOTHING = Facts()
+
+
+def upper(e: Expr, facts: Facts = NOTHING) -> int | None:
+    """A constant that `e` never exceeds, or None.
+
+    >>> upper(Binary("sub", Var("i"), const(1)), NOTHING.knowing("i", const(0), const(9)))
+    8
+    """
+    key = (e, True)
+    if key not in facts._cache:
+        facts._cache[key] = _upper(as_sum(e), facts, _ARMS)
+    return facts._cache[key]
+
+
+def lower(e: Expr, facts: Facts = NOTHING) -> int | None:
+    """A constant that `e` is never below, or None."""
+    key = (e, False)
+    if key not in facts._cache:
+        bound = _upper(as_sum(e).times(-1), facts, _ARMS)
+        facts._cache[key] = None if bound is None else -bound
+    return facts._cache[key]
+
+
+def at_most(a: Expr, b: Expr, facts: Facts = NOTHING) -> bool:
+    """True when a <= b is certain."""
+    d = as_sum(a).plus(as_sum(b), -1)
+    if not d.terms:
+        return d.constant <= 0
+    bound = _upper(d, facts, _ARMS)
+    return bound is not None and bound <= 0
+
+
+def _upper(s: Sum, facts: Facts, arms: int) -> int | None:
+    for atom, coefficient in s.terms.items():
+        if isinstance(atom, Binary) and atom.op in ("min", "max") and arms > 1:
+            rest = s.without(atom)
+            left, right = (
+                _upper(rest.plus(as_sum(x), coefficient), facts, arms // 2)
+                for x in (atom.left, atom.right)
+            )
+            if (atom.op == "min") == (coefficient > 0):
+                return _least(left, right)
+            return None if left is None or right is None else max(left, right)
+        if isinstance(atom, Select) and arms > 1:
+            rest = s.without(atom)
+            left, right = (
+                _upper(rest.plus(as_sum(x), coefficient), facts, arms // 2)
+                for x in (atom.yes, atom.no)
+            )
+            return None if left is None or right is None else max(left, right)
+    for atom, coefficient in s.terms.items():
+        if not isinstance(atom, Var):
+            replaced = _upper_of_atom(atom, coefficient, facts)
+            return None if replaced is None else _upper(s.without(atom).plus(replaced), facts, arms)
+    if not s.terms:
+        return s.constant
+    ordered = [name for name in facts.ranges if Var(name) in s.terms]
+    if len(ordered) < len(s.terms):
+        return None
+    name = ordered[-1]
+    lo, hi = facts.ranges[name]
+    coefficient = s.terms[Var(name)]
+    return _upper(
+        s.without(Var(name)).plus(as_sum(hi if coefficient > 0 else lo), coefficient), facts, arms
+    )
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return min(a, b)
+
+
+def _upper_of_atom(atom: Expr, coefficient: int, facts: Facts) -> Sum | None:
+    """A sum that coefficient * atom never exceeds."""
+    match atom:
+        case Binary("floordiv", x, Const(k)) if k > 0 and coefficient % k == 0:
+            m = coefficient // k  # k * (x // k) is between x - (k - 1) and x
+            return as_sum(x).times(m).plus(Sum({}, 0 if m > 0 else -m * (k - 1)))
+        case Binary("mod", x, Const(k)) if k > 0 and not _within(x, k, facts):
+            return Sum({}, max(coefficient * (k - 1), 0))
+        case Binary("mod", x, Const(k)) if k > 0:
+            return as_sum(x).times(coefficient)
+    bound = value_range(atom, facts)[1 if coefficient > 0 else 0]
+    return None if bound is None else Sum({}, coefficient * bound)
+
+
+def _within(x: Expr, k: int, facts: Facts) -> bool:
+    lo, hi = lower(x, facts), upper(x, facts)
+    return lo is not None and hi is not None and lo >= 0 and hi < k
+
+
+def value_range(e: Expr, facts: Facts = NOTHING) -> tuple[int | None, int | None]:
+    """Constant bounds of any integer or bool expression, from its operators and its dtype.
+
+    >>> from tdsl.lang.types import u8, i64
+    >>> value_range(Cast(Param("p", u8), i64))
+    (0, 255)
+    """
+    match e:
+        case Const(value):
+            return int(value), int(value)
+        case Size():
+            return 0, None
+        case Binary(op) if op in COMPARISONS:
+            return 0, 1
+        case Binary("floordiv", x, Const(k)) if k > 0:
+            lo, hi = _range(x, facts)
+            return None if lo is None else lo // k, None if hi is None else hi // k
+        case Binary("mod", _, Const(k)) if k > 0:
+            lo, hi = _range(e.left, facts)
+            inside = lo is not None and hi is not None and lo >= 0 and hi < k
+            return (lo, hi) if inside else (0, k - 1)
+        case Binary("mod", _, n) if (least := lower(n, facts)) is not None and least >= 0:
+            most = upper(n, facts)
+            return 0, None if most is None else max(most - 1, 0)
+        case Binary("mul", x, y):
+            return _within_dtype(e, _product(_range(x, facts), _range(y, facts)))
+        case Binary("min" | "max" as op, x, y):
+            return _extreme(op, _range(x, facts), _range(y, facts))
+        case Binary("add" | "sub") | Unary("neg") | Var():
+            return _within_dtype(e, _linear(e, facts))
+        case Binary("and", _, Const(k)) if k >= 0:
+            return 0, int(k)
+        case Binary("shr", x, Const(k)) if 0 <= k < dtype_of(x).bits:
+            lo, hi = _range(x, facts)
+            return None if lo is None else lo >> k, None if hi is None else hi >> k
+        case Unary("abs", x) if dtype_of(x).kind == "i":
+            return _within_dtype(e, _magnitude(_range(x, facts)))
+        case Select(_, yes, no):
+            return _union(_range(yes, facts), _range(no, facts))
+        case Cast(x, t, saturate):
+            return _cast_range(x, t, saturate, facts)
+        case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap", (_, n)):
+            most = upper(n, facts)
+            return 0, None if most is None else max(most - 1, 0)
+        case Call("popcount" | "clz" | "ctz", (x,)):
+            return 0, dtype_of(x).bits
+        case Load() | Read() | Param() | Call() | Binary() | Unary():
+            return _dtype_range(dtype_of(e))
+        case _:
+            return None, None
+
+
+def _range(e: Expr, facts: Facts) -> tuple[int | None, int | None]:
+    if dtype_of(e).bits == 64 and dtype_of(e).kind == "i":
+        return lower(e, facts), upper(e, facts)
+    return value_range(e, facts)
+
+
+def _linear(e: Expr, facts: Facts) -> tuple[int | None, int | None]:
+    if dtype_of(e).bits == 64 and dtype_of(e).kind == "i" and not isinstance(e, Var):
+        return lower(e, facts), upper(e, facts)
+    match e:
+        case Var(name) if name in facts.ranges:
+            return lower(e, facts), upper(e, facts)
+        case Binary(op, x, y):
+            (a, b), (c, d) = _range(x, facts), _range(y, facts)
+            if op == "sub":
+                c, d = _negate(c, d)
+            return _plus(a, c), _plus(b, d)
+        case Unary("neg", x):
+            return _negate(*_range(x, facts))
+        case _:
+            return None, None
+
+
+def _plus(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
+
+
+def _negate(lo: int | None, hi: int | None) -> tuple[int | None, int | None]:
+    return None if hi is None else -hi, None if lo is None else -lo
+
+
+Bounds = tuple[int | None, int | None]
+
+
+def _product(a: Bounds, b: Bounds) -> Bounds:
+    corners = [
+        None if x is None or y is None else x * y for x in a for y in b
+    ]
+    known = [c for c in corners if c is not None]
+    if len(known) == 4:
+        return min(known), max(known)
+    if a[0] is not None and b[0] is not None and a[0] >= 0 and b[0] >= 0:
+        return a[0] * b[0], None
+    return None, None
+
+
+def _extreme(op: str, a: Bounds, b: Bounds) -> Bounds:
+    if op == "max":
+        flipped = _extreme("min", _negate(*a), _negate(*b))
+        return _negate(*flipped)
+    lo = None if a[0] is None or b[0] is None else min(a[0], b[0])
+    return lo, _least(a[1], b[1])
+
+
+def _magnitude(a: Bounds) -> Bounds:
+    lo, hi = a
+    most = None if lo is None or hi is None else max(abs(lo), abs(hi))
+    if lo is not None and lo >= 0:
+        return lo, hi
+    return (-hi if hi is not None and hi <= 0 else 0), most
+
+
+def _union(a: Bounds, b: Bounds) -> Bounds:
+    lo = None if a[0] is None or b[0] is None else min(a[0], b[0])
+    hi = None if a[1] is None or b[1] is None else max(a[1], b[1])
+    return lo, hi
+
+
+def _dtype_range(t: DType) -> Bounds:
+    """A 64-bit type bounds nothing that could be indexed."""
+    return (int(t.low), int(t.high)) if not t.is_float and t.bits < 64 else (None, None)
+
+
+def _within_dtype(e: Expr, bounds: Bounds) -> Bounds:
+    """Arithmetic that may wrap is known only by its type; i64 index arithmetic does not wrap."""
+    t = dtype_of(e)
+    if t.kind == "i" and t.bits == 64:
+        return bounds
+    lo, hi = bounds
+    if lo is None or hi is None or lo < t.low or hi > t.high:
+        return _dtype_range(t)
+    return bounds
+
+
+def _cast_range(x: Expr, t: DType, saturate: bool, facts: Facts) -> Bounds:
+    if dtype_of(x).is_float or t.is_float:
+        return _dtype_range(t)
+    lo, hi = _range(x, facts)
+    if saturate:
+        known = (t.low if lo is None else max(lo, t.low), t.high if hi is None else min(hi, t.high))
+        return (int(known[0]), int(known[1])) if t.bits < 64 else (lo, hi)
+    if lo is not None and hi is not None and lo >= t.low and hi <= t.high:
+        return lo, hi
+    if t.bits == 64 and t.kind == "i" and dtype_of(x).bits < 64:
+        return _dtype_range(dtype_of(x))
+    return _dtype_range(t)
+
+

@@ -1,0 +1,261 @@
+"""The expressions of tdsl: what a value is, from the user's definition down to the loops.
+
+    Expr = Const | Var | Size | Param                      leaves
+         | Unary | Binary | Select | Cast | Call           arithmetic
+         | Access | Read                                   values of tensors and funcs
+         | Load | Ramp | Broadcast                         loops only: memory and vectors
+         | Reduce                                          definitions only: sum, max, ... over ranges
+
+An operand already has the type its operator needs: promotion happens where the user's operators build
+the nodes (`value.py`), so every later stage sees explicit casts. `Access` (by handle) becomes `Read` (by
+name) in `program.py`; `Read` becomes `Load` when loops are made.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from tdsl.lang.types import DType, bool_, i64
+from tdsl.node import Node, node
+
+# Operators by arity. Integer `floordiv` and `mod` floor, and give 0 for a zero divisor, as NumPy.
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "pow", "min", "max")
+BITWISE = ("and", "or", "xor", "shl", "shr")
+UNARY = ("neg", "not", "abs")  # `not` is bitwise; on bool it is logical
+
+# Functions of floats with NumPy's names, and what backends need to know of them: the number of arguments.
+FUNCTIONS = {
+    "sqrt": 1, "rsqrt": 1, "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1,
+    "sin": 1, "cos": 1, "tan": 1, "arcsin": 1, "arccos": 1, "arctan": 1, "arctan2": 2, "sinh": 1,
+    "cosh": 1, "tanh": 1, "arcsinh": 1, "arccosh": 1, "arctanh": 1, "erf": 1, "sigmoid": 1, "hypot": 2,
+    "floor": 1, "ceil": 1, "trunc": 1, "round": 1, "copysign": 2, "fma": 3,
+    "isnan": 1, "isinf": 1, "isfinite": 1,
+    # integers
+    "popcount": 1, "clz": 1, "ctz": 1,
+    # random(seed, key...) is a hash of its integer arguments, uniform in [0, 1)
+    "random": -1,
+    # reinterpret(x) has the bits of x in the dtype of the call
+    "reinterpret": 1,
+    # the index that numpy.pad would read: pad_<mode>(i, n); expanded to arithmetic before code is made
+    "pad_edge": 2, "pad_reflect": 2, "pad_symmetric": 2, "pad_wrap": 2,
+}  # fmt: skip
+
+
+@node
+class Const(Node):
+    """A number of a type. Floats are compared by their bits, so 0.0 and -0.0 differ and NaN equals NaN."""
+
+    value: Any
+    dtype: DType
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Const) and self.dtype == other.dtype and _bits(self) == _bits(other)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, _bits(self)))
+
+
+def _bits(c: Const) -> Any:
+    return struct.pack("<d", c.value) if c.dtype.is_float else int(c.value)
+
+
+@node
+class Var(Node):
+    """The value of a loop variable, an i64."""
+
+    name: str
+
+
+@node
+class Size(Node):
+    """A named extent, an i64 known when a kernel is called; never negative."""
+
+    name: str
+
+
+@node
+class Param(Node):
+    """A scalar input."""
+
+    name: str
+    dtype: DType
+
+
+@node
+class Unary(Node):
+    """`op` in UNARY."""
+
+    op: str
+    x: Expr
+
+
+@node
+class Binary(Node):
+    """`op` in COMPARISONS (the result is bool), ARITHMETIC or BITWISE; both operands of one type."""
+
+    op: str
+    left: Expr
+    right: Expr
+
+
+@node
+class Select(Node):
+    """`yes` where `cond`, else `no`; both are evaluated, so both must be safe to evaluate."""
+
+    cond: Expr
+    yes: Expr
+    no: Expr
+
+
+@node
+class Cast(Node):
+    """`x` as another type: integers wrap, floats round to nearest even; `saturate` clips instead."""
+
+    x: Expr
+    dtype: DType
+    saturate: bool = False
+
+
+@node
+class Call(Node):
+    """`fn` in FUNCTIONS; `dtype` is the type of the result."""
+
+    fn: str
+    args: tuple[Expr, ...]
+    dtype: DType
+
+
+@node
+class Access(Node):
+    """A value of a tensor or func, named by its handle (compared by identity)."""
+
+    source: Any
+    index: tuple[Expr, ...]
+    component: int
+    dtype: DType
+
+
+@node
+class Read(Node):
+    """A value of an input or func of a program, named by its unique name."""
+
+    name: str
+    index: tuple[Expr, ...]
+    component: int
+    dtype: DType
+
+
+@node
+class Reduce(Node):
+    """`kind` in reduction.KINDS over the variables `axes`; `terms` are the values combined at a point.
+
+    `axes` are variable names, outermost first; `where` restricts the points. For kind "custom", `combine`
+    holds one expression for each component over Param leaves named `a0, a1, ..., b0, b1, ...`, and `init`
+    the identity. `component` says which of the combined values this expression is.
+    """
+
+    kind: str
+    axes: tuple[Expr, ...]
+    terms: tuple[Expr, ...]
+    combine: tuple[Expr, ...]
+    init: tuple[Expr, ...]
+    component: int
+    dtype: DType
+
+
+@node
+class Range(Node):
+    """A variable with its own range lo <= name < hi, restricted to the points where `where` holds."""
+
+    name: str
+    lo: Expr
+    hi: Expr
+    where: Expr | None = None
+
+
+@node
+class Load(Node):
+    """The element of a buffer at a multi-dimensional index; lanes where the mask is false give 0."""
+
+    buffer: str
+    index: tuple[Expr, ...]
+    dtype: DType
+    mask: Expr | None = None
+
+
+@node
+class Ramp(Node):
+    """The vector base, base + stride, ..., of `lanes` i64 values."""
+
+    base: Expr
+    stride: int
+    lanes: int
+
+
+@node
+class Broadcast(Node):
+    """A scalar in every lane."""
+
+    x: Expr
+    lanes: int
+
+
+Expr = (
+    Const | Var | Size | Param | Unary | Binary | Select | Cast | Call | Access | Read | Reduce
+    | Range | Load | Ramp | Broadcast
+)  # fmt: skip
+
+
+def dtype_of(e: Expr) -> DType:
+    """The element type of an expression, of each lane of a vector.
+
+    >>> dtype_of(Binary("lt", Var("i"), Const(3, i64)))
+    bool_
+    """
+    while True:
+        match e:
+            case Const() | Param() | Cast() | Call() | Access() | Read() | Reduce() | Load():
+                return e.dtype
+            case Binary(op) if op in COMPARISONS:
+                return bool_
+            case Binary(_, left):
+                e = left
+            case Unary(_, x) | Broadcast(x):
+                e = x
+            case Select(_, yes):
+                e = yes
+            case Var() | Size() | Range() | Ramp():
+                return i64
+
+
+def lanes_of(e: Expr) -> int:
+    """The number of lanes of an expression of the loop IR; 1 for a scalar. Operands agree in it."""
+    while True:
+        match e:
+            case Ramp() | Broadcast():
+                return e.lanes
+            case Binary(_, left):
+                e = left
+            case Unary(_, x) | Cast(x):
+                e = x
+            case Select(cond):
+                e = cond
+            case Call(_, (first, *_)):
+                e = first
+            case Load(_, index, _, mask):
+                return max((lanes_of(i) for i in (*index, *((mask,) if mask else ()))), default=1)
+            case _:
+                return 1
+
+
+def const(value: int) -> Const:
+    """An i64 constant: indices and extents."""
+    return Const(value, i64)
+
+
+ZERO, ONE = const(0), const(1)
+TRUE, FALSE = Const(True, bool_), Const(False, bool_)

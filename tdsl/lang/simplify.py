@@ -1,0 +1,307 @@
+"""Simplify expressions: sums in normal form, min and max decided, divisions split, conditions proved.
+
+Only i64 index arithmetic is rearranged (it does not wrap); values of other types keep their order of
+evaluation, apart from constant conditions and casts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tdsl.lang.affine import Sum, as_expr, as_sum
+from tdsl.lang.bounds import NOTHING, Facts, at_most, lower, upper
+from tdsl.lang.expr import (
+    FALSE, ONE, TRUE, ZERO, Binary, Broadcast, Call, Cast, Const, Expr, Ramp, Select, Unary, Var,
+    const, dtype_of, lanes_of,
+)  # fmt: skip
+from tdsl.lang.types import bool_, i64
+from tdsl.node import Node, map_children, post_order
+
+
+def simplify(e: Expr, facts: Facts = NOTHING) -> Expr:
+    """An equal expression, usually smaller; `facts` bound its variables.
+
+    >>> from tdsl.lang.show import show_expr
+    >>> i = Var("i")
+    >>> e = Binary("min", Binary("add", i, const(3)), Binary("add", i, const(5)))
+    >>> show_expr(simplify(e))
+    'i + 3'
+    """
+    done: dict[int, Node] = {}
+    for n in post_order(e):
+        done[id(n)] = simplify_node(map_children(n, lambda child: done[id(child)]), facts)
+    return done[id(e)]  # type: ignore[return-value]  # an Expr stays one
+
+
+def simplify_node(e: Node, facts: Facts) -> Node:
+    """Simplify a node whose children are simple."""
+    match e:
+        case Binary("add" | "sub" | "mul" | "min" | "max" | "floordiv" | "mod") | Unary("neg"):
+            if dtype_of(e) == i64 and lanes_of(e) == 1:
+                return _index(e, facts)
+            return e
+        case Binary("lt" | "le" | "gt" | "ge" | "eq" | "ne", x) if (
+            dtype_of(x) == i64 and lanes_of(x) == 1
+        ):
+            return _compare(e, facts)
+        case Binary("and" | "or", x, y) if dtype_of(e) == bool_:
+            return _logic(e.op, x, y)
+        case Unary("not", x) if dtype_of(e) == bool_:
+            return _not(x)
+        case Select(cond, yes, no):
+            if yes == no or cond == TRUE:
+                return yes
+            if cond == FALSE:
+                return no
+            match cond:
+                case Broadcast(Const(value)):
+                    return yes if value else no
+            return e
+        case Cast(Const(value, source), t) if not source.is_float and not t.is_float:
+            return Const(_fit(int(value), e), t)
+        case Cast(x, t) if dtype_of(x) == t:
+            return x
+        case Call("pad_edge", (i, n)):
+            clipped = maximum(minimum(i, subtract(n, ONE, facts), facts), ZERO, facts)
+            return clipped
+        case Call("pad_reflect" | "pad_symmetric" | "pad_wrap", (i, n)):
+            inside = at_most(ZERO, i, facts) and at_most(as_expr(as_sum(i).plus(Sum({}, 1))), n, facts)
+            return i if inside else e
+        case Ramp(base, 0, lanes):
+            return Broadcast(base, lanes)
+        case _:
+            return e
+
+
+def _fit(value: int, e: Cast) -> int:
+    t = e.dtype
+    if t.kind == "b":
+        return int(value != 0)
+    if e.saturate:
+        return int(min(max(value, t.low), t.high))
+    value &= (1 << t.bits) - 1
+    return value - (1 << t.bits) if t.kind == "i" and value >> (t.bits - 1) else value
+
+
+def add(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+    """a + b of two indices."""
+    return simplify_node(Binary("add", a, b), facts)  # type: ignore[return-value]  # an Expr
+
+
+def subtract(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+    """a - b of two indices."""
+    return simplify_node(Binary("sub", a, b), facts)  # type: ignore[return-value]  # an Expr
+
+
+def multiply(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+    """a * b of two indices."""
+    return simplify_node(Binary("mul", a, b), facts)  # type: ignore[return-value]  # an Expr
+
+
+def minimum(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+    """min(a, b) of two indices."""
+    return _extreme("min", a, b, facts)
+
+
+def maximum(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+    """max(a, b) of two indices."""
+    return _extreme("max", a, b, facts)
+
+
+def floordiv(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+    """a // b of two indices."""
+    return simplify_node(Binary("floordiv", a, b), facts)  # type: ignore[return-value]  # an Expr
+
+
+def ceildiv(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
+    """a / b rounded up, for b > 0."""
+    return floordiv(add(a, subtract(b, ONE, facts), facts), b, facts)
+
+
+def conjunction(conditions: Iterable[Expr]) -> Expr:
+    """All of the conditions; TRUE for none."""
+    result: Expr = TRUE
+    for c in conditions:
+        result = _logic("and", result, c)
+    return result
+
+
+def conjuncts(cond: Expr) -> list[Expr]:
+    """The conditions that `cond` is the conjunction of."""
+    match cond:
+        case Binary("and", x, y):
+            return conjuncts(x) + conjuncts(y)
+        case _ if cond == TRUE:
+            return []
+        case _:
+            return [cond]
+
+
+def _index(e: Binary | Unary, facts: Facts) -> Expr:
+    match e:
+        case Binary("min" | "max", x, y):
+            return _extreme(e.op, x, y, facts)
+        case Binary("floordiv", x, Const(k)):
+            return _divide(x, int(k), facts)
+        case Binary("mod", x, Const(k)):
+            return _remainder(x, int(k), facts)
+        case Binary("floordiv", x, y) if at_most(ZERO, x, facts) and at_most(
+            as_expr(as_sum(x).plus(Sum({}, 1))), y, facts
+        ):
+            return ZERO
+        case Binary("floordiv" | "mod"):
+            return e
+        case _:
+            return _push(as_sum(e), facts)
+
+
+def _push(s: Sum, facts: Facts) -> Expr:
+    """The expression of a sum; a lone min or max swallows the rest, so that its arms can cancel."""
+    extremes = [a for a in s.terms if isinstance(a, Binary) and a.op in ("min", "max")]
+    if len(extremes) != 1 or len(s.terms) == 1 and s.constant == 0 and s.terms[extremes[0]] == 1:
+        return as_expr(s)
+    atom = extremes[0]
+    coefficient, rest = s.terms[atom], s.without(atom)
+    left, right = (
+        _push(as_sum(x).times(coefficient).plus(rest), facts) for x in (atom.left, atom.right)
+    )
+    op = atom.op if coefficient > 0 else ("max" if atom.op == "min" else "min")
+    return _extreme(op, left, right, facts)
+
+
+def _extreme(op: str, a: Expr, b: Expr, facts: Facts) -> Expr:
+    arms: list[Expr] = []
+    for arm in (*_arms(op, a), *_arms(op, b)):
+        arms = _join(op, arms, arm, facts)
+    result = arms[0]
+    for arm in arms[1:]:
+        result = Binary(op, result, arm)
+    return result
+
+
+def _arms(op: str, e: Expr) -> tuple[Expr, ...]:
+    match e:
+        case Binary(o, x, y) if o == op:
+            return (*_arms(op, x), *_arms(op, y))
+        case _:
+            return (e,)
+
+
+def _join(op: str, arms: list[Expr], new: Expr, facts: Facts) -> list[Expr]:
+    """Add an arm, dropping those that can never be the result."""
+
+    def beats(a: Expr, b: Expr) -> bool:
+        return at_most(a, b, facts) if op == "min" else at_most(b, a, facts)
+
+    if any(beats(arm, new) for arm in arms):
+        return arms
+    return [arm for arm in arms if not beats(new, arm)] + [new]
+
+
+def _divide(x: Expr, k: int, facts: Facts) -> Expr:
+    if k == 0:
+        return ZERO
+    if k == 1:
+        return x
+    s = as_sum(x)
+    if k < 0:
+        return Binary("floordiv", x, const(k)) if s.terms else const(s.constant // k)
+    whole = Sum({a: c for a, c in s.terms.items() if c % k == 0}, s.constant - s.constant % k)
+    rest = s.plus(whole, -1)
+    quotient = whole.divided(k)
+    if not rest.terms:
+        return _push(quotient.plus(Sum({}, rest.constant // k)), facts)
+    rest_expr = as_expr(rest)
+    lo, hi = lower(rest_expr, facts), upper(rest_expr, facts)
+    if lo is not None and hi is not None and lo // k == hi // k:
+        return _push(quotient.plus(Sum({}, lo // k)), facts)
+    match rest_expr:
+        case Binary("floordiv", y, Const(m)) if m > 0:
+            inner: Expr = Binary("floordiv", y, const(m * k))
+        case Binary("min" | "max" as op, y, z):
+            inner = _extreme(op, _divide(y, k, facts), _divide(z, k, facts), facts)
+        case _:
+            inner = Binary("floordiv", rest_expr, const(k))
+    return _push(quotient.plus(as_sum(inner)), facts)
+
+
+def _remainder(x: Expr, k: int, facts: Facts) -> Expr:
+    if k in (0, 1):
+        return ZERO
+    s = as_sum(x)
+    if k < 0:
+        return Binary("mod", x, const(k)) if s.terms else const(s.constant % k)
+    rest = Sum({a: c for a, c in s.terms.items() if c % k}, s.constant % k)
+    if not rest.terms:
+        return const(rest.constant)
+    rest_expr = as_expr(rest)
+    lo, hi = lower(rest_expr, facts), upper(rest_expr, facts)
+    if lo is not None and hi is not None and lo // k == hi // k:
+        return _push(rest.plus(Sum({}, -k * (lo // k))), facts)
+    match rest_expr:
+        case Binary("mod", y, Const(m)) if m > 0 and m % k == 0:
+            return _remainder(y, k, facts)
+    return Binary("mod", rest_expr, const(k))
+
+
+_SWAPPED = {"gt": "lt", "ge": "le"}
+
+
+def _compare(e: Binary, facts: Facts) -> Expr:
+    op, a, b = e.op, e.left, e.right
+    if op in _SWAPPED:
+        op, a, b = _SWAPPED[op], b, a
+    d = as_sum(a).plus(as_sum(b), -1)
+    expr = as_expr(d)
+    hi, lo = upper(expr, facts), lower(expr, facts)
+    match op:
+        case "lt":
+            yes, no = hi is not None and hi < 0, lo is not None and lo >= 0
+        case "le":
+            yes, no = hi is not None and hi <= 0, lo is not None and lo > 0
+        case _:
+            same = hi is not None and hi == lo == 0
+            apart = hi is not None and hi < 0 or lo is not None and lo > 0
+            yes, no = (same, apart) if op == "eq" else (apart, same)
+    if yes or no:
+        return TRUE if yes else FALSE
+    return Binary(op, a, b) if (op, a, b) != (e.op, e.left, e.right) else e
+
+
+def _logic(op: str, x: Expr, y: Expr) -> Expr:
+    neutral, absorbing = (TRUE, FALSE) if op == "and" else (FALSE, TRUE)
+    if x == neutral or x == y:
+        return y
+    if y == neutral:
+        return x
+    if absorbing in (x, y):
+        return absorbing
+    return Binary(op, x, y)
+
+
+_OPPOSITE = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
+
+
+def _not(x: Expr) -> Expr:
+    match x:
+        case Const(value):
+            return FALSE if value else TRUE
+        case Unary("not", y):
+            return y
+        case Binary(op, left, right) if op in _OPPOSITE and not dtype_of(left).is_float:
+            return Binary(_OPPOSITE[op], left, right)
+        case _:
+            return Unary("not", x)
+
+
+def substitute(e: Expr, values: dict[str, Expr]) -> Expr:
+    """`e` with variables replaced by values, not simplified."""
+    if not values:
+        return e
+    done: dict[int, Node] = {}
+    for n in post_order(e):
+        if isinstance(n, Var):
+            done[id(n)] = values.get(n.name, n)
+        else:
+            done[id(n)] = map_children(n, lambda child: done[id(child)])
+    return done[id(e)]  # type: ignore[return-value]  # an Expr stays one

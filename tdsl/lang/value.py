@@ -1,0 +1,390 @@
+"""`Value`: an expression in the user's hands, with Python's operators and NumPy's promotion.
+
+A value wraps an expression node. It is *weak* while it is built of Python numbers, loop variables and
+extents alone: like a Python number in NumPy (NEP 50) it then takes the type of what it meets.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tdsl.errors import DefinitionError, TypeMismatch
+from tdsl.lang.expr import (
+    BITWISE, COMPARISONS, Access, Binary, Cast, Const, Expr, Size, Unary, Var, dtype_of,
+)  # fmt: skip
+from tdsl.lang.types import DType, bool_, default_int, f64, from_numpy, i64, promote
+from tdsl.source import Loc, here
+
+UNKNOWN = DType("unknown", "?", 0)  # the type of a func that has no definition yet
+
+
+class Value:
+    """An expression of the index language.
+
+    `+ - * / // % ** & | ^ ~ << >> < <= == != > >= abs` work as on NumPy scalars: `/` is true division,
+    `//` and `%` floor, `==` compares values and gives a bool value. There is no truth value: choose with
+    `td.where`, combine conditions with `&`, `|` and `~`.
+    """
+
+    __slots__ = ("node", "weak")
+    __array_ufunc__ = None  # NumPy scalars leave the operators to this class
+    __hash__: ClassVar[None]  # type: ignore[assignment]  # == builds an expression
+
+    def __init__(self, node: Expr, *, weak: bool = False) -> None:
+        self.node, self.weak = node, weak
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return dtype_of(self.node)
+
+    def __repr__(self) -> str:
+        from tdsl.lang.show import show_expr
+
+        return show_expr(self.node)
+
+    def __bool__(self) -> bool:
+        raise DefinitionError(
+            "an expression has no truth value while a program is written",
+            loc=here(),
+            label="used as a condition",
+            hint="choose with td.where(cond, yes, no); combine with &, | and ~",
+        )
+
+    def __iter__(self) -> Any:
+        raise DefinitionError(
+            "an expression cannot be iterated over", loc=here(), hint="index a tensor or func with vars"
+        )
+
+    def __add__(self, other: Any) -> Value:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: Any) -> Value:
+        return binary("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Value:
+        return binary("floordiv", other, self)
+
+    def __mod__(self, other: Any) -> Value:
+        return binary("mod", self, other)
+
+    def __rmod__(self, other: Any) -> Value:
+        return binary("mod", other, self)
+
+    def __pow__(self, other: Any) -> Value:
+        return binary("pow", self, other)
+
+    def __rpow__(self, other: Any) -> Value:
+        return binary("pow", other, self)
+
+    def __and__(self, other: Any) -> Value:
+        return binary("and", self, other)
+
+    def __rand__(self, other: Any) -> Value:
+        return binary("and", other, self)
+
+    def __or__(self, other: Any) -> Value:
+        return binary("or", self, other)
+
+    def __ror__(self, other: Any) -> Value:
+        return binary("or", other, self)
+
+    def __xor__(self, other: Any) -> Value:
+        return binary("xor", self, other)
+
+    def __rxor__(self, other: Any) -> Value:
+        return binary("xor", other, self)
+
+    def __lshift__(self, other: Any) -> Value:
+        return binary("shl", self, other)
+
+    def __rlshift__(self, other: Any) -> Value:
+        return binary("shl", other, self)
+
+    def __rshift__(self, other: Any) -> Value:
+        return binary("shr", self, other)
+
+    def __rrshift__(self, other: Any) -> Value:
+        return binary("shr", other, self)
+
+    def __lt__(self, other: Any) -> Value:
+        return binary("lt", self, other)
+
+    def __le__(self, other: Any) -> Value:
+        return binary("le", self, other)
+
+    def __gt__(self, other: Any) -> Value:
+        return binary("gt", self, other)
+
+    def __ge__(self, other: Any) -> Value:
+        return binary("ge", self, other)
+
+    def __eq__(self, other: object) -> Value:  # type: ignore[override]  # an expression, as in NumPy
+        return binary("eq", self, other)
+
+    def __ne__(self, other: object) -> Value:  # type: ignore[override]  # an expression, as in NumPy
+        return binary("ne", self, other)
+
+    def __neg__(self) -> Value:
+        return unary("neg", self)
+
+    def __pos__(self) -> Value:
+        return self
+
+    def __invert__(self) -> Value:
+        return unary("not", self)
+
+    def __abs__(self) -> Value:
+        return unary("abs", self)
+
+
+class Variable(Value):
+    """A loop variable, or a range: usable as an index, as a value, and to name a loop."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        return self.node.name  # type: ignore[union-attr]  # a Var or a Range
+
+
+def lift(x: Any, loc: Loc | None = None) -> Value:
+    """The value of a Value, a Python number (weak) or a NumPy scalar; TypeMismatch for anything else."""
+    if isinstance(x, Value):
+        if x.node.__class__ is Access and x.dtype is UNKNOWN:
+            raise _undefined(x.node.source.name, loc or here())  # type: ignore[union-attr]  # an Access
+        return x
+    return _lift_number(x, loc)
+
+
+def _undefined(name: str, loc: Loc | None) -> DefinitionError:
+    return DefinitionError(
+        f"func {name!r} is read before it is defined",
+        loc=loc,
+        label="no definition yet",
+        hint=f"first write {name}[...] = ...",
+    )
+
+
+def _lift_number(x: Any, loc: Loc | None) -> Value:
+    if isinstance(x, bool | np.bool_):
+        return Value(Const(bool(x), bool_))
+    if isinstance(x, np.generic):
+        return Value(Const(x.item() if x.dtype.kind != "V" else float(x), from_numpy(x.dtype)))
+    if isinstance(x, numbers.Integral):
+        return Value(Const(int(x), default_int(int(x))), weak=True)
+    if isinstance(x, numbers.Real):
+        return Value(Const(float(x), f64), weak=True)
+    if isinstance(x, np.ndarray) and x.ndim == 0:
+        return _lift_number(x[()], loc)
+    kind = type(x).__name__
+    raise TypeMismatch(
+        f"{kind} is not a value of the index language",
+        loc=loc or here(),
+        hint="index it first, f[i, j]" if hasattr(x, "definitions") or hasattr(x, "shape") else
+        "values are numbers, loop variables, and reads such as a[i, j]",
+    )  # fmt: skip
+
+
+def convert(v: Value, t: DType, loc: Loc | None) -> Expr:
+    """The node of `v` as type `t`; a constant is converted here and now."""
+    node = v.node
+    if isinstance(node, Const):
+        return convert_const(node, t, loc)
+    return node if dtype_of(node) == t else Cast(node, t, loc=loc)
+
+
+def convert_const(c: Const, t: DType, loc: Loc | None) -> Const:
+    """A constant as another type; TypeMismatch where an integer does not fit."""
+    if c.dtype == t:
+        return c
+    if t.is_float:
+        with np.errstate(over="ignore"):
+            return Const(float(t.numpy.type(c.value)), t, loc=loc)
+    if t.kind == "b":
+        return Const(bool(c.value), t, loc=loc)
+    if not c.dtype.is_float and not t.low <= int(c.value) <= t.high:
+        raise TypeMismatch(
+            f"{c.value} does not fit in {t}",
+            loc=loc,
+            hint=f"{t} holds {t.low} to {t.high}; td.cast the other operand to a wider type",
+        )
+    return Const(int(c.value), t, loc=loc)
+
+
+def common_type(a: Value, b: Value) -> DType:
+    """NumPy's result type of two operands; weak ones adapt."""
+    ta, tb = a.dtype, b.dtype
+    if a.weak == b.weak:
+        return promote(ta, tb)
+    weak, strong = (ta, tb) if a.weak else (tb, ta)
+    if strong.kind == "b":
+        return weak
+    if weak.is_float and not strong.is_float:
+        return f64
+    return strong
+
+
+def binary(op: str, left: Any, right: Any) -> Value:
+    """`left op right` with NumPy's types."""
+    loc = here()
+    a, b = lift(left, loc), lift(right, loc)
+    t = common_type(a, b)
+    weak = a.weak and b.weak
+    if op == "div" and not t.is_float:
+        t = f64
+    elif op in BITWISE and t.is_float:
+        raise TypeMismatch(
+            f"`{_SYMBOL[op]}` needs integers or bools, not {a.dtype} and {b.dtype}",
+            loc=loc,
+            label="this operator",
+            hint="td.reinterpret gives the bits of a float",
+        )
+    elif t.kind == "b" and op in ("sub", "div", "floordiv", "mod", "pow", "shl", "shr"):
+        raise TypeMismatch(
+            f"`{_SYMBOL[op]}` is not defined on bools",
+            loc=loc,
+            label="this operator",
+            hint="use &, |, ^ or cast to an integer",
+        )
+    if t.kind == "b" and op in ("add", "mul"):
+        op = "or" if op == "add" else "and"
+    x, y = convert(a, t, loc), convert(b, t, loc)
+    folded = _fold(op, x, y)
+    if folded is not None:
+        return Value(folded, weak=weak and op not in COMPARISONS)
+    if op == "pow" and isinstance(y, Const) and y.value == 2:
+        return Value(Binary("mul", x, x, loc=loc), weak=weak)
+    return Value(Binary(op, x, y, loc=loc), weak=weak and op not in COMPARISONS)
+
+
+_SYMBOL = {
+    "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>", "sub": "-", "div": "/",
+    "floordiv": "//", "mod": "%", "pow": "**",
+}  # fmt: skip
+
+
+def _fold(op: str, x: Expr, y: Expr) -> Const | None:
+    """Arithmetic of two i64 constants, as Python does it; other types are left to the backends."""
+    if not (isinstance(x, Const) and isinstance(y, Const) and x.dtype == i64):
+        return None
+    a, b = int(x.value), int(y.value)
+    match op:
+        case "add":
+            value = a + b
+        case "sub":
+            value = a - b
+        case "mul":
+            value = a * b
+        case "floordiv":
+            value = a // b if b else 0
+        case "mod":
+            value = a % b if b else 0
+        case _:
+            return None
+    return Const(value, i64) if i64.low <= value <= i64.high else None
+
+
+def unary(op: str, x: Any) -> Value:
+    """`-x`, `~x` or `abs(x)`."""
+    loc = here()
+    v = lift(x, loc)
+    t = v.dtype
+    if op == "not" and t.is_float or op == "neg" and t.kind == "b":
+        symbol = "~" if op == "not" else "-"
+        raise TypeMismatch(f"`{symbol}` is not defined on {t}", loc=loc, label="this operator")
+    if isinstance(v.node, Const) and op == "neg" and (t == i64 or t.is_float):
+        return Value(Const(-v.node.value, t), weak=v.weak)
+    if op == "abs" and t.kind in "bu":
+        return v
+    return Value(Unary(op, v.node, loc=loc), weak=v.weak)
+
+
+def cast(x: Any, dtype: Any) -> Value:
+    """`x` as another element type, as `numpy.ndarray.astype`: integers wrap, floats round to nearest even.
+
+    A float that does not fit in an integer type becomes its nearest value, and NaN becomes 0.
+    """
+    from tdsl.lang.types import as_dtype
+
+    loc, t = here(), as_dtype(dtype)
+    v = lift(x, loc)
+    if isinstance(v.node, Const) and (t.is_float or t.low <= v.node.value <= t.high):
+        return Value(convert_const(v.node, t, loc))
+    return Value(v.node if v.dtype == t else Cast(v.node, t, loc=loc))
+
+
+def saturating_cast(x: Any, dtype: Any) -> Value:
+    """`x` as another element type, clipped to its range instead of wrapping; NaN becomes 0."""
+    from tdsl.lang.types import as_dtype
+
+    loc, t = here(), as_dtype(dtype)
+    v = lift(x, loc)
+    return Value(v.node if v.dtype == t else Cast(v.node, t, saturate=not t.is_float, loc=loc))
+
+
+def as_index(x: Any, loc: Loc | None) -> Expr:
+    """An index expression, an i64; TypeMismatch for floats and bools."""
+    v = lift(x, loc)
+    t = v.dtype
+    if not t.is_integer:
+        raise TypeMismatch(
+            f"an index must be an integer, not {t}",
+            loc=loc,
+            label="this access",
+            hint="td.cast(index, td.i64)",
+        )
+    match v.node:
+        case Var() | Size():
+            return v.node
+    return convert(v, i64, loc)
+
+
+def vars(names: str) -> tuple[Variable, ...] | Variable:
+    """Loop variables, by names separated by spaces or commas; a single name gives a single variable.
+
+    A variable belongs to the definition that uses it; two definitions may use the same one.
+
+    >>> i, j = vars("i j")
+    >>> i + 1
+    i + 1
+    """
+    found = names.replace(",", " ").split()
+    for name in found:
+        check_name(name, here())
+    made = tuple(Variable(Var(name), weak=True) for name in found)
+    if not made:
+        raise DefinitionError("vars needs at least one name", loc=here(), hint='vars("i j")')
+    return made[0] if len(made) == 1 else made
+
+
+def check_name(name: object, loc: Loc | None) -> None:
+    """Names are Python identifiers: they appear in printed schedules and in generated code."""
+    if not isinstance(name, str) or not name.isidentifier():
+        raise DefinitionError(
+            f"{name!r} is not a name", loc=loc, hint="use letters, digits and _, as in Python"
+        )
