@@ -1,0 +1,123 @@
+"""Imports go one way, and heavy packages are imported in one folder each, when they are needed."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "tdsl"
+
+# What stands earlier may not import what stands later; those of one rank may not import each other.
+RANKS = (
+    ("source",), ("errors",), ("node",), ("debug",), ("rewrite", "text"), ("lang",), ("schedule",),
+    ("tilegraph", "codegen"), ("distribute",), ("compile",), ("demo",), ("cli",), ("__main__",),
+)  # fmt: skip
+RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
+
+# Where each heavy package may be imported. At the top of a module only where marked True.
+HEAVY = {
+    "llvmlite": ("codegen/cpu", True),
+    "numba": ("codegen/python", True),
+    "typer": ("cli.py", True),
+    "rich": ("cli.py", True),
+    "sympy": ("lang", False),
+    "networkx": ("lang", False),
+    "ml_dtypes": ("lang", False),
+}
+
+IMPORT_BUDGET_MS = 150
+
+
+def modules() -> Iterator[Path]:
+    return (path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py")
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """The dotted names a module imports, with their lines; `from tdsl import x` counts as tdsl.x."""
+    for n in ast.walk(tree):
+        if isinstance(n, ast.Import):
+            yield from ((alias.name, n.lineno) for alias in n.names)
+        elif isinstance(n, ast.ImportFrom):
+            assert n.level == 0, f"relative import in line {n.lineno}"
+            module = n.module or ""
+            if module == "tdsl":
+                yield from ((f"tdsl.{alias.name}", n.lineno) for alias in n.names)
+            else:
+                yield module, n.lineno
+
+
+def layer_faults(path: Path, source: str) -> list[str]:
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    faults = []
+    for name, line in imports(ast.parse(source)):
+        if name == "tdsl" or not name.startswith("tdsl."):
+            if name == "tdsl" and RANK[own] < RANK["demo"]:
+                faults.append(f"{path.name}:{line} {own} must not import the whole of tdsl")
+            continue
+        other = name.split(".")[1]
+        if other not in RANK and RANK[own] > RANK["compile"]:
+            continue  # a public name, for the programs above the compiler
+        if other != own and RANK[other] >= RANK[own]:
+            faults.append(f"{path.name}:{line} {own} must not import {other}")
+    return faults
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_one_way(path: Path) -> None:
+    assert not layer_faults(path, path.read_text())
+
+
+@pytest.mark.parametrize(
+    "module, line",
+    [
+        ("lang/f.py", "from tdsl.schedule import directive"),
+        ("codegen/f.py", "import tdsl.tilegraph.search"),
+        ("lang/f.py", "from tdsl import schedule"),
+        ("codegen/f.py", "import tdsl"),
+        ("node.py", "def f():\n    from tdsl.lang.expr import Expr"),
+    ],
+)
+def test_a_wrong_import_is_found(module: str, line: str) -> None:
+    assert layer_faults(PACKAGE / module, line)
+
+
+@pytest.mark.parametrize("heavy", HEAVY)
+def test_a_heavy_package_is_imported_in_one_place(heavy: str) -> None:
+    home, _ = HEAVY[heavy]
+    users = {
+        str(path.relative_to(PACKAGE))
+        for path in modules()
+        for name, _ in imports(ast.parse(path.read_text()))
+        if name.split(".")[0] == heavy
+    }
+    assert all(user == home or user.startswith(home + "/") for user in users), users
+
+
+@pytest.mark.parametrize("heavy", [name for name, (_, at_top) in HEAVY.items() if not at_top])
+def test_a_package_for_a_few_users_is_imported_by_a_function(heavy: str) -> None:
+    for path in modules():
+        top = ast.Module([s for s in ast.parse(path.read_text()).body if not _is_definition(s)], [])
+        assert heavy not in {name.split(".")[0] for name, _ in imports(top)}, path
+
+
+def _is_definition(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.FunctionDef | ast.ClassDef)
+
+
+def test_import_loads_numpy_and_nothing_heavy(record_property: pytest.RecordProperty) -> None:
+    program = (
+        "import json, sys, time; import numpy; t = time.process_time(); import tdsl;"
+        "print(json.dumps([1e3 * (time.process_time() - t), sorted(sys.modules)]))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    milliseconds, loaded = json.loads(out.stdout)
+    record_property("import_ms_beyond_numpy", milliseconds)
+    assert not {"llvmlite", "sympy", "numba", "networkx", "rich", "typer"} & set(loaded)
+    # Twice the budget: a busy machine must not fail the test, a package imported by mistake must.
+    assert milliseconds < 2 * IMPORT_BUDGET_MS
