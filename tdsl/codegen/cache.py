@@ -1,0 +1,323 @@
+"""Compiled code on disk: one file an entry, verified before use, never a reason to fail.
+
+The folder is `platformdirs.user_cache_dir("tdsl")`, or `TDSL_CACHE_DIR`; `TDSL_CACHE=0` turns the
+cache off. Entries are machine code, so the folder must belong to the user and be writable by nobody
+else, unless `TDSL_TRUSTED_CACHE` (paths with `os.pathsep` between them) names it. An entry is
+
+    magic, schema, length of header, length of payload | header (JSON) | payload | sha256 of it all
+
+An entry that is not exactly that is put aside under the suffix `.bad` and counts as a miss.
+Everything that goes wrong costs one `CacheWarning`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import struct
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tdsl.errors import CacheWarning
+
+SCHEMA = 1
+_MAGIC = b"\x89tdsl\r\n\x1a"
+_PREFIX = struct.Struct("<8sIIQ")
+_DIGEST = 32
+_SUFFIX, _BAD, _TEMPORARY = ".entry", ".bad", ".tmp"
+_STALE_SECONDS = 3600.0
+_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """What the cache holds (`entries` files of `bytes` in all) and did in this process.
+
+    `path` is empty when the cache is turned off; `problem` is empty unless it cannot be used.
+    `rejected` counts entries that were found damaged or of another version.
+    """
+
+    path: str
+    entries: int
+    bytes: int
+    hits: int
+    misses: int
+    stored: int
+    rejected: int
+    problem: str
+
+
+class _RefusedError(Exception):
+    """The folder or an entry must not be used; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """An open folder: by descriptor where the system can, so that it cannot be exchanged."""
+
+    path: str
+    descriptor: int | None
+    trusted: bool
+
+    def at(self, name: str) -> str:
+        return name if self.descriptor is not None else os.path.join(self.path, name)
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self.path if self.descriptor is None else self.descriptor))
+
+    def status(self, name: str) -> os.stat_result:
+        return os.stat(self.at(name), dir_fd=self.descriptor, follow_symlinks=False)
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self.at(name), dir_fd=self.descriptor)
+
+    def rename(self, old: str, new: str) -> None:
+        at = self.descriptor
+        os.replace(self.at(old), self.at(new), src_dir_fd=at, dst_dir_fd=at)
+
+
+_lock = threading.Lock()
+_counts = {"hits": 0, "misses": 0, "stored": 0, "rejected": 0}
+_warned: set[tuple[str, str]] = set()
+_default: list[str] = []
+
+
+def key(*parts: str | bytes) -> str:
+    """A name for what `parts` decide: 64 hexadecimal digits; different lists give different names.
+
+    >>> key("ab", "c") != key("a", "bc") != key(b"a", "bc")
+    True
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(b"%c%d:" % (b"s" if isinstance(part, str) else b"b", len(data)))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def load(key: str) -> bytes | None:
+    """The payload stored under `key`, or None."""
+    payload = None
+    try:
+        with _folder(create=False) as folder:
+            if folder is None:
+                return None
+            try:
+                payload = _read(folder, key + _SUFFIX)
+            except FileNotFoundError:
+                pass
+            except (_RefusedError, OSError) as problem:
+                _reject(folder, key + _SUFFIX, problem)
+    except FileNotFoundError:
+        pass
+    except (_RefusedError, OSError) as problem:
+        _warn("cannot be used", problem)
+    _count("misses" if payload is None else "hits")
+    return payload
+
+
+def store(key: str, payload: bytes, header: Mapping[str, object] | None = None) -> None:
+    """Keep `payload` under `key`; `header` is what a reader of the file may want to know (JSON)."""
+    text = json.dumps({**(header or {}), "key": key}, sort_keys=True).encode()
+    data = _PREFIX.pack(_MAGIC, SCHEMA, len(text), len(payload)) + text + payload
+    data += hashlib.sha256(data).digest()
+    try:
+        with _folder(create=True) as folder:
+            if folder is not None:
+                _write(folder, key + _SUFFIX, data)
+                _count("stored")
+    except (_RefusedError, OSError) as problem:
+        _warn("cannot be written", problem)
+
+
+def info() -> CacheInfo:
+    """The state of the cache."""
+    path, problem = "", ""
+    sizes: list[int] = []
+    try:
+        with _folder(create=False) as folder:
+            if folder is not None:
+                path = folder.path
+                sizes = [folder.status(n).st_size for n in folder.names() if n.endswith(_SUFFIX)]
+    except FileNotFoundError:
+        path = _path()
+    except (_RefusedError, OSError) as refused:
+        path, problem = _path(), str(refused)
+    with _lock:
+        return CacheInfo(path, len(sizes), sum(sizes), **_counts, problem=problem)
+
+
+def verify() -> list[str]:
+    """Read every entry; the names of those that are damaged, which are put aside.
+
+    What a writer that was killed left behind is removed.
+    """
+    bad = []
+    with _listed("cannot be used") as (folder, names):
+        for name in names:
+            if name.endswith(_SUFFIX):
+                try:
+                    _read(folder, name)
+                except FileNotFoundError:
+                    continue
+                except (_RefusedError, OSError) as problem:
+                    bad.append(name)
+                    _reject(folder, name, problem)
+            elif name.endswith(_TEMPORARY):
+                with contextlib.suppress(OSError):
+                    if time.time() - folder.status(name).st_mtime > _STALE_SECONDS:
+                        folder.remove(name)
+    return bad
+
+
+def clear() -> int:
+    """Remove all entries, and what was put aside; the number of files removed."""
+    removed = 0
+    with _listed("cannot be cleared") as (folder, names):
+        for name in names:
+            if name.endswith((_SUFFIX, _BAD, _TEMPORARY)):
+                folder.remove(name)
+                removed += 1
+    return removed
+
+
+@contextlib.contextmanager
+def _listed(trouble: str) -> Iterator[tuple[_Folder, list[str]]]:
+    """The folder and its names, none when there is no folder; a warning when it cannot be used."""
+    with contextlib.ExitStack() as stack:
+        nothing = _Folder("", None, False)
+        try:
+            folder = stack.enter_context(_folder(create=False))
+            listed = (folder, folder.names()) if folder is not None else (nothing, [])
+        except FileNotFoundError:
+            listed = (nothing, [])
+        except (_RefusedError, OSError) as problem:
+            _warn(trouble, problem)
+            listed = (nothing, [])
+        yield listed
+
+
+def _path() -> str:
+    """The folder of the cache; empty when the cache is turned off."""
+    if os.environ.get("TDSL_CACHE", "") == "0":
+        return ""
+    chosen = os.environ.get("TDSL_CACHE_DIR", "")
+    if chosen:
+        return os.path.abspath(chosen)
+    if not _default:
+        import platformdirs  # a process that sets TDSL_CACHE_DIR does without
+
+        _default.append(platformdirs.user_cache_dir("tdsl", appauthor=False))
+    return _default[0]
+
+
+@contextlib.contextmanager
+def _folder(create: bool) -> Iterator[_Folder | None]:
+    """The open and checked folder; None when the cache is off. FileNotFoundError: there is none."""
+    path = _path()
+    if not path:
+        yield None
+        return
+    if create:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    trusted = path in os.environ.get("TDSL_TRUSTED_CACHE", "").split(os.pathsep)
+    if os.open not in os.supports_dir_fd:
+        os.stat(path)
+        yield _Folder(path, None, trusted)
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CLOEXEC)
+    try:
+        if not trusted:
+            _check_owner(os.fstat(descriptor), path)
+        yield _Folder(path, descriptor, trusted)
+    finally:
+        os.close(descriptor)
+
+
+def _check_owner(status: os.stat_result, what: str) -> None:
+    if status.st_uid != os.geteuid():
+        raise _RefusedError(f"{what} belongs to another user")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _RefusedError(f"{what} can be written by other users (chmod go-w {what})")
+
+
+def _read(folder: _Folder, name: str) -> bytes:
+    """The payload of an entry after every check; `_RefusedError` says what is wrong with it."""
+    data = _contents(folder, name)
+    if len(data) < _PREFIX.size + _DIGEST:
+        raise _RefusedError("too short")
+    magic, schema, header_size, payload_size = _PREFIX.unpack_from(data)
+    if magic != _MAGIC or schema != SCHEMA:
+        raise _RefusedError("another format or version")
+    if len(data) != _PREFIX.size + header_size + payload_size + _DIGEST:
+        raise _RefusedError("another length than written")
+    view = memoryview(data)
+    if hashlib.sha256(view[:-_DIGEST]).digest() != view[-_DIGEST:]:
+        raise _RefusedError("damaged")
+    try:
+        stored = json.loads(data[_PREFIX.size : _PREFIX.size + header_size])["key"]
+    except (ValueError, KeyError, TypeError):
+        raise _RefusedError("a header without a key") from None
+    if stored + _SUFFIX != name:
+        raise _RefusedError("stored under another name")
+    return data[_PREFIX.size + header_size : -_DIGEST]
+
+
+def _contents(folder: _Folder, name: str) -> bytes:
+    descriptor = os.open(folder.at(name), _FLAGS | _CLOEXEC, dir_fd=folder.descriptor)
+    with open(descriptor, "rb", closefd=True) as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _RefusedError("not a regular file")
+        if folder.descriptor is not None and not folder.trusted:
+            _check_owner(status, "the file")
+        return file.read()
+
+
+def _write(folder: _Folder, name: str, data: bytes) -> None:
+    temporary = f"{name}.{os.getpid()}.{os.urandom(6).hex()}{_TEMPORARY}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | _CLOEXEC
+    descriptor = os.open(folder.at(temporary), flags, 0o600, dir_fd=folder.descriptor)
+    try:
+        with open(descriptor, "wb", closefd=True) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        folder.rename(temporary, name)
+    except BaseException:
+        folder.remove(temporary)
+        raise
+
+
+def _reject(folder: _Folder, name: str, problem: Exception) -> None:
+    """Put a bad entry aside, so that the next writer replaces it and a person can look at it."""
+    _count("rejected")
+    _warn(f"holds a bad entry, {name}, which is left out", problem, kind="bad entry")
+    try:
+        folder.rename(name, name + _BAD)
+    except OSError:
+        folder.remove(name)
+
+
+def _count(what: str) -> None:
+    with _lock:
+        _counts[what] += 1
+
+
+def _warn(what: str, problem: Exception, kind: str = "") -> None:
+    """One warning in a process for one kind of problem with one folder."""
+    path = _path()
+    with _lock:
+        if (kind, path) in _warned:
+            return
+        _warned.add((kind, path))
+    warnings.warn(f"the disk cache {path} {what}: {problem}", CacheWarning, stacklevel=3)
