@@ -1,0 +1,1 @@
+"""Kernels for CPUs through LLVM: the only place that imports llvmlite."""

@@ -1,0 +1,146 @@
+"""What LLVM is told about the CPU: its triple, a name with the right scheduling model, its features.
+
+`host()` describes this machine. `level(name)` describes a common subset, or another architecture, whose
+assembly can then be looked at here.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+from tdsl.errors import TargetError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTarget:
+    """A CPU as LLVM takes it; `vector_bytes` is the widest vector register worth using, in bytes.
+
+    `features` is LLVM's string of +on and -off features, `has` the set of those that are on.
+    """
+
+    triple: str
+    cpu: str
+    features: str
+    vector_bytes: int
+    has: frozenset[str]
+
+    @property
+    def architecture(self) -> str:
+        """The first part of the triple: x86_64, aarch64, ..."""
+        return self.triple.partition("-")[0]
+
+
+# The first whose features are all there names the CPU. The model number that a hypervisor reports may
+# be another's (Sapphire Rapids as Rocket Lake), and with it LLVM's scheduling model and vector width.
+_X86_NAMES = (
+    ("znver5", ("clzero", "avx512vp2intersect")),
+    ("znver4", ("clzero", "avx512bf16")),
+    ("znver3", ("clzero", "vaes")),
+    ("znver2", ("clzero", "clwb")),
+    ("znver1", ("clzero", "avx2")),
+    ("graniterapids", ("amx-fp16",)),
+    ("sapphirerapids", ("amx-bf16",)),
+    ("sapphirerapids", ("avx512fp16",)),
+    ("cooperlake", ("avx512bf16",)),
+    ("icelake-server", ("avx512vbmi2",)),
+    ("cascadelake", ("avx512vnni",)),
+    ("skylake-avx512", ("avx512bw", "avx512vl")),
+    ("alderlake", ("avxvnni",)),
+    ("skylake", ("avx2", "adx", "clflushopt")),
+    ("broadwell", ("avx2", "adx")),
+    ("haswell", ("avx2", "fma")),
+    ("sandybridge", ("avx",)),
+    ("nehalem", ("sse4.2",)),
+)
+
+_V2 = ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
+_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
+_V4 = (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
+_LEVELS = {
+    "sse2": ("x86_64-unknown-linux-gnu", "x86-64", ("sse", "sse2")),
+    "sse4": ("x86_64-unknown-linux-gnu", "x86-64-v2", ("sse", "sse2", *_V2)),
+    "avx2": ("x86_64-unknown-linux-gnu", "x86-64-v3", ("sse", "sse2", *_V3)),
+    "avx512": ("x86_64-unknown-linux-gnu", "x86-64-v4", ("sse", "sse2", *_V4)),
+    "aarch64": ("aarch64-unknown-linux-gnu", "generic", ("fp-armv8", "neon")),
+}
+
+_initialize = threading.Lock()
+
+
+@functools.cache
+def host() -> CpuTarget:
+    """This machine."""
+    triple = llvm.get_process_triple()
+    features = llvm.get_host_cpu_features()
+    has = frozenset(name for name, on in features.items() if on)
+    if triple.startswith("x86_64"):
+        cpu = cpu_name(has)
+    else:
+        cpu = llvm.get_host_cpu_name()
+    return CpuTarget(triple, cpu, flatten(features), vector_bytes(has), has)
+
+
+@functools.cache
+def level(name: str) -> CpuTarget:
+    """A common subset of CPUs: sse2, sse4, avx2, avx512 or aarch64; TargetError for another name.
+
+    >>> level("avx2").vector_bytes, level("aarch64").architecture
+    (32, 'aarch64')
+    """
+    if name not in _LEVELS:
+        raise TargetError(f"no CPU level {name!r}", hint=did_you_mean(name, _LEVELS))
+    triple, cpu, features = _LEVELS[name]
+    has = frozenset(features)
+    return CpuTarget(triple, cpu, flatten(dict.fromkeys(features, True)), vector_bytes(has), has)
+
+
+def flatten(features: Mapping[str, bool]) -> str:
+    """LLVM's feature string, sorted.
+
+    >>> flatten({"sse4a": False, "avx2": True})
+    '+avx2,-sse4a'
+    """
+    return ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(features.items()))
+
+
+def cpu_name(has: frozenset[str]) -> str:
+    """The x86-64 CPU that has these features, whatever model number it reports.
+
+    >>> cpu_name(frozenset({"avx2", "fma", "avx512f", "avx512bf16", "amx-bf16"}))
+    'sapphirerapids'
+    """
+    for name, needed in _X86_NAMES:
+        if has.issuperset(needed):
+            return name
+    return "x86-64"
+
+
+def vector_bytes(has: frozenset[str]) -> int:
+    """The width of the vector registers that these features give, in bytes."""
+    if has.issuperset(("avx512f", "avx512bw", "avx512dq", "avx512vl")):
+        return 64
+    return 32 if "avx2" in has else 16
+
+
+@functools.cache
+def target_machine(target: CpuTarget) -> llvm.TargetMachine:
+    """LLVM's code generator for `target`; TargetError when this LLVM has none."""
+    with _initialize:
+        if target.architecture == host().architecture:
+            llvm.initialize_native_target()
+            llvm.initialize_native_asmprinter()
+            llvm.initialize_native_asmparser()
+        else:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+    try:
+        return llvm.Target.from_triple(target.triple).create_target_machine(
+            cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
+        )
+    except RuntimeError as error:
+        raise TargetError(f"LLVM has no code generator for {target.triple}: {error}") from None
