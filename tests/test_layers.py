@@ -4,7 +4,7 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,8 +32,8 @@ HEAVY = {
 IMPORT_BUDGET_MS = 150
 
 
-def modules() -> Iterator[Path]:
-    return (path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py")
+def modules() -> list[Path]:
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -108,7 +108,9 @@ def _is_definition(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.FunctionDef | ast.ClassDef)
 
 
-def test_import_loads_numpy_and_nothing_heavy(record_property: pytest.RecordProperty) -> None:
+def test_import_loads_numpy_and_nothing_heavy(
+    record_property: Callable[[str, object], None],
+) -> None:
     program = (
         "import json, sys, time; import numpy; t = time.process_time(); import tdsl;"
         "print(json.dumps([1e3 * (time.process_time() - t), sorted(sys.modules)]))"
