@@ -1,0 +1,146 @@
+"""Expressions as text, in the notation that the user writes."""
+
+from __future__ import annotations
+
+import math
+from typing import assert_never
+
+import numpy as np
+
+from tdsl.lang.expr import (
+    Access, Binary, Broadcast, Call, Cast, Const, Expr, Load, Param, Ramp, Range, Read, Reduce,
+    Select, Size, Unary, Var,
+)  # fmt: skip
+from tdsl.lang.types import DType
+from tdsl.text import SHIFT, Piece, call, infix, number, prefix, ternary
+
+SYMBOLS = {
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",
+    "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>", "neg": "-", "not": "~",
+}  # fmt: skip
+
+
+def show_expr(e: Expr) -> str:
+    """An expression in source notation, with no more parentheses than it needs.
+
+    A vector reads as NumPy would have it: `x:x + 16` in an index and `x + ramp(16)` elsewhere; a scalar
+    in every lane is just the scalar.
+
+    >>> from tdsl.lang.types import f32
+    >>> i, k = Var("i"), Var("k")
+    >>> show_expr(Binary("mul", Binary("add", Read("A", (i, k), 0, f32), Const(1, f32)), Param("s", f32)))
+    '(A[i, k] + 1.0) * s'
+    """
+    return piece_of(e).text
+
+
+def show_index(index: tuple[Expr, ...]) -> str:
+    """What stands between the brackets of an access.
+
+    >>> show_index((Var("y"), Ramp(Var("x"), 1, 16)))
+    'y, x:x + 16'
+    """
+    return ", ".join(map(_subscript, index)) or "()"
+
+
+def show_const(c: Const) -> Piece:
+    """A literal with the fewest digits that give the same value in its dtype.
+
+    >>> from tdsl.lang.types import f32
+    >>> print(show_const(Const(float(np.float32(0.1)), f32)))
+    0.1
+    """
+    if not c.dtype.is_float:
+        return number(bool(c.value) if c.dtype.kind == "b" else int(c.value))
+    return number(_shortest(float(c.value), c.dtype))
+
+
+def _shortest(value: float, dtype: DType) -> float:
+    if dtype.kind != "f" or not math.isfinite(value):
+        return value
+    with np.errstate(over="ignore"):
+        short = float(str(dtype.numpy.type(value)))
+    return short if short == value or dtype.numpy.type(short) == dtype.numpy.type(value) else value
+
+
+def piece_of(e: Expr) -> Piece:
+    """The text of an expression and how tightly it binds."""
+    match e:
+        case Const():
+            return show_const(e)
+        case Var(name) | Size(name) | Param(name) | Range(name):
+            return Piece(name)
+        case Unary("abs", x):
+            return call("abs", piece_of(x))
+        case Unary(op, x):
+            return prefix(SYMBOLS[op], piece_of(x))
+        case Binary(op, left, right):
+            return binary_piece(op, piece_of(left), piece_of(right))
+        case Select(cond, yes, no):
+            return call("where", *map(piece_of, (cond, yes, no)))
+        case Cast(x, dtype, saturate):
+            return call("cast", piece_of(x), dtype, *(("saturate=True",) if saturate else ()))
+        case Call("reinterpret", (x,), dtype):
+            return call("reinterpret", piece_of(x), dtype)
+        case Call(fn, args):
+            return call(fn, *map(piece_of, args))
+        case Access(source, index, component):
+            return _component(f"{source.name}[{show_index(index)}]", component)
+        case Read(name, index, component):
+            return _component(f"{name}[{show_index(index)}]", component)
+        case Load(buffer, index, _, mask):
+            element = Piece(f"{buffer}[{show_index(index)}]")
+            return element if mask is None else ternary(piece_of(mask), element, Piece("0"))
+        case Ramp(base, stride, lanes):
+            steps = infix("*", number(stride), call("ramp", lanes)) if stride != 1 else None
+            return infix("+", piece_of(base), steps or call("ramp", lanes))
+        case Broadcast(x):
+            return piece_of(x)
+        case Reduce():
+            return _reduce(e)
+        case _:
+            assert_never(e)
+
+
+def binary_piece(op: str, left: Piece, right: Piece) -> Piece:
+    """A binary operator of `lang.expr` between pieces."""
+    return call(op, left, right) if op in ("min", "max") else infix(SYMBOLS[op], left, right)
+
+
+def _component(text: str, component: int) -> Piece:
+    return Piece(f"{text}[{component}]" if component else text)
+
+
+def _subscript(i: Expr) -> str:
+    match i:
+        case Ramp(base, stride, lanes) if stride > 0:
+            start = piece_of(base)
+            end = infix("+", start, number(stride * lanes))
+            step = f":{stride}" if stride != 1 else ""
+            return f"{start}:{end}{step}"
+        case _:
+            return piece_of(i).text
+
+
+def _reduce(e: Reduce) -> Piece:
+    terms = [piece_of(t).text for t in e.terms]
+    value = terms[0] if len(terms) == 1 else f"({', '.join(terms)})"
+    axes = ", ".join(_axis(a) for a in e.axes)
+    axis = axes if len(e.axes) == 1 else f"({axes})"
+    conditions = [a.where for a in e.axes if isinstance(a, Range) and a.where is not None]
+    where = [f"where={' & '.join(piece_of(c).inside(SHIFT) for c in conditions)}"] * bool(conditions)
+    custom = []
+    if e.kind == "custom":
+        custom = [_several(e.combine), f"init={_several(e.init)}"]
+    name = "reduce" if e.kind == "custom" else e.kind
+    return _component(call(name, *custom, value, f"axis={axis}", *where).text, e.component)
+
+
+def _axis(a: Expr) -> str:
+    return piece_of(a).text
+
+
+def _several(es: tuple[Expr, ...]) -> str:
+    texts = [piece_of(x).text for x in es]
+    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"

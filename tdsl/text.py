@@ -1,0 +1,133 @@
+"""What every printer shares: lines with indentation, names that are free, parentheses only where needed.
+
+A printer builds `Piece`s: text that knows how tightly it binds, by Python's table of operators.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+# How tightly text binds, loosest first; a number of Python's own table of operators.
+TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PRODUCT, SIGN, POWER, ATOM = (
+    range(14)
+)
+
+_BINDING = {
+    "or": OR, "and": AND,
+    "==": COMPARE, "!=": COMPARE, "<": COMPARE, "<=": COMPARE, ">": COMPARE, ">=": COMPARE,
+    "|": BIT_OR, "^": BIT_XOR, "&": BIT_AND, "<<": SHIFT, ">>": SHIFT,
+    "+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "//": PRODUCT, "%": PRODUCT, "**": POWER,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text of an expression and how tightly it binds."""
+
+    text: str
+    binding: int = ATOM
+
+    def __str__(self) -> str:
+        return self.text
+
+    def inside(self, binding: int) -> str:
+        """The text, in parentheses when it binds more loosely than `binding`."""
+        return self.text if self.binding >= binding else f"({self.text})"
+
+
+def infix(op: str, left: Piece, right: Piece) -> Piece:
+    """left op right.
+
+    >>> a, b, c = map(Piece, "abc")
+    >>> print(infix("*", infix("+", a, b), c), infix("-", a, infix("-", b, c)), sep="; ")
+    (a + b) * c; a - (b - c)
+    """
+    binding = _BINDING[op]
+    # Operators group from the left, except that `**` groups from the right and comparisons would chain.
+    first = binding + 1 if binding in (COMPARE, POWER) else binding
+    second = SIGN if binding == POWER else binding + 1
+    return Piece(f"{left.inside(first)} {op} {right.inside(second)}", binding)
+
+
+def prefix(op: str, x: Piece) -> Piece:
+    """-x, ~x or `not x`."""
+    binding = NOT if op == "not" else SIGN
+    return Piece(f"{op} {x.inside(NOT)}" if op == "not" else f"{op}{x.inside(SIGN)}", binding)
+
+
+def call(function: str, *args: object) -> Piece:
+    """function(args...)."""
+    return Piece(f"{function}({', '.join(map(str, args))})")
+
+
+def ternary(cond: Piece, yes: Piece, no: Piece) -> Piece:
+    """`yes if cond else no`."""
+    return Piece(f"{yes.inside(OR)} if {cond.inside(OR)} else {no.inside(TERNARY)}", TERNARY)
+
+
+def number(value: int | float) -> Piece:
+    """A literal; a negative one binds like a sign.
+
+    >>> print(infix("**", number(-1), number(2)))
+    (-1) ** 2
+    """
+    text = repr(value)
+    return Piece(text, SIGN if text.startswith("-") else ATOM)
+
+
+@dataclass(slots=True)
+class Writer:
+    """Lines under indentation.
+
+    >>> w = Writer("  ")
+    >>> with w.block("for i in range(0, 3):"):
+    ...     w.line("a[i] = 0")
+    >>> print(w)
+    for i in range(0, 3):
+      a[i] = 0
+    """
+
+    step: str = "  "
+    lines: list[str] = field(default_factory=list)
+    depth: int = 0
+
+    def line(self, text: str = "") -> None:
+        self.lines.append(self.step * self.depth + text if text else "")
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        """The lines written inside stand one step to the right, under `header`."""
+        self.line(header)
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+class Names:
+    """Identifiers given out once each.
+
+    >>> names = Names({"for"})
+    >>> names.fresh("x"), names.fresh("x"), names.fresh("a.b"), names.fresh("for")
+    ('x', 'x_1', 'a_b', 'for_1')
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self.taken = set(taken)
+
+    def fresh(self, wanted: str) -> str:
+        """An identifier like `wanted` that was not given out before."""
+        base = name = re.sub(r"\W", "_", wanted, flags=re.ASCII) or "_"
+        if base[0].isdigit():
+            base = name = f"_{base}"
+        count = 0
+        while name in self.taken:
+            count += 1
+            name = f"{base}_{count}"
+        self.taken.add(name)
+        return name
