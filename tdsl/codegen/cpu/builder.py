@@ -1,0 +1,203 @@
+"""Text of LLVM IR: `Module` gathers functions and declarations, `Builder` writes the body of one function.
+
+A builder numbers values: the same pure instruction is written once, in the outermost loop that has all of
+its operands. So invariants leave their loops and repeated addresses cost nothing, before LLVM sees the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tdsl.codegen.cpu.machine import CpuTarget
+
+_NAME = re.compile(r"%[\w.]+")
+_SYMBOL = re.compile(r"@([\w.$]+)")
+
+
+@dataclass
+class Module:
+    """The functions, globals and declarations of one IR text."""
+
+    target: CpuTarget
+    fast: bool = False
+    parts: dict[str, str] = field(default_factory=dict)
+
+    def declare(self, text: str) -> None:
+        """Add `declare ...`, a global or a whole `define ...`; a symbol that is there already stays.
+
+        >>> m = Module(None)
+        >>> m.declare("declare float @llvm.sqrt.f32(float)")
+        >>> m.declare("declare float @llvm.sqrt.f32(float)")
+        >>> m.text()
+        'declare float @llvm.sqrt.f32(float)\\n'
+        """
+        found = _SYMBOL.search(text)
+        assert found, f"no symbol in {text!r}"
+        self.parts.setdefault(found[1], text)
+
+    def fresh(self, stem: str) -> str:
+        """A symbol that is not in use: `stem`, `stem.1`, ..."""
+        name, n = stem, 0
+        while name in self.parts:
+            n += 1
+            name = f"{stem}.{n}"
+        return name
+
+    def text(self) -> str:
+        """The module as LLVM reads it."""
+        return "\n".join(self.parts.values()) + "\n"
+
+
+@dataclass
+class _Scope:
+    lines: list[str]
+    memo: dict[str, str]
+    block: str
+
+
+class Builder:
+    """The body of one function. `v` writes a pure instruction, `do` one with an effect.
+
+    >>> b = Builder(Module(None), "define i64 @f(i64 %n)")
+    >>> with b.loop("0", "%n") as i:
+    ...     twice = b.v("mul i64 %n, 2")
+    ...     assert b.v("mul i64 %n, 2") == twice
+    >>> b.do("ret i64 0")
+    >>> print(b.text())
+    define i64 @f(i64 %n) {
+    entry:
+      %v1 = icmp sgt i64 %n, 0
+      %v3 = mul i64 %n, 2
+      br i1 %v1, label %body.1, label %exit.1
+    body.1:
+      %v2 = phi i64 [0, %entry], [%v4, %body.1]
+      %v4 = add nsw i64 %v2, 1
+      %v5 = icmp slt i64 %v4, %n
+      br i1 %v5, label %body.1, label %exit.1
+    exit.1:
+      ret i64 0
+    }
+    """
+
+    def __init__(self, module: Module, header: str) -> None:
+        self.module, self.header = module, header
+        self.target = module.target
+        self.allocas: list[str] = []
+        self._scopes = [_Scope([], {}, "entry")]
+        self._level: dict[str, int] = {}
+        self._names = self._labels = 0
+
+    # -- values ---------------------------------------------------------------------------------------
+
+    def v(self, instruction: str) -> str:
+        """The name of a pure instruction's value (no memory access, no undefined behaviour)."""
+        level = self.level(instruction)
+        scope = self._scopes[level]
+        name = scope.memo.get(instruction)
+        if name is None:
+            name = scope.memo[instruction] = self._fresh(level)
+            scope.lines.append(f"  {name} = {instruction}")
+        return name
+
+    def call(self, result: str, function: str, *args: tuple[str, str], flags: str = "") -> str:
+        """The value of a pure function, declared here; `args` are (type, value) pairs."""
+        self.declare(f"declare {result} @{function}({', '.join(t for t, _ in args)})")
+        given = ", ".join(f"{t} {x}" for t, x in args)
+        return self.v(f"call {flags}{result} @{function}({given})")
+
+    def level(self, text: str) -> int:
+        """How many loops and branches the operands in `text` depend on."""
+        known = self._level
+        return max((known.get(name, 0) for name in _NAME.findall(text)), default=0)
+
+    def declare(self, text: str) -> None:
+        """Add a declaration to the module, once."""
+        self.module.declare(text)
+
+    # -- effects and control flow ---------------------------------------------------------------------
+
+    def do(self, line: str) -> None:
+        """Write an instruction that stays where it is."""
+        self._scopes[-1].lines.append(f"  {line}")
+
+    def get(self, instruction: str) -> str:
+        """The name of the value of an instruction that stays where it is (a load, an atomic)."""
+        name = self._fresh(len(self._scopes) - 1)
+        self.do(f"{name} = {instruction}")
+        return name
+
+    def alloca(self, type_: str, align: int) -> str:
+        """Memory of the function's frame."""
+        name = self._fresh(0)
+        self.allocas.append(f"  {name} = alloca {type_}, align {align}")
+        return name
+
+    def label(self, name: str) -> None:
+        """Begin a block."""
+        self._scopes[-1].lines.append(f"{name}:")
+        self._scopes[-1].block = name
+
+    def labels(self, *stems: str) -> list[str]:
+        """New block names."""
+        self._labels += 1
+        return [f"{stem}.{self._labels}" for stem in stems]
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Lines that may not run: values written inside are not reused after it."""
+        self._scopes.append(_Scope([], {}, self._scopes[-1].block))
+        yield
+        inner = self._scopes.pop()
+        self._scopes[-1].lines += inner.lines
+        self._scopes[-1].block = inner.block
+
+    @contextmanager
+    def loop(self, lo: str, hi: str) -> Iterator[str]:
+        """Repeat for a variable lo, lo + 1, ..., hi - 1: a guard and a test at the bottom."""
+        if hi.lstrip("-").isdigit() and lo.lstrip("-").isdigit():
+            guard = None
+            assert int(lo) < int(hi), "a loop without iterations"
+        else:
+            guard = self.v(f"icmp sgt i64 {hi}, {lo}")
+        body, leave = self.labels("body", "exit")
+        with self.scope():
+            scope = self._scopes[-1]
+            before = scope.block
+            self.do(
+                f"br i1 {guard}, label %{body}, label %{leave}" if guard else f"br label %{body}"
+            )
+            self.label(body)
+            i, at = self._fresh(len(self._scopes) - 1), len(scope.lines)
+            scope.lines.append("")
+            yield i
+            following = self.v(f"add nsw i64 {i}, 1")
+            more = self.v(f"icmp slt i64 {following}, {hi}")
+            self.do(f"br i1 {more}, label %{body}, label %{leave}")
+            scope.lines[at] = f"  {i} = phi i64 [{lo}, %{before}], [{following}, %{scope.block}]"
+        self.label(leave)
+
+    @contextmanager
+    def when(self, condition: str) -> Iterator[None]:
+        """Run the lines inside only where an i1 holds."""
+        then, leave = self.labels("then", "end")
+        with self.scope():
+            self.do(f"br i1 {condition}, label %{then}, label %{leave}")
+            self.label(then)
+            yield
+            self.do(f"br label %{leave}")
+        self.label(leave)
+
+    def text(self) -> str:
+        """The function."""
+        assert len(self._scopes) == 1
+        return "\n".join([self.header + " {", "entry:", *self.allocas, *self._scopes[0].lines, "}"])
+
+    def _fresh(self, level: int) -> str:
+        self._names += 1
+        name = f"%v{self._names}"
+        if level:
+            self._level[name] = level
+        return name

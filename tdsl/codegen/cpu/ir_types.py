@@ -1,0 +1,100 @@
+"""How element types, vectors and constants are spelt in LLVM IR."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from tdsl.lang.types import DType, f16, f32, f64
+
+_FLOATS = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double"}
+
+
+def scalar(t: DType) -> str:
+    """The type of a value in a register: a bool is i1.
+
+    >>> from tdsl.lang.types import bool_, u8, bf16
+    >>> [scalar(t) for t in (bool_, u8, bf16, f32)]
+    ['i1', 'i8', 'bfloat', 'float']
+    """
+    if t.kind == "b":
+        return "i1"
+    return _FLOATS.get(t.name) or f"i{t.bits}"
+
+
+def memory(t: DType) -> str:
+    """The type of an element in memory: a bool is i8."""
+    return "i8" if t.kind == "b" else scalar(t)
+
+
+def vector(element: str, lanes: int) -> str:
+    """`element` itself for one lane.
+
+    >>> vector("float", 4), vector("float", 1)
+    ('<4 x float>', 'float')
+    """
+    return element if lanes == 1 else f"<{lanes} x {element}>"
+
+
+def register(t: DType, lanes: int = 1) -> str:
+    """The type of a value of `lanes` lanes in a register."""
+    return vector(scalar(t), lanes)
+
+
+_SUFFIX = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64", "ptr": "p0"}
+
+
+def suffix(type_: str) -> str:
+    """The part of an intrinsic's name that stands for a type.
+
+    >>> suffix("<16 x float>"), suffix("i64"), suffix("<4 x ptr>")
+    ('v16f32', 'i64', 'v4p0')
+    """
+    if type_.startswith("<"):
+        lanes, element = type_[1:-1].split(" x ")
+        return f"v{lanes}{suffix(element)}"
+    return _SUFFIX.get(type_, type_)
+
+
+def literal(value: Any, t: DType) -> str:
+    """A constant of a type; floats by their bits, because LLVM refuses inexact decimals.
+
+    >>> from tdsl.lang.types import bool_, i32
+    >>> literal(0.1, f32), literal(1.5, f16), literal(True, bool_), literal(-3, i32)
+    ('0x3FB99999A0000000', '0xH3E00', 'true', '-3')
+    """
+    if t.kind == "b":
+        return "true" if value else "false"
+    if t.is_integer:
+        return str(wrap(int(value), t))
+    if t == f64:
+        return f"0x{_bits('<d', float(value)):016X}"
+    rounded = t.numpy.type(value)
+    if t == f32:
+        return f"0x{_bits('<d', float(rounded)):016X}"
+    bits = int.from_bytes(rounded.tobytes(), "little")
+    return f"0x{'H' if t == f16 else 'R'}{bits:04X}"
+
+
+def wrap(value: int, t: DType) -> int:
+    """An integer reduced to the range of an integer type, as arithmetic does.
+
+    >>> from tdsl.lang.types import i8, u8
+    >>> wrap(200, i8), wrap(-1, u8)
+    (-56, 255)
+    """
+    value &= (1 << t.bits) - 1
+    return value - (1 << t.bits) if t.kind == "i" and value >> (t.bits - 1) else value
+
+
+def constants(element: str, values: Any) -> str:
+    """A constant vector of integers.
+
+    >>> constants("i32", range(3))
+    '<i32 0, i32 1, i32 2>'
+    """
+    return "<" + ", ".join(f"{element} {x}" for x in values) + ">"
+
+
+def _bits(form: str, value: float) -> int:
+    return int.from_bytes(struct.pack(form, value), "little")
