@@ -1,0 +1,179 @@
+"""Which argument of a call is what: names, results to write, sizes, shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.arrays import Array, as_array, declared, overlaps_itself, share_memory
+from tdsl.codegen.signature import ArrayArg, Signature, extent, names
+from tdsl.errors import Related, ShapeError, TypeMismatch, did_you_mean
+from tdsl.lang.expr import Const, Expr, Size
+from tdsl.source import here
+
+
+def bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of the inputs in order; TypeMismatch for missing, unknown or repeated arguments."""
+    known = [arg.name for arg in signature.inputs]
+    name = signature.name
+    if len(args) > len(known):
+        raise _refused(
+            f"{name} takes {_count(known)}, got {len(args)} positional",
+            "results go in out=" if known else "",
+        )
+    values = dict(zip(known, args, strict=False))
+    for key, value in kwargs.items():
+        if key not in known:
+            raise _refused(f"{name} has no argument {key!r}", did_you_mean(key, known))
+        if key in values:
+            raise _refused(f"{name} got {key!r} by position and by name", "pass it once")
+        values[key] = value
+    missing = [arg for arg in signature.inputs if arg.name not in values]
+    if missing:
+        listed = ", ".join(repr(arg.name) for arg in missing)
+        raise _refused(
+            f"{name} needs {listed}, too",
+            f"it takes {_count(known)}: {', '.join(known)}",
+            tuple(place for arg in missing for place in declared(arg)),
+        )
+    return tuple(values[key] for key in known)
+
+
+def _count(known: Sequence[str]) -> str:
+    return f"{len(known)} argument{'' if len(known) == 1 else 's'}"
+
+
+def bind_outputs(signature: Signature, out: Any) -> tuple[Any, ...]:
+    """What `out=` gives for each output, None for those to be allocated.
+
+    An array alone is the only output; a tuple has one entry for each output; a dict goes by name.
+    """
+    known = [arg.name for arg in signature.outputs]
+    if out is None:
+        return (None,) * len(known)
+    if isinstance(out, dict):
+        for key in out:
+            if key not in known:
+                raise _refused(f"{signature.name} has no output {key!r}", did_you_mean(key, known))
+        return tuple(out.get(name) for name in known)
+    if isinstance(out, tuple):
+        if len(out) != len(known):
+            raise _refused(
+                f"out= has {len(out)} entries, but {signature.name} has {len(known)} outputs",
+                f"in order: {', '.join(known)}; None allocates one",
+            )
+        return out
+    if len(known) > 1:
+        raise _refused(
+            f"{signature.name} has {len(known)} outputs, out= is one {type(out).__name__}",
+            f"pass a tuple or dict of arrays: {', '.join(known)}",
+        )
+    return (out,)
+
+
+def _refused(message: str, hint: str, related: Iterable[Related] = ()) -> TypeMismatch:
+    return TypeMismatch(message, loc=here(), label="this call", related=related, hint=hint)
+
+
+def output_array(arg: ArrayArg, value: Any) -> Array:
+    """The memory of an `out=` entry, which must be writable and not overlap itself."""
+    array = as_array(arg, value)
+    if isinstance(value, np.generic) or not array.flags.writeable:
+        raise _refused(f"{arg.name} in out= is read-only", "pass memory of your own", declared(arg))
+    if overlaps_itself(array):
+        raise ShapeError(
+            f"elements of {arg.name} in out= share memory: strides {array.strides} bytes "
+            f"for shape {array.shape}",
+            loc=here(), label="this call", related=declared(arg), hint="pass a copy",
+        )  # fmt: skip
+    return array
+
+
+def refuse_overlap(outputs: Sequence[tuple[ArrayArg, Array]]) -> None:
+    """ShapeError when two outputs share memory: no order of writing would be right."""
+    for i, (arg, array) in enumerate(outputs):
+        for other, memory in outputs[:i]:
+            if share_memory(array, memory):
+                raise ShapeError(
+                    f"the outputs {other.name} and {arg.name} share memory",
+                    loc=here(), label="this call", related=(*declared(other), *declared(arg)),
+                    hint="give each output memory of its own in out=",
+                )  # fmt: skip
+
+
+def bind_sizes(arrays: Sequence[tuple[ArrayArg, Array]]) -> dict[str, int]:
+    """The value of each named size, from the arrays where it stands as an extent of its own.
+
+    ShapeError when an array has another rank or another extent than declared, or when a name would have
+    two values. Extents that are expressions are left to `check_shape`.
+    """
+    sizes: dict[str, int] = {}
+    givers: dict[str, tuple[ArrayArg, int]] = {}
+    for arg, array in arrays:
+        if array.ndim != len(arg.shape):
+            raise _wrong_shape(arg, array.shape, _text(arg.shape))
+        for axis, (got, e) in enumerate(zip(array.shape, arg.shape, strict=True)):
+            if isinstance(e, Const) and got != e.value:
+                raise _wrong_shape(arg, array.shape, _text(arg.shape))
+            if isinstance(e, Size) and sizes.setdefault(e.name, got) != got:
+                raise _two_values(e.name, sizes[e.name], givers[e.name], arg, axis, array)
+            if isinstance(e, Size):
+                givers.setdefault(e.name, (arg, axis))
+    return sizes
+
+
+def _two_values(
+    name: str, value: int, giver: tuple[ArrayArg, int], arg: ArrayArg, axis: int, array: Array
+) -> ShapeError:
+    first, first_axis = giver
+    detail = (
+        f": {name} is {value} by axis {first_axis} of {first.name}, "
+        f"but {array.shape[axis]} by axis {axis} of {arg.name}"
+    )
+    return _wrong_shape(arg, array.shape, _text(arg.shape) + detail, first)
+
+
+def _wrong_shape(
+    arg: ArrayArg, got: tuple[int, ...], expected: str, other: ArrayArg | None = None
+) -> ShapeError:
+    related = declared(arg) if other in (None, arg) else (*declared(arg), *declared(other))
+    return ShapeError(
+        f"{arg.name} has shape {got}, expected {expected}",
+        loc=here(), label="this call", related=related,
+    )  # fmt: skip
+
+
+def _text(shape: tuple[Expr, ...]) -> str:
+    parts = [
+        e.name if isinstance(e, Size) else str(e.value) if isinstance(e, Const) else "_"
+        for e in shape
+    ]
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def output_shape(signature: Signature, arg: ArrayArg, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The extents of an output; ShapeError when the arguments do not decide one, or it is negative."""
+    for name in names(arg):
+        if name not in sizes:
+            raise ShapeError(
+                f"no argument of {signature.name} decides the size {name} of {arg.name}",
+                loc=here(), label="this call", related=declared(arg),
+                hint=f"pass out= with an array for {arg.name}",
+            )  # fmt: skip
+    shape = tuple(extent(e, sizes) for e in arg.shape)
+    if min(shape, default=0) < 0:
+        given = ", ".join(f"{name} = {sizes[name]}" for name in dict.fromkeys(names(arg)))
+        raise ShapeError(
+            f"{arg.name} would have shape {shape}, for {given}",
+            loc=here(), label="this call", related=declared(arg),
+            hint="the arguments are too small",
+        )  # fmt: skip
+    return shape
+
+
+def check_shape(arg: ArrayArg, array: Array, shape: tuple[int, ...]) -> None:
+    """ShapeError unless `array` has the extents that an output has."""
+    if array.shape != shape:
+        raise _wrong_shape(arg, array.shape, str(shape))

@@ -1,0 +1,127 @@
+"""Arrays of other libraries through DLPack, without a copy.
+
+NumPy's own reader has no bfloat16 and marks what older producers export read-only, so the capsule is read
+here. It is never consumed: the array keeps it alive, and its destructor gives the memory back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import numpy as np
+
+from tdsl.lang.types import BY_NAME
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+_READ_ONLY = 1
+_VERSION = 1
+_KINDS = {0: "i", 1: "u", 2: "f", 4: "e", 6: "b"}
+_DEVICES = {
+    1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 9: "vpi", 10: "rocm",
+    11: "rocm_host", 12: "ext_dev", 13: "cuda_managed", 14: "oneapi", 15: "webgpu", 16: "hexagon",
+}  # fmt: skip
+_HOST = (1, 3, 11)  # memory that the CPU reads at its own addresses: ordinary, and pinned for a GPU
+
+
+def device_of(exporter: Any) -> str | None:
+    """The name of the device of a DLPack exporter, such as "cuda:0"; None where the CPU can read it."""
+    kind, index = (int(part) for part in exporter.__dlpack_device__())
+    return None if kind in _HOST else f"{_DEVICES.get(kind, f'device type {kind}')}:{index}"
+
+
+def from_dlpack(exporter: Any) -> np.ndarray[Any, Any]:
+    """An array over the memory of `exporter`; BufferError when its element type is not one of ours."""
+    try:
+        capsule = exporter.__dlpack__(max_version=(_VERSION, 0))
+    except TypeError:  # from before versions were agreed on
+        capsule = exporter.__dlpack__()
+    tensor, read_only = _read(capsule)
+    dtype = _dtype(tensor)
+    return np.asarray(_Exported(capsule, tensor, dtype, read_only)).view(dtype)
+
+
+class _Exported:
+    """What NumPy needs to know of a capsule; the array's base, so it lives as long as the array."""
+
+    def __init__(
+        self, capsule: object, tensor: _Tensor, dtype: np.dtype[Any], read_only: bool
+    ) -> None:
+        self.capsule = capsule
+        shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+        # An empty tensor may have no address; NumPy wants one, and reads nothing there.
+        address = tensor.data + tensor.byte_offset if 0 not in shape else id(self)
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{dtype.itemsize}",
+            "shape": shape,
+            "strides": _strides(tensor, dtype.itemsize),
+            "data": (address, read_only),
+        }
+
+
+def _read(capsule: object) -> tuple[_Tensor, bool]:
+    get_name, get_pointer = _capsule_functions()
+    name = get_name(capsule)
+    if name == b"dltensor":
+        # The older protocol cannot say read-only; producers refuse to export such memory instead.
+        return _Tensor.from_address(get_pointer(capsule, name)), False
+    if name != b"dltensor_versioned":
+        raise BufferError(f"the DLPack capsule is named {name!r}")
+    managed = _Versioned.from_address(get_pointer(capsule, name))
+    if managed.major != _VERSION:
+        raise BufferError(f"DLPack version {managed.major} is not known")
+    return managed.tensor, bool(managed.flags & _READ_ONLY)
+
+
+@functools.cache
+def _capsule_functions() -> tuple[Any, Any]:
+    get_name = ctypes.pythonapi.PyCapsule_GetName
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, (ctypes.py_object,)
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype = ctypes.c_void_p
+    get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    return get_name, get_pointer
+
+
+def _strides(tensor: _Tensor, itemsize: int) -> tuple[int, ...] | None:
+    if not tensor.strides:
+        return None
+    return tuple(tensor.strides[axis] * itemsize for axis in range(tensor.ndim))
+
+
+def _dtype(tensor: _Tensor) -> np.dtype[Any]:
+    kind = _KINDS.get(tensor.code)
+    for dtype in BY_NAME.values():
+        if (dtype.kind, dtype.bits, 1) == (kind, tensor.bits, tensor.lanes):
+            return dtype.numpy
+    raise BufferError(
+        f"DLPack element type {tensor.code} of {tensor.bits} bits x {tensor.lanes} is not known"
+    )

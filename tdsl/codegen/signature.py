@@ -1,0 +1,138 @@
+"""What a compiled program takes and gives, and what of a call is fixed when it is compiled."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from tdsl.codegen.loops import row_major
+from tdsl.lang.expr import Binary, Cast, Const, Expr, Select, Size, Unary
+from tdsl.lang.types import DType
+from tdsl.node import post_order
+from tdsl.source import Loc
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayArg:
+    """An array: extents of an input are `Const` or `Size`, those of an output any integer expression.
+
+    `loc` is where the user declared it.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+    loc: Loc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarArg:
+    """A number of a type."""
+
+    name: str
+    dtype: DType
+    loc: Loc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Inputs in the order of a call, and outputs in the order of the result."""
+
+    name: str
+    inputs: tuple[ArrayArg | ScalarArg, ...]
+    outputs: tuple[ArrayArg, ...]
+
+    @property
+    def arrays(self) -> tuple[ArrayArg, ...]:
+        """The array inputs, then the outputs."""
+        return (*(arg for arg in self.inputs if isinstance(arg, ArrayArg)), *self.outputs)
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The named extents, in the order in which they first occur."""
+        return tuple(dict.fromkeys(name for arg in self.arrays for name in names(arg)))
+
+
+Layout = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Specialisation:
+    """What one variant of a program is compiled for.
+
+    `sizes` are the extents fixed at compile time by name. `layouts` has the strides in elements of each
+    array, inputs then outputs: all of them for a dense row-major array whose extents are fixed; else None,
+    except for one axis along which elements are adjacent, whose stride is 1.
+    """
+
+    sizes: tuple[tuple[str, int], ...]
+    layouts: tuple[Layout, ...]
+
+
+def dense(
+    signature: Signature, sizes: Mapping[str, int], dynamic: AbstractSet[str] = frozenset()
+) -> Specialisation:
+    """The variant for row-major arrays; `sizes` has a value for each size that is not dynamic.
+
+    >>> from tdsl.lang.types import f32
+    >>> x = ArrayArg("x", f32, (Size("R"), Size("C")))
+    >>> dense(Signature("f", (x,), (x,)), {"R": 2, "C": 3}).layouts
+    ((3, 1), (3, 1))
+    >>> dense(Signature("f", (x,), (x,)), {"C": 3}, {"R"}).layouts
+    ((None, 1), (None, 1))
+    """
+    layouts: list[Layout] = []
+    for arg in signature.arrays:
+        if dynamic.isdisjoint(names(arg)):
+            layouts.append(row_major(tuple(extent(e, sizes) for e in arg.shape)))
+        else:
+            layouts.append((*(None,) * (len(arg.shape) - 1), 1))
+    fixed = tuple((name, sizes[name]) for name in signature.sizes if name not in dynamic)
+    return Specialisation(fixed, tuple(layouts))
+
+
+def names(arg: ArrayArg) -> Iterator[str]:
+    """The names of the sizes in the extents of an array."""
+    return (e.name for e in post_order(*arg.shape) if isinstance(e, Size))
+
+
+_OPERATORS: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": lambda a, b: a // b if b else 0,
+    "mod": lambda a, b: a % b if b else 0,
+    "min": min,
+    "max": max,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def extent(e: Expr, sizes: Mapping[str, int]) -> int:
+    """The value of an extent.
+
+    >>> extent(Binary("sub", Size("N"), Const(2, DType("i64", "i", 64))), {"N": 10})
+    8
+    """
+    match e:
+        case Const(value):
+            return int(value)
+        case Size(name):
+            return sizes[name]
+        case Binary(op, left, right):
+            return _OPERATORS[op](extent(left, sizes), extent(right, sizes))
+        case Unary("neg", x):
+            return -extent(x, sizes)
+        case Select(cond, yes, no):
+            return extent(yes if extent(cond, sizes) else no, sizes)
+        case Cast(x):
+            return extent(x, sizes)
+        case _:
+            raise AssertionError(f"not an extent: {e!r}")
