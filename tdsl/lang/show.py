@@ -8,8 +8,25 @@ from typing import assert_never
 import numpy as np
 
 from tdsl.lang.expr import (
-    Access, Binary, Broadcast, Call, Cast, Const, Expr, Load, Param, Ramp, Range, Read, Reduce,
-    Select, Size, Unary, Var,
+    Access,
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Param,
+    Ramp,
+    Range,
+    Read,
+    Reduce,
+    Require,
+    Select,
+    Show,
+    Size,
+    Unary,
+    Var,
 )  # fmt: skip
 from tdsl.lang.types import DType
 from tdsl.text import SHIFT, Piece, call, infix, number, prefix, ternary
@@ -99,6 +116,12 @@ def piece_of(e: Expr) -> Piece:
             return piece_of(x)
         case Reduce():
             return _reduce(e)
+        case Require(cond, x, text, shown):
+            return call("require", *map(piece_of, (cond, x)), repr(text), *map(piece_of, shown))
+        case Show(cond, x, text, shown):
+            return call(
+                "debug_print", *map(piece_of, (x, *shown)), repr(text), f"where={piece_of(cond)}"
+            )
         case _:
             assert_never(e)
 
@@ -129,7 +152,9 @@ def _reduce(e: Reduce) -> Piece:
     axes = ", ".join(_axis(a) for a in e.axes)
     axis = axes if len(e.axes) == 1 else f"({axes})"
     conditions = [a.where for a in e.axes if isinstance(a, Range) and a.where is not None]
-    where = [f"where={' & '.join(piece_of(c).inside(SHIFT) for c in conditions)}"] * bool(conditions)
+    where = [f"where={' & '.join(piece_of(c).inside(SHIFT) for c in conditions)}"] * bool(
+        conditions
+    )
     custom = []
     if e.kind == "custom":
         custom = [_several(e.combine), f"init={_several(e.init)}"]
