@@ -4,7 +4,7 @@
          | Unary | Binary | Select | Cast | Call           arithmetic
          | Access | Read                                   values of tensors and funcs
          | Load | Ramp | Broadcast                         loops only: memory and vectors
-         | Reduce                                          definitions only: sum, max, ... over ranges
+         | Reduce | Range | Require | Show                 definitions only: sums over ranges, checks, prints
 
 An operand already has the type its operator needs: promotion happens where the user's operators build
 the nodes (`value.py`), so every later stage sees explicit casts. `Access` (by handle) becomes `Read` (by
@@ -36,6 +36,8 @@ FUNCTIONS = {
     "popcount": 1, "clz": 1, "ctz": 1,
     # random(seed, key...) is a hash of its integer arguments, uniform in [0, 1)
     "random": -1,
+    # extent(v): the number of values of a loop variable; gone once ranges are inferred
+    "extent": 1,
     # reinterpret(x) has the bits of x in the dtype of the call
     "reinterpret": 1,
     # the index that numpy.pad would read: pad_<mode>(i, n); expanded to arithmetic before code is made
@@ -168,6 +170,26 @@ class Reduce(Node):
 
 
 @node
+class Require(Node):
+    """`x`, after a check that `cond` holds; `text` and the values `shown` make the error's message."""
+
+    cond: Expr
+    x: Expr
+    text: str
+    shown: tuple[Expr, ...]
+
+
+@node
+class Show(Node):
+    """`x`, printed with `text` and the values `shown` where `cond` holds."""
+
+    cond: Expr
+    x: Expr
+    text: str
+    shown: tuple[Expr, ...]
+
+
+@node
 class Range(Node):
     """A variable with its own range lo <= name < hi, restricted to the points where `where` holds."""
 
@@ -206,7 +228,7 @@ class Broadcast(Node):
 
 Expr = (
     Const | Var | Size | Param | Unary | Binary | Select | Cast | Call | Access | Read | Reduce
-    | Range | Load | Ramp | Broadcast
+    | Require | Show | Range | Load | Ramp | Broadcast
 )  # fmt: skip
 
 
@@ -224,7 +246,7 @@ def dtype_of(e: Expr) -> DType:
                 return bool_
             case Binary(_, left):
                 e = left
-            case Unary(_, x) | Broadcast(x):
+            case Unary(_, x) | Broadcast(x) | Require(_, x) | Show(_, x):
                 e = x
             case Select(_, yes):
                 e = yes

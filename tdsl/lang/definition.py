@@ -1,0 +1,209 @@
+"""One definition of a func: index, values, and which variables are free, reduced or ordered.
+
+    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)     free i, j; ranges k; combine sum; init 0
+    hist[image[y, x]] += 1                          ranges y, x; combine sum; no init
+    cdf[r] += cdf[r - 1]                            ranges r (its own)
+    f[i, r] = f[i, r - 1] * 2                       free i; ranges r; no combine
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tdsl.errors import DefinitionError, TypeMismatch
+from tdsl.lang.expr import Access, Binary, Expr, Range, Reduce, Var, dtype_of
+from tdsl.lang.reduction import Combine, builtin, combine_of
+from tdsl.lang.simplify import conjunction
+from tdsl.lang.types import DType
+from tdsl.lang.value import Value, convert
+from tdsl.node import Node, children, post_order, transform
+from tdsl.source import Loc
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """f[index] = values, for all `free` variables and, in order, all points of `ranges`.
+
+    With `combine`, the value is combine(f[index], values) instead; with `init` as well, f[index] starts
+    there (a pure definition by a reduction). `where` restricts the points. A range whose `hi` is None has
+    yet to be inferred.
+    """
+
+    index: tuple[Expr, ...]
+    free: tuple[str, ...]
+    ranges: tuple[tuple[str, Expr | None, Expr | None], ...]
+    where: Expr
+    values: tuple[Expr, ...]
+    combine: Combine | None
+    init: tuple[Expr, ...] | None
+    loc: Loc | None = field(default=None, compare=False)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """All loop variables: the free ones, then the ranges, outermost first."""
+        return (*self.free, *(name for name, _, _ in self.ranges))
+
+    def expressions(self) -> tuple[Expr, ...]:
+        """Every expression that is evaluated at a point."""
+        return (*self.index, *self.values, self.where)
+
+
+def free_names(index: tuple[Expr, ...]) -> tuple[str, ...]:
+    """The variables that stand bare on the left, once each."""
+    return tuple(dict.fromkeys(e.name for e in index if isinstance(e, Var)))
+
+
+def walk_order(e: Expr) -> Iterator[Node]:
+    """Nodes in the order they are written, leaving out what a Reduce binds."""
+    yield e
+    if not isinstance(e, Reduce):
+        for child in children(e):
+            yield from walk_order(child)  # type: ignore[arg-type]  # children of an Expr are Exprs
+
+
+def loop_variables(exprs: tuple[Expr, ...]) -> dict[str, Range | None]:
+    """Variables in order of appearance, with their own range if they have one."""
+    found: dict[str, Range | None] = {}
+    for e in exprs:
+        for n in walk_order(e):
+            match n:
+                case Var(name):
+                    found.setdefault(name, None)
+                case Range(name):
+                    found[name] = n
+                case Reduce():
+                    for name in _unbound(n):
+                        found.setdefault(name, None)
+    return found
+
+
+def _unbound(r: Reduce) -> list[str]:
+    bound = {a.name for a in r.axes if isinstance(a, Var | Range)}
+    inside = loop_variables(r.terms)
+    return [name for name in inside if name not in bound]
+
+
+def define(
+    index: tuple[Expr, ...], values: tuple[Expr, ...], combine: Combine | None, loc: Loc | None,
+    *, pure: bool,
+) -> Definition:  # fmt: skip
+    """Classify the variables of a definition; Reduce nodes are left only at the top, when `pure`."""
+    init = None
+    top = values[0]
+    if pure and isinstance(top, Reduce) and _same_reduction(values, top):
+        combine, init = combine_of(top), top.init
+        axes = [a for a in top.axes if isinstance(a, Var | Range)]
+        values = top.terms
+        ordered = {a.name: a if isinstance(a, Range) else None for a in axes}
+        inside = loop_variables(values)
+        ordered = {name: own or inside.get(name) for name, own in ordered.items()}
+    else:
+        free_here = free_names(index)
+        ordered = {
+            name: own
+            for name, own in loop_variables((*index, *values)).items()
+            if own is not None or name not in free_here
+        }
+    free = tuple(name for name in free_names(index) if name not in ordered)
+    where = conjunction(r.where for r in ordered.values() if r is not None and r.where is not None)
+    ranges = tuple(
+        (name, r.lo if r else None, r.hi if r else None) for name, r in ordered.items()
+    )
+    return Definition(
+        tuple(unrange(e) for e in index), free, tuple((n, _plain(a), _plain(b)) for n, a, b in ranges),
+        unrange(where), tuple(unrange(v) for v in values), combine, init, loc,
+    )  # fmt: skip
+
+
+def _same_reduction(values: tuple[Expr, ...], top: Reduce) -> bool:
+    return len(values) == len(top.terms) and all(
+        isinstance(v, Reduce) and v.component == c and v.terms == top.terms and v.kind == top.kind
+        for c, v in enumerate(values)
+    )
+
+
+def _plain(e: Expr | None) -> Expr | None:
+    return None if e is None else unrange(e)
+
+
+def unrange(e: Expr) -> Expr:
+    """Ranges as plain variables: their bounds are kept in the definition."""
+    return transform(e, lambda n: Var(n.name, loc=n.loc) if isinstance(n, Range) else n)
+
+
+def check_pure(name: str, index: tuple[Expr, ...], values: tuple[Expr, ...], loc: Loc | None) -> None:
+    """The first definition of a func gives every point: distinct variables on the left, all known."""
+    names = [e.name for e in index if isinstance(e, Var)]
+    if len(names) < len(index) or len(set(names)) < len(names):
+        raise DefinitionError(
+            f"the first definition of {name!r} must have a variable of its own for each dimension",
+            loc=loc,
+            label="this definition",
+            hint=f"write {name}[i, j] = ... first; then updates may use any index",
+        )
+    for variable, own in loop_variables(values).items():
+        if own is not None or variable not in names:
+            raise DefinitionError(
+                f"{variable!r} is on the right of {name!r} but not on the left",
+                loc=loc,
+                label="this definition",
+                hint=f"reduce over it, td.sum(..., axis={variable}), or add it to the left",
+            )
+
+
+def check_update(name: str, handle: object, definition: Definition, loc: Loc | None) -> None:
+    """Free variables of an update must not order it: reads of the func itself keep them in place."""
+    for e in definition.expressions():
+        for n in post_order(e):
+            if not (isinstance(n, Access) and n.source is handle):
+                continue
+            for mine, own in zip(definition.index, n.index, strict=True):
+                if isinstance(mine, Var) and mine.name in definition.free and own != mine:
+                    raise DefinitionError(
+                        f"this update of {name!r} reads itself at another {mine.name!r}, so the order "
+                        f"of {mine.name!r} would matter",
+                        loc=n.loc or loc,
+                        label="read here",
+                        hint=f'say the order with a range: {mine.name} = td.range("{mine.name}", lo, hi)',
+                    )
+
+
+def same_kind(v: Value, t: DType, name: str, loc: Loc | None) -> Expr:
+    """The value as the func's type, where NumPy's same-kind rule allows it."""
+    have = v.dtype
+    if not v.weak and have != t and _kind(have) > _kind(t) or v.weak and have.is_float and not t.is_float:
+        raise TypeMismatch(
+            f"{name!r} holds {t}, this update gives {have}",
+            loc=loc,
+            label="this update",
+            hint=f"td.cast(value, td.{t}), or define {name!r} with a wider type",
+        )
+    return convert(v, t, loc)
+
+
+def _kind(t: DType) -> int:
+    return {"b": 0, "u": 1, "i": 1, "f": 2, "e": 2}[t.kind]
+
+
+def recognise_combine(
+    handle: object, index: tuple[Expr, ...], values: tuple[Expr, ...]
+) -> tuple[Combine | None, tuple[Expr, ...]]:
+    """f[x] = f[x] op e, where e does not read f, is an update by a combiner."""
+    match values:
+        case (Binary("add" | "mul" | "min" | "max" as op, left, right),):
+            kind = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}[op]
+            for own, other in ((left, right), (right, left)):
+                if _is_self(own, handle, index) and not reads(other, handle):
+                    return builtin(kind, (dtype_of(other),)), (other,)
+    return None, values
+
+
+def _is_self(e: Expr, handle: object, index: tuple[Expr, ...]) -> bool:
+    return isinstance(e, Access) and e.source is handle and e.index == index
+
+
+def reads(e: Expr, handle: object) -> bool:
+    """True when `e` reads the tensor or func `handle`."""
+    return any(isinstance(n, Access) and n.source is handle for n in post_order(e))
+

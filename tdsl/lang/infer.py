@@ -1,0 +1,294 @@
+"""Infer the ranges of variables from the tensors that are read.
+
+1. A variable that stands bare in an access must have the range of that axis; all bare accesses agree
+   (named extents are made equal, numbers must be equal).
+2. Any other affine access limits its variable to where the access stays inside.
+3. Reads of padding limit nothing; a bare one suggests the range that an output has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tdsl.errors import ShapeError
+from tdsl.lang.affine import difference, variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import ONE, ZERO, Binary, Call, Expr, Read, Size, Var
+from tdsl.lang.program import FuncDef, Interval, Program, map_expressions
+from tdsl.lang.regions import interval_of, reads_in, solve, tighten
+from tdsl.lang.show import show_expr
+from tdsl.lang.simplify import add, conjunction, maximum, minimum, simplify, subtract
+from tdsl.node import Node, transform
+from tdsl.source import Loc
+
+UNBOUNDED: Interval = (None, None)
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """An axis in which a variable stands bare."""
+
+    lo: Expr
+    hi: Expr
+    read: Read
+    axis: int
+
+
+@dataclass(slots=True)
+class _Variable:
+    """What is known of one variable of a func: a dimension, or a range of one definition."""
+
+    name: str
+    exact: list[_Candidate] = field(default_factory=list)
+    suggested: list[_Candidate] = field(default_factory=list)
+    limits: Interval = UNBOUNDED
+    base: Interval = UNBOUNDED
+
+
+class _Sizes:
+    """Named extents found equal to each other or to numbers."""
+
+    def __init__(self) -> None:
+        self.equal: dict[str, Expr] = {}
+
+    def resolve(self, e: Expr) -> Expr:
+        if not self.equal:
+            return e
+        while True:
+            new = transform(e, self._step)
+            if new == e:
+                return simplify(e)
+            e = new
+
+    def _step(self, n: Node) -> Node:
+        return self.equal.get(n.name, n) if isinstance(n, Size) else n
+
+    def unify(self, a: Expr, b: Expr) -> bool:
+        """Make two extents equal if that is possible by naming."""
+        a, b = self.resolve(a), self.resolve(b)
+        if difference(a, b) == 0:
+            return True
+        if isinstance(a, Size):
+            self.equal[a.name] = b
+        elif isinstance(b, Size):
+            self.equal[b.name] = a
+        else:
+            return False
+        return True
+
+
+def infer(program: Program) -> Program:
+    """The program with every range known, or ShapeError."""
+    sizes = _Sizes()
+    boxes: dict[str, tuple[tuple[Interval, Interval], ...]] = {
+        t.name: tuple(((ZERO, subtract(e, ONE)),) * 2 for e in t.shape) for t in program.inputs
+    }
+    funcs = []
+    for f in program.funcs:
+        made = _infer_func(f, boxes, sizes)
+        boxes[f.name] = tuple(zip(made.limits, made.natural, strict=True))
+        funcs.append(made)
+    program = replace(program, funcs=tuple(funcs))
+    return _resolve(program, sizes) if sizes.equal else program
+
+
+def _resolve(program: Program, sizes: _Sizes) -> Program:
+    def interval(i: Interval) -> Interval:
+        return tuple(None if e is None else sizes.resolve(e) for e in i)  # type: ignore[return-value]
+
+    return replace(
+        program,
+        inputs=tuple(
+            replace(t, shape=tuple(sizes.resolve(e) for e in t.shape)) for t in program.inputs
+        ),
+        funcs=tuple(
+            replace(
+                f,
+                definitions=tuple(map_expressions(d, sizes.resolve) for d in f.definitions),
+                limits=tuple(map(interval, f.limits)),
+                natural=tuple(map(interval, f.natural)),
+            )
+            for f in program.funcs
+        ),
+    )
+
+
+Boxes = dict[str, tuple[tuple[Interval, Interval], ...]]
+
+
+def _infer_func(f: FuncDef, boxes: Boxes, sizes: _Sizes) -> FuncDef:
+    dims = [_Variable(name) for name in f.definitions[0].free]
+    scopes = [_scope(d, dims) for d in f.definitions]
+    for d, scope in zip(f.definitions, scopes, strict=True):
+        _collect(f, d, scope, boxes)
+    for scope in scopes:
+        for v in scope.values():
+            _agree(v, f, sizes)
+    for _ in range(len(dims) + 2):
+        for d, scope in zip(f.definitions, scopes, strict=True):
+            _limit(f, d, scope, boxes)
+    definitions = tuple(
+        _with_ranges(f, d, scope) for d, scope in zip(f.definitions, scopes, strict=True)
+    )
+    if f.declared:
+        return replace(f, definitions=definitions)
+    limits = tuple(v.limits for v in dims)
+    natural = tuple(v.limits if None not in v.limits else _suggestion(v) for v in dims)
+    return replace(f, definitions=definitions, limits=limits, natural=natural)
+
+
+def _scope(d: Definition, dims: list[_Variable]) -> dict[str, _Variable]:
+    """The variables of a definition: a free one is the dimension in which it stands."""
+    scope = {}
+    for name in d.free:
+        axis = next(n for n, e in enumerate(d.index) if e == Var(name))
+        scope[name] = dims[axis]
+    known: dict[str, Interval] = {}
+    for name, lo, hi in d.ranges:
+        v = _Variable(name)
+        if lo is not None and hi is not None:
+            # bounds by other ranges are widened here; `_with_ranges` keeps the exact ones as a condition
+            low, _ = interval_of(lo, known)
+            _, high = interval_of(hi, known)
+            v.base = v.limits = (low, None if high is None else subtract(high, ONE))
+            known[name] = v.base
+        scope[name] = v
+    return scope
+
+
+def _accesses(
+    f: FuncDef, d: Definition, boxes: Boxes
+) -> Iterator[tuple[Read, int, Expr, Interval, Interval]]:
+    for r in reads_in((*d.index, *d.values, d.where)):
+        if r.name != f.name:
+            for axis, (e, (limits, natural)) in enumerate(zip(r.index, boxes[r.name], strict=True)):
+                yield r, axis, e, limits, natural
+
+
+def _collect(f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes) -> None:
+    for r, axis, e, (lo, hi), (first, last) in _accesses(f, d, boxes):
+        match e:
+            case Var(name) if lo is not None and hi is not None:
+                scope[name].exact.append(_Candidate(lo, hi, r, axis))
+            case Var(name) if first is not None and last is not None:
+                scope[name].suggested.append(_Candidate(first, last, r, axis))
+        padded = _padded_variable(e)
+        if padded is not None:
+            name, start, extent = padded
+            last = subtract(add(start, extent), ONE)
+            scope[name].suggested.append(_Candidate(start, last, r, axis))
+
+
+def _padded_variable(e: Expr) -> tuple[str, Expr, Expr] | None:
+    """(variable, first, extent) when an index is the padding of a bare variable."""
+    match e:
+        case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap", (Var(name), n)):
+            return name, ZERO, n
+        case Binary("add", Call(_, (Binary("sub", Var(name), lo), n)), start) if lo == start:
+            return name, lo, n
+        case _:
+            return None
+
+
+def _agree(v: _Variable, f: FuncDef, sizes: _Sizes) -> None:
+    """Rule 1: all bare accesses of a variable give one range."""
+    if v.base != UNBOUNDED or not v.exact:
+        return
+    first = v.exact[0]
+    for other in v.exact[1:]:
+        same = sizes.unify(_extent(first), _extent(other)) and difference(
+            sizes.resolve(first.lo), sizes.resolve(other.lo)
+        ) == 0
+        if not same:
+            raise _disagreement(v.name, first, other, f.definitions[0].loc)
+    v.base = v.limits = (sizes.resolve(first.lo), sizes.resolve(first.hi))
+
+
+def _extent(c: _Candidate) -> Expr:
+    return add(subtract(c.hi, c.lo), ONE)
+
+
+def _disagreement(name: str, a: _Candidate, b: _Candidate, loc: Loc | None) -> ShapeError:
+    def place(c: _Candidate) -> str:
+        return f"{show_expr(_extent(c))} as axis {c.axis} of {c.read.name!r}"
+
+    return ShapeError(
+        f"{name!r} has two extents: {place(a)}, and {place(b)}",
+        loc=b.read.loc or loc,
+        label=f"{name} runs to {show_expr(_extent(b))} here",
+        related=((a.read.loc, f"{name} runs to {show_expr(_extent(a))} here"),),
+        hint="a variable that stands bare in several places must have one extent; check the shapes",
+    )
+
+
+def _limit(f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes) -> None:
+    """Rule 2: each access with one variable still open limits it."""
+    ranges_of = {name for name, _, _ in d.ranges}
+    for _, _, e, (lo, hi), _ in _accesses(f, d, boxes):
+        if lo is None or hi is None or isinstance(e, Var):
+            continue
+        here = [n for n in variables(e) if n in scope]
+        open_ = [n for n in here if n not in ranges_of or scope[n].limits == UNBOUNDED]
+        if len(open_) > 1:
+            open_ = [n for n in open_ if scope[n].base == UNBOUNDED]
+        if len(open_) != 1:
+            continue
+        name = open_[0]
+        known = _tightened(d, {n: scope[n].limits for n in scope if n != name})
+        low, high = solve(e, name, lo, hi, known)
+        v = scope[name]
+        if low is not None and high is not None:
+            a, b = v.limits
+            v.limits = (low if a is None else maximum(a, low), high if b is None else minimum(b, high))
+
+
+def _tightened(d: Definition, ranges: dict[str, Interval]) -> dict[str, Interval]:
+    return tighten(ranges, d.where) if d.where != conjunction(()) else ranges
+
+
+def _suggestion(v: _Variable) -> Interval:
+    """Rule 3: the range of bare reads of padding, where they agree."""
+    if not v.suggested:
+        return UNBOUNDED
+    first = v.suggested[0]
+    for other in v.suggested[1:]:
+        if difference(first.lo, other.lo) != 0 or difference(first.hi, other.hi) != 0:
+            return UNBOUNDED
+    return first.lo, first.hi
+
+
+def _with_ranges(f: FuncDef, d: Definition, scope: dict[str, _Variable]) -> Definition:
+    """The definition with lo and hi of every range; bounds by other ranges become conditions."""
+    ranges, conditions = [], [d.where]
+    for name, lo, hi in d.ranges:
+        v = scope[name]
+        low, high = v.limits if None not in v.limits else _suggestion(v)
+        if low is None or high is None:
+            raise ShapeError(
+                f"the range of {name!r} in {f.name!r} does not follow from the tensors that are read",
+                loc=d.loc,
+                label="this definition",
+                hint=f'say it: {name} = td.range("{name}", lo, hi)',
+            )
+        if lo is not None and hi is not None and (variables(lo) or variables(hi)):
+            conditions += [Binary("le", lo, Var(name)), Binary("lt", Var(name), hi)]
+        ranges.append((name, low, add(high, ONE)))
+    extents = {name: subtract(hi, lo) for name, lo, hi in ranges}
+    for name, v in scope.items():
+        lo_, hi_ = v.limits
+        if name not in extents and lo_ is not None and hi_ is not None:
+            extents[name] = add(subtract(hi_, lo_), ONE)
+    made = replace(d, ranges=tuple(ranges), where=conjunction(conditions))
+    return map_expressions(made, lambda e: _resolve_extents(e, extents))
+
+
+def _resolve_extents(e: Expr, extents: dict[str, Expr]) -> Expr:
+    def visit(n: Node) -> Node:
+        match n:
+            case Call("extent", (Var(name),)):
+                return extents[name]
+        return n
+
+    return transform(e, visit)
+

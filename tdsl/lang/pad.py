@@ -1,0 +1,116 @@
+"""Padding: a tensor or func continued beyond its edges, so that it can be read at any index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tdsl.errors import DefinitionError, ShapeError, did_you_mean
+from tdsl.lang.expr import ZERO, Access, Binary, Call, Const, Expr, Select
+from tdsl.lang.simplify import conjunction
+from tdsl.lang.tensor import Func, Tensor, as_shape, extent_value
+from tdsl.lang.types import i64
+from tdsl.lang.value import Value, as_index, convert_const, lift
+from tdsl.source import here
+
+MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
+
+
+class Padded:
+    """What `td.pad` returns: reads at any index, the values beyond the edges made from those inside.
+
+    It is no stage of its own: a read of it is a read of the source at an index inside, so the padding is
+    neither stored nor loaded nor sent.
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(
+        self, source: Tensor | Func, box: tuple[tuple[Expr, Expr], ...], mode: str, value: Value
+    ) -> None:
+        self.source, self.box, self.mode, self.value = source, box, mode, value
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The extents of what is padded."""
+        return tuple(extent_value(e) for _, e in self.box)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.box)
+
+    def __getitem__(self, index: Any) -> Value:
+        loc = here()
+        given = index if isinstance(index, tuple) else (index,)
+        if len(given) != self.ndim:
+            raise ShapeError(
+                f"padded {self.name!r} has {self.ndim} dimensions, indexed with {len(given)}",
+                loc=loc,
+                label="this access",
+            )
+        where = [as_index(i, loc) for i in given]
+        call = "pad_edge" if self.mode == "constant" else f"pad_{self.mode}"
+        inside = []
+        for i, (lo, extent) in zip(where, self.box, strict=True):
+            at = Call(call, (_minus(i, lo), extent), i64, loc=loc)
+            inside.append(at if lo == ZERO else Binary("add", at, lo))
+        source: Any = self.source
+        dtype = source.dtype
+        read = Access(source, tuple(inside), 0, dtype, loc=loc)
+        if self.mode != "constant":
+            return Value(read)
+        tests: list[Expr] = []
+        for i, (lo, extent) in zip(where, self.box, strict=True):
+            offset = _minus(i, lo)
+            tests += [Binary("gt", extent, ZERO)] if not isinstance(extent, Const) else []
+            tests += [Binary("le", ZERO, offset), Binary("lt", offset, extent)]
+        outside = self.value.node
+        assert isinstance(outside, Const)
+        return Value(Select(conjunction(tests), read, convert_const(outside, dtype, loc), loc=loc))
+
+
+def _minus(i: Expr, lo: Expr) -> Expr:
+    return i if lo == ZERO else Binary("sub", i, lo)
+
+
+def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) -> Padded:
+    """`source` continued beyond its edges, with the modes of `numpy.pad`.
+
+    constant (with `value`), edge, reflect, symmetric, wrap. `source` is a tensor or a func; the extents of
+    a func are its inferred ones unless `shape` is given. Reads of the result are allowed at any index.
+
+    >>> from tdsl.lang.value import vars
+    >>> i, a, f = vars("i"), Tensor("a", (5,), "f32"), Func("f")
+    >>> edge = pad(a, mode="edge")
+    >>> f[i] = edge[i - 1] + edge[i] + edge[i + 1]
+    >>> f.shape
+    (5,)
+
+    Raises DefinitionError for an unknown mode, ShapeError where a func has no range of its own.
+    """
+    loc = here()
+    if mode not in MODES:
+        raise DefinitionError(f"there is no padding mode {mode!r}", loc=loc, hint=did_you_mean(str(mode), MODES))
+    if not isinstance(source, Tensor | Func):
+        raise DefinitionError(
+            f"only tensors and funcs can be padded, not {type(source).__name__}", loc=loc
+        )
+    fill = lift(value, loc)
+    if not isinstance(fill.node, Const):
+        raise DefinitionError("the value of a padding must be a number", loc=loc, label="this padding")
+    if shape is not None:
+        box = tuple((ZERO, e) for e in as_shape(shape, loc))
+    elif isinstance(source, Tensor):
+        box = tuple((ZERO, e) for e in source.extents)
+    else:
+        box = source._domain()
+    ndim = source.ndim
+    if len(box) != ndim:
+        raise ShapeError(
+            f"{source.name!r} has {ndim} dimensions, the shape has {len(box)}", loc=loc, label="this padding"
+        )
+    return Padded(source, box, mode, fill)
+

@@ -1,0 +1,283 @@
+"""A program: what is reachable from the outputs, with unique names, inferred ranges, and no handles.
+
+This is where the user's objects end. From here on a tensor, a func and a loop variable are names, so text
+is stable from run to run, and programs compare, hash and print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import ONE, Access, Const, Expr, Param, Read, Size, const
+from tdsl.lang.simplify import add, simplify, subtract
+from tdsl.lang.types import DType
+from tdsl.node import Node, children, post_order, transform
+from tdsl.source import Loc
+
+Interval = tuple[Expr | None, Expr | None]  # inclusive ends; None is unbounded
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input array."""
+
+    name: str
+    shape: tuple[Expr, ...]
+    dtype: DType
+    loc: Loc | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarInput:
+    """An input number."""
+
+    name: str
+    dtype: DType
+    loc: Loc | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FuncDef:
+    """A func: its definitions, and for each dimension where it may be read.
+
+    `limits` is the range outside which the func must not be read (None: unbounded); `natural` the range
+    that is computed when the func is an output.
+    """
+
+    name: str
+    dtypes: tuple[DType, ...]
+    definitions: tuple[Definition, ...]
+    limits: tuple[Interval, ...]
+    natural: tuple[Interval, ...]
+    declared: bool = False
+    fast_math: bool = False
+    loc: Loc | None = field(default=None, compare=False)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables of the pure definition, one a dimension."""
+        return self.definitions[0].free
+
+    def output_box(self, loc: Loc | None) -> tuple[tuple[Expr, Expr], ...]:
+        """(first index, extent) of each dimension as an output; ShapeError where it is not known."""
+        box = []
+        for name, (lo, hi) in zip(self.variables, self.natural, strict=True):
+            if lo is None or hi is None:
+                raise ShapeError(
+                    f"the range of {name!r} of {self.name!r} does not follow from the tensors it reads",
+                    loc=loc or self.loc,
+                    related=((self.definitions[0].loc, "defined here"),),
+                    hint=f"declare it: {self.name}.with_shape(...), or td.Func({self.name!r}, shape=...)",
+                )
+            box.append((lo, add(subtract(hi, lo), ONE)))
+        return tuple(box)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Inputs, scalars, and funcs with producers before consumers; `outputs` are names of funcs.
+
+    `parameters` is the order of the arguments of a call.
+    """
+
+    name: str
+    inputs: tuple[Input, ...]
+    scalars: tuple[ScalarInput, ...]
+    funcs: tuple[FuncDef, ...]
+    outputs: tuple[str, ...]
+    parameters: tuple[str, ...]
+
+    def func(self, name: str) -> FuncDef:
+        return next(f for f in self.funcs if f.name == name)
+
+    def has_func(self, name: str) -> bool:
+        return any(f.name == name for f in self.funcs)
+
+    def input(self, name: str) -> Input:
+        return next(t for t in self.inputs if t.name == name)
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The named extents of the inputs, in order of appearance."""
+        found: dict[str, None] = {}
+        for t in self.inputs:
+            for e in t.shape:
+                for n in post_order(e):
+                    if isinstance(n, Size):
+                        found[n.name] = None
+        return tuple(found)
+
+
+def build_program(
+    outputs: tuple[Any, ...], parameters: tuple[Any, ...] = (), name: str | None = None
+) -> Program:
+    """The program that computes the funcs `outputs`; `parameters` are handles that come first in a call.
+
+    Raises DefinitionError for an undefined func or a name used twice, ShapeError where ranges disagree.
+    """
+    from tdsl.lang.infer import infer
+
+    collected = _Collector()
+    for p in parameters:
+        collected.input(p)
+    for f in outputs:
+        collected.func(f)
+    program = Program(
+        name or outputs[0].name, tuple(collected.inputs), tuple(collected.scalars),
+        tuple(collected.funcs), tuple(collected.names[id(f)] for f in outputs),
+        tuple(collected.order),
+    )  # fmt: skip
+    return infer(program)
+
+
+class _Collector:
+    """Walks from the outputs to the inputs, depth first in reading order, giving names."""
+
+    def __init__(self) -> None:
+        self.inputs: list[Input] = []
+        self.scalars: list[ScalarInput] = []
+        self.funcs: list[FuncDef] = []
+        self.order: list[str] = []
+        self.names: dict[int, str] = {}
+        self.used: dict[str, Loc | None] = {}
+        self.active: set[int] = set()
+
+    def source(self, handle: Any) -> str:
+        if id(handle) not in self.names:
+            if hasattr(handle, "definitions"):
+                self.func(handle)
+            else:
+                self.input(handle)
+        return self.names[id(handle)]
+
+    def input(self, handle: Any) -> None:
+        if isinstance(getattr(handle, "node", None), Param):
+            self.scalar(handle.node)
+            return
+        if id(handle) in self.names:
+            return
+        self._new_argument(handle.name, handle.loc)
+        self.names[id(handle)] = handle.name
+        self.inputs.append(Input(handle.name, handle.extents, handle.dtype, handle.loc))
+
+    def scalar(self, p: Param) -> None:
+        known = next((s for s in self.scalars if s.name == p.name), None)
+        if known is None:
+            self._new_argument(p.name, p.loc)
+            self.scalars.append(ScalarInput(p.name, p.dtype, p.loc))
+        elif known.dtype != p.dtype:
+            raise TypeMismatch(
+                f"scalar {p.name!r} is both {known.dtype} and {p.dtype}",
+                loc=p.loc,
+                related=((known.loc, "first here"),),
+            )
+
+    def _new_argument(self, name: str, loc: Loc | None) -> None:
+        if name in self.used:
+            raise DefinitionError(
+                f"two inputs are named {name!r}",
+                loc=loc,
+                related=((self.used[name], "the other one"),),
+                hint="arguments are passed by name; give each its own",
+            )
+        self.used[name] = loc
+        self.order.append(name)
+
+    def func(self, f: Any) -> None:
+        if id(f) in self.names or id(f) in self.active:
+            return
+        f._first()
+        self.active.add(id(f))
+        for d in f.definitions:
+            for e in (*d.expressions(), *(b for _, lo, hi in d.ranges for b in (lo, hi) if b)):
+                for n in _reading_order(e):
+                    if isinstance(n, Access) and n.source is not f:
+                        self.source(n.source)
+                    elif isinstance(n, Param):
+                        self.scalar(n)
+        name, count = f.name, 0
+        while name in self.used:
+            count += 1
+            name = f"{f.name}_{count}"
+        self.used[name] = f.loc
+        self.names[id(f)] = name
+        definitions = tuple(self._named(d) for d in f.definitions)
+        rank = f.ndim
+        limits: tuple[Interval, ...] = ((None, None),) * rank
+        if f.declared is not None:
+            if len(f.declared) != rank:
+                raise ShapeError(
+                    f"{f.name!r} has {rank} dimensions, its shape has {len(f.declared)}", loc=f.loc
+                )
+            limits = tuple((const(0), subtract(e, ONE)) for e in f.declared)
+        self.funcs.append(
+            FuncDef(name, f.dtypes, definitions, limits, limits, f.declared is not None, f.fast_math, f.loc)
+        )
+
+    def _named(self, d: Definition) -> Definition:
+        def visit(n: Node) -> Node:
+            if isinstance(n, Access):
+                return Read(self.names[id(n.source)], n.index, n.component, n.dtype, loc=n.loc)
+            return n
+
+        return map_expressions(d, lambda e: transform(e, visit))
+
+
+def _reading_order(e: Expr) -> list[Node]:
+    """Nodes in the order they are written: an access before what its index reads."""
+    seen: dict[int, Node] = {}
+    stack: list[Node] = [e]
+    while stack:
+        n = stack.pop()
+        if id(n) not in seen:
+            seen[id(n)] = n
+
+            stack += reversed(list(children(n)))
+    return list(seen.values())
+
+
+def map_expressions(d: Definition, f: Any) -> Definition:
+    """A definition with `f` applied to every expression in it."""
+    return replace(
+        d,
+        index=tuple(f(e) for e in d.index),
+        ranges=tuple(
+            (n, None if lo is None else f(lo), None if hi is None else f(hi)) for n, lo, hi in d.ranges
+        ),
+        where=f(d.where),
+        values=tuple(f(e) for e in d.values),
+    )
+
+
+def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
+    """The program with named extents replaced by numbers, and simplified."""
+
+    def bind(e: Expr) -> Expr:
+        return simplify(
+            transform(
+                e, lambda n: Const(sizes[n.name], const(0).dtype) if isinstance(n, Size) and n.name in sizes else n
+            )
+        )
+
+    def interval(i: Interval) -> Interval:
+        return (None if i[0] is None else bind(i[0]), None if i[1] is None else bind(i[1]))
+
+    return replace(
+        program,
+        inputs=tuple(replace(t, shape=tuple(bind(e) for e in t.shape)) for t in program.inputs),
+        funcs=tuple(
+            replace(
+                f,
+                definitions=tuple(map_expressions(d, bind) for d in f.definitions),
+                limits=tuple(interval(i) for i in f.limits),
+                natural=tuple(interval(i) for i in f.natural),
+            )
+            for f in program.funcs
+        ),
+    )
+
+

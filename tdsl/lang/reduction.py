@@ -1,0 +1,302 @@
+"""Reductions: sum, prod, min, max, any, all, mean, argmax, argmin, and any associative combiner.
+
+A combiner of n values is n expressions over the leaves a0, a1, ... (so far) and b0, b1, ... (new), with
+its identity. Everything that reduces, splits a reduction or merges partial results uses this one form.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tdsl.errors import DefinitionError, TypeMismatch
+from tdsl.lang.expr import (
+    Access, Binary, Call, Const, Expr, Param, Range, Reduce, Select, Unary, Var,
+)  # fmt: skip
+from tdsl.lang.types import DType, as_dtype, bool_, f64, i64, u64
+from tdsl.lang.value import Value, Variable, as_index, binary, cast, check_name, convert, lift
+from tdsl.node import post_order
+from tdsl.source import Loc, here
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """How two values (or tuples of them) of a reduction become one.
+
+    `exprs` are over Param leaves a0... and b0...; `associative` is what the user states for his own.
+    """
+
+    kind: str
+    exprs: tuple[Expr, ...]
+    init: tuple[Expr, ...]
+    associative: bool = True
+
+
+def _sides(dtypes: Sequence[DType]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+    left = tuple(Param(f"a{n}", t) for n, t in enumerate(dtypes))
+    right = tuple(Param(f"b{n}", t) for n, t in enumerate(dtypes))
+    return left, right
+
+
+def builtin(kind: str, dtypes: tuple[DType, ...]) -> Combine:
+    """The combiner of a named reduction on values of these types."""
+    (a, *more_a), (b, *more_b) = _sides(dtypes)
+    t = dtypes[0]
+    match kind:
+        case "sum":
+            return Combine(kind, (Binary("or" if t == bool_ else "add", a, b),), (_number(0, t),))
+        case "prod":
+            return Combine(kind, (Binary("and" if t == bool_ else "mul", a, b),), (_number(1, t),))
+        case "min":
+            return Combine(kind, (Binary("min", a, b),), (Const(t.high, t),))
+        case "max":
+            return Combine(kind, (Binary("max", a, b),), (Const(t.low, t),))
+        case "any":
+            return Combine(kind, (Binary("or", a, b),), (Const(False, bool_),))
+        case "all":
+            return Combine(kind, (Binary("and", a, b),), (Const(True, bool_),))
+        case "argmin" | "argmax":
+            better = _better(kind, a, b, more_a[0], more_b[0], t)
+            exprs = (Select(better, b, a), Select(better, more_b[0], more_a[0]))
+            worst = Const(t.high if kind == "argmin" else t.low, t)
+            return Combine(kind, exprs, (worst, Const(i64.high, i64)))
+        case _:
+            raise AssertionError(f"no reduction {kind!r}")
+
+
+def _number(value: int, t: DType) -> Const:
+    return Const(float(value) if t.is_float else bool(value) if t == bool_ else value, t)
+
+
+def _better(kind: str, a: Expr, b: Expr, i: Expr, j: Expr, t: DType) -> Expr:
+    """b replaces a: it is better, or equal and earlier; a NaN is better than any number, as in NumPy."""
+    wins: Expr = Binary("lt" if kind == "argmin" else "gt", b, a)
+    ties: Expr = Binary("eq", b, a)
+    if t.is_float:
+        a_nan, b_nan = Call("isnan", (a,), bool_), Call("isnan", (b,), bool_)
+        wins = Binary("or", wins, Binary("and", b_nan, Unary("not", a_nan)))
+        ties = Binary("or", ties, Binary("and", a_nan, b_nan))
+    return Binary("or", wins, Binary("and", ties, Binary("lt", j, i)))
+
+
+def combine_of(r: Reduce) -> Combine:
+    """The combiner of a Reduce node."""
+    return Combine(r.kind, r.combine, r.init, associative=r.kind != "custom_ordered")
+
+
+Axis = Variable | Sequence[Variable]
+
+
+def _axes(axis: Any, loc: Loc | None) -> tuple[Expr, ...]:
+    listed = axis if isinstance(axis, list | tuple) else (axis,)
+    for a in listed:
+        if not (isinstance(a, Value) and isinstance(a.node, Var | Range)):
+            raise TypeMismatch(
+                f"axis= takes loop variables, not {a!r}",
+                loc=loc,
+                label="this reduction",
+                hint="name the variable that is summed over: axis=k, or axis=(r, s)",
+            )
+    names = [a.node.name for a in listed]
+    if len(set(names)) < len(names) or not names:
+        raise DefinitionError("axis= names a variable twice, or none", loc=loc, label="this reduction")
+    return tuple(a.node for a in listed)
+
+
+def _reduce(kind: str, x: Value, axis: Any, loc: Loc | None) -> Value:
+    c = builtin(kind, (x.dtype,))
+    return Value(
+        Reduce(kind, _axes(axis, loc), (x.node,), c.exprs, c.init, 0, x.dtype, loc=loc)
+    )
+
+
+def _accumulator(x: Any, dtype: Any, loc: Loc | None) -> Value:
+    """NumPy's type of a sum: integers narrower than 64 bits widen, floats stay."""
+    v = lift(x, loc)
+    if dtype is not None:
+        t = as_dtype(dtype)
+    elif v.dtype.is_float:
+        t = v.dtype
+    else:
+        t = u64 if v.dtype.kind == "u" else i64
+    return Value(convert(v, t, loc))
+
+
+def sum(x: Any, axis: Axis, dtype: Any = None) -> Value:
+    """The sum over loop variables, in order. Integers sum in 64 bits unless `dtype` is given, as NumPy.
+
+    >>> from tdsl.lang.tensor import Func, Tensor
+    >>> from tdsl.lang.value import vars
+    >>> i, k = vars("i k")
+    >>> a, f = Tensor("a", (3, 4), "f32"), Func("f")
+    >>> f[i] = sum(a[i, k], axis=k)
+    >>> f.shape
+    (3,)
+    """
+    loc = here()
+    return _reduce("sum", _accumulator(x, dtype, loc), axis, loc)
+
+
+def prod(x: Any, axis: Axis, dtype: Any = None) -> Value:
+    """The product over loop variables, typed as `sum`."""
+    loc = here()
+    return _reduce("prod", _accumulator(x, dtype, loc), axis, loc)
+
+
+def min(x: Any, axis: Axis) -> Value:
+    """The smallest value over loop variables; NaN if any is NaN. The identity is the type's largest."""
+    loc = here()
+    return _reduce("min", lift(x, loc), axis, loc)
+
+
+def max(x: Any, axis: Axis) -> Value:
+    """The largest value over loop variables; NaN if any is NaN. The identity is the type's smallest."""
+    loc = here()
+    return _reduce("max", lift(x, loc), axis, loc)
+
+
+def any(x: Any, axis: Axis) -> Value:
+    """True where some value is true (not zero)."""
+    loc = here()
+    return _reduce("any", _truth(lift(x, loc)), axis, loc)
+
+
+def all(x: Any, axis: Axis) -> Value:
+    """True where every value is true (not zero)."""
+    loc = here()
+    return _reduce("all", _truth(lift(x, loc)), axis, loc)
+
+
+def _truth(v: Value) -> Value:
+    return v if v.dtype == bool_ else binary("ne", v, 0)
+
+
+def mean(x: Any, axis: Axis) -> Value:
+    """The sum over loop variables divided by their number of points; integers give f64."""
+    loc = here()
+    v = lift(x, loc)
+    t = v.dtype if v.dtype.is_float else f64
+    x, axes = convert(v, t, loc), _axes(axis, loc)
+    extents = [_known_extent(x, a) for a in axes]
+    if None in extents or _restricted(x):
+        # count the points beside the sum
+        both = builtin("sum", (t,)), builtin("sum", (i64,))
+        exprs = (both[0].exprs[0], Binary("add", Param("a1", i64), Param("b1", i64)))
+        init = (both[0].init[0], both[1].init[0])
+        terms = (x, Const(1, i64))
+        total, count = (
+            Value(Reduce("custom", axes, terms, exprs, init, n, u, loc=loc))
+            for n, u in enumerate((t, i64))
+        )
+        return binary("div", total, cast(count, t))
+    size = Value(extents[0], weak=True)  # type: ignore[arg-type]  # None was handled above
+    for extent in extents[1:]:
+        size = binary("mul", size, Value(extent, weak=True))  # type: ignore[arg-type]  # as above
+    return binary("div", _reduce("sum", Value(x), axis, loc), cast(size, t))
+
+
+def _known_extent(x: Expr, variable: Expr) -> Expr | None:
+    """The extent of a variable that stands bare in an access of a tensor or of its padding."""
+    if isinstance(variable, Range):
+        return Binary("sub", variable.hi, variable.lo) if variable.where is None else None
+    for n in post_order(x):
+        if isinstance(n, Access):
+            for axis, e in enumerate(n.index):
+                if e == variable and hasattr(n.source, "extents"):
+                    extent: Expr = n.source.extents[axis]
+                    return extent
+    return None
+
+
+def extent_of(variable: Expr) -> Expr:
+    """The number of values of a loop variable, known once ranges are inferred."""
+    return Call("extent", (variable,), i64)
+
+
+def _restricted(e: Expr) -> bool:
+    return builtins.any(isinstance(n, Range) and n.where is not None for n in post_order(e))
+
+
+def argmin(x: Any, axis: Axis) -> Value:
+    """The index of the smallest value over loop variables: the first of equals, the first NaN if any.
+
+    Over several variables the index is into the flattened range, the last variable fastest. i64.
+    """
+    return _arg("argmin", x, axis)
+
+
+def argmax(x: Any, axis: Axis) -> Value:
+    """The index of the largest value over loop variables, as `argmin`."""
+    return _arg("argmax", x, axis)
+
+
+def _arg(kind: str, x: Any, axis: Any) -> Value:
+    loc = here()
+    v = lift(x, loc)
+    axes = _axes(axis, loc)
+    position: Expr = axes[0]
+    for a in axes[1:]:
+        position = Binary("add", Binary("mul", position, extent_of(a)), a)
+    c = builtin(kind, (v.dtype, i64))
+    terms = (v.node, position)
+    return Value(Reduce(kind, axes, terms, c.exprs, c.init, 1, i64, loc=loc))
+
+
+def reduce(
+    combine: Callable[[Any, Any], Any], init: Any, values: Any, axis: Axis, *, associative: bool = True
+) -> Any:
+    """Reduce one value, or a tuple of values, over loop variables with a combiner of one's own.
+
+    `combine(a, b)` gets what was combined so far and a new value (tuples, if `values` is one) and returns
+    the same; `init` is its identity. `associative=True` states that the order of combining does not
+    matter, so that schedules may split it; False keeps the points in order. Returns a value, or a tuple.
+    """
+    loc = here()
+    several = isinstance(values, list | tuple)
+    terms = tuple(lift(v, loc) for v in (values if several else (values,)))
+    starts = tuple(lift(v, loc) for v in (init if several else (init,)))
+    if len(terms) != len(starts):
+        raise TypeMismatch(
+            f"init has {len(starts)} values, values has {len(terms)}", loc=loc, label="this reduction"
+        )
+    dtypes = [t.dtype for t in terms]
+    left, right = _sides(dtypes)
+    a, b = tuple(Value(e) for e in left), tuple(Value(e) for e in right)
+    result = combine(a, b) if several else combine(a[0], b[0])
+    results = tuple(lift(r, loc) for r in (result if several else (result,)))
+    if len(results) != len(terms):
+        raise TypeMismatch(
+            f"combine returns {len(results)} values for {len(terms)}", loc=loc, label="this reduction"
+        )
+    exprs = tuple(convert(r, t, loc) for r, t in zip(results, dtypes, strict=True))
+    identity = tuple(convert(s, t, loc) for s, t in zip(starts, dtypes, strict=True))
+    kind, axes = "custom" if associative else "custom_ordered", _axes(axis, loc)
+    nodes = tuple(t.node for t in terms)
+    made = tuple(
+        Value(Reduce(kind, axes, nodes, exprs, identity, n, t, loc=loc)) for n, t in enumerate(dtypes)
+    )
+    return made if several else made[0]
+
+
+def range(name: str, start: Any, stop: Any, where: Any = None) -> Variable:
+    """A variable with its own range start <= name < stop, run in order: for scans and ordered updates.
+
+    `where` restricts the points: a condition, or a function of the variable that gives one. The bounds
+    may use extents, other ranges and scalars.
+
+    >>> range("r", 1, 256)
+    r
+    """
+    loc = here()
+    check_name(name, loc)
+    lo, hi = as_index(start, loc), as_index(stop, loc)
+    plain = Variable(Range(name, lo, hi, None, loc=loc), weak=True)
+    if where is None:
+        return plain
+    cond = lift(where(Variable(Var(name), weak=True)) if callable(where) else where, loc)
+    if cond.dtype != bool_:
+        raise TypeMismatch(f"where= is {cond.dtype}, not a condition", loc=loc, hint="where=r <= i")
+    return Variable(Range(name, lo, hi, cond.node, loc=loc), weak=True)
+

@@ -1,0 +1,313 @@
+"""THE region function: which box of a tensor is touched when loop variables run over ranges.
+
+    box = box_of(index, ranges)         one access
+    boxes = boxes_of(exprs, ranges)     every tensor and func that the expressions read, boxes united
+
+Bounds of producers, out-of-range errors, storage, sliding windows, footprints, traffic and messages are
+all answers of this function. A box may be larger than the exact set where an index is not a sum of
+variables (`x % 3`, products of variables, data), where two indices of one access share a variable, and
+where accesses are united; it is never smaller.
+
+An end of an interval is an index expression of what is not in `ranges` (outer loops, sizes), or None for
+no bound. Ranges are inclusive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from tdsl.lang.affine import Sum, as_expr, as_sum, variables
+from tdsl.lang.bounds import NOTHING, Facts, at_most, value_range
+from tdsl.lang.expr import (
+    ONE, ZERO, Binary, Call, Cast, Const, Expr, Load, Read, Select, Var, const, dtype_of,
+)  # fmt: skip
+from tdsl.lang.simplify import (
+    add, conjuncts, floordiv, maximum, minimum, multiply, simplify, subtract,
+)  # fmt: skip
+from tdsl.lang.types import i64
+from tdsl.node import post_order
+
+Interval = tuple[Expr | None, Expr | None]
+Ranges = Mapping[str, Interval]
+Box = tuple[Interval, ...]
+
+EVERYTHING: Interval = (None, None)
+
+
+def interval_of(e: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
+    """The smallest and the largest value of an index expression.
+
+    >>> from tdsl.lang.show import show_expr
+    >>> x = Binary("add", Binary("mul", const(2), Var("x")), Var("t"))
+    >>> lo, hi = interval_of(x, {"x": (ZERO, const(9))})
+    >>> show_expr(lo), show_expr(hi)
+    ('t', 't + 18')
+    """
+    if not _moves(e, ranges):
+        return _fixed(e, facts)
+    if dtype_of(e) != i64:
+        return _narrow(e, ranges, facts)
+    s = as_sum(e)
+    lo: Expr | None = const(s.constant)
+    hi: Expr | None = const(s.constant)
+    fixed = {a: c for a, c in s.terms.items() if not _moves(a, ranges)}
+    for atom, coefficient in s.terms.items():
+        if atom in fixed and isinstance(atom, Var):
+            low = high = atom
+        elif atom in fixed:
+            low, high = _fixed(atom, facts)
+        else:
+            low, high = _atom(atom, ranges, facts)
+        if coefficient < 0:
+            low, high = high, low
+        factor = const(coefficient)
+        lo = None if lo is None or low is None else add(lo, multiply(low, factor, facts), facts)
+        hi = None if hi is None or high is None else add(hi, multiply(high, factor, facts), facts)
+    return lo, hi
+
+
+def _moves(e: Expr, ranges: Ranges) -> bool:
+    return any(name in ranges for name in variables(e)) or any(
+        isinstance(n, Read | Load) for n in post_order(e)
+    )
+
+
+def _fixed(e: Expr, facts: Facts) -> Interval:
+    simple = simplify(e, facts)
+    return simple, simple
+
+
+def _atom(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
+    match e:
+        case Var(name):
+            return ranges[name]
+        case Binary("floordiv", x, Const(k)) if k > 0:
+            lo, hi = interval_of(x, ranges, facts)
+            return (
+                None if lo is None else floordiv(lo, const(k), facts),
+                None if hi is None else floordiv(hi, const(k), facts),
+            )
+        case Binary("mod", x, Const(k)) if k > 0:
+            return _modulo(x, k, ranges, facts)
+        case Binary("mod", x, n) if not _moves(n, ranges):
+            lo, hi = interval_of(x, ranges, facts)
+            if lo is not None and hi is not None and at_most(ZERO, lo, facts):
+                if at_most(add(hi, ONE), n, facts):
+                    return lo, hi
+            return ZERO, maximum(subtract(n, ONE), ZERO, facts)
+        case Binary("min" | "max" as op, x, y):
+            return _extreme(op, interval_of(x, ranges, facts), interval_of(y, ranges, facts), facts)
+        case Select(_, yes, no):
+            return union(interval_of(yes, ranges, facts), interval_of(no, ranges, facts), facts)
+        case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap" as mode, (x, n)):
+            return _padded(mode, interval_of(x, ranges, facts), n, facts)
+        case Cast(x) if not dtype_of(x).is_float:
+            return _cast(e, ranges, facts)
+        case _:
+            return _by_value(e, ranges, facts)
+
+
+def _by_value(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
+    """Constant bounds from operators and dtypes."""
+    known = _known(ranges, facts)
+    lo, hi = value_range(e, known)
+    return None if lo is None else const(lo), None if hi is None else const(hi)
+
+
+def _known(ranges: Ranges, facts: Facts) -> Facts:
+    result = facts
+    for name, (lo, hi) in ranges.items():
+        if lo is not None and hi is not None:
+            result = result.knowing(name, lo, hi)
+    return result
+
+
+def _narrow(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
+    """An integer expression of a narrower type: exact through min and max, else by its type."""
+    match e:
+        case Binary("min" | "max" as op, x, y):
+            return _extreme(op, interval_of(x, ranges, facts), interval_of(y, ranges, facts), facts)
+        case Select(_, yes, no):
+            return union(interval_of(yes, ranges, facts), interval_of(no, ranges, facts), facts)
+        case Cast(x) if not dtype_of(x).is_float:
+            return _cast(e, ranges, facts)
+        case _:
+            return _by_value(e, ranges, facts)
+
+
+def _cast(e: Cast, ranges: Ranges, facts: Facts) -> Interval:
+    lo, hi = interval_of(e.x, ranges, facts)
+    t = e.dtype
+    if t == i64 and dtype_of(e.x).kind != "u" or t == i64 and dtype_of(e.x).bits < 64:
+        return lo, hi
+    fits = lo is not None and hi is not None
+    if fits and at_most(const(int(t.low)), lo, facts) and at_most(hi, const(int(t.high)), facts):  # type: ignore[arg-type]
+        return lo, hi
+    return _by_value(e, ranges, facts)
+
+
+def _modulo(x: Expr, k: int, ranges: Ranges, facts: Facts) -> Interval:
+    lo, hi = interval_of(x, ranges, facts)
+    if lo is not None and hi is not None:
+        first, last = floordiv(lo, const(k), facts), floordiv(hi, const(k), facts)
+        if as_sum(first).plus(as_sum(last), -1) == Sum():
+            start = multiply(first, const(k), facts)
+            return subtract(lo, start, facts), subtract(hi, start, facts)
+    return ZERO, const(k - 1)
+
+
+def _extreme(op: str, a: Interval, b: Interval, facts: Facts) -> Interval:
+    pick = minimum if op == "min" else maximum
+    # an unbounded end of one side: max(-inf, c) is c, max(inf, c) is inf, and the other way for min
+    ends: list[Expr | None] = []
+    for side, (x, y) in enumerate(zip(a, b, strict=True)):
+        if x is not None and y is not None:
+            ends.append(pick(x, y, facts))
+        elif (op == "max") == (side == 0):
+            ends.append(y if x is None else x)
+        else:
+            ends.append(None)
+    return ends[0], ends[1]
+
+
+def _padded(mode: str, inner: Interval, n: Expr, facts: Facts) -> Interval:
+    lo, hi = inner
+    last = subtract(n, ONE, facts)
+    if lo is None or hi is None:
+        return ZERO, maximum(last, ZERO, facts)
+    if at_most(ZERO, lo, facts) and at_most(hi, last, facts):
+        return lo, hi
+    if mode == "pad_wrap":
+        return ZERO, maximum(last, ZERO, facts)
+    if mode == "pad_edge":
+        low, high = (maximum(minimum(e, last, facts), ZERO, facts) for e in (lo, hi))
+        return low, high
+    # an index beyond an edge comes back from it: -i - shift on the left, 2 * n - 2 + shift - i on the right
+    shift = ZERO if mode == "pad_reflect" else ONE
+    left = subtract(subtract(ZERO, lo), shift)
+    right = subtract(add(add(last, last), shift), hi)
+    high = maximum(minimum(maximum(hi, left, facts), last, facts), ZERO, facts)
+    low = maximum(minimum(minimum(lo, right, facts), last, facts), ZERO, facts)
+    return low, high
+
+
+def union(a: Interval, b: Interval, facts: Facts = NOTHING) -> Interval:
+    """The smallest interval that holds both."""
+    lo = None if a[0] is None or b[0] is None else minimum(a[0], b[0], facts)
+    hi = None if a[1] is None or b[1] is None else maximum(a[1], b[1], facts)
+    return lo, hi
+
+
+def union_box(a: Box | None, b: Box, facts: Facts = NOTHING) -> Box:
+    """The smallest box that holds both; None is the empty box."""
+    return b if a is None else tuple(union(x, y, facts) for x, y in zip(a, b, strict=True))
+
+
+def box_of(index: Iterable[Expr], ranges: Ranges, facts: Facts = NOTHING) -> Box:
+    """The box that an index touches."""
+    return tuple(interval_of(e, ranges, facts) for e in index)
+
+
+def reads_in(exprs: Iterable[Expr]) -> Iterator[Read]:
+    """Every read in the expressions, those inside indices included."""
+    for n in post_order(*exprs):
+        if isinstance(n, Read):
+            yield n
+
+
+def boxes_of(exprs: Iterable[Expr], ranges: Ranges, facts: Facts = NOTHING) -> dict[str, Box]:
+    """For each tensor or func that the expressions read, the box that holds every read.
+
+    >>> a = lambda x: Read("a", (x,), 0, i64)
+    >>> i = Var("i")
+    >>> e = Binary("add", a(Binary("sub", i, ONE)), a(Binary("add", i, ONE)))
+    >>> [(lo.value, hi.value) for lo, hi in boxes_of([e], {"i": (ZERO, const(9))})["a"]]
+    [(-1, 10)]
+    """
+    found: dict[str, Box] = {}
+    for r in reads_in(exprs):
+        found[r.name] = union_box(found.get(r.name), box_of(r.index, ranges, facts), facts)
+    return found
+
+
+def tighten(ranges: Ranges, cond: Expr, facts: Facts = NOTHING) -> dict[str, Interval]:
+    """Ranges restricted to where a condition may hold: each affine comparison bounds each variable.
+
+    >>> r = tighten({"i": (ZERO, const(9))}, Binary("lt", Binary("mul", const(2), Var("i")), const(7)))
+    >>> r["i"][1].value
+    3
+    """
+    result = dict(ranges)
+    for c in conjuncts(cond):
+        match c:
+            case Binary("lt" | "le" | "gt" | "ge" | "eq" as op, a, b) if dtype_of(a) == i64:
+                d = as_sum(a).plus(as_sum(b), -1)  # d < 0, d <= 0, ...
+                if op in ("gt", "ge"):
+                    d, op = d.times(-1), {"gt": "lt", "ge": "le"}[op]
+                _restrict(result, d.plus(Sum({}, 1)) if op == "lt" else d, facts)
+                if op == "eq":
+                    _restrict(result, d.times(-1), facts)
+    return result
+
+
+def _restrict(ranges: dict[str, Interval], d: Sum, facts: Facts) -> None:
+    """Use d <= 0 on each variable in turn."""
+    for name in [a.name for a in d.terms if isinstance(a, Var) and a.name in ranges]:
+        c = d.terms[Var(name)]
+        rest = d.without(Var(name))
+        others = {n: r for n, r in ranges.items() if n != name}
+        if name in variables(as_expr(rest)):
+            continue
+        least, _ = interval_of(as_expr(rest), others, facts)
+        if least is None:
+            continue
+        lo, hi = ranges[name]
+        bound = subtract(ZERO, least, facts)  # c * v <= bound
+        if c > 0:
+            limit = floordiv(bound, const(c), facts)
+            ranges[name] = (lo, limit if hi is None else minimum(hi, limit, facts))
+        else:
+            limit = subtract(ZERO, floordiv(bound, const(-c), facts), facts)
+            ranges[name] = (limit if lo is None else maximum(lo, limit, facts), hi)
+
+
+def solve(e: Expr, name: str, lo: Expr, hi: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
+    """Where a variable may run so that lo <= e <= hi for all of the other `ranges`.
+
+    Unbounded where `e` is no sum or quotient of it.
+
+    >>> e = Binary("add", Binary("mul", const(3), Var("i")), Var("t"))
+    >>> [x.value for x in solve(e, "i", ZERO, const(99), {"t": (ZERO, const(6))})]
+    [0, 31]
+    """
+    s = as_sum(e)
+    holders = [a for a in s.terms if name in variables(a)]
+    if len(holders) != 1:
+        return EVERYTHING
+    atom = holders[0]
+    coefficient, rest = s.terms[atom], as_expr(s.without(atom))
+    least, most = interval_of(rest, ranges, facts)
+    if least is None or most is None:
+        return EVERYTHING
+    low, high = subtract(lo, least, facts), subtract(hi, most, facts)
+    if coefficient < 0:
+        low, high = subtract(ZERO, high, facts), subtract(ZERO, low, facts)
+    k = const(abs(coefficient))
+    low = floordiv(add(low, const(abs(coefficient) - 1), facts), k, facts)
+    high = floordiv(high, k, facts)
+    match atom:
+        case Var():
+            return low, high
+        case Binary("floordiv", x, Const(m)) if m > 0:
+            first = multiply(low, const(m), facts)
+            last = add(multiply(high, const(m), facts), const(m - 1), facts)
+            return solve(x, name, first, last, ranges, facts)
+        case _:
+            return EVERYTHING
+
+
+def is_empty(interval: Interval, facts: Facts = NOTHING) -> bool:
+    """True when an interval certainly holds nothing."""
+    lo, hi = interval
+    return lo is not None and hi is not None and at_most(add(hi, ONE), lo, facts)
+

@@ -1,0 +1,407 @@
+"""Tensors, scalars and funcs: the named things of a program, as the user's handles.
+
+Handles compare by identity. A func collects its definitions; `program.py` turns what is reachable from
+the outputs into a canonical `Program`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
+from tdsl.lang.definition import (
+    Definition, check_pure, check_update, define, loop_variables, reads, recognise_combine, same_kind,
+)  # fmt: skip
+from tdsl.lang.expr import Access, Binary, Const, Expr, Param, Range, Reduce, Size, Var, const
+from tdsl.lang.reduction import Combine, builtin
+from tdsl.lang.types import DType, TensorType, as_dtype
+from tdsl.lang.value import UNKNOWN, Value, as_index, check_name, lift
+from tdsl.node import transform
+from tdsl.source import Loc, here
+
+
+def as_extent(e: Any, loc: Loc | None) -> Expr:
+    """An extent: an integer that is not negative, a name, or an expression of extents."""
+    if isinstance(e, str):
+        check_name(e, loc)
+        return Size(e)
+    if isinstance(e, Value):
+        return as_index(e, loc)
+    if isinstance(e, Const | Size):
+        return e
+    if isinstance(e, bool) or not hasattr(e, "__index__"):
+        raise TypeMismatch(
+            f"an extent is an integer or a name, not {e!r}", loc=loc, hint='shape=("H", "W", 3)'
+        )
+    if e.__index__() < 0:
+        raise ShapeError(f"an extent cannot be negative: {e}", loc=loc, label="this shape")
+    return const(e.__index__())
+
+
+def as_shape(shape: Any, loc: Loc | None) -> tuple[Expr, ...]:
+    """A tuple of extents."""
+    if isinstance(shape, int | str | Value):
+        shape = (shape,)
+    return tuple(as_extent(e, loc) for e in shape)
+
+
+def extent_value(e: Expr) -> Any:
+    """An extent for the user: an int where it is known, else a weak value."""
+    return int(e.value) if isinstance(e, Const) else Value(e, weak=True)
+
+
+def _index(name: str, rank: int, index: Any, loc: Loc | None) -> tuple[Expr, ...]:
+    given = index if isinstance(index, tuple) else (index,)
+    if len(given) != rank:
+        raise ShapeError(
+            f"{name!r} has {rank} dimensions, indexed with {len(given)}",
+            loc=loc,
+            label="this access",
+            hint=f"write {name}[{', '.join('ijklmnpq'[:rank]) or '()'}]",
+        )
+    return tuple(as_index(i, loc) for i in given)
+
+
+class Tensor:
+    """An input array: a name, extents (integers or names), an element type.
+
+    >>> from tdsl.lang.types import f32
+    >>> image = Tensor("image", ("H", 4), f32)
+    >>> image.shape[1], image.ndim, image.dtype
+    (4, 2, f32)
+
+    Raises DefinitionError, ShapeError or TypeMismatch for a bad name, extent or element type.
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(self, name: str, shape: Any, dtype: Any) -> None:
+        self.loc = here()
+        check_name(name, self.loc)
+        self.name, self.dtype = name, as_dtype(dtype)
+        self.extents = as_shape(shape, self.loc)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Extents: an int where one is given, else a value that can be used in expressions."""
+        return tuple(extent_value(e) for e in self.extents)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.extents)
+
+    def __getitem__(self, index: Any) -> Value:
+        loc = here()
+        return Value(Access(self, _index(self.name, self.ndim, index, loc), 0, self.dtype, loc=loc))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise DefinitionError(
+            f"{self.name!r} is an input; it cannot be defined", loc=here(), hint="define a td.Func"
+        )
+
+    def __repr__(self) -> str:
+        extents = ", ".join(repr(extent_value(e)) for e in self.extents)
+        return f"Tensor({self.name!r}, ({extents}{',' if self.ndim == 1 else ''}), {self.dtype})"
+
+
+class Scalar(Value):
+    """An input number: a name and an element type, usable as a value.
+
+    >>> Scalar("eps", "f32") * 2
+    eps * 2
+    """
+
+    __slots__ = ("loc",)
+
+    def __init__(self, name: str, dtype: Any) -> None:
+        self.loc = here()
+        check_name(name, self.loc)
+        Value.__init__(self, Param(name, as_dtype(dtype), loc=self.loc))
+
+    @property
+    def name(self) -> str:
+        return self.node.name  # type: ignore[union-attr]  # a Param
+
+
+class TupleValue:
+    """A value of a tuple-valued func: index it with the number of the component."""
+
+    __slots__ = ("access", "parts")
+
+    def __init__(self, access: Access, dtypes: Sequence[DType]) -> None:
+        self.access = access
+        self.parts = tuple(
+            Value(Access(access.source, access.index, n, t, loc=access.loc))
+            for n, t in enumerate(dtypes)
+        )
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __iter__(self) -> Any:
+        return iter(self.parts)
+
+    def __getitem__(self, component: int) -> Value:
+        return self.parts[component]
+
+
+class Increment:
+    """What `f[i] += e` hands from `__iadd__` to `__setitem__`."""
+
+    __slots__ = ("access", "kind", "value")
+
+    def __init__(self, access: Access, kind: str, value: Value) -> None:
+        self.access, self.kind, self.value = access, kind, value
+
+
+class FuncValue(Value):
+    """A value of a func: it also takes `+=`, `-=`, `*=`, `&=` and `|=` on the left."""
+
+    __slots__ = ()
+
+    def __iadd__(self, other: Any) -> Increment:
+        return Increment(self.node, "sum", lift(other))  # type: ignore[arg-type]  # an Access
+
+    def __isub__(self, other: Any) -> Increment:
+        return Increment(self.node, "sum", -lift(other))  # type: ignore[arg-type]  # an Access
+
+    def __imul__(self, other: Any) -> Increment:
+        return Increment(self.node, "prod", lift(other))  # type: ignore[arg-type]  # an Access
+
+
+class Func:
+    """A computed tensor: one pure definition `f[i, j] = ...`, then updates in order.
+
+    It is total on the integer grid; the range that is computed follows from the tensors it reads, from
+    its consumers, or from `shape`. A tuple on the right makes it tuple-valued: `f[i][0]` reads a part.
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(self, name: str, shape: Any = None) -> None:
+        self.loc = here()
+        check_name(name, self.loc)
+        self.name = name
+        self.definitions: list[Definition] = []
+        self.dtypes: tuple[DType, ...] = ()
+        self.declared: tuple[Expr, ...] | None = None
+        self.fast_math = False
+        if shape is not None:
+            self.declared = as_shape(shape, self.loc)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions; DefinitionError before the first definition."""
+        return len(self._first().index)
+
+    @property
+    def dtype(self) -> DType:
+        """The element type (of the first component)."""
+        self._first()
+        return self.dtypes[0]
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The extents of the range that is computed when this func is an output; see `domain`."""
+        return tuple(extent_value(e) for _, e in self._domain())
+
+    @property
+    def domain(self) -> tuple[tuple[Any, Any], ...]:
+        """(first index, extent) of each dimension; element 0 of the output array is at the first index."""
+        return tuple((extent_value(lo), extent_value(e)) for lo, e in self._domain())
+
+    def _domain(self) -> tuple[tuple[Expr, Expr], ...]:
+        from tdsl.lang.program import build_program
+
+        self._first()
+        program = build_program((self,))
+        return program.func(program.outputs[0]).output_box(here())
+
+    def _first(self) -> Definition:
+        if not self.definitions:
+            raise DefinitionError(
+                f"func {self.name!r} has no definition",
+                loc=here(),
+                related=((self.loc, "made here"),),
+                hint=f"write {self.name}[i, j] = ...",
+            )
+        return self.definitions[0]
+
+    def with_shape(self, *shape: Any) -> Func:
+        """Declare the extents of this func: it is then defined on 0 <= index < extent only."""
+        loc = here()
+        extents = as_shape(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape, loc)
+        if self.definitions and len(extents) != self.ndim:
+            raise ShapeError(
+                f"{self.name!r} has {self.ndim} dimensions, the shape has {len(extents)}", loc=loc
+            )
+        self.declared = extents
+        return self
+
+    def __getitem__(self, index: Any) -> Any:
+        loc = here()
+        if not self.definitions:
+            given = index if isinstance(index, tuple) else (index,)
+            nodes = tuple(as_index(i, loc) for i in given)
+            return FuncValue(Access(self, nodes, 0, UNKNOWN, loc=loc))
+        nodes = _index(self.name, self.ndim, index, loc)
+        if len(self.dtypes) > 1:
+            return TupleValue(Access(self, nodes, 0, self.dtypes[0], loc=loc), self.dtypes)
+        return FuncValue(Access(self, nodes, 0, self.dtypes[0], loc=loc))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        loc = here()
+        given = index if isinstance(index, tuple) else (index,)
+        nodes = tuple(as_index(i, loc) for i in given)
+        if self.definitions and len(nodes) != self.ndim:
+            _index(self.name, self.ndim, index, loc)
+        if isinstance(value, Increment):
+            self._increment(nodes, value, loc)
+        elif not self.definitions:
+            self._define(nodes, value, loc)
+        else:
+            self._update(nodes, value, loc)
+
+    def _increment(self, index: tuple[Expr, ...], marker: Increment, loc: Loc | None) -> None:
+        if not self.definitions:
+            self._start(index, marker.kind, marker.value.dtype, loc)
+        value = same_kind(marker.value, self.dtypes[0], self.name, loc)
+        self._add_update(index, (value,), builtin(marker.kind, (self.dtypes[0],)), loc)
+
+    def _start(self, index: tuple[Expr, ...], kind: str, t: DType, loc: Loc | None) -> None:
+        """The pure definition that an update without one implies: the identity of its combiner."""
+        names = [
+            e.name if isinstance(e, Var) else f"{self.name}_{n}" for n, e in enumerate(index)
+        ]
+        if len(set(names)) < len(names):
+            names = [f"{self.name}_{n}" for n in range(len(index))]
+        pure = tuple(Var(n) for n in names)
+        self.dtypes = (t,)
+        self.definitions.append(define(pure, builtin(kind, (t,)).init, None, loc, pure=True))
+
+    def _define(self, index: tuple[Expr, ...], value: Any, loc: Loc | None) -> None:
+        values = tuple(_lifted(v, self, loc) for v in (value if isinstance(value, tuple) else (value,)))
+        started = self._starts_itself(index, values)
+        if started is not None:
+            kind, other = started
+            self._start(index, kind, other.dtype, loc)
+            self._add_update(index, (other.node,), builtin(kind, (other.dtype,)), loc)
+            return
+        nodes = tuple(v.node for v in values)
+        if any(reads(n, self) for n in nodes):
+            raise DefinitionError(
+                f"{self.name!r} is read before it is defined",
+                loc=loc,
+                label="this definition",
+                hint=f"define {self.name} first, then update it over a td.range",
+            )
+        whole = len(nodes) > 1 or isinstance(nodes[0], Reduce) and len(nodes[0].terms) == 1
+        nodes = tuple(self._hoist(n, index, top=whole) for n in nodes)
+        check_pure(self.name, index, nodes, loc)
+        self.dtypes = tuple(v.dtype for v in values)
+        self.definitions.append(define(index, nodes, None, loc, pure=True))
+
+    def _starts_itself(
+        self, index: tuple[Expr, ...], values: tuple[Value, ...]
+    ) -> tuple[str, Value] | None:
+        match [v.node for v in values]:
+            case [Binary("min" | "max" as op, Access(source, own, _, t), other)] if (
+                source is self and own == index and not reads(other, self)
+            ):
+                return op, Value(other)
+        return None
+
+    def _update(self, index: tuple[Expr, ...], value: Any, loc: Loc | None) -> None:
+        given = tuple(value) if isinstance(value, tuple | TupleValue) else (value,)
+        if len(given) != len(self.dtypes):
+            raise TypeMismatch(
+                f"{self.name!r} has {len(self.dtypes)} values, this update gives {len(given)}", loc=loc
+            )
+        nodes = tuple(
+            same_kind(lift(v, loc), t, self.name, loc)
+            for v, t in zip(given, self.dtypes, strict=True)
+        )
+        combine, nodes = recognise_combine(self, index, nodes)
+        self._add_update(index, nodes, combine, loc)
+
+    def _add_update(
+        self, index: tuple[Expr, ...], values: tuple[Expr, ...], combine: Combine | None, loc: Loc | None
+    ) -> None:
+        values = tuple(self._hoist(v, index, top=False) for v in values)
+        made = define(index, values, combine, loc, pure=False)
+        check_update(self.name, self, made, loc)
+        if combine is None and not made.ranges and not any(reads(v, self) for v in values):
+            whole = all(isinstance(e, Var) for e in index) and len(set(index)) == len(index)
+            if whole:
+                raise DefinitionError(
+                    f"{self.name!r} is defined twice",
+                    loc=loc,
+                    label="this would replace every value",
+                    related=((self.definitions[0].loc, "first definition"),),
+                    hint="use another td.Func, or an update such as += or over a td.range",
+                )
+        self.definitions.append(made)
+
+    def _hoist(self, e: Expr, index: tuple[Expr, ...], *, top: bool) -> Expr:
+        """Give every reduction inside an expression a func of its own, named after this one."""
+        if top and isinstance(e, Reduce):
+            terms = tuple(self._hoist(t, index, top=False) for t in e.terms)
+            return e if terms == e.terms else _with_terms(e, terms)
+        made: dict[tuple[Any, ...], tuple[Func, tuple[Expr, ...]]] = {}
+
+        def visit(n: Any) -> Any:
+            if not isinstance(n, Reduce):
+                return n
+            key = (n.kind, n.axes, n.terms)
+            if key not in made:
+                made[key] = _anonymous(f"{self.name}_{n.kind}", n)
+            f, outer = made[key]
+            return Access(f, outer, n.component, n.dtype, loc=n.loc)
+
+        return transform(e, visit)
+
+    def __repr__(self) -> str:
+        from tdsl.lang.show import show_func
+
+        return show_func(self) if self.definitions else f"Func({self.name!r})"
+
+
+def _lifted(v: Any, own: Func, loc: Loc | None) -> Value:
+    if isinstance(v, FuncValue) and v.dtype is UNKNOWN and v.node.source is own:  # type: ignore[union-attr]
+        return v
+    return lift(v, loc)
+
+
+def _with_terms(r: Reduce, terms: tuple[Expr, ...]) -> Reduce:
+    return Reduce(r.kind, r.axes, terms, r.combine, r.init, r.component, r.dtype, loc=r.loc)
+
+
+def _anonymous(name: str, r: Reduce) -> tuple[Func, tuple[Expr, ...]]:
+    """A func for a reduction, and the index at which its user reads it."""
+    f = Func(name)
+    f.loc = r.loc
+    bound = {a.name for a in r.axes if isinstance(a, Var | Range)}
+    outer = {n: own or Var(n) for n, own in loop_variables(r.terms).items() if n not in bound}
+    values = tuple(
+        Reduce(r.kind, r.axes, r.terms, r.combine, r.init, n, t.dtype, loc=r.loc)
+        for n, t in enumerate(lift(Value(x)) for x in r.init)
+    )
+    f.dtypes = tuple(v.dtype for v in values)
+    f.definitions.append(define(tuple(Var(n) for n in outer), values, None, r.loc, pure=True))
+    return f, tuple(outer.values())
+
+
+def tensor_from_annotation(name: str, annotation: Any, loc: Loc | None) -> Tensor | Scalar | None:
+    """The input that a parameter `name: f32["M", "K"]` or `name: f32` declares; None for others."""
+    made: Tensor | Scalar
+    match annotation:
+        case TensorType(dtype, shape):
+            made = Tensor(name, shape, dtype)
+        case DType():
+            made = Scalar(name, annotation)
+        case _:
+            return None
+    made.loc = loc
+    return made
+
