@@ -1,0 +1,299 @@
+"""A kernel as a standalone Python module: readable, NumPy only, running all of the loop IR plainly.
+
+Parallel, vectorized and unrolled loops are ordinary loops here, and vectors are NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import assert_never
+
+from tdsl.codegen.loops import (
+    Alloc,
+    Block,
+    BufferParam,
+    Check,
+    For,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Operand,
+    Prefetch,
+    Print,
+    ScalarParam,
+    SizeParam,
+    Stmt,
+    Store,
+)  # fmt: skip
+from tdsl.codegen.python.expressions import (
+    ARRAY,
+    BOOL,
+    INT,
+    LARGEST_SIZE,
+    SCALAR,
+    Expressions,
+    Value,
+    integer,
+    tuple_text,
+)  # fmt: skip
+from tdsl.codegen.python.support import SUPPORT, support_text
+from tdsl.lang.expr import TRUE, Binary, Expr, Load, dtype_of
+from tdsl.lang.types import DType, bool_, i64
+from tdsl.text import Names, Piece, Writer, call, infix, prefix
+
+# Python refuses more than 20 loops inside each other; deeper ones go into a local function.
+_DEEPEST = 16
+_RESERVED = {*keyword.kwlist, *dir(builtins), *SUPPORT, "np", "math", "bfloat16", "Fraction"}
+_UFUNC = {
+    "add": "add", "mul": "multiply", "min": "minimum", "max": "maximum",
+    "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+}  # fmt: skip
+
+
+def emit(kernel: Kernel, *, checked: bool = False) -> str:
+    """The text of a module that defines the kernel as a function of arrays, scalars and sizes.
+
+    Arguments stand in the order of `kernel.params`. A failed check raises the module's `CheckFailed(site,
+    values)`. Instructions are called by name: who runs the text defines them. `checked` adds an assertion
+    to each access and fills new memory with values that show when they are used.
+
+    >>> from tdsl.codegen.loops import row_major
+    >>> from tdsl.lang.expr import Const, Var, const
+    >>> from tdsl.lang.types import f32
+    >>> a, i = BufferParam("a", f32, (const(4),), (1,), True), Var("i")
+    >>> twice = Store("a", (i,), Binary("mul", Load("a", (i,), f32), Const(2.0, f32)))
+    >>> print(emit(Kernel("twice", (a,), For("i", const(0), const(4), "serial", twice))))
+    import numpy as np
+    <BLANKLINE>
+    <BLANKLINE>
+    @np.errstate(all="ignore")
+    def twice(a):
+        for i in range(4):
+            a[i] = a[i] * 2.0
+    """
+    writer = Writer("    ")
+    names = Names(_RESERVED)
+    function = names.fresh(kernel.name)
+    emitter = _Emitter(kernel, writer, names, Expressions(names, writer.line, checked))
+    emitter.kernel(function)
+    used = emitter.expressions.used
+    head = support_text(used - {"bfloat16"}, "bfloat16" in used)
+    return f"{head}\n\n\n{writer}\n"
+
+
+class _Emitter:
+    """Writes statements; the expressions inside them are made by `Expressions`."""
+
+    def __init__(
+        self, kernel: Kernel, writer: Writer, names: Names, expressions: Expressions
+    ) -> None:
+        self.source, self.writer, self.names = kernel, writer, names
+        self.expressions, self.depth = expressions, 0
+
+    def kernel(self, function: str) -> None:
+        coercions, arguments = [], []
+        for p in self.source.params:
+            name = self.names.fresh(p.name)
+            arguments.append(name)
+            match p:
+                case BufferParam():
+                    self.expressions.buffers[p.name] = name
+                case ScalarParam(_, dtype):
+                    kind, text = self.scalar(name, dtype)
+                    coercions.append(text)
+                    self.expressions.scalars[p.name] = kind
+                case SizeParam():
+                    self.expressions.sizes[p.name] = integer(Piece(name), 0, LARGEST_SIZE)
+                case _:
+                    assert_never(p)
+        self.writer.line('@np.errstate(all="ignore")')
+        with self.body(f"def {function}({', '.join(arguments)}):"):
+            for text in coercions:
+                self.writer.line(text)
+            self.statement(self.source.body)
+
+    def scalar(self, name: str, dtype: DType) -> tuple[Value, str]:
+        """A scalar argument and the statement that gives it its type."""
+        if dtype == i64:
+            return integer(Piece(name), i64.low, i64.high), f"{name} = int({name})"
+        if dtype == bool_:
+            return Value(Piece(name), BOOL), f"{name} = bool({name})"
+        type_name = self.expressions.scalar_type(dtype)
+        return Value(Piece(name), SCALAR), f"{name} = {type_name}({name})"
+
+    @contextmanager
+    def body(self, header: str) -> Iterator[None]:
+        """A block that is never empty."""
+        with self.writer.block(header):
+            before = len(self.writer.lines)
+            yield
+            if len(self.writer.lines) == before:
+                self.writer.line("pass")
+
+    def statement(self, s: Stmt) -> None:
+        match s:
+            case For():
+                self.loop(s)
+            case Let(name, value, body):
+                self.let(name, value)
+                self.statement(body)
+            case Alloc():
+                self.alloc(s)
+                self.statement(s.body)
+            case Store():
+                self.store(s)
+            case If(cond, then, orelse):
+                with self.body(f"if {self.expressions.value(cond).text}:"):
+                    self.statement(then)
+                if orelse is not None:
+                    with self.body("else:"):
+                        self.statement(orelse)
+            case Block(body):
+                for inner in body:
+                    self.statement(inner)
+            case Check(cond, site, values):
+                self.check(cond, site, values)
+            case Print():
+                self.print(s)
+            case Prefetch():
+                pass  # NumPy has no say in what the caches hold
+            case Invoke(instruction, operands):
+                self.writer.line(call(instruction, *map(self.operand, operands)).text)
+            case _:
+                assert_never(s)
+
+    def loop(self, s: For) -> None:
+        if self.depth and self.depth % _DEEPEST == 0:
+            name = self.names.fresh("nest")
+            with self.writer.block(f"def {name}():"):
+                self.nest(s)
+            self.writer.line(f"{name}()")
+        else:
+            self.nest(s)
+
+    def nest(self, s: For) -> None:
+        lo, extent = (self.expressions.fit(v) for v in self.expressions.values(s.lo, s.extent))
+        name = self.scalar_name(s.name)
+        self.expressions.scalars[s.name] = _loop_variable(name, lo, extent)
+        self.depth += 1
+        with self.body(f"for {name} in range({_bounds(lo, extent)}):"):
+            self.statement(s.body)
+        self.depth -= 1
+
+    def scalar_name(self, name: str) -> str:
+        """The identifier of a loop variable or let; siblings of one name share it."""
+        known = self.expressions.scalars.get(name)
+        return known.text if known is not None else self.names.fresh(name)
+
+    def let(self, name: str, e: Expr) -> None:
+        value = self.expressions.settled(self.expressions.value(e), dtype_of(e))
+        target = self.scalar_name(name)
+        self.writer.line(f"{target} = {value.text}")
+        self.expressions.scalars[name] = Value(Piece(target), value.kind, value.lo, value.hi)
+
+    def alloc(self, s: Alloc) -> None:
+        extents = self.expressions.values(*s.extents)
+        name = self.expressions.buffers.setdefault(s.name, self.names.fresh(s.name))
+        dtype = self.expressions.scalar_type(s.dtype)
+        shape = tuple_text(v.text for v in extents)
+        if self.expressions.checked:
+            text = self.expressions.support("poisoned", shape, dtype).text
+        else:
+            text = call("np.empty", shape, dtype).text
+        self.writer.line(f"{name} = {text}")
+
+    def store(self, s: Store) -> None:
+        mask = None if s.mask is None else self.expressions.value(s.mask)
+        if mask is None:
+            self.unmasked(s)
+        elif mask.kind != ARRAY:
+            with self.writer.block(f"if {mask.text}:"):
+                self.unmasked(s)
+        else:
+            *index, value = self.expressions.values(*s.index, s.value)
+            self.scatter(s, index, self.expressions.settled(value, dtype_of(s.value)), mask.text)
+
+    def unmasked(self, s: Store) -> None:
+        *index, value = self.expressions.values(*s.index, s.value)
+        if s.atomic and any(v.kind == ARRAY for v in index):
+            self.scatter(s, index, self.expressions.settled(value, dtype_of(s.value)), "True")
+            return
+        if s.atomic:
+            dtype = dtype_of(s.value)
+            value = self.expressions.value(
+                Binary(s.atomic, Load(s.buffer, s.index, dtype), s.value)
+            )
+        target = self.expressions.element(s.buffer, s.index, index)
+        self.writer.line(f"{target} = {self.expressions.fit(value).text}")
+
+    def scatter(self, s: Store, index: list[Value], value: Value, mask: str) -> None:
+        """Lanes one by one: where a mask holds, or where several may meet in one element."""
+        where = tuple_text(v.text for v in index)
+        buffer = self.expressions.buffers[s.buffer]
+        if s.atomic:
+            op = f"np.{_UFUNC[s.atomic]}"
+            piece = self.expressions.support("accumulate", op, buffer, where, mask, value.text)
+        else:
+            piece = self.expressions.support("store", buffer, where, mask, value.text)
+        self.writer.line(piece.text)
+
+    def check(self, cond: Expr, site: int, values: tuple[Expr, ...]) -> None:
+        condition = self.expressions.value(cond)
+        with self.writer.block(f"if {prefix('not', condition.piece)}:"):
+            shown = [v.text for v in self.expressions.values(*values)]
+            failure = self.expressions.support("CheckFailed", site, tuple_text(shown))
+            self.writer.line(f"raise {failure}{self.comment(site)}")
+
+    def comment(self, site: int) -> str:
+        text = "{}".join(self.source.messages[site].parts).replace("\n", " ")
+        return f"  # {text}"
+
+    def print(self, s: Print) -> None:
+        if s.cond == TRUE:
+            self.shout(s)
+            return
+        with self.writer.block(f"if {self.expressions.value(s.cond).text}:"):
+            self.shout(s)
+
+    def shout(self, s: Print) -> None:
+        values = self.expressions.values(*s.values)
+        formats = [
+            f"{{float({v.text}):.8g}}" if dtype_of(e).is_float else f"{{{v.text}}}"
+            for e, v in zip(s.values, values, strict=True)
+        ]
+        pieces = []
+        for position, part in enumerate(self.source.messages[s.site].parts):
+            pieces.append(
+                repr(part)[1:-1].replace('"', '\\"').replace("{", "{{").replace("}", "}}")
+            )
+            if position < len(formats):
+                pieces.append(formats[position])
+        self.writer.line(f'print(f"{"".join(pieces)}")')
+
+    def operand(self, o: Operand) -> str:
+        """A view of the buffer from the tile's first element on, with the tile's axes in their order."""
+        starts = [v.text for v in self.expressions.values(*o.index)]
+        subscripts = [f"{t}:" if axis in o.axes else t for axis, t in enumerate(starts)]
+        view = f"{self.expressions.buffers[o.buffer]}[{', '.join(subscripts) or '()'}]"
+        order = tuple(sorted(o.axes).index(axis) for axis in o.axes)
+        return view if order == tuple(sorted(order)) else f"{view}.transpose{order}"
+
+
+def _loop_variable(name: str, lo: Value, extent: Value) -> Value:
+    """The value of a loop variable, with the range that its bounds allow."""
+    far = 4 * LARGEST_SIZE
+    first = lo.lo if lo.kind == INT else -far
+    last = lo.hi + extent.hi - 1 if lo.kind == INT and extent.kind == INT else far
+    return integer(Piece(name), max(first, -far), min(last, far))
+
+
+def _bounds(lo: Value, extent: Value) -> str:
+    if lo.kind == INT and lo.lo == lo.hi == 0:
+        return extent.text
+    if all(v.kind == INT and v.lo == v.hi for v in (lo, extent)):
+        return f"{lo.text}, {int(lo.lo + extent.lo)}"
+    return f"{lo.text}, {infix('+', lo.piece, extent.piece)}"

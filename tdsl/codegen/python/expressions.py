@@ -1,0 +1,433 @@
+"""Expressions as Python over NumPy, exact to the bit.
+
+An i64 that comes from loop variables, sizes and constants is a Python integer, which does not wrap; its
+range is followed, and only where it may leave i64 does the text say `wrap(...)`. Everything else is a NumPy
+scalar, or an array for a vector: those wrap and round as the definition says. Constants beside them stay
+plain literals, which take the dtype of their neighbour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from tdsl.lang.expr import (
+    COMPARISONS,
+    Access,
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Param,
+    Ramp,
+    Range,
+    Read,
+    Reduce,
+    Require,
+    Select,
+    Show,
+    Size,
+    Unary,
+    Var,
+    dtype_of,
+)  # fmt: skip
+from tdsl.lang.show import SYMBOLS, show_const
+from tdsl.lang.types import DType, bf16, bool_, f32, i64
+from tdsl.node import Node, children, post_order
+from tdsl.text import ATOM, SIGN, Names, Piece, call, infix, number, prefix, ternary
+
+INT, BOOL, SCALAR, ARRAY, LITERAL = "int", "bool", "scalar", "array", "literal"
+LARGEST_SIZE = 1 << 40  # no array has more elements along an axis
+
+# NumPy's own functions; the others of FUNCTIONS are in support.py.
+_NUMPY = {
+    name: f"np.{name}"
+    for name in [
+        "sqrt",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "arctan2",
+        "sinh",
+        "cosh",
+        "tanh",
+        "arcsinh",
+        "arccosh",
+        "arctanh",
+        "hypot",
+        "floor",
+        "ceil",
+        "trunc",
+        "copysign",
+        "isnan",
+        "isinf",
+        "isfinite",
+    ]
+} | {"round": "np.rint"}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Text of an expression, what Python holds for it, and for a Python integer its range."""
+
+    piece: Piece
+    kind: str
+    lo: float = -math.inf
+    hi: float = math.inf
+    size: int = 1
+
+    @property
+    def text(self) -> str:
+        return self.piece.text
+
+
+def integer(piece: Piece, lo: float, hi: float) -> Value:
+    """A Python integer."""
+    return Value(piece, INT, lo, hi)
+
+
+@dataclass(slots=True)
+class Expressions:
+    """Makes the text of expressions.
+
+    `scalars`, `sizes` and `buffers` are what names stand for; `used` gathers support functions; `line`
+    writes a statement before the current one; `checked` adds bounds checks to each access.
+    """
+
+    names: Names
+    line: Callable[[str], None]
+    checked: bool = False
+    scalars: dict[str, Value] = field(default_factory=dict)
+    sizes: dict[str, Value] = field(default_factory=dict)
+    buffers: dict[str, str] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+
+    def values(self, *roots: Expr) -> list[Value]:
+        """The texts of expressions; what they share and would make them long is named first."""
+        parents: dict[Node, int] = {}
+        order = list(post_order(*roots))
+        for n in order:
+            for child in children(n):
+                parents[child] = parents.get(child, 0) + 1
+        memo: dict[Node, Value] = {}
+        for n in order:
+            if n in memo:
+                continue
+            parts = sum(memo[child].size for child in children(n))
+            value = self.node(n, memo)  # type: ignore[arg-type]  # expressions hold expressions only
+            value = replace(value, size=1 + parts)
+            if parts > 60 or (parts > 5 and parents.get(n, 0) > 1):
+                value = self.hoist(value)
+            memo[n] = value
+        return [memo[root] for root in roots]
+
+    def value(self, e: Expr) -> Value:
+        return self.values(e)[0]
+
+    def hoist(self, v: Value) -> Value:
+        if v.kind == LITERAL:
+            return v
+        name = self.names.fresh("t")
+        self.line(f"{name} = {v.text}")
+        return replace(v, piece=Piece(name), size=1)
+
+    def support(self, name: str, *args: object) -> Piece:
+        """A call of a support function."""
+        self.used.add(name)
+        return call(name, *args)
+
+    def scalar_type(self, t: DType) -> str:
+        """The name of the NumPy type."""
+        if t == bf16:
+            self.used.add("bfloat16")
+            return "bfloat16"
+        return f"np.{t.numpy.name}" if t != bool_ else "np.bool_"
+
+    # Forms of a value
+
+    def fit(self, v: Value) -> Value:
+        """The value within the range of i64, wrapped where it may leave it."""
+        if v.kind != INT or (v.lo >= i64.low and v.hi <= i64.high):
+            return v
+        return integer(self.support("wrap", v.text), i64.low, i64.high)
+
+    def typed(self, v: Value, t: DType) -> Value:
+        """The value as a NumPy scalar or array of `t`, the dtype it has in the loops."""
+        v = self.fit(v)
+        if v.kind in (SCALAR, ARRAY):
+            return v
+        return Value(call(self.scalar_type(t), v.text), SCALAR)
+
+    def settled(self, v: Value, t: DType) -> Value:
+        """The value where nothing beside it gives a literal its dtype."""
+        return self.typed(v, t) if v.kind == LITERAL else self.fit(v)
+
+    def up(self, v: Value, t: DType) -> Value:
+        """bfloat16 as f32, in which it is computed."""
+        if t != bf16:
+            return v
+        return v if v.kind == LITERAL else Value(call("np.float32", v.text), v.kind)
+
+    def down(self, v: Value, t: DType) -> Value:
+        """Round an f32 result to bfloat16, if `t` is that."""
+        if t != bf16:
+            return v
+        self.used.add("bfloat16")
+        return Value(Piece(f"{v.piece.inside(ATOM)}.astype(bfloat16)"), v.kind)
+
+    # Nodes
+
+    def node(self, e: Expr, memo: dict[Node, Value]) -> Value:
+        match e:
+            case Const():
+                return _constant(e)
+            case Var(name) | Param(name):
+                return self.scalars[name]
+            case Size(name):
+                return self.sizes[name]
+            case Unary(op, x):
+                return self.unary(op, memo[x], dtype_of(x))
+            case Binary(op, left, right):
+                return self.binary(op, memo[left], memo[right], dtype_of(left))
+            case Select(cond, yes, no):
+                return self.select(memo[cond], memo[yes], memo[no], dtype_of(yes))
+            case Cast(x, dtype, saturate):
+                return self.cast(memo[x], dtype_of(x), dtype, saturate)
+            case Call(fn, args, dtype):
+                return self.call(fn, [(memo[a], dtype_of(a)) for a in args], dtype)
+            case Load():
+                return self.load(e, memo)
+            case Ramp(base, stride, lanes):
+                return self.ramp(memo[base], stride, lanes)
+            case Broadcast(x):
+                return memo[x]
+            case Access() | Read() | Reduce() | Require() | Show() | Range():
+                raise AssertionError(f"{type(e).__name__} does not exist in loops")
+            case _:
+                assert_never(e)
+
+    def unary(self, op: str, x: Value, t: DType) -> Value:
+        if op == "not" and t == bool_:
+            return Value(prefix("~" if x.kind == ARRAY else "not", x.piece), x.kind)
+        if x.kind == INT:
+            if op == "abs":
+                x = self.fit(x)
+                return integer(call("abs", x.text), 0, max(-x.lo, x.hi))
+            shift = 1 if op == "not" else 0
+            return integer(prefix(SYMBOLS[op], x.piece), -x.hi - shift, -x.lo - shift)
+        x = self.up(self.typed(x, t), t)
+        piece = call("abs", x.text) if op == "abs" else prefix(SYMBOLS[op], x.piece)
+        return self.down(Value(piece, x.kind), t)
+
+    def binary(self, op: str, a: Value, b: Value, t: DType) -> Value:
+        if a.kind == INT and b.kind == INT:
+            return self.of_integers(op, a, b)
+        kind = ARRAY if ARRAY in (a.kind, b.kind) else SCALAR
+        if t == bool_ and kind != ARRAY:
+            return _of_bools(op, a, b)
+        a, b = self.up(self.fit(a), t), self.up(self.fit(b), t)
+        if (a.kind == LITERAL and b.kind == LITERAL) or op == "pow":
+            a, b = (self.typed(x, f32 if t == bf16 else t) for x in (a, b))
+        if op in ("shl", "shr") and a.kind != ARRAY:
+            a = self.typed(a, t)
+        if op in COMPARISONS:
+            return Value(_infix(op, a, b), ARRAY if kind == ARRAY else BOOL)
+        if op == "pow" and not t.is_float:
+            return Value(self.support("int_power", a.text, b.text), kind)
+        functions = {"min": "np.minimum", "max": "np.maximum", "pow": "np.power"}
+        piece = call(functions[op], a.text, b.text) if op in functions else _infix(op, a, b)
+        return self.down(Value(piece, kind), t)
+
+    def of_integers(self, op: str, a: Value, b: Value) -> Value:
+        """Two Python integers; + - * need not wrap before something else looks at the result."""
+        if op in ("add", "sub", "mul"):
+            return integer(_infix(op, a, b), *_range(op, a, b))
+        a, b = self.fit(a), self.fit(b)
+        if op in COMPARISONS:
+            return Value(_infix(op, a, b), BOOL)
+        if op in ("min", "max"):
+            pick = min if op == "min" else max
+            return integer(call(op, a.text, b.text), pick(a.lo, b.lo), pick(a.hi, b.hi))
+        if op in ("floordiv", "mod"):
+            safe = b.lo > 0 or b.hi < 0
+            piece = _infix(op, a, b) if safe else self.support(op, a.text, b.text)
+            if op == "mod":
+                return integer(piece, min(b.lo + 1, 0), max(b.hi - 1, 0))
+            bound = max(-a.lo, a.hi, 0)
+            return integer(piece, 0 if a.lo >= 0 < b.lo else -bound - 1, bound)
+        if op == "and" and a.lo >= 0 and b.lo >= 0:
+            return integer(_infix(op, a, b), 0, min(a.hi, b.hi))
+        if op in ("and", "or", "xor"):
+            return integer(_infix(op, a, b), i64.low, i64.high)
+        if op == "shr" and b.lo >= 0 and b.hi < 64:
+            return integer(_infix(op, a, b), min(a.lo, 0), max(a.hi, 0))
+        a = self.typed(a, i64)
+        if op == "pow":
+            return Value(self.support("int_power", a.text, self.typed(b, i64).text), SCALAR)
+        return Value(_infix(op, a, b), SCALAR)
+
+    def select(self, cond: Value, yes: Value, no: Value, t: DType) -> Value:
+        yes, no = self.fit(yes), self.fit(no)
+        if cond.kind == ARRAY:
+            if LITERAL in (yes.kind, no.kind) and (yes.kind == no.kind or t == bf16):
+                yes, no = self.typed(yes, t), self.typed(no, t)
+            return Value(call("np.where", cond.text, yes.text, no.text), ARRAY)
+        if yes.kind == no.kind == INT:
+            piece = ternary(cond.piece, yes.piece, no.piece)
+            return integer(piece, min(yes.lo, no.lo), max(yes.hi, no.hi))
+        if t != bool_:
+            yes, no = self.typed(yes, t), self.typed(no, t)
+        kind = ARRAY if ARRAY in (yes.kind, no.kind) else yes.kind
+        return Value(ternary(cond.piece, yes.piece, no.piece), kind)
+
+    def cast(self, x: Value, source: DType, target: DType, saturate: bool) -> Value:
+        if source == target:
+            return x
+        x = self.fit(x)
+        if target == bool_:
+            x = self.settled(x, source)
+            return Value(infix("!=", x.piece, number(0)), ARRAY if x.kind == ARRAY else BOOL)
+        if source.is_float and target.is_integer:
+            x = self.settled(x, source)
+            piece = self.support("to_int", x.text, self.scalar_type(target))
+            return Value(piece, x.kind)
+        if saturate and target.is_integer and source.is_integer:
+            x = self.clip(x, source, target)
+        if target == i64 and source.bits < 64 and x.kind in (SCALAR, BOOL):
+            return integer(call("int", x.text), source.low, source.high)
+        name = self.scalar_type(target)
+        if x.kind == INT:
+            exact = 1 << 53 if target.is_float else target.high
+            if x.lo < (-exact if target.is_float else target.low) or x.hi > exact:
+                return Value(call(name, call("np.int64", x.text)), SCALAR)
+        elif x.kind == LITERAL:
+            x = self.typed(x, source)
+        kind = ARRAY if x.kind == ARRAY else SCALAR
+        if target == bf16:
+            if x.kind in (INT, BOOL):
+                x = Value(call("np.float32", x.text), SCALAR)
+            return Value(Piece(f"{x.piece.inside(ATOM)}.astype({name})"), kind)
+        return Value(call(name, x.text), kind)
+
+    def clip(self, x: Value, source: DType, target: DType) -> Value:
+        lo, hi = max(int(source.low), int(target.low)), min(int(source.high), int(target.high))
+        if x.kind == INT:
+            return integer(call("min", call("max", x.text, lo), hi), lo, hi)
+        x = self.typed(x, source)
+        return Value(call("np.clip", x.text, lo, hi), x.kind)
+
+    def call(self, fn: str, args: list[tuple[Value, DType]], result: DType) -> Value:
+        t = args[0][1]
+        kind = ARRAY if any(v.kind == ARRAY for v, _ in args) else SCALAR
+        if fn == "random":
+            texts = [(self.fit(v) if v.kind == INT else self.typed(v, s)).text for v, s in args]
+            return Value(self.support(fn, self.scalar_type(result), *texts), kind)
+        typed = [self.typed(v, s) for v, s in args]
+        if fn == "reinterpret":
+            view = f"{typed[0].piece.inside(ATOM)}.view({self.scalar_type(result)})"
+            return Value(Piece(view), kind)
+        texts = [self.up(v, t).text for v in typed]
+        piece = call(_NUMPY[fn], *texts) if fn in _NUMPY else self.support(fn, *texts)
+        if result == bool_:
+            return Value(piece, ARRAY if kind == ARRAY else BOOL)
+        if t.is_integer:
+            return Value(call(self.scalar_type(result), piece), kind)
+        return self.down(Value(piece, kind), t)
+
+    # Memory
+
+    def load(self, e: Load, memo: dict[Node, Value]) -> Value:
+        index = [memo[i] for i in e.index]
+        vector = any(v.kind == ARRAY for v in index)
+        kind = ARRAY if vector else BOOL if e.dtype == bool_ else SCALAR
+        if e.mask is None:
+            return Value(self.element(e.buffer, e.index, index), kind)
+        mask = memo[e.mask]
+        if mask.kind != ARRAY:
+            zero = self.typed(_constant(Const(0, e.dtype)), e.dtype)
+            element = self.element(e.buffer, e.index, index)
+            return Value(ternary(mask.piece, element, zero.piece), kind)
+        where = tuple_text(v.text for v in index)
+        return Value(self.support("load", self.buffers[e.buffer], where, mask.text), ARRAY)
+
+    def element(self, buffer: str, index: tuple[Expr, ...], values: list[Value]) -> Piece:
+        """buffer[index]: a slice where one axis holds a ramp that goes up."""
+        texts = [v.text for v in values]
+        name = self.buffers[buffer]
+        if self.checked:
+            return Piece(f"{name}[{self.support('inside', name, *texts)}]")
+        vectors = [axis for axis, v in enumerate(values) if v.kind == ARRAY]
+        if len(vectors) == 1:
+            match index[vectors[0]]:
+                case Ramp(base, stride, lanes) if stride > 0:
+                    texts[vectors[0]] = self.slice(self.value(base), stride, lanes)
+        return Piece(f"{name}[{', '.join(texts) or '()'}]")
+
+    def slice(self, base: Value, stride: int, lanes: int) -> str:
+        last = stride * (lanes - 1) + 1
+        constant = base.lo == base.hi and base.kind == INT
+        end = number(int(base.lo) + last) if constant else infix("+", base.piece, number(last))
+        return f"{base.piece}:{end}" + (f":{stride}" if stride != 1 else "")
+
+    def ramp(self, base: Value, stride: int, lanes: int) -> Value:
+        base = self.fit(base)
+        steps = call("np.arange", *((lanes,) if stride == 1 else (0, stride * lanes, stride)))
+        if base.kind == INT and base.lo == base.hi == 0:
+            return Value(steps, ARRAY)
+        return Value(infix("+", base.piece, steps), ARRAY)
+
+
+def tuple_text(texts: Iterable[str]) -> str:
+    """(a, b), or (a,) for one."""
+    items = list(texts)
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def _infix(op: str, a: Value, b: Value) -> Piece:
+    return infix(SYMBOLS[op], a.piece, b.piece)
+
+
+def _of_bools(op: str, a: Value, b: Value) -> Value:
+    """Two scalar truth values. Both operands are safe to evaluate, and so is only the first."""
+    symbol = {"and": "and", "or": "or", "min": "and", "max": "or", "xor": "!="}.get(op)
+    return Value(infix(symbol or SYMBOLS[op], a.piece, b.piece), BOOL)
+
+
+def _constant(c: Const) -> Value:
+    if c.dtype == bool_:
+        return Value(Piece(str(bool(c.value))), BOOL)
+    if c.dtype == i64:
+        return integer(number(int(c.value)), c.value, c.value)
+    if not c.dtype.is_float:
+        return Value(number(int(c.value)), LITERAL)
+    value = float(c.value) if c.dtype != bf16 else float(c.dtype.numpy.type(c.value))
+    if math.isfinite(value):
+        return Value(show_const(Const(value, c.dtype)), LITERAL)
+    sign = "-" if value < 0 else ""
+    name = "np.nan" if math.isnan(value) else "np.inf"
+    return Value(Piece(sign + name, SIGN if sign else ATOM), LITERAL)
+
+
+def _range(op: str, a: Value, b: Value) -> tuple[float, float]:
+    """The range of a sum, difference or product of Python integers."""
+    if op == "add":
+        return a.lo + b.lo, a.hi + b.hi
+    if op == "sub":
+        return a.lo - b.hi, a.hi - b.lo
+    corners = [x * y if x and y else 0 for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
+    return min(corners), max(corners)
