@@ -1,0 +1,178 @@
+"""A kernel as machine code that Python can call."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tdsl.codegen.cpu import jit
+from tdsl.codegen.cpu.machine import CpuTarget, host
+from tdsl.codegen.cpu.runtime import Structure, runtime
+from tdsl.codegen.loops import Argument, BufferParam, Check, Kernel, Print, SizeParam
+from tdsl.codegen.show import message_text
+from tdsl.errors import IndexBoundError, RequireError
+from tdsl.lang.expr import dtype_of
+from tdsl.lang.types import DType
+from tdsl.node import post_order
+
+_CHECK_SLOTS = 8
+_FASTCALL = 0x0080
+
+_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class _PyMethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+class CpuExecutable:
+    """A kernel compiled from the IR text of `@NAME`, with `@NAME_call` where there is one.
+
+    `kernel` is what was compiled, `llvm` the text. `fast` is a function of Python written in machine
+    code, or None: it takes arrays and scalars in the order of `kernel.params`, without the sizes, and
+    returns True when the kernel ran. Anything else means that `run` must take over.
+    The code stays in memory while this object, or `fast`, is alive.
+    """
+
+    def __init__(self, kernel: Kernel, text: str) -> None:
+        self.kernel, self.llvm = kernel, text
+        self._code = _Code(kernel, text)
+        self._entry = _ENTRY(self._code.loaded.address(kernel.name))
+        self._values = sum(map(_slots, kernel.params))
+        self._frame = ctypes.c_int64 * (self._values + _CHECK_SLOTS)
+        self.fast = self._code.builtin()
+
+    def __repr__(self) -> str:
+        return f"<machine code of {self.kernel.name}>"
+
+    def run(self, arguments: Sequence[Any]) -> None:
+        """Run on arrays, numbers and sizes, one for each of `kernel.params`.
+
+        Arrays have the dtype, rank and constant strides of their parameter and are aligned to their
+        elements; whether extents agree is up to the caller. Several threads may run at once.
+        RequireError or IndexBoundError when a check of the kernel fails.
+        """
+        assert len(arguments) == len(self.kernel.params)
+        frame = self._frame()
+        slot = 0
+        for param, value in zip(self.kernel.params, arguments, strict=True):
+            slot = _fill(frame, slot, param, value)
+        status = self._entry(ctypes.addressof(frame), ctypes.addressof(self._code.structure))
+        if status:
+            self._fail(status - 1, ctypes.addressof(frame) + 8 * self._values)
+
+    def asm(self) -> str:
+        """The assembly that runs."""
+        return jit.assembly(self.llvm, host(), self.kernel.name)
+
+    def _fail(self, site: int, values: int) -> NoReturn:
+        message = self.kernel.messages[site]
+        text = message_text(message, self._code.messages.values(site, values))
+        place = f" (at {message.where})" if message.where else ""
+        if message.kind == "bounds":
+            raise IndexBoundError(text + place)
+        raise RequireError(text + place)
+
+
+class _Code:
+    """Machine code and all it refers to. The function of Python that runs it holds this object."""
+
+    def __init__(self, kernel: Kernel, text: str) -> None:
+        name = kernel.name
+        self.messages = _Messages(kernel)
+        self.structure: Structure = runtime().structure(self.messages.show)
+        imports = {
+            "tdsl_ndarray": id(np.ndarray),
+            "tdsl_runtime": ctypes.addressof(self.structure),
+        }
+        self._callable = f"@{name}_call(" in text
+        symbols = [name, f"{name}_call"] if self._callable else [name]
+        self.loaded = jit.load(jit.emit_object(text, host(), name), symbols, imports, name)
+        self._name = name
+        self._method: _PyMethodDef | None = None
+
+    def builtin(self) -> Callable[..., Any] | None:
+        """A new function of Python around `@NAME_call`."""
+        if not self._callable:
+            return None
+        address = self.loaded.address(f"{self._name}_call")
+        self._method = _PyMethodDef(self._name.encode(), address, _FASTCALL, None)
+        # `self` of the function: it lives as long as the function, and a running function is held by
+        # its caller, so code is never unmapped under anybody.
+        function: Callable[..., Any] = _NEW(ctypes.addressof(self._method), self, None)
+        return function
+
+
+_NEW = ctypes.pythonapi.PyCFunction_NewEx
+_NEW.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+_NEW.restype = ctypes.py_object
+
+
+class _Messages:
+    """The texts of a kernel's sites, and how to read the values that it hands over."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._messages = kernel.messages
+        self._dtypes: dict[int, tuple[DType, ...]] = {
+            statement.site: tuple(map(dtype_of, statement.values))
+            for statement in (post_order(kernel.body) if kernel.messages else ())
+            if isinstance(statement, Check | Print)
+        }
+        self.show = self._show  # a bound method of which the address can be kept
+
+    def values(self, site: int, address: int) -> tuple[int | float | bool, ...]:
+        """The values of a site: 8 bytes each, integers or the bits of doubles."""
+        return tuple(
+            _value(dtype, address + 8 * slot) for slot, dtype in enumerate(self._dtypes[site])
+        )
+
+    def _show(self, site: int, address: int) -> None:
+        print(message_text(self._messages[site], self.values(site, address)))  # noqa: T201
+
+
+def _value(dtype: DType, address: int) -> int | float | bool:
+    if dtype.is_float:
+        return ctypes.c_double.from_address(address).value
+    if dtype.kind == "b":
+        return bool(ctypes.c_int64.from_address(address).value)
+    kind = ctypes.c_uint64 if dtype.kind == "u" else ctypes.c_int64
+    return kind.from_address(address).value
+
+
+def _slots(param: Argument) -> int:
+    return 1 + (param.strides.count(None) if isinstance(param, BufferParam) else 0)
+
+
+def _fill(frame: ctypes.Array[ctypes.c_int64], slot: int, param: Argument, value: Any) -> int:
+    """Write an argument to its slots; the slot after them."""
+    match param:
+        case BufferParam(_, _, _, strides):
+            frame[slot] = value.__array_interface__["data"][0]
+            for constant, stride in zip(strides, value.strides, strict=True):
+                if constant is None:
+                    slot += 1
+                    frame[slot] = stride
+        case SizeParam():
+            frame[slot] = value
+        case _:
+            low = np.asarray(value, param.dtype.numpy).tobytes()
+            frame[slot] = int.from_bytes(low, "little")
+    return slot + 1
+
+
+def build(kernel: Kernel, target: CpuTarget | None = None) -> CpuExecutable:
+    """The machine code of a kernel. TargetError when LLVM cannot compile it."""
+    # Imported here so that text given to `CpuExecutable` needs no generator of it.
+    from tdsl.codegen.cpu.emit import emit
+    from tdsl.codegen.cpu.wrapper import wrapper
+
+    return CpuExecutable(kernel, emit(kernel, target or host()) + wrapper(kernel))

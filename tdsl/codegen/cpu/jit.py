@@ -1,0 +1,152 @@
+"""LLVM IR text to machine code in this process.
+
+    text -> optimize -> module -> emit_object -> object file (kept on disk) -> load -> addresses
+
+The passes are those of -O2 for one function without loop vectorization and unrolling: the text holds
+explicit vectors already, what it needs is registers for allocas, invariant addresses and accumulators
+out of loops, and clean control flow.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from tdsl.codegen import cache
+from tdsl.codegen.cpu.machine import CpuTarget, host, target_machine
+from tdsl.errors import TargetError
+
+PIPELINE = "always-inline,function<O2>(no vectorize, no unroll)"
+_LINES_OF_A_MESSAGE = 4
+
+# LLVM runs one call at a time anyway. A process that forks must not do it in the middle of a call: the
+# child would inherit LLVM's locks held by a thread that it does not have.
+_lock = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
+
+
+class Loaded:
+    """Machine code in memory: stays mapped while this object lives.
+
+    Whoever holds an address must hold this object too.
+    """
+
+    def __init__(self, addresses: dict[str, int]) -> None:
+        self._addresses = addresses
+
+    def address(self, symbol: str) -> int:
+        """The address of a symbol that was asked for when the object was loaded."""
+        return self._addresses[symbol]
+
+
+def optimize(text: str, target: CpuTarget, name: str = "kernel") -> llvm.ModuleRef:
+    """The module of IR `text` after the passes; TargetError naming the kernel if LLVM refuses it."""
+    with _lock:
+        try:
+            # A context of its own: in the global one types and constants would stay for ever.
+            module = llvm.parse_assembly(text, llvm.create_context())
+            module.verify()
+        except RuntimeError as error:
+            raise _failure(name, "refused the code of", error) from error
+        builder, inliner, passes = _passes(target)
+        inliner.run(module, builder)
+        for function in module.functions:
+            if not function.is_declaration:
+                passes.run(function, builder)
+    return module
+
+
+@functools.cache  # llvmlite never frees the pass manager of a builder
+def _passes(
+    target: CpuTarget,
+) -> tuple[llvm.PassBuilder, llvm.ModulePassManager, llvm.FunctionPassManager]:
+    """The passes of `PIPELINE`: those of a module, then those of a function."""
+    tuning = llvm.create_pipeline_tuning_options(speed_level=2)
+    tuning.loop_vectorization = tuning.slp_vectorization = False
+    tuning.loop_unrolling = tuning.loop_interleaving = False
+    builder = llvm.create_pass_builder(target_machine(target), tuning)
+    inliner = llvm.create_new_module_pass_manager()
+    inliner.add_always_inliner_pass()
+    return builder, inliner, builder.getFunctionPassManager()
+
+
+def emit_object(text: str, target: CpuTarget, name: str = "kernel") -> bytes:
+    """The object file of IR `text`, from the disk cache when it has been compiled before."""
+    version = ".".join(map(str, llvm.llvm_version_info))
+    made_by = (PIPELINE, version, llvmlite.__version__)
+    key = cache.key("cpu object", *made_by, target.triple, target.cpu, target.features, text)
+    stored = cache.load(key)
+    if stored is not None:
+        return stored
+    with _lock:
+        module = optimize(text, target, name)
+        try:
+            compiled: bytes = target_machine(target).emit_object(module)
+        except RuntimeError as error:
+            raise _failure(name, "cannot generate code for", error) from error
+    header = {"kind": "cpu object", "kernel": name, "triple": target.triple, "cpu": target.cpu}
+    cache.store(key, compiled, {**header, "llvm": version})
+    return compiled
+
+
+def assembly(text: str, target: CpuTarget, name: str = "kernel") -> str:
+    """The assembly of IR `text`, for any target that this LLVM knows."""
+    with _lock:
+        result: str = target_machine(target).emit_assembly(optimize(text, target, name))
+    return result
+
+
+def load(
+    compiled: bytes,
+    symbols: Sequence[str],
+    imports: Mapping[str, int] | None = None,
+    name: str = "kernel",
+) -> Loaded:
+    """Map an object file of this machine; `symbols` can then be looked up.
+
+    What the object refers to is found in `imports` (addresses by name) and among the symbols of the
+    process: libm, the C API of Python. TargetError when something is missing.
+    """
+    library = llvm.JITLibraryBuilder().add_object_img(compiled).add_current_process()
+    for symbol, address in (imports or {}).items():
+        library.import_symbol(symbol, address)
+    for symbol in symbols:
+        library.export_symbol(symbol)
+    # RuntimeDyld may place sections too far apart for the branches of AArch64.
+    far = host().architecture in ("aarch64", "arm64")
+    with _lock:
+        try:
+            # One engine for each kernel: closing it gives all its memory back, while libraries of a
+            # shared one leave some behind.
+            engine = llvm.create_lljit_compiler(target_machine(host()), use_jit_link=far)
+            tracker = library.link(engine, "kernel")
+        except RuntimeError as error:
+            raise _failure(name, "cannot load the code of", error) from error
+    loaded = Loaded({symbol: tracker[symbol] for symbol in symbols})
+    # Not at exit: a daemon thread may still run the code.
+    weakref.finalize(loaded, _unload, engine, tracker).atexit = False
+    return loaded
+
+
+def _unload(engine: llvm.LLJIT, tracker: llvm.ResourceTracker) -> None:
+    with _lock:
+        tracker.close()
+        engine.close()
+
+
+def _failure(name: str, what: str, error: Exception) -> TargetError:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    shown = "\n    ".join(lines[:_LINES_OF_A_MESSAGE])
+    return TargetError(
+        f"LLVM {what} kernel {name!r}: {shown}",
+        hint="this is a mistake of the code generator, not of the program: please report it",
+    )
