@@ -1,0 +1,95 @@
+"""The functions of floats as LLVM IR on any number of lanes, without a vector math library.
+
+Polynomials over exact reductions (`vecmath_exp`, `vecmath_log`, `vecmath_trig`), inlined where they are
+called. `ULP` bounds their errors; subnormal numbers, signed zeros, infinities and NaN are as NumPy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tdsl.codegen.cpu import vecmath_exp, vecmath_log, vecmath_trig
+from tdsl.codegen.cpu.builder import Builder
+from tdsl.codegen.cpu.vecmath_arith import Arith
+from tdsl.lang.types import DType, f32, f64
+
+# (function, element type): the largest error, in units of the last place of the rounded exact result, over
+# the inputs and the kinds of CPU that benchmarks/ulp.py tries.
+ULP: dict[tuple[str, str], float] = {}
+
+# Functions with an own algorithm for each type.
+_BOTH: dict[str, Callable[..., str]] = {
+    "exp": vecmath_exp.exp,
+    "exp2": vecmath_exp.exp2,
+    "expm1": vecmath_exp.expm1,
+    "sigmoid": vecmath_exp.sigmoid,
+    "tanh": vecmath_exp.tanh,
+    "erf": vecmath_exp.erf,
+    "log": vecmath_log.log,
+    "log2": vecmath_log.log2,
+    "log10": vecmath_log.log10,
+    "log1p": vecmath_log.log1p,
+}
+
+# Functions computed in f64, and so almost always rounded right in f32.
+_IN_F64: dict[str, Callable[..., str]] = {
+    "sinh": vecmath_exp.sinh,
+    "cosh": vecmath_exp.cosh,
+    "arcsinh": vecmath_log.arcsinh,
+    "arccosh": vecmath_log.arccosh,
+    "arctanh": vecmath_log.arctanh,
+    "arcsin": vecmath_trig.arcsin,
+    "arccos": vecmath_trig.arccos,
+    "arctan": vecmath_trig.arctan,
+    "arctan2": vecmath_trig.arctan2,
+    "hypot": vecmath_trig.hypot,
+    "tan": lambda a, x: vecmath_trig.periodic(a.b, "tan", a, x),
+}
+
+# Functions that are one instruction of LLVM; rint rounds half to even.
+_INTRINSICS = {
+    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint",
+    "copysign": "copysign", "fma": "fma",
+}  # fmt: skip
+
+INFINITY = float("inf")
+
+
+def math_call(b: Builder, fn: str, args: Sequence[str], dtype: DType, lanes: int) -> str:
+    """The value of a function of floats in `lang.expr.FUNCTIONS`, or of `pow`.
+
+    `args` are operands of type `<lanes x dtype>` (the plain type for one lane), `dtype` is f32 or f64. The
+    result has that type; for isnan, isinf and isfinite it is i1 in each lane.
+    """
+    assert dtype in (f32, f64), dtype
+    a = Arith(b, dtype, lanes)
+    if fn in _INTRINSICS:
+        return a.intrinsic(_INTRINSICS[fn], *args)
+    if fn in _BOTH:
+        return _BOTH[fn](a, *args)
+    if fn in _IN_F64:
+        return _in_f64(a, _IN_F64[fn], args)
+    match fn, *args:
+        case "sin" | "cos", x:
+            return vecmath_trig.periodic(b, fn, a, x)
+        case "pow", _, _:
+            if dtype == f32:
+                return _in_f64(a, vecmath_log.pow_by_double, args)
+            return a.libm("pow", *args)
+        case "rsqrt", x:
+            return a.div(a.c(1.0), a.sqrt(x))
+        case "isnan", x:
+            return a.cmp("uno", x, x)
+        case "isinf", x:
+            return a.cmp("oeq", a.abs(x), a.c(INFINITY))
+        case "isfinite", x:
+            return a.cmp("olt", a.abs(x), a.c(INFINITY))
+        case _:
+            raise AssertionError(f"{fn} is not a function of floats")
+
+
+def _in_f64(a: Arith, function: Callable[..., str], args: Sequence[str]) -> str:
+    if a.t == f64:
+        return function(a, *args)
+    wide = Arith(a.b, f64, a.lanes)
+    return wide.narrow(function(wide, *(a.widen(x, wide) for x in args)), a)

@@ -1,0 +1,199 @@
+"""Arithmetic on values of one float type and a number of lanes, as LLVM IR: what the math functions use.
+
+Nothing here may be reassociated: splitting, rounding by a large constant and exact differences are the
+method. So no instruction carries fast-math flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tdsl.codegen.cpu.builder import Builder
+from tdsl.codegen.cpu.ir_types import literal, register, suffix, vector
+from tdsl.lang.types import DType, f32
+
+# These have a fused multiply-add in their base instruction set; x86 has it as a feature.
+_ALWAYS_FUSED = ("aarch64", "arm64", "ppc64le", "riscv64", "s390x")
+
+
+class Arith:
+    """Writes arithmetic on `<lanes x t>` through `b`; values are operands in IR text.
+
+    `fused` tells whether `mad` rounds once.
+    """
+
+    def __init__(self, b: Builder, t: DType, lanes: int) -> None:
+        self.b, self.t, self.lanes = b, t, lanes
+        self.type = register(t, lanes)
+        self.bits_type = vector(f"i{t.bits}", lanes)
+        self.mask_type = vector("i1", lanes)
+        self.mantissa, self.bias = (23, 127) if t == f32 else (52, 1023)
+        # adding it leaves the nearest integer in the low bits
+        self.shifter = 1.5 * 2.0**self.mantissa
+        self.smallest_normal = 2.0 ** (1 - self.bias)
+        has, arch = b.target.has, b.target.architecture
+        self.fused = arch in _ALWAYS_FUSED or "fma" in has or "avx512f" in has
+
+    # -- constants ------------------------------------------------------------------------------------
+
+    def c(self, value: float) -> str:
+        """A constant in every lane."""
+        return self._splat(register(self.t), literal(value, self.t))
+
+    def i(self, value: int) -> str:
+        """An integer constant, as wide as the float type, in every lane."""
+        return self._splat(f"i{self.t.bits}", str(value))
+
+    def _splat(self, element: str, text: str) -> str:
+        return text if self.lanes == 1 else f"splat ({element} {text})"
+
+    # -- floats ---------------------------------------------------------------------------------------
+
+    def add(self, x: str, y: str) -> str:
+        return self.b.v(f"fadd {self.type} {x}, {y}")
+
+    def sub(self, x: str, y: str) -> str:
+        return self.b.v(f"fsub {self.type} {x}, {y}")
+
+    def mul(self, x: str, y: str) -> str:
+        return self.b.v(f"fmul {self.type} {x}, {y}")
+
+    def div(self, x: str, y: str) -> str:
+        return self.b.v(f"fdiv {self.type} {x}, {y}")
+
+    def neg(self, x: str) -> str:
+        return self.b.v(f"fneg {self.type} {x}")
+
+    def mad(self, x: str, y: str, z: str) -> str:
+        """x * y + z; rounded once where the CPU can."""
+        return self.fma(x, y, z) if self.fused else self.add(self.mul(x, y), z)
+
+    def fma(self, x: str, y: str, z: str) -> str:
+        """x * y + z rounded once, by a library call where the CPU cannot."""
+        return self.intrinsic("fma", x, y, z)
+
+    def poly(self, x: str, coefficients: Sequence[float]) -> str:
+        """A polynomial, highest power first, by Horner's rule."""
+        first, *rest = map(self.c, coefficients)
+        for k in rest:
+            first = self.mad(first, x, k)
+        return first
+
+    def intrinsic(self, name: str, *args: str) -> str:
+        """An LLVM intrinsic whose operands and result are of this type."""
+        given = [(self.type, x) for x in args]
+        return self.b.call(self.type, f"llvm.{name}.{suffix(self.type)}", *given)
+
+    def abs(self, x: str) -> str:
+        return self.intrinsic("fabs", x)
+
+    def sqrt(self, x: str) -> str:
+        return self.intrinsic("sqrt", x)
+
+    def copysign(self, x: str, sign: str) -> str:
+        return self.intrinsic("copysign", x, sign)
+
+    def two_sum(self, x: str, y: str) -> tuple[str, str]:
+        """The rounded sum of x and y, and its exact error."""
+        s = self.add(x, y)
+        part = self.sub(s, x)
+        return s, self.add(self.sub(x, self.sub(s, part)), self.sub(y, part))
+
+    # -- masks ----------------------------------------------------------------------------------------
+
+    def cmp(self, predicate: str, x: str, y: str) -> str:
+        """A mask; `predicate` as in `fcmp`."""
+        return self.b.v(f"fcmp {predicate} {self.type} {x}, {y}")
+
+    def select(self, mask: str, yes: str, no: str) -> str:
+        return self.b.v(f"select {self._mask(mask)}, {self.type} {yes}, {self.type} {no}")
+
+    def select_bits(self, mask: str, yes: str, no: str) -> str:
+        return self.b.v(f"select {self._mask(mask)}, {self.bits_type} {yes}, {self.bits_type} {no}")
+
+    def both(self, p: str, q: str) -> str:
+        """The lanes where both masks hold."""
+        return self.b.v(f"and {self._mask(p)}, {q}")
+
+    def either(self, p: str, q: str) -> str:
+        """The lanes where a mask holds."""
+        return self.b.v(f"or {self._mask(p)}, {q}")
+
+    def _mask(self, x: str) -> str:
+        return f"{self.mask_type} {x}"
+
+    def at_least(self, x: str, low: float) -> str:
+        """max(x, low), and NaN where x is NaN."""
+        return self.select(self.cmp("olt", x, self.c(low)), self.c(low), x)
+
+    def at_most(self, x: str, high: float) -> str:
+        """min(x, high), and NaN where x is NaN."""
+        return self.select(self.cmp("ogt", x, self.c(high)), self.c(high), x)
+
+    # -- bits -----------------------------------------------------------------------------------------
+
+    def bits(self, x: str) -> str:
+        return self.b.v(f"bitcast {self.type} {x} to {self.bits_type}")
+
+    def from_bits(self, x: str) -> str:
+        return self.b.v(f"bitcast {self.bits_type} {x} to {self.type}")
+
+    def int(self, op: str, x: str, y: str | int) -> str:
+        """An integer instruction: add, sub, and, xor, shl, ashr."""
+        other = self.i(y) if isinstance(y, int) else y
+        return self.b.v(f"{op} {self.bits_type} {x}, {other}")
+
+    def nearest(self, shifted: str) -> str:
+        """The integer, as a float, of a value to which `shifter` was added; |integer| < 2^(mantissa - 1)."""
+        return self.sub(shifted, self.c(self.shifter))
+
+    def as_int(self, shifted: str) -> str:
+        """The same integer as an integer; defined, but without meaning, for NaN."""
+        return self.int("sub", self.bits(shifted), _shifter_bits(self))
+
+    def from_int(self, n: str) -> str:
+        """A small integer as a float, without the 64-bit conversion that most vector units lack."""
+        return self.nearest(self.from_bits(self.int("add", n, _shifter_bits(self))))
+
+    def pow2(self, n: str) -> str:
+        """2^n for the integer exponent of a normal number."""
+        biased = self.int("add", n, self.bias)
+        return self.from_bits(self.int("shl", biased, self.mantissa))
+
+    def scale(self, x: str, n: str) -> str:
+        """x * 2^n, rounded once, where each half of n is the exponent of a normal number."""
+        half = self.int("ashr", n, 1)
+        once = self.mul(x, self.pow2(half))
+        return self.mul(once, self.pow2(self.int("sub", n, half)))
+
+    # -- types and lanes ------------------------------------------------------------------------------
+
+    def widen(self, x: str, to: Arith) -> str:
+        """A value of `self` in the wider float type of `to`."""
+        return self.b.v(f"fpext {self.type} {x} to {to.type}")
+
+    def narrow(self, x: str, to: Arith) -> str:
+        """A value of `self` rounded to the narrower float type of `to`."""
+        return self.b.v(f"fptrunc {self.type} {x} to {to.type}")
+
+    def libm(self, name: str, *args: str) -> str:
+        """A function of the C library on each lane; `name` is that for doubles."""
+        scalar = register(self.t)
+        symbol = name + ("f" if self.t == f32 else "")
+        operands = ", ".join([scalar] * len(args))
+        self.b.declare(f"declare {scalar} @{symbol}({operands}) nounwind willreturn memory(none)")
+        out = "poison"
+        for lane in range(self.lanes):
+            given = args
+            if self.lanes > 1:
+                given = tuple(self.b.v(f"extractelement {self.type} {x}, i64 {lane}") for x in args)
+            one = self.b.v(f"call {scalar} @{symbol}({', '.join(f'{scalar} {x}' for x in given)})")
+            if self.lanes == 1:
+                return one
+            out = self.b.v(f"insertelement {self.type} {out}, {scalar} {one}, i64 {lane}")
+        return out
+
+
+def _shifter_bits(a: Arith) -> int:
+    # sign 0, exponent bias + mantissa, the leading bit of the fraction
+    return ((a.bias + a.mantissa) << a.mantissa) + (1 << (a.mantissa - 1))

@@ -1,0 +1,232 @@
+"""Trigonometric functions and their inverses, and hypot.
+
+sin and cos subtract the nearest multiple q pi (for cos, q is half an odd number), where q pi is a sum of
+products of which all but the last are exact; a polynomial gives sin on |r| <= pi/2. For arguments so large
+that q is not, a lane takes the C library's result. That is a branch, taken when any lane needs it, so each
+such function is a function of the module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tdsl.codegen.cpu import vecmath_tables as tables
+from tdsl.codegen.cpu.builder import Builder
+from tdsl.codegen.cpu.ir_types import suffix
+from tdsl.codegen.cpu.vecmath_arith import Arith
+from tdsl.lang.types import f32, f64
+
+# |q| stays below 2^15 for f32 and 2^18 for f64, so that the products of `_subtract_pi` are exact
+FAR = {"f32": 9.0e4, "f64": 8.0e5}
+
+
+def periodic(b: Builder, fn: str, a: Arith, x: str) -> str:
+    """sin, cos or tan of any argument."""
+    name = f"tdsl.{fn}.{suffix(a.type)}"
+    b.declare(_periodic_function(b, fn, name, a))
+    return b.v(f"call {a.type} @{name}({a.type} {x})")
+
+
+def _periodic_function(b: Builder, fn: str, name: str, like: Arith) -> str:
+    """The definition: all lanes near, then the far ones replaced if there are any."""
+    head = f"define internal {like.type} @{name}({like.type} %x) alwaysinline nounwind memory(none)"
+    body = Builder(b.module, head)
+    a = Arith(body, like.t, like.lanes)
+    near = {"sin": _sin, "cos": _cos, "tan": _tan}[fn](a, "%x")
+    far = a.cmp("oge", a.abs("%x"), a.c(FAR[a.t.name]))
+    some = far
+    if a.lanes > 1:
+        reduce = f"llvm.vector.reduce.or.{suffix(a.mask_type)}"
+        some = body.call("i1", reduce, (a.mask_type, far))
+    body.do(f"br i1 {some}, label %far, label %done")
+    body.label("far")
+    b.declare(_libm_function(b, fn, f"{name}.libm", like))
+    exact = body.get(f"call {a.type} @{name}.libm({a.type} %x)")
+    mixed = body.get(f"select {a.mask_type} {far}, {a.type} {exact}, {a.type} {near}")
+    body.do("br label %done")
+    body.label("done")
+    result = body.get(f"phi {a.type} [{near}, %entry], [{mixed}, %far]")
+    body.do(f"ret {a.type} {result}")
+    return body.text()
+
+
+def _libm_function(b: Builder, fn: str, name: str, like: Arith) -> str:
+    head = (
+        f"define internal {like.type} @{name}({like.type} %x) noinline cold nounwind memory(none)"
+    )
+    body = Builder(b.module, head)
+    a = Arith(body, like.t, like.lanes)
+    body.do(f"ret {a.type} {a.libm(fn, '%x')}")
+    return body.text()
+
+
+# -- reduction ----------------------------------------------------------------------------------------
+
+
+def _subtract_pi(a: Arith, x: str, q: str, unit: float = 1.0) -> tuple[str, str]:
+    """x - q pi unit as a float and, in f64, what that one lacks; `unit` is a power of 2."""
+    if a.t == f32 and not a.fused:
+        wide = Arith(a.b, f64, a.lanes)
+        high, *rest = tables.PI_SHORT["f64"]
+        x, q = a.widen(x, wide), a.widen(q, wide)
+        r = wide.sub(x, wide.mul(q, wide.c(high * unit)))
+        return wide.narrow(wide.sub(r, wide.mul(q, wide.c(sum(rest) * unit))), a), a.c(0.0)
+    if a.t == f32:
+        for part in tables.PI["f32"]:
+            x = a.mad(q, a.c(-part * unit), x)
+        return x, a.c(0.0)
+    if a.fused:
+        p1, p2, p3 = (part * unit for part in tables.PI["f64"])
+        first = a.mad(q, a.c(-p1), x)
+        product = a.mul(q, a.c(-p2))
+        lost = a.mad(q, a.c(-p2), a.neg(product))
+        r, error = a.two_sum(first, product)
+        return r, a.mad(q, a.c(-p3), a.add(error, lost))
+    p1, p2, p3, p4 = (part * unit for part in tables.PI_SHORT["f64"])
+    first = a.sub(x, a.mul(q, a.c(p1)))
+    second, error2 = a.two_sum(first, a.mul(q, a.c(-p2)))
+    r, error3 = a.two_sum(second, a.mul(q, a.c(-p3)))
+    return r, a.add(a.add(error2, error3), a.mul(q, a.c(-p4)))
+
+
+def _sin_of(a: Arith, r: str, rest: str) -> str:
+    """sin(r + rest) for |r| <= pi/2 and a rest below r's last place."""
+    z = a.mul(r, r)
+    p = a.poly(z, tables.SIN[a.t.name])
+    if a.t == f32:
+        return a.mad(a.mul(z, r), p, r)
+    # d sin = cos, to two figures
+    slope = a.poly(z, (1 / 24, -0.5, 1.0))
+    return a.add(r, a.mad(a.mul(z, r), p, a.mul(rest, slope)))
+
+
+def _flip(a: Arith, x: str, bits: str) -> str:
+    """x, negated where the integer `bits` is odd."""
+    sign = a.int("shl", bits, a.t.bits - 1)
+    return a.from_bits(a.int("xor", a.bits(x), sign))
+
+
+def _sign_of(a: Arith, x: str) -> str:
+    return a.int("and", a.bits(x), -(1 << (a.t.bits - 1)))
+
+
+def _sin(a: Arith, x: str) -> str:
+    size = a.abs(x)
+    shifted = a.mad(size, a.c(1 / math.pi), a.c(a.shifter))
+    r, rest = _subtract_pi(a, size, a.nearest(shifted))
+    turned = _flip(a, _sin_of(a, r, rest), a.as_int(shifted))
+    return a.from_bits(a.int("xor", a.bits(turned), _sign_of(a, x)))
+
+
+def _cos(a: Arith, x: str) -> str:
+    # cos(r + (m + 1/2) pi) = -(-1)^m sin(r)
+    size = a.abs(x)
+    shifted = a.add(a.mad(size, a.c(1 / math.pi), a.c(-0.5)), a.c(a.shifter))
+    r, rest = _subtract_pi(a, size, a.add(a.nearest(shifted), a.c(0.5)))
+    return _flip(a, _sin_of(a, r, rest), a.int("add", a.as_int(shifted), 1))
+
+
+def _tan(a: Arith, x: str) -> str:
+    """sin / cos of the distance to the nearest multiple of pi/2; -cos / sin for odd ones."""
+    size = a.abs(x)
+    shifted = a.mad(size, a.c(2 / math.pi), a.c(a.shifter))
+    r, rest = _subtract_pi(a, size, a.nearest(shifted), 0.5)
+    z = a.mul(r, r)
+    s = a.add(r, a.mad(a.mul(z, r), a.poly(z, tables.SIN_QUARTER["f64"]), rest))
+    square = a.mul(z, z)
+    tail = a.sub(a.mul(square, a.poly(z, tables.COS_QUARTER["f64"])), a.mul(r, rest))
+    half = a.mul(z, a.c(0.5))
+    near_one = a.sub(a.c(1.0), half)
+    lost = a.sub(a.sub(a.c(1.0), near_one), half)
+    c = a.add(near_one, a.add(lost, tail))
+    parity = a.int("and", a.as_int(shifted), 1)
+    odd = a.b.v(f"icmp ne {a.bits_type} {parity}, {a.i(0)}")
+    quotient = a.div(a.select(odd, a.neg(c), s), a.select(odd, s, c))
+    return a.from_bits(a.int("xor", a.bits(quotient), _sign_of(a, x)))
+
+
+# -- inverse functions, written for f64 ---------------------------------------------------------------
+
+PI_HIGH, PI_LOW = tables.PI["f64"][:2]
+
+
+def _arcsin_half(a: Arith, s: str, z: str) -> str:
+    """arcsin(s) for |s| <= 5/8, z = s^2."""
+    return a.mad(a.mul(s, z), a.poly(z, tables.ARCSIN["f64"]), s)
+
+
+def _arcsin_parts(a: Arith, x: str) -> tuple[str, str]:
+    """Where |x| <= 5/8 and arcsin(|x|); elsewhere the value is half of arccos(|x|)."""
+    size = a.abs(x)
+    inner = a.cmp("ole", size, a.c(0.625))
+    z = a.select(inner, a.mul(x, x), a.mul(a.sub(a.c(1.0), size), a.c(0.5)))
+    return inner, _arcsin_half(a, a.select(inner, size, a.sqrt(z)), z)
+
+
+def arcsin(a: Arith, x: str) -> str:
+    """The angle in [-pi/2, pi/2] whose sine is x."""
+    inner, v = _arcsin_parts(a, x)
+    outer = a.sub(a.c(PI_HIGH / 2), a.sub(a.add(v, v), a.c(PI_LOW / 2)))
+    return a.copysign(a.select(inner, v, outer), x)
+
+
+def arccos(a: Arith, x: str) -> str:
+    """The angle in [0, pi] whose cosine is x."""
+    inner, v = _arcsin_parts(a, x)
+    twice = a.add(v, v)
+    negative = a.cmp("olt", x, a.c(0.0))
+    outer = a.select(negative, a.sub(a.c(PI_HIGH), a.sub(twice, a.c(PI_LOW))), twice)
+    around = a.sub(a.c(PI_HIGH / 2), a.sub(a.copysign(v, x), a.c(PI_LOW / 2)))
+    return a.select(inner, around, outer)
+
+
+def _arctan_ratio(a: Arith, y: str, x: str) -> str:
+    """arctan(y / x) for y, x >= 0, not both infinite; 0 for 0 / 0."""
+    steep = a.cmp("ogt", y, a.mul(x, a.c(1 + math.sqrt(2))))
+    middle = a.cmp("ogt", y, a.mul(x, a.c(math.sqrt(2) - 1)))
+    above = a.select(steep, a.neg(x), a.select(middle, a.sub(y, x), y))
+    below = a.select(steep, y, a.select(middle, a.add(y, x), x))
+    below = a.select(a.cmp("oeq", below, a.c(0.0)), a.c(1.0), below)
+    t = a.div(above, below)
+    z = a.mul(t, t)
+    high = a.select(steep, a.c(PI_HIGH / 2), a.select(middle, a.c(PI_HIGH / 4), a.c(0.0)))
+    low = a.select(steep, a.c(PI_LOW / 2), a.select(middle, a.c(PI_LOW / 4), a.c(0.0)))
+    return a.add(high, a.add(t, a.mad(a.mul(t, z), a.poly(z, tables.ARCTAN["f64"]), low)))
+
+
+def arctan(a: Arith, x: str) -> str:
+    """The angle in [-pi/2, pi/2] whose tangent is x."""
+    return a.copysign(_arctan_ratio(a, a.abs(x), a.c(1.0)), x)
+
+
+def arctan2(a: Arith, y: str, x: str) -> str:
+    """The angle of the point (x, y); zeros and infinities by their signs, as C's atan2."""
+    one, inf = a.c(1.0), a.c(float("inf"))
+    y1, x1 = a.abs(y), a.abs(x)
+    # no sum of the two may overflow, none may be subnormal unless their ratio is
+    large = a.either(a.cmp("ogt", y1, a.c(2.0**960)), a.cmp("ogt", x1, a.c(2.0**960)))
+    factor = a.select(large, a.c(2.0**-100), a.c(2.0**60))
+    corner = a.both(a.cmp("oeq", y1, inf), a.cmp("oeq", x1, inf))
+    y1 = a.select(corner, one, a.mul(y1, factor))
+    x1 = a.select(corner, one, a.mul(x1, factor))
+    angle = _arctan_ratio(a, y1, x1)
+    left = a.b.v(f"icmp slt {a.bits_type} {a.bits(x)}, {a.i(0)}")
+    turned = a.sub(a.c(PI_HIGH), a.sub(angle, a.c(PI_LOW)))
+    return a.copysign(a.select(left, turned, angle), y)
+
+
+def hypot(a: Arith, x: str, y: str) -> str:
+    """sqrt(x^2 + y^2) without overflow on the way; infinite when an operand is, even beside NaN."""
+    x1, y1, inf = a.abs(x), a.abs(y), a.c(float("inf"))
+    larger: Callable[[float], str] = lambda bound: a.either(
+        a.cmp("ogt", x1, a.c(bound)), a.cmp("ogt", y1, a.c(bound))
+    )
+    up, down = a.c(2.0**600), a.c(2.0**-600)
+    plain = a.select(larger(2.0**-450), a.c(1.0), up)
+    factor = a.select(larger(2.0**500), down, plain)
+    back = a.select(larger(2.0**500), up, a.select(larger(2.0**-450), a.c(1.0), down))
+    x2, y2 = a.mul(x1, factor), a.mul(y1, factor)
+    root = a.mul(a.sqrt(a.mad(x2, x2, a.mul(y2, y2))), back)
+    infinite = a.either(a.cmp("oeq", x1, inf), a.cmp("oeq", y1, inf))
+    return a.select(infinite, inf, root)
