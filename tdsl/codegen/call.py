@@ -1,9 +1,9 @@
 """From a Python call to a compiled kernel.
 
-A call takes one of two ways. The fast one hands the arguments as they are to machine code that checks
+A call takes one of two ways. The quick one hands the arguments as they are to machine code that checks
 them in place (`cpu/wrapper.py`); when it accepts them, nothing else happens. The slow one binds names,
 converts what is not a NumPy array, checks dtypes and shapes with clear errors, chooses or builds the
-variant of the program for the sizes and layouts at hand, and remembers it for the fast way.
+variant of the program for the sizes and layouts at hand, and remembers it for the quick way.
 
 The result is always as if every input had been copied before the first output is written: an input that
 shares memory with an output is copied. Outputs that share memory with each other are refused.
@@ -28,12 +28,11 @@ from tdsl.codegen.binding import (
     refuse_overlap,
 )
 from tdsl.codegen.loops import Kernel, SizeParam
-from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, extent, names
-from tdsl.lang.expr import Const, Size
+from tdsl.codegen.quick_call import Quick, quick_call
+from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, names, places
 
 Fast = Callable[..., Any]
-Hot = Callable[[tuple[Any, ...]], Any]
-_KEPT = 4  # variants tried by the fast way; each that does not fit costs about 0.1 us
+_KEPT = 4  # variants tried by the quick way; each that does not fit costs some 0.3 us
 
 
 class Executable(Protocol):
@@ -75,18 +74,24 @@ class Entry:
         self.signature, self.dynamic, self.build = signature, dynamic, build
         self._fixed = tuple(name for name in signature.sizes if name not in dynamic)
         self._still = tuple(dynamic.isdisjoint(names(arg)) for arg in signature.arrays)
-        self._decided = set(signature.sizes) == set(_places(signature))
+        self._decided = set(signature.sizes) == set(places(signature))
         self._variants: dict[Specialisation, Executable] = {}
         self._lock = threading.Lock()
-        self._recent: tuple[tuple[Specialisation, Fast, Hot], ...] = ()
-        self._hot: tuple[Hot, ...] = ()
+        self._recent: list[tuple[Specialisation, Fast, Quick]] = []
+        self._fast: tuple[Fast, ...] = ()
+        self._quick: tuple[Quick, ...] = ()
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        if out is None and not kwargs:
-            for hot in self._hot:
-                result = hot(args)
-                if result is not None:
-                    return result
+        if not kwargs:
+            if out is None:
+                for quick in self._quick:
+                    result = quick(args)
+                    if result is not None:
+                        return result
+            elif type(out) is np.ndarray:
+                for fast in self._fast:
+                    if fast(*args, out) is True:
+                        return out
         return self._general(args, kwargs, out)
 
     def __repr__(self) -> str:
@@ -105,25 +110,41 @@ class Entry:
             return self._variants[specialisation]
 
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        values = bind(self.signature, args, kwargs)
-        given = bind_outputs(self.signature, out)
-        if out is None:
-            return self._slow(values, given)
-        if all(type(array) is np.ndarray for array in given):
-            for _, fast, _ in self._recent:
-                if fast(*values, *given) is True:
-                    return given[0] if len(given) == 1 else given
-        return self._slow(values, given)
-
-    def _slow(self, values: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         signature = self.signature
+        values = bind(signature, args, kwargs)
+        given = bind_outputs(signature, out)
         inputs = tuple(
             as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
             for arg, value in zip(signature.inputs, values, strict=True)
         )
+        if (
+            kwargs
+            or out is not None
+            or any(a is not b for a, b in zip(inputs, values, strict=True))
+        ):
+            done = self._retry(inputs, given)
+            if done is not None:
+                return done
+        return self._slow(inputs, given)
+
+    def _retry(self, inputs: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        """The quick way again, with arguments in order and of the types that it takes; or None."""
+        plain = tuple(x if isinstance(x, np.ndarray) else x.item() for x in inputs)
+        if all(array is None for array in given):
+            results = (quick(plain) for quick in self._quick)
+            return next((result for result in results if result is not None), None)
+        if any(array is None for array in given):
+            return None
+        outputs = tuple(map(as_array, self.signature.outputs, given))
+        if any(fast(*plain, *outputs) is True for fast in self._fast):
+            return given[0] if len(given) == 1 else given
+        return None
+
+    def _slow(self, inputs: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        signature = self.signature
         taken = [
-            (arg, array)
-            for arg, array in zip(signature.inputs, inputs, strict=True)
+            (arg, value)
+            for arg, value in zip(signature.inputs, inputs, strict=True)
             if isinstance(arg, ArrayArg)
         ]
         written = [
@@ -134,8 +155,7 @@ class Entry:
         sizes = bind_sizes([*taken, *written])
         refuse_overlap(written)
         outputs = self._outputs({arg.name: array for arg, array in written}, sizes)
-        inputs = apart(inputs, (array for _, array in written))
-        self._run(inputs, outputs, sizes)
+        self._run(apart(inputs, [array for _, array in written]), outputs, sizes)
         results = tuple(
             (array if array.ndim else array[()]) if value is None else value
             for value, array in zip(given, outputs, strict=True)
@@ -191,71 +211,10 @@ class Entry:
             return
         if self._recent and self._recent[0][0] == specialisation:
             return
-        hot = _hot(self.signature, self.dynamic, fast, sizes)
+        fixed = {name: sizes[name] for name in self._fixed}
+        quick = quick_call(self.signature, fixed, fast)
         with self._lock:
-            others = tuple(entry for entry in self._recent if entry[0] != specialisation)
-            self._recent = ((specialisation, fast, hot), *others)[:_KEPT]
-            self._hot = tuple(entry[2] for entry in self._recent)
-
-
-def _hot(signature: Signature, dynamic: frozenset[str], fast: Fast, sizes: dict[str, int]) -> Hot:
-    """A function of the positional arguments: the result, or None when they need the slow way."""
-    empty = np.empty
-    shapes = [
-        tuple(extent(e, sizes) for e in arg.shape) if dynamic.isdisjoint(names(arg)) else None
-        for arg in signature.outputs
-    ]
-    dtypes = [arg.dtype.numpy for arg in signature.outputs]
-    if len(shapes) == 1 and shapes[0]:  # the usual case, in as few steps as there can be
-        shape, dtype = shapes[0], dtypes[0]
-
-        def one(args: tuple[Any, ...]) -> Any:
-            out = empty(shape, dtype)
-            return out if fast(*args, out) is True else None
-
-        return one
-    shape_of = [
-        _shape_of(signature, arg) if shape is None else lambda _, shape=shape: shape
-        for arg, shape in zip(signature.outputs, shapes, strict=True)
-    ]
-    scalar = [not arg.shape for arg in signature.outputs]
-
-    def several(args: tuple[Any, ...]) -> Any:
-        try:
-            outs = [empty(f(args), dtype) for f, dtype in zip(shape_of, dtypes)]  # noqa: B905
-        except (AttributeError, IndexError, TypeError, ValueError):
-            return None  # an argument is missing or is no array: the slow way says so
-        if fast(*args, *outs) is not True:
-            return None
-        results = tuple([out[()] if s else out for out, s in zip(outs, scalar)])  # noqa: B905
-        return results[0] if len(results) == 1 else results
-
-    return several
-
-
-def _shape_of(signature: Signature, out: ArrayArg) -> Callable[[tuple[Any, ...]], tuple[int, ...]]:
-    """The shape of an output with dynamic sizes, read from the arguments."""
-    for position, arg in enumerate(signature.inputs):
-        if isinstance(arg, ArrayArg) and arg.shape == out.shape:
-            return lambda args: args[position].shape
-    places = _places(signature)
-    if all(isinstance(e, Const | Size) for e in out.shape):
-        axes = [places[e.name] if isinstance(e, Size) else (-1, extent(e, {})) for e in out.shape]
-        return lambda args: tuple([args[p].shape[axis] if p >= 0 else axis for p, axis in axes])
-
-    def general(args: tuple[Any, ...]) -> tuple[int, ...]:
-        sizes = {name: args[p].shape[axis] for name, (p, axis) in places.items()}
-        return tuple(extent(e, sizes) for e in out.shape)
-
-    return general
-
-
-def _places(signature: Signature) -> dict[str, tuple[int, int]]:
-    """The input and axis that decide each size that the inputs decide."""
-    return {
-        e.name: (position, axis)
-        for position, arg in enumerate(signature.inputs)
-        if isinstance(arg, ArrayArg)
-        for axis, e in enumerate(arg.shape)
-        if isinstance(e, Size)
-    }
+            others = [entry for entry in self._recent if entry[0] != specialisation]
+            self._recent = [(specialisation, fast, quick), *others][:_KEPT]
+            self._fast = tuple(fast for _, fast, _ in self._recent)
+            self._quick = tuple(quick for _, _, quick in self._recent)

@@ -98,6 +98,17 @@ def names(arg: ArrayArg) -> Iterator[str]:
     return (e.name for e in post_order(*arg.shape) if isinstance(e, Size))
 
 
+def places(signature: Signature) -> dict[str, tuple[int, int]]:
+    """The position of an input, and its axis, for each size that the inputs decide."""
+    found: dict[str, tuple[int, int]] = {}
+    for position, arg in enumerate(signature.inputs):
+        if isinstance(arg, ArrayArg):
+            for axis, e in enumerate(arg.shape):
+                if isinstance(e, Size):
+                    found.setdefault(e.name, (position, axis))
+    return found
+
+
 _OPERATORS: dict[str, Callable[[int, int], int]] = {
     "add": operator.add,
     "sub": operator.sub,

@@ -88,15 +88,6 @@ def arrays_are_known() -> bool:
     )
 
 
-def has_fast_entry(kernel: Kernel) -> bool:
-    """Whether `wrapper` can check the arguments of a kernel.
-
-    Not those of bfloat16, whose NumPy type has no fixed number; scalars of 16 bits, which would need a
-    library to be rounded; sizes that are no extent of an array.
-    """
-    return arrays_are_known() and _checkable(kernel.params)
-
-
 def _checkable(params: Iterable[Argument]) -> bool:
     given: set[str] = set()
     needed: set[str] = set()
@@ -129,15 +120,18 @@ def _simple(e: Expr) -> bool:
 def wrapper(kernel: Kernel) -> str:
     """The function `@NAME_call` for `@NAME` of the same module, with the declarations that it needs.
 
+    Empty when the arguments cannot be checked here: those of bfloat16, whose NumPy type has no fixed
+    number; scalars of 16 bits, which would need a library to be rounded; sizes that are the extent of no
+    array; a Python or NumPy that keeps its fields elsewhere.
+
     >>> from tdsl.codegen.loops import Block
     >>> "define ptr @f_call(ptr %self, ptr %args, i64 %nargs)" in wrapper(Kernel("f", (), Block(())))
     True
     """
+    if not arrays_are_known() or not _checkable(kernel.params):
+        return ""
     w = _Writer()
-    if has_fast_entry(kernel):
-        _check_and_run(w, kernel)
-    else:
-        w.do("br label %no")
+    _check_and_run(w, kernel)
     return "\n".join(
         [
             _DECLARATIONS,
@@ -377,7 +371,7 @@ def _check_strides(w: _Writer, array: _Array) -> None:
             right = w.v(f"or i1 {right}, {_has_flag(w, array, flag)}")
         w.require(right)
     if param.written:
-        # so no element is there twice
+        # Then no element is there twice.
         w.require(_has_flag(w, array, _C_CONTIGUOUS | _F_CONTIGUOUS))
 
 
