@@ -1,0 +1,62 @@
+"""`python -m benchmarks run [--suite cpu|compile] [--case NAME] [--peer NAME] [--json FILE]`."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks import cases, compile_time, report, rounds
+
+app = typer.Typer(add_completion=False, help="Time tdsl and its peers side by side.")
+console = Console()
+
+
+@app.command()
+def run(
+    suite: Annotated[str, typer.Option(help="cpu: run time; compile: time until it runs")] = "cpu",
+    case: Annotated[list[str] | None, typer.Option(help="only this case; may be repeated")] = None,
+    peer: Annotated[list[str] | None, typer.Option(help="only this peer; may be repeated")] = None,
+    count: Annotated[int, typer.Option("--rounds", help="turns of each peer")] = 9,
+    threads: Annotated[int, typer.Option(help="threads of each peer")] = os.cpu_count() or 1,
+    json_: Annotated[
+        Path | None, typer.Option("--json", help="write a record to this file")
+    ] = None,
+) -> None:
+    """Check every result, time the peers in alternating turns, print tables with ratios."""
+    head = report.machine() | {"suite": suite, "rounds": count, "threads": threads}
+    console.print(f"{head['date']}  {head['cpu']}, {head['cores']} cores, load {head['load']:.1f}")
+    if suite == "compile":
+        results = compile_time.run(console, case or [], count)
+    else:
+        results = run_cases(case or list(cases.ALL), peer or [], count, threads)
+    if json_:
+        json_.write_text(json.dumps(head | {"results": results}, indent=1) + "\n")
+    if any("WRONG" in p["note"] for r in results for p in r.get("peers", {}).values()):
+        raise typer.Exit(1)
+
+
+def run_cases(names: list[str], peers: list[str], count: int, threads: int) -> list[dict]:
+    """The records of the named cases."""
+    records = []
+    for name in names:
+        case = cases.find(name)
+        chosen = [p for p in case.peers if not peers or p in peers]
+        timings = rounds.compare(case, chosen, count, threads)
+        console.print(report.table(case, timings))
+        records.append(report.record(case, timings))
+    return records
+
+
+@app.command("list")
+def list_cases() -> None:
+    """The cases and their peers."""
+    for case in cases.ALL.values():
+        console.print(f"{case.name:16} {case.title}  [{', '.join(case.peers)}]", markup=False)
+
+
+if __name__ == "__main__":
+    sys.exit(app())

@@ -1,0 +1,68 @@
+"""What is compared: a computation, its input, how a result is judged, and who computes it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Arrays = tuple[Array, ...]
+Call = Callable[[], Array]
+Prepare = Callable[[Arrays], Call]
+
+
+class PeerMissing(Exception):
+    """The package of a peer is not installed; the text says what to install."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A computation and its peers.
+
+    `peers` maps a name to a function that takes the input and returns the call to be timed, compiled as
+    far as the peer can. `is_right(result, arrays)` judges a result. `flops` and `bytes` are the work that
+    the computation cannot avoid, for rates; 0 leaves the rate out.
+    """
+
+    name: str
+    title: str
+    inputs: Callable[[], Arrays]
+    is_right: Callable[[Array, Arrays], bool]
+    peers: Mapping[str, Prepare]
+    flops: float = 0.0
+    bytes: float = 0.0
+
+
+def within(
+    error: float, expected: Callable[..., Array], *, widen: bool = True
+) -> Callable[[Array, Arrays], bool]:
+    """A judge: the result is within `error` of the largest magnitude of `expected(*arrays)`.
+
+    The expected values are computed in double precision unless `widen` is False.
+    """
+
+    def is_right(result: Array, arrays: Arrays) -> bool:
+        right = expected(*(a.astype(np.float64) if widen else a for a in arrays))
+        if result.shape != right.shape:
+            return False
+        difference = np.abs(result.astype(np.float64) - right).max()
+        return bool(difference <= error * np.abs(right).max())
+
+    return is_right
+
+
+def kernel(build: Callable[[], Callable[..., Array]]) -> Prepare:
+    """A peer that tdsl compiles: the call writes into the array that the first one made."""
+
+    def prepare(arrays: Arrays) -> Call:
+        compiled = build()
+        out = compiled(*arrays)
+        return lambda: compiled(*arrays, out=out)
+
+    return prepare
+
+
+def function(f: Callable[..., Array]) -> Prepare:
+    """A peer that is a plain function of the arrays."""
+    return lambda arrays: lambda: f(*arrays)

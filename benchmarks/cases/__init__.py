@@ -1,0 +1,36 @@
+"""All cases by name."""
+
+from types import MappingProxyType
+
+from benchmarks.case import Case
+from benchmarks.cases import (
+    bilateral_grid,
+    blur3x3,
+    conv_relu,
+    demo,
+    harris,
+    sgemm,
+    unsharp,
+)
+
+ALL = MappingProxyType(
+    {
+        case.name: case
+        for case in (
+            *demo.CASES,
+            blur3x3.CASE,
+            unsharp.CASE,
+            harris.CASE,
+            bilateral_grid.CASE,
+            conv_relu.CASE,
+            sgemm.CASE,
+        )
+    }
+)
+
+
+def find(name: str) -> Case:
+    """The case with this name; KeyError lists all names."""
+    if name not in ALL:
+        raise KeyError(f"no case {name!r}; there are {', '.join(ALL)}")
+    return ALL[name]

@@ -1,0 +1,151 @@
+"""Time until a program runs: import, first compile, chains of stages, disk cache, a call.
+
+Every sample is taken in a fresh process (this module as a program), with an empty disk cache except where
+the cache is what is measured.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parent.parent
+STAGES = (10, 20, 30, 40, 80)
+TITLES = {
+    "import": "import tdsl, beyond importing numpy",
+    "stencil": "first compile and call of a two-stage stencil",
+    "stencil, cached": "the same program from the disk cache, in a new process",
+    **{f"chain {n}": f"first compile and call of a chain of {n} stages" for n in STAGES},
+    "call": "one call on two NumPy arrays of one element, less an empty call of Python",
+}
+
+
+def run(console: Console, names: list[str], rounds: int) -> list[dict[str, Any]]:
+    """Take `rounds` samples of each measurement, round by round; print and return them."""
+    samples: dict[str, list[float]] = {name: [] for name in names or TITLES}
+    for _ in range(rounds):
+        for name, taken in samples.items():
+            with tempfile.TemporaryDirectory() as cache:
+                if name == "stencil, cached":
+                    sample("stencil", cache)
+                taken.append(sample(name.partition(",")[0], cache))
+    table = Table(title="compile time", title_justify="left")
+    table.add_column("what")
+    for head in ("min ms", "median ms", "max ms"):
+        table.add_column(head, justify="right")
+    for name, taken in samples.items():
+        figures = (min(taken), statistics.median(taken), max(taken))
+        table.add_row(TITLES[name], *(f"{ms:.3g}" if ms < 1 else f"{ms:.1f}" for ms in figures))
+    console.print(table)
+    return [{"case": name, "samples_ms": taken} for name, taken in samples.items()]
+
+
+def sample(name: str, cache: str) -> float:
+    """One measurement in a process with the disk cache in `cache`."""
+    # The folder of a TemporaryDirectory is closed to others, as the cache wants it.
+    out = subprocess.run(
+        [sys.executable, "-m", "benchmarks.compile_time", name],
+        cwd=ROOT,
+        env=os.environ | {"TDSL_CACHE_DIR": cache},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return float(json.loads(out.stdout))
+
+
+def import_ms() -> float:
+    import numpy  # noqa: F401  # its time is not ours
+
+    return timed(lambda: __import__("tdsl"))
+
+
+def stencil_ms() -> float:
+    import numpy as np
+
+    from tdsl import compile as compiled
+    from tdsl import demo
+
+    image = np.ones((64, 64), np.float32)
+    _, blur = demo.blur_program()
+    return timed(lambda: compiled(blur)(image))
+
+
+def chain_ms(stages: int) -> float:
+    """A chain of three-point stencils, each stage on the one before, in turn along either axis."""
+    import numpy as np
+
+    import tdsl as td
+
+    y, x = td.vars("y x")
+    image = td.Tensor("image", ("H", "W"), td.f32)
+    stage: Any = td.pad(image, mode="edge")
+    for n in range(stages):
+        f = td.Func(f"stage{n}")
+        dy, dx = n % 2, 1 - n % 2
+        f[y, x] = (stage[y - dy, x - dx] + stage[y, x] * (n + 1) + stage[y + dy, x + dx]) / (n + 3)
+        stage = f
+    array = np.ones((64, 64), np.float32)
+    # The image bounds the output: nothing else says how far a chain of total stages reaches.
+    output = stage.with_shape("H", "W")
+    return timed(lambda: td.compile(output)(array))
+
+
+def call_ms() -> float:
+    import numpy as np
+
+    import tdsl as td
+
+    i = td.vars("i")
+    a = td.Tensor("a", (1,), td.f32)
+    twice = td.Func("twice")
+    twice[i] = a[i] * 2
+    kernel, array, out = td.compile(twice), np.ones(1, np.float32), np.ones(1, np.float32)
+    kernel(array, out=out)
+
+    def empty(a: Any, out: Any) -> None:
+        pass
+
+    return best_ms(kernel, array, out) - best_ms(empty, array, out)
+
+
+def best_ms(call: Callable[..., object], array: Any, out: Any, count: int = 20_000) -> float:
+    """The time of one call, in the fastest of ten rounds of `count` calls."""
+
+    def loop() -> None:
+        for _ in range(count):
+            call(array, out=out)
+
+    return min(timed(loop) for _ in range(10)) / count
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Milliseconds of one call."""
+    start = time.perf_counter()
+    call()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def main() -> None:
+    """Take the measurement named on the command line."""
+    kind, _, stages = sys.argv[1].partition(" ")
+    measurements: dict[str, Callable[[], float]] = {
+        "import": import_ms,
+        "stencil": stencil_ms,
+        "chain": lambda: chain_ms(int(stages)),
+        "call": call_ms,
+    }
+    print(json.dumps(measurements[kind]()))
+
+
+if __name__ == "__main__":
+    main()

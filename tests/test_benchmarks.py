@@ -1,0 +1,86 @@
+"""The mechanics of the benchmarks: peers are checked before they are timed, and compared in turns."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks import cases, report, rounds, worker
+from benchmarks.case import Case, PeerMissing, function, within
+
+
+def total(a):
+    return a.sum(axis=1)
+
+
+def absent(arrays):
+    raise PeerMissing("pip install absent")
+
+
+CASE = Case(
+    name="total",
+    title="sums of rows",
+    inputs=lambda: (np.ones((3, 4), np.float32),),
+    is_right=within(4 * np.finfo(np.float32).eps, total),
+    peers={"numpy": function(total), "wrong": function(lambda a: total(a) + 1), "absent": absent},
+)
+
+
+def test_worker_judges_the_result_first():
+    first, call = worker.prepare(CASE, "numpy")
+    assert first["right"]
+    assert len(worker.times_ms(call, 3)) == 3
+    assert not worker.prepare(CASE, "wrong")[0]["right"]
+    assert worker.prepare(CASE, "absent")[0] == {"missing": "pip install absent"}
+
+
+def test_a_result_of_another_shape_is_wrong():
+    arrays = CASE.inputs()
+    assert not CASE.is_right(total(arrays[0])[:2], arrays)
+
+
+def test_each_peer_runs_in_its_own_process_and_takes_every_turn():
+    case = cases.find("equalize")
+    timings = rounds.compare(case, ["numpy", "numpy"], rounds=2, threads=1)
+    assert [len(t.turns) for t in timings] == [2, 2]
+    assert all(ms > 0 for t in timings for ms in t.turns)
+
+
+def test_a_peer_that_dies_is_reported():
+    timings = rounds.compare(cases.find("equalize"), ["no such peer"], rounds=1, threads=1)
+    assert timings[0].note
+    assert not timings[0].turns
+
+
+def test_ratios_are_taken_turn_by_turn():
+    slow, fast = rounds.Timing("a", turns=[2.0, 6.0]), rounds.Timing("tdsl", turns=[1.0, 2.0])
+    assert report.against([slow, fast]) is fast
+    assert report.ratios(slow, fast) == [2.0, 3.0]
+
+
+def test_record_has_every_turn_and_the_reason_of_a_missing_peer():
+    timings = [rounds.Timing("tdsl", turns=[1.0, 3.0]), rounds.Timing("numba", note="pip install")]
+    record = report.record(CASE, timings)
+    assert record["peers"]["tdsl"]["median_ms"] == 2.0
+    assert record["peers"]["numba"]["note"] == "pip install"
+    assert json.loads(json.dumps(record)) == record
+    assert report.table(CASE, timings).row_count == 2
+
+
+def test_rates_are_in_flops_or_bytes():
+    assert report.rate(cases.find("sgemm"), ms=1000) == "2.1 GFLOP/s"
+    assert report.rate(cases.find("equalize"), ms=0.5) == "1.6 GB/s"
+
+
+def test_unknown_case_lists_the_known_ones():
+    with pytest.raises(KeyError, match="sgemm"):
+        cases.find("sgem")
+
+
+def test_command_line_lists_cases():
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "list"], capture_output=True, text=True, check=True
+    )
+    assert all(name in done.stdout for name in cases.ALL)

@@ -1,0 +1,93 @@
+"""The command line: what it prints, and the exit code that scripts rely on."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tdsl import doctor
+from tdsl.cli import app
+from tdsl.codegen import cache
+
+RUNNER = CliRunner()
+KEY = "0" * 64
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path / "kernels"))
+    return tmp_path / "kernels"
+
+
+def test_doctor_finds_nothing_wrong_here():
+    done = RUNNER.invoke(app, ["doctor", "--json"])
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert not [check for check in checks.values() if check["status"] == "FAIL"]
+    assert set(checks) == set(doctor.CHECKS)
+    assert done.exit_code == 0
+
+
+def test_doctor_reports_a_failure(monkeypatch):
+    def broken():
+        raise OSError("no such device")
+
+    monkeypatch.setitem(doctor.CHECKS, "kernel", broken)
+    done = RUNNER.invoke(app, ["doctor"])
+    assert "FAIL kernel" in done.stdout
+    assert "OSError: no such device" in done.stdout
+    assert done.exit_code == 1
+
+
+def test_doctor_says_how_to_enable_what_is_missing(monkeypatch):
+    missing = doctor._package("no_such_package", "nothing", "pip install nothing")
+    monkeypatch.setattr(doctor, "CHECKS", {"absent": missing})
+    done = RUNNER.invoke(app, ["doctor"])
+    assert "SKIP absent" in done.stdout
+    assert "pip install nothing" in done.stdout
+    assert done.exit_code == 0
+
+
+def test_doctor_on_a_cache_that_others_can_write(own_cache, monkeypatch):
+    own_cache.mkdir()
+    own_cache.chmod(0o777)
+    monkeypatch.setattr(doctor, "CHECKS", {"cache": doctor.CHECKS["cache"]})
+    done = RUNNER.invoke(app, ["doctor"])
+    assert "FAIL cache" in done.stdout
+    assert done.exit_code == 1
+
+
+def test_cache_info_verify_clear(own_cache):
+    cache.store(KEY, b"payload")
+    info = RUNNER.invoke(app, ["cache", "info"])
+    assert str(own_cache) in info.stdout
+    assert "entries  1" in info.stdout
+
+    sound = RUNNER.invoke(app, ["cache", "verify"])
+    assert "1 entries are sound, 0 are damaged" in sound.stdout
+    assert sound.exit_code == 0
+
+    cleared = RUNNER.invoke(app, ["cache", "clear"])
+    assert "removed 1 files" in cleared.stdout
+    assert cache.info().entries == 0
+
+
+def test_cache_verify_finds_a_damaged_entry(own_cache):
+    cache.store(KEY, b"payload")
+    (entry,) = own_cache.iterdir()
+    entry.write_bytes(entry.read_bytes()[:-1] + b"?")
+    with pytest.warns(UserWarning, match="bad entry"):
+        done = RUNNER.invoke(app, ["cache", "verify"])
+    assert "0 entries are sound, 1 are damaged" in done.stdout
+    assert done.exit_code == 1
+
+
+def test_demo_of_one_case():
+    done = RUNNER.invoke(app, ["demo", "equalize"])
+    assert "right" in done.stdout
+    assert done.exit_code == 0
+
+
+def test_demo_of_an_unknown_case():
+    done = RUNNER.invoke(app, ["demo", "sharpen"])
+    assert "sharpen" in done.output
+    assert done.exit_code == 2
