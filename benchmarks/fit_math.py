@@ -106,13 +106,9 @@ NEARLY = mpf("1.0005")  # ranges are widened a little: a rounded reduction may s
 ONE = mpf(1)
 
 
-def _erfc_scaled(t: mpf) -> mpf:
-    a = ERFC_K * (1 + t) / (1 - t)
-    return mp.erfc(a) * mp.exp(a * a)
-
-
 ERFC_K = mpf("2.5")
 _to_t: Function = lambda a: (mpf(a) - ERFC_K) / (mpf(a) + ERFC_K)
+_from_t: Function = lambda t: ERFC_K * (1 + t) / (1 - t)
 
 FITS = (
     Fit("EXP", "(e^r - 1 - r) / r^2 on |r| <= ln(2)/2",
@@ -142,14 +138,16 @@ FITS = (
         mpf("1e-6"), (mp.pi / 4) ** 2 * NEARLY, {"f64": 5}),
     Fit("TANH", "(tanh(x) / x - 1) / z on z = x^2, |x| <= 0.625",
         lambda z: (mp.tanh(mp.sqrt(z)) / mp.sqrt(z) - 1) / z,
-        lambda z: z * mp.sqrt(z) / mp.tanh(mp.sqrt(z)), mpf(0), mpf("0.625") ** 2 * NEARLY, {"f32": 4, "f64": 10}),
+        lambda z: z * mp.sqrt(z) / mp.tanh(mp.sqrt(z)), mpf(0), mpf("0.625") ** 2 * NEARLY,
+        {"f32": 4, "f64": 10}),
     Fit("ERF", "erf(x) / x - 1 on z = x^2, |x| <= 0.875",
         lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1, lambda z: mp.sqrt(z) / mp.erf(mp.sqrt(z)),
         mpf("1e-12"), mpf("0.875") ** 2 * NEARLY, {"f32": 5, "f64": 10}),
     Fit("LOG_ERFC", "log(1 - erf(a)) on 0.875 <= a <= 4",
         lambda a: mp.log(mp.erfc(a)), lambda a: mp.erfc(a) / mp.erf(a), mpf("0.874"), mpf(4), {"f32": 7}),
     Fit("ERFC_SCALED", "e^(a^2) (1 - erf(a)) on t = (a - 2.5) / (a + 2.5), 0.875 <= a <= 6",
-        _erfc_scaled, lambda t: mp.exp(-((ERFC_K * (1 + t) / (1 - t)) ** 2)) / mp.erf(ERFC_K * (1 + t) / (1 - t)),
+        lambda t: mp.erfc(_from_t(t)) * mp.exp(_from_t(t) ** 2),
+        lambda t: mp.exp(-_from_t(t) ** 2) / mp.erf(_from_t(t)),
         _to_t("0.874"), _to_t(6), {"f64": 11}),
     Fit("ARCTAN", "(arctan(t) / t - 1) / z on z = t^2, |t| <= tan(pi/8)",
         lambda z: (mp.atan(mp.sqrt(z)) / mp.sqrt(z) - 1) / z,

@@ -1,6 +1,6 @@
 """Errors and speed of the CPU's math functions.
 
-    python benchmarks/ulp.py [functions]         the table of docs/math.md; --count N inputs, --every N for f32
+    python benchmarks/ulp.py [functions]         the table of docs/math.md
     python benchmarks/ulp.py --time [functions]  ns per element beside NumPy or SciPy
 
 An error is |result - exact| over the distance between floats at the rounded exact result. "Exact" is float64
@@ -85,10 +85,12 @@ class Compiled:
 
     def bind(self, out: Array, *xs: Array) -> Callable[[], None]:
         """A call that only runs the code."""
-        assert out.size % self.lanes == 0 and all(x.size == out.size for x in xs)
+        assert out.size % self.lanes == 0
+        assert all(x.size == out.size for x in xs)
         assert all(x.flags.c_contiguous for x in (out, *xs))
         pointers = [ctypes.c_void_p(x.ctypes.data) for x in (out, *xs)]
-        return functools.partial(self._entry, *pointers, ctypes.c_int64(out.size // self.lanes))
+        count = ctypes.c_int64(out.size // self.lanes)
+        return lambda: self._entry(*pointers, count)  # holds self, so the code stays mapped
 
     def __call__(self, *xs: Array) -> Array:
         out = np.empty(xs[0].shape, self.result)
@@ -195,7 +197,7 @@ def specials(t: DType) -> Array:
 
 
 def inputs(fn: str, t: DType, count: int, seed: int = 0) -> tuple[Array, ...]:
-    """About `count` tuples of arguments: special values, all bit patterns alike, and the range of interest."""
+    """About `count` tuples of arguments: special values, all floats alike, and the range of interest."""
     rng = np.random.default_rng(seed)
     low, high = RANGES.get(fn, (-10, 10))
     if t == f64 and fn in ("exp", "exp2", "expm1", "sigmoid", "sinh", "cosh"):
