@@ -1,0 +1,351 @@
+"""The meaning of a program: plain, slow, the oracle of every test.
+
+    1. bind sizes and scalars, so that every range is a number
+    2. from the outputs to the inputs, find the box of each func that its consumers need (`regions`)
+    3. from the inputs to the outputs, fill each box, definition by definition: the points of the ranges
+       in order, outermost first; at each point all values of the free variables at once
+
+Floats add in the order of loops without a schedule. A read outside a box or an input is a fault of the
+region function, an AssertionError.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tdsl.errors import RequireError, ShapeError, TypeMismatch
+from tdsl.lang import arithmetic
+from tdsl.lang.arithmetic import Array
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import (
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Param,
+    Read,
+    Require,
+    Select,
+    Show,
+    Size,
+    Unary,
+    Var,
+    const,
+)  # fmt: skip
+from tdsl.lang.message import message_text
+from tdsl.lang.program import FuncDef, Program, bind_sizes, map_expressions
+from tdsl.lang.realised import Bounds, number_of, ranges_at, realised_boxes, split_conditions
+from tdsl.lang.regions import Box
+from tdsl.lang.simplify import simplify
+from tdsl.lang.types import from_numpy
+from tdsl.node import Node, children, post_order, transform
+
+Arguments = Mapping[str, Any]
+
+
+def interpret(
+    program: Program,
+    arguments: Arguments,
+    sizes: Mapping[str, int] | None = None,
+    out: Callable[[str], None] = print,
+) -> tuple[Array, ...]:
+    """The outputs of a program on arrays and numbers, one array for each component of each output.
+
+    `sizes` gives named extents that no array tells; `out` takes what `debug_print` shows.
+
+    >>> from tdsl.lang.tensor import Func, Tensor
+    >>> from tdsl.lang.value import vars
+    >>> from tdsl.lang.program import build_program
+    >>> i, a, f = vars("i"), Tensor("a", ("N",), "i32"), Func("f")
+    >>> f[i] = a[i] + a[i + 1]
+    >>> interpret(build_program((f,)), {"a": np.array([1, 2, 4], np.int32)})
+    (array([3, 6], dtype=int32),)
+
+    Raises ShapeError or TypeMismatch for arguments that do not fit, RequireError where a check fails,
+    IndexBoundError where an index has no bounds.
+    """
+    arrays = {t.name: np.asarray(arguments[t.name]) for t in program.inputs}
+    program = bind_sizes(program, {**_sizes(program, arrays), **(sizes or {})})
+    _check_arrays(program, arrays)
+    scalars = {s.name: np.asarray(arguments[s.name], s.dtype.numpy) for s in program.scalars}
+    program = _bind_scalars(program, scalars)
+    return _Run(program, arrays, out).outputs()
+
+
+def _sizes(program: Program, arrays: Mapping[str, Array]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for t in program.inputs:
+        array = arrays[t.name]
+        if array.ndim != len(t.shape):
+            raise ShapeError(f"{t.name!r} has {len(t.shape)} dimensions, the array {array.ndim}")
+        for e, extent in zip(t.shape, array.shape, strict=True):
+            if isinstance(e, Size):
+                found.setdefault(e.name, extent)
+    return found
+
+
+def _check_arrays(program: Program, arrays: Mapping[str, Array]) -> None:
+    for t in program.inputs:
+        array, shape = arrays[t.name], tuple(number_of(e) for e in t.shape)
+        if array.shape != shape:
+            raise ShapeError(f"{t.name!r} has shape {shape}, the array {array.shape}", loc=t.loc)
+        if from_numpy(array.dtype) != t.dtype:
+            raise TypeMismatch(f"{t.name!r} holds {t.dtype}, the array {array.dtype}", loc=t.loc)
+
+
+def _bind_scalars(program: Program, scalars: Mapping[str, Array]) -> Program:
+    def visit(n: Node) -> Node:
+        return Const(scalars[n.name].item(), n.dtype) if isinstance(n, Param) else n
+
+    def bind(e: Expr) -> Expr:
+        return simplify(transform(e, visit))
+
+    def definition(d: Definition) -> Definition:
+        d = map_expressions(d, bind)
+        if d.combine is None:
+            return d
+        own = {f"{side}{n}" for side in "ab" for n in range(len(d.values))}
+        exprs = tuple(
+            transform(e, lambda n: n if isinstance(n, Param) and n.name in own else visit(n))
+            for e in d.combine.exprs
+        )
+        return replace(d, combine=replace(d.combine, exprs=exprs))
+
+    def interval(ends: tuple[Expr | None, Expr | None]) -> tuple[Expr | None, Expr | None]:
+        return tuple(None if e is None else bind(e) for e in ends)  # type: ignore[return-value]
+
+    return replace(
+        program,
+        funcs=tuple(
+            replace(
+                f,
+                definitions=tuple(map(definition, f.definitions)),
+                limits=tuple(map(interval, f.limits)),
+                natural=tuple(map(interval, f.natural)),
+            )
+            for f in program.funcs
+        ),
+    )
+
+
+@dataclass(slots=True)
+class _Stored:
+    """The values of a func or an input, and the index of their first element."""
+
+    parts: tuple[Array, ...]
+    first: tuple[int, ...]
+
+
+class _Run:
+    """The values of a program, filled func by func."""
+
+    def __init__(
+        self, program: Program, arrays: Mapping[str, Array], out: Callable[[str], None]
+    ) -> None:
+        self.program, self.out = program, out
+        self.stored = {name: _Stored((array,), (0,) * array.ndim) for name, array in arrays.items()}
+
+    def outputs(self) -> tuple[Array, ...]:
+        boxes = realised_boxes(self.program)
+        for f in self.program.funcs:
+            self.realise(f, boxes[f.name])
+        return tuple(
+            part for name in self.program.outputs for part in self._natural(self.program.func(name))
+        )
+
+    def _natural(self, f: FuncDef) -> Iterator[Array]:
+        stored = self.stored[f.name]
+        inside = []
+        for first, (lo, hi) in zip(stored.first, f.natural, strict=True):
+            start = number_of(lo) - first
+            inside.append(slice(start, start + max(number_of(hi) - number_of(lo) + 1, 0)))
+        shape = tuple(max(number_of(hi) - number_of(lo) + 1, 0) for lo, hi in f.natural)
+        for part in stored.parts:
+            yield part[tuple(inside)].copy() if 0 not in shape else np.empty(shape, part.dtype)
+
+    def realise(self, f: FuncDef, box: Bounds) -> None:
+        shape = tuple(hi - lo + 1 for lo, hi in box)
+        # the pure definition writes every element; other bits show where it does not
+        parts = tuple(np.full(shape, 99).astype(t.numpy) for t in f.dtypes)
+        self.stored[f.name] = _Stored(parts, tuple(lo for lo, _ in box))
+        if 0 in shape:
+            return
+        ends = tuple((const(lo), const(hi)) for lo, hi in box)
+        for d in f.definitions:
+            self.define(f, d, ends)
+
+    def define(self, f: FuncDef, d: Definition, box: Box) -> None:
+        ranges = {n: (number_of(lo), number_of(hi)) for n, (lo, hi) in ranges_at(d, box).items()}
+        free = [np.arange(ranges[n][0], ranges[n][1] + 1) for n in d.free]
+        mesh = dict(zip(d.free, np.ix_(*free), strict=True))
+        if d.init is not None:
+            self.write(f, d, mesh, [arithmetic.constant(c) for c in map(_constant, d.init)])
+        ordered = [n for n, _, _ in d.ranges]
+        spans = (range(ranges[n][0], ranges[n][1] + 1) for n in ordered)
+        for point in itertools.product(*spans):
+            at = {n: np.asarray(value) for n, value in zip(ordered, point, strict=True)}
+            kept = self.kept(d, {**mesh, **at})
+            if kept is not None:
+                self.step(f, d, kept)
+
+    def kept(self, d: Definition, variables: dict[str, Array]) -> dict[str, Array] | None:
+        """The values of the variables where the conditions hold; None where they nowhere do."""
+        pure, mixed = split_conditions(d)
+        for c in (*pure, *mixed):
+            shape = np.broadcast_shapes(*(v.shape for v in variables.values()))
+            holds = np.broadcast_to(self.evaluate(c, variables), shape)
+            if not holds.any():
+                return None
+            if not holds.all():
+                variables = {
+                    n: np.broadcast_to(v, shape)[holds] if v.ndim else v
+                    for n, v in variables.items()
+                }
+        return variables
+
+    def step(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> None:
+        values = [self.evaluate(v, variables) for v in d.values]
+        if d.combine is not None:
+            place = self.place(f, d, variables)
+            so_far = [part[place] for part in self.stored[f.name].parts]
+            params = {f"a{n}": v for n, v in enumerate(so_far)}
+            params |= {f"b{n}": v for n, v in enumerate(values)}
+            values = [_Evaluator(variables, self.stored, [], params)(e) for e in d.combine.exprs]
+        self.write(f, d, variables, values)
+
+    def write(
+        self, f: FuncDef, d: Definition, variables: dict[str, Array], values: list[Array]
+    ) -> None:
+        place = self.place(f, d, variables)
+        for part, value in zip(self.stored[f.name].parts, values, strict=True):
+            assert part.dtype == value.dtype, f"{f.name} holds {part.dtype}, gets {value.dtype}"
+            part[place] = value
+
+    def place(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> tuple[Array, ...]:
+        index = tuple(self.evaluate(e, variables) for e in d.index)
+        return _inside(f.name, self.stored[f.name], index)
+
+    def evaluate(self, e: Expr, variables: dict[str, Array]) -> Array:
+        shown: list[str] = []
+        result = _Evaluator(variables, self.stored, shown)(e)
+        for line in shown:
+            self.out(line)
+        return result
+
+
+def _constant(e: Expr) -> Const:
+    simple = simplify(e)
+    assert isinstance(simple, Const), f"the identity {simple} is not a number"
+    return simple
+
+
+def _inside(name: str, stored: _Stored, index: tuple[Array, ...]) -> tuple[Array, ...]:
+    """The places in the array of an index; AssertionError where one is outside."""
+    places = tuple(i - first for i, first in zip(index, stored.first, strict=True))
+    for axis, (place, extent) in enumerate(zip(places, stored.parts[0].shape, strict=True)):
+        if np.any(place < 0) or np.any(place >= extent):
+            first = stored.first[axis]
+            raise AssertionError(
+                f"region bug: {name!r} is known at {first} to {first + extent - 1} of axis {axis}, "
+                f"touched at {np.min(index[axis])} to {np.max(index[axis])}"
+            )
+    return places
+
+
+class _Evaluator:
+    """Expressions at arrays of points; each distinct node once."""
+
+    def __init__(
+        self,
+        variables: Mapping[str, Array],
+        stored: Mapping[str, _Stored],
+        shown: list[str],
+        params: Mapping[str, Array] | None = None,
+    ) -> None:
+        self.variables, self.stored, self.shown = variables, stored, shown
+        self.params = params or {}
+
+    def __call__(self, root: Expr) -> Array:
+        done: dict[int, Array] = {}
+        for n in post_order(root):
+            done[id(n)] = np.asarray(self._node(n, lambda e: done[id(e)], root))  # type: ignore[arg-type]
+        return done[id(root)]
+
+    def _node(self, e: Expr, value: Callable[[Node], Array], root: Expr) -> Array:
+        match e:
+            case Const():
+                return arithmetic.constant(e)
+            case Var(name):
+                return self.variables[name]
+            case Param(name):
+                return self.params[name]
+            case Unary(op, x):
+                return arithmetic.unary(op, value(x))
+            case Binary(op, x, y):
+                return arithmetic.binary(op, value(x), value(y))
+            case Select(cond, yes, no):
+                return arithmetic.select(value(cond), value(yes), value(no))
+            case Cast(x, dtype, saturate):
+                return arithmetic.cast(value(x), dtype, saturate)
+            case Call(fn, args, dtype):
+                return arithmetic.call(fn, tuple(map(value, args)), dtype)
+            case Broadcast(x):
+                return value(x)
+            case Read(name, index, component):
+                return self._read(e, name, tuple(map(value, index)), component, root)
+            case Require(cond, x, text, shown):
+                self._require(e, value(cond), text, [value(s) for s in shown])
+                return value(x)
+            case Show(cond, x, text, shown):
+                self._show(value(cond), text, [value(s) for s in shown])
+                return value(x)
+            case _:
+                raise AssertionError(f"{type(e).__name__} has no value in a program: {e}")
+
+    def _read(
+        self, e: Read, name: str, index: tuple[Array, ...], component: int, root: Expr
+    ) -> Array:
+        stored = self.stored[name]
+        part = stored.parts[component]
+        if part.size == 0 and e not in _always(root):
+            # the arm of a choice that is never made: the padding of nothing
+            return np.zeros(np.broadcast_shapes(*(i.shape for i in index)), part.dtype)
+        return np.asarray(part[_inside(name, stored, index)])
+
+    def _require(self, e: Require, cond: Array, text: str, shown: list[Array]) -> None:
+        for holds, values in self._points(cond, shown):
+            if not holds:
+                raise RequireError(message_text(text, values), loc=e.loc, label="required here")
+
+    def _show(self, cond: Array, text: str, shown: list[Array]) -> None:
+        self.shown += [
+            message_text(text, values) for holds, values in self._points(cond, shown) if holds
+        ]
+
+    def _points(self, cond: Array, shown: list[Array]) -> Iterator[tuple[bool, tuple[Any, ...]]]:
+        shape = np.broadcast_shapes(
+            cond.shape, *(x.shape for x in shown), *(v.shape for v in self.variables.values())
+        )
+        for holds, *values in zip(
+            *(np.broadcast_to(x, shape).ravel().tolist() for x in (cond, *shown)), strict=True
+        ):
+            yield holds, tuple(values)
+
+
+def _always(root: Expr) -> set[Node]:
+    """The nodes whose values are used whatever the conditions are."""
+    seen: set[Node] = set()
+    stack: list[Node] = [root]
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen.add(n)
+            stack += [n.cond] if isinstance(n, Select) else list(children(n))
+    return seen
