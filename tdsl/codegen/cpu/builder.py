@@ -7,14 +7,14 @@ its operands. So invariants leave their loops and repeated addresses cost nothin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tdsl.codegen.cpu.machine import CpuTarget
 
 _NAME = re.compile(r"%[\w.]+")
-_SYMBOL = re.compile(r"@([\w.$]+)")
+_SYMBOL = re.compile(r"@([\w.$]+)|^!\d+")
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Module:
     parts: dict[str, str] = field(default_factory=dict)
 
     def declare(self, text: str) -> None:
-        """Add `declare ...`, a global or a whole `define ...`; a symbol that is there already stays.
+        """Add `declare ...`, a global, metadata or a whole `define ...`; what is there already stays.
 
         >>> m = Module(None)
         >>> m.declare("declare float @llvm.sqrt.f32(float)")
@@ -36,7 +36,11 @@ class Module:
         """
         found = _SYMBOL.search(text)
         assert found, f"no symbol in {text!r}"
-        self.parts.setdefault(found[1], text)
+        self.parts.setdefault(found[1] or found[0], text)
+
+    def replace(self, symbol: str, text: str) -> None:
+        """Give a symbol that is there its final text."""
+        self.parts[symbol] = text
 
     def fresh(self, stem: str) -> str:
         """A symbol that is not in use: `stem`, `stem.1`, ..."""
@@ -135,6 +139,22 @@ class Builder:
         self.allocas.append(f"  {name} = alloca {type_}, align {align}")
         return name
 
+    @property
+    def block(self) -> str:
+        """The name of the block that lines are written to."""
+        return self._scopes[-1].block
+
+    def phi(self) -> tuple[str, Callable[[str], None]]:
+        """A value at the begin of a block, and the function that later says what it is."""
+        scope = self._scopes[-1]
+        name, at = self._fresh(len(self._scopes) - 1), len(scope.lines)
+        scope.lines.append("")
+
+        def define(instruction: str) -> None:
+            scope.lines[at] = f"  {name} = {instruction}"
+
+        return name, define
+
     def label(self, name: str) -> None:
         """Begin a block."""
         self._scopes[-1].lines.append(f"{name}:")
@@ -164,19 +184,17 @@ class Builder:
             guard = self.v(f"icmp sgt i64 {hi}, {lo}")
         body, leave = self.labels("body", "exit")
         with self.scope():
-            scope = self._scopes[-1]
-            before = scope.block
+            before = self.block
             self.do(
                 f"br i1 {guard}, label %{body}, label %{leave}" if guard else f"br label %{body}"
             )
             self.label(body)
-            i, at = self._fresh(len(self._scopes) - 1), len(scope.lines)
-            scope.lines.append("")
+            i, define = self.phi()
             yield i
             following = self.v(f"add nsw i64 {i}, 1")
             more = self.v(f"icmp slt i64 {following}, {hi}")
+            define(f"phi i64 [{lo}, %{before}], [{following}, %{self.block}]")
             self.do(f"br i1 {more}, label %{body}, label %{leave}")
-            scope.lines[at] = f"  {i} = phi i64 [{lo}, %{before}], [{following}, %{scope.block}]"
         self.label(leave)
 
     @contextmanager
@@ -188,6 +206,28 @@ class Builder:
             self.label(then)
             yield
             self.do(f"br label %{leave}")
+        self.label(leave)
+
+    @contextmanager
+    def escape(self, condition: str) -> Iterator[None]:
+        """Run the lines inside, which leave the function, where an i1 holds."""
+        out, go_on = self.labels("leave", "go")
+        with self.scope():
+            self.do(f"br i1 {condition}, label %{out}, label %{go_on}")
+            self.label(out)
+            yield
+        self.label(go_on)
+
+    def branch(self, condition: str, then: Callable[[], None], orelse: Callable[[], None]) -> None:
+        """Run the lines of `then` where an i1 holds, else those of `orelse`."""
+        first, second, leave = self.labels("then", "else", "end")
+        with self.scope():  # of both arms: what they hoist goes before the branch
+            self.do(f"br i1 {condition}, label %{first}, label %{second}")
+            for label, write in ((first, then), (second, orelse)):
+                with self.scope():
+                    self.label(label)
+                    write()
+                    self.do(f"br label %{leave}")
         self.label(leave)
 
     def text(self) -> str:

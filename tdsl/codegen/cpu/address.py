@@ -1,0 +1,201 @@
+"""Addresses: an index tuple as pointer + lane * step, or with an offset for each lane.
+
+The sum index * stride is sorted by the loop that each term depends on, so that every partial address is
+computed where it changes; constants come last, where the CPU adds them for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import gcd
+
+from tdsl.codegen.cpu.builder import Builder
+from tdsl.codegen.cpu.context import Buffer, Context
+from tdsl.codegen.cpu.ir_types import memory
+from tdsl.codegen.cpu.values import Value, full, splat
+from tdsl.lang.affine import Sum, as_sum
+from tdsl.lang.expr import Binary, Broadcast, Const, Expr, Ramp, Unary, lanes_of
+
+Evaluate = Callable[[Context, Expr], Value]
+
+
+@dataclass
+class LaneSum:
+    """A vector index: scalar + lane * step + sum of factor * vector."""
+
+    scalar: Sum = field(default_factory=Sum)
+    step: int = 0
+    vectors: list[tuple[Expr, int]] = field(default_factory=list)
+
+    def add(self, e: Expr, times: int) -> None:
+        """Add times * e."""
+        match e:
+            case Ramp(base, stride):
+                self.scalar = self.scalar.plus(as_sum(base), times)
+                self.step += times * stride
+            case Broadcast(x):
+                self.scalar = self.scalar.plus(as_sum(x), times)
+            case Binary("add" | "sub" as op, x, y) if lanes_of(e) > 1:
+                self.add(x, times)
+                self.add(y, times if op == "add" else -times)
+            case Binary("mul", x, Broadcast(Const(value))):
+                self.add(x, times * int(value))
+            case Binary("mul", Broadcast(Const(value)), x):
+                self.add(x, times * int(value))
+            case Unary("neg", x) if lanes_of(e) > 1:
+                self.add(x, -times)
+            case _ if lanes_of(e) > 1:
+                self.vectors.append((e, times))
+            case _:
+                self.scalar = self.scalar.plus(as_sum(e), times)
+
+
+def lane_sum(e: Expr, minus: Expr | None = None) -> LaneSum:
+    """`e - minus` as a sum."""
+    total = LaneSum()
+    total.add(e, 1)
+    if minus is not None:
+        total.add(minus, -1)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the lanes of an access are.
+
+    Lane k is at `pointer` + k * `step` elements, or at the k-th of `offsets` bytes (or elements, by
+    `unit`) from `pointer`. `align` is what is known of `pointer`.
+    """
+
+    pointer: str
+    element: str
+    align: int
+    lanes: int = 1
+    step: int = 0
+    offsets: str = ""
+    unit: str = ""
+
+
+def address(
+    cx: Context, evaluate: Evaluate, buffer: Buffer, index: tuple[Expr, ...], certain: bool
+) -> Address:
+    """The address of buffer[index]; `certain` promises that every lane is inside the buffer."""
+    lanes = max((lanes_of(i) for i in index), default=1)
+    sums = [lane_sum(i) for i in index]
+    element, size = memory(buffer.dtype), buffer.dtype.bytes
+    in_bytes = any(isinstance(s, str) for s in buffer.strides)
+    unit, scale = ("i8", size) if in_bytes else (element, 1)
+    walk = _Walk(cx, evaluate, certain)
+    step, moving, aligned = 0, [], buffer.align
+    for total, stride in zip(sums, buffer.strides, strict=True):
+        factor = stride * scale if isinstance(stride, int) else stride
+        walk.add(total.scalar, factor)
+        if isinstance(stride, int):
+            step += total.step * stride
+            for number in (*total.scalar.terms.values(), total.scalar.constant):
+                aligned = gcd(aligned, number * stride * size)
+        else:
+            aligned = gcd(aligned, size)
+            if total.step:
+                moving.append(_ramp(cx.b, total.step, stride, lanes))
+        moving += [_scaled(cx, evaluate, e, times, factor) for e, times in total.vectors]
+    pointer = walk.pointer(buffer.pointer, unit)
+    aligned = gcd(aligned, 1 << 12)
+    if not moving:
+        return Address(pointer, element, aligned, lanes, step)
+    if step:
+        moving.append(_ramp(cx.b, step * scale, "1", lanes))
+    offsets = moving[0]
+    for other in moving[1:]:
+        offsets = cx.b.v(f"add <{lanes} x i64> {offsets}, {other}")
+    return Address(pointer, element, aligned, lanes, 0, offsets, unit)
+
+
+def scalar_sum(cx: Context, evaluate: Evaluate, total: Sum) -> str:
+    """The i64 value of a sum of scalars; its terms must not overflow."""
+    walk = _Walk(cx, evaluate, certain=True)
+    walk.add(total, 1)
+    return walk.value()
+
+
+class _Walk:
+    """Terms of an address in the order in which loops change them."""
+
+    def __init__(self, cx: Context, evaluate: Evaluate, certain: bool) -> None:
+        self.cx, self.evaluate = cx, evaluate
+        self.nsw = " nsw" if certain else ""
+        self.inbounds = " inbounds" if certain else ""
+        self.constant = 0
+        self.terms: list[tuple[int, str]] = []
+
+    def add(self, total: Sum, factor: int | str) -> None:
+        """Add total * factor; a factor may be the name of a stride."""
+        for atom, times in total.terms.items():
+            name = self.evaluate(self.cx, atom).name
+            self._add_term(name, times, factor)
+        self._add_term("1", total.constant, factor)
+
+    def _add_term(self, name: str, times: int, factor: int | str) -> None:
+        b = self.cx.b
+        if isinstance(factor, int):
+            if not name.startswith("%"):
+                self.constant += int(name) * times * factor
+                return
+            amount = self._mul(name, times * factor)
+        else:
+            if not name.startswith("%"):
+                name, times = "", int(name) * times
+            amount = self._mul(factor, times)
+            if name and amount != "0":
+                amount = b.v(f"mul{self.nsw} i64 {name}, {amount}")
+        if amount != "0":
+            self.terms.append((b.level(amount), amount))
+
+    def _mul(self, name: str, times: int) -> str:
+        if times == 1 or times == 0:
+            return name if times else "0"
+        return self.cx.b.v(f"mul{self.nsw} i64 {name}, {times}")
+
+    def pointer(self, base: str, unit: str) -> str:
+        """`base` moved by the sum, one step for each loop level."""
+        b = self.cx.b
+        for level in sorted({level for level, _ in self.terms}):
+            amount = self._total([a for at, a in self.terms if at == level])
+            base = b.v(f"getelementptr{self.inbounds} {unit}, ptr {base}, i64 {amount}")
+        if self.constant:
+            base = b.v(f"getelementptr{self.inbounds} {unit}, ptr {base}, i64 {self.constant}")
+        return base
+
+    def value(self) -> str:
+        """The sum itself."""
+        ordered = [amount for _, amount in sorted(self.terms, key=lambda term: term[0])]
+        if not ordered:
+            return str(self.constant)
+        return self._total(ordered + ([str(self.constant)] if self.constant else []))
+
+    def _total(self, amounts: list[str]) -> str:
+        total = amounts[0]
+        for amount in amounts[1:]:
+            total = self.cx.b.v(f"add{self.nsw} i64 {total}, {amount}")
+        return total
+
+
+def _ramp(b: Builder, step: int, factor: str, lanes: int) -> str:
+    """lane * step * factor as an i64 vector."""
+    lane = "<" + ", ".join(f"i64 {k * step}" for k in range(lanes)) + ">"
+    if factor == "1":
+        return lane
+    return b.v(f"mul <{lanes} x i64> {lane}, {splat(b, 'i64', factor, lanes)}")
+
+
+def _scaled(cx: Context, evaluate: Evaluate, e: Expr, times: int, factor: int | str) -> str:
+    b, lanes = cx.b, lanes_of(e)
+    name = full(b, evaluate(cx, e))
+    if isinstance(factor, int):
+        times, factor = times * factor, "1"
+    if times != 1:
+        name = b.v(f"mul <{lanes} x i64> {name}, {splat(b, 'i64', str(times), lanes)}")
+    if factor == "1":
+        return name
+    return b.v(f"mul <{lanes} x i64> {name}, {splat(b, 'i64', factor, lanes)}")

@@ -1,0 +1,102 @@
+"""Memory that a kernel has for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+
+from tdsl.codegen.cpu.context import Buffer, Context
+from tdsl.codegen.cpu.emit_expr import scalar_index
+from tdsl.codegen.cpu.ir_types import memory
+from tdsl.codegen.cpu.leave import NO_MEMORY, fail
+from tdsl.codegen.cpu.values import Value
+from tdsl.codegen.loops import HEAP, STACK, Alloc, row_major
+
+ALIGN = 64
+_LARGEST_FRAME = 1 << 20  # bytes on the stack of one function; threads have few MiB
+
+
+@contextmanager
+def allocated(cx: Context, a: Alloc) -> Iterator[Buffer]:
+    """The buffer of an `Alloc` while its body is written.
+
+    Memory of a size that is not known, or too large for the stack, comes from the heap in any scope.
+    """
+    extents = [scalar_index(cx, e) for e in a.extents]
+    known = [e.constant for e in extents]
+    sizes = [max(e, 0) for e in known if e is not None]
+    if len(sizes) < len(extents):
+        raw, buffer = _on_heap(cx, a, *_dynamic(cx, a, extents))
+    else:
+        strides = a.strides or row_major(tuple(sizes))
+        furthest = sum((e - 1) * abs(s) for e, s in zip(sizes, strides, strict=True))
+        elements = furthest + 1 if prod(sizes) else 0
+        size = elements * a.dtype.bytes
+        if a.scope != HEAP and cx.stacked + size <= _LARGEST_FRAME:
+            cx.stacked += size
+            type_ = f"[{max(elements, 1)} x {memory(a.dtype)}]"
+            pointer = cx.b.alloca(type_, ALIGN)
+            if a.scope == STACK:
+                _lifetime(cx, "start", pointer)
+            yield Buffer(pointer, a.dtype, strides, ALIGN)
+            if a.scope == STACK:
+                _lifetime(cx, "end", pointer)
+            return
+        raw, buffer = _on_heap(cx, a, strides, str(size))
+    cx.owned.append(raw)
+    yield buffer
+    cx.owned.pop()
+    cx.b.do(f"call void @free(ptr {raw})")
+
+
+def _dynamic(cx: Context, a: Alloc, extents: list[Value]) -> tuple[tuple[int | str, ...], str]:
+    """Strides, and a size in bytes, when an extent is known only when the kernel runs."""
+    b = cx.b
+    if a.strides:
+        total = str(a.dtype.bytes)
+        for e, stride in zip(extents, a.strides, strict=True):
+            part = _checked(cx, "umul", e.name, str(abs(stride) * a.dtype.bytes))
+            total = _checked(cx, "uadd", total, part)
+        return a.strides, total
+    strides: list[int | str] = []
+    step: int | str = a.dtype.bytes
+    for e in reversed(extents):
+        strides.append(step if isinstance(step, str) else step // a.dtype.bytes)
+        if isinstance(step, int) and e.constant is not None:
+            step *= e.constant
+        else:
+            step = _checked(cx, "umul", str(step), e.name)
+    return tuple(reversed(strides)), b.v(f"add i64 {step}, 0")
+
+
+def _checked(cx: Context, operation: str, x: str, y: str) -> str:
+    """x + y or x * y; no memory is large enough when it overflows."""
+    b = cx.b
+    pair = b.call("{ i64, i1 }", f"llvm.{operation}.with.overflow.i64", ("i64", x), ("i64", y))
+    with b.escape(b.v(f"extractvalue {{ i64, i1 }} {pair}, 1")):
+        fail(cx, NO_MEMORY, [])
+    return b.v(f"extractvalue {{ i64, i1 }} {pair}, 0")
+
+
+def _on_heap(
+    cx: Context, a: Alloc, strides: tuple[int | str, ...], size: str
+) -> tuple[str, Buffer]:
+    b = cx.b
+    b.declare("declare noalias ptr @malloc(i64)")
+    b.declare("declare void @free(ptr)")
+    total = b.v(f"add i64 {size}, {ALIGN}")
+    too_large = b.v(f"icmp slt i64 {total}, {ALIGN}")
+    raw = b.get(f"call ptr @malloc(i64 {total})")
+    missing = b.v(f"icmp eq ptr {raw}, null")
+    with b.escape(b.v(f"or i1 {missing}, {too_large}")):
+        b.do(f"call void @free(ptr {raw})")
+        fail(cx, NO_MEMORY, [])
+    above = b.v(f"getelementptr i8, ptr {raw}, i64 {ALIGN - 1}")
+    pointer = b.call("ptr", "llvm.ptrmask.p0.i64", ("ptr", above), ("i64", str(-ALIGN)))
+    return raw, Buffer(pointer, a.dtype, strides, ALIGN)
+
+
+def _lifetime(cx: Context, end: str, pointer: str) -> None:
+    cx.b.declare(f"declare void @llvm.lifetime.{end}.p0(ptr)")
+    cx.b.do(f"call void @llvm.lifetime.{end}.p0(ptr {pointer})")

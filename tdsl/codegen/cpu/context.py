@@ -1,0 +1,57 @@
+"""What is known at a point of the function being written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tdsl.codegen.cpu.builder import Builder
+from tdsl.codegen.cpu.values import Value
+from tdsl.codegen.loops import Kernel
+from tdsl.lang.bounds import NOTHING, Facts
+from tdsl.lang.expr import Expr
+from tdsl.lang.types import DType
+
+# No loop counts further, so sums and small multiples of loop variables and sizes do not wrap.
+LARGEST_INDEX = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory: a pointer, and for each axis a stride in elements, or the name of one in bytes.
+
+    `align` is what is known of the pointer, in bytes.
+    """
+
+    pointer: str
+    dtype: DType
+    strides: tuple[int | str, ...]
+    align: int
+    written: bool = True
+
+
+@dataclass
+class Context:
+    """The names in scope, and how the function is left early.
+
+    `failed` is in a parallel loop the pointer to the status that its threads share, else empty. `owned` is
+    heap memory to give back when the function is left, `stacked` the bytes of its frame. `streams` says
+    that some store bypasses the caches. `memo` and `loaded` hold values of expression nodes and loads (by
+    their text) within one statement.
+    """
+
+    b: Builder
+    kernel: Kernel
+    names: dict[str, Value]
+    buffers: dict[str, Buffer]
+    facts: Facts = NOTHING
+    failed: str = ""
+    owned: list[str] = field(default_factory=list)
+    stacked: int = 0
+    streams: bool = False
+    memo: dict[int, tuple[Expr, Value]] = field(default_factory=dict)
+    loaded: dict[str, str] = field(default_factory=dict)
+
+    def begin_statement(self) -> None:
+        """Forget what memory held."""
+        self.memo.clear()
+        self.loaded.clear()

@@ -1,0 +1,123 @@
+"""Casts between element types, as LLVM IR.
+
+A float becomes an integer toward zero and saturates, NaN becomes 0. LLVM's own saturating conversions
+handle one lane at a time, so the clamps are written out.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from tdsl.codegen.cpu.builder import Builder
+from tdsl.codegen.cpu.halves import narrow, odd, widen
+from tdsl.codegen.cpu.ir_types import literal, register, suffix, vector
+from tdsl.codegen.cpu.values import Value, full, select, splat
+from tdsl.lang.types import DType, bf16, f16, f32, f64
+
+
+def cast(b: Builder, x: Value, t: DType, saturate: bool = False) -> Value:
+    """`x` as type `t`, by the rules of `lang.expr.Cast`."""
+    if x.dtype == t:
+        return x
+    if x.uniform:
+        return Value(cast(b, x.lane(), t, saturate).name, t, x.lanes, True)
+    return Value(_convert(b, x, t, saturate), t, x.lanes)
+
+
+def _convert(b: Builder, x: Value, t: DType, saturate: bool) -> str:
+    if x.dtype in (f16, bf16) and t.kind != "b":
+        x = Value(widen(b, x.name, x.dtype, x.lanes), f32, x.lanes)
+        return x.name if t == f32 else _convert(b, x, t, saturate)
+    if t.kind == "b":
+        return _to_bool(b, x)
+    if x.dtype.is_float:
+        return _float_to_float(b, x, t) if t.is_float else _float_to_int(b, x, t)
+    if t.is_float:
+        wide = f64 if t == f64 else f32
+        to = register(wide, x.lanes)
+        name = b.v(f"{'sitofp' if x.dtype.kind == 'i' else 'uitofp'} {x.type} {x.name} to {to}")
+        return name if wide == t else narrow(b, name, t, x.lanes)
+    if saturate and x.dtype.kind != "b":
+        x = _clip(b, x, t)
+    if x.dtype.kind != "b" and x.dtype.bits == t.bits:
+        return x.name
+    widening = x.dtype.kind == "b" or x.dtype.bits < t.bits
+    how = ("sext" if x.dtype.kind == "i" else "zext") if widening else "trunc"
+    return b.v(f"{how} {x.type} {x.name} to {register(t, x.lanes)}")
+
+
+def _to_bool(b: Builder, x: Value) -> str:
+    zero = splat(b, register(x.dtype), literal(0, x.dtype), x.lanes)
+    if x.dtype in (f16, bf16):  # all bits but the sign
+        words = vector("i16", x.lanes)
+        bits = b.v(f"bitcast {x.type} {x.name} to {words}")
+        bits = b.v(f"shl {words} {bits}, {splat(b, 'i16', '1', x.lanes)}")
+        return b.v(f"icmp ne {words} {bits}, {splat(b, 'i16', '0', x.lanes)}")
+    return b.v(f"{'fcmp une' if x.dtype.is_float else 'icmp ne'} {x.type} {x.name}, {zero}")
+
+
+def _float_to_float(b: Builder, x: Value, t: DType) -> str:
+    if t in (f16, bf16):
+        name = x.name
+        if x.dtype == f64 and t == f16:
+            name = odd(b, name, x.lanes)
+        elif x.dtype == f64:  # by way of f32, as ml_dtypes
+            name = b.v(f"fptrunc {x.type} {name} to {register(f32, x.lanes)}")
+        return narrow(b, name, t, x.lanes)
+    how = "fpext" if t.bits > x.dtype.bits else "fptrunc"
+    return b.v(f"{how} {x.type} {x.name} to {register(t, x.lanes)}")
+
+
+def _float_to_int(b: Builder, x: Value, t: DType) -> str:
+    lanes, type_ = x.lanes, x.type
+    # Narrow integers come from 32-bit ones, which CPUs convert to.
+    via = register(DType(t.name, t.kind, max(t.bits, 32)), lanes)
+    low, high = _largest_below(float(t.low), x.dtype), _largest_below(float(t.high), x.dtype)
+    name = x.name
+    if t.kind == "i":  # NaN becomes 0; for unsigned integers the clamp below does it
+        number = b.v(f"fcmp ord {type_} {name}, {name}")
+        name = select(b, type_, number, name, _float(b, x, 0.0))
+    lowest, highest = _float(b, x, low), _float(b, x, high)
+    name = select(b, type_, b.v(f"fcmp ogt {type_} {name}, {lowest}"), name, lowest)
+    clamped = select(b, type_, b.v(f"fcmp olt {type_} {name}, {highest}"), name, highest)
+    signed = t.kind == "i" or t.bits < 32  # signed conversions exist everywhere
+    result = b.v(f"{'fptosi' if signed else 'fptoui'} {type_} {clamped} to {via}")
+    if int(high) != t.high:
+        over = b.v(f"fcmp ogt {type_} {name}, {highest}")
+        most = splat(b, register(t), str(t.high), lanes)
+        return select(b, via, over, most, result)
+    return result if t.bits >= 32 else b.v(f"trunc {via} {result} to {register(t, lanes)}")
+
+
+def _largest_below(value: float, t: DType) -> float:
+    """The float of type `t` nearest to the end of an integer range, and inside it.
+
+    >>> _largest_below(2.0**31 - 1, f32), _largest_below(255.0, f32)
+    (2147483520.0, 255.0)
+    """
+    if t == f64:
+        whole = value in (2.0**63, 2.0**64)  # 2**63 - 1 as a float
+        return math.nextafter(value, 0.0) if whole else value
+    rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    if abs(rounded) <= abs(value) and rounded not in (2.0**63, 2.0**64):
+        return rounded
+    bits = struct.unpack("<i", struct.pack("<f", rounded))[0]
+    below: float = struct.unpack("<f", struct.pack("<i", bits - 1))[0]
+    return below
+
+
+def _float(b: Builder, like: Value, value: float) -> str:
+    return splat(b, register(like.dtype), literal(value, like.dtype), like.lanes)
+
+
+def _clip(b: Builder, x: Value, t: DType) -> Value:
+    """An integer clipped to the range of type `t`, in its own type."""
+    name, sign = full(b, x), "s" if x.dtype.kind == "i" else "u"
+    for op, end in (("max", t.low), ("min", t.high)):
+        needed = end > x.dtype.low if op == "max" else end < x.dtype.high
+        if needed:
+            bound = splat(b, register(x.dtype), str(end), x.lanes)
+            function = f"llvm.{sign}{op}.{suffix(x.type)}"
+            name = b.call(x.type, function, (x.type, name), (x.type, bound))
+    return Value(name, x.dtype, x.lanes)

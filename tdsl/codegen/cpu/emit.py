@@ -1,0 +1,109 @@
+"""A kernel of the loop IR as LLVM IR text.
+
+    @NAME(frame, runtime)      reads the arguments from the frame
+    @NAME.body(...)            the statements; buffers are arguments that do not overlap
+    @NAME.parallel...          the bodies of parallel loops, see parallel.py
+
+The frame and the runtime are described in `executable.py`. The text holds no addresses.
+"""
+
+from __future__ import annotations
+
+from tdsl.codegen.cpu.builder import Builder, Module
+from tdsl.codegen.cpu.context import LARGEST_INDEX, Buffer, Context
+from tdsl.codegen.cpu.emit_stmt import statement
+from tdsl.codegen.cpu.function import (
+    Argument,
+    begin_function,
+    finish_function,
+    flush_subnormals,
+    restore,
+)  # fmt: skip
+from tdsl.codegen.cpu.ir_types import memory
+from tdsl.codegen.cpu.machine import CpuTarget
+from tdsl.codegen.cpu.values import Value
+from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam, SizeParam, Store
+from tdsl.lang.types import DType, i64
+from tdsl.node import post_order
+
+
+def emit(kernel: Kernel, target: CpuTarget) -> str:
+    """LLVM IR of a kernel whose loops are serial or parallel.
+
+    >>> from tdsl.codegen.cpu.machine import level
+    >>> from tdsl.lang.expr import Load, const
+    >>> from tdsl.lang.types import f32
+    >>> x = BufferParam("x", f32, (const(2),), (1,), written=True)
+    >>> text = emit(Kernel("k", (x,), Store("x", (const(0),), Load("x", (const(1),), f32))), level("avx2"))
+    >>> "load float, ptr" in text and "store float" in text
+    True
+    """
+    module = Module(target, kernel.fast_math)
+    entry = Builder(module, f"define i64 @{kernel.name}(ptr %frame, ptr %runtime) nounwind")
+    module.declare(f"; @{kernel.name}")
+    read = _Frame(entry, kernel)
+    b, renamed = begin_function(module, f"{kernel.name}.body", read.arguments)
+    names = {n: x._replace(name=renamed[x.name]) for n, x in read.names.items()}
+    buffers = {
+        name: Buffer(
+            renamed[buffer.pointer],
+            buffer.dtype,
+            tuple(renamed[s] if isinstance(s, str) else s for s in buffer.strides),
+            buffer.align,
+            buffer.written,
+        )
+        for name, buffer in read.buffers.items()
+    }
+    cx = Context(b, kernel, names, buffers)
+    statement(cx, kernel.body)
+    finish_function(cx)
+    state = flush_subnormals(entry)
+    given = ", ".join(f"{a.type} {a.name}" for a in read.arguments)
+    status = entry.get(f"call i64 @{kernel.name}.body({given})")
+    restore(entry, state)
+    entry.do(f"ret i64 {status}")
+    module.replace(kernel.name, entry.text())
+    return module.text()
+
+
+class _Frame:
+    """The arguments of a kernel, loaded from its frame."""
+
+    def __init__(self, b: Builder, kernel: Kernel) -> None:
+        self.b, self.slot = b, 0
+        self.names: dict[str, Value] = {}
+        self.buffers: dict[str, Buffer] = {}
+        self.arguments = [Argument("ptr", "%frame"), Argument("ptr", "%runtime")]
+        updated = {n.buffer for n in post_order(kernel.body) if isinstance(n, Store) and n.atomic}
+        for p in kernel.params:
+            match p:
+                case BufferParam():
+                    self._buffer(p, p.name in updated)
+                case ScalarParam(name, t):
+                    self.names[name] = Value(self._scalar(t), t)
+                case SizeParam(name):
+                    self.names[name] = Value(self._next("i64"), i64, limit=LARGEST_INDEX)
+
+    def _buffer(self, p: BufferParam, updated: bool) -> None:
+        attributes = "" if updated else "noalias " + "readonly " * (not p.written)
+        pointer = self._next("ptr", attributes)
+        strides = tuple(self._next("i64") if s is None else s for s in p.strides)
+        self.buffers[p.name] = Buffer(pointer, p.dtype, strides, p.dtype.bytes, p.written)
+
+    def _scalar(self, t: DType) -> str:
+        if t.kind != "b":
+            return self._next(memory(t))
+        byte = self._load("i8")
+        name = self.b.v(f"icmp ne i8 {byte}, 0")
+        self.arguments.append(Argument("i1", name))
+        return name
+
+    def _next(self, type_: str, attributes: str = "") -> str:
+        name = self._load(type_)
+        self.arguments.append(Argument(type_, name, attributes))
+        return name
+
+    def _load(self, type_: str) -> str:
+        at = self.b.v(f"getelementptr i64, ptr %frame, i64 {self.slot}")
+        self.slot += 1
+        return self.b.get(f"load {type_}, ptr {at}, align 8")

@@ -1,0 +1,184 @@
+"""Expressions of the loop IR as LLVM IR."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from tdsl.codegen.cpu import arith, memory
+from tdsl.codegen.cpu.address import Address, address, lane_sum, scalar_sum
+from tdsl.codegen.cpu.context import LARGEST_INDEX, Context
+from tdsl.codegen.cpu.convert import cast
+from tdsl.codegen.cpu.ir_types import constants, literal
+from tdsl.codegen.cpu.values import Value, index, splat, spread
+from tdsl.lang.affine import Sum
+from tdsl.lang.bounds import lower
+from tdsl.lang.expr import (
+    COMPARISONS,
+    Access,
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Param,
+    Ramp,
+    Range,
+    Read,
+    Reduce,
+    Require,
+    Select,
+    Show,
+    Size,
+    Unary,
+    Var,
+    dtype_of,
+    lanes_of,
+)  # fmt: skip
+from tdsl.lang.types import bool_, i64, u64
+
+
+def value(cx: Context, e: Expr) -> Value:
+    """The value of an expression; each distinct node is written once in a statement.
+
+    Operands come before operators by a stack of its own: an unrolled sum may be thousands deep.
+    """
+    stack = [e]
+    while stack:
+        top = stack[-1]
+        if id(top) in cx.memo:
+            stack.pop()
+            continue
+        missing = [x for x in _operands(top) if id(x) not in cx.memo]
+        if missing:
+            stack += reversed(missing)
+            continue
+        stack.pop()
+        cx.memo[id(top)] = top, _node(cx, top)
+    return cx.memo[id(e)][1]
+
+
+def access(cx: Context, buffer: str, indices: tuple[Expr, ...], certain: bool) -> Address:
+    """The address of an element, or of a vector of them."""
+    return address(cx, value, cx.buffers[buffer], indices, certain)
+
+
+def _operands(e: Expr) -> tuple[Expr, ...]:
+    """The expressions whose values `_node` looks up; it finds others itself, without much depth."""
+    match e:
+        case Unary(_, x) | Cast(x) | Broadcast(x):
+            return (x,)
+        case Binary(op, x, y):
+            return () if _compares_ramps(op, x) else (x, y)
+        case Select(cond, yes, no):
+            return cond, yes, no
+        case Call(_, args):
+            return args
+        case Load(_, indices, _, mask):
+            return tuple(i for i in indices if not isinstance(i, Ramp | Binary | Broadcast)) + (
+                (mask,) if mask is not None else ()
+            )
+        case _:
+            return ()
+
+
+def _node(cx: Context, e: Expr) -> Value:
+    b = cx.b
+    match e:
+        case Const(x, t):
+            limit = abs(int(x)) if t == i64 else None
+            return Value(literal(x, t), t, limit=limit)
+        case Var(name) | Size(name) | Param(name):
+            return cx.names[name]
+        case Binary(op, x, y) if _compares_ramps(op, x):
+            return _compare_ramps(cx, e)
+        case Binary(op, x, y):
+            return _binary(cx, op, x, y)
+        case Unary(op, x):
+            return arith.unary(b, op, value(cx, x))
+        case Select(cond, yes, no):
+            return arith.select(b, value(cx, cond), value(cx, yes), value(cx, no))
+        case Cast(x, t, saturate):
+            return cast(b, value(cx, x), t, saturate)
+        case Call(fn, args, t):
+            return arith.call(b, fn, [value(cx, x) for x in args], t)
+        case Load():
+            return _load(cx, e)
+        case Ramp():
+            return _ramp(cx, e)
+        case Broadcast(x, lanes):
+            return spread(value(cx, x), lanes)
+        case Access() | Read() | Reduce() | Range() | Require() | Show():
+            raise AssertionError(f"{type(e).__name__} is not in the loop IR")
+        case _:
+            assert_never(e)
+
+
+def _binary(cx: Context, op: str, left: Expr, right: Expr) -> Value:
+    x, y = value(cx, left), value(cx, right)
+    if op in ("floordiv", "mod") and x.dtype == i64 and (y.constant or 0) > 0 and x.lanes == 1:
+        least = lower(left, cx.facts)
+        if least is not None and least >= 0:  # no fix-up of negative quotients
+            quotient = arith.binary(cx.b, op, x._replace(dtype=u64), y._replace(dtype=u64))
+            limit = x.limit if op == "floordiv" else y.limit
+            return Value(quotient.name, i64, limit=limit)
+    return arith.binary(cx.b, op, x, y)
+
+
+def _load(cx: Context, e: Load) -> Value:
+    mask = None if e.mask is None else value(cx, e.mask)
+    lanes = lanes_of(e)
+    at = access(cx, e.buffer, e.index, certain=mask is None)
+    return memory.load(cx, at, e.dtype, lanes, mask)
+
+
+def _ramp(cx: Context, e: Ramp) -> Value:
+    b = cx.b
+    steps = constants("i64", (k * e.stride for k in range(e.lanes)))
+    base = value(cx, e.base)
+    if base.constant is not None:
+        first = base.constant
+        return Value(constants("i64", (first + k * e.stride for k in range(e.lanes))), i64, e.lanes)
+    wide = splat(b, "i64", base.name, e.lanes)
+    limit = None if base.limit is None else base.limit + abs(e.stride) * e.lanes
+    return Value(b.v(f"add nsw <{e.lanes} x i64> {wide}, {steps}"), i64, e.lanes, limit=limit)
+
+
+def _compares_ramps(op: str, x: Expr) -> bool:
+    """True for a comparison of vector indices, of which one is perhaps a ramp."""
+    return (
+        op in COMPARISONS
+        and isinstance(x, Ramp | Broadcast | Binary)
+        and lanes_of(x) > 1
+        and dtype_of(x) == i64
+    )
+
+
+def _compare_ramps(cx: Context, e: Binary) -> Value:
+    """lane * step OP limit, in the narrowest integers that tell the lanes apart."""
+    b = cx.b
+    total = lane_sum(e.left, e.right)
+    known = all(value(cx, atom).limit is not None for atom in total.scalar.terms)
+    if total.vectors or not total.step or not known:
+        return arith.binary(b, e.op, value(cx, e.left), value(cx, e.right))
+    lanes = lanes_of(e.left)
+    limit = scalar_sum(cx, value, Sum().plus(total.scalar, -1))
+    span = abs(total.step) * lanes + 1
+    bits = 8 * cx.b.target.vector_bytes // lanes
+    bits = next((w for w in (8, 16, 32) if w >= bits and span < 1 << (w - 1)), 64)
+    for op, end in (("smax", -span), ("smin", span)):
+        if bits < 64:
+            limit = b.call("i64", f"llvm.{op}.i64", ("i64", limit), ("i64", str(end)))
+    if bits < 64:
+        limit = b.v(f"trunc i64 {limit} to i{bits}")
+    steps = constants(f"i{bits}", (k * total.step for k in range(lanes)))
+    sign = "" if e.op in ("eq", "ne") else "s"
+    every = splat(b, f"i{bits}", limit, lanes)
+    return Value(b.v(f"icmp {sign}{e.op} <{lanes} x i{bits}> {steps}, {every}"), bool_, lanes)
+
+
+def scalar_index(cx: Context, e: Expr) -> Value:
+    """An extent or the begin of a loop, which are small enough for sums not to wrap."""
+    x = value(cx, e)
+    return index(x.constant) if x.constant is not None else x._replace(limit=LARGEST_INDEX)

@@ -1,0 +1,152 @@
+"""Statements of the loop IR as LLVM IR."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from tdsl.codegen.cpu import atomic, memory
+from tdsl.codegen.cpu.allocate import allocated
+from tdsl.codegen.cpu.context import LARGEST_INDEX, Context
+from tdsl.codegen.cpu.emit_expr import access, scalar_index, value
+from tdsl.codegen.cpu.instructions import invoke
+from tdsl.codegen.cpu.leave import fail, slot_values
+from tdsl.codegen.cpu.parallel import parallel_loop
+from tdsl.codegen.cpu.values import Value, spread
+from tdsl.codegen.loops import (
+    PARALLEL,
+    SERIAL,
+    Alloc,
+    Block,
+    Check,
+    For,
+    If,
+    Invoke,
+    Let,
+    Prefetch,
+    Print,
+    Stmt,
+    Store,
+)  # fmt: skip
+from tdsl.lang.expr import Binary, Expr, const, lanes_of
+from tdsl.lang.simplify import simplify
+from tdsl.lang.types import i64
+
+
+def statement(cx: Context, s: Stmt) -> None:
+    """Write a statement."""
+    cx.begin_statement()
+    b = cx.b
+    match s:
+        case Block(body):
+            for part in body:
+                statement(cx, part)
+        case For():
+            _loop(cx, s)
+        case Let(name, x, body):
+            _bind(cx, name, value(cx, x), body)
+        case Alloc(name, _, _, _, body):
+            outer = cx.buffers
+            with allocated(cx, s) as buffer:
+                cx.buffers = {**outer, name: buffer}
+                statement(cx, body)
+            cx.buffers = outer
+        case Store():
+            _store(cx, s)
+        case If(cond, then, orelse):
+            test = value(cx, cond)
+            if test.constant is not None:
+                chosen = then if test.constant else orelse
+                if chosen is not None:
+                    statement(cx, chosen)
+            elif orelse is None:
+                with b.when(test.name):
+                    statement(cx, then)
+            else:
+                other = orelse
+                b.branch(test.name, lambda: statement(cx, then), lambda: statement(cx, other))
+        case Check(cond, site, values):
+            test = value(cx, cond)
+            if test.constant is None or not test.constant:
+                with b.escape(b.v(f"xor i1 {test.name}, true")):
+                    fail(cx, 1 + site, [value(cx, x) for x in values])
+        case Print():
+            _print(cx, s)
+        case Prefetch(buffer, indices):
+            at = access(cx, buffer, indices, certain=False)
+            b.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+            b.do(f"call void @llvm.prefetch.p0(ptr {at.pointer}, i32 0, i32 3, i32 1)")
+        case Invoke():
+            invoke(cx, s)
+        case _:
+            assert_never(s)
+
+
+def _loop(cx: Context, s: For) -> None:
+    lo, extent = scalar_index(cx, s.lo), scalar_index(cx, s.extent)
+    if extent.constant is not None and extent.constant <= 0:
+        return
+    if extent.constant == 1:
+        _bind(cx, s.name, lo, s.body)
+        return
+    hi = scalar_index(cx, _end(s)).name
+    outside = cx.facts
+    cx.facts = outside.knowing(s.name, s.lo, Binary("sub", _end(s), const(1)))
+    if s.kind == PARALLEL:
+        parallel_loop(cx, s, lo.name, hi, _bind)
+    else:
+        assert s.kind == SERIAL, f"a {s.kind} loop in code generation"
+        with cx.b.loop(lo.name, hi) as i:
+            _bind(cx, s.name, Value(i, i64, limit=LARGEST_INDEX), s.body)
+    cx.facts = outside
+
+
+def _end(s: For) -> Expr:
+    return simplify(Binary("add", s.lo, s.extent))
+
+
+def _bind(cx: Context, name: str, x: Value, body: Stmt) -> None:
+    outer = cx.names
+    cx.names = {**outer, name: x}
+    statement(cx, body)
+    cx.names = outer
+
+
+def _store(cx: Context, s: Store) -> None:
+    if s.mask is not None:
+        mask = value(cx, s.mask)
+        if mask.constant == 0:
+            return
+        if mask.constant == 1:
+            _store_where(cx, s, None)
+        elif mask.uniform or mask.lanes == 1:
+            with cx.b.when(mask.name):
+                _store_where(cx, s, None)
+        else:
+            _store_where(cx, s, mask)
+        return
+    _store_where(cx, s, None)
+
+
+def _store_where(cx: Context, s: Store, mask: Value | None) -> None:
+    lanes = max(lanes_of(x) for x in (s.value, *s.index))
+    x = spread(value(cx, s.value), lanes)
+    at = access(cx, s.buffer, s.index, certain=mask is None)
+    if s.atomic:
+        atomic.update(cx, at, s.atomic, x, mask)
+    else:
+        memory.store(cx, at, x, mask, s.streaming)
+
+
+def _print(cx: Context, s: Print) -> None:
+    b = cx.b
+    test = value(cx, s.cond)
+    with b.when(test.name):
+        values = slot_values(cx, [value(cx, x) for x in s.values])
+        slots = b.alloca(f"[{max(len(values), 1)} x i64]", 8)
+        for k, name in enumerate(values):
+            b.do(f"store i64 {name}, ptr {b.v(f'getelementptr i64, ptr {slots}, i64 {k}')}")
+        pointers = [
+            b.get(f"load ptr, ptr {b.v(f'getelementptr ptr, ptr %runtime, i64 {k}')}")
+            for k in (1, 2)
+        ]
+        b.do(f"call void {pointers[0]}(ptr {pointers[1]}, i64 {s.site}, ptr {slots})")

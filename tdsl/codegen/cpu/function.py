@@ -1,0 +1,93 @@
+"""Functions of a kernel: how they begin and end, and entries that read their arguments from memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tdsl.codegen.cpu.builder import Builder, Module
+from tdsl.codegen.cpu.context import Context
+from tdsl.codegen.cpu.leave import leave
+
+_FLUSH = 0x8040  # x86: flush subnormal results to zero, take subnormal operands as zero
+
+
+class Argument(NamedTuple):
+    """A value passed to a function; `attributes` end with a space if there are any."""
+
+    type: str
+    name: str
+    attributes: str = ""
+
+
+def begin_function(
+    module: Module, symbol: str, args: list[Argument]
+) -> tuple[Builder, dict[str, str]]:
+    """A function of a status, and the names that the values passed have inside it.
+
+    Names that begin with %frame, %runtime, %begin and %end stay as they are.
+    """
+    renamed, declared = {}, []
+    for k, arg in enumerate(args):
+        inside = arg.name if arg.name in ("%frame", "%runtime", "%begin", "%end") else f"%a{k}"
+        renamed[arg.name] = inside
+        declared.append(f"{arg.type} {arg.attributes}{inside}")
+    header = f"define internal i64 @{symbol}({', '.join(declared)}) {attributes(module)}"
+    return Builder(module, header), renamed
+
+
+def attributes(module: Module) -> str:
+    """Function attributes: no exceptions, own register allocation, the full vector width."""
+    width = 8 * module.target.vector_bytes
+    return f'noinline nounwind mustprogress "prefer-vector-width"="{width}"'
+
+
+def finish_function(cx: Context) -> None:
+    """End the function of `cx` with status 0, and add it to the module."""
+    if cx.streams:
+        _fence(cx.b)
+    leave(cx, "0")
+    cx.b.module.declare(cx.b.text())
+
+
+def call_from_slots(module: Module, symbol: str, args: list[Argument]) -> None:
+    """Add the function that threads call: it reads the arguments of `symbol`.body from a context."""
+    b = Builder(module, f"define internal void @{symbol}(ptr %ctx, i64 %begin, i64 %end) nounwind")
+    given = []
+    for k, arg in enumerate(args):
+        at = b.v(f"getelementptr i64, ptr %ctx, i64 {k}")
+        given.append(f"{arg.type} {b.get(f'load {arg.type}, ptr {at}, align 8')}")
+    given += ["i64 %begin", "i64 %end"]
+    state = flush_subnormals(b)
+    b.do(f"%status = call i64 @{symbol}.body({', '.join(given)})")
+    restore(b, state)
+    b.do("ret void")
+    module.replace(symbol, b.text())
+
+
+def flush_subnormals(b: Builder) -> str:
+    """With fast arithmetic on x86: flush subnormal numbers until `restore`; the state before, or ""."""
+    if not b.module.fast or not b.target.architecture.startswith("x86"):
+        return ""
+    b.declare("declare void @llvm.x86.sse.stmxcsr(ptr)")
+    b.declare("declare void @llvm.x86.sse.ldmxcsr(ptr)")
+    before, now = b.alloca("i32", 4), b.alloca("i32", 4)
+    b.do(f"call void @llvm.x86.sse.stmxcsr(ptr {before})")
+    bits = b.get(f"load i32, ptr {before}, align 4")
+    b.do(f"store i32 {b.v(f'or i32 {bits}, {_FLUSH}')}, ptr {now}, align 4")
+    b.do(f"call void @llvm.x86.sse.ldmxcsr(ptr {now})")
+    return before
+
+
+def restore(b: Builder, state: str) -> None:
+    """Undo `flush_subnormals`: the mode belongs to the caller's thread."""
+    if state:
+        b.do(f"call void @llvm.x86.sse.ldmxcsr(ptr {state})")
+
+
+def _fence(b: Builder) -> None:
+    """Streaming stores become visible before what follows."""
+    if b.target.architecture.startswith("x86"):
+        b.declare("declare void @llvm.x86.sse.sfence()")
+        b.do("call void @llvm.x86.sse.sfence()")
+    else:
+        b.do("fence seq_cst")

@@ -1,0 +1,46 @@
+"""Calls of instructions that the user declared with LLVM code of their own."""
+
+from __future__ import annotations
+
+import re
+
+from tdsl.codegen.cpu.builder import Module
+from tdsl.codegen.cpu.context import Context
+from tdsl.codegen.cpu.emit_expr import access
+from tdsl.codegen.loops import Invoke
+
+_DEFINED = re.compile(r"^define\b[^@]*@([\w.$]+)\(", re.MULTILINE)
+
+
+def invoke(cx: Context, s: Invoke) -> None:
+    """Call the function of an instruction on its tiles."""
+    found = [i for i in cx.kernel.instructions if getattr(i, "name", None) == s.instruction]
+    assert found, f"no instruction {s.instruction}"
+    args = []
+    for operand in s.operands:
+        buffer = cx.buffers[operand.buffer]
+        at = access(cx, operand.buffer, operand.index, certain=True)
+        args.append(f"ptr {at.pointer}")
+        for axis in operand.axes:
+            stride = buffer.strides[axis]
+            if isinstance(stride, str) and buffer.dtype.bytes > 1:
+                stride = cx.b.v(f"sdiv exact i64 {stride}, {buffer.dtype.bytes}")
+            args.append(f"i64 {stride}")
+    name = _define(cx.b.module, str(getattr(found[0], "llvm", "")))
+    cx.b.do(f"call void @{name}({', '.join(args)})")
+
+
+def _define(module: Module, text: str) -> str:
+    """Add the functions and declarations of a text to the module; the name of the first function."""
+    names = _DEFINED.findall(text)
+    assert names, "an instruction without a define"
+    item: list[str] = []
+    for line in text.splitlines():
+        if item or line.startswith("define"):
+            item.append(line)
+            if line.startswith("}"):
+                module.declare("\n".join(item))
+                item = []
+        elif line.strip() and not line.lstrip().startswith(";"):
+            module.declare(line)
+    return str(names[0])

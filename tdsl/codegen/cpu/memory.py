@@ -1,0 +1,251 @@
+"""Loads and stores of scalars and vectors.
+
+    lane step 1, -1           one vector load or store, masked if need be, reversed for -1
+    lane step 2..4, -2..-4    as many vector loads as the step, then shuffles (without a mask)
+    anything else             gather and scatter
+
+A streaming store bypasses the caches where the vector is aligned; when that is not known beforehand a
+test of the address decides at every store, which costs little beside the memory traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tdsl.codegen.cpu.address import Address
+from tdsl.codegen.cpu.builder import Builder
+from tdsl.codegen.cpu.context import Context
+from tdsl.codegen.cpu.ir_types import constants, register, suffix, vector
+from tdsl.codegen.cpu.values import Value, full, select, splat
+from tdsl.lang.types import DType
+
+_LARGEST_STEP = 4
+
+
+def load(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None) -> Value:
+    """The elements at an address; 0 where `mask` does not hold."""
+    b = cx.b
+    if mask is not None and mask.constant is not None:
+        if not mask.constant:
+            return Value(_zero(t), t, lanes, lanes > 1)
+        mask = None
+    scattered = bool(at.offsets) or abs(at.step) > _LARGEST_STEP
+    if mask is not None and (mask.uniform or mask.lanes == 1) and not scattered:
+        at = replace(at, pointer=_or_zeros(cx, mask.name, at))
+        mask = None
+    if at.lanes == 1 or (at.step == 0 and not at.offsets):
+        return _load_one(cx, replace(at, lanes=1), t, lanes, mask)
+    if scattered or (mask is not None and abs(at.step) != 1):
+        return _from_memory(b, _gather(cx, at, mask), t, at.lanes)
+    if abs(at.step) == 1:
+        return _from_memory(b, _contiguous(cx, at, mask), t, at.lanes)
+    return _from_memory(b, _strided(cx, at), t, at.lanes)
+
+
+def store(cx: Context, at: Address, x: Value, mask: Value | None, streaming: bool) -> None:
+    """Write the lanes of `x` where `mask` holds; a later lane wins over an earlier one."""
+    b = cx.b
+    if mask is not None and (mask.constant is not None or mask.uniform or mask.lanes == 1):
+        if mask.constant is None:
+            with b.when(mask.name):
+                store(cx, at, x, None, streaming)
+        elif mask.constant:
+            store(cx, at, x, None, streaming)
+        return
+    name = _to_memory(b, x)
+    type_ = vector(at.element, at.lanes)
+    if at.lanes == 1:
+        b.do(f"store {type_} {name}, ptr {at.pointer}, align {at.align}")
+    elif not at.offsets and abs(at.step) == 1:
+        if at.step == -1:
+            at, name = _lowest(b, at), _reversed(b, type_, name, at.lanes)
+            mask = mask and Value(_reversed(b, mask.type, full(b, mask), at.lanes), mask.dtype)
+        _store_contiguous(cx, at, name, mask and full(b, mask), streaming)
+    elif not at.offsets and at.step == 0 and mask is None:
+        last = b.v(f"extractelement {type_} {name}, i64 {at.lanes - 1}")
+        b.do(f"store {at.element} {last}, ptr {at.pointer}, align {at.align}")
+    else:
+        pointers = lane_pointers(b, at)
+        _intrinsic(b, "void", "scatter", f"{suffix(type_)}.v{at.lanes}p0", (
+            (type_, "", name),
+            (f"<{at.lanes} x ptr>", f"align {_element_align(at)}", pointers),
+            (f"<{at.lanes} x i1>", "", full(b, mask) if mask else "splat (i1 true)"),
+        ))  # fmt: skip
+
+
+def lane_pointers(b: Builder, at: Address) -> str:
+    """The address of each lane, a vector of pointers."""
+    if at.offsets:
+        return b.v(f"getelementptr {at.unit}, ptr {at.pointer}, <{at.lanes} x i64> {at.offsets}")
+    # Constant 32-bit steps let the CPU gather twice as many lanes at a time.
+    steps = [k * at.step for k in range(at.lanes)]
+    width = "i32" if max(map(abs, steps)) < 1 << 31 else "i64"
+    return b.v(
+        f"getelementptr {at.element}, ptr {at.pointer}, "
+        f"<{at.lanes} x {width}> {constants(width, steps)}"
+    )
+
+
+def _load_one(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None) -> Value:
+    """One element for all lanes."""
+    b = cx.b
+    if mask is not None:  # nothing may be read when no lane wants it
+        name = f"llvm.vector.reduce.or.{suffix(mask.type)}"
+        any_lane = b.call("i1", name, (mask.type, mask.name))
+        at = replace(at, pointer=_or_zeros(cx, any_lane, at))
+    one = _read(cx, at.element, at.pointer, at.align)
+    x = _from_memory(b, one, t, 1)
+    if mask is None:
+        return Value(x.name, t, lanes, lanes > 1)
+    zero = splat(b, register(t), _zero(t), lanes)
+    every = splat(b, register(t), x.name, lanes)
+    return Value(select(b, register(t, lanes), mask.name, every, zero), t, lanes)
+
+
+def _read(cx: Context, type_: str, pointer: str, align: int) -> str:
+    text = f"load {type_}, ptr {pointer}, align {align}"
+    name = cx.loaded.get(text)
+    if name is None:
+        name = cx.loaded[text] = cx.b.get(text)
+    return name
+
+
+def _contiguous(cx: Context, at: Address, mask: Value | None) -> str:
+    b, type_ = cx.b, vector(at.element, at.lanes)
+    reverse = at.step == -1
+    if reverse:
+        at = _lowest(b, at)
+    if mask is None:
+        x = _read(cx, type_, at.pointer, at.align)
+    else:
+        lanes = _reversed(b, mask.type, mask.name, at.lanes) if reverse else mask.name
+        x = _intrinsic(b, type_, "load", f"{suffix(type_)}.p0", (
+            ("ptr", f"align {at.align}", at.pointer),
+            (f"<{at.lanes} x i1>", "", lanes),
+            (type_, "", "zeroinitializer"),
+        ))  # fmt: skip
+    return _reversed(b, type_, x, at.lanes) if reverse else x
+
+
+def _strided(cx: Context, at: Address) -> str:
+    """Every step-th element: loads side by side, then shuffles. The last load ends with the last lane."""
+    b, lanes, step = cx.b, at.lanes, abs(at.step)
+    if at.step < 0:
+        at = _lowest(b, at)
+    type_ = vector(at.element, lanes)
+    last = (lanes - 1) * step
+    starts = [min(k * lanes, last - lanes + 1) for k in range(step)]
+    parts = []
+    for start in starts:
+        pointer = b.v(f"getelementptr inbounds {at.element}, ptr {at.pointer}, i64 {start}")
+        size = _element_align(at)
+        parts.append(_read(cx, type_, pointer if start else at.pointer, size))
+    wanted = [k * step for k in range(lanes)]
+    if at.step < 0:
+        wanted.reverse()
+    result, held = parts[0], starts[0]
+    chosen = [w - held if w < lanes else -1 for w in wanted]
+    for part, start in zip(parts[1:], starts[1:], strict=True):
+        picks = []
+        for k, w in enumerate(wanted):
+            if chosen[k] >= 0:
+                picks.append(chosen[k])
+            else:
+                picks.append(lanes + w - start if start <= w < start + lanes else -1)
+        mask = ", ".join(f"i32 {p}" if p >= 0 else "i32 poison" for p in picks)
+        result = b.v(f"shufflevector {type_} {result}, {type_} {part}, <{lanes} x i32> <{mask}>")
+        chosen = [k if p >= 0 else -1 for k, p in enumerate(picks)]
+    return result
+
+
+def _gather(cx: Context, at: Address, mask: Value | None) -> str:
+    b, type_ = cx.b, vector(at.element, at.lanes)
+    return _intrinsic(b, type_, "gather", f"{suffix(type_)}.v{at.lanes}p0", (
+        (f"<{at.lanes} x ptr>", f"align {_element_align(at)}", lane_pointers(b, at)),
+        (f"<{at.lanes} x i1>", "", full(b, mask) if mask else "splat (i1 true)"),
+        (type_, "", "zeroinitializer"),
+    ))  # fmt: skip
+
+
+def _store_contiguous(
+    cx: Context, at: Address, name: str, mask: str | None, streaming: bool
+) -> None:
+    b, type_ = cx.b, vector(at.element, at.lanes)
+    if mask is not None:
+        _intrinsic(b, "void", "store", f"{suffix(type_)}.p0", (
+            (type_, "", name),
+            ("ptr", f"align {at.align}", at.pointer),
+            (f"<{at.lanes} x i1>", "", mask),
+        ))  # fmt: skip
+        return
+    size = at.lanes * _element_align(at)
+    if not streaming or size < 16 or size & (size - 1):
+        b.do(f"store {type_} {name}, ptr {at.pointer}, align {at.align}")
+        return
+    cx.streams = True
+    b.declare("!0 = !{i32 1}")
+    past_caches = f"store {type_} {name}, ptr {at.pointer}, align {size}, !nontemporal !0"
+    through_caches = f"store {type_} {name}, ptr {at.pointer}, align {at.align}"
+    if at.align % size == 0:
+        b.do(past_caches)
+        return
+    bits = b.v(f"and i64 {b.v(f'ptrtoint ptr {at.pointer} to i64')}, {size - 1}")
+    aligned = b.v(f"icmp eq i64 {bits}, 0")
+    b.branch(aligned, lambda: b.do(past_caches), lambda: b.do(through_caches))
+
+
+def _intrinsic(
+    b: Builder, result: str, what: str, types: str, args: tuple[tuple[str, str, str], ...]
+) -> str:
+    """Call a masked intrinsic; `args` are (type, attribute, value)."""
+    name = f"llvm.masked.{what}.{types}"
+    b.declare(f"declare {result} @{name}({', '.join(t for t, _, _ in args)})")
+    given = ", ".join(" ".join(filter(None, arg)) for arg in args)
+    if result != "void":
+        return b.get(f"call {result} @{name}({given})")
+    b.do(f"call void @{name}({given})")
+    return ""
+
+
+def _or_zeros(cx: Context, cond: str, at: Address) -> str:
+    """The pointer where an i1 holds, else one to zeros that all lanes can be read from."""
+    size = _element_align(at) * (1 + (at.lanes - 1) * min(max(abs(at.step), 1), _LARGEST_STEP))
+    cx.b.declare(f"@tdsl.zeros.{size} = internal constant [{size} x i8] zeroinitializer, align 64")
+    base = f"@tdsl.zeros.{size}"
+    if at.step < 0:
+        base = cx.b.v(f"getelementptr i8, ptr {base}, i64 {size - _element_align(at)}")
+    return cx.b.v(f"select i1 {cond}, ptr {at.pointer}, ptr {base}")
+
+
+def _lowest(b: Builder, at: Address) -> Address:
+    """The address with its lanes counted from the last."""
+    distance = (at.lanes - 1) * at.step
+    pointer = b.v(f"getelementptr {at.element}, ptr {at.pointer}, i64 {distance}")
+    return replace(at, pointer=pointer, align=_element_align(at))
+
+
+def _reversed(b: Builder, type_: str, x: str, lanes: int) -> str:
+    order = constants("i32", reversed(range(lanes)))
+    return b.v(f"shufflevector {type_} {x}, {type_} poison, <{lanes} x i32> {order}")
+
+
+def _element_align(at: Address) -> int:
+    return {"i8": 1, "i16": 2, "half": 2, "bfloat": 2, "i32": 4, "float": 4}.get(at.element, 8)
+
+
+def _zero(t: DType) -> str:
+    if t.kind == "b":
+        return "false"
+    return {"f16": "0xH0000", "bf16": "0xR0000"}.get(t.name, "0.0" if t.is_float else "0")
+
+
+def _from_memory(b: Builder, x: str, t: DType, lanes: int) -> Value:
+    if t.kind == "b":
+        x = b.v(f"icmp ne {vector('i8', lanes)} {x}, {splat(b, 'i8', '0', lanes)}")
+    return Value(x, t, lanes)
+
+
+def _to_memory(b: Builder, x: Value) -> str:
+    if x.dtype.kind == "b":
+        return b.v(f"zext {x.type} {full(b, x)} to {vector('i8', x.lanes)}")
+    return full(b, x)

@@ -1,0 +1,127 @@
+"""Parallel loops: the body becomes a function that any thread can call for a part of the iterations.
+
+    parallel_for(fn, ctx, n) -> fn(ctx, begin, end) -> body(captured values, begin, end)
+
+The context is an array of 8-byte slots with the values that the body uses; passing them on as arguments lets
+LLVM know that buffers do not overlap. A failing thread writes its status to a cell that all look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from tdsl.codegen.cpu.context import LARGEST_INDEX, Buffer, Context
+from tdsl.codegen.cpu.function import Argument, begin_function, call_from_slots, finish_function
+from tdsl.codegen.cpu.leave import leave_if_failed
+from tdsl.codegen.cpu.values import Value
+from tdsl.codegen.loops import Alloc, Check, For, Operand, Prefetch, Stmt, Store
+from tdsl.lang.expr import Load, Param, Size, Var
+from tdsl.lang.types import i64
+from tdsl.node import post_order
+
+Bind = Callable[[Context, str, Value, Stmt], None]
+
+
+def parallel_loop(cx: Context, s: For, lo: str, hi: str, bind: Bind) -> None:
+    """Write a parallel loop over lo <= s.name < hi; `bind` writes its body for one iteration."""
+    b = cx.b
+    fails = any(isinstance(n, Check | Alloc) for n in post_order(s.body))
+    cell = cx.failed
+    if fails and not cell:
+        cell = b.alloca("i64", 8)
+        b.do(f"store i64 0, ptr {cell}")
+    names, buffers = _captured(cx, s.body)
+    args = list(_arguments(names, buffers, _updated(s.body)))
+    args += [Argument("ptr", "%frame"), Argument("ptr", "%runtime"), Argument("i64", lo)]
+    if fails:
+        args.append(Argument("ptr", cell))
+    entry = _outline(cx, s, names, buffers, args, fails, bind)
+    slots = b.alloca(f"[{len(args)} x i64]", 8)
+    for k, arg in enumerate(args):
+        at = b.v(f"getelementptr i64, ptr {slots}, i64 {k}")
+        b.do(f"store {arg.type} {arg.name}, ptr {at}, align 8")
+    count = b.v(f"sub nsw i64 {hi}, {lo}")
+    with b.when(b.v(f"icmp sgt i64 {count}, 0")):
+        run = b.get("load ptr, ptr %runtime, align 8")
+        b.do(f"call void {run}(ptr @{entry}, ptr {slots}, i64 {count})")
+    if fails:
+        leave_if_failed(cx, cell)
+
+
+def _outline(
+    cx: Context,
+    s: For,
+    names: dict[str, Value],
+    buffers: dict[str, Buffer],
+    args: list[Argument],
+    fails: bool,
+    bind: Bind,
+) -> str:
+    """Write the function for a range of iterations, and the one that threads call; its symbol."""
+    module = cx.b.module
+    entry = module.fresh(f"{cx.kernel.name}.parallel")
+    module.declare(f"; @{entry}")  # takes the symbol, before loops inside ask for theirs
+    every = [*args, Argument("i64", "%begin"), Argument("i64", "%end")]
+    b, renamed = begin_function(module, f"{entry}.body", every)
+    inner = Context(b, cx.kernel, _renamed(names, renamed), _moved(buffers, renamed), cx.facts)
+    lo = renamed[args[-2 if fails else -1].name]
+    if fails:
+        inner.failed = renamed[args[-1].name]
+    first, end = (b.v(f"add nsw i64 {lo}, {at}") for at in ("%begin", "%end"))
+    with b.loop(first, end) as i:
+        if fails:
+            leave_if_failed(inner, inner.failed)
+        bind(inner, s.name, Value(i, i64, limit=LARGEST_INDEX), s.body)
+    finish_function(inner)
+    call_from_slots(module, entry, args)
+    return entry
+
+
+def _captured(cx: Context, body: Stmt) -> tuple[dict[str, Value], dict[str, Buffer]]:
+    """The names and buffers of the surrounding function that a body uses."""
+    names, buffers = {}, {}
+    for n in post_order(body):
+        match n:
+            case Var(name) | Size(name) | Param(name) if name in cx.names:
+                names[name] = cx.names[name]
+            case Load(name) | Store(name) | Prefetch(name) | Operand(name) if name in cx.buffers:
+                buffers[name] = cx.buffers[name]
+    return names, buffers
+
+
+def _updated(body: Stmt) -> set[str]:
+    return {n.buffer for n in post_order(body) if isinstance(n, Store) and n.atomic}
+
+
+def _arguments(
+    names: dict[str, Value], buffers: dict[str, Buffer], updated: set[str]
+) -> Iterator[Argument]:
+    """What is passed for names and buffers, each once; constants are not passed."""
+    seen = set()
+    for x in names.values():
+        if x.name.startswith("%") and x.name not in seen:
+            seen.add(x.name)
+            yield Argument(x.type, x.name)
+    for name, buffer in buffers.items():
+        attributes = "" if name in updated else "noalias " + "readonly " * (not buffer.written)
+        yield Argument("ptr", buffer.pointer, attributes)
+        for stride in buffer.strides:
+            if isinstance(stride, str) and stride not in seen:
+                seen.add(stride)
+                yield Argument("i64", stride)
+
+
+def _renamed(names: dict[str, Value], to: dict[str, str]) -> dict[str, Value]:
+    return {name: x._replace(name=to.get(x.name, x.name)) for name, x in names.items()}
+
+
+def _moved(buffers: dict[str, Buffer], to: dict[str, str]) -> dict[str, Buffer]:
+    return {
+        name: replace(
+            buffer,
+            pointer=to[buffer.pointer],
+            strides=tuple(to[s] if isinstance(s, str) else s for s in buffer.strides),
+        )
+        for name, buffer in buffers.items()
+    }

@@ -1,0 +1,82 @@
+"""A value while IR is written: its name, element type and lanes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tdsl.codegen.cpu.builder import Builder
+from tdsl.codegen.cpu.ir_types import register, scalar
+from tdsl.lang.types import DType, bool_, i64
+
+
+class Value(NamedTuple):
+    """`name` is an SSA name or a literal. A uniform vector is kept as the scalar `name` of its lanes.
+
+    No lane of an integer is larger in magnitude than `limit`, where that is known.
+    """
+
+    name: str
+    dtype: DType
+    lanes: int = 1
+    uniform: bool = False
+    limit: int | None = None
+
+    @property
+    def type(self) -> str:
+        """The LLVM type of all lanes."""
+        return register(self.dtype, self.lanes)
+
+    @property
+    def constant(self) -> int | None:
+        """The integer that every lane is, if it is a literal."""
+        if self.name.startswith(("%", "<", "0x")) or (self.lanes > 1 and not self.uniform):
+            return None
+        return {"true": 1, "false": 0}.get(self.name) if self.dtype == bool_ else int(self.name)
+
+    def lane(self) -> Value:
+        """The scalar in every lane of a uniform value."""
+        assert self.uniform or self.lanes == 1
+        return Value(self.name, self.dtype, limit=self.limit)
+
+
+def index(value: int) -> Value:
+    """An i64 constant."""
+    return Value(str(value), i64, limit=abs(value))
+
+
+def spread(x: Value, lanes: int) -> Value:
+    """`x` in every lane."""
+    return x if x.lanes == lanes else Value(x.name, x.dtype, lanes, True, x.limit)
+
+
+def full(b: Builder, x: Value) -> str:
+    """The name of all lanes: a uniform value becomes a vector here."""
+    return splat(b, scalar(x.dtype), x.name, x.lanes) if x.uniform else x.name
+
+
+def splat(b: Builder, element: str, name: str, lanes: int) -> str:
+    """The vector with a scalar in every lane.
+
+    >>> from tdsl.codegen.cpu.builder import Module
+    >>> from tdsl.codegen.cpu.machine import level
+    >>> splat(Builder(Module(level("avx2")), "define void @f()"), "i64", "3", 4)
+    'splat (i64 3)'
+    """
+    if lanes == 1:
+        return name
+    if not name.startswith("%"):
+        return f"splat ({element} {name})"
+    one = b.v(f"insertelement <{lanes} x {element}> poison, {element} {name}, i64 0")
+    return b.v(
+        f"shufflevector <{lanes} x {element}> {one}, <{lanes} x {element}> poison, "
+        f"<{lanes} x i32> zeroinitializer"
+    )
+
+
+def select(b: Builder, type_: str, cond: str, yes: str, no: str) -> str:
+    """`yes` where `cond`; the condition has as many lanes as `type_`."""
+    if cond in ("true", "false"):
+        return yes if cond == "true" else no
+    lanes = type_[1 : type_.index(" ")] if type_.startswith("<") else ""
+    mask = f"<{lanes} x i1>" if lanes else "i1"
+    return b.v(f"select {mask} {cond}, {type_} {yes}, {type_} {no}")
