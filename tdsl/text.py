@@ -68,7 +68,7 @@ def ternary(cond: Piece, yes: Piece, no: Piece) -> Piece:
     return Piece(f"{yes.inside(OR)} if {cond.inside(OR)} else {no.inside(TERNARY)}", TERNARY)
 
 
-def number(value: int | float) -> Piece:
+def number(value: float) -> Piece:
     """A literal; a negative one binds like a sign.
 
     >>> print(infix("**", number(-1), number(2)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import assert_never
 
 import numpy as np
 
 from tdsl.lang.expr import (
+    ZERO,
     Access,
     Binary,
     Broadcast,
@@ -27,9 +29,10 @@ from tdsl.lang.expr import (
     Size,
     Unary,
     Var,
+    const,
 )  # fmt: skip
 from tdsl.lang.types import DType
-from tdsl.text import SHIFT, Piece, call, infix, number, prefix, ternary
+from tdsl.text import Piece, call, infix, number, prefix, ternary
 
 SYMBOLS = {
     "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -109,9 +112,8 @@ def piece_of(e: Expr) -> Piece:
         case Load(buffer, index, _, mask):
             element = Piece(f"{buffer}[{show_index(index)}]")
             return element if mask is None else ternary(piece_of(mask), element, Piece("0"))
-        case Ramp(base, stride, lanes):
-            steps = infix("*", number(stride), call("ramp", lanes)) if stride != 1 else None
-            return infix("+", piece_of(base), steps or call("ramp", lanes))
+        case Ramp():
+            return _ramp(e)
         case Broadcast(x):
             return piece_of(x)
         case Reduce():
@@ -135,13 +137,26 @@ def _component(text: str, component: int) -> Piece:
     return Piece(f"{text}[{component}]" if component else text)
 
 
+def _ramp(e: Ramp) -> Piece:
+    steps, size = call("ramp", e.lanes), abs(e.stride)
+    if size != 1:
+        steps = infix("*", number(size), steps)
+    if e.base == ZERO:
+        return steps if e.stride > 0 else prefix("-", steps)
+    return infix("+" if e.stride > 0 else "-", piece_of(e.base), steps)
+
+
 def _subscript(i: Expr) -> str:
     match i:
         case Ramp(base, stride, lanes) if stride > 0:
-            start = piece_of(base)
-            end = infix("+", start, number(stride * lanes))
+            span = const(stride * lanes)
+            end = (
+                const(base.value + span.value)
+                if isinstance(base, Const)
+                else Binary("add", base, span)
+            )
             step = f":{stride}" if stride != 1 else ""
-            return f"{start}:{end}{step}"
+            return f"{piece_of(base)}:{piece_of(end)}{step}"
         case _:
             return piece_of(i).text
 
@@ -149,12 +164,12 @@ def _subscript(i: Expr) -> str:
 def _reduce(e: Reduce) -> Piece:
     terms = [piece_of(t).text for t in e.terms]
     value = terms[0] if len(terms) == 1 else f"({', '.join(terms)})"
-    axes = ", ".join(_axis(a) for a in e.axes)
+    axes = ", ".join(piece_of(a).text for a in e.axes)
     axis = axes if len(e.axes) == 1 else f"({axes})"
     conditions = [a.where for a in e.axes if isinstance(a, Range) and a.where is not None]
-    where = [f"where={' & '.join(piece_of(c).inside(SHIFT) for c in conditions)}"] * bool(
-        conditions
-    )
+    where = []
+    if conditions:
+        where = [f"where={piece_of(functools.reduce(_both, conditions))}"]
     custom = []
     if e.kind == "custom":
         custom = [_several(e.combine), f"init={_several(e.init)}"]
@@ -162,8 +177,8 @@ def _reduce(e: Reduce) -> Piece:
     return _component(call(name, *custom, value, f"axis={axis}", *where).text, e.component)
 
 
-def _axis(a: Expr) -> str:
-    return piece_of(a).text
+def _both(a: Expr, b: Expr) -> Expr:
+    return Binary("and", a, b)
 
 
 def _several(es: tuple[Expr, ...]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from tdsl.codegen.python.support import SUPPORT
 from tdsl.lang.expr import (
     COMPARISONS,
     Access,
@@ -43,42 +44,6 @@ from tdsl.text import ATOM, SIGN, Names, Piece, call, infix, number, prefix, ter
 
 INT, BOOL, SCALAR, ARRAY, LITERAL = "int", "bool", "scalar", "array", "literal"
 LARGEST_SIZE = 1 << 40  # no array has more elements along an axis
-
-# NumPy's own functions; the others of FUNCTIONS are in support.py.
-_NUMPY = {
-    name: f"np.{name}"
-    for name in [
-        "sqrt",
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sin",
-        "cos",
-        "tan",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "arctan2",
-        "sinh",
-        "cosh",
-        "tanh",
-        "arcsinh",
-        "arccosh",
-        "arctanh",
-        "hypot",
-        "floor",
-        "ceil",
-        "trunc",
-        "copysign",
-        "isnan",
-        "isinf",
-        "isfinite",
-    ]
-} | {"round": "np.rint"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +307,7 @@ class Expressions:
             view = f"{typed[0].piece.inside(ATOM)}.view({self.scalar_type(result)})"
             return Value(Piece(view), kind)
         texts = [self.up(v, t).text for v in typed]
-        piece = call(_NUMPY[fn], *texts) if fn in _NUMPY else self.support(fn, *texts)
+        piece = self.support(fn, *texts) if fn in SUPPORT else call(f"np.{fn}", *texts)
         if result == bool_:
             return Value(piece, ARRAY if kind == ARRAY else BOOL)
         if t.is_integer:
