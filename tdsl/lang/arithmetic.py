@@ -137,7 +137,7 @@ def call(fn: str, args: tuple[Array, ...], dtype: DType) -> Array:
             return _PADDING[fn](*args)
         if dtype in (f16, bf16):
             wide = (x.astype(np.float32) for x in args)
-            return _FLOATS[fn](*wide).astype(dtype.numpy)
+            return np.asarray(_FLOATS[fn](*wide).astype(dtype.numpy))
         return np.asarray(_FLOATS[fn](*args))
 
 
