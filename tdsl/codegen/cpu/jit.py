@@ -17,20 +17,32 @@ from collections.abc import Mapping, Sequence
 
 import llvmlite
 import llvmlite.binding as llvm
+from llvmlite.binding import ffi
 
 from tdsl.codegen import cache
-from tdsl.codegen.cpu.machine import CpuTarget, host, target_machine
+from tdsl.codegen.cpu.machine import CpuTarget, host, llvm_version, target_machine
 from tdsl.errors import TargetError
 
 PIPELINE = "always-inline,function<O2>(no vectorize, no unroll)"
 _LINES_OF_A_MESSAGE = 4
 
-# LLVM runs one call at a time anyway. A process that forks must not do it in the middle of a call: the
-# child would inherit LLVM's locks held by a thread that it does not have.
 _lock = threading.RLock()
+
+
+def _hold_llvm() -> None:
+    """Before a fork: a child made while a thread is inside LLVM would wait for its locks for ever."""
+    _lock.acquire()
+    ffi.lib._lock.__enter__()
+
+
+def _release_llvm() -> None:
+    ffi.lib._lock.__exit__(None, None, None)
+    _lock.release()
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+        before=_hold_llvm, after_in_parent=_release_llvm, after_in_child=_release_llvm
     )
 
 
@@ -81,7 +93,7 @@ def _passes(
 
 def emit_object(text: str, target: CpuTarget, name: str = "kernel") -> bytes:
     """The object file of IR `text`, from the disk cache when it has been compiled before."""
-    version = ".".join(map(str, llvm.llvm_version_info))
+    version = llvm_version()
     made_by = (PIPELINE, version, llvmlite.__version__)
     key = cache.key("cpu object", *made_by, target.triple, target.cpu, target.features, text)
     stored = cache.load(key)
