@@ -96,11 +96,14 @@ def test_interrupt_waits_for_the_end_of_the_loop():
         if len(interrupts) == 1:
             raise KeyboardInterrupt
 
-    pool._work = interrupted
-    with pytest.raises(KeyboardInterrupt):
+    def share_then_go_on() -> None:
         pool._share(5, 1)
         for _ in range(1000):  # the interrupt is delivered at some later bytecode
             pass
+
+    pool._work = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        share_then_go_on()
     assert interrupts == [5, 5]
 
 
