@@ -11,7 +11,9 @@ shares memory with an output is copied. Outputs that share memory with each othe
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -33,6 +35,19 @@ from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, names, p
 
 Fast = Callable[..., Any]
 _KEPT = 4  # variants tried by the quick way; each that does not fit costs some 0.3 us
+
+
+_entries: weakref.WeakSet[Entry] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    # A thread that was building when the process forked does not exist in the child.
+    for entry in _entries:
+        entry._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Executable(Protocol):
@@ -75,8 +90,10 @@ class Entry:
         self._fixed = tuple(name for name in signature.sizes if name not in dynamic)
         self._still = tuple(dynamic.isdisjoint(names(arg)) for arg in signature.arrays)
         self._decided = set(signature.sizes) == set(places(signature))
+        self._single = len(signature.outputs) == 1
         self._variants: dict[Specialisation, Executable] = {}
         self._lock = threading.Lock()
+        _entries.add(self)
         self._recent: list[tuple[Specialisation, Fast, Quick]] = []
         self._fast: tuple[Fast, ...] = ()
         self._quick: tuple[Quick, ...] = ()
@@ -88,7 +105,7 @@ class Entry:
                     result = quick(args)
                     if result is not None:
                         return result
-            elif type(out) is np.ndarray:
+            elif self._single and type(out) is np.ndarray:
                 for fast in self._fast:
                     if fast(*args, out) is True:
                         return out
@@ -117,19 +134,17 @@ class Entry:
             as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
             for arg, value in zip(signature.inputs, values, strict=True)
         )
-        if (
-            kwargs
-            or out is not None
-            or any(a is not b for a, b in zip(inputs, values, strict=True))
-        ):
-            done = self._retry(inputs, given)
+        # The types that the quick way takes: plain arrays and Python numbers.
+        plain = tuple(x if isinstance(x, np.ndarray) else x.item() for x in inputs)
+        tried = not kwargs and (out is None or (self._single and type(out) is np.ndarray))
+        if not tried or any(type(a) is not type(b) for a, b in zip(plain, values, strict=True)):
+            done = self._retry(plain, given)
             if done is not None:
                 return done
         return self._slow(inputs, given)
 
-    def _retry(self, inputs: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
-        """The quick way again, with arguments in order and of the types that it takes; or None."""
-        plain = tuple(x if isinstance(x, np.ndarray) else x.item() for x in inputs)
+    def _retry(self, plain: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        """The quick way again, with arguments bound and converted; or None."""
         if all(array is None for array in given):
             results = (quick(plain) for quick in self._quick)
             return next((result for result in results if result is not None), None)

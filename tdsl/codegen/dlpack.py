@@ -7,7 +7,6 @@ here. It is never consumed: the array keeps it alive, and its destructor gives t
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import Any
 
 import numpy as np
@@ -88,27 +87,25 @@ class _Exported:
 
 
 def _read(capsule: object) -> tuple[_Tensor, bool]:
-    get_name, get_pointer = _capsule_functions()
-    name = get_name(capsule)
+    name = _get_name(capsule)
     if name == b"dltensor":
         # The older protocol cannot say read-only; producers refuse to export such memory instead.
-        return _Tensor.from_address(get_pointer(capsule, name)), False
+        return _Tensor.from_address(_get_pointer(capsule, name)), False
     if name != b"dltensor_versioned":
         raise BufferError(f"the DLPack capsule is named {name!r}")
-    managed = _Versioned.from_address(get_pointer(capsule, name))
+    managed = _Versioned.from_address(_get_pointer(capsule, name))
     if managed.major != _VERSION:
         raise BufferError(f"DLPack version {managed.major} is not known")
     return managed.tensor, bool(managed.flags & _READ_ONLY)
 
 
-@functools.cache
-def _capsule_functions() -> tuple[Any, Any]:
-    get_name = ctypes.pythonapi.PyCapsule_GetName
-    get_name.restype, get_name.argtypes = ctypes.c_char_p, (ctypes.py_object,)
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype = ctypes.c_void_p
-    get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-    return get_name, get_pointer
+# Function objects of our own: those of ctypes.pythonapi are shared with everybody in the process.
+_get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(
+    ("PyCapsule_GetName", ctypes.pythonapi)
+)
+_get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 def _strides(tensor: _Tensor, itemsize: int) -> tuple[int, ...] | None:

@@ -14,6 +14,7 @@ import numpy as np
 from tdsl.codegen.signature import Signature, places
 from tdsl.lang.expr import Expr, Size, const
 from tdsl.lang.show import show_expr
+from tdsl.lang.types import BY_NAME
 from tdsl.node import Node, transform
 
 Quick = Callable[[tuple[Any, ...]], Any]
@@ -27,9 +28,9 @@ def quick_call(signature: Signature, fixed: Mapping[str, int], entry: Callable[.
     """
     namespace: dict[str, Any] = {"empty": np.empty, "entry": entry}
     namespace |= {"where": lambda cond, yes, no: yes if cond else no, "cast": lambda x, _: x}
+    namespace |= BY_NAME
     for k, arg in enumerate(signature.outputs):
         namespace[f"t{k}"] = arg.dtype.numpy
-        namespace[arg.dtype.name] = arg.dtype
     exec(quick_text(signature, fixed), namespace)
     made: Quick = namespace["call"]
     return made
