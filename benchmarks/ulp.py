@@ -261,7 +261,7 @@ def table(names: list[str], count: int, every: int) -> None:
 
 
 def speed(names: list[str], t: DType, lanes: int) -> None:
-    """ns per element on 4096 values in cache; the median of rounds that alternate with NumPy or SciPy."""
+    """ns per element on 16384 values in cache; the median of rounds that alternate with NumPy or SciPy."""
     rng = np.random.default_rng(0)
     peers: dict[str, Any] = {
         "erf": special.erf,
@@ -271,12 +271,12 @@ def speed(names: list[str], t: DType, lanes: int) -> None:
     }
     for fn in names:
         xs = [
-            np.abs(rng.normal(0, 2, 4096)).astype(t.numpy) + t.numpy.type(0.01)
+            np.abs(rng.normal(0, 2, 16384)).astype(t.numpy) + t.numpy.type(0.01)
             for _ in range(arity(fn))
         ]
         if fn in ("arcsin", "arccos", "arctanh"):
             xs = [x / t.numpy.type(20) for x in xs]
-        out = np.empty(4096, t.numpy)
+        out = np.empty(16384, t.numpy)
         peer = peers.get(fn) or getattr(np, fn, None)
         cases: dict[str, Callable[[], object]] = {"tdsl": Compiled(fn, t, lanes).bind(out, *xs)}
         if peer:
@@ -288,7 +288,7 @@ def speed(names: list[str], t: DType, lanes: int) -> None:
                     start = time.perf_counter()
                     for _ in range(20):
                         call()
-                    times[name].append((time.perf_counter() - start) / 20 / 4096 * 1e9)
+                    times[name].append((time.perf_counter() - start) / 20 / 16384 * 1e9)
         mine = np.median(times["tdsl"])
         other = f"{np.median(times['peer']):8.3f} {peer}" if peer else ""
         print(f"{fn:10s} {t} x {lanes:2d} {mine:8.3f} {other}", flush=True)

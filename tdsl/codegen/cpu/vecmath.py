@@ -18,32 +18,34 @@ from tdsl.lang.types import DType, f32, f64
 ULP: dict[tuple[str, str], float] = {}
 
 # Functions with an own algorithm for each type.
-_BOTH: dict[str, Callable[..., str]] = {
+_OWN: dict[str, Callable[..., str]] = {
     "exp": vecmath_exp.exp,
     "exp2": vecmath_exp.exp2,
     "expm1": vecmath_exp.expm1,
     "sigmoid": vecmath_exp.sigmoid,
+    "sinh": vecmath_exp.sinh,
+    "cosh": vecmath_exp.cosh,
     "tanh": vecmath_exp.tanh,
     "erf": vecmath_exp.erf,
     "log": vecmath_log.log,
     "log2": vecmath_log.log2,
     "log10": vecmath_log.log10,
     "log1p": vecmath_log.log1p,
-}
-
-# Functions computed in f64, and so almost always rounded right in f32.
-_IN_F64: dict[str, Callable[..., str]] = {
-    "sinh": vecmath_exp.sinh,
-    "cosh": vecmath_exp.cosh,
-    "arcsinh": vecmath_log.arcsinh,
-    "arccosh": vecmath_log.arccosh,
-    "arctanh": vecmath_log.arctanh,
     "arcsin": vecmath_trig.arcsin,
     "arccos": vecmath_trig.arccos,
     "arctan": vecmath_trig.arctan,
     "arctan2": vecmath_trig.arctan2,
+    "sin": vecmath_trig.sin,
+    "cos": vecmath_trig.cos,
+}
+
+# Functions computed in f64 for both types, and so almost always rounded right in f32.
+_IN_F64: dict[str, Callable[..., str]] = {
+    "arcsinh": vecmath_log.arcsinh,
+    "arccosh": vecmath_log.arccosh,
+    "arctanh": vecmath_log.arctanh,
     "hypot": vecmath_trig.hypot,
-    "tan": lambda a, x: vecmath_trig.periodic(a.b, "tan", a, x),
+    "tan": vecmath_trig.tan,
 }
 
 # Functions that are one instruction of LLVM; rint rounds half to even.
@@ -65,16 +67,14 @@ def math_call(b: Builder, fn: str, args: Sequence[str], dtype: DType, lanes: int
     a = Arith(b, dtype, lanes)
     if fn in _INTRINSICS:
         return a.intrinsic(_INTRINSICS[fn], *args)
-    if fn in _BOTH:
-        return _BOTH[fn](a, *args)
+    if fn in _OWN:
+        return _OWN[fn](a, *args)
     if fn in _IN_F64:
         return _in_f64(a, _IN_F64[fn], args)
     match fn, *args:
-        case "sin" | "cos", x:
-            return vecmath_trig.periodic(b, fn, a, x)
         case "pow", _, _:
             if dtype == f32:
-                return _in_f64(a, vecmath_log.pow_by_double, args)
+                return vecmath_log.pow(a, *args)
             return a.libm("pow", *args)
         case "rsqrt", x:
             return a.div(a.c(1.0), a.sqrt(x))

@@ -7,13 +7,24 @@ method. So no instruction carries fast-math flags.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
+
+from tdsl.codegen.cpu import vecmath_avx512
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.ir_types import literal, register, suffix, vector
 from tdsl.lang.types import DType, f32
 
 # These have a fused multiply-add in their base instruction set; x86 has it as a feature.
 _ALWAYS_FUSED = ("aarch64", "arm64", "ppc64le", "riscv64", "s390x")
+
+
+class Whole(NamedTuple):
+    """An integer, as a float and as an integer of the same width."""
+
+    value: str
+    integer: str
 
 
 class Arith:
@@ -111,6 +122,12 @@ class Arith:
     def select_bits(self, mask: str, yes: str, no: str) -> str:
         return self.b.v(f"select {self._mask(mask)}, {self.bits_type} {yes}, {self.bits_type} {no}")
 
+    def in_bits(self, x: str, low: float, high: float) -> str:
+        """low < x < high for low >= 0, in one unsigned comparison; false for NaN."""
+        low_bits, high_bits = (_bits_of(v, self.t) for v in (low, high))
+        offset = self.integer("sub", self.bits(x), low_bits + 1)
+        return self.b.v(f"icmp ult {self.bits_type} {offset}, {self.i(high_bits - low_bits - 1)}")
+
     def both(self, p: str, q: str) -> str:
         """The lanes where both masks hold."""
         return self.b.v(f"and {self._mask(p)}, {q}")
@@ -138,33 +155,58 @@ class Arith:
     def from_bits(self, x: str) -> str:
         return self.b.v(f"bitcast {self.bits_type} {x} to {self.type}")
 
-    def int(self, op: str, x: str, y: str | int) -> str:
+    def integer(self, op: str, x: str, y: str | int) -> str:
         """An integer instruction: add, sub, and, xor, shl, ashr."""
         other = self.i(y) if isinstance(y, int) else y
         return self.b.v(f"{op} {self.bits_type} {x}, {other}")
 
-    def nearest(self, shifted: str) -> str:
-        """The integer, as a float, of a value to which `shifter` was added; |integer| < 2^(mantissa - 1)."""
-        return self.sub(shifted, self.c(self.shifter))
+    def whole(self, shifted: str) -> Whole:
+        """The integer nearest to a value to which `shifter` was added; it is below 2^(mantissa - 1).
 
-    def as_int(self, shifted: str) -> str:
-        """The same integer as an integer; defined, but without meaning, for NaN."""
-        return self.int("sub", self.bits(shifted), _shifter_bits(self))
+        Defined, but without meaning, for NaN.
+        """
+        integer = self.integer("sub", self.bits(shifted), _shifter_bits(self))
+        return Whole(self.sub(shifted, self.c(self.shifter)), integer)
 
     def from_int(self, n: str) -> str:
         """A small integer as a float, without the 64-bit conversion that most vector units lack."""
-        return self.nearest(self.from_bits(self.int("add", n, _shifter_bits(self))))
+        shifted = self.from_bits(self.integer("add", n, _shifter_bits(self)))
+        return self.sub(shifted, self.c(self.shifter))
 
     def pow2(self, n: str) -> str:
         """2^n for the integer exponent of a normal number."""
-        biased = self.int("add", n, self.bias)
-        return self.from_bits(self.int("shl", biased, self.mantissa))
+        biased = self.integer("add", n, self.bias)
+        return self.from_bits(self.integer("shl", biased, self.mantissa))
 
-    def scale(self, x: str, n: str) -> str:
-        """x * 2^n, rounded once, where each half of n is the exponent of a normal number."""
-        half = self.int("ashr", n, 1)
+    def scale(self, x: str, n: Whole, down: int = 0) -> str:
+        """x * 2^(n - down), rounded once; for each half of n - down, 2^half is a normal number."""
+        if vecmath_avx512.usable(self.b.target, self.t, self.lanes):
+            power = self.sub(n.value, self.c(down)) if down else n.value
+            return vecmath_avx512.scalef(self.b, self.t, self.lanes, x, power)
+        power = self.integer("sub", n.integer, down) if down else n.integer
+        half = self.integer("ashr", power, 1)
         once = self.mul(x, self.pow2(half))
-        return self.mul(once, self.pow2(self.int("sub", n, half)))
+        return self.mul(once, self.pow2(self.integer("sub", power, half)))
+
+    def exponent_and_mantissa(self, x: str) -> tuple[str, str]:
+        """e and m with x = m 2^e and 3/4 <= m < 3/2, for a positive finite x."""
+        if vecmath_avx512.usable(self.b.target, self.t, self.lanes):
+            m = vecmath_avx512.getmant(self.b, self.t, self.lanes, x)
+            e, of_m = (vecmath_avx512.getexp(self.b, self.t, self.lanes, v) for v in (x, m))
+            return self.sub(e, of_m), m
+        up = self.mantissa + 1
+        tiny = self.cmp("olt", x, self.c(self.smallest_normal))
+        e, m = self.split_normal(self.select(tiny, self.mul(x, self.c(2.0**up)), x))
+        e = self.select_bits(tiny, self.integer("sub", e, up), e)
+        return self.from_int(e), m
+
+    def split_normal(self, x: str) -> tuple[str, str]:
+        """The same for a normal number; e is an integer."""
+        three_quarters = (self.bias << self.mantissa) - (1 << (self.mantissa - 1))
+        offset = self.integer("sub", self.bits(x), three_quarters)
+        e = self.integer("ashr", offset, self.mantissa)
+        m = self.integer("sub", self.bits(x), self.integer("shl", e, self.mantissa))
+        return e, self.from_bits(m)
 
     # -- types and lanes ------------------------------------------------------------------------------
 
@@ -197,3 +239,7 @@ class Arith:
 def _shifter_bits(a: Arith) -> int:
     # sign 0, exponent bias + mantissa, the leading bit of the fraction
     return ((a.bias + a.mantissa) << a.mantissa) + (1 << (a.mantissa - 1))
+
+
+def _bits_of(value: float, t: DType) -> int:
+    return int(np.asarray(value, t.numpy).view(f"u{t.bytes}"))

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from tdsl.codegen.cpu import vecmath_tables as tables
-from tdsl.codegen.cpu.vecmath_arith import Arith
+from tdsl.codegen.cpu.vecmath_arith import Arith, Whole
 from tdsl.lang.types import f32
 
-LOG2E = 1.4426950408889634
+LOG2E = 1 / math.log(2)
 
 
 class Reduced(NamedTuple):
     """x = n log(2) + r + rest; n is an integer, the rest is below r's last place."""
 
-    n: str
+    n: Whole
     r: str
     rest: str
 
 
 def _reduce(a: Arith, x: str) -> Reduced:
-    shifted = a.mad(x, a.c(LOG2E), a.c(a.shifter))
-    n = a.nearest(shifted)
+    n = a.whole(a.mad(x, a.c(LOG2E), a.c(a.shifter)))
     high, low = tables.LN2[a.t.name]
-    first = a.mad(n, a.c(-high), x)  # exact
-    r = a.mad(n, a.c(-low), first)
-    rest = a.mad(n, a.c(-low), a.sub(first, r))
-    return Reduced(a.as_int(shifted), r, rest)
+    first = a.mad(n.value, a.c(-high), x)  # exact
+    r = a.mad(n.value, a.c(-low), first)
+    rest = a.mad(n.value, a.c(-low), a.sub(first, r))
+    return Reduced(n, r, rest)
 
 
 def _exp_of(a: Arith, r: str) -> str:
@@ -52,32 +52,25 @@ def exp(a: Arith, x: str) -> str:
 def _exp_moderate(a: Arith, x: str) -> str:
     """e^x where the result is a normal number."""
     n, r, _ = _reduce(a, x)
-    return a.mul(_exp_of(a, r), a.pow2(n))
+    return a.mul(_exp_of(a, r), a.pow2(n.integer))
 
 
 def exp2(a: Arith, x: str) -> str:
     """2^x."""
     low, high = _limits(a, (-151.0, 129.0), (-1076.0, 1025.0))
     x = a.at_most(a.at_least(x, low), high)
-    shifted = a.add(x, a.c(a.shifter))
-    r = a.sub(x, a.nearest(shifted))
-    p = a.mad(a.poly(r, tables.EXP2[a.t.name]), r, a.c(1.0))
-    return a.scale(p, a.as_int(shifted))
-
-
-def _expm1_part(a: Arith, x: str, shift: int) -> str:
-    """(e^x - 1) / 2^shift, where e^x / 2^shift is not out of range."""
-    n, r, rest = _reduce(a, x)
-    s = a.pow2(a.int("sub", n, shift))
-    tail = a.mad(a.mul(r, r), a.poly(r, tables.EXPM1[a.t.name]), rest)
-    whole = a.sub(s, a.c(2.0**-shift))
-    return a.mad(s, tail, a.mad(s, r, whole))
+    n = a.whole(a.add(x, a.c(a.shifter)))
+    r = a.sub(x, n.value)
+    return a.scale(a.mad(a.poly(r, tables.EXP2[a.t.name]), r, a.c(1.0)), n)
 
 
 def expm1(a: Arith, x: str) -> str:
-    """e^x - 1."""
+    """e^x - 1, as twice s (e^r - 1) + (s - 1/2) with s = 2^(n - 1), which does not overflow."""
     low, high = _limits(a, (-20.0, 89.0), (-40.0, 710.0))
-    half = _expm1_part(a, a.at_most(a.at_least(x, low), high), 1)
+    n, r, rest = _reduce(a, a.at_most(a.at_least(x, low), high))
+    s = a.pow2(a.integer("sub", n.integer, 1))
+    tail = a.mad(a.mul(r, r), a.poly(r, tables.EXPM1[a.t.name]), rest)
+    half = a.mad(s, tail, a.mad(s, r, a.sub(s, a.c(0.5))))
     tiny = a.cmp("olt", a.abs(x), a.c(2.0 ** -(a.mantissa + 2)))
     return a.select(tiny, x, a.add(half, half))
 
@@ -102,22 +95,25 @@ def tanh(a: Arith, x: str) -> str:
     return a.copysign(a.select(a.cmp("olt", size, a.c(0.625)), small, large), x)
 
 
+def _half_exp(a: Arith, size: str) -> str:
+    """e^size / 2 for size >= 0."""
+    n, r, _ = _reduce(a, a.at_most(size, 89.5 if a.t == f32 else 710.5))
+    return a.scale(_exp_of(a, r), n, down=1)
+
+
 def sinh(a: Arith, x: str) -> str:
-    """(m + m / (m + 1)) / 2 with m = e^|x| - 1."""
-    size = a.at_most(a.abs(x), 89.5 if a.t == f32 else 710.5)
-    quarter = _expm1_part(a, size, 2)
-    half = a.add(quarter, quarter)
-    m = a.add(half, half)
-    # a quarter is finite even where the others are not
-    large = a.mad(a.div(quarter, a.add(m, a.c(1.0))), a.c(2.0), half)
-    tiny = a.cmp("olt", size, a.c(2.0 ** -(a.mantissa // 2 + 2)))
-    return a.copysign(a.select(tiny, size, large), x)
+    """An odd polynomial near 0, else e / 2 - 1 / (2 e) with e = e^|x|."""
+    size = a.abs(x)
+    z = a.mul(x, x)
+    small = a.mad(a.mul(z, size), a.poly(z, tables.SINH[a.t.name]), size)
+    half = _half_exp(a, size)
+    large = a.sub(half, a.div(a.c(0.25), half))
+    return a.copysign(a.select(a.cmp("olt", size, a.c(1.0)), small, large), x)
 
 
 def cosh(a: Arith, x: str) -> str:
     """e / 2 + 1 / (2 e) with e = e^|x|."""
-    n, r, _ = _reduce(a, a.at_most(a.abs(x), 89.5 if a.t == f32 else 710.5))
-    half = a.scale(_exp_of(a, r), a.int("sub", n, 1))
+    half = _half_exp(a, a.abs(x))
     return a.add(half, a.div(a.c(0.25), half))
 
 

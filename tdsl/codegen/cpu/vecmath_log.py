@@ -1,28 +1,20 @@
-"""Logarithms, inverse hyperbolic functions and powers: x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2)."""
+"""Logarithms, inverse hyperbolic functions and powers: x = 2^e (1 + f) with 3/4 <= 1 + f < 3/2."""
 
 from __future__ import annotations
 
+import math
+
 from tdsl.codegen.cpu import vecmath_tables as tables
 from tdsl.codegen.cpu.vecmath_arith import Arith
-from tdsl.lang.types import f32
+from tdsl.lang.types import f32, f64
 
-_ROOT_HALF_BITS = {"f32": 0x3F3504F3, "f64": 0x3FE6A09E667F3BCD}
-
-
-def _split(a: Arith, x: str) -> tuple[str, str]:
-    """The exponent e, an integer, and the bits of 1 + f, for a normal number x."""
-    root = _ROOT_HALF_BITS[a.t.name]
-    e = a.int("ashr", a.int("sub", a.bits(x), root), a.mantissa)
-    return e, a.int("sub", a.bits(x), a.int("shl", e, a.mantissa))
+LN2, LOG2E = math.log(2), 1 / math.log(2)
+_HUGE = 2.0**60  # log(x + 1) is log(x), and x^2 is in range
 
 
 def _exponent_and_fraction(a: Arith, x: str) -> tuple[str, str]:
-    """e and f as floats, for a positive finite x; subnormal numbers are scaled first."""
-    up = a.mantissa + 1
-    tiny = a.cmp("olt", x, a.c(a.smallest_normal))
-    e, m = _split(a, a.select(tiny, a.mul(x, a.c(2.0**up)), x))
-    e = a.select_bits(tiny, a.int("sub", e, up), e)
-    return a.from_int(e), a.sub(a.from_bits(m), a.c(1.0))
+    e, m = a.exponent_and_mantissa(x)
+    return e, a.sub(m, a.c(1.0))
 
 
 def _log1p_tail(a: Arith, f: str) -> str:
@@ -37,11 +29,13 @@ def _log1p_tail(a: Arith, f: str) -> str:
     return a.sub(a.mul(s, a.mad(z, a.poly(z, tables.LOG_S["f64"]), half)), half)
 
 
-def _at_edges(a: Arith, x: str, result: str) -> str:
-    """A logarithm's values at 0, below it, at infinity and NaN."""
-    inside = a.both(a.cmp("ogt", x, a.c(0.0)), a.cmp("olt", x, a.c(float("inf"))))
-    below = a.select(a.cmp("olt", x, a.c(0.0)), a.c(float("nan")), x)
-    edge = a.select(a.cmp("oeq", x, a.c(0.0)), a.c(float("-inf")), below)
+def _at_edges(a: Arith, x: str, result: str, pole: float = 0.0) -> str:
+    """A logarithm's values at its pole, below it, at infinity and NaN; `result` where it is finite."""
+    below = a.select(a.cmp("olt", x, a.c(pole)), a.c(float("nan")), x)
+    edge = a.select(a.cmp("oeq", x, a.c(pole)), a.c(float("-inf")), below)
+    if pole == 0:
+        return a.select(a.in_bits(x, 0.0, float("inf")), result, edge)
+    inside = a.both(a.cmp("ogt", x, a.c(pole)), a.cmp("olt", x, a.c(float("inf"))))
     return a.select(inside, result, edge)
 
 
@@ -58,25 +52,22 @@ def log(a: Arith, x: str) -> str:
     return _at_edges(a, x, _log_from(a, e, f))
 
 
-def _scaled_log1p(a: Arith, f: str, factor: tuple[float, float]) -> str:
-    """log(1 + f) times a factor that is the sum of two floats."""
-    high, low = factor
-    tail = a.mad(f, a.c(low), a.mul(_log1p_tail(a, f), a.c(high)))
-    return a.mad(f, a.c(high), tail)
-
-
 def log2(a: Arith, x: str) -> str:
     """The logarithm to base 2; exact for powers of 2."""
     e, f = _exponent_and_fraction(a, x)
-    return _at_edges(a, x, a.add(e, _scaled_log1p(a, f, tables.LOG2E[a.t.name])))
+    # f is added to e by itself: where e is -1 that is exact, and most of the result cancels
+    tail = a.mad(f, a.c(LOG2E - 1), a.mul(_log1p_tail(a, f), a.c(LOG2E)))
+    return _at_edges(a, x, a.add(a.add(e, f), tail))
 
 
 def log10(a: Arith, x: str) -> str:
     """The logarithm to base 10."""
     e, f = _exponent_and_fraction(a, x)
-    high, low = tables.LOG10_2[a.t.name]
-    tail = a.mad(e, a.c(low), _scaled_log1p(a, f, tables.LOG10E[a.t.name]))
-    return _at_edges(a, x, a.mad(e, a.c(high), tail))
+    high, low = tables.LOG10E[a.t.name]
+    tail = a.mad(f, a.c(low), a.mul(_log1p_tail(a, f), a.c(high)))
+    high2, low2 = tables.LOG10_2[a.t.name]
+    small = a.mad(e, a.c(low2), a.mad(f, a.c(high), tail))
+    return _at_edges(a, x, a.mad(e, a.c(high2), small))
 
 
 def log1p(a: Arith, x: str) -> str:
@@ -85,19 +76,12 @@ def log1p(a: Arith, x: str) -> str:
     huge = a.cmp("ogt", x, a.c(2.0**80))
     x1 = a.select(huge, a.mul(x, a.c(2.0**-64)), x)
     one = a.select(huge, a.c(0.0), a.c(1.0))
-    e, _ = _split(a, a.add(x1, one))
-    shrink = a.pow2(a.int("sub", a.i(0), e))
+    e, _ = a.split_normal(a.add(x1, one))
+    shrink = a.pow2(a.integer("sub", a.i(0), e))
     f = a.mad(x1, shrink, a.sub(a.mul(one, shrink), a.c(1.0)))
-    e = a.select_bits(huge, a.int("add", e, 64), e)
+    e = a.select_bits(huge, a.integer("add", e, 64), e)
     result = a.copysign(_log_from(a, a.from_int(e), f), x)
-    inside = a.both(a.cmp("ogt", x, a.c(-1.0)), a.cmp("olt", x, a.c(float("inf"))))
-    below = a.select(a.cmp("olt", x, a.c(-1.0)), a.c(float("nan")), x)
-    edge = a.select(a.cmp("oeq", x, a.c(-1.0)), a.c(float("-inf")), below)
-    return a.select(inside, result, edge)
-
-
-LN2 = 0.6931471805599453
-_HUGE = 2.0**60  # log(x + 1) is log(x), and x^2 is in range
+    return _at_edges(a, x, result, pole=-1.0)
 
 
 def arcsinh(a: Arith, x: str) -> str:
@@ -128,32 +112,32 @@ def arctanh(a: Arith, x: str) -> str:
     return a.copysign(a.mul(log1p(a, u), a.c(0.5)), x)
 
 
-def pow_by_double(a: Arith, x: str, y: str) -> str:
-    """x^y of f32 values held in f64, to a little more than f32's precision; special cases as C's pow."""
+def pow(a: Arith, x: str, y: str) -> str:
+    """x^y in f32, as 2^(y log2(|x|)) in f64; special cases as C's pow."""
+    w = Arith(a.b, f64, a.lanes)
     size = a.abs(x)
-    e, m = _split(a, size)  # a subnormal f32 is a normal f64
-    f = a.sub(a.from_bits(m), a.c(1.0))
-    s = a.div(f, a.add(f, a.c(2.0)))
-    log = a.mad(s, a.poly(a.mul(s, s), tables.POW_LOG2["f64"]), a.from_int(e))
-    log = a.select(a.cmp("oeq", size, a.c(0.0)), a.c(float("-inf")), log)
-    log = a.select(a.cmp("ueq", size, a.c(float("inf"))), size, log)
-    power = a.at_most(a.at_least(a.mul(y, log), -200.0), 200.0)
-    shifted = a.add(power, a.c(a.shifter))
-    r = a.sub(power, a.nearest(shifted))
-    grown = a.mul(a.poly(r, tables.POW_EXP2["f64"]), a.pow2(a.as_int(shifted)))
-    return _pow_special(a, x, y, grown)
+    e, m = w.exponent_and_mantissa(a.widen(size, w))
+    f = w.sub(m, w.c(1.0))
+    log = w.mad(w.poly(f, tables.POW_LOG2["f64"]), f, e)
+    power = w.at_most(w.at_least(w.mul(a.widen(y, w), log), -200.0), 200.0)
+    n = w.whole(w.add(power, w.c(w.shifter)))
+    grown = w.scale(w.poly(w.sub(power, n.value), tables.POW_EXP2["f64"]), n)
+    return _pow_special(a, x, y, w.narrow(grown, a))
 
 
 def _pow_special(a: Arith, x: str, y: str, result: str) -> str:
-    """`result` is |x|^y; NaN for NaN operands."""
-    one, zero = a.c(1.0), a.c(0.0)
-    whole = a.cmp("oeq", a.intrinsic("floor", y), y)
+    """x^y, where `result` is |x|^y for finite |x| > 0."""
+    zero, one, inf = a.c(0.0), a.c(1.0), a.c(float("inf"))
+    size = a.abs(x)
+    grows = a.cmp("ogt", a.select(a.cmp("ogt", size, one), y, a.neg(y)), zero)
+    at_end = a.either(a.cmp("oeq", size, zero), a.cmp("oeq", size, inf))
+    result = a.select(at_end, a.select(grows, inf, zero), result)
     half = a.mul(y, a.c(0.5))
-    odd = a.both(whole, a.cmp("one", a.intrinsic("floor", half), half))
-    result = a.select(odd, a.copysign(result, x), result)
-    nowhere = a.both(a.cmp("olt", x, zero), a.cmp("one", a.intrinsic("floor", y), y))
-    nowhere = a.both(nowhere, a.cmp("ogt", x, a.c(float("-inf"))))
-    result = a.select(nowhere, a.c(float("nan")), result)
-    flat = a.both(a.cmp("oeq", a.abs(x), one), a.cmp("oeq", a.abs(y), a.c(float("inf"))))
+    fraction = a.cmp("one", a.intrinsic("floor", y), y)
+    half_fraction = a.cmp("one", a.intrinsic("floor", half), half)
+    signed = a.select(fraction, result, a.select(half_fraction, a.copysign(result, x), result))
+    nowhere = a.both(fraction, a.both(a.cmp("olt", x, zero), a.cmp("olt", size, inf)))
+    signed = a.select(a.either(nowhere, a.cmp("uno", x, y)), a.c(float("nan")), signed)
+    flat = a.both(a.cmp("oeq", size, one), a.cmp("oeq", a.abs(y), inf))
     flat = a.either(flat, a.either(a.cmp("oeq", x, one), a.cmp("oeq", y, zero)))
-    return a.select(flat, one, result)
+    return a.select(flat, one, signed)

@@ -21,41 +21,54 @@ from tdsl.lang.types import f32, f64
 FAR = {"f32": 9.0e4, "f64": 8.0e5}
 
 
-def periodic(b: Builder, fn: str, a: Arith, x: str) -> str:
-    """sin, cos or tan of any argument."""
+def sin(a: Arith, x: str) -> str:
+    """The sine of an angle in radians."""
+    return _periodic(a, "sin", _sin, x)
+
+
+def cos(a: Arith, x: str) -> str:
+    """The cosine of an angle in radians."""
+    return _periodic(a, "cos", _cos, x)
+
+
+def tan(a: Arith, x: str) -> str:
+    """The tangent of an angle in radians, in f64."""
+    return _periodic(a, "tan", _tan, x)
+
+
+def _periodic(a: Arith, fn: str, near: Callable[[Arith, str], str], x: str) -> str:
     name = f"tdsl.{fn}.{suffix(a.type)}"
-    b.declare(_periodic_function(b, fn, name, a))
-    return b.v(f"call {a.type} @{name}({a.type} {x})")
+    a.b.declare(_libm_function(a, fn, f"{name}.libm"))
+    a.b.declare(_periodic_function(a, near, name))
+    return a.b.v(f"call {a.type} @{name}({a.type} {x})")
 
 
-def _periodic_function(b: Builder, fn: str, name: str, like: Arith) -> str:
-    """The definition: all lanes near, then the far ones replaced if there are any."""
+def _periodic_function(like: Arith, near: Callable[[Arith, str], str], name: str) -> str:
+    """The definition: all lanes as if near, then the far ones replaced if there are any."""
     head = f"define internal {like.type} @{name}({like.type} %x) alwaysinline nounwind memory(none)"
-    body = Builder(b.module, head)
+    body = Builder(like.b.module, head)
     a = Arith(body, like.t, like.lanes)
-    near = {"sin": _sin, "cos": _cos, "tan": _tan}[fn](a, "%x")
-    far = a.cmp("oge", a.abs("%x"), a.c(FAR[a.t.name]))
-    some = far
+    value = near(a, "%x")
+    far = some = a.cmp("oge", a.abs("%x"), a.c(FAR[a.t.name]))
     if a.lanes > 1:
         reduce = f"llvm.vector.reduce.or.{suffix(a.mask_type)}"
         some = body.call("i1", reduce, (a.mask_type, far))
     body.do(f"br i1 {some}, label %far, label %done")
     body.label("far")
-    b.declare(_libm_function(b, fn, f"{name}.libm", like))
     exact = body.get(f"call {a.type} @{name}.libm({a.type} %x)")
-    mixed = body.get(f"select {a.mask_type} {far}, {a.type} {exact}, {a.type} {near}")
+    mixed = body.get(f"select {a.mask_type} {far}, {a.type} {exact}, {a.type} {value}")
     body.do("br label %done")
     body.label("done")
-    result = body.get(f"phi {a.type} [{near}, %entry], [{mixed}, %far]")
+    result = body.get(f"phi {a.type} [{value}, %entry], [{mixed}, %far]")
     body.do(f"ret {a.type} {result}")
     return body.text()
 
 
-def _libm_function(b: Builder, fn: str, name: str, like: Arith) -> str:
+def _libm_function(like: Arith, fn: str, name: str) -> str:
     head = (
         f"define internal {like.type} @{name}({like.type} %x) noinline cold nounwind memory(none)"
     )
-    body = Builder(b.module, head)
+    body = Builder(like.b.module, head)
     a = Arith(body, like.t, like.lanes)
     body.do(f"ret {a.type} {a.libm(fn, '%x')}")
     return body.text()
@@ -103,35 +116,35 @@ def _sin_of(a: Arith, r: str, rest: str) -> str:
 
 def _flip(a: Arith, x: str, bits: str) -> str:
     """x, negated where the integer `bits` is odd."""
-    sign = a.int("shl", bits, a.t.bits - 1)
-    return a.from_bits(a.int("xor", a.bits(x), sign))
+    sign = a.integer("shl", bits, a.t.bits - 1)
+    return a.from_bits(a.integer("xor", a.bits(x), sign))
 
 
 def _sign_of(a: Arith, x: str) -> str:
-    return a.int("and", a.bits(x), -(1 << (a.t.bits - 1)))
+    return a.integer("and", a.bits(x), -(1 << (a.t.bits - 1)))
 
 
 def _sin(a: Arith, x: str) -> str:
     size = a.abs(x)
-    shifted = a.mad(size, a.c(1 / math.pi), a.c(a.shifter))
-    r, rest = _subtract_pi(a, size, a.nearest(shifted))
-    turned = _flip(a, _sin_of(a, r, rest), a.as_int(shifted))
-    return a.from_bits(a.int("xor", a.bits(turned), _sign_of(a, x)))
+    n = a.whole(a.mad(size, a.c(1 / math.pi), a.c(a.shifter)))
+    r, rest = _subtract_pi(a, size, n.value)
+    turned = _flip(a, _sin_of(a, r, rest), n.integer)
+    return a.from_bits(a.integer("xor", a.bits(turned), _sign_of(a, x)))
 
 
 def _cos(a: Arith, x: str) -> str:
     # cos(r + (m + 1/2) pi) = -(-1)^m sin(r)
     size = a.abs(x)
-    shifted = a.add(a.mad(size, a.c(1 / math.pi), a.c(-0.5)), a.c(a.shifter))
-    r, rest = _subtract_pi(a, size, a.add(a.nearest(shifted), a.c(0.5)))
-    return _flip(a, _sin_of(a, r, rest), a.int("add", a.as_int(shifted), 1))
+    m = a.whole(a.add(a.mad(size, a.c(1 / math.pi), a.c(-0.5)), a.c(a.shifter)))
+    r, rest = _subtract_pi(a, size, a.add(m.value, a.c(0.5)))
+    return _flip(a, _sin_of(a, r, rest), a.integer("add", m.integer, 1))
 
 
 def _tan(a: Arith, x: str) -> str:
     """sin / cos of the distance to the nearest multiple of pi/2; -cos / sin for odd ones."""
     size = a.abs(x)
-    shifted = a.mad(size, a.c(2 / math.pi), a.c(a.shifter))
-    r, rest = _subtract_pi(a, size, a.nearest(shifted), 0.5)
+    n = a.whole(a.mad(size, a.c(2 / math.pi), a.c(a.shifter)))
+    r, rest = _subtract_pi(a, size, n.value, 0.5)
     z = a.mul(r, r)
     s = a.add(r, a.mad(a.mul(z, r), a.poly(z, tables.SIN_QUARTER["f64"]), rest))
     square = a.mul(z, z)
@@ -140,20 +153,19 @@ def _tan(a: Arith, x: str) -> str:
     near_one = a.sub(a.c(1.0), half)
     lost = a.sub(a.sub(a.c(1.0), near_one), half)
     c = a.add(near_one, a.add(lost, tail))
-    parity = a.int("and", a.as_int(shifted), 1)
+    parity = a.integer("and", n.integer, 1)
     odd = a.b.v(f"icmp ne {a.bits_type} {parity}, {a.i(0)}")
     quotient = a.div(a.select(odd, a.neg(c), s), a.select(odd, s, c))
-    return a.from_bits(a.int("xor", a.bits(quotient), _sign_of(a, x)))
+    return a.from_bits(a.integer("xor", a.bits(quotient), _sign_of(a, x)))
 
 
-# -- inverse functions, written for f64 ---------------------------------------------------------------
-
-PI_HIGH, PI_LOW = tables.PI["f64"][:2]
+# -- inverse functions --------------------------------------------------------------------------------
 
 
-def _arcsin_half(a: Arith, s: str, z: str) -> str:
-    """arcsin(s) for |s| <= 5/8, z = s^2."""
-    return a.mad(a.mul(s, z), a.poly(z, tables.ARCSIN["f64"]), s)
+def _pi(a: Arith, part: float = 1.0) -> tuple[str, str]:
+    """pi times a power of 2, as the sum of two floats."""
+    high, low, _ = tables.PI[a.t.name]
+    return a.c(high * part), a.c(low * part)
 
 
 def _arcsin_parts(a: Arith, x: str) -> tuple[str, str]:
@@ -161,13 +173,15 @@ def _arcsin_parts(a: Arith, x: str) -> tuple[str, str]:
     size = a.abs(x)
     inner = a.cmp("ole", size, a.c(0.625))
     z = a.select(inner, a.mul(x, x), a.mul(a.sub(a.c(1.0), size), a.c(0.5)))
-    return inner, _arcsin_half(a, a.select(inner, size, a.sqrt(z)), z)
+    s = a.select(inner, size, a.sqrt(z))
+    return inner, a.mad(a.mul(s, z), a.poly(z, tables.ARCSIN[a.t.name]), s)
 
 
 def arcsin(a: Arith, x: str) -> str:
     """The angle in [-pi/2, pi/2] whose sine is x."""
     inner, v = _arcsin_parts(a, x)
-    outer = a.sub(a.c(PI_HIGH / 2), a.sub(a.add(v, v), a.c(PI_LOW / 2)))
+    high, low = _pi(a, 0.5)
+    outer = a.sub(high, a.sub(a.add(v, v), low))
     return a.copysign(a.select(inner, v, outer), x)
 
 
@@ -175,24 +189,26 @@ def arccos(a: Arith, x: str) -> str:
     """The angle in [0, pi] whose cosine is x."""
     inner, v = _arcsin_parts(a, x)
     twice = a.add(v, v)
-    negative = a.cmp("olt", x, a.c(0.0))
-    outer = a.select(negative, a.sub(a.c(PI_HIGH), a.sub(twice, a.c(PI_LOW))), twice)
-    around = a.sub(a.c(PI_HIGH / 2), a.sub(a.copysign(v, x), a.c(PI_LOW / 2)))
-    return a.select(inner, around, outer)
+    high, low = _pi(a)
+    turned = a.sub(high, a.sub(twice, low))
+    outer = a.select(a.cmp("olt", x, a.c(0.0)), turned, twice)
+    high, low = _pi(a, 0.5)
+    return a.select(inner, a.sub(high, a.sub(a.copysign(v, x), low)), outer)
 
 
 def _arctan_ratio(a: Arith, y: str, x: str) -> str:
     """arctan(y / x) for y, x >= 0, not both infinite; 0 for 0 / 0."""
+    zero = a.c(0.0)
     steep = a.cmp("ogt", y, a.mul(x, a.c(1 + math.sqrt(2))))
     middle = a.cmp("ogt", y, a.mul(x, a.c(math.sqrt(2) - 1)))
     above = a.select(steep, a.neg(x), a.select(middle, a.sub(y, x), y))
     below = a.select(steep, y, a.select(middle, a.add(y, x), x))
-    below = a.select(a.cmp("oeq", below, a.c(0.0)), a.c(1.0), below)
-    t = a.div(above, below)
+    t = a.div(above, a.select(a.cmp("oeq", below, zero), a.c(1.0), below))
     z = a.mul(t, t)
-    high = a.select(steep, a.c(PI_HIGH / 2), a.select(middle, a.c(PI_HIGH / 4), a.c(0.0)))
-    low = a.select(steep, a.c(PI_LOW / 2), a.select(middle, a.c(PI_LOW / 4), a.c(0.0)))
-    return a.add(high, a.add(t, a.mad(a.mul(t, z), a.poly(z, tables.ARCTAN["f64"]), low)))
+    (high2, low2), (high4, low4) = _pi(a, 0.5), _pi(a, 0.25)
+    high = a.select(steep, high2, a.select(middle, high4, zero))
+    low = a.select(steep, low2, a.select(middle, low4, zero))
+    return a.add(high, a.add(t, a.mad(a.mul(t, z), a.poly(z, tables.ARCTAN[a.t.name]), low)))
 
 
 def arctan(a: Arith, x: str) -> str:
@@ -205,14 +221,16 @@ def arctan2(a: Arith, y: str, x: str) -> str:
     one, inf = a.c(1.0), a.c(float("inf"))
     y1, x1 = a.abs(y), a.abs(x)
     # no sum of the two may overflow, none may be subnormal unless their ratio is
-    large = a.either(a.cmp("ogt", y1, a.c(2.0**960)), a.cmp("ogt", x1, a.c(2.0**960)))
-    factor = a.select(large, a.c(2.0**-100), a.c(2.0**60))
+    top, down, up = (100, -40, 24) if a.t == f32 else (960, -100, 60)
+    large = a.either(a.cmp("ogt", y1, a.c(2.0**top)), a.cmp("ogt", x1, a.c(2.0**top)))
+    factor = a.select(large, a.c(2.0**down), a.c(2.0**up))
     corner = a.both(a.cmp("oeq", y1, inf), a.cmp("oeq", x1, inf))
     y1 = a.select(corner, one, a.mul(y1, factor))
     x1 = a.select(corner, one, a.mul(x1, factor))
     angle = _arctan_ratio(a, y1, x1)
     left = a.b.v(f"icmp slt {a.bits_type} {a.bits(x)}, {a.i(0)}")
-    turned = a.sub(a.c(PI_HIGH), a.sub(angle, a.c(PI_LOW)))
+    high, low = _pi(a)
+    turned = a.sub(high, a.sub(angle, low))
     return a.copysign(a.select(left, turned, angle), y)
 
 
