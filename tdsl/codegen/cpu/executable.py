@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -40,12 +39,13 @@ class CpuExecutable:
     `kernel` is what was compiled, `llvm` the text. `fast` is a function of Python written in machine
     code, or None: it takes arrays and scalars in the order of `kernel.params`, without the sizes, and
     returns True when the kernel ran. Anything else means that `run` must take over.
-    The code stays in memory while this object, or `fast`, is alive.
+    The code stays in memory while this object, or `fast`, is alive. `target` is this machine, or a
+    level of it.
     """
 
-    def __init__(self, kernel: Kernel, text: str) -> None:
-        self.kernel, self.llvm = kernel, text
-        self._code = _Code(kernel, text)
+    def __init__(self, kernel: Kernel, text: str, target: CpuTarget | None = None) -> None:
+        self.kernel, self.llvm, self.target = kernel, text, target or host()
+        self._code = _Code(kernel, text, self.target)
         self._entry = _ENTRY(self._code.loaded.address(kernel.name))
         self._values = sum(map(_slots, kernel.params))
         self._frame = ctypes.c_int64 * (self._values + _CHECK_SLOTS)
@@ -72,7 +72,7 @@ class CpuExecutable:
 
     def asm(self) -> str:
         """The assembly that runs."""
-        return jit.assembly(self.llvm, host(), self.kernel.name)
+        return jit.assembly(self.llvm, self.target, self.kernel.name)
 
     def _fail(self, site: int, values: int) -> NoReturn:
         message = self.kernel.messages[site]
@@ -86,7 +86,7 @@ class CpuExecutable:
 class _Code:
     """Machine code and all it refers to. The function of Python that runs it holds this object."""
 
-    def __init__(self, kernel: Kernel, text: str) -> None:
+    def __init__(self, kernel: Kernel, text: str, target: CpuTarget) -> None:
         name = kernel.name
         self.messages = _Messages(kernel)
         self.structure: Structure = runtime().structure(self.messages.show)
@@ -96,7 +96,7 @@ class _Code:
         }
         self._callable = f"@{name}_call(" in text
         symbols = [name, f"{name}_call"] if self._callable else [name]
-        self.loaded = jit.load(jit.emit_object(text, host(), name), symbols, imports, name)
+        self.loaded = jit.load(jit.emit_object(text, target, name), symbols, imports, name)
         self._name = name
         self._method: _PyMethodDef | None = None
 
@@ -170,9 +170,13 @@ def _fill(frame: ctypes.Array[ctypes.c_int64], slot: int, param: Argument, value
 
 
 def build(kernel: Kernel, target: CpuTarget | None = None) -> CpuExecutable:
-    """The machine code of a kernel. TargetError when LLVM cannot compile it."""
+    """The machine code of a kernel, for this machine or a level of it.
+
+    TargetError when LLVM cannot compile it.
+    """
     # Imported here so that text given to `CpuExecutable` needs no generator of it.
     from tdsl.codegen.cpu.emit import emit
     from tdsl.codegen.cpu.wrapper import wrapper
 
-    return CpuExecutable(kernel, emit(kernel, target or host()) + wrapper(kernel))
+    target = target or host()
+    return CpuExecutable(kernel, emit(kernel, target) + wrapper(kernel), target)

@@ -72,9 +72,13 @@ def optimize(text: str, target: CpuTarget, name: str = "kernel") -> llvm.ModuleR
         builder, inliner, passes = _passes(target)
         inliner.run(module, builder)
         for function in module.functions:
-            if not function.is_declaration:
+            if not function.is_declaration and b"optnone" not in _attributes(function):
                 passes.run(function, builder)
     return module
+
+
+def _attributes(function: llvm.ValueRef) -> bytes:
+    return b" ".join(function.attributes)
 
 
 @functools.cache  # llvmlite never frees the pass manager of a builder

@@ -72,6 +72,11 @@ _LEVELS = {
 _initialize = threading.Lock()
 
 
+def llvm_version() -> str:
+    """The version of the LLVM that llvmlite carries."""
+    return ".".join(map(str, llvm.llvm_version_info))
+
+
 @functools.cache
 def host() -> CpuTarget:
     """This machine."""

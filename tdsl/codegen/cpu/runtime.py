@@ -215,7 +215,7 @@ def num_threads() -> int:
 
 def set_num_threads(count: int) -> None:
     """Let parallel loops ask for `count` threads, at least 1. Kernels that run now are not affected."""
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_THREADS:
+    if type(count) is not int or not 1 <= count <= _MOST_THREADS:
         raise TargetError(
             f"{count!r} is not a number of threads", hint=f"give an int from 1 to {_MOST_THREADS}"
         )

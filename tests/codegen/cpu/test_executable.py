@@ -136,9 +136,7 @@ def check_kernel(kind, where=""):
 TEXT = "f = 0.1, i = -7, b = True, u = 18446744073709551615!"
 
 
-@pytest.mark.parametrize(
-    "kind, error", [("require", RequireError), ("bounds", IndexBoundError)]
-)
+@pytest.mark.parametrize("kind, error", [("require", RequireError), ("bounds", IndexBoundError)])
 def test_failed_check_raises_its_message_with_values(kind, error):
     executable = check_kernel(kind, "mm.py:12")
     executable.run([0])
