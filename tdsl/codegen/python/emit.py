@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import keyword
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import assert_never
 
 from tdsl.codegen.loops import (
@@ -47,7 +47,7 @@ from tdsl.text import Names, Piece, Writer, call, infix, prefix
 
 # Python refuses more than 20 loops inside each other; deeper ones go into a local function.
 _DEEPEST = 16
-_RESERVED = {*keyword.kwlist, *dir(builtins), *SUPPORT, "np", "math", "bfloat16", "Fraction"}
+RESERVED = {*keyword.kwlist, *dir(builtins), *SUPPORT, "np", "math", "bfloat16", "Fraction"}
 _UFUNC = {
     "add": "add", "mul": "multiply", "min": "minimum", "max": "maximum",
     "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
@@ -76,16 +76,16 @@ def emit(kernel: Kernel, *, checked: bool = False) -> str:
             a[i] = a[i] * 2.0
     """
     writer = Writer("    ")
-    names = Names(_RESERVED)
+    names = Names(RESERVED)
     function = names.fresh(kernel.name)
-    emitter = _Emitter(kernel, writer, names, Expressions(names, writer.line, checked))
+    emitter = Emitter(kernel, writer, names, Expressions(names, writer.line, checked))
     emitter.kernel(function)
     used = emitter.expressions.used
     head = support_text(used - {"bfloat16"}, "bfloat16" in used)
     return f"{head}\n\n\n{writer}\n"
 
 
-class _Emitter:
+class Emitter:
     """Writes statements; the expressions inside them are made by `Expressions`."""
 
     def __init__(
@@ -93,6 +93,7 @@ class _Emitter:
     ) -> None:
         self.source, self.writer, self.names = kernel, writer, names
         self.expressions, self.depth = expressions, 0
+        self.decorator = '@np.errstate(all="ignore")'
 
     def kernel(self, function: str) -> None:
         coercions, arguments = [], []
@@ -110,7 +111,7 @@ class _Emitter:
                     self.expressions.sizes[p.name] = integer(Piece(name), 0, LARGEST_SIZE)
                 case _:
                     assert_never(p)
-        self.writer.line('@np.errstate(all="ignore")')
+        self.writer.line(self.decorator)
         with self.body(f"def {function}({', '.join(arguments)}):"):
             for text in coercions:
                 self.writer.line(text)
@@ -180,9 +181,13 @@ class _Emitter:
         name = self.scalar_name(s.name)
         self.expressions.scalars[s.name] = _loop_variable(name, lo, extent)
         self.depth += 1
-        with self.body(f"for {name} in range({_bounds(lo, extent)}):"):
+        with self.heading(s, name, _bounds(lo, extent)):
             self.statement(s.body)
         self.depth -= 1
+
+    def heading(self, s: For, name: str, bounds: str) -> AbstractContextManager[None]:
+        """The block of a loop over range(bounds)."""
+        return self.body(f"for {name} in range({bounds}):")
 
     def scalar_name(self, name: str) -> str:
         """The identifier of a loop variable or let; siblings of one name share it."""
@@ -218,17 +223,15 @@ class _Emitter:
             self.scatter(s, index, self.expressions.settled(value, dtype_of(s.value)), mask.text)
 
     def unmasked(self, s: Store) -> None:
-        *index, value = self.expressions.values(*s.index, s.value)
-        if s.atomic and any(v.kind == ARRAY for v in index):
-            self.scatter(s, index, self.expressions.settled(value, dtype_of(s.value)), "True")
-            return
+        dtype, value = dtype_of(s.value), s.value
         if s.atomic:
-            dtype = dtype_of(s.value)
-            value = self.expressions.value(
-                Binary(s.atomic, Load(s.buffer, s.index, dtype), s.value)
-            )
-        target = self.expressions.element(s.buffer, s.index, index)
-        self.writer.line(f"{target} = {self.expressions.fit(value).text}")
+            value = Binary(s.atomic, Load(s.buffer, s.index, dtype), s.value)
+        *index, stored, operand = self.expressions.values(*s.index, value, s.value)
+        if s.atomic and any(v.kind == ARRAY for v in index):
+            self.scatter(s, index, self.expressions.settled(operand, dtype), "True")
+        else:
+            target = self.expressions.element(s.buffer, s.index, index)
+            self.writer.line(f"{target} = {self.expressions.fit(stored).text}")
 
     def scatter(self, s: Store, index: list[Value], value: Value, mask: str) -> None:
         """Lanes one by one: where a mask holds, or where several may meet in one element."""
@@ -254,25 +257,26 @@ class _Emitter:
 
     def print(self, s: Print) -> None:
         if s.cond == TRUE:
-            self.shout(s)
-            return
-        with self.writer.block(f"if {self.expressions.value(s.cond).text}:"):
-            self.shout(s)
+            self.say(s)
+        else:
+            with self.writer.block(f"if {self.expressions.value(s.cond).text}:"):
+                self.say(s)
 
-    def shout(self, s: Print) -> None:
-        values = self.expressions.values(*s.values)
+    def say(self, s: Print) -> None:
+        values = [v.text for v in self.expressions.values(*s.values)]
+        self.writer.line(self.message(s, values))
+
+    def message(self, s: Print, values: list[str]) -> str:
+        """A call of print with the text of the site."""
         formats = [
-            f"{{float({v.text}):.8g}}" if dtype_of(e).is_float else f"{{{v.text}}}"
+            f"{{float({v}):.8g}}" if dtype_of(e).is_float else f"{{{v}}}"
             for e, v in zip(s.values, values, strict=True)
         ]
         pieces = []
-        for position, part in enumerate(self.source.messages[s.site].parts):
-            pieces.append(
-                repr(part)[1:-1].replace('"', '\\"').replace("{", "{{").replace("}", "}}")
-            )
-            if position < len(formats):
-                pieces.append(formats[position])
-        self.writer.line(f'print(f"{"".join(pieces)}")')
+        for part, shown in zip(self.source.messages[s.site].parts, [*formats, ""], strict=True):
+            literal = repr(part)[1:-1].replace('"', '\\"')
+            pieces += [literal.replace("{", "{{").replace("}", "}}"), shown]
+        return f'print(f"{"".join(pieces)}")'
 
     def operand(self, o: Operand) -> str:
         """A view of the buffer from the tile's first element on, with the tile's axes in their order."""

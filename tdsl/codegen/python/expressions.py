@@ -324,7 +324,7 @@ class Expressions:
             return Value(self.element(e.buffer, e.index, index), kind)
         mask = memo[e.mask]
         if mask.kind != ARRAY:
-            zero = self.typed(_constant(Const(0, e.dtype)), e.dtype)
+            zero = self.typed(self.node(Const(0, e.dtype), {}), e.dtype)
             element = self.element(e.buffer, e.index, index)
             return Value(ternary(mask.piece, element, zero.piece), kind)
         where = tuple_text(v.text for v in index)

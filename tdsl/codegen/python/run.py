@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tdsl.codegen.loops import Kernel, Message
+from tdsl.codegen.loops import Argument, Kernel, ScalarParam, SizeParam
 from tdsl.codegen.python.emit import emit
+from tdsl.codegen.python.emit_numba import emit_numba
 from tdsl.codegen.show import message_text
-from tdsl.errors import IndexBoundError, RequireError, TdslError
+from tdsl.errors import IndexBoundError, RequireError, TargetError, TdslError
 
 
 class PythonExecutable:
@@ -22,9 +25,9 @@ class PythonExecutable:
     >>> from tdsl.lang.expr import Const, const
     >>> from tdsl.lang.types import f32
     >>> a = BufferParam("a", f32, (const(2),), (1,), True)
-    >>> run = PythonExecutable(Kernel("k", (a,), Store("a", (const(1),), Const(5.0, f32))))
+    >>> executable = PythonExecutable(Kernel("k", (a,), Store("a", (const(1),), Const(5.0, f32))))
     >>> array = np.zeros(2, np.float32)
-    >>> run.run([array])
+    >>> executable.run([array])
     >>> array
     array([0., 5.], dtype=float32)
     """
@@ -34,33 +37,92 @@ class PythonExecutable:
     def __init__(self, kernel: Kernel, *, checked: bool = False) -> None:
         self.kernel = kernel
         self.source = emit(kernel, checked=checked)
-        self._module = _load(self.source, kernel)
+        self._function, self._failed = _load(self.source, kernel)
 
     def run(self, arguments: Sequence[Any]) -> None:
         """Run on arrays, scalars and sizes in the order of `kernel.params`.
 
         Raises RequireError or IndexBoundError where a check of the kernel fails.
         """
-        failed = self._module.get("CheckFailed", ())
         try:
-            self._module["__kernel__"](*arguments)
-        except failed as failure:
-            site, values = failure.args
-            raise check_error(self.kernel.messages[site], values) from None
+            self._function(*arguments)
+        except self._failed as failure:
+            raise check_error(self.kernel, *failure.args) from None
 
 
-def check_error(message: Message, values: Sequence[Any]) -> TdslError:
+class NumbaExecutable:
+    """A kernel compiled by numba, at its first call for each layout of its arrays.
+
+    The kernel is one before vectorization. Raises TargetError where numba is missing, cannot compute with an
+    element type, or rejects the text.
+    """
+
+    fast: Callable[..., Any] | None = None
+
+    def __init__(self, kernel: Kernel) -> None:
+        require_numba()
+        self.kernel = kernel
+        self.source = emit_numba(kernel)
+        self._function, self._failed = _load(self.source, kernel, compiled=True)
+
+    def run(self, arguments: Sequence[Any]) -> None:
+        """As `PythonExecutable.run`."""
+        from numba.core.errors import NumbaError, NumbaWarning
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NumbaWarning)  # of speed: no concern of the caller
+                self._function(*map(_numpy_scalar, self.kernel.params, arguments))
+        except self._failed as failure:
+            raise check_error(self.kernel, *failure.args) from None
+        except NumbaError as e:
+            e.add_note(self.source)
+            raise TargetError(f"numba rejected kernel {self.kernel.name!r}") from e
+
+
+def require_numba() -> None:
+    """TargetError, with the way to get it, unless numba is installed."""
+    if importlib.util.find_spec("numba") is None:
+        raise TargetError("numba is not installed", hint='pip install "tdsl[numba]"')
+
+
+def check_error(kernel: Kernel, site: int, values: Sequence[Any]) -> TdslError:
     """The error of a failed check; `values` are scalars of Python or NumPy."""
+    message = kernel.messages[site]
     plain = tuple(v.item() if hasattr(v, "item") else v for v in values)
     where = f"\n  at {message.where}" if message.where else ""
     kind = IndexBoundError if message.kind == "bounds" else RequireError
     return kind(f"{message_text(message, plain)}{where}")
 
 
-def _load(source: str, kernel: Kernel) -> dict[str, Any]:
-    """Run the text of a module; the kernel is its last function."""
-    module: dict[str, Any] = {f"{getattr(i, 'name', i)}": i.python for i in kernel.instructions}  # type: ignore[attr-defined]
+def _numpy_scalar(p: Argument, value: Any) -> Any:
+    """A scalar of the parameter's dtype: numba compiles anew for each type that it is given."""
+    if isinstance(p, ScalarParam):
+        return p.dtype.numpy.type(value)
+    return int(value) if isinstance(p, SizeParam) else value
+
+
+Loaded = tuple[Callable[..., None], tuple[type[Exception], ...]]
+
+
+def _load(source: str, kernel: Kernel, compiled: bool = False) -> Loaded:
+    """The kernel, which is the last function of the text, and its exception for a failed check."""
+    module: dict[str, Any] = {}
+    for instruction in kernel.instructions:
+        name, function = instruction_function(instruction)
+        module[name] = _compiled(function) if compiled else function
     exec(compile(source, f"<tdsl {kernel.name}>", "exec"), module)
-    functions = [name for name, x in module.items() if callable(x)]
-    module["__kernel__"] = module[functions[-1]]
-    return module
+    failed = (module["CheckFailed"],) if "CheckFailed" in module else ()
+    return list(module.values())[-1], failed
+
+
+def instruction_function(instruction: Any) -> tuple[str, Callable[..., None]]:
+    """The name of an instruction and its meaning as a Python function of array views."""
+    return instruction.name, instruction.python
+
+
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+    import numba
+
+    compiled: Callable[..., None] = numba.njit(function)
+    return compiled
