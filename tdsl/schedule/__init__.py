@@ -1,0 +1,1 @@
+"""How loops run: directives, their legality, and schedules as data."""

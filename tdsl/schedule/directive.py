@@ -1,0 +1,105 @@
+"""Directives as data: a name, a stage, arguments. They are applied, printed, stored and replayed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tdsl.errors import ScheduleError, did_you_mean
+from tdsl.schedule import loops, places, specialize, stages
+from tdsl.schedule.nest import Illegal, State
+from tdsl.source import Loc
+
+DIRECTIVES: dict[str, Callable[..., State]] = {
+    **loops.LOOP_DIRECTIVES, "atomic": loops.atomic,
+    "compute_at": places.compute_at, "store_at": places.store_at, "store_root": places.store_root,
+    "compute_root": places.compute_root, "inline": places.inline,
+    "reverse_compute_at": places.reverse_compute_at, "compute_with": places.compute_with,
+    "reorder_storage": places.reorder_storage, "align_storage": places.align_storage,
+    "fold_storage": places.fold_storage, "set_scope": places.set_scope,
+    "stream_stores": places.stream_stores, "prefetch": places.prefetch, "pin": places.pin,
+    "cache_read": stages.cache_read, "cache_write": stages.cache_write, "rfactor": stages.rfactor,
+    "specialize": specialize.specialize, "tensorize": specialize.tensorize,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """One step of a schedule. `arguments` are JSON values by name."""
+
+    name: str
+    func: str
+    definition: int
+    arguments: tuple[tuple[str, Any], ...]
+    loc: Loc | None = field(default=None, compare=False)
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        inner = ", ".join(map(_shown, value))
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def apply(directive: Directive, state: State) -> State:
+    """The state after a directive; ScheduleError, with its place in the program, where it is illegal."""
+    rule = DIRECTIVES.get(directive.name)
+    if rule is None:
+        raise ScheduleError(
+            f"there is no directive {directive.name!r}",
+            loc=directive.loc,
+            hint=did_you_mean(directive.name, DIRECTIVES),
+        )
+    arguments = {
+        k: v if directive.name == "specialize" else _tuples(v) for k, v in directive.arguments
+    }
+    try:
+        made = rule(state, directive.func, directive.definition, **arguments)
+    except Illegal as reason:
+        raise ScheduleError(
+            f"{_call_text(directive)} of {directive.func!r}: {reason.reason}",
+            loc=directive.loc,
+            label="this directive",
+            related=reason.related,
+            hint=reason.hint,
+        ) from None
+    plan = made.plan(directive.func)
+    return made.with_plan(directive.func, replace(plan, loc=directive.loc))
+
+
+def _call_text(directive: Directive) -> str:
+    named = [v for k, v in directive.arguments if k in ("loop", "loops", "source") and v is not None]
+    return f"{directive.name}({', '.join(map(_shown, named))})"
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+def to_json(directives: tuple[Directive, ...]) -> str:
+    """Directives as JSON text, one a line."""
+    rows = [
+        json.dumps({"do": d.name, "func": d.func, "definition": d.definition, **dict(d.arguments)})
+        for d in directives
+    ]
+    return "[" + ",\n ".join(rows) + "]"
+
+
+def from_json(text: str, loc: Loc | None) -> tuple[Directive, ...]:
+    """The directives of `to_json`; ScheduleError for text that is not such."""
+    try:
+        rows = json.loads(text)
+        return tuple(_directive(row, loc) for row in rows)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ScheduleError(
+            f"this is not a schedule in JSON: {error}", loc=loc, hint="use the text of Schedule.to_json()"
+        ) from None
+
+
+def _directive(row: dict[str, Any], loc: Loc | None) -> Directive:
+    arguments = dict(row)
+    name, func, definition = (arguments.pop(k) for k in ("do", "func", "definition"))
+    if not (isinstance(name, str) and isinstance(func, str) and isinstance(definition, int)):
+        raise ValueError(f"{row!r} is not a directive")
+    return Directive(name, func, definition, tuple(arguments.items()), loc)

@@ -1,0 +1,402 @@
+"""The schedule language: `Schedule`, its stages, and handles of loops."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean
+from tdsl.lang.program import Program, build_program
+from tdsl.lang.tensor import Func, Tensor
+from tdsl.lang.value import Value, Variable
+from tdsl.schedule.directive import Directive, apply, from_json, to_json
+from tdsl.schedule.instruction import Instruction
+from tdsl.schedule.nest import State, initial_state
+from tdsl.schedule.show import show_schedule
+from tdsl.schedule.specialize import encode
+from tdsl.source import here
+
+
+class Loop:
+    """A loop of a stage. Directives take it, its name, or the variable it came from."""
+
+    __slots__ = ("name", "stage")
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self.stage, self.name = stage, name
+
+    def __repr__(self) -> str:
+        return f"Loop({self.name!r} of {self.stage.func!r})"
+
+
+LoopLike = Loop | Variable | str
+
+
+class Schedule:
+    """How the funcs of a program run: `s[f]` is a stage, and its methods are directives.
+
+    A directive is checked when it is given and raises ScheduleError if it would change the meaning or
+    names what is not there. `print(s)` is Python that rebuilds the schedule; `to_json` and `replay` store
+    and restore it. Funcs that no directive mentions get a default schedule.
+    """
+
+    def __init__(self, *outputs: Func, sizes: Mapping[str, int] | None = None, target: Any = None) -> None:
+        if not outputs or not all(isinstance(f, Func) for f in outputs):
+            raise TypeMismatch("a schedule is made for funcs: td.Schedule(f)", loc=here())
+        self._start(build_program(outputs), {id(f): f for f in outputs}, dict(sizes or {}), target)
+
+    @classmethod
+    def of_program(
+        cls, program: Program, sizes: Mapping[str, int] | None = None, target: Any = None
+    ) -> Schedule:
+        """The empty schedule of a program."""
+        made = cls.__new__(cls)
+        made._start(program, {}, dict(sizes or {}), target)
+        return made
+
+    def _start(self, program: Program, handles: dict[int, Func], sizes: dict[str, int], target: Any) -> None:
+        self.program, self.sizes, self.target = program, sizes, target
+        self.state: State = initial_state(program)
+        self.directives: tuple[Directive, ...] = ()
+
+    def __getitem__(self, stage: Func | Stage | str) -> Stage:
+        """The stage of a func, by handle or name."""
+        if isinstance(stage, Stage):
+            return stage
+        name = stage.name if isinstance(stage, Func) else stage
+        if not isinstance(name, str) or not self.state.program.has_func(name):
+            names = [f.name for f in self.state.program.funcs]
+            raise ScheduleError(
+                f"there is no func {name!r} in this program", loc=here(), hint=did_you_mean(str(name), names)
+            )
+        return Stage(self, name, 0)
+
+    def do(self, directive: Directive) -> None:
+        """Apply a directive and record it."""
+        self.state = apply(directive, self.state)
+        self.directives = (*self.directives, directive)
+
+    def cache_read(
+        self, source: Tensor | Func | str, consumer: Stage | Func | str, at: LoopLike | None = None, *,
+        scope: str = "auto", pack: Mapping[int, int] | None = None, name: str | None = None,
+    ) -> Stage:  # fmt: skip
+        """Copy what the body of a loop of `consumer` reads of `source` into memory of its own first.
+
+        Without `at` the copy is made once, at the root. `pack={axis: n}` splits an axis of the copy in
+        panels of n, the position in the panel becoming the last dimension. Returns the copy's stage.
+        """
+        stage = self[consumer]
+        before = {f.name for f in self.state.program.funcs}
+        wanted = source if isinstance(source, str) else source.name
+        loop = None if at is None else stage.loop_name(at)
+        # with several definitions the copy serves the one that has the loop
+        definition = stage.definition
+        self.do(
+            Directive(
+                "cache_read", stage.func, definition,
+                (("source", wanted), ("loop", loop), ("scope", scope),
+                 ("pack", tuple((pack or {}).items())), ("name", name)),
+                here(),
+            )
+        )  # fmt: skip
+        made = next(f.name for f in self.state.program.funcs if f.name not in before)
+        return Stage(self, made, 0)
+
+    def cache_write(
+        self, stage: Stage | Func | str, at: LoopLike, *, scope: str = "auto", name: str | None = None
+    ) -> Stage:
+        """Make the values of a loop's body in memory of their own and copy them out when it is done.
+
+        Returns the stage of the copy; `stage` keeps its loops and its name.
+        """
+        own = self[stage]
+        before = {f.name for f in self.state.program.funcs}
+        own.do("cache_write", loop=own.loop_name(at), scope=scope, name=name)
+        made = next(f.name for f in self.state.program.funcs if f.name not in before)
+        return Stage(self, made, 0)
+
+    def apply(self, recipe: Callable[[Schedule], Any]) -> Schedule:
+        """Run a recipe, a function of the schedule; returns the schedule."""
+        recipe(self)
+        return self
+
+    def to_json(self) -> str:
+        """The directives as JSON text."""
+        return to_json(self.directives)
+
+    def replay(self, text: str) -> Schedule:
+        """Apply the directives of `to_json` to this schedule; returns it."""
+        for d in from_json(text, here()):
+            self.do(d)
+        return self
+
+    def __str__(self) -> str:
+        return show_schedule(self.directives)
+
+    def __repr__(self) -> str:
+        funcs = ", ".join(f.name for f in self.state.program.funcs)
+        return f"Schedule of {self.program.name!r} ({funcs}), {len(self.directives)} directives"
+
+
+class Stage:
+    """One definition of a func in a schedule. Its methods are directives."""
+
+    __slots__ = ("definition", "func", "schedule")
+
+    def __init__(self, schedule: Schedule, func: str, definition: int) -> None:
+        self.schedule, self.func, self.definition = schedule, func, definition
+
+    def __repr__(self) -> str:
+        update = f".update({self.definition - 1})" if self.definition else ""
+        return f"Stage({self.func!r}){update}"
+
+    def update(self, n: int = 0) -> Stage:
+        """The n-th update of this func."""
+        count = len(self.schedule.state.program.func(self.func).definitions) - 1
+        if not 0 <= n < count:
+            raise ScheduleError(
+                f"{self.func!r} has {count} updates, there is no update({n})",
+                loc=here(),
+                hint=f"update(0) to update({count - 1})" if count else "schedule the func itself",
+            )
+        return Stage(self.schedule, self.func, n + 1)
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """The loops as they are now, outermost first."""
+        nest = self.schedule.state.plan(self.func).nests[self.definition]
+        return tuple(Loop(self, name) for name in nest.names())
+
+    def loop_name(self, loop: LoopLike) -> str:
+        """The name of a loop given in any way."""
+        if isinstance(loop, Loop):
+            return loop.name
+        if isinstance(loop, Variable):
+            return loop.name
+        if isinstance(loop, str):
+            return loop
+        raise TypeMismatch(
+            f"a loop is named by a string, a variable or a loop, not {type(loop).__name__}", loc=here()
+        )
+
+    def do(self, name: str, **arguments: Any) -> None:
+        """Apply a directive by name; what the other methods call, and what `print` writes."""
+        self.schedule.do(Directive(name, self.func, self.definition, tuple(arguments.items()), here()))
+
+    def _new(self, before: tuple[str, ...]) -> tuple[Loop, ...]:
+        nest = self.schedule.state.plan(self.func).nests[self.definition]
+        return tuple(Loop(self, n) for n in nest.names() if n not in before)
+
+    def _names(self) -> tuple[str, ...]:
+        return self.schedule.state.plan(self.func).nests[self.definition].names()
+
+    def split(
+        self, loop: LoopLike, factor: int | None = None, *, nparts: int | None = None,
+        tail: str = "guard", names: Sequence[str] | None = None,
+    ) -> tuple[Loop, Loop]:  # fmt: skip
+        """Make two loops of one: x = x_o * factor + x_i, or `nparts` outer iterations.
+
+        `tail` says what happens where the factor does not divide the extent: guard (skip), shift (move the
+        last block back, computing some points twice), round_up (compute more than is asked for), peel (a
+        loop of its own for the rest). Returns (outer, inner).
+        """
+        before = self._names()
+        arguments: dict[str, Any] = {"loop": self.loop_name(loop)}
+        if factor is not None:
+            arguments["factor"] = factor
+        if nparts is not None:
+            arguments["nparts"] = nparts
+        if tail != "guard":
+            arguments["tail"] = tail
+        if names is not None:
+            arguments["names"] = tuple(names)
+        self.do("split", **arguments)
+        outer, inner = self._new(before)
+        return outer, inner
+
+    def divide(self, loop: LoopLike, parts: int, **options: Any) -> tuple[Loop, Loop]:
+        """Make `parts` blocks of ceil(extent / parts) iterations. Returns (outer, inner)."""
+        return self.split(loop, nparts=parts, **options)
+
+    def tile(
+        self, loops: Sequence[LoopLike], factors: Sequence[int], *, tail: str = "guard"
+    ) -> tuple[Loop, ...]:
+        """Split each loop by its factor and put the outer loops outside. Returns outers, then inners."""
+        if len(loops) != len(factors) or not loops:
+            raise ScheduleError(
+                f"tile has {len(loops)} loops and {len(factors)} factors", loc=here(), label="this directive"
+            )
+        pairs = [self.split(x, n, tail=tail) for x, n in zip(loops, factors, strict=True)]
+        outer, inner = [o for o, _ in pairs], [i for _, i in pairs]
+        self.reorder(*outer, *inner)
+        return (*outer, *inner)
+
+    def fuse(self, outer: LoopLike, inner: LoopLike, name: str | None = None) -> Loop:
+        """Make one loop of a loop and the one directly inside it."""
+        before = self._names()
+        arguments: dict[str, Any] = {"outer": self.loop_name(outer), "inner": self.loop_name(inner)}
+        if name is not None:
+            arguments["name"] = name
+        self.do("fuse", **arguments)
+        return self._new(before)[0]
+
+    def reorder(self, *loops: LoopLike) -> Stage:
+        """Put loops in this order, outermost first, into the places that they hold."""
+        self.do("reorder", loops=tuple(self.loop_name(x) for x in loops))
+        return self
+
+    def rename(self, loop: LoopLike, name: str) -> Loop:
+        """Give a loop another name."""
+        self.do("rename", loop=self.loop_name(loop), name=name)
+        return Loop(self, name)
+
+    def serial(self, loop: LoopLike) -> Stage:
+        """Run a loop in order."""
+        self.do("serial", loop=self.loop_name(loop))
+        return self
+
+    def parallel(self, loop: LoopLike) -> Stage:
+        """Run the iterations of a loop on several threads."""
+        self.do("parallel", loop=self.loop_name(loop))
+        return self
+
+    def vectorize(self, loop: LoopLike, lanes: int | None = None) -> Stage:
+        """Run iterations as vector lanes; with `lanes`, groups of that many.
+
+        On a reduction loop each lane keeps a partial result, which changes the order of a float sum.
+        """
+        arguments: dict[str, Any] = {} if lanes is None else {"factor": lanes}
+        self.do("vectorize", loop=self.loop_name(loop), **arguments)
+        return self
+
+    def unroll(self, loop: LoopLike, factor: int | None = None) -> Stage:
+        """Repeat the body for each iteration; with `factor`, for groups of that many."""
+        arguments: dict[str, Any] = {} if factor is None else {"factor": factor}
+        self.do("unroll", loop=self.loop_name(loop), **arguments)
+        return self
+
+    def atomic(self) -> Stage:
+        """Allow reduction loops to run in parallel, with indivisible updates."""
+        self.do("atomic")
+        return self
+
+    def _level(self, consumer: Stage | Func | str, loop: LoopLike) -> tuple[Stage, str]:
+        stage = self.schedule[consumer]
+        return stage, stage.loop_name(loop)
+
+    def compute_at(self, consumer: Stage | Func | str, loop: LoopLike) -> Stage:
+        """Compute this func inside a loop of a consumer: the box that the loop's body needs."""
+        stage, name = self._level(consumer, loop)
+        self.do("compute_at", consumer=stage.func, consumer_definition=stage.definition, loop=name)
+        return self
+
+    def store_at(self, consumer: Stage | Func | str, loop: LoopLike) -> Stage:
+        """Keep the memory of this func for an iteration of an outer loop.
+
+        What an earlier iteration computed and is still needed is then kept (a sliding window), in a ring
+        where that is enough (folded storage); both only where it is proven, else it is computed again.
+        """
+        stage, name = self._level(consumer, loop)
+        self.do("store_at", consumer=stage.func, consumer_definition=stage.definition, loop=name)
+        return self
+
+    def store_root(self) -> Stage:
+        """Keep the memory of a func that is computed inside a loop for the whole kernel."""
+        self.do("store_root")
+        return self
+
+    def compute_root(self) -> Stage:
+        """Compute all of this func before its consumers."""
+        self.do("compute_root")
+        return self
+
+    def inline(self) -> Stage:
+        """Compute this func anew wherever it is read."""
+        self.do("inline")
+        return self
+
+    def reverse_compute_at(self, producer: Stage | Func | str, loop: LoopLike) -> Stage:
+        """Compute this element-wise func inside a loop of its producer, on what the body has made."""
+        stage, name = self._level(producer, loop)
+        self.do("reverse_compute_at", producer=stage.func, producer_definition=stage.definition, loop=name)
+        return self
+
+    def compute_with(self, other: Stage | Func | str, loop: LoopLike) -> Stage:
+        """Run this independent stage inside the loops of another, down to a loop."""
+        stage, name = self._level(other, loop)
+        self.do("compute_with", other=stage.func, other_definition=stage.definition, loop=name)
+        return self
+
+    def reorder_storage(self, *dims: Variable | int | str) -> Stage:
+        """The order of dimensions in memory, slowest first."""
+        self.do("reorder_storage", dims=tuple(_dim(d) for d in dims))
+        return self
+
+    def align_storage(self, dim: Variable | int | str, multiple: int) -> Stage:
+        """Pad the extent of a dimension in memory to a multiple."""
+        self.do("align_storage", dim=_dim(dim), multiple=multiple)
+        return self
+
+    def fold_storage(self, dim: Variable | int | str, extent: int) -> Stage:
+        """Keep a ring of `extent` elements of a dimension; an error if more are in use at a time."""
+        self.do("fold_storage", dim=_dim(dim), extent=extent)
+        return self
+
+    def set_scope(self, scope: str) -> Stage:
+        """The memory for this func: "heap", "stack", "register" or "auto"."""
+        self.do("set_scope", scope=scope)
+        return self
+
+    def stream_stores(self) -> Stage:
+        """Write past the caches."""
+        self.do("stream_stores")
+        return self
+
+    def prefetch(self, source: Tensor | Func | str, at: LoopLike, offset: int = 1) -> Stage:
+        """Prefetch what the body of a loop reads of `source`, `offset` iterations ahead."""
+        name = source if isinstance(source, str) else source.name
+        self.do("prefetch", source=name, loop=self.loop_name(at), offset=offset)
+        return self
+
+    def rfactor(self, loop: LoopLike, name: str | None = None) -> Stage:
+        """Reduce each iteration of a reduction loop apart and merge the results; the new stage."""
+        program = self.schedule.state.program
+        before = {f.name for f in program.funcs}
+        arguments: dict[str, Any] = {} if name is None else {"name": name}
+        self.do("rfactor", loop=self.loop_name(loop), **arguments)
+        made = next(f for f in self.schedule.state.program.funcs if f.name not in before)
+        return Stage(self.schedule, made.name, len(made.definitions) - 1)
+
+    def specialize(self, cond: Value, recipe: Callable[[Stage], Any] | None = None) -> Stage:
+        """Other loops for when a condition on extents and scalars holds.
+
+        The loops start as they are now; `recipe` changes them for that case only.
+        """
+        if not isinstance(cond, Value):
+            raise TypeMismatch("a specialization needs a condition such as x.shape[1] % 16 == 0", loc=here())
+        scratch = copy.copy(self.schedule)
+        scratch.directives = ()
+        if recipe is not None:
+            recipe(Stage(scratch, self.func, self.definition))
+        if any(d.func != self.func or d.definition != self.definition for d in scratch.directives):
+            raise ScheduleError("a specialization may change the loops of its own stage only", loc=here())
+        inner = [{"do": d.name, **dict(d.arguments)} for d in scratch.directives]
+        self.do("specialize", cond=encode(cond.node), loops=inner)
+        return self
+
+    def tensorize(self, loop: LoopLike, instruction: Instruction | str) -> Stage:
+        """Replace a loop and its body by a declared instruction that means the same."""
+        name = instruction if isinstance(instruction, str) else instruction.name
+        self.do("tensorize", loop=self.loop_name(loop), instruction=name)
+        return self
+
+    def pin(self) -> Stage:
+        """Leave this stage as it is: no default or automatic schedule changes it."""
+        self.do("pin")
+        return self
+
+
+def _dim(dim: Variable | int | str) -> int | str:
+    return dim.name if isinstance(dim, Variable) else dim
+

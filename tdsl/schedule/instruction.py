@@ -1,0 +1,57 @@
+"""Instructions: a small computation on tiles, with its meaning as a program and its code per backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tdsl.errors import DefinitionError
+from tdsl.lang.program import Program, build_program
+from tdsl.lang.tensor import Func
+from tdsl.source import Loc, here
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """`meaning` is a program with one update whose loops are all constant.
+
+    The operands are the output tile, then the input tiles in the order of the meaning's inputs. `llvm` is
+    the text of a function `define void @NAME(...)` with, for each operand, a pointer to its first element
+    and one i64 stride in elements for each of its axes. `python` does the same on array views.
+    """
+
+    name: str
+    meaning: Program
+    llvm: str
+    python: Callable[..., None] | None
+    loc: Loc | None = field(default=None, compare=False)
+
+
+INSTRUCTIONS: dict[str, Instruction] = {}
+
+
+def instruction(
+    name: str, meaning: Func, *, llvm: str = "", python: Callable[..., Any] | None = None
+) -> Instruction:
+    """Declare an instruction for `tensorize`.
+
+    `meaning` is a func over tensors of constant shape: `acc[i, j] += a[i, k] * b[k, j]`, or a pure
+    definition. Raises DefinitionError where its extents are not constants or a name is used twice.
+    """
+    loc = here()
+    program = build_program((meaning,))
+    if program.sizes or len(program.funcs) != 1:
+        raise DefinitionError(
+            f"the meaning of instruction {name!r} must be one func over tensors of constant shape", loc=loc
+        )
+    known = INSTRUCTIONS.get(name)
+    if known is not None and known.loc != loc:
+        raise DefinitionError(
+            f"there is already an instruction {name!r}", loc=loc, related=((known.loc, "declared here"),)
+        )
+    if not llvm and python is None:
+        raise DefinitionError(f"instruction {name!r} has no code", loc=loc, hint="pass llvm= or python=")
+    made = Instruction(name, program, llvm, python, loc)
+    INSTRUCTIONS[name] = made
+    return made

@@ -1,0 +1,301 @@
+"""Directives on the loops of one stage: each takes a state and gives the next, or raises `Illegal`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tdsl.errors import did_you_mean
+from tdsl.lang.affine import difference
+from tdsl.schedule.nest import (
+    GUARD, PARALLEL, ROUND_UP, SERIAL, SHIFT, TAILS, UNROLLED, VECTORIZED, Fuse, Illegal, Loop,
+    Nest, Rename, Split, State, is_ordered, is_reduction, roots_of,
+)  # fmt: skip
+
+MAX_FACTOR = 1 << 30
+
+
+def find_loop(state: State, func: str, definition: int, name: str) -> str:
+    """The loop that a name stands for now; Illegal with the nearest name otherwise."""
+    nest = state.plan(func).nests[definition]
+    for alias, loop in nest.aliases:
+        if name == alias:
+            return find_loop(state, func, definition, loop)
+    if name in nest.names():
+        return name
+    for r in nest.relations:
+        match r:
+            case Split(parent, outer, inner) if parent == name:
+                raise Illegal(f"loop {name!r} was split into {outer!r} and {inner!r}", "name one of them")
+            case Fuse(fused, outer, inner) if name in (outer, inner):
+                raise Illegal(f"loop {name!r} was fused into {fused!r}", f"name {fused!r}")
+            case Rename(old, new) if old == name:
+                raise Illegal(f"loop {name!r} was renamed to {new!r}", f"name {new!r}")
+    raise Illegal(f"there is no loop {name!r}", did_you_mean(name, nest.names()))
+
+
+def _change(state: State, func: str, definition: int, nest: Nest) -> State:
+    plan = replace(state.plan(func).with_nest(definition, nest), touched=True)
+    return state.with_plan(func, plan)
+
+
+def _new_name(nest: Nest, wanted: str | None, default: str) -> str:
+    if wanted is None:
+        return nest.fresh(default)
+    if not wanted.isidentifier():
+        raise Illegal(f"{wanted!r} is not a name", "use letters, digits and _, as in Python")
+    if wanted in nest.used_names():
+        raise Illegal(f"there is already a loop {wanted!r}", "choose another name")
+    return wanted
+
+
+def positive(value: object, what: str) -> int:
+    """A positive integer, or Illegal."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise Illegal(f"{what} must be an integer, not {value!r}")
+    number = value.__index__()
+    if not 0 < number <= MAX_FACTOR:
+        raise Illegal(f"{what} must be positive, not {number}")
+    return int(number)
+
+
+def extent_of(state: State, func: str, definition: int, variable: str) -> int | None:
+    """The extent of a variable of a definition where it is known before sizes are."""
+    f = state.program.func(func)
+    d = f.definitions[definition]
+    for name, lo, hi in d.ranges:
+        if name == variable and lo is not None and hi is not None:
+            return difference(hi, lo)
+    if func in state.program.outputs and variable in d.free:
+        axis = next(n for n, e in enumerate(d.index) if getattr(e, "name", None) == variable)
+        lo_, hi_ = f.natural[axis]
+        if lo_ is not None and hi_ is not None:
+            known = difference(hi_, lo_)
+            return None if known is None else known + 1
+    return None
+
+
+def split(
+    state: State, func: str, definition: int, *, loop: str, factor: int | None = None,
+    nparts: int | None = None, tail: str = GUARD, names: tuple[str | None, str | None] = (None, None),
+) -> State:  # fmt: skip
+    """for x  -->  for x_o: for x_i, with x = x_o * factor + x_i."""
+    name = find_loop(state, func, definition, loop)
+    if (factor is None) == (nparts is None):
+        raise Illegal("give a factor or nparts, one of them", "split(x, 16) or split(x, nparts=4)")
+    if tail not in TAILS:
+        raise Illegal(f"there is no tail strategy {tail!r}", did_you_mean(str(tail), TAILS))
+    factor = None if factor is None else positive(factor, "the factor")
+    nparts = None if nparts is None else positive(nparts, "nparts")
+    nest = state.plan(func).nests[definition]
+    if nest.kind(name) != SERIAL:
+        raise Illegal(f"loop {name!r} is {nest.kind(name)} already", "split it before")
+    _check_tail(state, func, definition, nest, name, tail, factor, nparts)
+    outer = _new_name(nest, names[0], f"{name}_o")
+    inner = _new_name(replace(nest, aliases=(*nest.aliases, (outer, outer))), names[1], f"{name}_i")
+    made = nest.replaced(name, Loop(outer), Loop(inner))
+    relation = Split(name, outer, inner, factor, nparts, tail)
+    return _change(state, func, definition, replace(made, relations=(*nest.relations, relation)))
+
+
+def _check_tail(
+    state: State, func: str, definition: int, nest: Nest, name: str, tail: str,
+    factor: int | None, parts: int | None,
+) -> None:  # fmt: skip
+    f = state.program.func(func)
+    d = f.definitions[definition]
+    reduction = is_reduction(f, definition, nest, name)
+    if tail == SHIFT:
+        again = f"points of {name!r} near the end would be computed twice"
+        if reduction or definition > 0:
+            raise Illegal(f"{again}, which changes a reduction or update", "use tail='guard'")
+        if name not in roots_of(nest, name):
+            raise Illegal(f"{name!r} is itself part of a split or fuse", "use tail='guard'")
+        if parts is not None:
+            raise Illegal("tail='shift' needs a factor, not nparts", "use tail='guard'")
+    if tail == ROUND_UP and (reduction or definition > 0 or func in state.program.outputs):
+        extent = extent_of(state, func, definition, name) if name in d.variables else None
+        step = factor or parts
+        if extent is not None and step is not None and extent % step:
+            raise Illegal(
+                f"splitting {extent} by {step} leaves a tail, and rounding it up would "
+                f"{'count points twice' if reduction else 'write outside of the output'}",
+                "use tail='guard'",
+            )
+
+
+def fuse(
+    state: State, func: str, definition: int, *, outer: str, inner: str, name: str | None = None
+) -> State:
+    """for a: for b  -->  for ab, with a, b = divmod(ab, extent of b)."""
+    a, b = (find_loop(state, func, definition, x) for x in (outer, inner))
+    nest = state.plan(func).nests[definition]
+    if nest.position(b) != nest.position(a) + 1:
+        raise Illegal(
+            f"{b!r} is not directly inside {a!r}; the order is {', '.join(nest.names())}",
+            f"reorder first, so that {b!r} follows {a!r}",
+        )
+    f = state.program.func(func)
+    if is_reduction(f, definition, nest, a) != is_reduction(f, definition, nest, b):
+        raise Illegal(f"one of {a!r} and {b!r} is reduced over, the other is not", "fuse loops of a kind")
+    for x in (a, b):
+        if nest.kind(x) != SERIAL:
+            raise Illegal(f"loop {x!r} is {nest.kind(x)} already", "fuse before")
+    fused = _new_name(nest, name, f"{a}_{b}")
+    made = replace(nest.replaced(a, Loop(fused)), relations=(*nest.relations, Fuse(fused, a, b)))
+    loops = tuple(x for x in made.loops if x.name != b)
+    return _change(state, func, definition, replace(made, loops=loops))
+
+
+def rename(state: State, func: str, definition: int, *, loop: str, name: str) -> State:
+    """Give a loop another name."""
+    old = find_loop(state, func, definition, loop)
+    nest = state.plan(func).nests[definition]
+    new = _new_name(nest, name, name)
+    made = nest.replaced(old, Loop(new, nest.kind(old)))
+    return _change(
+        state, func, definition, replace(made, relations=(*nest.relations, Rename(old, new)))
+    )
+
+
+def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...]) -> State:
+    """Put the named loops, outermost first, into the places that they hold."""
+    names = [find_loop(state, func, definition, x) for x in loops]
+    if len(set(names)) < len(names):
+        raise Illegal("a loop is named twice", "name each once")
+    plan = state.plan(func)
+    nest = plan.nests[definition]
+    by_name = {x.name: x for x in nest.loops}
+    order = iter(names)
+    new = tuple(by_name[next(order)] if x.name in names else x for x in nest.loops)
+    f = state.program.func(func)
+    if is_ordered(f, definition):
+        before, after = (
+            [x.name for x in ls if is_reduction(f, definition, nest, x.name)] for ls in (nest.loops, new)
+        )
+        if before != after:
+            raise Illegal(
+                f"the points of {', '.join(before)} must run in order, because {func!r} reads itself or "
+                "overwrites",
+                "reorder free loops only",
+            )
+    return _change(state, func, definition, replace(nest, loops=new))
+
+
+def _mark(state: State, func: str, definition: int, name: str, kind: str) -> State:
+    nest = state.plan(func).nests[definition]
+    return _change(state, func, definition, nest.with_kind(name, kind))
+
+
+def serial(state: State, func: str, definition: int, *, loop: str) -> State:
+    """Run a loop in order, taking back parallel, vectorize or unroll."""
+    return _mark(state, func, definition, find_loop(state, func, definition, loop), SERIAL)
+
+
+def parallel(state: State, func: str, definition: int, *, loop: str) -> State:
+    """Run the iterations of a loop on several threads."""
+    name = find_loop(state, func, definition, loop)
+    plan = state.plan(func)
+    nest, f = plan.nests[definition], state.program.func(func)
+    if is_reduction(f, definition, nest, name) and definition not in plan.atomic:
+        if is_ordered(f, definition):
+            raise Illegal(
+                f"iterations of {name!r} depend on earlier ones ({func!r} reads itself or overwrites)",
+                "parallelise a free loop",
+                ((f.definitions[definition].loc, "this definition"),),
+            )
+        raise Illegal(
+            f"iterations of {name!r} add to the same elements of {func!r}",
+            f"partial = rfactor({name!r}) and parallelise that, or allow it with atomic()",
+            ((f.definitions[definition].loc, "this definition"),),
+        )
+    return _mark(state, func, definition, name, PARALLEL)
+
+
+def unroll(
+    state: State, func: str, definition: int, *, loop: str, factor: int | None = None
+) -> State:
+    """Repeat the body of a loop; with a factor, of groups of its iterations."""
+    name = find_loop(state, func, definition, loop)
+    if factor is None:
+        return _mark(state, func, definition, name, UNROLLED)
+    return _inner_part(state, func, definition, name, factor, "u", UNROLLED)
+
+
+def _inner_part(
+    state: State, func: str, definition: int, name: str, factor: int, suffix: str, kind: str
+) -> State:
+    """Split a loop for a kind of its own; its old name then means the outer part."""
+    nest = state.plan(func).nests[definition]
+    outer, inner = nest.fresh(f"{name}_o"), nest.fresh(f"{name}_{suffix}")
+    state = split(state, func, definition, loop=name, factor=factor, names=(outer, inner))
+    nest = state.plan(func).nests[definition]
+    state = _change(
+        state, func, definition, replace(nest, aliases=(*nest.aliases, (name, outer)))
+    )
+    return _mark(state, func, definition, inner, kind)
+
+
+def vectorize(
+    state: State, func: str, definition: int, *, loop: str, factor: int | None = None
+) -> State:
+    """Run the iterations of a free loop (or groups of `factor` of them) as vector lanes."""
+    name = find_loop(state, func, definition, loop)
+    nest, f = state.plan(func).nests[definition], state.program.func(func)
+    if is_reduction(f, definition, nest, name):
+        if is_ordered(f, definition):
+            raise Illegal(
+                f"iterations of {name!r} depend on earlier ones ({func!r} reads itself or overwrites)",
+                "vectorize a free loop",
+            )
+        from tdsl.schedule.stages import vectorize_reduction
+
+        return vectorize_reduction(state, func, definition, name, factor)
+    if factor is not None:
+        lanes = positive(factor, "the number of lanes")
+        if lanes > 1024:
+            raise Illegal(f"{lanes} lanes are too many", "use a small multiple of the vector width")
+        return _inner_part(state, func, definition, name, lanes, "v", VECTORIZED)
+    if _constant_extent(state, func, definition, nest, name) is None:
+        raise Illegal(
+            f"the number of iterations of {name!r} is not a constant here",
+            f"say how many lanes: vectorize({name!r}, 16)",
+        )
+    return _mark(state, func, definition, name, VECTORIZED)
+
+
+def _constant_extent(
+    state: State, func: str, definition: int, nest: Nest, name: str
+) -> int | None:
+    for r in nest.relations:
+        match r:
+            case Split(_, _, inner, factor) if inner == name and factor is not None:
+                return factor
+            case Split(_, outer, _, _, parts) if outer == name and parts is not None:
+                return parts
+    return extent_of(state, func, definition, name) if name in nest.names() else None
+
+
+def atomic(state: State, func: str, definition: int) -> State:
+    """Allow parallel iterations of a reduction to update the same element, one at a time."""
+    f, plan = state.program.func(func), state.plan(func)
+    d = f.definitions[definition]
+    kinds = ("sum", "prod", "min", "max", "any", "all")
+    if is_ordered(f, definition) or d.combine is None or d.combine.kind not in kinds:
+        raise Illegal(
+            f"this definition of {func!r} is not an update by one of {', '.join(kinds)}",
+            "atomic() needs an update such as f[...] += ...",
+        )
+    if d.init is not None:
+        raise Illegal(
+            f"{func!r} starts and combines in one nest; another thread could start it again",
+            "use rfactor, or write the start apart: f[i] = 0, then f[i] += ...",
+        )
+    return state.with_plan(func, replace(plan, atomic=plan.atomic | {definition}, touched=True))
+
+
+
+LOOP_DIRECTIVES: dict[str, Callable[..., State]] = {
+    "split": split, "fuse": fuse, "rename": rename, "reorder": reorder, "serial": serial,
+    "parallel": parallel, "unroll": unroll, "vectorize": vectorize,
+}  # fmt: skip

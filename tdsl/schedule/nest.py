@@ -1,0 +1,279 @@
+"""The state of a schedule: a program, and for each func its loops, where it is computed, where it lives.
+
+A nest is a list of loops, outermost first, and the relations by which they came from the variables of the
+definition. All of it is frozen; a directive makes a new state from an old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Expr
+from tdsl.lang.program import FuncDef, Program
+from tdsl.lang.regions import reads_in
+from tdsl.source import Loc
+
+SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "unrolled"
+GUARD, SHIFT, ROUND_UP, PEEL = "guard", "shift", "round_up", "peel"
+TAILS = (GUARD, SHIFT, ROUND_UP, PEEL)
+SCOPES = ("auto", "heap", "stack", "register")
+
+
+class Illegal(Exception):  # noqa: N818  # a reason, made a ScheduleError where the directive is known
+    """Why a directive cannot be applied."""
+
+    def __init__(self, reason: str, hint: str = "", related: tuple[tuple[Loc | None, str], ...] = ()) -> None:
+        Exception.__init__(self, reason)
+        self.reason, self.hint, self.related = reason, hint, related
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop of a nest."""
+
+    name: str
+    kind: str = SERIAL
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """parent = outer * factor + inner. With `parts`, the outer loop has that many iterations instead."""
+
+    parent: str
+    outer: str
+    inner: str
+    factor: int | None
+    parts: int | None
+    tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse:
+    """outer, inner = divmod(fused, extent of inner)."""
+
+    fused: str
+    outer: str
+    inner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """old = new."""
+
+    old: str
+    new: str
+
+
+Relation = Split | Fuse | Rename
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Loops, outermost first, and how the variables of the definition follow from them.
+
+    `aliases` are names that still find a loop after a directive split it behind the scenes.
+    """
+
+    loops: tuple[Loop, ...]
+    relations: tuple[Relation, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(loop.name for loop in self.loops)
+
+    def position(self, name: str) -> int:
+        return self.names().index(name)
+
+    def kind(self, name: str) -> str:
+        return self.loops[self.position(name)].kind
+
+    def used_names(self) -> set[str]:
+        """Every name that a loop of this nest has, or had."""
+        found = set(self.names()) | {a for a, _ in self.aliases}
+        for r in self.relations:
+            match r:
+                case Split(parent, outer, inner):
+                    found |= {parent, outer, inner}
+                case Fuse(fused, outer, inner):
+                    found |= {fused, outer, inner}
+                case Rename(old, new):
+                    found |= {old, new}
+        return found
+
+    def fresh(self, wanted: str) -> str:
+        """`wanted`, or the first of wanted_1, wanted_2, ... that is free."""
+        used, name, count = self.used_names(), wanted, 0
+        while name in used:
+            count += 1
+            name = f"{wanted}_{count}"
+        return name
+
+    def with_kind(self, name: str, kind: str) -> Nest:
+        loops = tuple(replace(x, kind=kind) if x.name == name else x for x in self.loops)
+        return replace(self, loops=loops)
+
+    def replaced(self, name: str, *new: Loop) -> Nest:
+        """The nest with one loop replaced by others in its place."""
+        at = self.position(name)
+        return replace(self, loops=(*self.loops[:at], *new, *self.loops[at + 1 :]))
+
+
+def roots_of(nest: Nest, name: str) -> frozenset[str]:
+    """The variables of the definition that a loop is a part of."""
+    roots = {name}
+    for r in reversed(nest.relations):
+        match r:
+            case Split(parent, outer, inner) if roots & {outer, inner}:
+                roots = roots - {outer, inner} | {parent}
+            case Fuse(fused, outer, inner) if fused in roots:
+                roots = roots - {fused} | {outer, inner}
+            case Rename(old, new) if new in roots:
+                roots = roots - {new} | {old}
+    return frozenset(roots)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A place in the program: the body of a loop of one definition of a func."""
+
+    func: str
+    definition: int
+    loop: str
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Before everything that uses it, outside all loops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """In the place of every read."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Inside a loop of a consumer, before what uses it."""
+
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Inside a loop of the producer, after the part of it that the loop's body makes."""
+
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
+class With:
+    """In the loops of another stage, down to and including `level.loop`."""
+
+    level: Level
+
+
+Place = Root | Inline | At | After | With
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchPlan:
+    """Prefetch what the loop's body reads of `source`, `offset` iterations ahead."""
+
+    definition: int
+    loop: str
+    source: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Specialization:
+    """Use `nest` for a definition where a condition on sizes and scalars holds."""
+
+    definition: int
+    cond: Expr
+    nest: Nest
+
+
+@dataclass(frozen=True, slots=True)
+class Tensorization:
+    """Replace the body of a loop by an instruction."""
+
+    definition: int
+    loop: str
+    instruction: str
+
+
+@dataclass(frozen=True, slots=True)
+class FuncPlan:
+    """How one func runs. `place` None leaves the choice to the default schedule."""
+
+    nests: tuple[Nest, ...]
+    place: Place | None = None
+    store: Level | None = None
+    scope: str = "auto"
+    order: tuple[int, ...] | None = None
+    align: tuple[tuple[int, int], ...] = ()
+    fold: tuple[tuple[int, int], ...] = ()
+    stream: bool = False
+    atomic: frozenset[int] = frozenset()
+    prefetches: tuple[PrefetchPlan, ...] = ()
+    specializations: tuple[Specialization, ...] = ()
+    tensorizations: tuple[Tensorization, ...] = ()
+    touched: bool = False
+    loc: Loc | None = field(default=None, compare=False)
+
+    def with_nest(self, definition: int, nest: Nest) -> FuncPlan:
+        nests = (*self.nests[:definition], nest, *self.nests[definition + 1 :])
+        return replace(self, nests=nests)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A program and the plan of each of its funcs."""
+
+    program: Program
+    plans: tuple[tuple[str, FuncPlan], ...]
+
+    def plan(self, func: str) -> FuncPlan:
+        return next(p for name, p in self.plans if name == func)
+
+    def with_plan(self, func: str, plan: FuncPlan) -> State:
+        return replace(self, plans=tuple((n, plan if n == func else p) for n, p in self.plans))
+
+    def consumers(self, func: str) -> Iterator[tuple[FuncDef, int]]:
+        """Each definition of another func that reads `func`."""
+        for f in self.program.funcs:
+            if f.name != func:
+                for n, d in enumerate(f.definitions):
+                    if any(r.name == func for r in reads_in(d.expressions())):
+                        yield f, n
+
+
+def fresh_plan(f: FuncDef) -> FuncPlan:
+    """A func with the loops as defined: free variables outside, ranges inside, all serial."""
+    return FuncPlan(tuple(fresh_nest(d) for d in f.definitions))
+
+
+def fresh_nest(d: Definition) -> Nest:
+    return Nest(tuple(Loop(name) for name in d.variables))
+
+
+def initial_state(program: Program) -> State:
+    """The state before any directive."""
+    return State(program, tuple((f.name, fresh_plan(f)) for f in program.funcs))
+
+
+def is_reduction(f: FuncDef, definition: int, nest: Nest, loop: str) -> bool:
+    """True when a loop runs over (part of) a range of the definition."""
+    ranges = {name for name, _, _ in f.definitions[definition].ranges}
+    return bool(roots_of(nest, loop) & ranges)
+
+
+def is_ordered(f: FuncDef, definition: int) -> bool:
+    """True when the points of the ranges must run in order: no combiner, or the func reads itself."""
+    d = f.definitions[definition]
+    if d.combine is None or not d.combine.associative:
+        return bool(d.ranges)
+    return any(r.name == f.name for r in reads_in(d.expressions()))

@@ -1,0 +1,80 @@
+"""A schedule as the Python that rebuilds it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tdsl.schedule.directive import Directive
+
+
+def show_schedule(directives: tuple[Directive, ...]) -> str:
+    """One call a line, on a schedule named `s`; the loops that a split or fuse makes are named.
+
+    >>> split = Directive("split", "f", 0, (("loop", "x"), ("factor", 8)))
+    >>> print(show_schedule((split, Directive("parallel", "f", 0, (("loop", "x_o"),)))))
+    s["f"].split("x", 8)
+    s["f"].parallel("x_o")
+    """
+    return "\n".join(_call(d) for d in directives)
+
+
+def _call(d: Directive) -> str:
+    a = dict(d.arguments)
+    stage = _stage(d.func, d.definition)
+    match d.name:
+        case "cache_read":
+            at = "" if a["loop"] is None else f", at={_value(a['loop'])}"
+            pack = f", pack={dict(a['pack'])}" if a.get("pack") else ""
+            rest = _options(a, "source", "loop", "pack", scope="auto", name=None)
+            return f"s.cache_read({_value(a['source'])}, {stage}{at}{rest}{pack})"
+        case "cache_write":
+            rest = _options(a, "loop", scope="auto", name=None)
+            return f"s.cache_write({stage}, at={_value(a['loop'])}{rest})"
+        case "compute_at" | "store_at":
+            where = _stage(a["consumer"], a["consumer_definition"])
+            return f"{stage}.{d.name}({where}, {_value(a['loop'])})"
+        case "reverse_compute_at":
+            where = _stage(a["producer"], a["producer_definition"])
+            return f"{stage}.{d.name}({where}, {_value(a['loop'])})"
+        case "compute_with":
+            where = _stage(a["other"], a["other_definition"])
+            return f"{stage}.{d.name}({where}, {_value(a['loop'])})"
+        case "reorder":
+            return f"{stage}.reorder({', '.join(map(_value, a['loops']))})"
+        case "reorder_storage":
+            return f"{stage}.reorder_storage({', '.join(map(_value, a['dims']))})"
+        case "split":
+            first = [_value(a["loop"])] + ([_value(a["factor"])] if "factor" in a else [])
+            return f"{stage}.split({', '.join(first)}{_options(a, 'loop', 'factor')})"
+        case "prefetch":
+            return f"{stage}.prefetch({_value(a['source'])}, {_value(a['loop'])}, {a['offset']})"
+        case "specialize":
+            arguments = ", ".join(f"{k}={_value(v)}" for k, v in a.items())
+            return f'{stage}.do("specialize", {arguments})'
+        case _:
+            return f"{stage}.{d.name}({', '.join(_value(v) for v in a.values())})"
+
+
+def _stage(func: str, definition: int) -> str:
+    return f's["{func}"]' + (f".update({definition - 1})" if definition else "")
+
+
+def _options(arguments: dict[str, Any], *done: str, **defaults: Any) -> str:
+    rest = {
+        k: v
+        for k, v in arguments.items()
+        if k not in done and not (k in defaults and v == defaults[k])
+    }
+    return "".join(f", {k}={_value(v)}" for k, v in rest.items())
+
+
+def _value(value: Any) -> str:
+    match value:
+        case str():
+            return json.dumps(value)
+        case tuple():
+            inner = ", ".join(map(_value, value))
+            return f"({inner},)" if len(value) == 1 else f"({inner})"
+        case _:
+            return repr(value)

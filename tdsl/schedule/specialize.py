@@ -1,0 +1,101 @@
+"""Directives that put other code in the place of a nest: specialize for a condition, tensorize."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tdsl.errors import did_you_mean
+from tdsl.lang.expr import (
+    ARITHMETIC, BITWISE, COMPARISONS, Binary, Const, Expr, Param, Size, Unary, dtype_of,
+)  # fmt: skip
+from tdsl.lang.types import BY_NAME, bool_
+from tdsl.node import post_order
+from tdsl.schedule.instruction import INSTRUCTIONS
+from tdsl.schedule.loops import LOOP_DIRECTIVES, find_loop
+from tdsl.schedule.nest import Illegal, Specialization, State, Tensorization
+
+
+def specialize(
+    state: State, func: str, definition: int, *, cond: Any, loops: Sequence[dict[str, Any]] = ()
+) -> State:
+    """Give a definition loops of its own for when a condition on sizes and scalars holds.
+
+    `loops` are the directives that make them from the loops as they are now.
+    """
+    plan = state.plan(func)
+    expr = decode(cond)
+    if dtype_of(expr) != bool_:
+        raise Illegal(f"a specialization needs a condition, not a value of type {dtype_of(expr)}")
+    known = {s.name for s in state.program.scalars} | set(state.program.sizes)
+    for n in post_order(expr):
+        if not isinstance(n, Const | Param | Size | Binary | Unary):
+            raise Illegal(
+                "the condition may use scalars and extents only", "for conditions on data use td.where"
+            )
+        if isinstance(n, Param | Size) and n.name not in known:
+            raise Illegal(f"{n.name!r} is no scalar or extent of this program", did_you_mean(n.name, known))
+    special = state
+    for row in loops:
+        arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items() if k != "do"}
+        if row.get("do") not in LOOP_DIRECTIVES:
+            raise Illegal(f"{row.get('do')!r} cannot be specialized", "only loops can differ")
+        special = LOOP_DIRECTIVES[row["do"]](special, func, definition, **arguments)
+    if special.program != state.program:
+        raise Illegal("a specialization cannot add stages", "vectorize free loops only")
+    made = Specialization(definition, expr, special.plan(func).nests[definition])
+    return state.with_plan(
+        func, replace(plan, specializations=(*plan.specializations, made), touched=True)
+    )
+
+
+def encode(e: Expr) -> list[Any]:
+    """A condition as JSON."""
+    match e:
+        case Const(value, t):
+            return ["const", value, t.name]
+        case Size(name):
+            return ["size", name]
+        case Param(name, t):
+            return ["param", name, t.name]
+        case Binary(op, x, y):
+            return [op, encode(x), encode(y)]
+        case Unary(op, x):
+            return [op, encode(x)]
+        case _:
+            raise AssertionError(f"no condition holds {type(e).__name__}")
+
+
+def decode(data: Any) -> Expr:
+    """The condition that `encode` wrote; Illegal for anything else."""
+    match data:
+        case ["const", bool() | int() | float() as value, str(t)] if t in BY_NAME:
+            return Const(value, BY_NAME[t])
+        case ["size", str(name)]:
+            return Size(name)
+        case ["param", str(name), str(t)] if t in BY_NAME:
+            return Param(name, BY_NAME[t])
+        case [str(op), x, y] if op in (*COMPARISONS, *ARITHMETIC, *BITWISE):
+            return Binary(op, decode(x), decode(y))
+        case ["not" | "neg" as op, x]:
+            return Unary(op, decode(x))
+        case _:
+            raise Illegal(f"{data!r} is not a condition")
+
+
+def tensorize(state: State, func: str, definition: int, *, loop: str, instruction: str) -> State:
+    """Replace the body of a loop, the loop included, by an instruction that means the same.
+
+    The shapes are compared when the program is compiled, where all extents are known.
+    """
+    name = find_loop(state, func, definition, loop)
+    if instruction not in INSTRUCTIONS:
+        raise Illegal(
+            f"there is no instruction {instruction!r}", did_you_mean(instruction, INSTRUCTIONS)
+        )
+    plan = state.plan(func)
+    made = Tensorization(definition, name, instruction)
+    return state.with_plan(
+        func, replace(plan, tensorizations=(*plan.tensorizations, made), touched=True)
+    )

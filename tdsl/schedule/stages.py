@@ -1,0 +1,318 @@
+"""Directives that add a stage: cache_read, cache_write, rfactor, and vector reductions by rfactor.
+
+Each rewrites the program: the new stage is an ordinary func that can be scheduled as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tdsl.errors import did_you_mean
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Call, Expr, Read, Var, const
+from tdsl.lang.program import FuncDef, Interval, Program, map_expressions
+from tdsl.lang.regions import reads_in
+from tdsl.lang.simplify import add, ceildiv, conjunction, multiply, simplify, substitute, subtract
+from tdsl.lang.types import DType, i64
+from tdsl.node import transform
+from tdsl.schedule.loops import positive, find_loop, split
+from tdsl.schedule.nest import (
+    VECTORIZED, After, At, FuncPlan, Fuse, Illegal, Level, Loop, Nest, Rename, Root, Split, State,
+    fresh_plan, is_ordered, is_reduction, roots_of,
+)  # fmt: skip
+
+
+def fresh_func(program: Program, wanted: str) -> str:
+    """A name that no func or input has."""
+    used = {f.name for f in program.funcs} | {t.name for t in program.inputs}
+    name, count = wanted, 0
+    while name in used:
+        count += 1
+        name = f"{wanted}_{count}"
+    return name
+
+
+def _insert(state: State, before: str, f: FuncDef, plan: FuncPlan) -> State:
+    """A state with a func more, before a consumer of it."""
+    at = next(n for n, g in enumerate(state.program.funcs) if g.name == before)
+    funcs = (*state.program.funcs[:at], f, *state.program.funcs[at:])
+    return State(replace(state.program, funcs=funcs), (*state.plans, (f.name, plan)))
+
+
+def _replace_func(state: State, f: FuncDef) -> State:
+    funcs = tuple(f if g.name == f.name else g for g in state.program.funcs)
+    return replace(state, program=replace(state.program, funcs=funcs))
+
+
+def _map_reads(d: Definition, name: str, new: Callable[[Read], Expr]) -> Definition:
+    def rewritten(e: Expr) -> Expr:
+        return transform(e, lambda n: new(n) if isinstance(n, Read) and n.name == name else n)
+
+    return map_expressions(d, rewritten)
+
+
+def _source(program: Program, name: str) -> tuple[tuple[DType, ...], tuple[Interval, ...]]:
+    for t in program.inputs:
+        if t.name == name:
+            return (t.dtype,), tuple((ZERO, subtract(e, ONE)) for e in t.shape)
+    f = program.func(name)
+    return f.dtypes, f.limits
+
+
+def cache_read(
+    state: State, func: str, definition: int | None, *, source: str, loop: str | None,
+    scope: str = "auto", pack: tuple[tuple[int, int], ...] = (), name: str | None = None,
+) -> State:  # fmt: skip
+    """Copy what the body of a loop reads of a tensor or func into memory of its own first.
+
+    `pack` splits axes: (axis, n) makes two of it, index // n in its place and index % n at the end.
+    Without a loop the copy is made at the root.
+    """
+    program = state.program
+    consumer = program.func(func)
+    scheduled = 0 if definition is None else definition
+    read = sorted({r.name for d in consumer.definitions for r in reads_in(d.expressions())} - {func})
+    if source not in read:
+        raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
+    dtypes, limits = _source(program, source)
+    rank = len(limits)
+    factors = {}
+    for axis, n in pack:
+        if not 0 <= axis < rank or axis in factors:
+            raise Illegal(f"pack names axis {axis} of {rank}, or names it twice")
+        factors[axis] = positive(n, "a packing factor")
+    made = name or fresh_func(program, f"{source}_cache")
+    if made != fresh_func(program, made):
+        raise Illegal(f"there is already a func or input {made!r}", "choose another name")
+    variables = tuple(f"{made}_{n}" for n in range(rank + len(factors)))
+    index = [Var(v) for v in variables]
+    inner = {axis: index[rank + n] for n, axis in enumerate(factors)}
+    at: list[Expr] = []
+    for axis, (lo, hi) in enumerate(limits):
+        if axis not in factors:
+            at.append(index[axis])
+            continue
+        whole = Binary("add", Binary("mul", index[axis], const(factors[axis])), inner[axis])
+        # the last panel may reach beyond the tensor; what it holds there is never read
+        inside = lo == ZERO and hi is not None
+        at.append(Call("pad_edge", (whole, add(hi, ONE)), i64) if inside and hi is not None else whole)
+    values = tuple(Read(source, tuple(at), c, t) for c, t in enumerate(dtypes))
+    d = Definition(tuple(index), variables, (), TRUE, values, None, None)
+    f = FuncDef(made, dtypes, (d,), ((None, None),) * len(index), ((None, None),) * len(index))
+
+    def moved(r: Read) -> Read:
+        outer = tuple(
+            Binary("floordiv", e, const(factors[n])) if n in factors else e for n, e in enumerate(r.index)
+        )
+        rest = tuple(Binary("mod", r.index[n], const(k)) for n, k in factors.items())
+        return Read(made, (*outer, *rest), r.component, r.dtype, loc=r.loc)
+
+    definitions = tuple(
+        _map_reads(d, source, moved) if definition in (None, n) else d
+        for n, d in enumerate(consumer.definitions)
+    )
+    place = Root() if loop is None else At(Level(func, scheduled, find_loop(state, func, scheduled, loop)))
+    state = _replace_func(state, replace(consumer, definitions=definitions))
+    return _insert(state, func, f, replace(fresh_plan(f), place=place, scope=scope, touched=True))
+
+
+def cache_write(
+    state: State, func: str, definition: int, *, loop: str, scope: str = "auto", name: str | None = None
+) -> State:
+    """Make the values of a loop's body in memory of their own, and copy them out when it is done.
+
+    The stage keeps its name and its loops; what consumers read, or the output, becomes a copy.
+    """
+    f, plan = state.program.func(func), state.plan(func)
+    if len(f.definitions) > 1:
+        raise Illegal(f"{func!r} has updates", "only a func with one definition can be written by a cache")
+    at = find_loop(state, func, 0, loop)
+    nest = plan.nests[0]
+    for x in nest.names()[: nest.position(at) + 1]:
+        if is_reduction(f, 0, nest, x):
+            raise Illegal(f"inside {x!r} the values of {func!r} are not complete", f"place it outside of {x!r}")
+    made = fresh_func(state.program, name or f"{func}_out")
+    index = tuple(Var(v) for v in f.variables)
+    values = tuple(Read(func, index, c, t) for c, t in enumerate(f.dtypes))
+    d = Definition(index, f.variables, (), TRUE, values, None, None, f.definitions[0].loc)
+    copy = replace(f, name=made, definitions=(d,))
+
+    def moved(r: Read) -> Read:
+        return Read(made, r.index, r.component, r.dtype, loc=r.loc)
+
+    funcs: list[FuncDef] = []
+    for g in state.program.funcs:
+        if g.name == func:
+            funcs += [replace(f, declared=False), copy]
+        else:
+            funcs.append(
+                replace(g, definitions=tuple(_map_reads(x, func, moved) for x in g.definitions))
+            )
+    outputs = tuple(made if o == func else o for o in state.program.outputs)
+    program = replace(state.program, funcs=tuple(funcs), outputs=outputs)
+    level = Level(func, 0, at)
+    copied = replace(
+        fresh_plan(copy), place=After(level), touched=True, stream=plan.stream, order=plan.order,
+        align=plan.align,
+    )  # fmt: skip
+    if plan.fold or plan.store is not None:
+        raise Illegal(f"{func!r} is stored in another way already", "cache_write before store_at and fold")
+    state = State(program, (*state.plans, (made, copied)))
+    own = replace(plan, store=level, scope=scope, stream=False, order=None, align=(), touched=True)
+    return state.with_plan(func, own)
+
+
+def leaf_values(
+    nest: Nest, bounds: dict[str, tuple[Expr, Expr]]
+) -> tuple[dict[str, Expr], dict[str, Expr], list[Expr]]:
+    """(value of each variable over the loops, extent of each loop, guards) of a nest.
+
+    `bounds` gives (first, extent) of each variable; loops count from 0, but for a variable that is itself
+    a loop, which runs over its own range.
+    """
+    extents = {name: extent for name, (_, extent) in bounds.items()}
+    for r in nest.relations:
+        match r:
+            case Split(parent, outer, inner, factor, parts):
+                if factor is not None:
+                    extents[inner] = const(factor)
+                    extents[outer] = ceildiv(extents[parent], const(factor))
+                else:
+                    assert parts is not None
+                    extents[outer] = const(parts)
+                    extents[inner] = ceildiv(extents[parent], const(parts))
+            case Fuse(fused, outer, inner):
+                extents[fused] = multiply(extents[outer], extents[inner])
+            case Rename(old, new):
+                extents[new] = extents[old]
+    values: dict[str, Expr] = {}
+    for name in nest.names():
+        values[name] = subtract(Var(name), bounds[name][0]) if name in bounds else Var(name)
+    guards: list[Expr] = []
+    for r in reversed(nest.relations):
+        match r:
+            case Split(parent, outer, inner):
+                values[parent] = add(multiply(values[outer], extents[inner]), values[inner])
+                exact = multiply(extents[outer], extents[inner])
+                if exact != extents[parent]:
+                    guards.append(Binary("lt", values[parent], extents[parent]))
+            case Fuse(fused, outer, inner):
+                values[outer] = Binary("floordiv", values[fused], extents[inner])
+                values[inner] = Binary("mod", values[fused], extents[inner])
+            case Rename(old, new):
+                values[old] = values[new]
+    roots = {name: add(values[name], lo) for name, (lo, _) in bounds.items()}
+    return roots, extents, guards
+
+
+def rfactor(
+    state: State, func: str, definition: int, *, loop: str, name: str | None = None
+) -> State:
+    """Reduce each iteration of a reduction loop apart, in a stage of its own, then merge these.
+
+    The new stage has one dimension more, the loop, over which it is free.
+    """
+    f, plan = state.program.func(func), state.plan(func)
+    d, nest = f.definitions[definition], plan.nests[definition]
+    u = find_loop(state, func, definition, loop)
+    if not is_reduction(f, definition, nest, u):
+        raise Illegal(f"{u!r} is not reduced over; it is free already", "name a reduction loop")
+    if is_ordered(f, definition):
+        why = "reads itself" if d.combine is not None and d.combine.associative else "has no associative combiner"
+        raise Illegal(f"this definition of {func!r} {why}", "the order of its points cannot be changed")
+    assert d.combine is not None
+    ranges = {n: (lo, subtract(hi, lo)) for n, lo, hi in d.ranges if lo is not None and hi is not None}
+    reduced = Nest(
+        tuple(x for x in nest.loops if roots_of(nest, x.name) & set(ranges)),
+        tuple(r for r in nest.relations if _of(nest, r) & set(ranges)),
+    )
+    roots, extents, guards = leaf_values(reduced, ranges)
+    made = fresh_func(state.program, name or f"{func}_partial")
+    leaves = []
+    for x in reduced.names():
+        lo = ranges[x][0] if x in ranges else ZERO
+        leaves.append((x, lo, add(lo, extents[x])))
+    where = conjunction([*guards, d.where])
+    moved = map_expressions(replace(d, where=where), lambda e: simplify(substitute(e, roots)))
+    others = tuple(x for x in leaves if x[0] != u)
+    low, high = next((lo, hi) for n, lo, hi in leaves if n == u)
+    partial = replace(
+        moved, index=(*moved.index, Var(u)), free=(*d.free, u), ranges=others, init=d.init
+    )
+    dims = tuple(Var(v) for v in f.variables)
+    natural = (*f.natural, (low, subtract(high, ONE)))
+    limits: tuple[Interval, ...] = ((None, None),) * len(natural)
+    if d.init is not None:
+        definitions: tuple[Definition, ...] = (partial,)
+        merge = replace(d, values=_partials(made, (*d.index, Var(u)), f.dtypes), where=TRUE, ranges=((u, low, high),))
+    else:
+        axis = f"{made}_{u}" if u in f.variables else u
+        start = Definition(
+            (*dims, Var(axis)), (*f.variables, axis), (), TRUE, d.combine.init, None, None, d.loc
+        )
+        definitions = (start, partial)
+        merge = Definition(
+            dims, f.variables, ((axis, low, high),), TRUE,
+            _partials(made, (*dims, Var(axis)), f.dtypes), d.combine, None, d.loc,
+        )  # fmt: skip
+    p = FuncDef(made, f.dtypes, definitions, limits, natural, False, f.fast_math, f.loc)
+    changed = (*f.definitions[:definition], merge, *f.definitions[definition + 1 :])
+    state = _replace_func(state, replace(f, definitions=changed))
+    own = _merge_nest(nest, set(ranges), merge) if d.init is not None else Nest(tuple(map(Loop, merge.variables)))
+    atomics = plan.atomic - {definition}
+    state = state.with_plan(func, replace(plan.with_nest(definition, own), atomic=atomics, touched=True))
+    new = replace(fresh_plan(p), touched=True, place=Root())
+    kinds = {x.name: x for x in reduced.loops}
+    last = new.nests[-1]
+    ordered = tuple(kinds.get(x.name, x) for x in last.loops)
+    return _insert(state, func, p, new.with_nest(len(definitions) - 1, replace(last, loops=ordered)))
+
+
+def _of(nest: Nest, r: Split | Fuse | Rename) -> frozenset[str]:
+    before = replace(nest, relations=nest.relations[: nest.relations.index(r)])
+    match r:
+        case Split(parent):
+            return roots_of(before, parent)
+        case Fuse(_, outer, inner):
+            return roots_of(before, outer) | roots_of(before, inner)
+        case Rename(old):
+            return roots_of(before, old)
+
+
+def _partials(name: str, index: tuple[Expr, ...], dtypes: tuple[DType, ...]) -> tuple[Expr, ...]:
+    return tuple(Read(name, index, c, t) for c, t in enumerate(dtypes))
+
+
+def _merge_nest(nest: Nest, ranges: set[str], merge: Definition) -> Nest:
+    """The free loops as they were, and the merge inside them."""
+    free = tuple(x for x in nest.loops if not roots_of(nest, x.name) & ranges)
+    relations = tuple(r for r in nest.relations if not _of(nest, r) & ranges)
+    return Nest((*free, *(Loop(n) for n, _, _ in merge.ranges)), relations, nest.aliases)
+
+
+def vectorize_reduction(
+    state: State, func: str, definition: int, name: str, factor: int | None
+) -> State:
+    """Reduce in `factor` lanes, each a partial result, merged after the loop."""
+    nest = state.plan(func).nests[definition]
+    lane = name
+    if factor is not None:
+        lane = nest.fresh(f"{name}_v")
+        state = split(state, func, definition, loop=name, factor=factor, names=(None, lane))
+        nest = state.plan(func).nests[definition]
+    made = fresh_func(state.program, f"{func}_lanes")
+    f = state.program.func(func)
+    first = next(n for n, x in enumerate(nest.names()) if is_reduction(f, definition, nest, x))
+    outside = nest.names()[:first]
+    state = rfactor(state, func, definition, loop=lane, name=made)
+    plan = state.plan(made)
+    for n, made_nest in enumerate(plan.nests):
+        own = made_nest.names()
+        axis = lane if lane in own else own[-1]
+        order = [x for x in made_nest.loops if x.name != axis] + [Loop(axis, VECTORIZED)]
+        plan = plan.with_nest(n, replace(made_nest, loops=tuple(order)))
+    if outside:
+        plan = replace(plan, place=At(Level(func, definition, outside[-1])))
+    return state.with_plan(made, replace(plan, scope="auto"))
+
