@@ -260,13 +260,17 @@ def _within_dtype(e: Expr, bounds: Bounds) -> Bounds:
     return bounds
 
 
+def _clipped(bound: int | None, t: DType, unknown: int | None) -> int | None:
+    return unknown if bound is None else int(max(t.low, min(bound, t.high)))
+
+
 def _cast_range(x: Expr, t: DType, saturate: bool, facts: Facts) -> Bounds:
     if dtype_of(x).is_float or t.is_float:
         return _dtype_range(t)
     lo, hi = _range(x, facts)
     if saturate:
-        known = (t.low if lo is None else max(lo, t.low), t.high if hi is None else min(hi, t.high))
-        return (int(known[0]), int(known[1])) if t.bits < 64 else (lo, hi)
+        least, most = _dtype_range(t)
+        return _clipped(lo, t, least), _clipped(hi, t, most)
     if lo is not None and hi is not None and lo >= t.low and hi <= t.high:
         return lo, hi
     if t.bits == 64 and t.kind == "i" and dtype_of(x).bits < 64:

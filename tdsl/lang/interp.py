@@ -135,6 +135,18 @@ def _bind_scalars(program: Program, scalars: Mapping[str, Array]) -> Program:
     )
 
 
+def evaluate(
+    e: Expr, variables: Mapping[str, Array], arrays: Mapping[str, Array] | None = None
+) -> Array:
+    """An expression at arrays of values of its variables; `arrays` are what it may read.
+
+    >>> evaluate(Binary("mod", Var("i"), const(3)), {"i": np.arange(5)})
+    array([0, 1, 2, 0, 1])
+    """
+    stored = {n: _Stored((a,), (0,) * a.ndim) for n, a in (arrays or {}).items()}
+    return _Evaluator(variables, stored, [])(e)
+
+
 @dataclass(slots=True)
 class _Stored:
     """The values of a func or an input, and the index of their first element."""

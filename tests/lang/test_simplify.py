@@ -1,0 +1,63 @@
+"""Simplified expressions and proved bounds, against every value of small ranges."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tdsl.lang.affine import as_expr, as_sum, difference
+from tdsl.lang.bounds import Facts, at_most, lower, upper, value_range
+from tdsl.lang.expr import Expr
+from tdsl.lang.simplify import simplify
+from tests.lang.index_expressions import (
+    conditions,
+    expressions,
+    nested_facts,
+    points_of_facts,
+    values,
+)
+
+NAMES = ("i", "j", "k")
+EXPRESSIONS = expressions(NAMES)
+
+
+@given(EXPRESSIONS, nested_facts(NAMES))
+def test_a_simplified_expression_has_the_same_values(e: Expr, facts: Facts) -> None:
+    points = points_of_facts(facts)
+    np.testing.assert_array_equal(values(simplify(e, facts), points), values(e, points))
+
+
+@given(conditions(EXPRESSIONS), nested_facts(NAMES))
+def test_a_simplified_condition_has_the_same_values(e: Expr, facts: Facts) -> None:
+    points = points_of_facts(facts)
+    np.testing.assert_array_equal(values(simplify(e, facts), points), values(e, points))
+
+
+@given(EXPRESSIONS, nested_facts(NAMES))
+def test_simplifying_twice_changes_nothing_more(e: Expr, facts: Facts) -> None:
+    once = simplify(e, facts)
+    points = points_of_facts(facts)
+    np.testing.assert_array_equal(values(simplify(once, facts), points), values(e, points))
+
+
+@given(EXPRESSIONS, nested_facts(NAMES))
+def test_no_value_is_beyond_its_bounds(e: Expr, facts: Facts) -> None:
+    found = values(e, points_of_facts(facts))
+    for low, high in ((lower(e, facts), upper(e, facts)), value_range(e, facts)):
+        assert low is None or np.all(found >= low)
+        assert high is None or np.all(found <= high)
+
+
+@given(EXPRESSIONS, EXPRESSIONS, nested_facts(NAMES))
+def test_what_is_certain_holds_everywhere(a: Expr, b: Expr, facts: Facts) -> None:
+    points = points_of_facts(facts)
+    if at_most(a, b, facts):
+        assert np.all(values(a, points) <= values(b, points))
+    apart = difference(a, b)
+    if apart is not None:
+        assert np.all(values(a, points) - values(b, points) == apart)
+
+
+@given(EXPRESSIONS, st.just(None))
+def test_a_sum_has_the_values_of_its_expression(e: Expr, _: None) -> None:
+    points = {n: np.arange(-3, 4) + offset for offset, n in enumerate(NAMES)}
+    np.testing.assert_array_equal(values(as_expr(as_sum(e)), points), values(e, points))
