@@ -50,11 +50,11 @@ def _numpy() -> Finding:
 
 
 def _llvm() -> Finding:
-    from tdsl.codegen.cpu import jit, machine
+    from tdsl.codegen.cpu import machine
 
     target = machine.target_machine(machine.host())
     version = importlib.metadata.version("llvmlite")
-    return "PASS", f"LLVM {jit.llvm_version()} in llvmlite {version}, {target.triple}", ""
+    return "PASS", f"LLVM {machine.llvm_version()} in llvmlite {version}, {target.triple}", ""
 
 
 def _cpu() -> Finding:
@@ -87,11 +87,15 @@ def _kernel() -> Finding:
 
 
 def _threads() -> Finding:
-    from tdsl.codegen.cpu import parallel
+    from tdsl.codegen.cpu.runtime import runtime
 
-    runtime = parallel.runtime()
-    hint = "" if runtime.name.startswith("OpenMP") else "install libomp or libgomp"
-    return "PASS", f"{runtime.name}, {runtime.threads} threads", hint
+    used = runtime()
+    if used.backend == "serial":
+        return "SKIP", "parallel loops run in one thread", "unset TDSL_PARALLEL"
+    if used.backend == "threads":
+        # Their start costs tens of microseconds a loop, OpenMP's less than one.
+        return "PASS", f"{used.threads} threads of Python", "faster with OpenMP: install libomp"
+    return "PASS", f"{used.threads} threads of {used.backend}", ""
 
 
 def _cache() -> Finding:
