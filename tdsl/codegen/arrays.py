@@ -174,11 +174,9 @@ def layout_of(array: Array, fixed: bool) -> Layout:
 
 
 def _unit_axis(array: Array) -> int | None:
-    # The flags come first: they pass over the strides of extents 0 and 1, which may be anything.
+    # The flag comes first: it passes over the strides of extents 0 and 1, which may be anything.
     if array.flags.c_contiguous:
         return array.ndim - 1
-    if array.flags.f_contiguous:
-        return 0
     last_first = reversed(range(array.ndim))
     return next((axis for axis in last_first if array.strides[axis] == array.itemsize), None)
 

@@ -61,7 +61,10 @@ def from_dlpack(exporter: Any) -> np.ndarray[Any, Any]:
     try:
         capsule = exporter.__dlpack__(max_version=(_VERSION, 0))
     except TypeError:  # from before versions were agreed on
-        capsule = exporter.__dlpack__()
+        try:
+            capsule = exporter.__dlpack__()
+        except TypeError as error:
+            raise BufferError(str(error)) from error
     tensor, read_only = _read(capsule)
     dtype = _dtype(tensor)
     return np.asarray(_Exported(capsule, tensor, dtype, read_only)).view(dtype)

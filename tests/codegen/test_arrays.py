@@ -123,16 +123,32 @@ def test_dlpack_memory_lives_as_long_as_the_array():
         assert owner() is None
 
 
+def tensor_of(capsule):
+    """The address of the DLTensor in a capsule of the older protocol."""
+    get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    return get(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, b"dltensor")
+
+
 class Bfloat(Exporter):
     """NumPy does not export bfloat16, so this one relabels 16-bit integers as other libraries write it."""
 
     def __dlpack__(self, **wanted):
         capsule = self.a.view(np.uint16).__dlpack__()
-        get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-        tensor = get(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, b"dltensor")
-        code = tensor + 8 + 8 + 4
-        ctypes.c_uint8.from_address(code).value = 4
+        ctypes.c_uint8.from_address(tensor_of(capsule) + 20).value = 4
         return capsule
+
+
+class Shifted(Exporter):
+    """A view that starts two elements on, with the distance apart from the address."""
+
+    def __dlpack__(self, **wanted):
+        capsule = self.a[:-2].__dlpack__()
+        ctypes.c_uint64.from_address(tensor_of(capsule) + 40).value = 2 * self.a.itemsize
+        return capsule
+
+
+def test_dlpack_arrays_may_start_behind_their_address():
+    assert taken(Shifted(np.arange(5, dtype=np.float32))).tolist() == [2, 3, 4]
 
 
 def test_bfloat16_comes_through_dlpack():
@@ -164,6 +180,11 @@ class Broken(Exporter):
         raise BufferError("it requires grad")
 
 
+class NotReady(Exporter):
+    def __dlpack__(self, **wanted):
+        raise TypeError("it is sparse")
+
+
 ONES = np.ones(3, np.float32)
 REFUSED = {
     "list": ([1.0], "of type list, not an array", "np.asarray(x, dtype=np.float32)"),
@@ -182,6 +203,7 @@ REFUSED = {
     "unknown device": (Exporter(ONES, (99, 0)), "on device device type 99:0", "host"),
     "cuda interface": (OnGpu(), "on device cuda, not the CPU", "host"),
     "broken": (Broken(ONES), "cannot be read as an array: it requires grad", "np.asarray"),
+    "sparse": (NotReady(ONES), "cannot be read as an array: it is sparse", "np.asarray"),
     "complex": (Exporter(ONES.astype(np.complex64)), "DLPack element type 5", "np.asarray"),
 }
 
@@ -301,11 +323,12 @@ def test_interleaved_arrays_share_no_memory():
 
 
 def test_memory_that_is_too_hard_to_compare_counts_as_shared():
-    rng = np.random.default_rng(0)
-    shape, memory = (3,) * 12, np.zeros(10**6, np.int8)
-    strides = tuple(int(s) for s in rng.integers(1000, 30000, 12))
-    a = np.lib.stride_tricks.as_strided(memory, shape, strides)
-    b = np.lib.stride_tricks.as_strided(memory[500:], shape, strides[::-1])
+    memory = np.zeros(192_163_377, np.int8)  # never touched
+    view = np.lib.stride_tricks.as_strided
+    a = view(memory, (1049, 1049, 1049), (36674, 61119, 85569))
+    b = view(memory[64_023_025:], (1049, 1049, 1), (12223, 12224, 1))
+    with pytest.raises(np.exceptions.TooHardError):
+        np.shares_memory(a, b, max_work=1000)
     assert share_memory(a, b)
 
 

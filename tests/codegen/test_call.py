@@ -449,26 +449,27 @@ def test_its_text_names_inputs_and_outputs():
 
 
 def test_threads_build_each_variant_once_and_get_their_own_results():
-    started = threading.Barrier(8)
-    call = scaled(dynamic=("C",))
-    wrong = []
+    def build(specialisation):
+        np.sort(rng.random(300_000))  # long enough, without Python's lock, for the others to ask
+        made.append(specialisation.sizes)
+        return Fake(SCALED, lambda x, w, s: [x * w + s], specialisation, True)
 
     def work(seed):
         started.wait()
         for n in range(30):
             x = np.full((1 + n % 3, seed + 1), seed, np.float32)
-            w = np.ones(seed + 1, np.float32)
-            if not (call(x, w, float(n)) == seed + n).all():
+            if not (call(x, np.ones(seed + 1, np.float32), float(n)) == seed + n).all():
                 wrong.append((seed, n))
 
+    rng, made, wrong, started = np.random.default_rng(0), [], [], threading.Barrier(8)
+    call = Entry(SCALED, frozenset({"C"}), build)
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
     assert not wrong
-    sizes = [m.specialisation.sizes for m in call.made]
-    assert sorted(sizes) == [(("R", 1),), (("R", 2),), (("R", 3),)]
+    assert sorted(made) == [(("R", 1),), (("R", 2),), (("R", 3),)]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

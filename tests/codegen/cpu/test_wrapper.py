@@ -212,6 +212,7 @@ def test_strided_inputs_reach_as_far_as_their_elements(strided):
     assert strided(memory[18:][::-1].reshape(2, 6)[:, ::2], out) is True
     assert strided(memory[17:29].reshape(2, 6)[:, ::2], out) is False
     assert strided(memory[:12][::-1].reshape(2, 6)[:, ::2], out) is True
+    assert strided(memory[14:26][::-1].reshape(2, 6)[:, ::2], out) is False
     assert strided(memory[:14].reshape(2, 7)[:, :3][:, ::-1], out) is True
     assert strided(np.broadcast_to(memory[9:12], (2, 3)), out) is True
     assert strided(np.broadcast_to(memory[10:13], (2, 3)), out) is False
