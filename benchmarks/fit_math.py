@@ -163,6 +163,9 @@ FITS = (
         lambda z: (mp.asin(mp.sqrt(z)) / mp.sqrt(z) - 1) / z,
         lambda z: z * mp.sqrt(z) / mp.asin(mp.sqrt(z)), mpf(0), mpf("0.625") ** 2 * NEARLY,
         {"f32": 6, "f64": 15}),
+    Fit("POW_ATANH", "(atanh(s) / s - 1 - z/3) / z^2 2/log(2) on z = s^2, |(1+s)/(1-s) - 1| <= 1/8",
+        lambda z: (mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 1 - z / 3) / z**2 * 2 / mp.log(2),
+        lambda z: z**2 / 3, mpf("1e-9"), (ONE / 15) ** 2 * NEARLY, {"f64": 5}),
     Fit("POW_EXP2", "2^r on |r| <= 1/2, for f32", lambda r: mp.power(2, r), lambda r: mp.power(2, -r),
         -NEARLY / 2, NEARLY / 2, {"f64": 6}),
 )  # fmt: skip
@@ -202,6 +205,13 @@ SPLITS = (
     Split("LOG10E", "log10(e)", 1 / mp.log(10), {"f32": 24, "f64": 53}, 2),
     Split("PI", "pi, for a fused multiply-add", mp.pi, {"f32": 24, "f64": 53}, 3),
     Split("PI_SHORT", "pi; a multiple by an integer below 2^20 is exact", mp.pi, {"f64": 33}, 4),
+    Split("POW_FIRST", "2 / log(2)", 2 / mp.log(2), {"f64": 53}, 2),
+    Split("POW_CUBIC", "2 / (3 log(2))", 2 / mp.log(2) / 3, {"f64": 53}, 2),
+    Split(
+        "LOG2_5_4", "log2(5/4); a sum with an exponent is exact", mp.log(1.25, 2), {"f64": 40}, 2
+    ),
+    Split("LOG2_7_8", "log2(7/8), the same", mp.log(0.875, 2), {"f64": 40}, 2),
+    Split("LOG2_3_4", "log2(3/4), the same", mp.log(0.75, 2), {"f64": 40}, 2),
 )
 
 HEADER = '''"""Coefficients of the polynomials in the math functions, highest power first, by element type.

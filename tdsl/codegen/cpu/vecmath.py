@@ -1,14 +1,15 @@
 """The functions of floats as LLVM IR on any number of lanes, without a vector math library.
 
-Polynomials over exact reductions (`vecmath_exp`, `vecmath_log`, `vecmath_trig`), inlined where they are
-called. `ULP` bounds their errors; subnormal numbers, signed zeros, infinities and NaN are as NumPy's.
+Polynomials over exact reductions (`vecmath_exp`, `vecmath_log`, `vecmath_pow`, `vecmath_trig`), inlined
+where they are called. `ULP` bounds their errors; subnormal numbers, signed zeros, infinities and NaN are
+as NumPy's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tdsl.codegen.cpu import vecmath_exp, vecmath_log, vecmath_trig
+from tdsl.codegen.cpu import vecmath_exp, vecmath_log, vecmath_pow, vecmath_trig
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.vecmath_arith import Arith
 from tdsl.lang.types import DType, f32, f64
@@ -35,6 +36,7 @@ _OWN: dict[str, Callable[..., str]] = {
     "arccos": vecmath_trig.arccos,
     "arctan": vecmath_trig.arctan,
     "arctan2": vecmath_trig.arctan2,
+    "pow": vecmath_pow.pow,
     "sin": vecmath_trig.sin,
     "cos": vecmath_trig.cos,
 }
@@ -72,10 +74,6 @@ def math_call(b: Builder, fn: str, args: Sequence[str], dtype: DType, lanes: int
     if fn in _IN_F64:
         return _in_f64(a, _IN_F64[fn], args)
     match fn, *args:
-        case "pow", _, _:
-            if dtype == f32:
-                return vecmath_log.pow(a, *args)
-            return a.libm("pow", *args)
         case "rsqrt", x:
             return a.div(a.c(1.0), a.sqrt(x))
         case "isnan", x:

@@ -1,4 +1,4 @@
-"""Logarithms, inverse hyperbolic functions and powers: x = 2^e (1 + f) with 3/4 <= 1 + f < 3/2."""
+"""Logarithms and inverse hyperbolic functions: x = 2^e (1 + f) with 3/4 <= 1 + f < 3/2."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from tdsl.codegen.cpu import vecmath_tables as tables
 from tdsl.codegen.cpu.vecmath_arith import Arith
-from tdsl.lang.types import f32, f64
+from tdsl.lang.types import f32
 
 LN2, LOG2E = math.log(2), 1 / math.log(2)
 _HUGE = 2.0**60  # log(x + 1) is log(x), and x^2 is in range
@@ -110,34 +110,3 @@ def arctanh(a: Arith, x: str) -> str:
     size = a.abs(x)
     u = a.div(a.add(size, size), a.sub(a.c(1.0), size))
     return a.copysign(a.mul(log1p(a, u), a.c(0.5)), x)
-
-
-def pow(a: Arith, x: str, y: str) -> str:
-    """x^y in f32, as 2^(y log2(|x|)) in f64; special cases as C's pow."""
-    w = Arith(a.b, f64, a.lanes)
-    size = a.abs(x)
-    e, m = w.exponent_and_mantissa(a.widen(size, w))
-    f = w.sub(m, w.c(1.0))
-    log = w.mad(w.poly(f, tables.POW_LOG2["f64"]), f, e)
-    power = w.at_most(w.at_least(w.mul(a.widen(y, w), log), -200.0), 200.0)
-    n = w.whole(w.add(power, w.c(w.shifter)))
-    grown = w.scale(w.poly(w.sub(power, n.value), tables.POW_EXP2["f64"]), n)
-    return _pow_special(a, x, y, w.narrow(grown, a))
-
-
-def _pow_special(a: Arith, x: str, y: str, result: str) -> str:
-    """x^y, where `result` is |x|^y for finite |x| > 0."""
-    zero, one, inf = a.c(0.0), a.c(1.0), a.c(float("inf"))
-    size = a.abs(x)
-    grows = a.cmp("ogt", a.select(a.cmp("ogt", size, one), y, a.neg(y)), zero)
-    at_end = a.either(a.cmp("oeq", size, zero), a.cmp("oeq", size, inf))
-    result = a.select(at_end, a.select(grows, inf, zero), result)
-    half = a.mul(y, a.c(0.5))
-    fraction = a.cmp("one", a.intrinsic("floor", y), y)
-    half_fraction = a.cmp("one", a.intrinsic("floor", half), half)
-    signed = a.select(fraction, result, a.select(half_fraction, a.copysign(result, x), result))
-    nowhere = a.both(fraction, a.both(a.cmp("olt", x, zero), a.cmp("olt", size, inf)))
-    signed = a.select(a.either(nowhere, a.cmp("uno", x, y)), a.c(float("nan")), signed)
-    flat = a.both(a.cmp("oeq", size, one), a.cmp("oeq", a.abs(y), inf))
-    flat = a.either(flat, a.either(a.cmp("oeq", x, one), a.cmp("oeq", y, zero)))
-    return a.select(flat, one, signed)
