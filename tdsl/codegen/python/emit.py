@@ -40,6 +40,7 @@ from tdsl.codegen.python.expressions import (
     integer,
     tuple_text,
 )  # fmt: skip
+from tdsl.codegen.python.instructions import Shape, instructions_of, tile_shapes
 from tdsl.codegen.python.support import SUPPORT, support_text
 from tdsl.lang.expr import TRUE, Binary, Expr, Load, dtype_of
 from tdsl.lang.types import DType, bool_, i64
@@ -93,6 +94,7 @@ class Emitter:
     ) -> None:
         self.source, self.writer, self.names = kernel, writer, names
         self.expressions, self.depth = expressions, 0
+        self.instructions = instructions_of(kernel)
         self.decorator = '@np.errstate(all="ignore")'
 
     def kernel(self, function: str) -> None:
@@ -163,7 +165,9 @@ class Emitter:
             case Prefetch():
                 pass  # NumPy has no say in what the caches hold
             case Invoke(instruction, operands):
-                self.writer.line(call(instruction, *map(self.operand, operands)).text)
+                shapes = tile_shapes(self.instructions[instruction])
+                views = map(self.view, operands, shapes)
+                self.writer.line(call(instruction, *views).text)
             case _:
                 assert_never(s)
 
@@ -278,13 +282,21 @@ class Emitter:
             pieces += [literal.replace("{", "{{").replace("}", "}}"), shown]
         return f'print(f"{"".join(pieces)}")'
 
-    def operand(self, o: Operand) -> str:
-        """A view of the buffer from the tile's first element on, with the tile's axes in their order."""
-        starts = [v.text for v in self.expressions.values(*o.index)]
-        subscripts = [f"{t}:" if axis in o.axes else t for axis, t in enumerate(starts)]
-        view = f"{self.expressions.buffers[o.buffer]}[{', '.join(subscripts) or '()'}]"
+    def view(self, o: Operand, shape: Shape) -> str:
+        """A view of a tile, with its axes in their order."""
+        starts = self.expressions.values(*o.index)
+        subscripts = [v.text for v in starts]
+        for axis, extent in zip(o.axes, shape, strict=True):
+            subscripts[axis] = self.expressions.slice(starts[axis], 1, extent)
+        if not o.axes:
+            subscripts.append("...")  # a view of one element, not its value
+        view = f"{self.expressions.buffers[o.buffer]}[{', '.join(subscripts)}]"
         order = tuple(sorted(o.axes).index(axis) for axis in o.axes)
-        return view if order == tuple(sorted(order)) else f"{view}.transpose{order}"
+        return (
+            view
+            if order == tuple(sorted(order))
+            else f"{view}.transpose({tuple_text(map(str, order))})"
+        )
 
 
 def _loop_variable(name: str, lo: Value, extent: Value) -> Value:

@@ -74,8 +74,12 @@ def _head(emitter: _NumbaEmitter) -> str:
     return "\n".join([*imports, *(f"\n\n{f}" for f in (*functions, *emitter.messages))])
 
 
+def is_parallel(kernel: Kernel) -> bool:
+    """Whether some loop of the kernel becomes a prange."""
+    return any(map(_runs_in_parallel, post_order(kernel.body)))
+
+
 def _runs_in_parallel(s: Node) -> bool:
-    """Whether a loop becomes a prange."""
     if not (isinstance(s, For) and s.kind == PARALLEL):
         return False
     ordered = (Check, Print)
@@ -92,7 +96,8 @@ class _NumbaEmitter(Emitter):
     ) -> None:
         Emitter.__init__(self, kernel, writer, names, expressions)
         self.messages: list[str] = []
-        self.is_parallel = any(map(_runs_in_parallel, post_order(kernel.body)))
+        self.inside_prange = False
+        self.is_parallel = is_parallel(kernel)
         options = [
             'error_model="numpy"',
             *(["parallel=True"] if self.is_parallel else []),
@@ -101,18 +106,18 @@ class _NumbaEmitter(Emitter):
         self.decorator = f"@njit({', '.join(options)})"
 
     def heading(self, s: For, name: str, bounds: str) -> AbstractContextManager[None]:
-        return (
-            self.prange(name, bounds)
-            if _runs_in_parallel(s)
-            else Emitter.heading(self, s, name, bounds)
-        )
+        if self.inside_prange or not _runs_in_parallel(s):
+            return Emitter.heading(self, s, name, bounds)
+        return self.prange(name, bounds)
 
     @contextmanager
     def prange(self, name: str, bounds: str) -> Iterator[None]:
         counter = self.names.fresh(f"{name}_unsigned")
         with self.writer.block(f"for {counter} in prange({bounds}):"):
             self.writer.line(f"{name} = np.int64({counter})")  # numba may count without a sign
+            self.inside_prange = True
             yield
+            self.inside_prange = False
 
     def say(self, s: Print) -> None:
         """Numba has no formatting: the message is a function that it calls back."""

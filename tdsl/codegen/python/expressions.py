@@ -38,11 +38,12 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.show import SYMBOLS, show_const
-from tdsl.lang.types import DType, bf16, bool_, f32, i64
+from tdsl.lang.types import DType, bf16, bool_, f16, f32, i64
 from tdsl.node import Node, children, post_order
 from tdsl.text import ATOM, SIGN, Names, Piece, call, infix, number, prefix, ternary
 
 INT, BOOL, SCALAR, ARRAY, LITERAL = "int", "bool", "scalar", "array", "literal"
+HALVES = (f16, bf16)
 LARGEST_SIZE = 1 << 40  # no array has more elements along an axis
 
 
@@ -142,16 +143,18 @@ class Expressions:
         """The value where nothing beside it gives a literal its dtype."""
         return self.typed(v, t) if v.kind == LITERAL else self.fit(v)
 
-    def up(self, v: Value, t: DType) -> Value:
-        """bfloat16 as f32, in which it is computed."""
-        if t != bf16:
+    def up(self, v: Value, t: DType, halves: tuple[DType, ...] = (bf16,)) -> Value:
+        """f32 for the half types, which are computed in it; NumPy's operators do so for f16 themselves."""
+        if t not in halves or v.kind == LITERAL:
             return v
-        return v if v.kind == LITERAL else Value(call("np.float32", v.text), v.kind)
+        return Value(call("np.float32", v.text), v.kind)
 
-    def down(self, v: Value, t: DType) -> Value:
-        """Round an f32 result to bfloat16, if `t` is that."""
-        if t != bf16:
+    def down(self, v: Value, t: DType, halves: tuple[DType, ...] = (bf16,)) -> Value:
+        """The f32 result of `up` values rounded to the half type."""
+        if t not in halves:
             return v
+        if t == f16:
+            return Value(call("np.float16", v.text), v.kind)
         self.used.add("bfloat16")
         return Value(Piece(f"{v.piece.inside(ATOM)}.astype(bfloat16)"), v.kind)
 
@@ -205,9 +208,10 @@ class Expressions:
         kind = ARRAY if ARRAY in (a.kind, b.kind) else SCALAR
         if t == bool_ and kind != ARRAY:
             return _of_bools(op, a, b)
-        a, b = self.up(self.fit(a), t), self.up(self.fit(b), t)
+        halves = HALVES if op == "pow" else (bf16,)
+        a, b = (self.up(self.fit(x), t, halves) for x in (a, b))
         if (a.kind == LITERAL and b.kind == LITERAL) or op == "pow":
-            a, b = (self.typed(x, f32 if t == bf16 else t) for x in (a, b))
+            a, b = (self.typed(x, f32 if t in halves else t) for x in (a, b))
         if op in ("shl", "shr") and a.kind != ARRAY:
             a = self.typed(a, t)
         if op in COMPARISONS:
@@ -216,7 +220,7 @@ class Expressions:
             return Value(self.support("int_power", a.text, b.text), kind)
         functions = {"min": "np.minimum", "max": "np.maximum", "pow": "np.power"}
         piece = call(functions[op], a.text, b.text) if op in functions else _infix(op, a, b)
-        return self.down(Value(piece, kind), t)
+        return self.down(Value(piece, kind), t, halves)
 
     def of_integers(self, op: str, a: Value, b: Value) -> Value:
         """Two Python integers; + - * need not wrap before something else looks at the result."""
@@ -306,13 +310,13 @@ class Expressions:
         if fn == "reinterpret":
             view = f"{typed[0].piece.inside(ATOM)}.view({self.scalar_type(result)})"
             return Value(Piece(view), kind)
-        texts = [self.up(v, t).text for v in typed]
+        texts = [self.up(v, t, HALVES).text for v in typed]
         piece = self.support(fn, *texts) if fn in SUPPORT else call(f"np.{fn}", *texts)
         if result == bool_:
             return Value(piece, ARRAY if kind == ARRAY else BOOL)
         if t.is_integer:
             return Value(call(self.scalar_type(result), piece), kind)
-        return self.down(Value(piece, kind), t)
+        return self.down(Value(piece, kind), t, HALVES)
 
     # Memory
 

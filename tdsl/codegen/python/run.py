@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-import warnings
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tdsl.codegen.loops import Argument, Kernel, ScalarParam, SizeParam
 from tdsl.codegen.python.emit import emit
-from tdsl.codegen.python.emit_numba import emit_numba
+from tdsl.codegen.python.emit_numba import emit_numba, is_parallel
+from tdsl.codegen.python.instructions import instructions_of, python_code
 from tdsl.codegen.show import message_text
 from tdsl.errors import IndexBoundError, RequireError, TargetError, TdslError
+
+_PARALLEL = threading.Lock()
 
 
 class PythonExecutable:
@@ -54,7 +58,8 @@ class NumbaExecutable:
     """A kernel compiled by numba, at its first call for each layout of its arrays.
 
     The kernel is one before vectorization. Raises TargetError where numba is missing, cannot compute with an
-    element type, or rejects the text.
+    element type, or rejects the text. Kernels with parallel loops run one at a time: not every threading
+    layer of numba survives two callers. Nor do all survive a fork after the first parallel loop.
     """
 
     fast: Callable[..., Any] | None = None
@@ -64,14 +69,14 @@ class NumbaExecutable:
         self.kernel = kernel
         self.source = emit_numba(kernel)
         self._function, self._failed = _load(self.source, kernel, compiled=True)
+        self._turn = _PARALLEL if is_parallel(kernel) else contextlib.nullcontext()
 
     def run(self, arguments: Sequence[Any]) -> None:
         """As `PythonExecutable.run`."""
-        from numba.core.errors import NumbaError, NumbaWarning
+        from numba.core.errors import NumbaError
 
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", NumbaWarning)  # of speed: no concern of the caller
+            with self._turn:
                 self._function(*map(_numpy_scalar, self.kernel.params, arguments))
         except self._failed as failure:
             raise check_error(self.kernel, *failure.args) from None
@@ -108,17 +113,12 @@ Loaded = tuple[Callable[..., None], tuple[type[Exception], ...]]
 def _load(source: str, kernel: Kernel, compiled: bool = False) -> Loaded:
     """The kernel, which is the last function of the text, and its exception for a failed check."""
     module: dict[str, Any] = {}
-    for instruction in kernel.instructions:
-        name, function = instruction_function(instruction)
+    for name, instruction in instructions_of(kernel).items():
+        function = python_code(instruction)
         module[name] = _compiled(function) if compiled else function
     exec(compile(source, f"<tdsl {kernel.name}>", "exec"), module)
     failed = (module["CheckFailed"],) if "CheckFailed" in module else ()
     return list(module.values())[-1], failed
-
-
-def instruction_function(instruction: Any) -> tuple[str, Callable[..., None]]:
-    """The name of an instruction and its meaning as a Python function of array views."""
-    return instruction.name, instruction.python
 
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:

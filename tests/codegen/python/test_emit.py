@@ -24,7 +24,7 @@ from tdsl.codegen.loops import (
 from tdsl.codegen.python.emit import emit
 from tdsl.codegen.python.run import PythonExecutable
 from tdsl.codegen.verify import verify
-from tdsl.errors import IndexBoundError, RequireError
+from tdsl.errors import IndexBoundError, RequireError, TargetError
 from tdsl.lang.expr import (
     FALSE,
     TRUE,
@@ -41,7 +41,11 @@ from tdsl.lang.expr import (
     Var,
     const,
 )  # fmt: skip
+from tdsl.lang.program import build_program
+from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import bf16, bool_, f32, i32, i64, u8
+from tdsl.lang.value import vars as variables
+from tdsl.schedule.instruction import Instruction
 from tests.codegen.python.kernels import buffer, out
 
 i, j, y, x = map(Var, "ijyx")
@@ -315,24 +319,33 @@ def test_prints_show_values(capsys):
     assert capsys.readouterr().out == 'say "{0.1}"\nsay "{7}"\n'
 
 
-def test_an_instruction_gets_views_of_its_tiles():
-    class AddTile:
-        name = "add_tile"
+def add_tile(python):
+    """target[m, n] += source[m, n] on tiles of 2 by 2."""
+    m, n = variables("m n")
+    target, source = Func("target"), Tensor("source", (2, 2), f32)
+    target[m, n] += source[m, n]
+    return Instruction("add_tile", build_program((target,)), "", python)
 
-        @staticmethod
-        def python(target, source):
-            target[:2, :2] += source[:2, :2]
 
-    operands = (
-        Operand("out", (const(1), const(2)), (0, 1)),
-        Operand("a", (const(0), i, const(0)), (2, 1)),
+def invoke(python):
+    target = Operand("out", (const(1), const(2)), (0, 1))
+    source = Operand("a", (const(0), i, const(0)), (2, 1))
+    body = loop("i", 1, Invoke("add_tile", (target, source)))
+    return Kernel(
+        "k", (buffer("a", f32, 1, 3, 4), out(f32, 4, 4)), body, (), False, (add_tile(python),)
     )
-    body = loop("i", 1, Invoke("add_tile", operands))
-    kernel = Kernel("k", (buffer("a", f32, 1, 3, 4), out(f32, 4, 4)), body, (), False, (AddTile,))
+
+
+def test_an_instruction_gets_views_of_its_tiles():
     a, result = np.arange(12, dtype=np.float32).reshape(1, 3, 4), np.zeros((4, 4), np.float32)
-    run(kernel, a, result)
+    run(invoke(lambda target, source: np.add(target, source, out=target)), a, result)
     assert np.array_equal(result[1:3, 2:4], a[0, :2, :2].T)
     assert result.sum() == a[0, :2, :2].sum()
+
+
+def test_an_instruction_without_python_code_is_an_error_with_a_hint():
+    with pytest.raises(TargetError, match=r"pass python= to td\.instruction"):
+        PythonExecutable(invoke(None))
 
 
 def test_a_prefetch_has_no_effect_even_outside_a_buffer():

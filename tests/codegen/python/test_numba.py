@@ -40,7 +40,12 @@ from tdsl.lang.expr import (
     Var,
     const,
 )  # fmt: skip
+from tdsl.lang.program import build_program
+from tdsl.lang.tensor import Func
 from tdsl.lang.types import bf16, bool_, f16, f32, f64, i8, i32, i64, u8, u64
+from tdsl.lang.value import cast
+from tdsl.lang.value import vars as variables
+from tdsl.schedule.instruction import Instruction
 from tests.codegen.python.kernels import buffer, element, out
 
 pytest.importorskip("numba")
@@ -173,14 +178,22 @@ def test_parallel_loops_lets_and_memory():
     assert np.array_equal(got, expected)
 
 
+def in_place(target):
+    target[0] *= 2
+
+
+def test_a_parallel_loop_inside_another_is_an_ordinary_one():
+    inner = For("j", const(0), const(3), "parallel", Store("out", (i, j), Binary("sub", i, j)))
+    kernel = Kernel("k", (out(i64, 4, 3),), For("i", const(0), const(4), "parallel", inner))
+    result = np.zeros((4, 3), np.int64)
+    NumbaExecutable(kernel).run([result])
+    assert np.array_equal(result, np.subtract.outer(np.arange(4), np.arange(3)))
+
+
 def test_checks_prints_atomics_and_instructions(capfd):
-    class Double:
-        name = "double"
-
-        @staticmethod
-        def python(target):
-            target[0] *= 2
-
+    m, doubled = variables("m"), Func("doubled", shape=(1,))
+    doubled[m] *= cast(2, i32)
+    double = Instruction("double", build_program((doubled,)), "", in_place)
     messages = (
         Message("bounds", ("bin ", " is outside"), ""),
         Message("print", ("bin ", " {", "}"), ""),
@@ -194,13 +207,13 @@ def test_checks_prints_atomics_and_instructions(capfd):
     loop = For("i", const(0), const(4), "parallel", body)
     twice = Invoke("double", (Operand("out", (const(0),), (0,)),))
     params = (buffer("a", u8, 4), out(i32, 3))
-    kernel = Kernel("k", params, Block((loop, twice)), messages, False, (Double,))
+    kernel = Kernel("k", params, Block((loop, twice)), messages, False, (double,))
     verify(kernel)
     executable, counts = NumbaExecutable(kernel), np.zeros(3, np.int32)
     executable.run([np.array([0, 2, 1, 0], np.uint8), counts])
     assert counts.tolist() == [4, 1, 1]
     assert capfd.readouterr().out == "bin 1 {0.1}\n"
-    with pytest.raises(IndexBoundError, match="^bin 9 is outside"):
+    with pytest.raises(IndexBoundError, match=r"^bin 9 is outside"):
         executable.run([np.array([0, 2, 9, 0], np.uint8), counts])
 
 

@@ -1,0 +1,44 @@
+"""What an instruction of the user is in Python: a function of views, one for each tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tdsl.codegen.loops import Kernel
+from tdsl.errors import TargetError
+from tdsl.lang.expr import Const, Expr
+from tdsl.schedule.instruction import Instruction
+
+Shape = tuple[int, ...]
+
+
+def instructions_of(kernel: Kernel) -> dict[str, Instruction]:
+    """The instructions that a kernel may invoke, by name."""
+    found = [i for i in kernel.instructions if isinstance(i, Instruction)]
+    assert len(found) == len(kernel.instructions), "an instruction that is none"
+    return {i.name: i for i in found}
+
+
+def tile_shapes(instruction: Instruction) -> tuple[Shape, ...]:
+    """The shapes of the operands: the output tile, then the inputs of the instruction's meaning."""
+    output = instruction.meaning.funcs[0].output_box(instruction.loc)
+    shapes = [tuple(extent for _, extent in output)]
+    shapes += [t.shape for t in instruction.meaning.inputs]
+    return tuple(tuple(map(_constant, shape)) for shape in shapes)
+
+
+def python_code(instruction: Instruction) -> Callable[..., None]:
+    """The function that runs the instruction; TargetError where the user gave none."""
+    if instruction.python is None:
+        raise TargetError(
+            f"instruction {instruction.name!r} has no Python code",
+            loc=instruction.loc,
+            label="declared here",
+            hint="pass python= to td.instruction",
+        )
+    return instruction.python
+
+
+def _constant(extent: Expr) -> int:
+    assert isinstance(extent, Const), "the tile of an instruction is constant"
+    return int(extent.value)
