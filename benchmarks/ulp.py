@@ -107,7 +107,8 @@ def _erf_slowly(x: Array) -> Array:
     from mpmath import mp  # comes with SymPy
 
     mp.prec = 80
-    return np.array([_extended(mp.erf(float(v)), mp) if v == v else v for v in x], np.longdouble)
+    values = np.array([_extended(mp.erf(float(v)), mp) if v == v else v for v in x], np.longdouble)
+    return np.copysign(values, x)
 
 
 def _extended(v: Any, mp: Any) -> np.longdouble:
@@ -134,13 +135,18 @@ def exact(fn: str, *xs: Array) -> Array:
 
 
 def errors(got: Array, want: Array) -> Array:
-    """The error of each element in ulp; 0 where both are the same infinity or NaN, else infinite there."""
+    """The error of each element in ulp.
+
+    Infinite where one is an infinity or NaN and the other is not the same, or zeros differ in sign.
+    """
     with np.errstate(all="ignore"):
         rounded = want.astype(got.dtype)
         ulp = np.abs(got.astype(want.dtype) - want) / np.spacing(np.abs(rounded)).astype(want.dtype)
     same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
     plain = np.isfinite(got) & np.isfinite(rounded)
-    return np.where(plain, ulp, np.where(same, 0.0, np.inf)).astype(np.float64)
+    flipped = (got == 0) & (rounded == 0) & (np.signbit(got) != np.signbit(rounded))
+    result = np.where(plain, ulp, np.where(same, 0.0, np.inf))
+    return np.where(flipped, np.inf, result).astype(np.float64)
 
 
 # -- inputs -------------------------------------------------------------------------------------------
@@ -225,19 +231,21 @@ def every_float(step: int) -> Iterator[Array]:
         yield np.arange(start, stop, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
 
 
-def largest(fn: str, t: DType, run: Compiled, count: int, every: int = 0) -> tuple[float, Any]:
-    """The largest error, and where."""
-    if fn == "erf" and t == f64:
-        count = min(count, 1 << 15)  # mpmath takes 30 us for each
-    blocks: Any = [inputs(fn, t, count)]
+def blocks(fn: str, t: DType, count: int, every: int) -> Iterator[tuple[Array, ...]]:
+    """What `inputs` gives and, for an f32 function of one argument, each `every`-th float."""
+    # mpmath takes 30 us for an erf
+    yield inputs(fn, t, min(count, 1 << 15) if fn == "erf" and t == f64 else count)
     if every and t == f32 and arity(fn) == 1:
-        blocks = ((x,) for x in every_float(every))
-    worst, at = -1.0, None
-    for xs in blocks:
-        e = errors(run(*xs), exact(fn, *xs))
-        if e.max() > worst:
-            worst, at = float(e.max()), tuple(x[e.argmax()] for x in xs)
-    return worst, at
+        yield from ((x,) for x in every_float(every))
+
+
+def largest(fn: str, t: DType, runs: list[Compiled], count: int, every: int = 0) -> list[float]:
+    """The largest error of each compiled form of a function."""
+    worst = np.zeros(len(runs))
+    for xs in blocks(fn, t, count, every):
+        want = exact(fn, *xs)
+        worst = np.maximum(worst, [errors(run(*xs), want).max() for run in runs])
+    return [float(w) for w in worst]
 
 
 # -- reports ------------------------------------------------------------------------------------------
@@ -246,18 +254,12 @@ def largest(fn: str, t: DType, run: Compiled, count: int, every: int = 0) -> tup
 def table(names: list[str], count: int, every: int) -> None:
     """A row for each function: the largest error on each kind of CPU."""
     kinds = targets()
-    print(
-        f"| function | type | {' | '.join(kinds)} | worst at |\n|---|---|{'---|' * (len(kinds) + 1)}"
-    )
+    print(f"| function | type | {' | '.join(kinds)} |\n|---|---|{'---|' * len(kinds)}")
     for fn in names:
         for t in (f32, f64):
-            found = [
-                largest(fn, t, Compiled(fn, t, 16, kind), count, every) for kind in kinds.values()
-            ]
-            _, at = max(found, key=lambda f: f[0])
-            where = ", ".join(f"{float(v):.9g}" for v in at)
-            row = " | ".join(f"{worst:.3f}" for worst, _ in found)
-            print(f"| {fn} | {t} | {row} | {where} |", flush=True)
+            runs = [Compiled(fn, t, 16, kind) for kind in kinds.values()]
+            row = " | ".join(f"{e:.3f}" for e in largest(fn, t, runs, count, every))
+            print(f"| {fn} | {t} | {row} |", flush=True)
 
 
 def speed(names: list[str], t: DType, lanes: int) -> None:
