@@ -14,18 +14,19 @@ PACKAGE = Path(__file__).parent.parent / "tdsl"
 # What stands earlier may not import what stands later; those of one rank may not import each other.
 RANKS = (
     ("source",), ("errors",), ("node",), ("debug",), ("rewrite", "text"), ("lang",), ("schedule",),
-    ("tilegraph", "codegen"), ("distribute",), ("compile",), ("demo",), ("cli",), ("__main__",),
+    ("tilegraph", "codegen"), ("distribute",), ("compile",), ("demo", "doctor"), ("cli",), ("__main__",),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 
-# Where each heavy package may be imported. At the top of a module only where marked True.
+# Where each heavy package may be imported. At the top of a module only where marked True. networkx costs
+# 90 ms, more than half of what a first compilation may take, so compiling does without it.
 HEAVY = {
     "llvmlite": ("codegen/cpu", True),
     "numba": ("codegen/python", True),
     "typer": ("cli.py", True),
     "rich": ("cli.py", True),
     "sympy": ("lang", False),
-    "networkx": ("lang", False),
+    "networkx": ("tilegraph", True),
     "ml_dtypes": ("lang", False),
 }
 
