@@ -122,11 +122,11 @@ def _owner(uid: int) -> str:
         return str(uid)
 
 
-def _package(module: str, what: str, install: str) -> Callable[[], Finding]:
+def _package(package: str, module: str, what: str) -> Callable[[], Finding]:
     def check() -> Finding:
         if importlib.util.find_spec(module) is None:
-            return "SKIP", f"{what}: not installed", install
-        return "PASS", f"{what}: {importlib.metadata.version(module)}", ""
+            return "SKIP", f"{what}: not installed", f"pip install {package}"
+        return "PASS", f"{what}: {package} {importlib.metadata.version(package)}", ""
 
     return check
 
@@ -139,5 +139,6 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "kernel": _kernel,
     "threads": _threads,
     "cache": _cache,
-    "numba": _package("numba", 'target="numba"', 'pip install "tdsl[numba]"'),
+    "numba": _package("numba", "numba", 'kernels with target="numba"'),
+    "picture": _package("scikit-image", "skimage", "a photograph for the demo"),
 }

@@ -39,7 +39,7 @@ def test_doctor_reports_a_failure(monkeypatch):
 
 
 def test_doctor_says_how_to_enable_what_is_missing(monkeypatch):
-    missing = doctor._package("no_such_package", "nothing", "pip install nothing")
+    missing = doctor._package("nothing", "no_such_module", "what it is for")
     monkeypatch.setattr(doctor, "CHECKS", {"absent": missing})
     done = RUNNER.invoke(app, ["doctor"])
     assert "SKIP absent" in done.stdout
