@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from tdsl.codegen.loops import (
+    AUTO,
     HEAP,
     PARALLEL,
     REGISTER,
@@ -69,7 +70,7 @@ from tdsl.lang.types import DType, bool_, i64
 from tdsl.node import post_order
 
 LOOP_KINDS = (SERIAL, PARALLEL, VECTORIZED, UNROLLED)
-SCOPES = (HEAP, STACK, REGISTER)
+SCOPES = (HEAP, STACK, REGISTER, AUTO)
 ATOMICS = ("", "add", "min", "max", "and", "or", "xor", "mul")
 _OF_INTEGERS = ("popcount", "clz", "ctz", "random")
 _TESTS = ("isnan", "isinf", "isfinite")
@@ -270,8 +271,9 @@ class _Verifier:
         if any(id(root) in seen for seen in self.seen):
             return
         for n in post_order(root):
-            with self.within(type(n).__name__):
-                self.node(n)  # type: ignore[arg-type]  # expressions hold expressions only
+            self.path.append(type(n).__name__)
+            self.node(n)  # type: ignore[arg-type]  # expressions hold expressions only
+            self.path.pop()
             self.seen[-1].add(id(n))
 
     def node(self, e: Expr) -> None:

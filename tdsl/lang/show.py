@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
@@ -32,9 +32,9 @@ from tdsl.lang.expr import (
     Size,
     Unary,
     Var,
-    const,
 )  # fmt: skip
 from tdsl.lang.types import DType
+from tdsl.node import post_order
 from tdsl.text import Piece, call, infix, number, prefix, ternary
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from tdsl.lang.program import FuncDef, Program
     from tdsl.lang.reduction import Combine
     from tdsl.lang.tensor import Func
+
+Pieces = Callable[[Expr], Piece]
+
+LONGEST = 20_000  # characters of an expression
 
 SYMBOLS = {
     "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -70,7 +74,7 @@ def show_index(index: tuple[Expr, ...]) -> str:
     >>> show_index((Var("y"), Ramp(Var("x"), 1, 16)))
     'y, x:x + 16'
     """
-    return ", ".join(map(_subscript, index)) or "()"
+    return _index(index, piece_of)
 
 
 def show_const(c: Const) -> Piece:
@@ -94,45 +98,56 @@ def _shortest(value: float, dtype: DType) -> float:
 
 
 def piece_of(e: Expr) -> Piece:
-    """The text of an expression and how tightly it binds."""
+    """The text of an expression and how tightly it binds.
+
+    What is longer than any reader's patience is `...`: an expression that shares its parts may stand for
+    more text than there is memory.
+    """
+    pieces: dict[int, Piece] = {}
+    for n in post_order(e):
+        piece = _piece(n, lambda x: pieces[id(x)])  # type: ignore[arg-type]  # expressions hold expressions only
+        pieces[id(n)] = piece if len(piece.text) <= LONGEST else Piece("...")
+    return pieces[id(e)]
+
+
+def _piece(e: Expr, of: Pieces) -> Piece:
+    """The piece of a node from those `of` its children."""
     match e:
         case Const():
             return show_const(e)
         case Var(name) | Size(name) | Param(name) | Range(name):
             return Piece(name)
         case Unary("abs", x):
-            return call("abs", piece_of(x))
+            return call("abs", of(x))
         case Unary(op, x):
-            return prefix(SYMBOLS[op], piece_of(x))
+            return prefix(SYMBOLS[op], of(x))
         case Binary(op, left, right):
-            return binary_piece(op, piece_of(left), piece_of(right))
+            return binary_piece(op, of(left), of(right))
         case Select(cond, yes, no):
-            return call("where", *map(piece_of, (cond, yes, no)))
+            return call("where", *map(of, (cond, yes, no)))
         case Cast(x, dtype, saturate):
-            return call("cast", piece_of(x), dtype, *(("saturate=True",) if saturate else ()))
+            return call("cast", of(x), dtype, *(("saturate=True",) if saturate else ()))
         case Call("reinterpret", (x,), dtype):
-            return call("reinterpret", piece_of(x), dtype)
+            return call("reinterpret", of(x), dtype)
         case Call(fn, args):
-            return call(fn, *map(piece_of, args))
+            return call(fn, *map(of, args))
         case Access(source, index, component):
-            return _component(f"{source.name}[{show_index(index)}]", component)
+            return _component(f"{source.name}[{_index(index, of)}]", component)
         case Read(name, index, component):
-            return _component(f"{name}[{show_index(index)}]", component)
+            return _component(f"{name}[{_index(index, of)}]", component)
         case Load(buffer, index, _, mask):
-            element = Piece(f"{buffer}[{show_index(index)}]")
-            return element if mask is None else ternary(piece_of(mask), element, Piece("0"))
+            element = Piece(f"{buffer}[{_index(index, of)}]")
+            return element if mask is None else ternary(of(mask), element, Piece("0"))
         case Ramp():
-            return _ramp(e)
+            return _ramp(e, of)
         case Broadcast(x):
-            return piece_of(x)
+            return of(x)
         case Reduce():
-            return _reduce(e)
+            return _reduce(e, of)
         case Require(cond, x, text, shown):
-            return call("require", *map(piece_of, (cond, x)), repr(text), *map(piece_of, shown))
+            return call("require", *map(of, (cond, x)), repr(text), *map(of, shown))
         case Show(cond, x, text, shown):
-            return call(
-                "debug_print", *map(piece_of, (x, *shown)), repr(text), f"where={piece_of(cond)}"
-            )
+            return call("debug_print", *map(of, (x, *shown)), repr(text), f"where={of(cond)}")
         case _:
             assert_never(e)
 
@@ -146,52 +161,54 @@ def _component(text: str, component: int) -> Piece:
     return Piece(f"{text}[{component}]" if component else text)
 
 
-def _ramp(e: Ramp) -> Piece:
+def _ramp(e: Ramp, of: Pieces) -> Piece:
     steps, size = call("ramp", e.lanes), abs(e.stride)
     if size != 1:
         steps = infix("*", number(size), steps)
     if e.base == ZERO:
         return steps if e.stride > 0 else prefix("-", steps)
-    return infix("+" if e.stride > 0 else "-", piece_of(e.base), steps)
+    return infix("+" if e.stride > 0 else "-", of(e.base), steps)
 
 
-def _subscript(i: Expr) -> str:
+def _index(index: tuple[Expr, ...], of: Pieces) -> str:
+    return ", ".join(_subscript(i, of) for i in index) or "()"
+
+
+def _subscript(i: Expr, of: Pieces) -> str:
     match i:
         case Ramp(base, stride, lanes) if stride > 0:
-            span = const(stride * lanes)
-            end = (
-                const(base.value + span.value)
-                if isinstance(base, Const)
-                else Binary("add", base, span)
-            )
+            span = number(stride * lanes)
+            end = infix("+", of(base), span)
+            if isinstance(base, Const):
+                end = number(base.value + stride * lanes)
             step = f":{stride}" if stride != 1 else ""
-            return f"{piece_of(base)}:{piece_of(end)}{step}"
+            return f"{of(base)}:{end}{step}"
         case _:
-            return piece_of(i).text
+            return of(i).text
 
 
-def _reduce(e: Reduce) -> Piece:
-    terms = [piece_of(t).text for t in e.terms]
+def _reduce(e: Reduce, of: Pieces) -> Piece:
+    terms = [of(t).text for t in e.terms]
     value = terms[0] if len(terms) == 1 else f"({', '.join(terms)})"
-    axes = ", ".join(piece_of(a).text for a in e.axes)
+    axes = ", ".join(of(a).text for a in e.axes)
     axis = axes if len(e.axes) == 1 else f"({axes})"
-    conditions = [a.where for a in e.axes if isinstance(a, Range) and a.where is not None]
+    conditions = [of(a.where) for a in e.axes if isinstance(a, Range) and a.where is not None]
     where = []
     if conditions:
-        where = [f"where={piece_of(functools.reduce(_both, conditions))}"]
+        where = [f"where={functools.reduce(_both, conditions)}"]
     custom = []
     if e.kind == "custom":
-        custom = [_several(e.combine), f"init={_several(e.init)}"]
+        custom = [_several(e.combine, of), f"init={_several(e.init, of)}"]
     name = "reduce" if e.kind == "custom" else e.kind
     return _component(call(name, *custom, value, f"axis={axis}", *where).text, e.component)
 
 
-def _both(a: Expr, b: Expr) -> Expr:
-    return Binary("and", a, b)
+def _both(a: Piece, b: Piece) -> Piece:
+    return infix("&", a, b)
 
 
-def _several(es: tuple[Expr, ...]) -> str:
-    texts = [piece_of(x).text for x in es]
+def _several(es: tuple[Expr, ...], of: Pieces = piece_of) -> str:
+    texts = [of(x).text for x in es]
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 

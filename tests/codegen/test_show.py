@@ -41,7 +41,7 @@ from tdsl.lang.expr import (
     Var,
     const,
 )  # fmt: skip
-from tdsl.lang.show import show_expr
+from tdsl.lang.show import LONGEST, show_expr
 from tdsl.lang.types import f16, f32, f64, i32, u8
 
 x, y, n = Var("x"), Var("y"), Size("n")
@@ -166,6 +166,21 @@ EXPRESSIONS = {
 @pytest.mark.parametrize("text", EXPRESSIONS)
 def test_expressions(text):
     assert show_expr(EXPRESSIONS[text]) == text
+
+
+def test_an_expression_too_long_to_read_is_cut_short():
+    e = x
+    for _ in range(100):
+        e = Binary("mul", e, e)
+    assert len(show_expr(e)) <= LONGEST
+    assert "..." in show_expr(e)
+
+
+def test_expressions_of_any_depth():
+    e = x
+    for _ in range(3000):
+        e = add(e, const(1))
+    assert show_expr(e) == "x" + 3000 * " + 1"
 
 
 def test_messages_hold_values_where_their_text_says():
