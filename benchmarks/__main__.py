@@ -12,7 +12,7 @@ from rich.console import Console
 from benchmarks import cases, compile_time, report, rounds
 
 app = typer.Typer(add_completion=False, help="Time tdsl and its peers side by side.")
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 110)
 
 
 @app.command()

@@ -54,13 +54,13 @@ def ratios(timing: Timing, reference: Timing) -> list[float]:
 
 
 def table(case: Case, timings: list[Timing]) -> Table:
-    """One line a peer; a ratio above 1 says that the reference is faster."""
+    """One line a peer: times of its turns, and their ratio to the reference, above 1 when that is faster."""
     reference = against(timings)
     name = reference.peer if reference else "-"
     out = Table(title=f"{case.name}: {case.title}", title_justify="left")
-    out.add_column("peer")
-    for head in ("min ms", "median ms", "max ms", "rate", f"time / {name}", "first call ms"):
-        out.add_column(head, justify="right")
+    out.add_column("peer", no_wrap=True)
+    for head in ("min ms", "median ms", "max ms", "rate", f"/ {name}", "range", "first ms"):
+        out.add_column(head, justify="right", no_wrap=True)
     for t in timings:
         if not t.turns or reference is None:
             out.add_row(t.peer, t.note)
@@ -70,7 +70,8 @@ def table(case: Case, timings: list[Timing]) -> Table:
             t.peer,
             *(f"{ms:.3f}" for ms in (min(t.turns), t.median, max(t.turns))),
             rate(case, t.median),
-            f"{statistics.median(r):.2f} ({min(r):.2f}-{max(r):.2f})",
+            f"{statistics.median(r):.2f}",
+            f"{min(r):.2f}-{max(r):.2f}",
             f"{t.first_ms:.0f}",
         )
     return out
