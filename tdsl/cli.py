@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from typing import Annotated
 
 import typer
@@ -61,7 +62,7 @@ def demo(
     for head in ("first call", "default schedule", "schedule by hand", "NumPy"):
         table.add_column(head, justify="right")
     wrong = False
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     with console.status("compiling and running"):
         for outcome in programs.run_cases(tuple(known[name] for name in case or known)):
             right = outcome.default_right and outcome.hand_right
