@@ -50,8 +50,9 @@ def _convert(b: Builder, x: Value, t: DType, saturate: bool) -> str:
 def _to_bool(b: Builder, x: Value) -> str:
     zero = splat(b, register(x.dtype), literal(0, x.dtype), x.lanes)
     if x.dtype in (f16, bf16):  # all bits but the sign
-        words = vector("i16", x.lanes)
-        bits = b.v(f"bitcast {x.type} {x.name} to {words}")
+        words, bits = vector("i16", x.lanes), x.name
+        if x.dtype == f16:
+            bits = b.v(f"bitcast {x.type} {x.name} to {words}")
         bits = b.v(f"shl {words} {bits}, {splat(b, 'i16', '1', x.lanes)}")
         return b.v(f"icmp ne {words} {bits}, {splat(b, 'i16', '0', x.lanes)}")
     return b.v(f"{'fcmp une' if x.dtype.is_float else 'icmp ne'} {x.type} {x.name}, {zero}")

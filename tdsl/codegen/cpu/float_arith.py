@@ -45,6 +45,9 @@ def float_compare(b: Builder, op: str, x: Value, y: Value) -> str:
 
 def float_unary(b: Builder, op: str, x: Value) -> str:
     """neg and abs; they change the sign bit only."""
+    if x.dtype == bf16:
+        mask = splat(b, "i16", str(0x7FFF if op == "abs" else -0x8000), x.lanes)
+        return b.v(f"{'and' if op == 'abs' else 'xor'} {x.type} {full(b, x)}, {mask}")
     if op == "neg":
         return b.v(f"fneg {x.type} {full(b, x)}")
     assert op == "abs"

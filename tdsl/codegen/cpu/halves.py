@@ -17,9 +17,9 @@ def widen(b: Builder, x: str, t: DType, lanes: int) -> str:
     if t == f16 and _converts_f16(b):
         return b.v(f"fpext {vector('half', lanes)} {x} to {vector('float', lanes)}")
     w = _Words(b, lanes)
-    half = "half" if t == f16 else "bfloat"
-    bits = b.v(f"bitcast {vector(half, lanes)} {x} to {vector('i16', lanes)}")
-    word = b.v(f"zext {vector('i16', lanes)} {bits} to {w.int}")
+    if t == f16:
+        x = b.v(f"bitcast {vector('half', lanes)} {x} to {vector('i16', lanes)}")
+    word = b.v(f"zext {vector('i16', lanes)} {x} to {w.int}")
     if t != f16:
         return w.as_float(w.op("shl", word, 16))
     # Move exponent and mantissa into place, correct the exponent by a multiplication (which also
@@ -40,13 +40,14 @@ def narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
             return b.v(f"fptrunc {vector('float', lanes)} {x} to {vector('half', lanes)}")
         return _narrow_f16(b, x, lanes)
     if b.module.fast and "avx512bf16" in b.target.has:
-        return b.v(f"fptrunc {vector('float', lanes)} {x} to {vector('bfloat', lanes)}")
+        brief = b.v(f"fptrunc {vector('float', lanes)} {x} to {vector('bfloat', lanes)}")
+        return b.v(f"bitcast {vector('bfloat', lanes)} {brief} to {vector('i16', lanes)}")
     w = _Words(b, lanes)
     word = w.as_int(x)
     top = w.op("lshr", word, 16)
     rounded = w.op("lshr", w.op("add", w.op("add", word, 0x7FFF), w.op("and", top, 1)), 16)
     nan = b.v(f"fcmp uno {w.float} {x}, {x}")
-    return w.half(select(b, w.int, nan, w.op("or", top, 0x40), rounded), "bfloat")
+    return w.short(select(b, w.int, nan, w.op("or", top, 0x40), rounded))
 
 
 def odd(b: Builder, x: str, lanes: int) -> str:
@@ -86,7 +87,8 @@ def _narrow_f16(b: Builder, x: str, lanes: int) -> str:
         b, w.int, w.below(rest, (255 << 23) + 1), w.constant(0x7C00), w.constant(0x7E00)
     )
     result = select(b, w.int, w.below(rest, (127 + 16) << 23), result, special)
-    return w.half(w.op("or", result, w.op("lshr", sign, 16)), "half")
+    short = w.short(w.op("or", result, w.op("lshr", sign, 16)))
+    return b.v(f"bitcast {vector('i16', lanes)} {short} to {vector('half', lanes)}")
 
 
 class _Words:
@@ -116,8 +118,5 @@ class _Words:
     def as_float(self, x: str) -> str:
         return self.b.v(f"bitcast {self.int} {x} to {self.float}")
 
-    def half(self, x: str, type_: str) -> str:
-        short = self.b.v(f"trunc {self.int} {x} to {vector('i16', self.lanes)}")
-        return self.b.v(
-            f"bitcast {vector('i16', self.lanes)} {short} to {vector(type_, self.lanes)}"
-        )
+    def short(self, x: str) -> str:
+        return self.b.v(f"trunc {self.int} {x} to {vector('i16', self.lanes)}")

@@ -7,7 +7,8 @@ from typing import Any
 
 from tdsl.lang.types import DType, f16, f32, f64
 
-_FLOATS = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double"}
+# LLVM turns bfloat values into calls of a run-time library; bits in an i16 stay bits.
+_FLOATS = {"f16": "half", "bf16": "i16", "f32": "float", "f64": "double"}
 
 
 def scalar(t: DType) -> str:
@@ -15,7 +16,7 @@ def scalar(t: DType) -> str:
 
     >>> from tdsl.lang.types import bool_, u8, bf16
     >>> [scalar(t) for t in (bool_, u8, bf16, f32)]
-    ['i1', 'i8', 'bfloat', 'float']
+    ['i1', 'i8', 'i16', 'float']
     """
     if t.kind == "b":
         return "i1"
@@ -41,7 +42,7 @@ def register(t: DType, lanes: int = 1) -> str:
     return vector(scalar(t), lanes)
 
 
-_SUFFIX = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64", "ptr": "p0"}
+_SUFFIX = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
 
 
 def suffix(type_: str) -> str:
@@ -73,7 +74,7 @@ def literal(value: Any, t: DType) -> str:
     if t == f32:
         return f"0x{_bits('<d', float(rounded)):016X}"
     bits = int.from_bytes(rounded.tobytes(), "little")
-    return f"0x{'H' if t == f16 else 'R'}{bits:04X}"
+    return f"0xH{bits:04X}" if t == f16 else str(bits)
 
 
 def wrap(value: int, t: DType) -> int:

@@ -230,13 +230,13 @@ def _reversed(b: Builder, type_: str, x: str, lanes: int) -> str:
 
 
 def _element_align(at: Address) -> int:
-    return {"i8": 1, "i16": 2, "half": 2, "bfloat": 2, "i32": 4, "float": 4}.get(at.element, 8)
+    return {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4}.get(at.element, 8)
 
 
 def _zero(t: DType) -> str:
     if t.kind == "b":
         return "false"
-    return {"f16": "0xH0000", "bf16": "0xR0000"}.get(t.name, "0.0" if t.is_float else "0")
+    return {"f16": "0xH0000", "bf16": "0"}.get(t.name, "0.0" if t.is_float else "0")
 
 
 def _from_memory(b: Builder, x: str, t: DType, lanes: int) -> Value:

@@ -29,7 +29,9 @@ class Value(NamedTuple):
     @property
     def constant(self) -> int | None:
         """The integer that every lane is, if it is a literal."""
-        if self.name.startswith(("%", "<", "0x")) or (self.lanes > 1 and not self.uniform):
+        if self.name.startswith(("%", "<")) or (self.lanes > 1 and not self.uniform):
+            return None
+        if self.dtype.is_float:
             return None
         return {"true": 1, "false": 0}.get(self.name) if self.dtype == bool_ else int(self.name)
 
