@@ -30,6 +30,7 @@ from tdsl.codegen.loops import (
     Invoke,
     Kernel,
     Let,
+    Message,
     Operand,
     Prefetch,
     Print,
@@ -98,7 +99,7 @@ class _Verifier:
     buffers: dict[str, tuple[DType, int]] = field(default_factory=dict)
     sizes: set[str] = field(default_factory=set)
     path: list[str] = field(default_factory=list)
-    messages: int = 0
+    messages: tuple[Message, ...] = ()
     instructions: set[str] = field(default_factory=set)
     # A node is looked at once in each scope, however often expressions share it.
     seen: list[set[int]] = field(default_factory=lambda: [set()])
@@ -136,7 +137,7 @@ class _Verifier:
         del self.buffers[name]
 
     def kernel(self, k: Kernel) -> None:
-        self.path, self.messages = [f"kernel {k.name}"], len(k.messages)
+        self.path, self.messages = [f"kernel {k.name}"], k.messages
         self.instructions = {str(getattr(i, "name", i)) for i in k.instructions}
         for p in k.params:
             name = p.name
@@ -185,7 +186,7 @@ class _Verifier:
                     self.statement(inner)
             case Check(cond, site, values) | Print(cond, site, values):
                 with self.within(f"{type(s).__name__} {site}"):
-                    self.require(0 <= site < self.messages, "the kernel has no such message")
+                    self.message(site, values)
                     self.condition(cond)
                     for v in values:
                         self.scalar(v)
@@ -200,6 +201,11 @@ class _Verifier:
                         self.operand(operand)
             case _:
                 assert_never(s)
+
+    def message(self, site: int, values: tuple[Expr, ...]) -> None:
+        self.require(0 <= site < len(self.messages), "the kernel has no such message")
+        places = len(self.messages[site].parts) - 1
+        self.require(places == len(values), f"{len(values)} values for {places} places")
 
     def alloc(self, a: Alloc) -> None:
         with self.within(f"Alloc {a.name}"):

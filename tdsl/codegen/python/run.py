@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tdsl.codegen.failure import check_error
 from tdsl.codegen.loops import Argument, Kernel, ScalarParam, SizeParam
 from tdsl.codegen.python.emit import emit
 from tdsl.codegen.python.emit_numba import emit_numba, is_parallel
 from tdsl.codegen.python.instructions import instructions_of, python_code
-from tdsl.codegen.show import message_text
-from tdsl.errors import IndexBoundError, RequireError, TargetError, TdslError
+from tdsl.errors import TargetError
 
 _PARALLEL = threading.Lock()
 
@@ -51,7 +51,8 @@ class PythonExecutable:
         try:
             self._function(*arguments)
         except self._failed as failure:
-            raise check_error(self.kernel, *failure.args) from None
+            site, values = failure.args
+            raise check_error(self.kernel.messages[site], values) from None
 
 
 class NumbaExecutable:
@@ -79,7 +80,8 @@ class NumbaExecutable:
             with self._turn:
                 self._function(*map(_numpy_scalar, self.kernel.params, arguments))
         except self._failed as failure:
-            raise check_error(self.kernel, *failure.args) from None
+            site, values = failure.args
+            raise check_error(self.kernel.messages[site], values) from None
         except NumbaError as e:
             e.add_note(self.source)
             raise TargetError(f"numba rejected kernel {self.kernel.name!r}") from e
@@ -89,15 +91,6 @@ def require_numba() -> None:
     """TargetError, with the way to get it, unless numba is installed."""
     if importlib.util.find_spec("numba") is None:
         raise TargetError("numba is not installed", hint='pip install "tdsl[numba]"')
-
-
-def check_error(kernel: Kernel, site: int, values: Sequence[Any]) -> TdslError:
-    """The error of a failed check; `values` are scalars of Python or NumPy."""
-    message = kernel.messages[site]
-    plain = tuple(v.item() if hasattr(v, "item") else v for v in values)
-    where = f"\n  at {message.where}" if message.where else ""
-    kind = IndexBoundError if message.kind == "bounds" else RequireError
-    return kind(f"{message_text(message, plain)}{where}")
 
 
 def _numpy_scalar(p: Argument, value: Any) -> Any:

@@ -1,0 +1,32 @@
+"""What a caller sees when a check of a kernel fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tdsl.codegen.loops import Message
+from tdsl.codegen.show import message_text
+from tdsl.errors import IndexBoundError, RequireError, TdslError
+from tdsl.source import Loc
+
+
+def check_error(message: Message, values: Sequence[Any]) -> TdslError:
+    """IndexBoundError for an access out of range, else RequireError, with the line of the user.
+
+    `values` are the scalars of the message, of Python or NumPy.
+
+    >>> print(check_error(Message("require", ("row ", " is empty"), "blur.py:7"), (3,)))
+    row 3 is empty [require]
+      at blur.py:7  required here
+    """
+    text = message_text(message, tuple(v.item() if hasattr(v, "item") else v for v in values))
+    if message.kind == "bounds":
+        return IndexBoundError(text, loc=_place(message.where), label="this access")
+    return RequireError(text, loc=_place(message.where), label="required here")
+
+
+def _place(where: str) -> Loc | None:
+    """The place that `file:line` names."""
+    file, _, line = where.rpartition(":")
+    return Loc(file, int(line)) if file else None
