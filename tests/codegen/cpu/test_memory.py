@@ -10,17 +10,37 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.codegen.cpu.plain import run_plain
-from tests.codegen.cpu.running import assembly, at, dense, i, run, wide
 
 from tdsl.codegen.cpu.machine import host, level
 from tdsl.codegen.loops import (
-    Block, BufferParam, For, If, Kernel, ScalarParam, SizeParam, Stmt, Store,
+    Block,
+    BufferParam,
+    For,
+    If,
+    Kernel,
+    ScalarParam,
+    SizeParam,
+    Stmt,
+    Store,
 )  # fmt: skip
 from tdsl.lang.expr import (
-    Binary, Broadcast, Call, Cast, Const, Expr, Load, Param, Ramp, Size, Var, const,
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Param,
+    Ramp,
+    Size,
+    Var,
+    const,
+    lanes_of,
 )  # fmt: skip
 from tdsl.lang.types import ALL, DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16
+from tests.codegen.cpu.plain import run_plain
+from tests.codegen.cpu.running import assembly, at, dense, i, run, wide
 
 Array = np.ndarray[Any, Any]
 SIDE = 96
@@ -105,7 +125,7 @@ def test_loads(data: st.DataObject) -> None:
     for k in range(3):
         index = (data.draw(indices(lanes)), data.draw(indices(lanes)))
         load = Load("a", index, t, data.draw(masks(lanes)))
-        wanted = Broadcast(load, lanes) if lanes > 1 and _scalar(load) else load
+        wanted = Broadcast(load, lanes) if lanes > 1 and lanes_of(load) == 1 else load
         stores.append(Store("out", (const(k), Var("i"), at(0, lanes)), wanted))
     params = (
         BufferParam("a", t, (const(SIDE), const(SIDE)), strides, False),
@@ -114,12 +134,6 @@ def test_loads(data: st.DataObject) -> None:
     )
     body = For("i", const(43), const(3), "serial", Block(tuple(stores)))
     agree(Kernel("loads", params, body), a, IDX, 3, np.zeros((3, 50, lanes), t.numpy))
-
-
-def _scalar(e: Load) -> bool:
-    from tdsl.lang.expr import lanes_of
-
-    return lanes_of(e) == 1
 
 
 @given(st.data())
@@ -131,7 +145,7 @@ def test_stores(data: st.DataObject) -> None:
     value = Load("x", (at(0, lanes),), t)
     streaming = data.draw(st.booleans())
     store = Store("a", index, value, data.draw(masks(lanes)), streaming=streaming)
-    if lanes > 1 and all(_is_scalar(e) for e in index):
+    if lanes > 1 and all(lanes_of(e) == 1 for e in index):
         return
     params = (
         BufferParam("a", t, (const(SIDE), const(SIDE)), strides, True),
@@ -140,12 +154,6 @@ def test_stores(data: st.DataObject) -> None:
     )
     body = For("i", const(43), const(2), "serial", store)
     agree(Kernel("stores", params, body), a, IDX, 3, numbers(t, lanes)[::-1].copy())
-
-
-def _is_scalar(e: Expr) -> bool:
-    from tdsl.lang.expr import lanes_of
-
-    return lanes_of(e) == 1
 
 
 @pytest.mark.parametrize("t", [u8, u16, f32, f64], ids=repr)
@@ -183,16 +191,17 @@ def test_masked_lanes_are_not_touched() -> None:
     x[:] = [1, 2, 3]
     lane = at(0, 16)
     mask = Binary("lt", lane, wide(Size("n"), 16))
-    never = wide(Binary("lt", Size("n"), const(0)), 16)
+    far, negative = 1 << 30, Binary("lt", Size("n"), const(0))
+    beyond = Binary("lt", at(5, 8), wide(Size("n"), 8))
     kernel = Kernel(
         "tail",
         (dense("x", f32, 3, written=True), dense("y", f32, 16, written=True), SizeParam("n")),
         Block((
             Store("y", (lane,), Load("x", (lane,), f32, mask)),
             Store("x", (lane,), Load("y", (lane,), f32), mask),
-            Store("y", (at(0, 8),), Load("x", (at(1 << 30, 8),), f32, Binary("lt", at(5, 8), wide(Size("n"), 8)))),
-            Store("y", (at(8, 8, 1),), Load("x", (at(1 << 30, 8, 3),), f32, wide(Binary("lt", Size("n"), const(0)), 8))),
-            Store("x", (at(1 << 30, 16, 2),), Load("y", (lane,), f32), never),
+            Store("y", (at(0, 8),), Load("x", (at(far, 8),), f32, beyond)),
+            Store("y", (at(8, 8),), Load("x", (at(far, 8, 3),), f32, wide(negative, 8))),
+            Store("x", (at(far, 16, 2),), Load("y", (lane,), f32), wide(negative, 16)),
         )),
     )  # fmt: skip
     y = np.ones(16, np.float32)
@@ -204,7 +213,7 @@ def test_masked_lanes_are_not_touched() -> None:
 @pytest.mark.parametrize("lanes", [1, 8])
 @pytest.mark.parametrize("t", [bool_, i8, i16, i32, i64, u8, f16, bf16, f32, f64], ids=repr)
 def test_atomic_updates_from_threads_are_not_lost(t: DType, lanes: int) -> None:
-    n = 256
+    n = 128
     ops = ("or", "xor") if t == bool_ else ("add", "min", "max", "mul")
     ops += () if t.is_float or t == bool_ else ("and", "or", "xor")
     x = numbers(t, n)
@@ -266,13 +275,14 @@ def test_vector_accesses_are_not_taken_apart() -> None:
     index = at(Binary("mul", i, const(16)), 16)
     mask = Binary("lt", index, wide(Size("n"), 16))
     x = Load("x", (index,), f32, mask)
+    scalars = (ScalarParam("p", f32), SizeParam("n"))
     axpy = Binary(
         "add", Binary("mul", wide(Param("p", f32), 16), x), Load("y", (index,), f32, mask)
     )
     kernel = Kernel(
         "axpy",
-        (dense("x", f32, 64), dense("y", f32, 64, written=True), ScalarParam("p", f32), SizeParam("n")),
-        For("i", const(0), Binary("floordiv", Size("n"), const(16)), "serial", Store("y", (index,), axpy, mask)),
+        (dense("x", f32, 64), dense("y", f32, 64, written=True), *scalars),
+        For("i", const(0), Size("n"), "serial", Store("y", (index,), axpy, mask)),
     )  # fmt: skip
     text = assembly(kernel)
     body = text[text.index("axpy.body:") :]

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.cpu.running import pointwise, wide
 
 from tdsl.codegen.cpu.machine import host, level
 from tdsl.lang import arithmetic
-from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Select, Unary
+from tdsl.lang.expr import Binary, Call, Cast, Const, Select, Unary
 from tdsl.lang.types import ALL, DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u32, u64
+from tests.codegen.cpu.running import pointwise, wide
 
 Array = np.ndarray[Any, Any]
 LANES = (1, 4, 16)
@@ -195,9 +195,10 @@ def test_f64_to_f16_rounds_once() -> None:
 def test_random_is_the_stated_hash(lanes: int) -> None:
     key = np.arange(-24, 24, dtype=np.int64)
     for t in (f32, f64):
-        seed: Expr = Const(7, i64)
         (got,) = pointwise(
-            [key], [lambda e, t=t, n=lanes: Call("random", (wide(seed, n), e, e), t)], lanes
+            [key],
+            [lambda e, t=t, n=lanes: Call("random", (wide(Const(7, i64), n), e, e), t)],
+            lanes,
         )
         wanted = arithmetic.call("random", (np.full_like(key, 7), key, key), t)
         same(got, wanted, f"random {t}")
