@@ -20,6 +20,7 @@ from tdsl.node import Node, node
 
 SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "unrolled"
 HEAP, STACK, REGISTER = "heap", "stack", "register"
+AUTO = "auto"  # not chosen yet: `passes/hoist_allocs.py` does
 
 
 @node

@@ -65,23 +65,15 @@ def at_most(a: Expr, b: Expr, facts: Facts = NOTHING) -> bool:
 
 
 def _upper(s: Sum, facts: Facts, arms: int) -> int | None:
-    for atom, coefficient in s.terms.items():
-        if isinstance(atom, Binary) and atom.op in ("min", "max") and arms > 1:
-            rest = s.without(atom)
-            left, right = (
-                _upper(rest.plus(as_sum(x), coefficient), facts, arms // 2)
-                for x in (atom.left, atom.right)
-            )
-            if (atom.op == "min") == (coefficient > 0):
-                return _least(left, right)
-            return None if left is None or right is None else max(left, right)
-        if isinstance(atom, Select) and arms > 1:
-            rest = s.without(atom)
-            left, right = (
-                _upper(rest.plus(as_sum(x), coefficient), facts, arms // 2)
-                for x in (atom.yes, atom.no)
-            )
-            return None if left is None or right is None else max(left, right)
+    choice = _choice(s) if arms > 1 else None
+    if choice is not None:
+        atom, first, second, larger = choice
+        rest, coefficient = s.without(atom), s.terms[atom]
+        left = _upper(rest.plus(as_sum(first), coefficient), facts, arms // 2)
+        right = _upper(rest.plus(as_sum(second), coefficient), facts, arms // 2)
+        if not larger:
+            return _least(left, right)
+        return None if left is None or right is None else max(left, right)
     for atom, coefficient in s.terms.items():
         if not isinstance(atom, Var):
             replaced = _upper_of_atom(atom, coefficient, facts)
@@ -97,6 +89,24 @@ def _upper(s: Sum, facts: Facts, arms: int) -> int | None:
     return _upper(
         s.without(Var(name)).plus(as_sum(hi if coefficient > 0 else lo), coefficient), facts, arms
     )
+
+
+def _choice(s: Sum) -> tuple[Expr, Expr, Expr, bool] | None:
+    """An atom with two arms, and whether the larger arm bounds the sum.
+
+    Those come first: the smaller one of the others may be another for each of their arms, which gives the
+    tighter bound.
+    """
+    found: tuple[Expr, Expr, Expr, bool] | None = None
+    for atom, coefficient in s.terms.items():
+        match atom:
+            case Select(_, yes, no):
+                return atom, yes, no, True
+            case Binary("min" | "max" as op, x, y):
+                if (op == "max") == (coefficient > 0):
+                    return atom, x, y, True
+                found = found or (atom, x, y, False)
+    return found
 
 
 def _least(a: int | None, b: int | None) -> int | None:

@@ -81,7 +81,8 @@ class FuncDef:
 class Program:
     """Inputs, scalars, and funcs with producers before consumers; `outputs` are names of funcs.
 
-    `parameters` is the order of the arguments of a call.
+    `parameters` is the order of the arguments of a call; `output_names` are the names that the user gave
+    the outputs, which stay when a schedule puts a copy in the place of one.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Program:
     funcs: tuple[FuncDef, ...]
     outputs: tuple[str, ...]
     parameters: tuple[str, ...]
+    output_names: tuple[str, ...] = ()
 
     def func(self, name: str) -> FuncDef:
         return next(f for f in self.funcs if f.name == name)
@@ -129,7 +131,7 @@ def build_program(
     program = Program(
         name or outputs[0].name, tuple(collected.inputs), tuple(collected.scalars),
         tuple(collected.funcs), tuple(collected.names[id(f)] for f in outputs),
-        tuple(collected.order),
+        tuple(collected.order), tuple(collected.names[id(f)] for f in outputs),
     )  # fmt: skip
     return infer(program)
 

@@ -73,7 +73,7 @@ def _moves(e: Expr, ranges: Ranges) -> bool:
 
 
 def _fixed(e: Expr, facts: Facts) -> Interval:
-    simple = simplify(e, facts)
+    simple = simplify(e if dtype_of(e) == i64 else Cast(e, i64), facts)
     return simple, simple
 
 
@@ -94,7 +94,8 @@ def _atom(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
             if lo is not None and hi is not None and at_most(ZERO, lo, facts):
                 if at_most(add(hi, ONE), n, facts):
                     return lo, hi
-            return ZERO, maximum(subtract(n, ONE), ZERO, facts)
+            # the result has the sign of n
+            return minimum(add(n, ONE), ZERO, facts), maximum(subtract(n, ONE), ZERO, facts)
         case Binary("min" | "max" as op, x, y):
             return _extreme(op, interval_of(x, ranges, facts), interval_of(y, ranges, facts), facts)
         case Select(_, yes, no):

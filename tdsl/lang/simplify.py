@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tdsl.lang import arithmetic
 from tdsl.lang.affine import Sum, as_expr, as_sum
 from tdsl.lang.bounds import NOTHING, Facts, at_most, lower, upper
 from tdsl.lang.expr import (
@@ -15,7 +16,7 @@ from tdsl.lang.expr import (
     const, dtype_of, lanes_of,
 )  # fmt: skip
 from tdsl.lang.types import bool_, i64
-from tdsl.node import Node, map_children, post_order
+from tdsl.node import Node, children, map_children, post_order
 
 
 def simplify(e: Expr, facts: Facts = NOTHING) -> Expr:
@@ -36,6 +37,9 @@ def simplify(e: Expr, facts: Facts = NOTHING) -> Expr:
 def simplify_node(e: Node, facts: Facts) -> Node:
     """Simplify a node whose children are simple."""
     match e:
+        case Unary(_, Const()) | Binary(_, Const(), Const()) | Call(_, (Const(), *_)):
+            folded = _fold(e)
+            return e if folded is None else folded
         case Binary("add" | "sub" | "mul" | "min" | "max" | "floordiv" | "mod") | Unary("neg"):
             if dtype_of(e) == i64 and lanes_of(e) == 1:
                 return _index(e, facts)
@@ -71,6 +75,23 @@ def simplify_node(e: Node, facts: Facts) -> Node:
             return Broadcast(base, lanes)
         case _:
             return e
+
+
+def _fold(e: Unary | Binary | Call) -> Const | None:
+    """Arithmetic of integer constants; floats are left to the backends."""
+    operands = e.args if isinstance(e, Call) else tuple(children(e))
+    t = dtype_of(e)
+    if t.is_float or not all(isinstance(x, Const) and not x.dtype.is_float for x in operands):
+        return None
+    values = tuple(arithmetic.constant(x) for x in operands)  # type: ignore[arg-type]  # all Const
+    match e:
+        case Unary(op):
+            result = arithmetic.unary(op, *values)
+        case Binary(op):
+            result = arithmetic.binary(op, *values)
+        case Call(fn):
+            result = arithmetic.call(fn, values, t)
+    return Const(result.item(), t)
 
 
 def _fit(value: int, e: Cast) -> int:

@@ -180,9 +180,9 @@ class Stage:
             f"a loop is named by a string, a variable or a loop, not {type(loop).__name__}", loc=here()
         )
 
-    def do(self, name: str, **arguments: Any) -> None:
-        """Apply a directive by name; what the other methods call, and what `print` writes."""
-        self.schedule.do(Directive(name, self.func, self.definition, tuple(arguments.items()), here()))
+    def do(self, directive: str, /, **arguments: Any) -> None:
+        """Apply a directive by name; what the other methods call."""
+        self.schedule.do(Directive(directive, self.func, self.definition, tuple(arguments.items()), here()))
 
     def _new(self, before: tuple[str, ...]) -> tuple[Loop, ...]:
         nest = self.schedule.state.plan(self.func).nests[self.definition]

@@ -13,7 +13,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Call, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef, Interval, Program, map_expressions
 from tdsl.lang.regions import reads_in
-from tdsl.lang.simplify import add, ceildiv, conjunction, multiply, simplify, substitute, subtract
+from tdsl.lang.simplify import add, conjunction, simplify, substitute, subtract
 from tdsl.lang.types import DType, i64
 from tdsl.node import transform
 from tdsl.schedule.loops import positive, find_loop, split
@@ -21,6 +21,7 @@ from tdsl.schedule.nest import (
     VECTORIZED, After, At, FuncPlan, Fuse, Illegal, Level, Loop, Nest, Rename, Root, Split, State,
     fresh_plan, is_ordered, is_reduction, roots_of,
 )  # fmt: skip
+from tdsl.schedule.relate import relate
 
 
 def fresh_func(program: Program, wanted: str) -> str:
@@ -163,49 +164,6 @@ def cache_write(
     return state.with_plan(func, own)
 
 
-def leaf_values(
-    nest: Nest, bounds: dict[str, tuple[Expr, Expr]]
-) -> tuple[dict[str, Expr], dict[str, Expr], list[Expr]]:
-    """(value of each variable over the loops, extent of each loop, guards) of a nest.
-
-    `bounds` gives (first, extent) of each variable; loops count from 0, but for a variable that is itself
-    a loop, which runs over its own range.
-    """
-    extents = {name: extent for name, (_, extent) in bounds.items()}
-    for r in nest.relations:
-        match r:
-            case Split(parent, outer, inner, factor, parts):
-                if factor is not None:
-                    extents[inner] = const(factor)
-                    extents[outer] = ceildiv(extents[parent], const(factor))
-                else:
-                    assert parts is not None
-                    extents[outer] = const(parts)
-                    extents[inner] = ceildiv(extents[parent], const(parts))
-            case Fuse(fused, outer, inner):
-                extents[fused] = multiply(extents[outer], extents[inner])
-            case Rename(old, new):
-                extents[new] = extents[old]
-    values: dict[str, Expr] = {}
-    for name in nest.names():
-        values[name] = subtract(Var(name), bounds[name][0]) if name in bounds else Var(name)
-    guards: list[Expr] = []
-    for r in reversed(nest.relations):
-        match r:
-            case Split(parent, outer, inner):
-                values[parent] = add(multiply(values[outer], extents[inner]), values[inner])
-                exact = multiply(extents[outer], extents[inner])
-                if exact != extents[parent]:
-                    guards.append(Binary("lt", values[parent], extents[parent]))
-            case Fuse(fused, outer, inner):
-                values[outer] = Binary("floordiv", values[fused], extents[inner])
-                values[inner] = Binary("mod", values[fused], extents[inner])
-            case Rename(old, new):
-                values[old] = values[new]
-    roots = {name: add(values[name], lo) for name, (lo, _) in bounds.items()}
-    return roots, extents, guards
-
-
 def rfactor(
     state: State, func: str, definition: int, *, loop: str, name: str | None = None
 ) -> State:
@@ -227,14 +185,14 @@ def rfactor(
         tuple(x for x in nest.loops if roots_of(nest, x.name) & set(ranges)),
         tuple(r for r in nest.relations if _of(nest, r) & set(ranges)),
     )
-    roots, extents, guards = leaf_values(reduced, ranges)
+    related = relate(reduced, ranges)
     made = fresh_func(state.program, name or f"{func}_partial")
     leaves = []
     for x in reduced.names():
         lo = ranges[x][0] if x in ranges else ZERO
-        leaves.append((x, lo, add(lo, extents[x])))
-    where = conjunction([*guards, d.where])
-    moved = map_expressions(replace(d, where=where), lambda e: simplify(substitute(e, roots)))
+        leaves.append((x, lo, add(lo, related.extents[x])))
+    where = conjunction([*related.guards, d.where])
+    moved = map_expressions(replace(d, where=where), lambda e: simplify(substitute(e, related.roots)))
     others = tuple(x for x in leaves if x[0] != u)
     low, high = next((lo, hi) for n, lo, hi in leaves if n == u)
     partial = replace(

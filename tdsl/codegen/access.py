@@ -1,0 +1,162 @@
+"""Names in the loop IR, messages of run-time checks, and the proof that no input is read out of range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tdsl.codegen.loops import Check, Message, Stmt
+from tdsl.codegen.required import definition_ranges
+from tdsl.codegen.tree import Tree
+from tdsl.errors import IndexBoundError
+from tdsl.lang.affine import variables
+from tdsl.lang.bounds import NOTHING, at_most
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Read, Size
+from tdsl.lang.program import FuncDef, Program
+from tdsl.lang.regions import Box, Interval, interval_of, is_empty, reads_in
+from tdsl.lang.show import show_expr
+from tdsl.lang.simplify import add, simplify, subtract
+from tdsl.node import post_order
+from tdsl.schedule.nest import State
+from tdsl.source import Loc
+
+
+class Names:
+    """Unique names for everything in a kernel."""
+
+    def __init__(self, program: Program) -> None:
+        self.used = {t.name for t in program.inputs} | {s.name for s in program.scalars}
+        self._components: dict[str, tuple[str, ...]] = {}
+        for o, wanted in zip(program.outputs, program.output_names, strict=True):
+            self._components[o] = self._fresh_components(program.func(o), wanted)
+        # variables of definitions never meet those of loops, which could have other ranges
+        for f in program.funcs:
+            for d in f.definitions:
+                self.used |= set(d.variables)
+        self.used |= set(program.sizes)
+        self.kernel = self.fresh(program.name if program.name not in self.used else f"{program.name}_kernel")
+
+    def fresh(self, wanted: str) -> str:
+        name, count = wanted, 0
+        while name in self.used:
+            count += 1
+            name = f"{wanted}_{count}"
+        self.used.add(name)
+        return name
+
+    def components(self, f: FuncDef) -> tuple[str, ...]:
+        """The names of a func's buffers: its own, or numbered ones for a tuple."""
+        if f.name not in self._components:
+            self._components[f.name] = self._fresh_components(f, f.name)
+        return self._components[f.name]
+
+    def _fresh_components(self, f: FuncDef, wanted: str) -> tuple[str, ...]:
+        if len(f.dtypes) == 1:
+            return (self.fresh(wanted),)
+        return tuple(self.fresh(f"{wanted}_{n}") for n in range(len(f.dtypes)))
+
+
+@dataclass(slots=True)
+class Messages:
+    """The messages of a kernel's checks and prints, and the instructions that it invokes."""
+
+    made: list[Message] = field(default_factory=list)
+    instructions: dict[str, None] = field(default_factory=dict)
+
+    def site(self, kind: str, text: str, loc: Loc | None) -> int:
+        """The number of a message; `{}` in the text stands for a value."""
+        where = "" if loc is None else f"{loc.file}:{loc.line}"
+        self.made.append(Message(kind, tuple(text.split("{}")), where))
+        return len(self.made) - 1
+
+
+def check_boxes(tree: Tree, state: State, boxes: dict[str, Box], messages: Messages) -> list[Stmt]:
+    """Prove that every read stays inside what it reads.
+
+    What depends on sizes that are known only at a call becomes a `Check`; what is certainly or possibly
+    outside for data-dependent reasons is an IndexBoundError.
+    """
+    checks: dict[tuple[str, Expr], Stmt] = {}
+    program = state.program
+    limits: dict[str, tuple[Interval, ...]] = {
+        t.name: tuple((ZERO, subtract(e, ONE)) for e in t.shape) for t in program.inputs
+    }
+    limits |= {f.name: f.limits for f in program.funcs}
+    for name in tree.order:
+        if name not in boxes:
+            continue
+        f = program.func(name)
+        for d in f.definitions:
+            ranges = definition_ranges(f, d, boxes[name], NOTHING)
+            if any(is_empty(r) for r in ranges.values()):
+                continue
+            for r in reads_in(d.expressions()):
+                for axis, e in enumerate(r.index):
+                    touched = interval_of(e, ranges)
+                    for cond in _outside(f, r, axis, touched, limits[r.name][axis], d.loc):
+                        cond = _unless_empty(cond, ranges)
+                        text = f"{r.name!r} is read out of range in axis {axis}"
+                        key = (text, cond)
+                        if key not in checks:
+                            checks[key] = Check(cond, messages.site("bounds", text, r.loc or d.loc), ())
+            if f.name in program.outputs:
+                _check_written(f, d.loc, boxes[name])
+    return list(checks.values())
+
+
+def _check_written(f: FuncDef, loc: Loc | None, box: Box) -> None:
+    for axis, ((lo, hi), (first, last)) in enumerate(zip(box, f.natural, strict=True)):
+        assert first is not None and last is not None
+        if lo is None or hi is None or not (at_most(first, lo) and at_most(hi, last)):
+            raise IndexBoundError(
+                f"axis {axis} of output {f.name!r} runs over {_shown((first, last))}, but "
+                f"{_shown((lo, hi))} is written",
+                loc=loc or f.loc,
+                hint="limit the index with td.clip, or give the output a larger shape",
+            )
+
+
+def _outside(
+    f: FuncDef, r: Read, axis: int, touched: Interval, limit: Interval, loc: Loc | None
+) -> list[Expr]:
+    """Conditions left to check at a call; none where the access is certainly inside."""
+    (lo, hi), (first, last) = touched, limit
+    if lo is None or hi is None:
+        raise IndexBoundError(
+            f"the index {show_expr(r.index[axis])} of {r.name!r} has no bounds",
+            loc=r.loc or loc,
+            label=f"axis {axis} of this access",
+            hint="limit it: td.clip(index, 0, n - 1)",
+        )
+    open_: list[Expr] = []
+    for small, large, wrong in ((first, lo, lo), (hi, last, hi)):
+        if small is None or large is None:
+            continue
+        if at_most(small, large):
+            continue
+        cond = simplify(Binary("le", small, large))
+        if not any(isinstance(n, Size) for n in post_order(cond)) or variables(cond):
+            raise IndexBoundError(
+                f"{r.name!r} is read at {show_expr(wrong)} in axis {axis}, outside of {_shown(limit)}",
+                loc=r.loc or loc,
+                label="this access",
+                related=((f.loc, f"{f.name!r} is computed on a range that needs it"),),
+                hint=f"pad it: td.pad({r.name}, ...), limit the index with td.clip, or make the range smaller",
+            )
+        open_.append(cond)
+    return open_
+
+
+def _unless_empty(cond: Expr, ranges: dict[str, Interval]) -> Expr:
+    for lo, hi in ranges.values():
+        if lo is not None and hi is not None:
+            empty = simplify(Binary("lt", hi, lo))
+            if not isinstance(empty, Const):
+                cond = Binary("or", empty, cond)
+    return cond if cond != TRUE else TRUE
+
+
+def _shown(interval: Interval) -> str:
+    lo, hi = interval
+    first = "..." if lo is None else show_expr(lo)
+    last = "..." if hi is None else show_expr(simplify(add(hi, ONE)))
+    return f"[{first}, {last})"

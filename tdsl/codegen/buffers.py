@@ -1,0 +1,127 @@
+"""The memory of a func: where its box starts, how its dimensions lie, which of them are rings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tdsl.errors import ScheduleError
+from tdsl.lang.affine import variables
+from tdsl.lang.bounds import Facts, upper
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, const
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box
+from tdsl.lang.simplify import add, ceildiv, maximum, multiply, simplify, subtract
+from tdsl.schedule.nest import FuncPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """`names` has one buffer a component; `order` lists the axes slowest first; `folds` holds ring sizes."""
+
+    func: str
+    names: tuple[str, ...]
+    origin: tuple[Expr, ...]
+    extents: tuple[Expr, ...]
+    order: tuple[int, ...]
+    folds: tuple[int | None, ...]
+
+    def index(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The position in memory of a point of the func."""
+        made = []
+        for e, lo, fold in zip(at, self.origin, self.folds, strict=True):
+            if fold is not None:
+                made.append(Binary("mod", e, const(fold)))
+            else:
+                made.append(e if lo == ZERO else Binary("sub", e, lo))
+        return tuple(made[axis] for axis in self.order)
+
+    def load(self, at: Sequence[Expr], component: int, dtype: object) -> Load:
+        return Load(self.names[component], self.index(at), dtype)  # type: ignore[arg-type]  # a DType
+
+    def memory_extents(self) -> tuple[Expr, ...]:
+        return tuple(self.extents[axis] for axis in self.order)
+
+
+def make_buffer(
+    f: FuncDef, plan: FuncPlan, names: tuple[str, ...], box: Box, folds: dict[int, int], facts: Facts
+) -> Buffer:
+    """The buffer for a box: extents are constant where the box has a constant bound."""
+    origin: list[Expr] = []
+    extents: list[Expr] = []
+    for axis, (lo, hi) in enumerate(box):
+        assert lo is not None and hi is not None, f"{f.name} is unbounded"
+        origin.append(lo)
+        extent = simplify(add(subtract(hi, lo), ONE), facts)
+        most = upper(extent, facts)
+        if most is not None:
+            extent = const(max(most, 0))
+        else:
+            extent = maximum(extent, ZERO, facts)
+        for own, multiple in plan.align:
+            if own == axis:
+                extent = multiply(ceildiv(extent, const(multiple)), const(multiple))
+        if axis in folds:
+            extent = const(folds[axis])
+        extents.append(extent)
+    rank = len(box)
+    order = plan.order if plan.order is not None else tuple(range(rank))
+    return Buffer(
+        f.name, names, tuple(origin), tuple(extents), order, tuple(folds.get(a) for a in range(rank))
+    )
+
+
+def monotone(e: Expr, name: str, *, rising: bool = True) -> bool:
+    """True when an expression certainly never falls (or never rises) as a variable grows."""
+    if name not in variables(e):
+        return True
+    match e:
+        case Binary("min" | "max", x, y):
+            return monotone(x, name, rising=rising) and monotone(y, name, rising=rising)
+        case Binary("floordiv", x, Const(k)) if k > 0:
+            return monotone(x, name, rising=rising)
+        case Binary("mul", x, Const(k)):
+            return monotone(x, name, rising=rising == (k >= 0))
+        case Binary("mul", Const(k), x):
+            return monotone(x, name, rising=rising == (k >= 0))
+        case Binary("add", x, y):
+            return monotone(x, name, rising=rising) and monotone(y, name, rising=rising)
+        case Binary("sub", x, y):
+            return monotone(x, name, rising=rising) and monotone(y, name, rising=not rising)
+        case _:
+            return rising and getattr(e, "name", None) == name
+
+
+def sliding_axis(box: Box, loop: str) -> int | None:
+    """The one axis along which a box moves forward as a loop advances, or None."""
+    moving = [
+        axis
+        for axis, (lo, hi) in enumerate(box)
+        if lo is not None and hi is not None and loop in variables(lo) | variables(hi)
+    ]
+    if len(moving) != 1:
+        return None
+    lo, hi = box[moving[0]]
+    assert lo is not None and hi is not None
+    return moving[0] if monotone(lo, loop) and monotone(hi, loop) else None
+
+
+def ring_size(needed: int) -> int:
+    """The smallest power of two that holds `needed` elements."""
+    return 1 << max(needed - 1, 0).bit_length()
+
+
+def check_folds(f: FuncDef, plan: FuncPlan, folds: dict[int, int], box: Box, facts: Facts) -> None:
+    """A ring that the user asked for must hold what is in use at a time."""
+    for axis, extent in plan.fold:
+        lo, hi = box[axis]
+        assert lo is not None and hi is not None
+        needed = upper(add(subtract(hi, lo), ONE), facts)
+        if needed is None or needed > extent:
+            raise ScheduleError(
+                f"fold_storage of {f.name!r}: dimension {axis} needs "
+                f"{'an unknown number of' if needed is None else needed} elements at a time, not {extent}",
+                loc=plan.loc,
+                hint="fold to that number or more, or leave it to store_at",
+            )
+        folds[axis] = extent

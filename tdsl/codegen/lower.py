@@ -1,0 +1,233 @@
+"""From a scheduled program to loops.
+
+    state (every func placed, none inlined)  ->  Kernel
+
+1. `tree.py` says at which loop each func is computed and stored.
+2. Outputs give the first boxes; `required.py` follows them to every func and input.
+3. At each place, `Lowering.place` allocates what is stored there, emits the nests computed there, then the
+   body. `nest.py` opens the loops of a definition one by one and comes back here for what happens inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tdsl.codegen.access import Messages, Names, check_boxes
+from tdsl.codegen.buffers import Buffer, check_folds, make_buffer, ring_size, sliding_axis
+from tdsl.codegen.loops import (
+    Alloc, Argument, Block, BufferParam, Kernel, Let, ScalarParam, SizeParam, Stmt,
+)  # fmt: skip
+from tdsl.codegen.nest import NestBuilder
+from tdsl.codegen.required import required
+from tdsl.codegen.tree import ROOT, Tree, build_tree
+from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Select, Size, Var, const
+from tdsl.lang.program import FuncDef, Program
+from tdsl.lang.regions import Box, is_empty
+from tdsl.lang.simplify import add, maximum, simplify, substitute, subtract
+from tdsl.node import post_order
+from tdsl.schedule.instruction import INSTRUCTIONS
+from tdsl.schedule.nest import Level, State
+
+Strides = dict[str, tuple[int | None, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """What is around the statement being made.
+
+    `loop` is the innermost loop's variable, `first` its first value; `steady` says that it is serial and
+    that nothing but the tails of splits skips iterations of it.
+    """
+
+    facts: Facts = NOTHING
+    loop: str | None = None
+    first: Expr = ZERO
+    steady: bool = False
+
+
+@dataclass(slots=True)
+class Lowering:
+    """What is known while loops are made."""
+
+    state: State
+    tree: Tree
+    names: Names
+    messages: Messages
+    boxes: dict[str, Box]  # what is needed in all
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    stored_at: dict[str, Level] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Program:
+        return self.state.program
+
+    def place(
+        self, here: Level, boxes: dict[str, Box], around: Open, body: Callable[[], Sequence[Stmt]]
+    ) -> list[Stmt]:
+        """Allocate and compute what belongs to a place, then its body; `boxes` are needed inside."""
+        stored = [
+            self.program.func(name)
+            for name in self.tree.stored.get(here, ())
+            if name in boxes and name not in self.program.outputs
+        ]
+        for f in stored:
+            components = self.names.components(f)
+            plan = self.state.plan(f.name)
+            self.buffers[f.name] = make_buffer(f, plan, components, boxes[f.name], {}, around.facts)
+            self.stored_at[f.name] = here
+        statements: list[Stmt] = []
+        for name in self.tree.computed.get(here, ()):
+            if name in boxes:
+                statements += self.produce(name, boxes[name], around)
+        statements += body()
+        for f in reversed(stored):
+            buffer, scope = self.buffers[f.name], self.state.plan(f.name).scope
+            for component, t in zip(buffer.names, f.dtypes, strict=True):
+                statements = [
+                    Alloc(component, t, buffer.memory_extents(), scope, as_stmt(statements))
+                ]
+        return statements
+
+    def produce(self, name: str, box: Box, around: Open) -> list[Stmt]:
+        """The nests of a func on a box: its definitions in order."""
+        f, plan = self.program.func(name), self.state.plan(name)
+        if any(is_empty(i, around.facts) for i in box):
+            return []
+        home = self.tree.home[name]
+        if self.stored_at.get(name, home) != home:
+            box = self._bit_by_bit(f, box, around)
+        elif plan.fold:
+            self._fold(f, box, None, around.facts)
+        name_, start, box, facts = self._named_start(f, box, around.facts)
+        statements: list[Stmt] = []
+        for n in range(len(f.definitions)):
+            statements += NestBuilder(self, f, n).build(box, replace(around, facts=facts))
+        return [Let(name_, start, as_stmt(statements))] if name_ and statements else statements
+
+    def _named_start(self, f: FuncDef, box: Box, facts: Facts) -> tuple[str, Expr, Box, Facts]:
+        """Give a name to where a sliding window starts, since it stands in many bounds."""
+        for axis, (lo, hi) in enumerate(box):
+            if isinstance(lo, Select) and hi is not None:
+                name = self.names.fresh(f"{f.name}_{f.variables[axis]}_new")
+                named = (*box[:axis], (Var(name), hi), *box[axis + 1 :])
+                return name, lo, named, facts.knowing(name, lo.yes, add(hi, ONE))
+        return "", ZERO, box, facts
+
+    def _bit_by_bit(self, f: FuncDef, box: Box, around: Open) -> Box:
+        """What is left to compute of a box, of which earlier iterations have stored a part."""
+        axis = sliding_axis(box, around.loop) if around.steady and around.loop is not None else None
+        if axis is not None and not _moves_in_place(f, axis):
+            axis = None
+        self._fold(f, box, axis, around.facts)
+        if axis is None or around.loop is None:
+            return box
+        lo, hi = box[axis]
+        assert lo is not None and hi is not None
+        t = around.loop
+        before = simplify(substitute(hi, {t: subtract(Var(t), ONE)}), around.facts)
+        new = maximum(lo, add(before, ONE), around.facts)
+        start = Select(Binary("eq", Var(t), around.first), lo, new)
+        return (*box[:axis], (start, hi), *box[axis + 1 :])
+
+    def _fold(self, f: FuncDef, box: Box, axis: int | None, facts: Facts) -> None:
+        """Make rings of dimensions of which only a part is in use at a time."""
+        plan, buffer = self.state.plan(f.name), self.buffers[f.name]
+        folds: dict[int, int] = {}
+        if axis is not None:
+            lo, hi = box[axis]
+            assert lo is not None and hi is not None
+            needed = upper(add(subtract(hi, lo), ONE), facts)
+            whole = buffer.extents[axis]
+            if needed is not None and not (
+                isinstance(whole, Const) and whole.value <= ring_size(needed)
+            ):
+                folds[axis] = ring_size(needed)
+        check_folds(f, plan, folds, box, facts)
+        rings = tuple(folds.get(a) for a in range(len(box)))
+        extents = tuple(
+            const(folds[a]) if a in folds else e for a, e in enumerate(buffer.extents)
+        )
+        self.buffers[f.name] = replace(buffer, folds=rings, extents=extents)
+
+
+def _moves_in_place(f: FuncDef, axis: int) -> bool:
+    """True when every definition of a func is free along an axis, so that parts of it can be computed."""
+    for d in f.definitions:
+        e = d.index[axis]
+        if not (isinstance(e, Var) and e.name in d.free):
+            return False
+    return True
+
+
+def as_stmt(statements: Sequence[Stmt]) -> Stmt:
+    """One statement."""
+    return statements[0] if len(statements) == 1 else Block(tuple(statements))
+
+
+def lower(state: State, strides: Strides | None = None) -> Kernel:
+    """The kernel of a complete state.
+
+    `strides` gives the constant strides, in elements, of each argument array by name; None where a stride
+    is only known at a call. Raises IndexBoundError where an access may leave its tensor, ScheduleError
+    where a directive turns out to be impossible for these sizes.
+    """
+    program = state.program
+    names = Names(program)
+    tree = build_tree(state)
+    start = {
+        name: _output_box(program.func(name)) for name in program.outputs
+    }
+    boxes = required(tree, state, (ROOT,), start, [], NOTHING)
+    lowering = Lowering(state, tree, names, Messages(), boxes)
+    for name in program.outputs:
+        f = program.func(name)
+        lowering.buffers[name] = _output_buffer(f, names.components(f))
+    checks = check_boxes(lowering.tree, state, boxes, lowering.messages)
+    body = lowering.place(ROOT, boxes, Open(), lambda: ())
+    return Kernel(
+        names.kernel, _parameters(program, names, strides or {}), as_stmt([*checks, *body]),
+        tuple(lowering.messages.made), any(f.fast_math for f in program.funcs),
+        tuple(INSTRUCTIONS[n] for n in lowering.messages.instructions),
+    )  # fmt: skip
+
+
+def _output_box(f: FuncDef) -> Box:
+    f.output_box(None)
+    return f.natural
+
+
+def _output_buffer(f: FuncDef, names: tuple[str, ...]) -> Buffer:
+    box = f.output_box(None)
+    rank = len(box)
+    return Buffer(
+        f.name, names, tuple(lo for lo, _ in box), tuple(e for _, e in box), tuple(range(rank)), (None,) * rank
+    )
+
+
+def _parameters(program: Program, names: Names, strides: Strides) -> tuple[Argument, ...]:
+    made: list[Argument] = []
+    for p in program.parameters:
+        for t in program.inputs:
+            if t.name == p:
+                made.append(BufferParam(p, t.dtype, t.shape, _strides(strides, p, len(t.shape)), False))
+        made += [ScalarParam(p, s.dtype) for s in program.scalars if s.name == p]
+    for name in program.outputs:
+        f = program.func(name)
+        extents = tuple(e for _, e in f.output_box(None))
+        for component, t in zip(names.components(f), f.dtypes, strict=True):
+            made.append(BufferParam(component, t, extents, _strides(strides, component, len(extents)), True))
+    sizes = dict.fromkeys(
+        n.name
+        for p in made if isinstance(p, BufferParam)
+        for e in p.extents
+        for n in post_order(e) if isinstance(n, Size)
+    )  # fmt: skip
+    return (*made, *(SizeParam(s) for s in sizes))
+
+
+def _strides(strides: Strides, name: str, rank: int) -> tuple[int | None, ...]:
+    return strides.get(name, (None,) * rank)
+
+

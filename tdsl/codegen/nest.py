@@ -1,0 +1,280 @@
+"""Open the loops of one definition, outermost first, and fill in what happens inside each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tdsl.codegen.loops import (
+    PARALLEL, SERIAL, UNROLLED, VECTORIZED, Block, For, If, Stmt,
+)  # fmt: skip
+from tdsl.codegen.required import Active, bounds_of, required
+from tdsl.codegen.values import ValueWriter
+from tdsl.errors import ScheduleError
+from tdsl.lang.affine import variables
+from tdsl.lang.bounds import Facts, upper
+from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Var, const
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box
+from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
+from tdsl.schedule.nest import Level, Nest, is_reduction
+from tdsl.schedule.relate import relate
+
+if TYPE_CHECKING:
+    from tdsl.codegen.lower import Lowering, Open
+
+FULL, INIT, UPDATE = "full", "init", "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """How far a nest is open: the next loop, what is made (start and update, or one of them), guards left."""
+
+    depth: int
+    mode: str
+    opened: dict[str, Expr]
+    guards: tuple[Expr, ...]
+
+
+class NestBuilder:
+    """Makes the statements of one definition of a func on a box."""
+
+    def __init__(self, lowering: Lowering, f: FuncDef, definition: int) -> None:
+        self.low, self.f, self.n = lowering, f, definition
+        self.d = f.definitions[definition]
+        self.plan = lowering.state.plan(f.name)
+
+    def build(self, box: Box, around: Open) -> list[Stmt]:
+        """The nest, or one for each specialization under its condition."""
+        chosen: list[Stmt] = self._nest(self.plan.nests[self.n], box, around, {})
+        for special in reversed(self.plan.specializations):
+            if special.definition == self.n:
+                from tdsl.codegen.lower import as_stmt
+
+                made = self._nest(special.nest, box, around, {})
+                chosen = [If(special.cond, as_stmt(made), as_stmt(chosen))]
+        return chosen
+
+    def join(self, box: Box, around: Open, shared: list[tuple[str, Expr, Expr]]) -> list[Stmt]:
+        """The nest inside the loops of another: `shared` are (variable, first, extent) of these."""
+        nest = self.plan.nests[self.n]
+        bounds = bounds_of(self.f, self.d, box)
+        related = relate(nest, bounds, around.facts)
+        opened: dict[str, Expr] = {}
+        for loop, (variable, first, extent) in zip(nest.names(), shared, strict=False):
+            own = bounds[loop][0] if loop in bounds else const(0)
+            if simplify(subtract(related.extents[loop], extent), around.facts) != const(0):
+                raise ScheduleError(
+                    f"compute_with of {self.f.name!r}: loop {loop!r} has another number of iterations than "
+                    f"{variable!r}",
+                    loc=self.plan.loc,
+                    hint="share only loops over equal ranges",
+                )
+            opened[loop] = add(subtract(Var(variable), first), own)
+        return self._nest(nest, box, around, opened)
+
+    def _nest(self, nest: Nest, box: Box, around: Open, opened: dict[str, Expr]) -> list[Stmt]:
+        self.nest = nest
+        bounds = bounds_of(self.f, self.d, box)
+        self.related = relate(nest, bounds, around.facts)
+        self.bounds = bounds
+        self.reduced = {x for x in nest.names() if is_reduction(self.f, self.n, nest, x)}
+        guards = (*self.related.guards, *conjuncts(self.d.where))
+        return self._open(Spot(len(opened), FULL, opened, guards), around)
+
+    def _active(self, opened: dict[str, Expr]) -> Active:
+        return Active(
+            self.f, self.n, self.nest, self.related.roots, self.related.extents, self.bounds, opened
+        )
+
+    def _open(self, spot: Spot, around: Open) -> list[Stmt]:
+        """The statements from the loop at `spot.depth` inwards."""
+        loops = self.nest.loops
+        while spot.mode == INIT and spot.depth < len(loops) and loops[spot.depth].name in self.reduced:
+            spot = replace(spot, depth=spot.depth + 1)
+        if spot.depth == len(loops):
+            ready, _ = self._ready(spot)
+            return self._guarded(ready, self._point(spot, around), around.facts)
+        loop = loops[spot.depth]
+        if spot.mode == FULL and self.d.init is not None and loop.name in self.reduced:
+            start = self._open(replace(spot, mode=INIT), around)
+            return [*start, *self._open(replace(spot, mode=UPDATE), around)]
+        first = self.bounds[loop.name][0] if loop.name in self.bounds else const(0)
+        extent = simplify(self.related.extents[loop.name], around.facts)
+        if loop.name in self.related.peels:
+            full = simplify(self.related.peels[loop.name], around.facts)
+            rest = simplify(subtract(extent, full), around.facts)
+            main = self._loop(spot, around, first, full)
+            return [*main, *self._loop(spot, around, simplify(add(first, full)), rest)]
+        return self._loop(spot, around, first, extent)
+
+    def _loop(self, spot: Spot, around: Open, first: Expr, extent: Expr) -> list[Stmt]:
+        loop = self.nest.loops[spot.depth]
+        variable = self.low.names.fresh(f"{self.f.name}_{loop.name}")
+        kind, limit = loop.kind, None
+        if kind in (VECTORIZED, UNROLLED) and not isinstance(extent, Const):
+            most = upper(extent, around.facts)
+            if most is None:
+                raise ScheduleError(
+                    f"loop {loop.name!r} of {self.f.name!r} is {kind}, but its number of iterations has "
+                    "no constant bound",
+                    loc=self.plan.loc,
+                    hint=f"give a factor: {'vectorize' if kind == VECTORIZED else 'unroll'}({loop.name!r}, 8)",
+                )
+            limit = Binary("lt", Var(variable), add(first, extent))
+            extent = const(most)
+        if isinstance(extent, Const) and extent.value <= 0:
+            return []
+        last = subtract(add(first, extent), ONE, around.facts)
+        facts = around.facts.knowing(variable, first, last)
+        guards = spot.guards if limit is None else (limit, *spot.guards)
+        inner = replace(
+            spot, depth=spot.depth + 1, opened={**spot.opened, loop.name: Var(variable)}, guards=guards
+        )
+        ready, inner = self._ready(inner)
+        tails_only = not conjuncts(self.d.where)
+        inside = replace(
+            around, facts=facts, loop=variable, first=first, steady=kind == SERIAL and tails_only
+        )
+        body = self._inside(loop.name, inner, inside)
+        return _for(variable, first, extent, kind, self._guarded(ready, body, facts))
+
+    def _ready(self, spot: Spot) -> tuple[list[Expr], Spot]:
+        """Guards whose loops are all open, in the loop IR, and the spot without them."""
+        values = {
+            name: substitute(value, spot.opened)
+            for name, value in self.related.roots.items()
+            if variables(value) <= _own(spot.opened) | self._outer(value)
+        }
+        ready, left = [], []
+        for g in spot.guards:
+            names = variables(g) & (set(self.nest.names()) | set(self.related.roots))
+            known = all(n in spot.opened or n in values for n in names)
+            if spot.mode == INIT and names & self._reduced_names():
+                known = False
+            if known:
+                ready.append(substitute(g, {**values, **spot.opened}))
+            else:
+                left.append(g)
+        return ready, replace(spot, guards=tuple(left))
+
+    def _outer(self, value: Expr) -> frozenset[str]:
+        """Variables in a value that belong to loops around this nest."""
+        return variables(value) - set(self.nest.names())
+
+    def _reduced_names(self) -> set[str]:
+        return self.reduced | {name for name, _, _ in self.d.ranges}
+
+    def _guarded(self, conditions: list[Expr], body: list[Stmt], facts: Facts) -> list[Stmt]:
+        if not body:
+            return []
+        writer = ValueWriter(self.low, self.f, {}, facts)
+        made: Stmt | None = None
+        for c in reversed(conditions):
+            cond = simplify(writer.convert(c), facts)
+            if cond == TRUE:
+                continue
+            made = If(cond, made if made is not None else _block(body))
+        return body if made is None else [made]
+
+    def _inside(self, loop: str, spot: Spot, around: Open) -> list[Stmt]:
+        """The body of a loop, with what the schedule has placed there."""
+        here = Level(self.f.name, self.n, loop)
+        tree = self.low.tree
+        prefetches = [p for p in self.plan.prefetches if p.definition == self.n and p.loop == loop]
+        tensorized = [t for t in self.plan.tensorizations if t.definition == self.n and t.loop == loop]
+        if tensorized and spot.mode != INIT:
+            from tdsl.codegen.tensorize import invoke
+
+            return [invoke(self.low, self._active(spot.opened), tensorized[0], around.facts)]
+        if spot.mode == INIT or not (tree.at(here) or prefetches):
+            return self._open(spot, around)
+        levels = self._levels_from(spot.depth - 1)
+        actives = [self._active(spot.opened), *self._joined_actives(spot, around)]
+        boxes = required(tree, self.low.state, levels, {}, actives, around.facts)
+        own = self.f.name
+        if own in tree.stored.get(here, ()):
+            boxes[own] = actives[0].written(around.facts)
+
+        def body() -> Iterator[Stmt]:
+            yield from self._open(spot, around)
+            for name in tree.after.get(here, ()):
+                if name in boxes:
+                    f = self.low.program.func(name)
+                    yield from NestBuilder(self.low, f, 0).build(boxes[name], replace(around, steady=False))
+            for name in tree.joined.get(here, ()):
+                f = self.low.program.func(name)
+                shared = self._shared(spot)
+                yield from NestBuilder(self.low, f, 0).join(self.low.boxes[name], around, shared)
+
+        ahead = [s for p in prefetches for s in self._prefetch(p.source, p.offset, spot, around)]
+        return [*ahead, *self.low.place(here, boxes, around, lambda: list(body()))]
+
+    def _levels_from(self, depth: int) -> tuple[Level, ...]:
+        return tuple(Level(self.f.name, self.n, x) for x in self.nest.names()[depth:])
+
+    def _shared(self, spot: Spot) -> list[tuple[str, Expr, Expr]]:
+        made = []
+        for x in self.nest.names()[: spot.depth]:
+            variable = spot.opened[x]
+            assert isinstance(variable, Var)
+            first = self.bounds[x][0] if x in self.bounds else const(0)
+            made.append((variable.name, first, self.related.extents[x]))
+        return made
+
+    def _joined_actives(self, spot: Spot, around: Open) -> list[Active]:
+        """Stages that will run inside these loops read, too, while the shared loops are open."""
+        made = []
+        for level in self._levels_from(spot.depth - 1):
+            for name in self.low.tree.joined.get(level, ()):
+                f = self.low.program.func(name)
+                nest = self.low.state.plan(name).nests[0]
+                bounds = bounds_of(f, f.definitions[0], self.low.boxes[name])
+                related = relate(nest, bounds, around.facts)
+                opened: dict[str, Expr] = {}
+                for x, (variable, first, _) in zip(nest.names(), self._shared(spot), strict=False):
+                    own = bounds[x][0] if x in bounds else const(0)
+                    opened[x] = add(subtract(Var(variable), first), own)
+                made.append(Active(f, 0, nest, related.roots, related.extents, bounds, opened))
+        return made
+
+    def _prefetch(self, source: str, offset: int, spot: Spot, around: Open) -> list[Stmt]:
+        from tdsl.codegen.prefetch import prefetch_box
+
+        return prefetch_box(self.low, self._active(spot.opened), source, offset, around)
+
+    def _point(self, spot: Spot, around: Open) -> list[Stmt]:
+        """The statements at one point of the definition."""
+        active = self._active(spot.opened)
+        if spot.mode == INIT:
+            free = {
+                n: v for n, v in active.roots.items() if n in self.d.free
+            }
+            values = {n: substitute(v, spot.opened) for n, v in free.items()}
+        else:
+            values = active.values()
+        writer = ValueWriter(self.low, self.f, values, around.facts)
+        if spot.mode == INIT:
+            assert self.d.init is not None
+            return writer.store(self.d, self.d.init, combine=False)
+        return writer.store(
+            self.d, self.d.values, combine=True, atomic=self._is_atomic(), streaming=self.plan.stream
+        )
+
+    def _is_atomic(self) -> bool:
+        return self.n in self.plan.atomic and any(
+            x.kind == PARALLEL and x.name in self.reduced for x in self.nest.loops
+        )
+
+
+def _own(opened: dict[str, Expr]) -> frozenset[str]:
+    return frozenset(opened)
+
+
+def _block(body: list[Stmt]) -> Stmt:
+    return body[0] if len(body) == 1 else Block(tuple(body))
+
+
+def _for(variable: str, first: Expr, extent: Expr, kind: str, body: list[Stmt]) -> list[Stmt]:
+    return [For(variable, first, extent, kind, _block(body))] if body else []

@@ -1,0 +1,68 @@
+"""Outputs that are needed on more than their own box get a func of their own behind them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tdsl.codegen.required import required
+from tdsl.codegen.tree import ROOT, build_tree
+from tdsl.lang.bounds import NOTHING, at_most
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import TRUE, Read, Var
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box
+from tdsl.schedule.nest import Inline, Root, State, fresh_plan
+from tdsl.schedule.stages import fresh_func
+
+
+def separate_outputs(state: State) -> State:
+    """Where a consumer, or an update, needs an output beyond the array that is returned, compute it in
+    memory of its own and return a copy of the part."""
+    program = state.program
+    read = {n for n in program.outputs if any(True for _ in state.consumers(n))}
+    suspects = [n for n in program.outputs if n in read or len(program.func(n).definitions) > 1]
+    if not suspects:
+        return state
+    start: dict[str, Box] = {n: _box(program.func(n)) for n in program.outputs}
+    rooted = State(
+        program,
+        tuple(
+            (n, p if isinstance(p.place, Inline) else replace(fresh_plan(program.func(n)), place=Root()))
+            for n, p in state.plans
+        ),
+    )
+    boxes = required(build_tree(rooted), rooted, (ROOT,), start, [], NOTHING)
+    for name in suspects:
+        f = program.func(name)
+        if not f.declared and not _inside(boxes[name], f):
+            state = _separate(state, f)
+    return state
+
+
+def _box(f: FuncDef) -> Box:
+    f.output_box(None)
+    return f.natural
+
+
+def _inside(box: Box, f: FuncDef) -> bool:
+    for (lo, hi), (first, last) in zip(box, f.natural, strict=True):
+        if lo is None or hi is None or first is None or last is None:
+            return True  # an unbounded index is reported where boxes are checked
+        if not (at_most(first, lo) and at_most(hi, last)):
+            return False
+    return True
+
+
+def _separate(state: State, f: FuncDef) -> State:
+    program = state.program
+    made = fresh_func(program, f"{f.name}_out")
+    index = tuple(Var(v) for v in f.variables)
+    values = tuple(Read(f.name, index, c, t) for c, t in enumerate(f.dtypes))
+    copy = replace(
+        f, name=made, definitions=(Definition(index, f.variables, (), TRUE, values, None, None),)
+    )
+    at = program.funcs.index(f)
+    funcs = (*program.funcs[: at + 1], copy, *program.funcs[at + 1 :])
+    outputs = tuple(made if o == f.name else o for o in program.outputs)
+    changed = replace(program, funcs=funcs, outputs=outputs)
+    return State(changed, (*state.plans, (made, fresh_plan(copy))))

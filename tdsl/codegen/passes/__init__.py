@@ -1,0 +1,34 @@
+"""From the loops of a schedule to the loops of a backend, in running order.
+
+    simplify_loops   expressions under the ranges of their loops; loops and tests that these decide go
+    bound_loops      conditions around a loop's body become its bounds
+    expand_calls     padding indices as arithmetic
+    unroll           copies for unrolled loops
+    simplify_loops   (again, for what is constant now)
+    vectorize        vector code for vectorized loops
+    drop_unread      memory without readers and unused lets go
+    hoist_allocs     memory outside hot loops, in registers or on the stack where it is small
+
+Each is a function from kernel to kernel with the same meaning; each gives what `verify` accepts.
+"""
+
+from tdsl.codegen.passes.bound_loops import bound_loops
+from tdsl.codegen.passes.drop_unread import drop_unread
+from tdsl.codegen.passes.expand_calls import expand_calls
+from tdsl.codegen.passes.hoist_allocs import hoist_allocs
+from tdsl.codegen.passes.simplify_loops import simplify_loops
+from tdsl.codegen.passes.unroll import unroll
+from tdsl.codegen.passes.vectorize import vectorize
+
+PASSES = (
+    simplify_loops,
+    bound_loops,
+    expand_calls,
+    unroll,
+    simplify_loops,
+    vectorize,
+    drop_unread,
+    hoist_allocs,
+)
+
+SCALAR_PASSES = (simplify_loops, bound_loops, expand_calls, drop_unread, hoist_allocs)

@@ -1,0 +1,172 @@
+"""Conditions become loop bounds: guarded tails and triangles cost no test."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from tdsl.codegen.loops import PARALLEL, SERIAL, Block, For, If, Kernel, Stmt
+from tdsl.codegen.passes.scope import inside, last_of, where
+from tdsl.codegen.passes.statements import (
+    conditional,
+    loads_of,
+    map_parts,
+    rebuilt,
+    sequence,
+    stored_in,
+)  # fmt: skip
+from tdsl.lang.affine import Sum, as_expr, as_sum, variables
+from tdsl.lang.bounds import NOTHING, Facts, lower
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Unary, Var, dtype_of
+from tdsl.lang.regions import tighten
+from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, subtract
+from tdsl.lang.types import i64
+
+
+def bound_loops(kernel: Kernel) -> Kernel:
+    """Narrow loops to where the condition around their whole body holds; hoist what does not change.
+
+    Affine comparisons of a serial or parallel loop's variable become its bounds; conditions that do not
+    depend on a loop, of any kind, are tested outside it.
+
+    >>> from tdsl.codegen.loops import Store
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import Size, const
+    >>> i, j = Var("i"), Var("j")
+    >>> cond = Binary("and", Binary("le", j, i), Binary("lt", i, Size("n")))
+    >>> inner = For("j", ZERO, const(8), "serial", If(cond, Store("a", (i, j), i)))
+    >>> print(show(bound_loops(Kernel("k", (), For("i", ZERO, const(8), "serial", inner))).body))
+    for i in range(0, min(8, n)):
+      for j in range(0, i + 1):
+        a[i, j] = i
+    """
+    return dataclasses.replace(kernel, body=_bound(kernel.body, NOTHING))
+
+
+def _bound(s: Stmt, facts: Facts) -> Stmt:
+    match s:
+        case For():
+            body = _bound(s.body, inside(facts, s))
+            return _narrow(rebuilt(s, body=body), facts)
+        case If(cond, then, orelse):
+            yes = _bound(then, where(facts, cond))
+            no = None
+            if orelse is not None:
+                no = _bound(orelse, where(facts, simplify(Unary("not", cond))))
+            return conditional(cond, yes, no, s)
+        case _:
+            return map_parts(s, lambda part: _bound(part, facts))
+
+
+def _narrow(loop: For, facts: Facts) -> Stmt:
+    around = guards(loop.body)
+    if not around:
+        return loop
+    bounded = loop.kind in (SERIAL, PARALLEL)
+    outside, used = [], []
+    lo, hi = loop.lo, last_of(loop, facts)
+    for c in around:
+        if loads_of(c) and not _may_move(c, loop, facts):
+            continue
+        limits = list(limits_of(c, loop.name)) if bounded else []
+        if loop.name not in variables(c):
+            outside.append(c)
+        elif limits:
+            for limit in limits:
+                low, high = tighten({loop.name: (lo, hi)}, limit, facts)[loop.name]
+                assert low is not None
+                assert high is not None
+                lo, hi = low, high
+        else:
+            continue
+        used.append(c)
+    if not used:
+        return loop
+    changes: dict[str, object] = {"body": without_guards(loop.body, used)}
+    if len(used) > len(outside):
+        changes |= {"lo": lo, "extent": add(subtract(hi, lo, facts), ONE, facts)}
+    return (
+        conditional(conjunction(outside), rebuilt(loop, **changes))
+        if outside
+        else rebuilt(loop, **changes)
+    )
+
+
+def _may_move(c: Expr, loop: For, facts: Facts) -> bool:
+    """Data in a condition can be read before the loop: the loop runs, and does not write it."""
+    least = lower(loop.extent, facts)
+    return least is not None and least > 0 and not loads_of(c) & stored_in(loop.body)
+
+
+def guards(s: Stmt) -> list[Expr]:
+    """The conditions under which all of a statement stands."""
+    match s:
+        case If(cond, then, None):
+            return conjuncts(cond) + [c for c in guards(then) if not loads_of(c)]
+        case Block((first, *rest)):
+            shared = [c for c in guards(first) if not loads_of(c)]
+            for other in rest:
+                if not shared:
+                    break
+                found = guards(other)
+                shared = [c for c in shared if c in found]
+            return shared
+        case _:
+            return []
+
+
+def without_guards(s: Stmt, gone: list[Expr]) -> Stmt:
+    """The statement where some of its `guards` are known to hold."""
+    match s:
+        case If(cond, then, None):
+            left = [c for c in conjuncts(cond) if c not in gone]
+            inner = without_guards(then, gone)
+            return conditional(conjunction(left), inner, None, s) if left else inner
+        case Block(body):
+            return sequence(without_guards(part, gone) for part in body)
+        case _:
+            return s
+
+
+def limits_of(c: Expr, name: str) -> Iterator[Binary]:
+    """Comparisons that are linear in a variable and together equal `c`; none where there are no such.
+
+    >>> from tdsl.lang.expr import const
+    >>> from tdsl.lang.show import show_expr
+    >>> c = Binary("lt", Binary("floordiv", Var("f"), const(4)), Var("n"))
+    >>> [show_expr(limit) for limit in limits_of(c, "f")]
+    ['f - n * 4 + 1 <= 0']
+    """
+    match c:
+        case Binary("lt" | "le" | "gt" | "ge" | "eq" as op, a, b) if dtype_of(a) == i64:
+            d = as_sum(a).plus(as_sum(b), -1)
+            if op in ("gt", "ge"):
+                d = d.times(-1)
+            if op in ("lt", "gt"):
+                d = d.plus(Sum({}, 1))
+            sides = [d, d.times(-1)] if op == "eq" else [d]
+            solved = [_linear(side, name) for side in sides]
+            for side in solved:
+                if side is None:
+                    return
+            for side in solved:
+                if side is not None:
+                    yield Binary("le", as_expr(side), ZERO)
+
+
+def _linear(d: Sum, name: str) -> Sum | None:
+    """A sum that is linear in the variable, and at most 0 exactly where `d` is."""
+    holders = [a for a in d.terms if name in variables(a)]
+    if len(holders) != 1:
+        return None
+    atom = holders[0]
+    c, rest = d.terms[atom], d.without(atom)
+    match atom:
+        case Var():
+            return d
+        case Binary("floordiv", x, Const(k)) if k > 0 and c in (1, -1):
+            # x // k <= -rest is x <= -rest * k + k - 1; -(x // k) <= -rest is x >= rest * k
+            inner = as_sum(x).times(c).plus(rest, int(k))
+            return _linear(inner.plus(Sum({}, 1 - int(k))) if c > 0 else inner, name)
+        case _:
+            return None

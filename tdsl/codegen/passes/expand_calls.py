@@ -1,0 +1,106 @@
+"""Padding indices as arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tdsl.codegen.loops import For, If, Kernel, Stmt
+from tdsl.codegen.passes.scope import inside, where
+from tdsl.codegen.passes.statements import map_exprs, map_parts
+from tdsl.lang.bounds import NOTHING, Facts, at_most
+from tdsl.lang.expr import ONE, ZERO, Binary, Call, Expr, Select, const
+from tdsl.lang.simplify import add, maximum, minimum, simplify_node, subtract
+from tdsl.node import Node, map_children, post_order
+
+
+def expand_calls(kernel: Kernel) -> Kernel:
+    """Replace pad_edge, pad_reflect, pad_symmetric and pad_wrap by arithmetic on indices.
+
+    Where an index is proved to be less than one period away no division is left.
+
+    >>> from tdsl.codegen.loops import SERIAL, Store
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import Var
+    >>> from tdsl.lang.types import i64
+    >>> i = Var("i")
+    >>> at = lambda x: Call("pad_symmetric", (x, const(4)), i64)
+    >>> both = lambda n: For("i", ZERO, const(n), SERIAL, Store("a", (at(i),), ZERO))
+    >>> print(show(expand_calls(Kernel("k", (), both(6))).body))
+    for i in range(0, 6):
+      a[min(i, i * -1 + 7)] = 0
+    >>> print(show(expand_calls(Kernel("k", (), both(20))).body))
+    for i in range(0, 20):
+      a[min(i % 8, i % 8 * -1 + 7)] = 0
+    """
+    return dataclasses.replace(kernel, body=_expand(kernel.body, NOTHING))
+
+
+def _expand(s: Stmt, facts: Facts) -> Stmt:
+    memo: dict[int, tuple[Node, Node]] = {}
+    s = map_exprs(s, lambda e: _expr(e, facts, memo))
+    match s:
+        case For():
+            facts = inside(facts, s)
+        case If(cond, _, None):
+            facts = where(facts, cond)
+        case _:
+            pass
+    return map_parts(s, lambda part: _expand(part, facts))
+
+
+def _expr(e: Expr, facts: Facts, memo: dict[int, tuple[Node, Node]]) -> Expr:
+    for n in post_order(e):
+        if id(n) in memo:
+            continue
+        new = map_children(n, lambda child: memo[id(child)][1])
+        if new is not n:
+            new = simplify_node(new, facts)
+        if isinstance(new, Call) and new.fn in _MODES:
+            new = _MODES[new.fn](new.args[0], new.args[1], facts)
+        memo[id(n)] = n, new
+    return memo[id(e)][1]  # type: ignore[return-value]  # an Expr stays one
+
+
+def _edge(i: Expr, n: Expr, facts: Facts) -> Expr:
+    return maximum(minimum(i, subtract(n, ONE, facts), facts), ZERO, facts)
+
+
+def _reflect(i: Expr, n: Expr, facts: Facts) -> Expr:
+    last = subtract(n, ONE, facts)
+    period = add(last, last, facts)
+    if _within(subtract(ZERO, last), i, period, facts):
+        inner = maximum(i, subtract(ZERO, i), facts)
+    else:
+        inner = _modulo(i, maximum(period, ONE, facts), facts)
+    return minimum(inner, subtract(period, inner, facts), facts)
+
+
+def _symmetric(i: Expr, n: Expr, facts: Facts) -> Expr:
+    period = add(n, n, facts)
+    if _within(subtract(ZERO, n), i, subtract(period, ONE), facts):
+        inner = maximum(i, subtract(const(-1), i), facts)
+    else:
+        inner = _modulo(i, period, facts)
+    return minimum(inner, subtract(subtract(period, ONE, facts), inner, facts), facts)
+
+
+def _wrap(i: Expr, n: Expr, facts: Facts) -> Expr:
+    if not _within(subtract(ZERO, n), i, subtract(add(n, n), ONE), facts):
+        return _modulo(i, n, facts)
+    low = simplify_node(Binary("lt", i, ZERO), facts)
+    high = simplify_node(Binary("ge", i, n), facts)
+    beyond = simplify_node(Select(high, subtract(i, n), i), facts)  # type: ignore[arg-type]
+    return simplify_node(Select(low, add(i, n), beyond), facts)  # type: ignore[arg-type, return-value]
+
+
+_MODES = {
+    "pad_edge": _edge, "pad_reflect": _reflect, "pad_symmetric": _symmetric, "pad_wrap": _wrap,
+}  # fmt: skip
+
+
+def _within(lo: Expr, i: Expr, hi: Expr, facts: Facts) -> bool:
+    return at_most(lo, i, facts) and at_most(i, hi, facts)
+
+
+def _modulo(i: Expr, n: Expr, facts: Facts) -> Expr:
+    return simplify_node(Binary("mod", i, n), facts)  # type: ignore[return-value]  # an Expr

@@ -1,0 +1,189 @@
+"""Where memory is made: outside hot loops, and in the nearest memory that holds it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from math import prod
+
+from tdsl.codegen.loops import (
+    HEAP,
+    REGISTER,
+    SERIAL,
+    STACK,
+    Alloc,
+    For,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Stmt,
+    Store,
+)  # fmt: skip
+from tdsl.codegen.passes.scope import inside, where
+from tdsl.codegen.passes.statements import (
+    EMPTY,
+    exprs_of,
+    is_empty,
+    loads_of,
+    map_parts,
+    rebuilt,
+    walk,
+)  # fmt: skip
+from tdsl.lang.affine import variables
+from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.expr import ZERO, Broadcast, Const, Expr, Load, Ramp, const
+from tdsl.lang.simplify import maximum
+from tdsl.node import post_order
+
+
+_MOST_REGISTERS = 1 << 10  # bytes
+_MOST_STACK = 16 << 10
+_MOST_BOUNDED = 1 << 20
+
+
+def hoist_allocs(kernel: Kernel) -> Kernel:
+    """Make heap memory outside the serial loops around it, and choose the scope of memory without one.
+
+    Small constant memory whose indices are all constant lives in registers, small constant memory on the
+    stack, other on the heap. An extent that changes in a loop is replaced by a constant bound where it has
+    one. Contents are not kept from one iteration to the next, so moving memory out changes nothing.
+
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import ZERO, Var
+    >>> from tdsl.lang.types import f32
+    >>> i = Var("i")
+    >>> use = Store("a", (i,), Load("t", (i,), f32))
+    >>> nest = For("i", ZERO, const(9), SERIAL, Alloc("t", f32, (const(10_000),), AUTO, use))
+    >>> print(show(hoist_allocs(Kernel("k", (), nest)).body))
+    t = alloc(f32, [10000])  # heap
+    for i in range(0, 9):
+      a[i] = t[i]
+    """
+    return dataclasses.replace(
+        kernel, body=_Hoist(_moving_buffers(kernel.body)).statement(kernel.body, NOTHING)
+    )
+
+
+@dataclass(slots=True)
+class _Hoist:
+    """`pending` is the memory to be made before the outermost of `depth` serial loops around a place."""
+
+    moving: frozenset[str]
+    depth: int = 0
+    pending: list[Alloc] = field(default_factory=list)
+
+    def statement(self, s: Stmt, facts: Facts) -> Stmt:
+        match s:
+            case For():
+                return self.loop(s, facts)
+            case Let():
+                outer, self.pending = self.pending, []
+                body = self.placed(s.name, self.statement(s.body, facts))
+                self.pending = outer + self.pending
+                return rebuilt(s, body=body)
+            case Alloc():
+                return self.alloc(s, facts)
+            case If(cond, _, None):
+                facts = where(facts, cond)
+            case _:
+                pass
+        return map_parts(s, lambda part: self.statement(part, facts))
+
+    def loop(self, s: For, facts: Facts) -> Stmt:
+        depth, outer = self.depth, self.pending
+        self.depth, self.pending = (depth + 1 if s.kind == SERIAL else 0), []
+        body = self.placed(s.name, self.statement(s.body, inside(facts, s)))
+        loop: Stmt = rebuilt(s, body=body)
+        self.depth = depth
+        if depth:
+            self.pending = outer + self.pending
+            return loop
+        loop = _around(self.pending, loop)
+        self.pending = outer
+        return loop
+
+    def placed(self, name: str, body: Stmt) -> Stmt:
+        """The body with the memory whose extents depend on the name that is bound here."""
+        stuck = [a for a in self.pending if any(name in variables(e) for e in a.extents)]
+        self.pending = [a for a in self.pending if a not in stuck]
+        return _around(stuck, body)
+
+    def alloc(self, s: Alloc, facts: Facts) -> Stmt:
+        extents = _bounded(s, facts)
+        size = _bytes(s, extents)
+        scope = s.scope
+        if scope == AUTO:
+            scope = self.scope(s.name, size)
+        elif scope != HEAP and size is None:
+            scope = HEAP
+        s = rebuilt(s, extents=extents, scope=scope)
+        body = self.statement(s.body, facts)
+        if scope != HEAP or not self.depth or any(loads_of(e) for e in extents):
+            return EMPTY if is_empty(body) else rebuilt(s, body=body)
+        if size is None:  # moved to where what kept it from being negative may not hold
+            s = rebuilt(s, extents=tuple(maximum(e, ZERO) for e in extents))
+        self.pending.append(rebuilt(s, body=EMPTY))
+        return body
+
+    def scope(self, name: str, size: int | None) -> str:
+        if size is None or size > _MOST_STACK:
+            return HEAP
+        return STACK if size > _MOST_REGISTERS or name in self.moving else REGISTER
+
+
+def _around(allocs: list[Alloc], body: Stmt) -> Stmt:
+    for a in reversed(allocs):
+        body = rebuilt(a, body=body)
+    return body
+
+
+def _bounded(s: Alloc, facts: Facts) -> tuple[Expr, ...]:
+    """The extents, or constants above them where these are not large."""
+    if s.strides or all(isinstance(e, Const) for e in s.extents):
+        return s.extents
+    limits = [upper(e, facts) for e in s.extents]
+    known = tuple(const(max(limit, 0)) for limit in limits if limit is not None)
+    if len(known) < len(limits) or (_bytes(s, known) or 0) > _MOST_BOUNDED:
+        return s.extents
+    return known
+
+
+def _bytes(s: Alloc, extents: tuple[Expr, ...]) -> int | None:
+    sizes = [int(e.value) for e in extents if isinstance(e, Const)]
+    if len(sizes) < len(extents):
+        return None
+    if s.strides and all(sizes):
+        span = sum((n - 1) * step for n, step in zip(sizes, s.strides, strict=True))
+        return (span + 1) * s.dtype.bytes
+    return prod(sizes) * s.dtype.bytes
+
+
+def _moving_buffers(body: Stmt) -> frozenset[str]:
+    """The buffers with an index that is not constant."""
+    moving = set()
+    seen: set[int] = set()
+    for s in walk(body):
+        match s:
+            case Store(buffer, index) if not all(map(_is_constant, index)):
+                moving.add(buffer)
+            case Invoke(_, operands):
+                moving |= {o.buffer for o in operands}
+            case _:
+                pass
+        for e in exprs_of(s):
+            if not loads_of(e) or id(e) in seen:
+                continue
+            seen.add(id(e))
+            for n in post_order(e):
+                if isinstance(n, Load) and not all(map(_is_constant, n.index)):
+                    moving.add(n.buffer)
+    return frozenset(moving)
+
+
+def _is_constant(i: Expr) -> bool:
+    match i:
+        case Const() | Ramp(Const()) | Broadcast(Const()):
+            return True
+        case _:
+            return False

@@ -1,0 +1,120 @@
+"""Simplify under what enclosing loops and conditions say; drop what does nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from tdsl.codegen.loops import Alloc, Block, Check, For, If, Kernel, Let, Print, Stmt
+from tdsl.codegen.passes.fresh import replace_names
+from tdsl.codegen.passes.scope import inside, where
+from tdsl.codegen.passes.statements import (
+    EMPTY,
+    conditional,
+    is_empty,
+    loads_of,
+    map_exprs,
+    map_parts,
+    rebuilt,
+    sequence,
+)  # fmt: skip
+from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.expr import FALSE, ONE, TRUE, Const, Expr, Param, Size, Unary, Var, dtype_of
+from tdsl.lang.simplify import simplify
+from tdsl.lang.types import i64
+
+
+def simplify_loops(kernel: Kernel) -> Kernel:
+    """Simplify every expression under the ranges of its loops, and drop loops and tests that these decide.
+
+    Loops of extent 1 become their body, loops that never run and empty blocks go, blocks are flat.
+
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.loops import Store
+    >>> from tdsl.lang.expr import Binary, const
+    >>> i = Var("i")
+    >>> clipped = Binary("min", Binary("add", i, Var("j")), const(9))
+    >>> guarded = If(Binary("lt", i, const(8)), Store("a", (clipped,), i))
+    >>> nest = For("j", const(1), const(1), "serial", For("i", const(0), const(8), "serial", guarded))
+    >>> print(show(simplify_loops(Kernel("k", (), nest)).body))
+    for i in range(0, 8):
+      a[i + 1] = i
+    """
+    return dataclasses.replace(kernel, body=_Scope().statement(kernel.body))
+
+
+@dataclass(slots=True)
+class _Scope:
+    """Facts at a place, and values of the variables that are gone."""
+
+    facts: Facts = NOTHING
+    values: dict[str, Expr] = field(default_factory=dict)
+    memo: dict[Expr, Expr] = field(default_factory=dict)
+
+    def expr(self, e: Expr) -> Expr:
+        if isinstance(e, Const | Size):
+            return e
+        found = self.memo.get(e)
+        if found is None:
+            found = self.memo[e] = simplify(replace_names(e, self.values), self.facts)
+        return found
+
+    def knowing(self, facts: Facts) -> _Scope:
+        return self if facts is self.facts else _Scope(facts, self.values)
+
+    def replacing(self, name: str, value: Expr) -> _Scope:
+        return _Scope(self.facts, {**self.values, name: value})
+
+    def statement(self, s: Stmt) -> Stmt:
+        match s:
+            case For():
+                return self.loop(s)
+            case Let(name, value, body):
+                return self.let(s, name, self.expr(value), body)
+            case If():
+                return self.branch(s)
+            case Block(body):
+                return sequence(self.statement(part) for part in body)
+            case Check(cond):
+                return EMPTY if self.expr(cond) == TRUE else map_exprs(s, self.expr)
+            case Print(cond):
+                return EMPTY if self.expr(cond) == FALSE else map_exprs(s, self.expr)
+            case Alloc():
+                return map_parts(map_exprs(s, self.expr), self.statement)
+            case _:
+                return map_exprs(s, self.expr)
+
+    def loop(self, s: For) -> Stmt:
+        lo, extent = self.expr(s.lo), self.expr(s.extent)
+        if extent == ONE:
+            if not loads_of(lo):
+                return self.replacing(s.name, lo).statement(s.body)
+            return self.let(Let(s.name, lo, s.body, loc=s.loc), s.name, lo, s.body)
+        most = upper(extent, self.facts)
+        if most is not None and most <= 0:
+            return EMPTY
+        loop = rebuilt(s, lo=lo, extent=extent)
+        body = self.knowing(inside(self.facts, loop)).statement(s.body)
+        return EMPTY if is_empty(body) else rebuilt(loop, body=body)
+
+    def let(self, s: Let, name: str, value: Expr, body: Stmt) -> Stmt:
+        if isinstance(value, Const | Var | Size | Param):
+            return self.replacing(name, value).statement(body)
+        scope = self
+        if dtype_of(value) == i64 and not loads_of(value):
+            scope = self.knowing(self.facts.knowing(name, value, value))
+        inner = scope.statement(body)
+        return EMPTY if is_empty(inner) else rebuilt(s, value=value, body=inner)
+
+    def branch(self, s: If) -> Stmt:
+        cond = self.expr(s.cond)
+        if cond == TRUE:
+            return self.statement(s.then)
+        if cond == FALSE:
+            return EMPTY if s.orelse is None else self.statement(s.orelse)
+        then = self.knowing(where(self.facts, cond)).statement(s.then)
+        if s.orelse is None:
+            return conditional(cond, then, None, s)
+        unless = simplify(Unary("not", cond))
+        orelse = self.knowing(where(self.facts, unless)).statement(s.orelse)
+        return conditional(cond, then, orelse, s)

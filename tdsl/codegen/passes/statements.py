@@ -1,0 +1,181 @@
+"""Statements made, walked and rebuilt: what every pass does besides its own idea."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar, assert_never
+
+from tdsl.codegen.loops import (
+    Alloc,
+    Block,
+    Check,
+    For,
+    If,
+    Invoke,
+    Let,
+    Operand,
+    Prefetch,
+    Print,
+    Stmt,
+    Store,
+)  # fmt: skip
+from tdsl.lang.expr import Expr, Load
+from tdsl.node import post_order
+
+S = TypeVar("S", bound=Stmt | Operand)
+
+EMPTY = Block(())
+
+
+def sequence(parts: Iterable[Stmt]) -> Stmt:
+    """The statements in order, without blocks inside blocks; a single one stands for itself."""
+    flat: list[Stmt] = []
+    for part in parts:
+        if isinstance(part, Block):
+            flat += part.body
+        else:
+            flat.append(part)
+    return flat[0] if len(flat) == 1 else Block(tuple(flat)) if flat else EMPTY
+
+
+def is_empty(s: Stmt | None) -> bool:
+    """True for a statement that does nothing at first sight."""
+    return s is None or (isinstance(s, Block) and not s.body)
+
+
+def rebuilt(s: S, **changes: object) -> S:
+    """`s` with other fields; `s` itself when they are what it has."""
+    changed = {k: v for k, v in changes.items() if getattr(s, k) is not v}
+    return dataclasses.replace(s, **changed) if changed else s  # type: ignore[arg-type]  # by name
+
+
+def parts_of(s: Stmt) -> tuple[Stmt, ...]:
+    """The statements directly inside a statement."""
+    match s:
+        case For() | Let() | Alloc():
+            return (s.body,)
+        case If(_, then, orelse):
+            return (then,) if orelse is None else (then, orelse)
+        case Block(body):
+            return body
+        case _:
+            return ()
+
+
+def walk(s: Stmt) -> Iterator[Stmt]:
+    """A statement and all inside it, in the order of the text."""
+    stack = [s]
+    while stack:
+        top = stack.pop()
+        yield top
+        stack += reversed(parts_of(top))
+
+
+def exprs_of(s: Stmt) -> tuple[Expr, ...]:
+    """The expressions of a statement itself, not of those inside it."""
+    match s:
+        case For(_, lo, extent):
+            return lo, extent
+        case Let(_, value):
+            return (value,)
+        case Alloc(_, _, extents):
+            return extents
+        case Store(_, index, value, mask):
+            return (*index, value) if mask is None else (*index, value, mask)
+        case If(cond):
+            return (cond,)
+        case Block():
+            return ()
+        case Check(cond, _, values) | Print(cond, _, values):
+            return cond, *values
+        case Prefetch(_, index):
+            return index
+        case Invoke(_, operands):
+            return tuple(i for o in operands for i in o.index)
+        case _:
+            assert_never(s)
+
+
+def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
+    """`s` with `f` applied to its own expressions; the statements inside stay."""
+    match s:
+        case For(_, lo, extent):
+            return rebuilt(s, lo=f(lo), extent=f(extent))
+        case Let(_, value):
+            return rebuilt(s, value=f(value))
+        case Alloc(_, _, extents):
+            return rebuilt(s, extents=_each(extents, f))
+        case Store(_, index, value, mask):
+            new_mask = None if mask is None else f(mask)
+            return rebuilt(s, index=_each(index, f), value=f(value), mask=new_mask)
+        case If(cond):
+            return rebuilt(s, cond=f(cond))
+        case Block():
+            return s
+        case Check(cond, _, values) | Print(cond, _, values):
+            return rebuilt(s, cond=f(cond), values=_each(values, f))
+        case Prefetch(_, index):
+            return rebuilt(s, index=_each(index, f))
+        case Invoke(_, operands):
+            return rebuilt(s, operands=tuple(rebuilt(o, index=_each(o.index, f)) for o in operands))
+        case _:
+            assert_never(s)
+
+
+def map_parts(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
+    """`s` with `f` applied to the statements directly inside; one left with nothing to do is empty."""
+    match s:
+        case For() | Let() | Alloc():
+            body = f(s.body)
+            return EMPTY if is_empty(body) else rebuilt(s, body=body)
+        case If(cond, then, orelse):
+            return conditional(cond, f(then), None if orelse is None else f(orelse), s)
+        case Block(body):
+            parts = _each(body, f)
+            return s if parts is body else sequence(parts)
+        case _:
+            return s
+
+
+def conditional(cond: Expr, then: Stmt, orelse: Stmt | None = None, like: If | None = None) -> Stmt:
+    """`If`, or nothing where no branch does anything."""
+    if is_empty(orelse):
+        if is_empty(then):
+            return EMPTY
+        orelse = None
+    if like is None:
+        return If(cond, then, orelse)
+    return rebuilt(like, cond=cond, then=then, orelse=orelse)
+
+
+T = TypeVar("T")
+
+
+def _each(items: tuple[T, ...], f: Callable[[T], T]) -> tuple[T, ...]:
+    new = tuple(map(f, items))
+    return items if all(a is b for a, b in zip(new, items, strict=True)) else new
+
+
+def loads_of(e: Expr) -> frozenset[str]:
+    """The buffers that an expression loads from."""
+    found = _LOADS.get(e)
+    if found is None:
+        if len(_LOADS) > 200_000:
+            _LOADS.clear()
+        found = _LOADS[e] = frozenset(n.buffer for n in post_order(e) if isinstance(n, Load))
+    return found
+
+
+_LOADS: dict[Expr, frozenset[str]] = {}
+
+
+def stored_in(s: Stmt) -> frozenset[str]:
+    """The buffers that a statement may write."""
+    names = set()
+    for inner in walk(s):
+        if isinstance(inner, Store):
+            names.add(inner.buffer)
+        elif isinstance(inner, Invoke):
+            names |= {o.buffer for o in inner.operands}
+    return frozenset(names)

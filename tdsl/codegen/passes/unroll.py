@@ -1,0 +1,111 @@
+"""Unrolled loops as copies of their body."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tdsl.codegen.loops import (
+    SERIAL,
+    UNROLLED,
+    VECTORIZED,
+    For,
+    If,
+    Kernel,
+    Stmt,
+)  # fmt: skip
+from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
+from tdsl.codegen.passes.scope import inside, where
+from tdsl.codegen.passes.statements import (
+    conditional,
+    map_parts,
+    parts_of,
+    rebuilt,
+    sequence,
+    walk,
+)  # fmt: skip
+from tdsl.errors import ScheduleError
+from tdsl.lang.bounds import NOTHING, Facts, at_most, upper
+from tdsl.lang.expr import Binary, Const, Expr, const
+from tdsl.lang.simplify import add
+
+_MOST_COPIES = 4096  # of single statements; beyond, the loop stays a loop
+_MOST_VECTORS = 16  # iterations of a vectorized loop around another one that are worth copies
+
+
+def unroll(kernel: Kernel) -> Kernel:
+    """Replace each unrolled loop by a copy of its body for each value of its variable.
+
+    An extent must be constant, or have a constant bound: then copies that may not run are guarded. A
+    vectorized loop around another one is unrolled, too. Loops that would make too many copies are serial.
+    The indices of the copies are left for `simplify_loops`.
+
+    >>> from tdsl.codegen.loops import Store
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import ZERO, Size, Var
+    >>> i, extent = Var("i"), Binary("min", Size("n"), const(3))
+    >>> print(show(unroll(Kernel("k", (), For("i", ZERO, extent, UNROLLED, Store("a", (i,), i)))).body))
+    if 0 < min(n, 3):
+      a[0] = 0
+    if 1 < min(n, 3):
+      a[1] = 1
+    if 2 < min(n, 3):
+      a[2] = 2
+
+    Raises ScheduleError for an extent without a constant bound.
+    """
+    return dataclasses.replace(kernel, body=_unroll(kernel.body, NOTHING, Fresh(kernel)))
+
+
+def _unroll(s: Stmt, facts: Facts, fresh: Fresh) -> Stmt:
+    match s:
+        case For():
+            body = _unroll(s.body, inside(facts, s), fresh)
+            loop = rebuilt(s, body=body)
+            if s.kind == UNROLLED:
+                return _copies(loop, _most(loop, facts), facts, fresh)
+            if s.kind == VECTORIZED and any(_is_vectorized(x) for x in walk(body)):
+                most = upper(s.extent, facts)
+                few = most is not None and most <= _MOST_VECTORS
+                return _copies(loop, most or 0, facts, fresh) if few else rebuilt(loop, kind=SERIAL)
+            return loop
+        case If(cond, _, None):
+            facts = where(facts, cond)
+        case _:
+            pass
+    return map_parts(s, lambda part: _unroll(part, facts, fresh))
+
+
+def _is_vectorized(s: Stmt) -> bool:
+    return isinstance(s, For) and s.kind == VECTORIZED
+
+
+def _most(loop: For, facts: Facts) -> int:
+    most = upper(loop.extent, facts)
+    if most is None:
+        raise ScheduleError(
+            f"cannot unroll loop {loop.name!r}: its extent is not known when the kernel is compiled",
+            loc=loop.loc,
+            hint="split it by a constant factor, and unroll the inner loop",
+        )
+    return most
+
+
+def _copies(loop: For, most: int, facts: Facts, fresh: Fresh) -> Stmt:
+    if most * _statements(loop.body) > _MOST_COPIES:
+        return rebuilt(loop, kind=SERIAL)
+    return with_bounds_read_once(loop, fresh, lambda whole: _guarded(whole, most, facts, fresh))
+
+
+def _guarded(loop: For, most: int, facts: Facts, fresh: Fresh) -> Stmt:
+    copies = []
+    for k in range(most):
+        value: Expr = add(loop.lo, const(k))
+        body = fresh.copy(loop.body, {loop.name: value})
+        if not isinstance(loop.extent, Const) and not at_most(const(k + 1), loop.extent, facts):
+            body = conditional(Binary("lt", const(k), loop.extent), body)
+        copies.append(body)
+    return sequence(copies)
+
+
+def _statements(s: Stmt) -> int:
+    return sum(not parts_of(inner) for inner in walk(s))

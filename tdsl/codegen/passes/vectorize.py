@@ -1,0 +1,233 @@
+"""Vectorized loops as vector code."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tdsl.codegen.loops import (
+    REGISTER,
+    SERIAL,
+    VECTORIZED,
+    Alloc,
+    Block,
+    BufferParam,
+    Check,
+    For,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Prefetch,
+    Print,
+    Stmt,
+    Store,
+)  # fmt: skip
+from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
+from tdsl.codegen.passes.lanes import lanes_are_independent
+from tdsl.codegen.passes.scope import inside, where
+from tdsl.codegen.passes.statements import (
+    conditional,
+    is_empty,
+    loads_of,
+    map_parts,
+    rebuilt,
+    sequence,
+    stored_in,
+)  # fmt: skip
+from tdsl.codegen.passes.widen import Lanes
+from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.expr import (
+    Binary,
+    Const,
+    Expr,
+    Load,
+    Param,
+    Ramp,
+    Unary,
+    Var,
+    const,
+    dtype_of,
+    lanes_of,
+)  # fmt: skip
+from tdsl.lang.simplify import conjunction, conjuncts, simplify, substitute, subtract
+from tdsl.lang.types import bool_, i64
+
+_MOST_LANES = 256
+
+
+def vectorize(kernel: Kernel) -> Kernel:
+    """Replace each vectorized loop by vector code over all of its iterations.
+
+    Conditions that differ by lane become masks; memory made in the loop gets a last axis for lanes. Where
+    the lanes could disturb each other, or do what has no vector form (checks, prints, instructions, loops
+    of different length), the loop is serial.
+
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import ZERO
+    >>> from tdsl.lang.types import f32
+    >>> y, x = Var("y"), Var("x")
+    >>> value = Binary("mul", Load("a", (Binary("mul", const(2), x),), f32), Load("b", (y,), f32))
+    >>> loop = For("x", ZERO, const(8), VECTORIZED, Store("out", (y, x), value))
+    >>> print(show(vectorize(Kernel("k", (), loop)).body))
+    out[y, 0:8] = a[0:16:2] * b[y]
+    >>> tail = rebuilt(loop, body=If(Binary("lt", Var("x"), const(5)), loop.body))
+    >>> print(show(vectorize(Kernel("k", (), tail)).body))
+    if ramp(8) < 5:
+      out[y, 0:8] = (a[0:16:2] if ramp(8) < 5 else 0) * b[y]
+    """
+    extents = {p.name: p.extents for p in kernel.params if isinstance(p, BufferParam)}
+    return dataclasses.replace(
+        kernel, body=_Pass(extents, Fresh(kernel)).statement(kernel.body, NOTHING)
+    )
+
+
+class _Serial(Exception):
+    """There is no vector form."""
+
+
+class _Pass:
+    def __init__(self, extents: dict[str, tuple[Expr, ...]], fresh: Fresh) -> None:
+        self.extents, self.fresh = extents, fresh
+
+    def statement(self, s: Stmt, facts: Facts) -> Stmt:
+        match s:
+            case For():
+                loop = rebuilt(s, body=self.statement(s.body, inside(facts, s)))
+                return self.loop(loop, facts) if s.kind == VECTORIZED else loop
+            case Alloc(name, _, extents):
+                self.extents[name] = extents
+            case If(cond, _, None):
+                facts = where(facts, cond)
+            case _:
+                pass
+        return map_parts(s, lambda part: self.statement(part, facts))
+
+    def loop(self, s: For, facts: Facts) -> Stmt:
+        serial = rebuilt(s, kind=SERIAL)
+        count = upper(s.extent, facts)
+        if count is None or not 1 < count <= _MOST_LANES:
+            return serial
+        if not lanes_are_independent(rebuilt(s, extent=const(count)), facts):
+            return serial
+        try:
+            return with_bounds_read_once(s, self.fresh, lambda x: self.vectors(x, count, facts))
+        except _Serial:
+            return serial
+
+    def vectors(self, s: For, count: int, facts: Facts) -> Stmt:
+        body = s.body
+        if not isinstance(s.extent, Const):
+            place = subtract(Var(s.name), s.lo)
+            body = If(Binary("lt", place, s.extent), body)
+        whole = rebuilt(s, extent=const(count), body=body)
+        known = inside(facts, whole)
+        vectors: dict[str, Expr] = {s.name: Ramp(s.lo, 1, count)}
+        lanes = Lanes(s.name, s.lo, count, known, vectors, self.extents)
+        return _Vector(lanes, self.fresh).statement(body)
+
+
+class _Vector:
+    """Statements over all lanes."""
+
+    def __init__(self, lanes: Lanes, fresh: Fresh) -> None:
+        self.lanes, self.fresh = lanes, fresh
+
+    def statement(self, s: Stmt) -> Stmt:
+        match s:
+            case Store():
+                return self.store(s)
+            case Block(body):
+                return sequence(map(self.statement, body))
+            case If():
+                return self.branch(s)
+            case For(_, lo, extent):
+                loop = rebuilt(s, lo=self.scalar(lo), extent=self.scalar(extent))
+                inner = self.within(facts=inside(self.lanes.facts, s)).statement(s.body)
+                return inner if is_empty(inner) else rebuilt(loop, body=inner)
+            case Alloc():
+                return self.alloc(s)
+            case Let():
+                return self.let(s)
+            case Prefetch(_, index):
+                first = {self.lanes.name: self.lanes.lo}
+                return rebuilt(s, index=tuple(self.scalar(substitute(i, first)) for i in index))
+            case Check() | Print() | Invoke():
+                raise _Serial
+
+    def within(self, **changes: object) -> _Vector:
+        """Deeper in the loop, where other loads need a mask."""
+        lanes = dataclasses.replace(self.lanes, memo={}, **changes)  # type: ignore[arg-type]  # by name
+        return _Vector(lanes, self.fresh)
+
+    def scalar(self, e: Expr) -> Expr:
+        wide = self.lanes.wide(e)
+        if lanes_of(wide) > 1:
+            raise _Serial
+        return wide
+
+    def store(self, s: Store) -> Stmt:
+        lanes = self.lanes
+        index = lanes.index(s.buffer, s.index)
+        if all(lanes_of(i) == 1 for i in index):
+            raise _Serial
+        mask = lanes.mask
+        if s.mask is not None:
+            own = lanes.full(s.mask)
+            mask = own if mask is None else Binary("and", mask, own)
+        return rebuilt(s, index=index, value=lanes.full(s.value), mask=mask)
+
+    def branch(self, s: If) -> Stmt:
+        lanes = self.lanes
+        if loads_of(s.cond) & stored_in(
+            s
+        ):  # the branches must not change what decides between them
+            name = self.fresh.name("holds")
+            return self.let(Let(name, s.cond, rebuilt(s, cond=Param(name, bool_))))
+        tests = [(c, lanes.wide(c)) for c in conjuncts(s.cond)]
+        same = [wide for _, wide in tests if lanes_of(wide) == 1]
+        if s.orelse is not None and len(same) < len(tests):
+            negated = simplify(Unary("not", s.cond))
+            return sequence((self.branch(If(s.cond, s.then)), self.branch(If(negated, s.orelse))))
+        inner = self
+        if same:
+            inner = self.within(facts=where(lanes.facts, conjunction(same)))
+        masks = [(c, wide) for c, wide in tests if lanes_of(wide) > 1]
+        if masks:
+            mask = inner.lanes.mask
+            for _, wide in masks:
+                mask = wide if mask is None else Binary("and", mask, wide)
+            conditions = (*lanes.conditions, *(c for c, _ in masks))
+            inner = inner.within(mask=mask, conditions=conditions)
+        then = inner.statement(s.then)
+        if not same:
+            return then
+        orelse = None if s.orelse is None else self.statement(s.orelse)
+        return conditional(conjunction(same), then, orelse)
+
+    def alloc(self, s: Alloc) -> Stmt:
+        lanes = self.lanes
+        extents = (*map(self.scalar, s.extents), const(lanes.count))
+        strides = (*(step * lanes.count for step in s.strides), 1) if s.strides else ()
+        inner = self.within(private=lanes.private | {s.name})
+        body = inner.statement(s.body)
+        return body if is_empty(body) else rebuilt(s, extents=extents, strides=strides, body=body)
+
+    def let(self, s: Let) -> Stmt:
+        """A value that differs by lane is put in its place, or in memory if it is more."""
+        lanes, t = self.lanes, dtype_of(s.value)
+        wide = lanes.wide(s.value)
+        if lanes_of(wide) == 1:
+            facts = lanes.facts
+            if t == i64 and not loads_of(s.value):
+                facts = facts.knowing(s.name, s.value, s.value)
+            body = self.within(facts=facts).statement(s.body)
+            return body if is_empty(body) else rebuilt(s, value=wide, body=body)
+        if t == i64 and not loads_of(s.value):
+            facts = lanes.facts.knowing(s.name, s.value, s.value)
+            vectors = {**lanes.vectors, s.name: wide}
+            return self.within(vectors=vectors, facts=facts).statement(s.body)
+        lane = (Ramp(const(0), 1, lanes.count),)
+        vectors = {**lanes.vectors, s.name: Load(s.name, lane, t)}
+        body = self.within(vectors=vectors).statement(s.body)
+        kept = sequence((Store(s.name, lane, wide), body))
+        return Alloc(s.name, t, (const(lanes.count),), REGISTER, kept, loc=s.loc)

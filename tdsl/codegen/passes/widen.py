@@ -1,0 +1,159 @@
+"""Expressions of one iteration as vectors over all iterations of a loop."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from tdsl.lang.affine import Sum, as_expr, as_sum
+from tdsl.lang.bounds import Facts, at_most
+from tdsl.lang.expr import (
+    ONE,
+    TRUE,
+    ZERO,
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Expr,
+    Load,
+    Param,
+    Ramp,
+    Select,
+    Unary,
+    Var,
+    const,
+    dtype_of,
+    lanes_of,
+)  # fmt: skip
+from tdsl.lang.simplify import add, simplify, substitute
+from tdsl.lang.types import i64
+from tdsl.node import children, map_children, post_order
+
+
+@dataclass(slots=True)
+class Lanes:
+    """Iterations lo, lo + 1, ..., lo + count - 1 of a loop, done at once.
+
+    `vectors` are the values of scalars that differ by lane, `private` the buffers with a last axis for
+    lanes, `extents` those of all buffers whose extents are known. `conditions` are what the mask is the
+    conjunction of, each for one iteration; `facts` hold for every lane, whether its mask holds or not.
+    """
+
+    name: str
+    lo: Expr
+    count: int
+    facts: Facts
+    vectors: dict[str, Expr]
+    extents: dict[str, tuple[Expr, ...]]
+    private: frozenset[str] = frozenset()
+    mask: Expr | None = None
+    conditions: tuple[Expr, ...] = ()
+    memo: dict[Expr, Expr] = field(default_factory=dict)
+
+    def wide(self, e: Expr) -> Expr:
+        """The expression over all lanes; itself where it is the same in every lane."""
+        memo = self.memo
+        if e in memo:
+            return memo[e]
+        for n in post_order(e):
+            if n not in memo:
+                memo[n] = self.node(n)  # type: ignore[index, arg-type]  # expressions hold expressions only
+        return memo[e]
+
+    def full(self, e: Expr) -> Expr:
+        """The expression as a vector, also where it is the same in every lane."""
+        return self.broadcast(self.wide(e))
+
+    def broadcast(self, x: Expr) -> Expr:
+        return x if lanes_of(x) > 1 else Broadcast(x, self.count)
+
+    def node(self, e: Expr) -> Expr:
+        memo = self.memo
+        match e:
+            case Var(name) | Param(name):
+                return self.vectors.get(name, e)
+            case Load():
+                return self.load(e)
+            case _ if all(memo[child] is child for child in children(e)):  # type: ignore[index]
+                return e
+            case Binary("add" | "sub" | "mul") | Unary("neg") if dtype_of(e) == i64:
+                return self.sum(e)
+            case Binary() | Unary() | Select() | Cast() | Call():
+                return map_children(e, lambda child: self.broadcast(memo[child]))  # type: ignore[index]
+            case _:
+                raise AssertionError(f"{type(e).__name__} in a loop that is not yet vectorized")
+
+    def sum(self, e: Binary | Unary) -> Expr:
+        """A sum of indices: what moves evenly with the lanes as one ramp, other vectors added to it."""
+        total = as_sum(e)
+        if e in total.terms:  # a product of two values that are not constant
+            return map_children(e, lambda child: self.broadcast(self.memo[child]))  # type: ignore[index]
+        scalar, step = Sum({}, total.constant), 0
+        others: list[tuple[Expr, int]] = []
+        for atom, times in total.terms.items():
+            match self.wide(atom):
+                case Ramp(base, stride):
+                    scalar, step = scalar.plus(as_sum(base), times), step + stride * times
+                case Broadcast(x):
+                    scalar = scalar.plus(as_sum(x), times)
+                case x if lanes_of(x) > 1:
+                    others.append((x, times))
+                case x:
+                    scalar = scalar.plus(Sum({x: 1}), times)
+        base = as_expr(scalar)
+        result: Expr | None = None
+        if step:
+            result = Ramp(base, step, self.count)
+        elif scalar.terms or scalar.constant:
+            result = Broadcast(base, self.count)
+        for x, times in others:
+            term = x if abs(times) == 1 else Binary("mul", x, self.broadcast(const(abs(times))))
+            if result is None:
+                result = term if times > 0 else Unary("neg", term)
+            else:
+                result = Binary("add" if times > 0 else "sub", result, term)
+        if result is None or (not others and not step):
+            return base
+        return result
+
+    def index(self, buffer: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """The index over all lanes, with the lane itself for a buffer that has one for each."""
+        wide = tuple(map(self.wide, index))
+        return (*wide, Ramp(ZERO, 1, self.count)) if buffer in self.private else wide
+
+    def load(self, e: Load) -> Expr:
+        index = self.index(e.buffer, e.index)
+        given = None if e.mask is None else self.wide(e.mask)
+        vector = any(lanes_of(i) > 1 for i in index) or (given is not None and lanes_of(given) > 1)
+        guarded = self.mask is not None and not self.is_safe(e)
+        if not vector and guarded and index and not self.some_lane_runs():
+            index, vector = (self.broadcast(index[0]), *index[1:]), True
+        if not vector:
+            same = given is e.mask and all(a is b for a, b in zip(index, e.index, strict=True))
+            return e if same else dataclasses.replace(e, index=index, mask=given)
+        mask = None if given is None else self.broadcast(given)
+        if guarded and self.mask is not None:
+            mask = self.mask if mask is None else Binary("and", self.mask, mask)
+        if mask is not None and all(lanes_of(i) == 1 for i in index):
+            index = (self.broadcast(index[0]), *index[1:])
+        return dataclasses.replace(e, index=index, mask=mask)
+
+    def is_safe(self, e: Load) -> bool:
+        """True when the index is inside its buffer in every lane."""
+        extents = self.extents.get(e.buffer)
+        return extents is not None and all(
+            at_most(ZERO, i, self.facts) and at_most(add(i, ONE), extent, self.facts)
+            for i, extent in zip(e.index, extents, strict=True)
+        )
+
+    def some_lane_runs(self) -> bool:
+        """True when the mask certainly holds in the first lane or in the last."""
+        last = add(self.lo, const(self.count - 1))
+        return any(
+            all(
+                simplify(substitute(c, {self.name: lane}), self.facts) == TRUE
+                for c in self.conditions
+            )
+            for lane in (self.lo, last)
+        )

@@ -1,0 +1,209 @@
+"""The boxes of funcs that are needed inside a place: the region function applied to the schedule's tree.
+
+A nest that is being built is `Active`: some of its loops are open (their variables are fixed), the others
+run over their whole range. `required` starts from what active nests and outputs read, and goes back
+through every func computed inside the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tdsl.codegen.tree import Tree
+from tdsl.lang.bounds import Facts
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import (
+    Box, Interval, box_of, boxes_of, interval_of, is_empty, reads_in, tighten, union_box,
+)  # fmt: skip
+from tdsl.lang.simplify import add, ceildiv, maximum, minimum, multiply, simplify, substitute, subtract
+from tdsl.schedule.nest import ROUND_UP, After, Level, Nest, Split, State
+
+
+@dataclass(slots=True)
+class Active:
+    """A nest under construction.
+
+    `roots` gives each variable of the definition over the loops' own names; `opened` maps a loop to its
+    variable in the loop IR; `extents` are those of every loop, `bounds` (first, extent) of every variable.
+    """
+
+    func: FuncDef
+    definition: int
+    nest: Nest
+    roots: dict[str, Expr]
+    extents: dict[str, Expr]
+    bounds: dict[str, tuple[Expr, Expr]]
+    opened: dict[str, Expr] = field(default_factory=dict)
+
+    @property
+    def d(self) -> Definition:
+        return self.func.definitions[self.definition]
+
+    def first_of(self, loop: str) -> Expr:
+        """Where a loop starts: a variable that is itself a loop runs over its own range."""
+        return self.bounds[loop][0] if loop in self.bounds else const(0)
+
+    def ranges(self, facts: Facts) -> dict[str, Interval]:
+        """The range of each variable of the definition, open loops being fixed."""
+        free: dict[str, Interval] = {}
+        for loop in self.nest.names():
+            if loop not in self.opened:
+                lo = self.first_of(loop)
+                free[loop] = (lo, subtract(add(lo, self.extents[loop]), ONE))
+        result: dict[str, Interval] = {}
+        for name, value in self.roots.items():
+            inside = substitute(value, self.opened)
+            lo_, hi_ = interval_of(inside, free, facts)
+            assert lo_ is not None and hi_ is not None
+            first, extent = self.bounds[name]
+            last = subtract(add(first, extent), ONE)
+            result[name] = (maximum(lo_, first, facts), minimum(hi_, last, facts))
+        return result
+
+    def written(self, facts: Facts) -> Box:
+        """The box that the nest writes while its open loops are fixed."""
+        return box_of(self.d.index, self.ranges(facts), facts)
+
+    def values(self) -> dict[str, Expr]:
+        """Each variable of the definition in the loop IR; all of its loops are open."""
+        return {name: substitute(value, self.opened) for name, value in self.roots.items()}
+
+
+def bounds_of(f: FuncDef, d: Definition, box: Box) -> dict[str, tuple[Expr, Expr]]:
+    """(first, extent) of each variable when a func is computed on a box."""
+    found: dict[str, tuple[Expr, Expr]] = {}
+    for name in d.free:
+        axis = next(n for n, e in enumerate(d.index) if e == Var(name))
+        lo, hi = box[axis]
+        assert lo is not None and hi is not None, f"{f.name} is unbounded"
+        found[name] = (lo, simplify(add(subtract(hi, lo), ONE)))
+    for name, low, high in d.ranges:
+        assert low is not None and high is not None
+        found[name] = (low, simplify(subtract(high, low)))
+    return found
+
+
+def definition_ranges(f: FuncDef, d: Definition, box: Box, facts: Facts) -> dict[str, Interval]:
+    """The range of each variable when a func is computed on a box; predicates are taken into account."""
+    ranges: dict[str, Interval] = {}
+    for name in d.free:
+        ranges[name] = box[next(n for n, e in enumerate(d.index) if e == Var(name))]
+    for name, lo, hi in d.ranges:
+        assert hi is not None
+        ranges[name] = (lo, subtract(hi, ONE))
+    return ranges if d.where == TRUE else tighten(ranges, d.where, facts)
+
+
+def grown(f: FuncDef, box: Box, facts: Facts) -> Box:
+    """The box with what the func's own updates write, and read of itself."""
+    for d in reversed(f.definitions[1:]):
+        ranges = definition_ranges(f, d, box, facts)
+        if any(is_empty(r, facts) for r in ranges.values()):
+            continue
+        own = [box_of(d.index, ranges, facts)]
+        own += [
+            box_of(r.index, ranges, facts) for r in reads_in(d.expressions()) if r.name == f.name
+        ]
+        for touched in own:
+            box = union_box(box, touched, facts)
+    return box
+
+
+def rounded(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) -> Box:
+    """The box enlarged for splits that round up; as seen from outside of its place, by a whole factor."""
+    made = list(box)
+    if f.name in state.program.outputs:
+        return box
+    for d, nest in zip(f.definitions, state.plan(f.name).nests, strict=True):
+        for r in nest.relations:
+            match r:
+                case Split(parent, _, _, factor, parts, tail) if tail == ROUND_UP and parent in d.free:
+                    axis = next(n for n, e in enumerate(d.index) if e == Var(parent))
+                    lo, hi = made[axis]
+                    step = const(factor or parts or 1)
+                    if lo is None or hi is None:
+                        continue
+                    extent = add(subtract(hi, lo), ONE)
+                    if whole:
+                        full = multiply(ceildiv(extent, step, facts), step)
+                        made[axis] = (lo, simplify(subtract(add(lo, full), ONE), facts))
+                    else:
+                        made[axis] = (lo, add(hi, subtract(step, ONE)))
+    return tuple(made)
+
+
+def inside(tree: Tree, state: State, levels: Iterable[Level]) -> set[str]:
+    """Every func whose loops stand at one of the places, or inside the loops of such a func."""
+    found: set[str] = set()
+    stack = list(levels)
+    while stack:
+        level = stack.pop()
+        for places in (tree.computed, tree.after, tree.joined):
+            for name in places.get(level, ()):
+                if name not in found:
+                    found.add(name)
+                    for n, nest in enumerate(state.plan(name).nests):
+                        stack += [Level(name, n, loop) for loop in nest.names()]
+    return found
+
+
+def required(
+    tree: Tree, state: State, levels: tuple[Level, ...], start: dict[str, Box], actives: list[Active],
+    facts: Facts,
+) -> dict[str, Box]:  # fmt: skip
+    """The box of every input and func that is needed inside a place, the first of `levels`.
+
+    `levels` are the place and those inside it. What is needed starts from outputs (`start`) and from the
+    active nests, and is followed from consumers to producers through every func computed inside.
+    """
+    names = inside(tree, state, levels)
+    here = set(tree.computed.get(levels[0], ()))
+    boxes = dict(start)
+    for active in actives:
+        ranges = active.ranges(facts)
+        if active.d.where != TRUE:
+            ranges = tighten(ranges, active.d.where, facts)
+        if any(is_empty(r, facts) for r in ranges.values()):
+            continue
+        _need(boxes, active.func.name, boxes_of(active.d.expressions(), ranges, facts), facts)
+        made = {active.func.name: box_of(active.d.index, ranges, facts)}
+        _continue(tree, state, names, made, boxes, facts)
+    for name in reversed(tree.order):
+        if name not in names or name not in boxes:
+            continue
+        f = state.program.func(name)
+        box = grown(f, boxes[name], facts)
+        boxes[name] = box = rounded(state, f, box, facts, whole=name in here)
+        for d in f.definitions:
+            ranges = definition_ranges(f, d, box, facts)
+            if not any(is_empty(r, facts) for r in ranges.values()):
+                _need(boxes, name, boxes_of(d.expressions(), ranges, facts), facts)
+    return boxes
+
+
+def _need(boxes: dict[str, Box], reader: str, reads: dict[str, Box], facts: Facts) -> None:
+    for name, box in reads.items():
+        if name != reader:
+            boxes[name] = union_box(boxes.get(name), box, facts)
+
+
+def _continue(
+    tree: Tree, state: State, names: set[str], made: dict[str, Box], boxes: dict[str, Box], facts: Facts
+) -> None:
+    """Element-wise funcs that follow their producer run on the box that it has made."""
+    for name in tree.order:
+        place = state.plan(name).place
+        if name in names and isinstance(place, After) and place.level.func in made:
+            f = state.program.func(name)
+            box = following_box(f, place.level.func, made[place.level.func])
+            made[name] = boxes[name] = box
+
+
+def following_box(f: FuncDef, producer: str, box: Box) -> Box:
+    """The box of an element-wise func, from the box of the producer that it follows."""
+    d = f.definitions[0]
+    read = next(r for r in reads_in(d.expressions()) if r.name == producer)
+    return tuple(box[read.index.index(e)] for e in d.index)

@@ -1,0 +1,97 @@
+"""Where everything happens: which funcs are computed, stored, and continued at which loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+
+from tdsl.lang.regions import reads_in
+from tdsl.schedule.nest import After, At, Level, State, With
+
+ROOT = Level("", 0, "")
+
+
+@dataclass(slots=True)
+class Tree:
+    """For each place, the funcs computed there (in order), stored there, and run after or with its body."""
+
+    computed: dict[Level, list[str]] = field(default_factory=dict)
+    stored: dict[Level, list[str]] = field(default_factory=dict)
+    after: dict[Level, list[str]] = field(default_factory=dict)
+    joined: dict[Level, list[str]] = field(default_factory=dict)
+    home: dict[str, Level] = field(default_factory=dict)  # where the loops of a func stand
+    order: list[str] = field(default_factory=list)  # producers first; joined funcs are neighbours
+
+    def at(self, level: Level) -> bool:
+        """True when something happens in the body of this loop."""
+        return any(level in places for places in (self.computed, self.stored, self.after, self.joined))
+
+
+def build_tree(state: State) -> Tree:
+    """The tree of a complete state: every func has a place and none is inlined."""
+    tree = Tree(order=_ordered(state))
+    for name in tree.order:
+        plan = state.plan(name)
+        match plan.place:
+            case At(level):
+                tree.home[name] = level
+                tree.computed.setdefault(level, []).append(name)
+            case After(level):
+                tree.home[name] = level
+                tree.after.setdefault(level, []).append(name)
+            case With(level):
+                tree.home[name] = level
+                tree.joined.setdefault(level, []).append(name)
+            case _:
+                tree.home[name] = ROOT
+                tree.computed.setdefault(ROOT, []).append(name)
+    for name in tree.order:
+        tree.stored.setdefault(_store_level(state, tree, name), []).append(name)
+    return tree
+
+
+def _store_level(state: State, tree: Tree, name: str) -> Level:
+    plan = state.plan(name)
+    if plan.store is not None:
+        return ROOT if plan.store.definition == -1 else plan.store
+    match plan.place:
+        case At(level):
+            return level
+        case After(level) | With(level):
+            # its values are used where the other stage's values are
+            return tree.home[level.func] if level.func in tree.home else ROOT
+        case _:
+            return ROOT
+
+
+def _ordered(state: State) -> list[str]:
+    """Producers before consumers, with stages that share loops treated as one."""
+    group: dict[str, str] = {}
+    for name, plan in state.plans:
+        if isinstance(plan.place, With):
+            group[name] = plan.place.level.func
+    position = {f.name: n for n, f in enumerate(state.program.funcs)}
+
+    def leader(name: str) -> str:
+        while name in group:
+            name = group[name]
+        return name
+
+    members: dict[str, list[str]] = {}
+    producers: dict[str, set[str]] = {}
+    for f in state.program.funcs:
+        own = leader(f.name)
+        members.setdefault(own, []).append(f.name)
+        needed = producers.setdefault(own, set())
+        for d in f.definitions:
+            for r in reads_in(d.expressions()):
+                if r.name in position and leader(r.name) != own:
+                    needed.add(leader(r.name))
+    sorter = TopologicalSorter(producers)
+    sorter.prepare()
+    order: list[str] = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready(), key=lambda name: position[name])
+        sorter.done(*ready)
+        order += ready
+    return [name for top in order for name in sorted(members[top], key=lambda n: n != top)]

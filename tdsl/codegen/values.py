@@ -1,0 +1,94 @@
+"""The value of a definition at a point, as loop IR: reads become loads, combiners and checks statements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tdsl.codegen.loops import REGISTER, Alloc, Block, Check, Print, Stmt, Store
+from tdsl.lang.bounds import Facts
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Expr, Load, Param, Read, Require, Show, Var, dtype_of
+from tdsl.lang.program import FuncDef
+from tdsl.node import Node, transform
+
+if TYPE_CHECKING:
+    from tdsl.codegen.lower import Lowering
+
+ATOMIC = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "or", "all": "and"}
+
+
+class ValueWriter:
+    """Writes the statements of one point: `values` are the variables of the definition in the loop IR."""
+
+    def __init__(
+        self, lowering: Lowering, f: FuncDef, values: dict[str, Expr], facts: Facts
+    ) -> None:
+        self.low, self.f, self.values, self.facts = lowering, f, values, facts
+        self.effects: list[Stmt] = []
+
+    def convert(self, e: Expr) -> Expr:
+        """An expression of a definition in the loop IR; its checks and prints are put into `effects`."""
+        return transform(e, self._step)
+
+    def _step(self, n: Node) -> Node:
+        match n:
+            case Var(name):
+                return self.values.get(name, n)
+            case Read(name, index, component, t):
+                if name in self.low.buffers:
+                    return self.low.buffers[name].load(index, component, t)
+                return Load(name, index, t, loc=n.loc)
+            case Require(cond, x, text, shown):
+                self.effects.append(Check(cond, self.low.messages.site("require", text, n.loc), shown))
+                return x
+            case Show(cond, x, text, shown):
+                self.effects.append(Print(cond, self.low.messages.site("print", text, n.loc), shown))
+                return x
+        return n
+
+    def store(
+        self, d: Definition, terms: tuple[Expr, ...], *, combine: bool, atomic: bool = False,
+        streaming: bool = False,
+    ) -> list[Stmt]:  # fmt: skip
+        """f[index] = terms, or = combine(f[index], terms)."""
+        buffer = self.low.buffers[self.f.name]
+        at = tuple(self.convert(e) for e in d.index)
+        index = buffer.index(at)
+        new = tuple(self.convert(t) for t in terms)
+        if combine and d.combine is not None:
+            if atomic:
+                op = ATOMIC[d.combine.kind]
+                return [*self.effects, Store(buffer.names[0], index, new[0], atomic=op)]
+            old = tuple(
+                Load(name, index, t) for name, t in zip(buffer.names, self.f.dtypes, strict=True)
+            )
+            new = tuple(_combined(e, old, new) for e in d.combine.exprs)
+        if len(new) == 1:
+            return [*self.effects, Store(buffer.names[0], index, new[0], streaming=streaming)]
+        return [*self.effects, self._together(buffer.names, index, new, streaming)]
+
+    def _together(
+        self, names: tuple[str, ...], index: tuple[Expr, ...], new: tuple[Expr, ...], streaming: bool
+    ) -> Stmt:
+        """Store several values that read what is stored: all are computed before the first is written."""
+        temporaries = tuple(self.low.names.fresh(f"{name}_new") for name in names)
+        first = [Store(t, (), v) for t, v in zip(temporaries, new, strict=True)]
+        then = [
+            Store(name, index, Load(t, (), dtype_of(v)), streaming=streaming)
+            for name, t, v in zip(names, temporaries, new, strict=True)
+        ]
+        made: Stmt = Block((*first, *then))
+        for t, v in zip(temporaries, new, strict=True):
+            made = Alloc(t, dtype_of(v), (), REGISTER, made)
+        return made
+
+
+def _combined(e: Expr, old: tuple[Expr, ...], new: tuple[Expr, ...]) -> Expr:
+    """A combiner's expression with its leaves a0... and b0... filled in."""
+
+    def fill(n: Node) -> Node:
+        if isinstance(n, Param) and n.name[0] in "ab" and n.name[1:].isdigit():
+            return (old if n.name[0] == "a" else new)[int(n.name[1:])]
+        return n
+
+    return transform(e, fill)

@@ -1,0 +1,70 @@
+"""Values with an effect: run-time checks and prints, and the licence to rearrange float arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tdsl.errors import TypeMismatch
+from tdsl.lang.expr import Expr, Require, Show
+from tdsl.lang.tensor import Func
+from tdsl.lang.types import bool_
+from tdsl.lang.value import Value, lift
+from tdsl.source import Loc, here
+
+
+def require(cond: Any, value: Any, message: str = "a required condition does not hold", *shown: Any) -> Value:
+    """`value`, after a check wherever it is computed that `cond` holds.
+
+    Where it does not, the kernel stops and the call raises RequireError with `message`; each `{}` in it is
+    filled with one of `shown`.
+
+    >>> from tdsl.lang.tensor import Tensor
+    >>> from tdsl.lang.value import vars
+    >>> i, a = vars("i"), Tensor("a", (4,), "f32")
+    >>> checked = require(a[i] >= 0, a[i], "a[{}] is {}", i, a[i])
+    """
+    loc = here()
+    v = lift(value, loc)
+    return Value(Require(_condition(cond, loc), v.node, message, _shown(message, shown, loc), loc=loc))
+
+
+def debug_print(value: Any, message: str = "{}", *shown: Any, when: Any = True) -> Value:
+    """`value`, printed wherever it is computed and `when` holds.
+
+    Each `{}` of `message` is filled with one of `shown`, or with the value when none is given. How often
+    and in which order a value is computed depends on the schedule.
+    """
+    loc = here()
+    v = lift(value, loc)
+    values = shown or ((v,) if "{}" in message else ())
+    return Value(Show(_condition(when, loc), v.node, message, _shown(message, values, loc), loc=loc))
+
+
+def _condition(cond: Any, loc: Loc | None) -> Expr:
+    c = lift(cond, loc)
+    if c.dtype != bool_:
+        raise TypeMismatch(f"the condition is {c.dtype}, not bool", loc=loc, hint="compare it: x != 0")
+    return c.node
+
+
+def _shown(message: str, shown: tuple[Any, ...], loc: Loc | None) -> tuple[Expr, ...]:
+    if message.count("{}") != len(shown):
+        raise TypeMismatch(
+            f"the message has {message.count('{}')} places for {len(shown)} values",
+            loc=loc,
+            hint="write {} for each value",
+        )
+    if len(shown) > 8:
+        raise TypeMismatch("at most 8 values can be shown", loc=loc)
+    return tuple(lift(s, loc).node for s in shown)
+
+
+def fast_math(func: Func) -> Func:
+    """Allow float arithmetic in a func's definitions to be rearranged, and NaN and infinity to be ignored.
+
+    Returns the func.
+    """
+    if not isinstance(func, Func):
+        raise TypeMismatch(f"fast_math takes a func, not {type(func).__name__}", loc=here())
+    func.fast_math = True
+    return func

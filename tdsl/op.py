@@ -1,0 +1,105 @@
+"""Operators: functions of tensors, compiled for the shapes they are called with."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tdsl.compile import Compiled, compile
+from tdsl.errors import DefinitionError, ShapeError, did_you_mean
+from tdsl.lang.program import Program, build_program
+from tdsl.lang.tensor import Func, tensor_from_annotation
+from tdsl.schedule.fluent import Schedule
+from tdsl.source import Loc, here
+from tdsl.target import Target
+
+
+class Operator:
+    """A function whose annotated parameters are inputs and which returns funcs.
+
+    Calling it compiles it for the shapes of the arrays, once, and runs it. `schedule` gives a schedule of
+    one's own for sizes by name, `compile` a compiled program.
+    """
+
+    def __init__(self, function: Callable[..., Any], loc: Loc | None) -> None:
+        functools.update_wrapper(self, function)
+        self.function, self.loc = function, loc
+        self.name = function.__name__
+        self._program: Program | None = None
+        self._compiled: Compiled | None = None
+
+    @property
+    def program(self) -> Program:
+        """The program, built on first use."""
+        if self._program is None:
+            self._program = self._build()
+        return self._program
+
+    def _build(self) -> Program:
+        parameters = []
+        annotations = inspect.get_annotations(self.function, eval_str=True)
+        for name in inspect.signature(self.function).parameters:
+            made = tensor_from_annotation(name, annotations.get(name), self.loc)
+            if made is None:
+                raise DefinitionError(
+                    f"parameter {name!r} of operator {self.name!r} has no tensor type",
+                    loc=self.loc,
+                    hint=f'annotate it: {name}: td.f32["M", "N"], or {name}: td.f32 for a number',
+                )
+            parameters.append(made)
+        result = self.function(*parameters)
+        outputs = result if isinstance(result, tuple | list) else (result,)
+        if not outputs or not all(isinstance(f, Func) for f in outputs):
+            raise DefinitionError(
+                f"operator {self.name!r} must return funcs, not {type(result).__name__}", loc=self.loc
+            )
+        return build_program(tuple(outputs), tuple(parameters), self.name)
+
+    def schedule(self, *, target: Target | str | None = None, **sizes: int) -> Schedule:
+        """An empty schedule for sizes given by name; those left out stay open."""
+        self._check(sizes)
+        return Schedule.of_program(self.program, sizes, target)
+
+    def compile(
+        self, *, target: Target | str | None = None, dynamic: str | Iterable[str] = (), **sizes: int
+    ) -> Compiled:
+        """The operator compiled with its default schedule; see `td.compile`."""
+        self._check(sizes)
+        return compile(Schedule.of_program(self.program), target=target, dynamic=dynamic, **sizes)
+
+    def _check(self, sizes: dict[str, int]) -> None:
+        for name, value in sizes.items():
+            if name not in self.program.sizes:
+                raise ShapeError(
+                    f"operator {self.name!r} has no size {name!r}",
+                    loc=here(),
+                    hint=did_you_mean(name, self.program.sizes),
+                )
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+                raise ShapeError(f"size {name!r} must be a number of elements, not {value!r}", loc=here())
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if self._compiled is None:
+            self._compiled = self.compile()
+        return self._compiled(*args, out=out, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<operator {self.name}({', '.join(self.program.parameters)})>"
+
+
+def op(function: Callable[..., Any]) -> Operator:
+    """Make an operator of a function of tensors.
+
+    >>> import numpy as np, tdsl as td
+    >>> @td.op
+    ... def scale(x: td.f32["N"], factor: td.f32):
+    ...     i = td.vars("i")
+    ...     y = td.Func("y")
+    ...     y[i] = x[i] * factor
+    ...     return y
+    >>> scale(np.arange(3, dtype=np.float32), 2)
+    array([0., 2., 4.], dtype=float32)
+    """
+    return Operator(function, here())

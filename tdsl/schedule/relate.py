@@ -1,0 +1,72 @@
+"""The variables of a definition over the loops of its nest, extents of loops, and guards of tails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdsl.lang.bounds import NOTHING, Facts, at_most
+from tdsl.lang.expr import ZERO, Binary, Expr, Var, const
+from tdsl.lang.simplify import add, ceildiv, floordiv, maximum, minimum, multiply, simplify, subtract
+from tdsl.schedule.nest import PEEL, SHIFT, Fuse, Nest, Rename, Split
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    """`roots`: each variable over the loops (by their names in the nest); `extents` of every loop;
+    `guards`: conditions under which a point of the loops is a point of the definition; `peels`: the outer
+    loops of splits whose tail gets a loop of its own, and the number of their full iterations."""
+
+    roots: dict[str, Expr]
+    extents: dict[str, Expr]
+    guards: tuple[Expr, ...]
+    peels: dict[str, Expr]
+
+
+def relate(nest: Nest, bounds: dict[str, tuple[Expr, Expr]], facts: Facts = NOTHING) -> Related:
+    """Go through the relations of a nest, forwards for extents and backwards for values.
+
+    Loops count from 0, except that a variable which is itself a loop runs over its own range.
+    """
+    extents = {name: extent for name, (_, extent) in bounds.items()}
+    peels: dict[str, Expr] = {}
+    for r in nest.relations:
+        match r:
+            case Split(parent, outer, inner, factor, parts, tail):
+                if factor is not None:
+                    extents[inner] = const(factor)
+                    extents[outer] = ceildiv(extents[parent], const(factor), facts)
+                else:
+                    assert parts is not None
+                    extents[outer] = const(parts)
+                    extents[inner] = ceildiv(extents[parent], const(parts), facts)
+                if tail == PEEL:
+                    peels[outer] = floordiv(extents[parent], maximum(extents[inner], const(1)), facts)
+            case Fuse(fused, outer, inner):
+                extents[fused] = multiply(extents[outer], extents[inner], facts)
+            case Rename(old, new):
+                extents[new] = extents[old]
+    values: dict[str, Expr] = {
+        name: subtract(Var(name), bounds[name][0]) if name in bounds else Var(name)
+        for name in nest.names()
+    }
+    guards: list[Expr] = []
+    for r in reversed(nest.relations):
+        match r:
+            case Split(parent, outer, inner, _, _, tail):
+                start = multiply(values[outer], extents[inner], facts)
+                whole = multiply(extents[outer], extents[inner], facts)
+                exact = simplify(subtract(whole, extents[parent]), facts) == ZERO
+                if tail == SHIFT and not exact:
+                    last = subtract(extents[parent], extents[inner], facts)
+                    start = maximum(minimum(start, last, facts), ZERO, facts)
+                    exact = at_most(extents[inner], extents[parent], facts)
+                values[parent] = add(start, values[inner], facts)
+                if not exact:
+                    guards.append(Binary("lt", values[parent], extents[parent]))
+            case Fuse(fused, outer, inner):
+                values[outer] = Binary("floordiv", values[fused], extents[inner])
+                values[inner] = Binary("mod", values[fused], extents[inner])
+            case Rename(old, new):
+                values[old] = values[new]
+    roots = {name: add(values[name], lo, facts) for name, (lo, _) in bounds.items()}
+    return Related(roots, extents, tuple(reversed(guards)), peels)
