@@ -213,7 +213,7 @@ class _Verifier:
             self.indices(a.extents, scalar=True)
             ranks = (0, len(a.extents))
             self.require(len(a.strides) in ranks, f"{len(a.strides)} strides for {ranks[1]} axes")
-            if a.scope != HEAP:
+            if a.scope in (STACK, REGISTER):
                 constant = all(isinstance(e, Const) for e in a.extents)
                 self.require(constant, f"{a.scope} memory needs constant extents")
             with self.holding(a.name, a.dtype, len(a.extents)):

@@ -87,6 +87,7 @@ GOOD = {
     "same name beside": Block((loop(store(ZERO)), loop(store(ONE), kind="parallel"))),
     "lets": Let("x", ONE, Let("m", Binary("mul", n, n), store(Param("x", f32), (Var("m"),)))),
     "alloc": Alloc("t", f32, (n,), "heap", Store("t", (const(0),), ZERO)),
+    "memory to place": Alloc("t", f32, (n,), "auto", store(ZERO)),
     "atomic": store(ONE, atomic="add"),
     "bool": If(Unary("not", Binary("and", TRUE, Call("isnan", (ONE,), bool_))), store(ONE)),
     "check": Block((Check(TRUE, 0, ()), Print(TRUE, 0, ()), Prefetch("a", (n, const(-5))))),
