@@ -106,6 +106,8 @@ class Fresh:
                     scalars[name] = Var(names[name]) if t == i64 else Param(names[name], t)
                 case Alloc(name):
                     names[name] = buffers[name] = self.name(name)
+                case _:
+                    pass
         renaming = Renaming(scalars, buffers)
 
         def copied(old: Stmt) -> Stmt:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tdsl.codegen.loops import (
+    AUTO,
     HEAP,
     REGISTER,
     SERIAL,
@@ -35,7 +36,6 @@ from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import ZERO, Broadcast, Const, Expr, Load, Ramp, const
 from tdsl.lang.simplify import maximum
 from tdsl.node import post_order
-
 
 _MOST_REGISTERS = 1 << 10  # bytes
 _MOST_STACK = 16 << 10

@@ -21,7 +21,8 @@ Index = tuple[Expr, ...]
 def lanes_are_independent(loop: For, facts: Facts) -> bool:
     """True when no iteration touches an element that another one writes.
 
-    Memory made inside is each one's own. Known only where some axis of the index moves with the variable by more than everything else in it.
+    Memory made inside is each one's own. It is known only where some axis of the indices moves with the
+    variable by more than all else in them.
 
     >>> from tdsl.lang.bounds import NOTHING
     >>> from tdsl.lang.expr import ONE, ZERO, const

@@ -1,0 +1,248 @@
+"""Random kernels for tests of passes: small, within bounds, and with everything that lowering may give."""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+
+from tdsl.codegen.loops import (
+    AUTO,
+    HEAP,
+    Alloc,
+    Block,
+    BufferParam,
+    Check,
+    For,
+    If,
+    Kernel,
+    Let,
+    Message,
+    ScalarParam,
+    SizeParam,
+    Stmt,
+    Store,
+)  # fmt: skip
+from tdsl.codegen.python.run import PythonExecutable
+from tdsl.codegen.verify import verify
+from tdsl.lang.expr import (
+    Binary,
+    Call,
+    Cast,
+    Expr,
+    Load,
+    Param,
+    Select,
+    Size,
+    Unary,
+    Var,
+    const,
+)  # fmt: skip
+from tdsl.lang.types import i32, i64
+
+ROWS, COLUMNS, LENGTH = 6, 11, 9
+PARAMS = (
+    BufferParam("out", i64, (const(ROWS), const(COLUMNS)), (None, None), True),
+    BufferParam("line", i64, (const(COLUMNS),), (None,), True),
+    BufferParam("a", i64, (const(ROWS), const(COLUMNS)), (None, None), False),
+    BufferParam("b", i64, (Size("n"),), (None,), False),
+    BufferParam("c", i32, (const(LENGTH),), (None,), False),
+    ScalarParam("p", i64),
+    SizeParam("n"),
+)
+EXTENTS = {
+    "out": (const(ROWS), const(COLUMNS)),
+    "line": (const(COLUMNS),),
+    "a": (const(ROWS), const(COLUMNS)),
+    "b": (Size("n"),),
+    "c": (const(LENGTH),),
+}
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    return Binary("add", a, b)
+
+
+def times(k: int, a: Expr) -> Expr:
+    return Binary("mul", a, const(k))
+
+
+@dataclass(frozen=True)
+class Scope:
+    variables: tuple[str, ...] = ()
+    scalars: tuple[str, ...] = ()  # of lets that hold data
+    memory: tuple[tuple[str, tuple[Expr, ...]], ...] = ()
+    depth: int = 0
+
+
+class Nests:
+    """Draws kernels."""
+
+    def __init__(self, random: Random, pads: bool = False) -> None:
+        self.random, self.pads, self.count, self.left = random, pads, 0, 12
+
+    def name(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def kernel(self) -> Kernel:
+        body = self.block(Scope())
+        return Kernel("k", PARAMS, body, (Message("require", ("", ""), ""),))
+
+    def one_of(self, *choices: str) -> str:
+        return self.random.choice(choices)
+
+    def block(self, s: Scope) -> Stmt:
+        parts = [self.statement(s) for _ in range(self.random.choice((1, 1, 1, 2, 3)))]
+        return parts[0] if len(parts) == 1 else Block(tuple(parts))
+
+    def statement(self, s: Scope) -> Stmt:
+        self.left -= 1
+        deeper = replace(s, depth=s.depth + 1)
+        kind = self.one_of("for", "for", "for", "if", "let", "alloc", "store")
+        if s.depth < 1:
+            kind = self.one_of("for", "for", "alloc")
+        if s.depth > 5 or self.left < 0:
+            kind = "store"
+        match kind:
+            case "for":
+                return self.loop(deeper)
+            case "if":
+                orelse = self.block(deeper) if self.random.random() < 0.3 else None
+                return If(self.condition(s), self.block(deeper), orelse)
+            case "let":
+                return self.let(deeper)
+            case "alloc":
+                return self.alloc(deeper)
+            case _:
+                return self.check(s) if self.random.random() < 0.03 else self.store(s)
+
+    def loop(self, s: Scope) -> Stmt:
+        name = self.name("i")
+        kind = self.one_of("serial", "serial", "parallel", "vectorized", "vectorized", "unrolled")
+        lo = const(self.random.choice((0, 0, 0, 1, -2)))
+        extent: Expr = const(self.random.randint(0, 5))
+        if kind == "vectorized":
+            extent = const(self.random.choice((1, 2, 4, 5, 8)))
+        pick = self.random.random()
+        if pick < 0.15:
+            extent = Binary("min", add(self.affine(s), const(2)), const(self.random.randint(1, 5)))
+        elif pick < 0.25 and kind != "unrolled":
+            extent = Size("n")
+        elif pick < 0.3 and kind != "unrolled":
+            extent = Binary("mod", self.value(s), const(4))
+        return For(name, lo, extent, kind, self.block(replace(s, variables=(*s.variables, name))))
+
+    def let(self, s: Scope) -> Stmt:
+        name = self.name("t")
+        if self.random.random() < 0.5:
+            return Let(name, self.affine(s), self.block(replace(s, variables=(*s.variables, name))))
+        value = Cast(self.value(s), i32)
+        return Let(name, value, self.block(replace(s, scalars=(*s.scalars, name))))
+
+    def alloc(self, s: Scope) -> Stmt:
+        name = self.name("m")
+        extents = tuple(const(self.random.randint(1, 4)) for _ in range(self.random.randint(0, 2)))
+        if extents and self.random.random() < 0.3:
+            extents = (*extents[:-1], add(Size("n"), const(1)))
+        index = tuple(self.name("z") for _ in extents)
+        fill: Stmt = Store(name, tuple(map(Var, index)), const(self.random.randint(0, 9)))
+        for z, extent in zip(reversed(index), reversed(extents), strict=True):
+            fill = For(z, const(0), extent, "serial", fill)
+        body = self.block(replace(s, memory=(*s.memory, (name, extents))))
+        scope = self.one_of(HEAP, AUTO)
+        return Alloc(name, i64, extents, scope, Block((fill, body)))
+
+    def store(self, s: Scope) -> Stmt:
+        targets = [("out", EXTENTS["out"]), ("line", EXTENTS["line"]), *s.memory]
+        name, extents = self.random.choice(targets)
+        atomic = "add" if self.random.random() < 0.1 else ""
+        if extents and self.random.random() < 0.4:
+            index = tuple(self.affine(s) for _ in extents)
+            store = Store(name, index, self.small(s), None, atomic)
+            test: Expr | None = None
+            for i, n in zip(index, extents, strict=True):
+                inside = Binary("and", Binary("ge", i, const(0)), Binary("lt", i, n))
+                test = inside if test is None else Binary("and", test, inside)
+            assert test is not None
+            return If(test, store)
+        return Store(name, tuple(self.index(s, n) for n in extents), self.small(s), None, atomic)
+
+    def small(self, s: Scope) -> Expr:
+        """A value far from where i64 wraps, which index arithmetic never does."""
+        return Binary("mod", self.value(s), const(101))
+
+    def check(self, s: Scope) -> Stmt:
+        return Check(Binary("lt", self.affine(s), const(10_000)), 0, (self.affine(s),))
+
+    def affine(self, s: Scope) -> Expr:
+        e: Expr = const(self.random.randint(-2, 3))
+        for v in self.random.sample(s.variables, min(len(s.variables), self.random.randint(0, 2))):
+            e = add(times(self.random.choice((1, 1, 1, 2, 4, -1)), Var(v)), e)
+        if s.variables and self.random.random() < 0.6:
+            e = add(e, Var(s.variables[-1]))
+        if self.random.random() < 0.1:
+            e = add(e, Size("n"))
+        if self.random.random() < 0.15:
+            e = Binary(self.one_of("floordiv", "mod"), e, const(self.random.choice((2, 3, 8))))
+        return e
+
+    def index(self, s: Scope, n: Expr) -> Expr:
+        """An index within 0..n - 1."""
+        e = self.affine(s) if self.random.random() < 0.9 else self.value(s)
+        modes = ["clip", "clip", "mod"]
+        if self.pads:
+            modes += ["pad_edge", "pad_reflect", "pad_symmetric", "pad_wrap"]
+        mode = self.random.choice(modes)
+        if mode == "mod":
+            return Binary("mod", e, n)
+        if mode == "clip":
+            return Binary("max", Binary("min", e, Binary("sub", n, const(1))), const(0))
+        return Call(mode, (e, n), i64)
+
+    def condition(self, s: Scope) -> Expr:
+        pick = self.random.random()
+        if pick < 0.15:
+            return Unary("not", self.condition(s))
+        if pick < 0.35:
+            op = self.one_of("and", "and", "or")
+            return Binary(op, self.condition(s), self.condition(s))
+        op = self.one_of("lt", "lt", "le", "gt", "ge", "eq", "ne")
+        if pick < 0.5:
+            return Binary(op, self.value(s), const(self.random.randint(-3, 9)))
+        return Binary(op, self.affine(s), const(self.random.randint(-1, 9)))
+
+    def value(self, s: Scope, depth: int = 0) -> Expr:
+        pick = self.random.random()
+        if depth > 2 or pick < 0.15:
+            return self.affine(s)
+        if pick < 0.6:
+            sources = [(n, EXTENTS[n]) for n in ("a", "b", "out", "line")]
+            name, extents = self.random.choice([*sources, *s.memory, *s.memory])
+            return Load(name, tuple(self.index(s, n) for n in extents), i64)
+        if pick < 0.7:
+            return Cast(Load("c", (self.index(s, const(LENGTH)),), i32), i64)
+        if pick < 0.75 and s.scalars:
+            return Cast(Param(self.random.choice(s.scalars), i32), i64)
+        if pick < 0.8:
+            return Param("p", i64)
+        if pick < 0.88:
+            return Select(self.condition(s), self.value(s, depth + 1), self.value(s, depth + 1))
+        op = self.one_of("add", "sub", "mul", "min", "max", "floordiv", "mod")
+        return Binary(op, self.value(s, depth + 1), self.value(s, depth + 1))
+
+
+def results(kernel: Kernel, n: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """What a kernel stores, run with every access checked."""
+    rng = np.random.default_rng(seed)
+    out, a = (rng.integers(-9, 10, (ROWS, COLUMNS)) for _ in range(2))
+    line, b = rng.integers(-9, 10, COLUMNS), rng.integers(-9, 10, n)
+    c = rng.integers(-9, 10, LENGTH, dtype=np.int32)
+    PythonExecutable(kernel, checked=True).run([out, line, a, b, c, 5, n])
+    return out, line
+
+
+def same(before: Kernel, after: Kernel, n: int = 4) -> None:
+    """Both kernels are well formed and compute the same."""
+    verify(after)
+    for x, y in zip(results(before, n), results(after, n), strict=True):
+        np.testing.assert_array_equal(x, y)
