@@ -42,7 +42,7 @@ from tdsl.codegen.python.expressions import (
 )  # fmt: skip
 from tdsl.codegen.python.instructions import Shape, instructions_of, tile_shapes
 from tdsl.codegen.python.support import SUPPORT, support_text
-from tdsl.lang.expr import TRUE, Binary, Expr, Load, dtype_of
+from tdsl.lang.expr import TRUE, Binary, Expr, Load, dtype_of, lanes_of
 from tdsl.lang.types import DType, bool_, i64
 from tdsl.text import Names, Piece, Writer, call, infix, prefix
 
@@ -216,14 +216,13 @@ class Emitter:
         self.writer.line(f"{name} = {text}")
 
     def store(self, s: Store) -> None:
-        mask = None if s.mask is None else self.expressions.value(s.mask)
-        if mask is None:
+        if s.mask is None:
             self.unmasked(s)
-        elif mask.kind != ARRAY:
-            with self.writer.block(f"if {mask.text}:"):
+        elif lanes_of(s.mask) == 1:
+            with self.writer.block(f"if {self.expressions.value(s.mask).text}:"):
                 self.unmasked(s)
         else:
-            *index, value = self.expressions.values(*s.index, s.value)
+            mask, *index, value = self.expressions.values(s.mask, *s.index, s.value)
             self.scatter(s, index, self.expressions.settled(value, dtype_of(s.value)), mask.text)
 
     def unmasked(self, s: Store) -> None:
