@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tdsl.codegen.cpu import runtime
+from tdsl.codegen.cpu import openmp, runtime
+from tdsl.codegen.cpu.python_pool import PythonPool
 from tdsl.errors import TargetError
 
 SCENARIOS = ["covers", "nested", "concurrent", "forked", "with_numpy", "printing", "at_exit"]
-BACKENDS = ["openmp", "threads", "serial"]
+BACKENDS = ["pool", "openmp", "threads", "serial"]
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 
@@ -42,14 +43,14 @@ def results(backend: str) -> dict[str, object]:
 
 @pytest.fixture(params=BACKENDS)
 def seen(request):
-    if request.param == "openmp" and not any(map(can_load, runtime._libraries())):
+    if request.param == "openmp" and not any(map(can_load, openmp.libraries())):
         pytest.skip("no OpenMP library")
     return results(request.param)
 
 
 def can_load(path: str) -> bool:
     try:
-        return bool(runtime._OpenMP(path))
+        return bool(openmp.OpenMP(path))
     except (OSError, AttributeError):
         return False
 
@@ -83,12 +84,13 @@ def test_prints_of_all_threads_arrive(seen):
 
 
 def test_chosen_backend_is_used():
+    assert results("pool")["backend"] == "pool"
     assert results("threads")["backend"] == "threads"
     assert results("serial")["backend"] == "serial"
 
 
 def test_interrupt_waits_for_the_end_of_the_loop():
-    pool = runtime._Pool(lambda job: interrupts.append(job))
+    pool = PythonPool(lambda job: interrupts.append(job))
     interrupts: list[int] = []
 
     def interrupted(job: int) -> None:
@@ -153,7 +155,7 @@ def test_settings_of_openmp_do_not_reach_child_processes():
 
 def test_settings_of_the_user_stay(monkeypatch):
     monkeypatch.setenv("GOMP_SPINCOUNT", "17")
-    with runtime._environment({"GOMP_SPINCOUNT": "1", "TDSL_TEST_VARIABLE": "1"}):
+    with openmp._environment({"GOMP_SPINCOUNT": "1", "TDSL_TEST_VARIABLE": "1"}):
         assert os.environ["GOMP_SPINCOUNT"] == "17"
         assert os.environ["TDSL_TEST_VARIABLE"] == "1"
     assert os.environ["GOMP_SPINCOUNT"] == "17"
