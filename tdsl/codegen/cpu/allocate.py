@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 
-from tdsl.codegen.cpu.context import Buffer, Context
+from tdsl.codegen.cpu.context import Buffer, Context, Held
 from tdsl.codegen.cpu.emit_expr import scalar_index
 from tdsl.codegen.cpu.ir_types import memory
-from tdsl.codegen.cpu.leave import NO_MEMORY, fail
+from tdsl.codegen.cpu.leave import NO_MEMORY, fail, release
 from tdsl.codegen.cpu.values import Value
 from tdsl.codegen.loops import HEAP, STACK, Alloc, row_major
 
@@ -44,10 +44,9 @@ def allocated(cx: Context, a: Alloc) -> Iterator[Buffer]:
                 _lifetime(cx, "end", pointer)
             return
         raw, buffer = _on_heap(cx, a, strides, str(size))
-    cx.owned.append(raw)
+    cx.owned.append(Held(raw, *cx.b.labels("out")))
     yield buffer
-    cx.owned.pop()
-    cx.b.do(f"call void @free(ptr {raw})")
+    release(cx)
 
 
 def _dynamic(cx: Context, a: Alloc, extents: list[Value]) -> tuple[tuple[int | str, ...], str]:

@@ -30,11 +30,21 @@ class Buffer:
 
 
 @dataclass
+class Held:
+    """Heap memory that a function gives back; `left` when some way out goes through `label`."""
+
+    pointer: str
+    label: str
+    left: bool = False
+
+
+@dataclass
 class Context:
     """The names in scope, and how the function is left early.
 
     `failed` is in a parallel loop the pointer to the status that its threads share, else empty. `owned` is
-    heap memory to give back when the function is left, `stacked` the bytes of its frame. `streams` says
+    heap memory to give back when the function is left, innermost last, and `status` what is then returned.
+    `stacked` is the size of its frame in bytes. `streams` says
     that some store bypasses the caches. `memo` and `loaded` hold values of expression nodes and loads (by
     their text) within one statement.
     """
@@ -45,7 +55,8 @@ class Context:
     buffers: dict[str, Buffer]
     facts: Facts = NOTHING
     failed: str = ""
-    owned: list[str] = field(default_factory=list)
+    owned: list[Held] = field(default_factory=list)
+    status: str = ""
     stacked: int = 0
     streams: bool = False
     memo: dict[int, tuple[Expr, Value]] = field(default_factory=dict)

@@ -48,10 +48,36 @@ def fail(cx: Context, status: int, values: list[Value]) -> None:
 
 
 def leave(cx: Context, status: str) -> None:
-    """Give back what the function holds, and return."""
-    for pointer in reversed(cx.owned):
-        cx.b.do(f"call void @free(ptr {pointer})")
-    cx.b.do(f"ret i64 {status}")
+    """Return a status; on the way what the function holds is given back."""
+    if not cx.owned:
+        cx.b.do(f"ret i64 {status}")
+        return
+    if not cx.status:
+        cx.status = cx.b.alloca("i64", 8)
+    cx.b.do(f"store i64 {status}, ptr {cx.status}")
+    _go_out(cx)
+
+
+def release(cx: Context) -> None:
+    """Give back the innermost memory, where its use ends and on the ways out from there."""
+    b, held = cx.b, cx.owned.pop()
+    b.do(f"call void @free(ptr {held.pointer})")
+    if not held.left:
+        return
+    (after,) = b.labels("after")
+    b.do(f"br label %{after}")
+    b.label(held.label)
+    b.do(f"call void @free(ptr {held.pointer})")
+    if cx.owned:
+        _go_out(cx)
+    else:
+        b.do(f"ret i64 {b.get(f'load i64, ptr {cx.status}')}")
+    b.label(after)
+
+
+def _go_out(cx: Context) -> None:
+    cx.owned[-1].left = True
+    cx.b.do(f"br label %{cx.owned[-1].label}")
 
 
 def leave_if_failed(cx: Context, cell: str) -> None:

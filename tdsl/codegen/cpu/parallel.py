@@ -26,13 +26,12 @@ Bind = Callable[[Context, str, Value, Stmt], None]
 def parallel_loop(cx: Context, s: For, lo: str, hi: str, bind: Bind) -> None:
     """Write a parallel loop over lo <= s.name < hi; `bind` writes its body for one iteration."""
     b = cx.b
-    fails = any(isinstance(n, Check | Alloc) for n in post_order(s.body))
+    names, buffers, updated, fails = _used(cx, s.body)
     cell = cx.failed
     if fails and not cell:
         cell = b.alloca("i64", 8)
         b.do(f"store i64 0, ptr {cell}")
-    names, buffers = _captured(cx, s.body)
-    args = list(_arguments(names, buffers, _updated(s.body)))
+    args = list(_arguments(names, buffers, updated))
     args += [Argument("ptr", "%frame"), Argument("ptr", "%runtime"), Argument("i64", lo)]
     if fails:
         args.append(Argument("ptr", cell))
@@ -78,20 +77,24 @@ def _outline(
     return entry
 
 
-def _captured(cx: Context, body: Stmt) -> tuple[dict[str, Value], dict[str, Buffer]]:
-    """The names and buffers of the surrounding function that a body uses."""
-    names, buffers = {}, {}
+def _used(cx: Context, body: Stmt) -> tuple[dict[str, Value], dict[str, Buffer], set[str], bool]:
+    """The names and buffers from outside that a body uses, those with atomic stores, may it fail?"""
+    names: dict[str, Value] = {}
+    buffers: dict[str, Buffer] = {}
+    updated, fails = set(), False
     for n in post_order(body):
         match n:
             case Var(name) | Size(name) | Param(name) if name in cx.names:
                 names[name] = cx.names[name]
-            case Load(name) | Store(name) | Prefetch(name) | Operand(name) if name in cx.buffers:
+            case Load(name) | Prefetch(name) | Operand(name) if name in cx.buffers:
                 buffers[name] = cx.buffers[name]
-    return names, buffers
-
-
-def _updated(body: Stmt) -> set[str]:
-    return {n.buffer for n in post_order(body) if isinstance(n, Store) and n.atomic}
+            case Store(name) if name in cx.buffers:
+                buffers[name] = cx.buffers[name]
+                if n.atomic:
+                    updated.add(name)
+            case Check() | Alloc():
+                fails = True
+    return names, buffers, updated, fails
 
 
 def _arguments(
