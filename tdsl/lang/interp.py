@@ -39,7 +39,6 @@ from tdsl.lang.expr import (
     Var,
     const,
 )  # fmt: skip
-from tdsl.lang.message import message_text
 from tdsl.lang.program import FuncDef, Program, bind_sizes, map_expressions
 from tdsl.lang.realised import Bounds, number_of, ranges_at, realised_boxes, split_conditions
 from tdsl.lang.regions import Box
@@ -334,11 +333,11 @@ class _Evaluator:
     def _require(self, e: Require, cond: Array, text: str, shown: list[Array]) -> None:
         for holds, values in self._points(cond, shown):
             if not holds:
-                raise RequireError(message_text(text, values), loc=e.loc, label="required here")
+                raise RequireError(_message(text, values), loc=e.loc, label="required here")
 
     def _show(self, cond: Array, text: str, shown: list[Array]) -> None:
         self.shown += [
-            message_text(text, values) for holds, values in self._points(cond, shown) if holds
+            _message(text, values) for holds, values in self._points(cond, shown) if holds
         ]
 
     def _points(self, cond: Array, shown: list[Array]) -> Iterator[tuple[bool, tuple[Any, ...]]]:
@@ -349,6 +348,13 @@ class _Evaluator:
             *(np.broadcast_to(x, shape).ravel().tolist() for x in (cond, *shown)), strict=True
         ):
             yield holds, tuple(values)
+
+
+def _message(text: str, values: tuple[Any, ...]) -> str:
+    """The text with a value in place of each `{}`; floats have up to 8 digits."""
+    shown = [f"{v:.8g}" if isinstance(v, float) else str(v) for v in values]
+    parts = zip(text.split("{}"), [*shown, ""], strict=True)
+    return "".join(part + value for part, value in parts)
 
 
 def _always(root: Expr) -> set[Node]:
