@@ -59,7 +59,8 @@ class CpuExecutable:
 
         Arrays have the dtype, rank and constant strides of their parameter and are aligned to their
         elements; whether extents agree is up to the caller. Several threads may run at once.
-        RequireError or IndexBoundError when a check of the kernel fails.
+        RequireError or IndexBoundError when a check of the kernel fails, MemoryError when the kernel
+        cannot get memory of its own.
         """
         assert len(arguments) == len(self.kernel.params)
         frame = self._frame()
@@ -67,6 +68,8 @@ class CpuExecutable:
         for param, value in zip(self.kernel.params, arguments, strict=True):
             slot = _fill(frame, slot, param, value)
         status = self._entry(ctypes.addressof(frame), ctypes.addressof(self._code.structure))
+        if status < 0:
+            raise MemoryError(f"no memory for what {self.kernel.name} computes on the way")
         if status:
             self._fail(status - 1, ctypes.addressof(frame) + 8 * self._values)
 

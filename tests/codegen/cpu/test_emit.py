@@ -138,12 +138,8 @@ def test_memory_that_cannot_be_had(kind: str) -> None:
         alloc = Alloc("t", f64, extents, "heap", Store("t", (const(0),) * 3, Const(1.0, f64)))
         kernel = Kernel("huge", (SizeParam("n"),), For("i", const(0), const(2), kind, alloc))
         executable = CpuExecutable(kernel, emit(kernel, host()))
-        entry = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
-        frame = (ctypes.c_int64 * 9)(1 << 39)
-        structure = ctypes.addressof(executable._code.structure)
-        assert (
-            entry(executable._code.loaded.address("huge"))(ctypes.addressof(frame), structure) == -1
-        )
+        with pytest.raises(MemoryError, match="huge"):
+            executable.run([1 << 39])
 
 
 def test_memory_is_given_back_on_every_way_out() -> None:
