@@ -14,7 +14,9 @@ from rich.table import Table
 from tdsl import doctor as checks
 from tdsl.codegen import cache
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__
+)
 cache_app = typer.Typer(no_args_is_help=True, help="Look at or empty the disk cache of kernels.")
 app.add_typer(cache_app, name="cache")
 

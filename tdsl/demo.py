@@ -277,7 +277,7 @@ def _softmax_bound(expected: Array, x: Array) -> Array:
 CASES = (
     Case(
         "blur",
-        "3x3 box blur of a photograph, 2048 x 2048",
+        "box blur 3x3, 2048 x 2048",
         lambda: (np.tile(photograph(), (4, 4)).astype(np.float32) / 255,),
         lambda: td.compile(blur_program()[1]),
         blur_by_hand,
@@ -286,7 +286,7 @@ CASES = (
     ),
     Case(
         "equalize",
-        "histogram equalisation of a photograph, 512 x 512",
+        "equalised histogram, 512 x 512",
         lambda: (photograph(),),
         lambda: td.compile(equalize_program()[1]),
         equalize_by_hand,
@@ -295,7 +295,7 @@ CASES = (
     ),
     Case(
         "dense",
-        "fused dense layer, 512 x 768 x 1024",
+        "dense layer, 512 x 768 x 1024",
         _dense_inputs,
         lambda: dense.compile(**DENSE),
         dense_by_hand,
@@ -304,7 +304,7 @@ CASES = (
     ),
     Case(
         "softmax",
-        "softmax of 4096 rows of 1000",
+        "softmax, 4096 x 1000",
         lambda: _normal((SOFTMAX["R"], SOFTMAX["C"])),
         lambda: softmax.compile(**SOFTMAX),
         softmax_by_hand,
@@ -313,7 +313,7 @@ CASES = (
     ),
     Case(
         "conv",
-        "convolution, relu, 1x1 convolution, 4 x 32 x 56 x 56",
+        "two convolutions, 4 x 32 x 56 x 56",
         _conv_inputs,
         lambda: block.compile(**CONV),
         conv_by_hand,

@@ -86,16 +86,16 @@ def _kernel() -> Finding:
     return ("PASS" if right else "FAIL"), f"compiled, run and checked in {milliseconds:.0f} ms", ""
 
 
+THREADS = {"pool": "the system", "threads": "Python"}
+
+
 def _threads() -> Finding:
     from tdsl.codegen.cpu.runtime import runtime
 
     used = runtime()
     if used.backend == "serial":
         return "SKIP", "parallel loops run in one thread", "unset TDSL_PARALLEL"
-    if used.backend == "threads":
-        # Their start costs tens of microseconds a loop, OpenMP's less than one.
-        return "PASS", f"{used.threads} threads of Python", "faster with OpenMP: install libomp"
-    return "PASS", f"{used.threads} threads of {used.backend}", ""
+    return "PASS", f"{used.threads}, of {THREADS.get(used.backend, used.backend)}", ""
 
 
 def _cache() -> Finding:
