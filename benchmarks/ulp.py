@@ -51,18 +51,19 @@ def function_text(fn: str, t: DType, lanes: int, target: machine.CpuTarget) -> s
     """A module with `void f(ptr out, ptr x0, ..., i64 n)`; n is a number of vectors."""
     module = Module(target)
     inputs = [f"%x{k}" for k in range(arity(fn))]
-    b = Builder(
-        module, f"define void @f(ptr noalias %out, {''.join(f'ptr {x}, ' for x in inputs)}i64 %n)"
-    )
-    held, stored = register(t, lanes), register(t, lanes)
-    with b.loop("0", "%n") as i:
-        address = lambda base, type_: b.v(f"getelementptr {type_}, ptr {base}, i64 {i}")
-        args = [b.get(f"load {held}, ptr {address(x, held)}, align {t.bytes}") for x in inputs]
+    header = f"define void @f({', '.join(f'ptr {x}' for x in ('%out', *inputs))}, i64 %n)"
+    b = Builder(module, header)
+    held = element = register(t)
+    with b.loop("0", "%n") as vector_number:
+        i = b.v(f"mul i64 {vector_number}, {lanes}")
+        at = lambda base, type_: f"ptr {b.v(f'getelementptr {type_}, ptr {base}, i64 {i}')}"
+        whole = register(t, lanes)
+        args = [b.get(f"load {whole}, {at(x, element)}, align {t.bytes}") for x in inputs]
         result = math_call(b, fn, args, t, lanes)
         if fn in PREDICATES:
-            stored = vector("i8", lanes)
-            result = b.v(f"zext {vector('i1', lanes)} {result} to {stored}")
-        b.do(f"store {stored} {result}, ptr {address('%out', stored)}, align 1")
+            held, whole = "i8", vector("i8", lanes)
+            result = b.v(f"zext {vector('i1', lanes)} {result} to {whole}")
+        b.do(f"store {whole} {result}, {at('%out', held)}, align 1")
     b.do("ret void")
     module.declare(b.text())
     return module.text()
@@ -224,11 +225,12 @@ def inputs(fn: str, t: DType, count: int, seed: int = 0) -> tuple[Array, ...]:
 
 
 def every_float(step: int) -> Iterator[Array]:
-    """All f32 bit patterns that are multiples of `step`, in blocks."""
+    """All f32 bit patterns that are multiples of `step`, but for a few of the last, in blocks."""
     block = step << 22
     for start in range(0, 1 << 32, block):
         stop = min(start + block, 1 << 32)
-        yield np.arange(start, stop, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
+        bits = np.arange(start, stop, step, dtype=np.uint64).astype(np.uint32)
+        yield bits[: bits.size // 64 * 64].view(np.float32)
 
 
 def blocks(fn: str, t: DType, count: int, every: int) -> Iterator[tuple[Array, ...]]:

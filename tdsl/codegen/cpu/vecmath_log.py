@@ -64,10 +64,14 @@ def log10(a: Arith, x: str) -> str:
     """The logarithm to base 10."""
     e, f = _exponent_and_fraction(a, x)
     high, low = tables.LOG10E[a.t.name]
-    tail = a.mad(f, a.c(low), a.mul(_log1p_tail(a, f), a.c(high)))
-    high2, low2 = tables.LOG10_2[a.t.name]
-    small = a.mad(e, a.c(low2), a.mad(f, a.c(high), tail))
-    return _at_edges(a, x, a.mad(e, a.c(high2), small))
+    of_2, of_2_low = tables.LOG10_2[a.t.name]
+    # the leading half of f makes an exact product
+    kept = a.integer("and", a.bits(f), -1 << (a.mantissa // 2 + 1))
+    first = a.from_bits(kept)
+    main = a.mad(e, a.c(of_2), a.mul(first, a.c(high)))
+    rest = a.add(a.sub(f, first), _log1p_tail(a, f))
+    tail = a.mad(e, a.c(of_2_low), a.mad(first, a.c(low), a.mul(rest, a.c(high + low))))
+    return _at_edges(a, x, a.add(main, tail))
 
 
 def log1p(a: Arith, x: str) -> str:
