@@ -9,11 +9,12 @@ out of loops, and clean control flow.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -26,23 +27,37 @@ from tdsl.errors import TargetError
 PIPELINE = "always-inline,function<O2>(no vectorize, no unroll)"
 _LINES_OF_A_MESSAGE = 4
 
-_lock = threading.RLock()
+# LLVM works for one thread at a time, and a fork waits until it is idle: a child made in the middle of
+# a call would wait for ever for locks of a thread that it does not have. Whoever waits holds the
+# turnstile, so that threads that compile without end do not starve the one that forks.
+_turnstile, _busy = threading.Lock(), threading.Lock()
 
 
-def _hold_llvm() -> None:
-    """Before a fork: a child made while a thread is inside LLVM would wait for its locks for ever."""
-    _lock.acquire()
-    ffi.lib._lock.__enter__()
+@contextlib.contextmanager
+def _llvm_alone() -> Iterator[None]:
+    with _turnstile:
+        _busy.acquire()
+    try:
+        yield
+    finally:
+        _busy.release()
 
 
-def _release_llvm() -> None:
+def _before_fork() -> None:
+    _turnstile.acquire()
+    _busy.acquire()
+    ffi.lib._lock.__enter__()  # users of llvmlite beside us, and finalizers
+
+
+def _after_fork() -> None:
     ffi.lib._lock.__exit__(None, None, None)
-    _lock.release()
+    _busy.release()
+    _turnstile.release()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_hold_llvm, after_in_parent=_release_llvm, after_in_child=_release_llvm
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
     )
 
 
@@ -62,18 +77,22 @@ class Loaded:
 
 def optimize(text: str, target: CpuTarget, name: str = "kernel") -> llvm.ModuleRef:
     """The module of IR `text` after the passes; TargetError naming the kernel if LLVM refuses it."""
-    with _lock:
-        try:
-            # A context of its own: in the global one types and constants would stay for ever.
-            module = llvm.parse_assembly(text, llvm.create_context())
-            module.verify()
-        except RuntimeError as error:
-            raise _failure(name, "refused the code of", error) from error
-        builder, inliner, passes = _passes(target)
-        inliner.run(module, builder)
-        for function in module.functions:
-            if not function.is_declaration and b"optnone" not in _attributes(function):
-                passes.run(function, builder)
+    with _llvm_alone():
+        return _optimized(text, target, name)
+
+
+def _optimized(text: str, target: CpuTarget, name: str) -> llvm.ModuleRef:
+    try:
+        # A context of its own: in the global one types and constants would stay for ever.
+        module = llvm.parse_assembly(text, llvm.create_context())
+        module.verify()
+    except RuntimeError as error:
+        raise _failure(name, "refused the code of", error) from error
+    builder, inliner, passes = _passes(target)
+    inliner.run(module, builder)
+    for function in module.functions:
+        if not function.is_declaration and b"optnone" not in _attributes(function):
+            passes.run(function, builder)
     return module
 
 
@@ -103,8 +122,8 @@ def emit_object(text: str, target: CpuTarget, name: str = "kernel") -> bytes:
     stored = cache.load(key)
     if stored is not None:
         return stored
-    with _lock:
-        module = optimize(text, target, name)
+    with _llvm_alone():
+        module = _optimized(text, target, name)
         try:
             compiled: bytes = target_machine(target).emit_object(module)
         except RuntimeError as error:
@@ -116,8 +135,8 @@ def emit_object(text: str, target: CpuTarget, name: str = "kernel") -> bytes:
 
 def assembly(text: str, target: CpuTarget, name: str = "kernel") -> str:
     """The assembly of IR `text`, for any target that this LLVM knows."""
-    with _lock:
-        result: str = target_machine(target).emit_assembly(optimize(text, target, name))
+    with _llvm_alone():
+        result: str = target_machine(target).emit_assembly(_optimized(text, target, name))
     return result
 
 
@@ -139,7 +158,7 @@ def load(
         library.export_symbol(symbol)
     # RuntimeDyld may place sections too far apart for the branches of AArch64.
     far = host().architecture in ("aarch64", "arm64")
-    with _lock:
+    with _llvm_alone():
         try:
             # One engine for each kernel: closing it gives all its memory back, while libraries of a
             # shared one leave some behind.
@@ -154,9 +173,9 @@ def load(
 
 
 def _unload(engine: llvm.LLJIT, tracker: llvm.ResourceTracker) -> None:
-    with _lock:
-        tracker.close()
-        engine.close()
+    # Without `_llvm_alone`: a collection of garbage may come here in the middle of anything.
+    tracker.close()
+    engine.close()
 
 
 def _failure(name: str, what: str, error: Exception) -> TargetError:
