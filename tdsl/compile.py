@@ -14,7 +14,6 @@ named in `dynamic`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from tdsl.codegen.access import Names
@@ -30,8 +29,9 @@ from tdsl.codegen.verify import verify
 from tdsl.debug import run_passes, timed
 from tdsl.errors import ShapeError, TypeMismatch, did_you_mean
 from tdsl.lang.expr import Expr
-from tdsl.lang.program import Program, bind_sizes
+from tdsl.lang.program import Program
 from tdsl.lang.tensor import Func
+from tdsl.schedule.bind import bind_state
 from tdsl.schedule.default import complete
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State
@@ -92,10 +92,9 @@ class Compiled(Entry):
     ) -> None:
         check_all(schedule.state)
         self.schedule, self.target = schedule, target
-        self.state, self.sizes = schedule.state, dict(sizes)
-        program = bind_sizes(self.state.program, self.sizes) if sizes else self.state.program
-        self.state = replace(self.state, program=program)
-        Entry.__init__(self, signature_of(program), dynamic, self._build)
+        self.sizes = dict(sizes)
+        self.state = bind_state(schedule.state, self.sizes) if sizes else schedule.state
+        Entry.__init__(self, signature_of(self.state.program), dynamic, self._build)
 
     def _build(self, specialisation: Specialisation) -> Executable:
         return build(self.state, self.target, self.signature, specialisation)
@@ -154,8 +153,7 @@ def make_kernel(
 
 def lowered(state: State, signature: Signature, specialisation: Specialisation) -> Kernel:
     """The loops of the schedule as it stands, before any pass."""
-    program = bind_sizes(state.program, dict(specialisation.sizes))
-    bound = separate_outputs(replace(state, program=program))
+    bound = separate_outputs(bind_state(state, dict(specialisation.sizes)))
     ready = inline_funcs(complete(bound))
     strides = {
         a.name: layout for a, layout in zip(signature.arrays, specialisation.layouts, strict=True)

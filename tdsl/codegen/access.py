@@ -11,8 +11,9 @@ from tdsl.errors import IndexBoundError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, at_most
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Read, Size
+from tdsl.lang.message import message_parts
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import Box, Interval, interval_of, is_empty, reads_in
+from tdsl.lang.regions import Box, Interval, interval_where, is_empty, reads_in
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.node import post_order
@@ -62,10 +63,10 @@ class Messages:
     made: list[Message] = field(default_factory=list)
     instructions: dict[str, None] = field(default_factory=dict)
 
-    def site(self, kind: str, text: str, loc: Loc | None) -> int:
+    def site(self, kind: str, text: str, count: int, loc: Loc | None) -> int:
         """The number of a message; `{}` in the text stands for a value."""
         where = "" if loc is None else f"{loc.file}:{loc.line}"
-        self.made.append(Message(kind, tuple(text.split("{}")), where))
+        self.made.append(Message(kind, message_parts(text, count), where))
         return len(self.made) - 1
 
 
@@ -91,13 +92,13 @@ def check_boxes(tree: Tree, state: State, boxes: dict[str, Box], messages: Messa
                 continue
             for r in reads_in(d.expressions()):
                 for axis, e in enumerate(r.index):
-                    touched = interval_of(e, ranges)
+                    touched = interval_where(e, ranges, d.where)
                     for cond in _outside(f, r, axis, touched, limits[r.name][axis], d.loc):
                         cond = _unless_empty(cond, ranges)
                         text = f"{r.name!r} is read out of range in axis {axis}"
                         key = (text, cond)
                         if key not in checks:
-                            checks[key] = Check(cond, messages.site("bounds", text, r.loc or d.loc), ())
+                            checks[key] = Check(cond, messages.site("bounds", text, 0, r.loc or d.loc), ())
             if f.name in program.outputs:
                 _check_written(f, d.loc, boxes[name])
     return list(checks.values())

@@ -103,9 +103,9 @@ def grown(f: FuncDef, box: Box, facts: Facts) -> Box:
         ranges = definition_ranges(f, d, box, facts)
         if any(is_empty(r, facts) for r in ranges.values()):
             continue
-        own = [box_of(d.index, ranges, facts)]
+        own = [box_of(d.index, ranges, facts, d.where)]
         own += [
-            box_of(r.index, ranges, facts) for r in reads_in(d.expressions()) if r.name == f.name
+            box_of(r.index, ranges, facts, d.where) for r in reads_in(d.expressions()) if r.name == f.name
         ]
         for touched in own:
             box = union_box(box, touched, facts)
@@ -168,8 +168,8 @@ def required(
             ranges = tighten(ranges, active.d.where, facts)
         if any(is_empty(r, facts) for r in ranges.values()):
             continue
-        _need(boxes, active.func.name, boxes_of(active.d.expressions(), ranges, facts), facts)
-        made = {active.func.name: box_of(active.d.index, ranges, facts)}
+        _need(boxes, active.func.name, boxes_of(active.d.expressions(), ranges, facts, active.d.where), facts)
+        made = {active.func.name: box_of(active.d.index, ranges, facts, active.d.where)}
         _continue(tree, state, names, made, boxes, facts)
     for name in reversed(tree.order):
         if name not in names or name not in boxes:
@@ -180,7 +180,7 @@ def required(
         for d in f.definitions:
             ranges = definition_ranges(f, d, box, facts)
             if not any(is_empty(r, facts) for r in ranges.values()):
-                _need(boxes, name, boxes_of(d.expressions(), ranges, facts), facts)
+                _need(boxes, name, boxes_of(d.expressions(), ranges, facts, d.where), facts)
     return boxes
 
 

@@ -39,10 +39,10 @@ class ValueWriter:
                     return self.low.buffers[name].load(index, component, t)
                 return Load(name, index, t, loc=n.loc)
             case Require(cond, x, text, shown):
-                self.effects.append(Check(cond, self.low.messages.site("require", text, n.loc), shown))
+                self.effects.append(Check(cond, self.low.messages.site("require", text, len(shown), n.loc), shown))
                 return x
             case Show(cond, x, text, shown):
-                self.effects.append(Print(cond, self.low.messages.site("print", text, n.loc), shown))
+                self.effects.append(Print(cond, self.low.messages.site("print", text, len(shown), n.loc), shown))
                 return x
         return n
 

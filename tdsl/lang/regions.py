@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import NOTHING, Facts, at_most, value_range
 from tdsl.lang.expr import (
-    ONE, ZERO, Binary, Call, Cast, Const, Expr, Load, Read, Select, Var, const, dtype_of,
+    ONE, TRUE, ZERO, Binary, Call, Cast, Const, Expr, Load, Read, Select, Var, const, dtype_of,
 )  # fmt: skip
 from tdsl.lang.simplify import (
     add, conjuncts, floordiv, maximum, minimum, multiply, simplify, subtract,
@@ -204,9 +204,54 @@ def union_box(a: Box | None, b: Box, facts: Facts = NOTHING) -> Box:
     return b if a is None else tuple(union(x, y, facts) for x, y in zip(a, b, strict=True))
 
 
-def box_of(index: Iterable[Expr], ranges: Ranges, facts: Facts = NOTHING) -> Box:
-    """The box that an index touches."""
-    return tuple(interval_of(e, ranges, facts) for e in index)
+def interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts = NOTHING) -> Interval:
+    """The interval of an index at the points where a condition holds.
+
+    A comparison bounds every sum that it contains: where 8 * o + i < 37, the index 8 * o + i is at most
+    36 although o and i run further.
+
+    >>> x = Binary("add", Binary("mul", const(8), Var("o")), Var("i"))
+    >>> runs = {"o": (ZERO, const(4)), "i": (ZERO, const(7))}
+    >>> lo, hi = interval_where(x, runs, Binary("lt", x, const(37)))
+    >>> lo.value, hi.value
+    (0, 36)
+    """
+    lo, hi = interval_of(e, ranges, facts)
+    s = as_sum(e)
+    for d in _differences(where):
+        shared = next((a for a in d.terms if isinstance(a, Var) and a in s.terms), None)
+        if shared is None:
+            continue
+        times, rest = divmod(s.terms[shared], d.terms[shared])
+        if rest or not times:
+            continue
+        # d <= 0, so e <= e - times * d for times > 0, and e >= e - times * d for times < 0
+        low, high = interval_of(as_expr(s.plus(d, -times)), ranges, facts)
+        if times > 0 and high is not None:
+            hi = high if hi is None else minimum(hi, high, facts)
+        if times < 0 and low is not None:
+            lo = low if lo is None else maximum(lo, low, facts)
+    return lo, hi
+
+
+def _differences(cond: Expr) -> Iterator[Sum]:
+    """The sums that are at most 0 where a condition holds."""
+    for c in conjuncts(cond):
+        match c:
+            case Binary("lt" | "le" | "gt" | "ge" | "eq" as op, a, b) if dtype_of(a) == i64:
+                d = as_sum(a).plus(as_sum(b), -1)
+                if op in ("gt", "ge"):
+                    d = d.times(-1)
+                yield d.plus(Sum({}, 1)) if op in ("lt", "gt") else d
+                if op == "eq":
+                    yield d.times(-1)
+
+
+def box_of(
+    index: Iterable[Expr], ranges: Ranges, facts: Facts = NOTHING, where: Expr = TRUE
+) -> Box:
+    """The box that an index touches, at the points where a condition holds."""
+    return tuple(interval_where(e, ranges, where, facts) for e in index)
 
 
 def reads_in(exprs: Iterable[Expr]) -> Iterator[Read]:
@@ -216,8 +261,12 @@ def reads_in(exprs: Iterable[Expr]) -> Iterator[Read]:
             yield n
 
 
-def boxes_of(exprs: Iterable[Expr], ranges: Ranges, facts: Facts = NOTHING) -> dict[str, Box]:
+def boxes_of(
+    exprs: Iterable[Expr], ranges: Ranges, facts: Facts = NOTHING, where: Expr = TRUE
+) -> dict[str, Box]:
     """For each tensor or func that the expressions read, the box that holds every read.
+
+    Only points where the condition holds are read.
 
     >>> a = lambda x: Read("a", (x,), 0, i64)
     >>> i = Var("i")
@@ -227,7 +276,7 @@ def boxes_of(exprs: Iterable[Expr], ranges: Ranges, facts: Facts = NOTHING) -> d
     """
     found: dict[str, Box] = {}
     for r in reads_in(exprs):
-        found[r.name] = union_box(found.get(r.name), box_of(r.index, ranges, facts), facts)
+        found[r.name] = union_box(found.get(r.name), box_of(r.index, ranges, facts, where), facts)
     return found
 
 
@@ -239,15 +288,8 @@ def tighten(ranges: Ranges, cond: Expr, facts: Facts = NOTHING) -> dict[str, Int
     3
     """
     result = dict(ranges)
-    for c in conjuncts(cond):
-        match c:
-            case Binary("lt" | "le" | "gt" | "ge" | "eq" as op, a, b) if dtype_of(a) == i64:
-                d = as_sum(a).plus(as_sum(b), -1)  # d < 0, d <= 0, ...
-                if op in ("gt", "ge"):
-                    d, op = d.times(-1), {"gt": "lt", "ge": "le"}[op]
-                _restrict(result, d.plus(Sum({}, 1)) if op == "lt" else d, facts)
-                if op == "eq":
-                    _restrict(result, d.times(-1), facts)
+    for d in _differences(cond):
+        _restrict(result, d, facts)
     return result
 
 

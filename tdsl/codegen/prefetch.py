@@ -1,0 +1,56 @@
+"""Prefetch the box that a later iteration of a loop reads, one request a cache line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tdsl.codegen.loops import SERIAL, For, Prefetch, Stmt
+from tdsl.codegen.required import Active
+from tdsl.lang.expr import ONE, Binary, Const, Expr, Var, const, dtype_of
+from tdsl.lang.regions import box_of, reads_in, union_box
+from tdsl.lang.simplify import add, ceildiv, multiply, simplify, substitute, subtract
+
+if TYPE_CHECKING:
+    from tdsl.codegen.lower import Lowering, Open
+
+LINE = 64  # bytes
+MOST = 1024  # lines: a larger box would only evict itself
+
+
+def prefetch_box(
+    low: Lowering, active: Active, source: str, offset: int, around: Open
+) -> list[Stmt]:
+    """Loops over the cache lines of the box of `source` that is read `offset` iterations later."""
+    assert around.loop is not None
+    later = {around.loop: Binary("add", Var(around.loop), const(offset))}
+    opened = {name: substitute(e, later) for name, e in active.opened.items()}
+    ranges = replace(active, opened=opened).ranges(around.facts)
+    box = None
+    size = 1
+    for r in reads_in(active.d.expressions()):
+        if r.name == source:
+            box = union_box(box, box_of(r.index, ranges, around.facts), around.facts)
+            size = dtype_of(r).bytes
+    if box is None or any(lo is None or hi is None for lo, hi in box):
+        return []
+    index: list[Expr] = []
+    loops: list[tuple[str, Expr]] = []
+    lines = 1
+    for axis, (lo, hi) in enumerate(box):
+        assert lo is not None and hi is not None
+        step = max(LINE // size, 1) if axis == len(box) - 1 else 1
+        extent = simplify(add(subtract(hi, lo), ONE), around.facts)
+        count = ceildiv(extent, const(step), around.facts)
+        lines *= int(count.value) if isinstance(count, Const) else 1
+        name = low.names.fresh(f"{source}_line_{axis}")
+        loops.append((name, count))
+        index.append(add(lo, multiply(Var(name), const(step))))
+    if lines > MOST:
+        return []
+    buffer = low.buffers.get(source)
+    at = tuple(index) if buffer is None else buffer.index(index)
+    made: Stmt = Prefetch(source if buffer is None else buffer.names[0], at)
+    for name, count in reversed(loops):
+        made = For(name, const(0), count, SERIAL, made)
+    return [made]
