@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.machine import CpuTarget, host
 from tdsl.codegen.cpu.runtime import Structure, runtime
+from tdsl.codegen.failure import check_error
 from tdsl.codegen.loops import Argument, BufferParam, Check, Kernel, Print, SizeParam
 from tdsl.codegen.show import message_text
-from tdsl.errors import IndexBoundError, RequireError
+from tdsl.errors import TdslError
 from tdsl.lang.expr import dtype_of
 from tdsl.lang.types import DType
 from tdsl.node import post_order
@@ -71,19 +72,12 @@ class CpuExecutable:
         if status < 0:
             raise MemoryError(f"no memory for what {self.kernel.name} computes on the way")
         if status:
-            self._fail(status - 1, ctypes.addressof(frame) + 8 * self._values)
+            values = ctypes.addressof(frame) + 8 * self._values
+            raise self._code.messages.error(status - 1, values)
 
     def asm(self) -> str:
         """The assembly that runs."""
         return jit.assembly(self.llvm, self.target, self.kernel.name)
-
-    def _fail(self, site: int, values: int) -> NoReturn:
-        message = self.kernel.messages[site]
-        text = message_text(message, self._code.messages.values(site, values))
-        place = f" (at {message.where})" if message.where else ""
-        if message.kind == "bounds":
-            raise IndexBoundError(text + place)
-        raise RequireError(text + place)
 
 
 class _Code:
@@ -92,7 +86,8 @@ class _Code:
     def __init__(self, kernel: Kernel, text: str, target: CpuTarget) -> None:
         name = kernel.name
         self.messages = _Messages(kernel)
-        self.structure: Structure = runtime().structure(self.messages.show)
+        self._show = self.messages.show  # held here: the structure has its address only
+        self.structure: Structure = runtime().structure(self._show)
         imports = {
             "tdsl_ndarray": id(np.ndarray),
             "tdsl_runtime": ctypes.addressof(self.structure),
@@ -130,16 +125,20 @@ class _Messages:
             for statement in (post_order(kernel.body) if kernel.messages else ())
             if isinstance(statement, Check | Print)
         }
-        self.show = self._show  # a bound method of which the address can be kept
 
-    def values(self, site: int, address: int) -> tuple[int | float | bool, ...]:
+    def error(self, site: int, address: int) -> TdslError:
+        """What a failed check raises."""
+        return check_error(self._messages[site], self._values(site, address))
+
+    def _values(self, site: int, address: int) -> tuple[int | float | bool, ...]:
         """The values of a site: 8 bytes each, integers or the bits of doubles."""
         return tuple(
             _value(dtype, address + 8 * slot) for slot, dtype in enumerate(self._dtypes[site])
         )
 
-    def _show(self, site: int, address: int) -> None:
-        print(message_text(self._messages[site], self.values(site, address)))  # noqa: T201
+    def show(self, site: int, address: int) -> None:
+        """Print a site: called from machine code, on any thread."""
+        print(message_text(self._messages[site], self._values(site, address)))  # noqa: T201
 
 
 def _value(dtype: DType, address: int) -> int | float | bool:

@@ -28,6 +28,7 @@ from tdsl.codegen.loops import (
 from tdsl.errors import IndexBoundError, RequireError, TargetError
 from tdsl.lang.expr import Const, Param, Size, Var
 from tdsl.lang.types import bf16, bool_, f16, f32, f64, i8, i64, u8, u64
+from tdsl.source import Loc
 
 RETURN_0 = "  ret i64 0\n}\n"
 
@@ -142,7 +143,8 @@ def test_failed_check_raises_its_message_with_values(kind, error):
     executable.run([0])
     with pytest.raises(error) as failure:
         executable.run([2])
-    assert failure.value.message == f"{TEXT} (at mm.py:12)"
+    assert failure.value.message == TEXT
+    assert failure.value.loc == Loc("mm.py", 12)
     executable.run([0])
 
 
@@ -152,6 +154,13 @@ def test_fast_entry_of_a_failed_check_asks_for_the_slow_one():
     assert executable.fast(2) is not True
     with pytest.raises(RequireError, match="i = -7"):
         executable.run([2])
+
+
+def test_kernel_without_memory_is_a_memory_error():
+    executable = check_kernel("require")
+    with pytest.raises(MemoryError, match="computes on the way"):
+        executable.run([-1])
+    executable.run([0])
 
 
 def test_print_goes_to_standard_output(capsys):
