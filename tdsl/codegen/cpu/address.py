@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from tdsl.codegen.cpu.builder import Builder
-from tdsl.codegen.cpu.context import Buffer, Context
+from tdsl.codegen.cpu.context import Context
 from tdsl.codegen.cpu.ir_types import memory
 from tdsl.codegen.cpu.values import Value, full, splat
 from tdsl.lang.affine import Sum, as_sum
@@ -68,6 +68,7 @@ class Address:
     `unit`) from `pointer`. `align` is what is known of `pointer`.
     """
 
+    buffer: str
     pointer: str
     element: str
     align: int
@@ -78,9 +79,10 @@ class Address:
 
 
 def address(
-    cx: Context, evaluate: Evaluate, buffer: Buffer, index: tuple[Expr, ...], certain: bool
+    cx: Context, evaluate: Evaluate, name: str, index: tuple[Expr, ...], certain: bool
 ) -> Address:
-    """The address of buffer[index]; `certain` promises that every lane is inside the buffer."""
+    """The address of name[index]; `certain` promises that every lane is inside the buffer."""
+    buffer = cx.buffers[name]
     lanes = max((lanes_of(i) for i in index), default=1)
     sums = [lane_sum(i) for i in index]
     element, size = memory(buffer.dtype), buffer.dtype.bytes
@@ -103,13 +105,13 @@ def address(
     pointer = walk.pointer(buffer.pointer, unit)
     aligned = gcd(aligned, 1 << 12)
     if not moving:
-        return Address(pointer, element, aligned, lanes, step)
+        return Address(name, pointer, element, aligned, lanes, step)
     if step:
         moving.append(_ramp(cx.b, step * scale, "1", lanes))
     offsets = moving[0]
     for other in moving[1:]:
         offsets = cx.b.v(f"add <{lanes} x i64> {offsets}, {other}")
-    return Address(pointer, element, aligned, lanes, 0, offsets, unit)
+    return Address(name, pointer, element, aligned, lanes, 0, offsets, unit)
 
 
 def scalar_sum(cx: Context, evaluate: Evaluate, total: Sum) -> str:

@@ -44,7 +44,7 @@ def allocated(cx: Context, a: Alloc) -> Iterator[Buffer]:
                 _lifetime(cx, "end", pointer)
             return
         raw, buffer = _on_heap(cx, a, strides, str(size))
-    cx.owned.append(Held(raw, *cx.b.labels("out")))
+    cx.owned.append(Held(raw, cx.b.labels("out")[0]))
     yield buffer
     release(cx)
 

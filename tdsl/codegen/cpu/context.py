@@ -45,8 +45,8 @@ class Context:
     `failed` is in a parallel loop the pointer to the status that its threads share, else empty. `owned` is
     heap memory to give back when the function is left, innermost last, and `status` what is then returned.
     `stacked` is the size of its frame in bytes. `streams` says
-    that some store bypasses the caches. `memo` and `loaded` hold values of expression nodes and loads (by
-    their text) within one statement.
+    that some store bypasses the caches. `memo` holds values of expression nodes within one statement,
+    `loaded` for each buffer its loads by their text, until something may have been stored there.
     """
 
     b: Builder
@@ -60,9 +60,12 @@ class Context:
     stacked: int = 0
     streams: bool = False
     memo: dict[int, tuple[Expr, Value]] = field(default_factory=dict)
-    loaded: dict[str, str] = field(default_factory=dict)
+    loaded: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def begin_statement(self) -> None:
-        """Forget what memory held."""
+    def forget(self, buffer: str | None = None) -> None:
+        """Values of nodes and loads hold no longer: those of one buffer, or all."""
         self.memo.clear()
-        self.loaded.clear()
+        if buffer is None:
+            self.loaded.clear()
+        else:
+            self.loaded.pop(buffer, None)

@@ -61,7 +61,7 @@ def value(cx: Context, e: Expr) -> Value:
 
 def access(cx: Context, buffer: str, indices: tuple[Expr, ...], certain: bool) -> Address:
     """The address of an element, or of a vector of them."""
-    return address(cx, value, cx.buffers[buffer], indices, certain)
+    return address(cx, value, buffer, indices, certain)
 
 
 def _operands(e: Expr) -> tuple[Expr, ...]:
@@ -100,7 +100,9 @@ def _node(cx: Context, e: Expr) -> Value:
         case Select(cond, yes, no):
             return arith.select(b, value(cx, cond), value(cx, yes), value(cx, no))
         case Cast(x, t, saturate):
-            return cast(b, value(cx, x), t, saturate)
+            result = cast(b, value(cx, x), t, saturate)
+            small = t == i64 and not dtype_of(x).is_float and dtype_of(x).bits <= 32
+            return result._replace(limit=1 << 32) if small else result
         case Call(fn, args, t):
             return arith.call(b, fn, [value(cx, x) for x in args], t)
         case Load():

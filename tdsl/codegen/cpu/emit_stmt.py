@@ -34,24 +34,32 @@ from tdsl.lang.types import i64
 
 def statement(cx: Context, s: Stmt) -> None:
     """Write a statement."""
-    cx.begin_statement()
-    b = cx.b
     match s:
         case Block(body):
             for part in body:
                 statement(cx, part)
-        case For():
-            _loop(cx, s)
         case Let(name, x, body):
             _bind(cx, name, value(cx, x), body)
+        case Store():
+            _store(cx, s)
+        case _:
+            cx.forget()
+            _compound(cx, s)
+            cx.forget()
+
+
+def _compound(cx: Context, s: For | Alloc | If | Check | Print | Prefetch | Invoke) -> None:
+    """Write a statement around blocks of its own, or with effects that are not known."""
+    b = cx.b
+    match s:
+        case For():
+            _loop(cx, s)
         case Alloc(name, _, _, _, body):
             outer = cx.buffers
             with allocated(cx, s) as buffer:
                 cx.buffers = {**outer, name: buffer}
                 statement(cx, body)
             cx.buffers = outer
-        case Store():
-            _store(cx, s)
         case If(cond, then, orelse):
             test = value(cx, cond)
             if test.constant is not None:
@@ -62,8 +70,7 @@ def statement(cx: Context, s: Stmt) -> None:
                 with b.when(test.name):
                     statement(cx, then)
             else:
-                other = orelse
-                b.branch(test.name, lambda: statement(cx, then), lambda: statement(cx, other))
+                b.branch(test.name, lambda: _arm(cx, then), lambda: _arm(cx, orelse))
         case Check(cond, site, values):
             test = value(cx, cond)
             if test.constant is None or not test.constant:
@@ -79,6 +86,11 @@ def statement(cx: Context, s: Stmt) -> None:
             invoke(cx, s)
         case _:
             assert_never(s)
+
+
+def _arm(cx: Context, s: Stmt) -> None:
+    statement(cx, s)
+    cx.forget()
 
 
 def _loop(cx: Context, s: For) -> None:
@@ -107,7 +119,9 @@ def _end(s: For) -> Expr:
 def _bind(cx: Context, name: str, x: Value, body: Stmt) -> None:
     outer = cx.names
     cx.names = {**outer, name: x}
+    cx.memo.clear()
     statement(cx, body)
+    cx.memo.clear()
     cx.names = outer
 
 
@@ -121,6 +135,7 @@ def _store(cx: Context, s: Store) -> None:
         elif mask.uniform or mask.lanes == 1:
             with cx.b.when(mask.name):
                 _store_where(cx, s, None)
+            cx.forget()
         else:
             _store_where(cx, s, mask)
         return
@@ -135,6 +150,7 @@ def _store_where(cx: Context, s: Store, mask: Value | None) -> None:
         atomic.update(cx, at, s.atomic, x, mask)
     else:
         memory.store(cx, at, x, mask, s.streaming)
+    cx.forget(s.buffer)
 
 
 def _print(cx: Context, s: Print) -> None:

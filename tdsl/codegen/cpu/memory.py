@@ -93,7 +93,7 @@ def _load_one(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None
         name = f"llvm.vector.reduce.or.{suffix(mask.type)}"
         any_lane = b.call("i1", name, (mask.type, mask.name))
         at = replace(at, pointer=_or_zeros(cx, any_lane, at))
-    one = _read(cx, at.element, at.pointer, at.align)
+    one = _read(cx, at.buffer, at.element, at.pointer, at.align)
     x = _from_memory(b, one, t, 1)
     if mask is None:
         return Value(x.name, t, lanes, lanes > 1)
@@ -102,12 +102,12 @@ def _load_one(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None
     return Value(select(b, register(t, lanes), mask.name, every, zero), t, lanes)
 
 
-def _read(cx: Context, type_: str, pointer: str, align: int) -> str:
+def _read(cx: Context, buffer: str, type_: str, pointer: str, align: int) -> str:
     text = f"load {type_}, ptr {pointer}, align {align}"
-    name = cx.loaded.get(text)
-    if name is None:
-        name = cx.loaded[text] = cx.b.get(text)
-    return name
+    known = cx.loaded.setdefault(buffer, {})
+    if text not in known:
+        known[text] = cx.b.get(text)
+    return known[text]
 
 
 def _contiguous(cx: Context, at: Address, mask: Value | None) -> str:
@@ -116,7 +116,7 @@ def _contiguous(cx: Context, at: Address, mask: Value | None) -> str:
     if reverse:
         at = _lowest(b, at)
     if mask is None:
-        x = _read(cx, type_, at.pointer, at.align)
+        x = _read(cx, at.buffer, type_, at.pointer, at.align)
     else:
         lanes = _reversed(b, mask.type, mask.name, at.lanes) if reverse else mask.name
         x = _intrinsic(b, type_, "load", f"{suffix(type_)}.p0", (
@@ -139,7 +139,7 @@ def _strided(cx: Context, at: Address) -> str:
     for start in starts:
         pointer = b.v(f"getelementptr inbounds {at.element}, ptr {at.pointer}, i64 {start}")
         size = _element_align(at)
-        parts.append(_read(cx, type_, pointer if start else at.pointer, size))
+        parts.append(_read(cx, at.buffer, type_, pointer if start else at.pointer, size))
     wanted = [k * step for k in range(lanes)]
     if at.step < 0:
         wanted.reverse()

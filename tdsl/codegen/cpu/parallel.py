@@ -94,6 +94,8 @@ def _used(cx: Context, body: Stmt) -> tuple[dict[str, Value], dict[str, Buffer],
                     updated.add(name)
             case Check() | Alloc():
                 fails = True
+            case _:
+                pass
     return names, buffers, updated, fails
 
 
