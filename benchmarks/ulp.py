@@ -42,9 +42,13 @@ def arity(fn: str) -> int:
 def targets() -> dict[str, machine.CpuTarget]:
     """The kinds of CPU whose code can run here: this one, and lesser ones with other instructions."""
     host = machine.host()
-    lesser = [machine.level(name) for name in ("avx512", "avx2", "sse2")]
-    usable = [t for t in lesser if t.architecture == host.architecture and t.has <= host.has]
-    return {"host": host, **{t.cpu: t for t in usable}}
+    lesser = {name: machine.level(name) for name in ("avx512", "avx2", "sse2")}
+    usable = {
+        name: t
+        for name, t in lesser.items()
+        if t.architecture == host.architecture and t.has <= host.has
+    }
+    return {"host": host, **usable}
 
 
 def function_text(fn: str, t: DType, lanes: int, target: machine.CpuTarget) -> str:

@@ -136,6 +136,10 @@ class Arith:
         """The lanes where a mask holds."""
         return self.b.v(f"or {self._mask(p)}, {q}")
 
+    def no(self, p: str) -> str:
+        """The lanes where a mask does not hold."""
+        return self.b.v(f"xor {self._mask(p)}, {self._splat('i1', 'true')}")
+
     def _mask(self, x: str) -> str:
         return f"{self.mask_type} {x}"
 

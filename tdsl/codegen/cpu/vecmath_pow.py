@@ -10,18 +10,21 @@ import math
 
 from tdsl.codegen.cpu import vecmath_tables as tables
 from tdsl.codegen.cpu.vecmath_arith import Arith
+from tdsl.codegen.cpu.vecmath_rare import with_rare_lanes
 from tdsl.lang.types import f32, f64
 
 
 def pow(a: Arith, x: str, y: str) -> str:
     """x^y; special cases as C's pow."""
-    if a.t == f32:
-        result = _pow_f32(a, x, y)
-    elif a.fused:
-        result = _pow_f64(a, a.abs(x), y)
-    else:
+    if a.t == f64 and not a.fused:
         return a.libm("pow", x, y)
-    return _at_edges(a, x, y, result)
+    usual = _pow_f32 if a.t == f32 else _pow_f64
+    return with_rare_lanes(a, "pow", [x, y], usual, _rare, _at_edges)
+
+
+def _rare(a: Arith, x: str, y: str) -> str:
+    """Where x is not positive, or x or y not finite."""
+    return a.either(a.no(a.in_bits(x, 0.0, math.inf)), a.cmp("uge", a.abs(y), a.c(math.inf)))
 
 
 def _pow_f32(a: Arith, x: str, y: str) -> str:
@@ -35,8 +38,8 @@ def _pow_f32(a: Arith, x: str, y: str) -> str:
     return w.narrow(grown, a)
 
 
-def _pow_f64(a: Arith, size: str, y: str) -> str:
-    log, log_rest = _log2_in_two(a, size)
+def _pow_f64(a: Arith, x: str, y: str) -> str:
+    log, log_rest = _log2_in_two(a, a.abs(x))
     power, error = _product(a, y, log)
     # a power out of range stands for an infinite one, without a rest
     rest = a.mad(y, log_rest, error)

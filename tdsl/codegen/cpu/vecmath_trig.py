@@ -2,8 +2,7 @@
 
 sin and cos subtract the nearest multiple q pi (for cos, q is half an odd number), where q pi is a sum of
 products of which all but the last are exact; a polynomial gives sin on |r| <= pi/2. For arguments so large
-that q is not, a lane takes the C library's result. That is a branch, taken when any lane needs it, so each
-such function is a function of the module.
+that q is not, a lane takes the C library's result.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import math
 from collections.abc import Callable
 
 from tdsl.codegen.cpu import vecmath_tables as tables
-from tdsl.codegen.cpu.builder import Builder
-from tdsl.codegen.cpu.ir_types import suffix
 from tdsl.codegen.cpu.vecmath_arith import Arith
+from tdsl.codegen.cpu.vecmath_rare import with_rare_lanes
 from tdsl.lang.types import f32, f64
 
 # |q| stays below 2^15 for f32 and 2^18 for f64, so that the products of `_subtract_pi` are exact
@@ -36,42 +34,12 @@ def tan(a: Arith, x: str) -> str:
     return _periodic(a, "tan", _tan, x)
 
 
-def _periodic(a: Arith, fn: str, near: Callable[[Arith, str], str], x: str) -> str:
-    name = f"tdsl.{fn}.{suffix(a.type)}"
-    a.b.declare(_libm_function(a, fn, f"{name}.libm"))
-    a.b.declare(_periodic_function(a, near, name))
-    return a.b.v(f"call {a.type} @{name}({a.type} {x})")
-
-
-def _periodic_function(like: Arith, near: Callable[[Arith, str], str], name: str) -> str:
-    """The definition: all lanes as if near, then the far ones replaced if there are any."""
-    head = f"define internal {like.type} @{name}({like.type} %x) alwaysinline nounwind memory(none)"
-    body = Builder(like.b.module, head)
-    a = Arith(body, like.t, like.lanes)
-    value = near(a, "%x")
-    far = some = a.cmp("oge", a.abs("%x"), a.c(FAR[a.t.name]))
-    if a.lanes > 1:
-        reduce = f"llvm.vector.reduce.or.{suffix(a.mask_type)}"
-        some = body.call("i1", reduce, (a.mask_type, far))
-    body.do(f"br i1 {some}, label %far, label %done")
-    body.label("far")
-    exact = body.get(f"call {a.type} @{name}.libm({a.type} %x)")
-    mixed = body.get(f"select {a.mask_type} {far}, {a.type} {exact}, {a.type} {value}")
-    body.do("br label %done")
-    body.label("done")
-    result = body.get(f"phi {a.type} [{value}, %entry], [{mixed}, %far]")
-    body.do(f"ret {a.type} {result}")
-    return body.text()
-
-
-def _libm_function(like: Arith, fn: str, name: str) -> str:
-    head = (
-        f"define internal {like.type} @{name}({like.type} %x) noinline cold nounwind memory(none)"
+def _periodic(a: Arith, name: str, near: Callable[[Arith, str], str], x: str) -> str:
+    far: Callable[[Arith, str], str] = lambda a, x: a.cmp("oge", a.abs(x), a.c(FAR[a.t.name]))
+    mend: Callable[[Arith, str, str], str] = lambda a, x, usual: a.select(
+        far(a, x), a.libm(name, x), usual
     )
-    body = Builder(like.b.module, head)
-    a = Arith(body, like.t, like.lanes)
-    body.do(f"ret {a.type} {a.libm(fn, '%x')}")
-    return body.text()
+    return with_rare_lanes(a, name, [x], near, far, mend)
 
 
 # -- reduction ----------------------------------------------------------------------------------------
