@@ -11,7 +11,7 @@ from tdsl.codegen.cpu.emit_expr import access, scalar_index, value
 from tdsl.codegen.cpu.instructions import invoke
 from tdsl.codegen.cpu.leave import fail, slot_values
 from tdsl.codegen.cpu.parallel import parallel_loop
-from tdsl.codegen.cpu.values import Value, spread
+from tdsl.codegen.cpu.values import Value, index, spread
 from tdsl.codegen.loops import (
     PARALLEL,
     SERIAL,
@@ -27,9 +27,12 @@ from tdsl.codegen.loops import (
     Stmt,
     Store,
 )  # fmt: skip
-from tdsl.lang.expr import Binary, Expr, const, lanes_of
+from tdsl.lang.expr import Binary, Const, Expr, const, lanes_of
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import i64
+
+# Loops of at most so many stores become straight code: their accumulators can be registers.
+_WRITTEN_OUT = 16
 
 
 def statement(cx: Context, s: Stmt) -> None:
@@ -97,8 +100,10 @@ def _loop(cx: Context, s: For) -> None:
     lo, extent = scalar_index(cx, s.lo), scalar_index(cx, s.extent)
     if extent.constant is not None and extent.constant <= 0:
         return
-    if extent.constant == 1:
-        _bind(cx, s.name, lo, s.body)
+    short = s.kind == SERIAL and _stores(s) <= _WRITTEN_OUT
+    if extent.constant is not None and (extent.constant == 1 or short):
+        for k in range(extent.constant):
+            _bind(cx, s.name, _later(cx, lo, k), s.body)
         return
     hi = scalar_index(cx, _end(s)).name
     outside = cx.facts
@@ -110,6 +115,27 @@ def _loop(cx: Context, s: For) -> None:
         with cx.b.loop(lo.name, hi) as i:
             _bind(cx, s.name, Value(i, i64, limit=LARGEST_INDEX), s.body)
     cx.facts = outside
+
+
+def _stores(s: Stmt) -> int:
+    """How many stores a statement without branches executes; a large number for any other."""
+    match s:
+        case Store():
+            return 1
+        case Block(body):
+            return sum(map(_stores, body))
+        case Let(_, _, body):
+            return _stores(body)
+        case For(_, _, Const(count), "serial", body):
+            return max(int(count), 0) * _stores(body)
+        case _:
+            return _WRITTEN_OUT + 1
+
+
+def _later(cx: Context, lo: Value, k: int) -> Value:
+    if lo.constant is not None:
+        return index(lo.constant + k)
+    return lo._replace(name=cx.b.v(f"add nsw i64 {lo.name}, {k}")) if k else lo
 
 
 def _end(s: For) -> Expr:
