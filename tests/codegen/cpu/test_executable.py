@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tdsl.codegen.cpu.executable import CpuExecutable
+from tdsl.codegen.cpu.machine import host, level
 from tdsl.codegen.cpu.wrapper import wrapper
 from tdsl.codegen.loops import (
     Block,
@@ -274,6 +275,23 @@ def test_llvm_and_assembly_can_be_read():
     executable = adder()
     assert "define i64 @k(" in executable.llvm
     assert "k_call:" in executable.asm()
+
+
+@pytest.mark.skipif(host().architecture != "x86_64", reason="levels of another architecture")
+def test_code_for_a_lower_level_runs_here():
+    body = """
+      %p = load ptr, ptr %frame
+      %x = load <8 x i64>, ptr %p, align 8
+      %y = add <8 x i64> %x, %x
+      store <8 x i64> %y, ptr %p, align 8
+    """
+    kernel = Kernel("k", (DENSE,), Block(()))
+    executable = CpuExecutable(kernel, define("k", body + RETURN_0), level("sse2"))
+    a = np.arange(64)
+    executable.run([a])
+    assert a[:9].tolist() == [0, 2, 4, 6, 8, 10, 12, 14, 8]
+    assert "%xmm" in executable.asm()
+    assert "%ymm" not in executable.asm()
 
 
 def test_refused_text_names_the_kernel():
