@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tdsl.codegen.loops import Check, Message, Stmt
-from tdsl.codegen.required import definition_ranges
-from tdsl.codegen.tree import Tree
+from tdsl.schedule.required import definition_ranges
+from tdsl.schedule.tree import Tree
 from tdsl.errors import IndexBoundError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, at_most

@@ -19,8 +19,8 @@ from tdsl.codegen.loops import (
     Alloc, Argument, Block, BufferParam, Kernel, Let, ScalarParam, SizeParam, Stmt,
 )  # fmt: skip
 from tdsl.codegen.nest import NestBuilder
-from tdsl.codegen.required import required
-from tdsl.codegen.tree import ROOT, Tree, build_tree
+from tdsl.schedule.required import required
+from tdsl.schedule.tree import ROOT, Tree, build_tree
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Select, Size, Var, const
 from tdsl.lang.program import FuncDef, Program

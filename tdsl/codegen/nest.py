@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from tdsl.codegen.loops import (
     PARALLEL, SERIAL, UNROLLED, VECTORIZED, Block, For, If, Stmt,
 )  # fmt: skip
-from tdsl.codegen.required import Active, bounds_of, required
+from tdsl.codegen.prefetch import prefetch_box
+from tdsl.schedule.required import Active, bounds_of, required
+from tdsl.codegen.tensorize import invoke
 from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
@@ -18,7 +20,7 @@ from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
-from tdsl.schedule.nest import Level, Nest, is_reduction
+from tdsl.schedule.nest import Level, Nest, Tensorization, is_reduction
 from tdsl.schedule.relate import relate
 
 if TYPE_CHECKING:
@@ -97,6 +99,12 @@ class NestBuilder:
             ready, _ = self._ready(spot)
             return self._guarded(ready, self._point(spot, around), around.facts)
         loop = loops[spot.depth]
+        instruction = self._instruction(loop.name)
+        if instruction is not None and spot.mode != INIT:
+            made = invoke(self.low, self._active(spot.opened), instruction, around.facts)
+            if spot.mode == FULL and self.d.init is not None:
+                return [*self._open(replace(spot, mode=INIT), around), made]
+            return [made]
         if spot.mode == FULL and self.d.init is not None and loop.name in self.reduced:
             start = self._open(replace(spot, mode=INIT), around)
             return [*start, *self._open(replace(spot, mode=UPDATE), around)]
@@ -108,6 +116,12 @@ class NestBuilder:
             main = self._loop(spot, around, first, full)
             return [*main, *self._loop(spot, around, simplify(add(first, full)), rest)]
         return self._loop(spot, around, first, extent)
+
+    def _instruction(self, loop: str) -> Tensorization | None:
+        for t in self.plan.tensorizations:
+            if t.definition == self.n and t.loop == loop:
+                return t
+        return None
 
     def _loop(self, spot: Spot, around: Open, first: Expr, extent: Expr) -> list[Stmt]:
         loop = self.nest.loops[spot.depth]
@@ -183,11 +197,6 @@ class NestBuilder:
         here = Level(self.f.name, self.n, loop)
         tree = self.low.tree
         prefetches = [p for p in self.plan.prefetches if p.definition == self.n and p.loop == loop]
-        tensorized = [t for t in self.plan.tensorizations if t.definition == self.n and t.loop == loop]
-        if tensorized and spot.mode != INIT:
-            from tdsl.codegen.tensorize import invoke
-
-            return [invoke(self.low, self._active(spot.opened), tensorized[0], around.facts)]
         if spot.mode == INIT or not (tree.at(here) or prefetches):
             return self._open(spot, around)
         levels = self._levels_from(spot.depth - 1)
@@ -240,8 +249,6 @@ class NestBuilder:
         return made
 
     def _prefetch(self, source: str, offset: int, spot: Spot, around: Open) -> list[Stmt]:
-        from tdsl.codegen.prefetch import prefetch_box
-
         return prefetch_box(self.low, self._active(spot.opened), source, offset, around)
 
     def _point(self, spot: Spot, around: Open) -> list[Stmt]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdsl.codegen.required import required
-from tdsl.codegen.tree import ROOT, build_tree
+from tdsl.schedule.required import required
+from tdsl.schedule.tree import ROOT, build_tree
 from tdsl.lang.bounds import NOTHING, at_most
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Read, Var

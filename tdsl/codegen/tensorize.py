@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tdsl.codegen.loops import Invoke, Operand
-from tdsl.codegen.required import Active
+from tdsl.schedule.required import Active
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import Facts
@@ -33,10 +33,8 @@ class _Mismatch(Exception):  # noqa: N818  # a reason, made a ScheduleError belo
 def invoke(low: Lowering, active: Active, plan: Tensorization, facts: Facts) -> Invoke:
     """The instruction in the place of the loops from `plan.loop` inwards; ScheduleError if it differs."""
     chosen = INSTRUCTIONS[plan.instruction]
-    # the loop itself was opened to get here; the instruction runs it
-    opened = {name: e for name, e in active.opened.items() if name != plan.loop}
     try:
-        operands = _match(low, active, chosen, opened, facts)
+        operands = _match(low, active, chosen, active.opened, facts)
     except _Mismatch as reason:
         raise ScheduleError(
             f"tensorize({plan.loop!r}) of {active.func.name!r}: {reason}",

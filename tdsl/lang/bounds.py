@@ -37,6 +37,7 @@ NOTHING = Facts()
 def upper(e: Expr, facts: Facts = NOTHING) -> int | None:
     """A constant that `e` never exceeds, or None.
 
+    >>> from tdsl.lang.expr import const
     >>> upper(Binary("sub", Var("i"), const(1)), NOTHING.knowing("i", const(0), const(9)))
     8
     """

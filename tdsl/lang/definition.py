@@ -79,8 +79,9 @@ def loop_variables(exprs: tuple[Expr, ...]) -> dict[str, Range | None]:
 
 
 def _unbound(r: Reduce) -> list[str]:
+    """The variables that a reduction uses and does not bind, those of its conditions included."""
     bound = {a.name for a in r.axes if isinstance(a, Var | Range)}
-    inside = loop_variables(r.terms)
+    inside = loop_variables((*r.terms, *r.axes))
     return [name for name in inside if name not in bound]
 
 

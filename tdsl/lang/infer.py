@@ -19,7 +19,7 @@ from tdsl.lang.program import FuncDef, Interval, Program, map_expressions
 from tdsl.lang.regions import interval_of, reads_in, solve, tighten
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjunction, maximum, minimum, simplify, subtract
-from tdsl.node import Node, transform
+from tdsl.node import Node, post_order, transform
 from tdsl.source import Loc
 
 UNBOUNDED: Interval = (None, None)
@@ -69,13 +69,11 @@ class _Sizes:
         a, b = self.resolve(a), self.resolve(b)
         if difference(a, b) == 0:
             return True
-        if isinstance(a, Size):
-            self.equal[a.name] = b
-        elif isinstance(b, Size):
-            self.equal[b.name] = a
-        else:
-            return False
-        return True
+        for own, other in ((a, b), (b, a)):
+            if isinstance(own, Size) and own not in post_order(other):
+                self.equal[own.name] = other
+                return True
+        return False
 
 
 def infer(program: Program) -> Program:
@@ -224,14 +222,15 @@ def _disagreement(name: str, a: _Candidate, b: _Candidate, loc: Loc | None) -> S
 
 def _limit(f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes) -> None:
     """Rule 2: each access with one variable still open limits it."""
-    ranges_of = {name for name, _, _ in d.ranges}
+    given = {name for name, lo, _ in d.ranges if lo is not None}
     for _, _, e, (lo, hi), _ in _accesses(f, d, boxes):
         if lo is None or hi is None or isinstance(e, Var):
             continue
-        here = [n for n in variables(e) if n in scope]
-        open_ = [n for n in here if n not in ranges_of or scope[n].limits == UNBOUNDED]
-        if len(open_) > 1:
-            open_ = [n for n in open_ if scope[n].base == UNBOUNDED]
+        open_ = [n for n in variables(e) if n in scope and n not in given]
+        # of several, the one that nothing else gives a range
+        for known_part in ("base", "limits"):
+            if len(open_) > 1:
+                open_ = [n for n in open_ if getattr(scope[n], known_part) == UNBOUNDED]
         if len(open_) != 1:
             continue
         name = open_[0]

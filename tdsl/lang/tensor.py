@@ -382,7 +382,7 @@ def _anonymous(name: str, r: Reduce) -> tuple[Func, tuple[Expr, ...]]:
     f = Func(name)
     f.loc = r.loc
     bound = {a.name for a in r.axes if isinstance(a, Var | Range)}
-    outer = {n: own or Var(n) for n, own in loop_variables(r.terms).items() if n not in bound}
+    outer = {n: own or Var(n) for n, own in loop_variables((*r.terms, *r.axes)).items() if n not in bound}
     values = tuple(
         Reduce(r.kind, r.axes, r.terms, r.combine, r.init, n, t.dtype, loc=r.loc)
         for n, t in enumerate(lift(Value(x)) for x in r.init)

@@ -2,6 +2,7 @@
 
     simplify_loops   expressions under the ranges of their loops; loops and tests that these decide go
     bound_loops      conditions around a loop's body become its bounds
+    partition        loops around vectors, cut into a steady part without clipping and its ends
     expand_calls     padding indices as arithmetic
     unroll           copies for unrolled loops
     simplify_loops   (again, for what is constant now)
@@ -16,6 +17,7 @@ from tdsl.codegen.passes.bound_loops import bound_loops
 from tdsl.codegen.passes.drop_unread import drop_unread
 from tdsl.codegen.passes.expand_calls import expand_calls
 from tdsl.codegen.passes.hoist_allocs import hoist_allocs
+from tdsl.codegen.passes.partition import partition
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.unroll import unroll
 from tdsl.codegen.passes.vectorize import vectorize
@@ -23,6 +25,7 @@ from tdsl.codegen.passes.vectorize import vectorize
 PASSES = (
     simplify_loops,
     bound_loops,
+    partition,
     expand_calls,
     unroll,
     simplify_loops,

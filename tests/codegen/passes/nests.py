@@ -39,7 +39,7 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.types import i32, i64
 
-ROWS, COLUMNS, LENGTH = 6, 11, 9
+ROWS, COLUMNS, LENGTH = 6, 23, 9
 PARAMS = (
     BufferParam("out", i64, (const(ROWS), const(COLUMNS)), (None, None), True),
     BufferParam("line", i64, (const(COLUMNS),), (None,), True),
@@ -71,6 +71,7 @@ class Scope:
     variables: tuple[str, ...] = ()
     scalars: tuple[str, ...] = ()  # of lets that hold data
     memory: tuple[tuple[str, tuple[Expr, ...]], ...] = ()
+    strips: tuple[tuple[str, str, int], ...] = ()  # inner variable, outer variable, factor
     depth: int = 0
 
 
@@ -98,14 +99,16 @@ class Nests:
     def statement(self, s: Scope) -> Stmt:
         self.left -= 1
         deeper = replace(s, depth=s.depth + 1)
-        kind = self.one_of("for", "for", "for", "if", "let", "alloc", "store")
+        kind = self.one_of("for", "for", "for", "strip", "strip", "if", "let", "alloc", "store")
         if s.depth < 1:
-            kind = self.one_of("for", "for", "alloc")
+            kind = self.one_of("for", "for", "strip", "alloc")
         if s.depth > 5 or self.left < 0:
             kind = "store"
         match kind:
             case "for":
                 return self.loop(deeper)
+            case "strip":
+                return self.strip(deeper)
             case "if":
                 orelse = self.block(deeper) if self.random.random() < 0.3 else None
                 return If(self.condition(s), self.block(deeper), orelse)
@@ -131,6 +134,28 @@ class Nests:
         elif pick < 0.3 and kind != "unrolled":
             extent = Binary("mod", self.value(s), const(4))
         return For(name, lo, extent, kind, self.block(replace(s, variables=(*s.variables, name))))
+
+    def strip(self, s: Scope) -> Stmt:
+        """A split loop, of which the inner one is vectorized, perhaps with a tail."""
+        outer, inner, factor = self.name("o"), self.name("v"), self.random.choice((2, 4))
+        steps = self.random.randint(1, COLUMNS // factor + 1)
+        s = replace(
+            s,
+            variables=(*s.variables, outer, inner),
+            strips=(*s.strips, (inner, outer, factor)),
+            depth=s.depth + 1,
+        )
+        body = self.block(s)
+        if self.random.random() < 0.6:
+            x = add(times(factor, Var(outer)), Var(inner))
+            tail = Binary("lt", x, const(factor * steps - self.random.randint(0, factor - 1)))
+            body = If(tail, body)
+        kind = self.one_of("serial", "serial", "parallel", "unrolled")
+        vector = For(inner, const(0), const(factor), "vectorized", body)
+        if self.random.random() < 0.2:
+            taps = self.name("k")
+            vector = For(taps, const(0), const(2), self.one_of("serial", "unrolled"), vector)
+        return For(outer, const(0), const(steps), kind, vector)
 
     def let(self, s: Scope) -> Stmt:
         name = self.name("t")
@@ -180,6 +205,10 @@ class Nests:
             e = add(times(self.random.choice((1, 1, 1, 2, 4, -1)), Var(v)), e)
         if s.variables and self.random.random() < 0.6:
             e = add(e, Var(s.variables[-1]))
+        for inner, outer, factor in s.strips:
+            if self.random.random() < 0.8:
+                x = add(times(factor, Var(outer)), Var(inner))
+                e = add(x, const(self.random.randint(-2, 2)))
         if self.random.random() < 0.1:
             e = add(e, Size("n"))
         if self.random.random() < 0.15:

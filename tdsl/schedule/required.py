@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tdsl.codegen.tree import Tree
+from tdsl.schedule.tree import Tree
 from tdsl.lang.bounds import Facts
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const

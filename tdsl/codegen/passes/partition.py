@@ -1,0 +1,306 @@
+"""Loops around vectors, cut into a steady part without clipping and masks, and its ends.
+
+1. `_Steady` looks at each min, max, comparison and padding call that moves with a vector lane, and finds
+   for which values of the loop variable it is decided in the same way for all lanes and inner loops.
+2. The steady part is where all that are mostly decided are decided: lo' <= i <= hi'.
+3. A serial loop becomes three, of which the middle one has the decisions taken; a parallel loop chooses
+   between two bodies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from tdsl.codegen.loops import (
+    PARALLEL,
+    SERIAL,
+    VECTORIZED,
+    For,
+    If,
+    Kernel,
+    Let,
+    Stmt,
+)  # fmt: skip
+from tdsl.codegen.passes.fresh import Fresh
+from tdsl.codegen.passes.sample import sample
+from tdsl.codegen.passes.scope import inside, last_of, where
+from tdsl.codegen.passes.statements import (
+    exprs_of,
+    loads_of,
+    map_exprs,
+    map_parts,
+    rebuilt,
+    sequence,
+    walk,
+)  # fmt: skip
+from tdsl.lang.affine import Sum, as_expr, as_sum, variables
+from tdsl.lang.bounds import NOTHING, Facts, at_most, upper
+from tdsl.lang.expr import FALSE, ONE, TRUE, ZERO, Binary, Call, Const, Expr, Var, const, dtype_of
+from tdsl.lang.regions import interval_of
+from tdsl.lang.simplify import (
+    add,
+    conjunction,
+    floordiv,
+    maximum,
+    minimum,
+    subtract,
+)  # fmt: skip
+from tdsl.lang.types import i64
+from tdsl.node import map_children, post_order
+
+_LARGEST_BODY = 4000  # nodes of expressions that are worth copies
+_MOSTLY = 0.75  # of an outer loop that must be steady for a cut there
+_SOMEWHAT = 0.25  # of the innermost one
+
+
+def partition(kernel: Kernel) -> Kernel:
+    """Cut loops around vectorized ones so that clipping, padding and tails are left to the ends.
+
+    >>> from tdsl.codegen.loops import Store
+    >>> from tdsl.codegen.passes.simplify_loops import simplify_loops
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import Load
+    >>> x = Binary("add", Binary("mul", Var("x"), const(8)), Var("v"))
+    >>> clipped = Binary("max", Binary("sub", x, ONE), ZERO)
+    >>> store = If(Binary("lt", x, const(99)), Store("b", (x,), Load("a", (clipped,), i64)))
+    >>> nest = For("x", ZERO, const(13), SERIAL, For("v", ZERO, const(8), VECTORIZED, store))
+    >>> print(show(simplify_loops(partition(Kernel("k", (), nest))).body))
+    for v_1 in range(0, 8):  # vectorized
+      b[v_1] = a[max(v_1 - 1, 0)]
+    for x in range(1, 12):
+      for v in range(0, 8):  # vectorized
+        b[v + x * 8] = a[v + x * 8 - 1]
+    for v_2 in range(0, 8):  # vectorized
+      if v_2 + 96 < 99:
+        b[v_2 + 96] = a[v_2 + 95]
+    """
+    return dataclasses.replace(
+        kernel, body=_Partition(Fresh(kernel)).visit(kernel.body, NOTHING)[0]
+    )
+
+
+@dataclass(slots=True)
+class _Partition:
+    fresh: Fresh
+
+    def visit(self, s: Stmt, facts: Facts) -> tuple[Stmt, bool]:
+        """The statement with loops cut, and whether there were any."""
+        if isinstance(s, For):
+            return self.loop(s, facts)
+        if isinstance(s, If) and s.orelse is None:
+            facts = where(facts, s.cond)
+        cuts = []
+
+        def part(inner: Stmt) -> Stmt:
+            new, cut = self.visit(inner, facts)
+            cuts.append(cut)
+            return new
+
+        return map_parts(s, part), any(cuts)
+
+    def loop(self, s: For, facts: Facts) -> tuple[Stmt, bool]:
+        worth = s.kind in (SERIAL, PARALLEL) and any(_is_vectorized(x) for x in walk(s.body))
+        if s.kind == VECTORIZED or (not worth and s.kind in (SERIAL, PARALLEL)):
+            return s, False
+        steady = _Steady.of(s, facts) if worth else None
+        if steady is not None and steady.share() >= _MOSTLY:
+            return self.cut(s, steady), True
+        body, done = self.visit(s.body, inside(facts, s))
+        if not done and steady is not None and steady.share() >= _SOMEWHAT:
+            return self.cut(s, steady), True
+        return rebuilt(s, body=body), done
+
+    def cut(self, s: For, steady: _Steady) -> Stmt:
+        facts, lo, end = steady.facts, s.lo, add(s.lo, s.extent, steady.facts)
+        inner = steady.decide(s.body)
+        first, last = steady.first, steady.last
+        if s.kind == PARALLEL:
+            tests: list[Expr] = []
+            if first != lo:
+                tests.append(Binary("le", first, Var(s.name)))
+            if last != last_of(s, facts):
+                tests.append(Binary("le", Var(s.name), last))
+            return rebuilt(s, body=If(conjunction(tests), inner, self.fresh.copy(s.body)))
+        begin = minimum(first, end, facts)
+        after = maximum(minimum(add(last, ONE, facts), end, facts), begin, facts)
+        parts = [
+            (self.fresh.copy, rebuilt(s, extent=subtract(begin, lo, facts))),
+            (None, rebuilt(s, lo=begin, extent=subtract(after, begin, facts), body=inner)),
+            (self.fresh.copy, rebuilt(s, lo=after, extent=subtract(end, after, facts))),
+        ]
+        kept = []
+        for copy, loop in parts:
+            most = upper(loop.extent, facts)
+            if most is None or most > 0:
+                kept.append(copy(loop) if copy else loop)
+        return sequence(kept)
+
+
+def _is_vectorized(s: Stmt) -> bool:
+    return isinstance(s, For) and s.kind == VECTORIZED
+
+
+@dataclass(slots=True)
+class _Steady:
+    """Where in a loop decisions are the same for all lanes: first <= name <= last.
+
+    `inner` are the ranges of what is bound inside the loop, outermost first; `chosen` are the decisions:
+    what stands for an expression in the steady part.
+    """
+
+    name: str
+    facts: Facts
+    first: Expr
+    last: Expr
+    whole: tuple[Expr, Expr]
+    inner: dict[str, tuple[Expr, Expr]] = field(default_factory=dict)
+    lanes: dict[str, int] = field(default_factory=dict)
+    chosen: dict[Expr, Expr] = field(default_factory=dict)
+    decided: dict[Expr, Expr] = field(default_factory=dict)
+
+    @staticmethod
+    def of(s: For, facts: Facts) -> _Steady | None:
+        """None where nothing is to be gained, or the body is too large for copies."""
+        last = last_of(s, facts)
+        steady = _Steady(s.name, facts, s.lo, last, (s.lo, last))
+        for part in walk(s.body):
+            for e in exprs_of(part):
+                steady.look(e)
+            if len(steady.decided) > _LARGEST_BODY:
+                return None
+            match part:
+                case For(name, lo, extent, kind):
+                    lo, extent = steady.decided[lo], steady.decided[extent]
+                    if not loads_of(lo) and not loads_of(extent):
+                        steady.inner[name] = lo, subtract(add(lo, extent), ONE)
+                    if kind == VECTORIZED and isinstance(extent, Const):
+                        steady.lanes[name] = int(extent.value)
+                case Let(name, value) if dtype_of(value) == i64 and not loads_of(value):
+                    steady.inner[name] = (steady.decided[value],) * 2
+                case _:
+                    pass
+        return steady if steady.chosen else None
+
+    def look(self, e: Expr) -> None:
+        """Take decisions in an expression, from the leaves on."""
+        decided = self.decided
+        for n in post_order(e):
+            if n in decided:
+                continue
+            new = map_children(n, lambda child: decided[child])  # type: ignore[index]
+            choice = self.choose(n, new)  # type: ignore[arg-type]  # expressions hold expressions only
+            if choice is not None:
+                self.chosen[n] = new = choice  # type: ignore[index]
+            decided[n] = new  # type: ignore[index, assignment]
+
+    def choose(self, old: Expr, e: Expr) -> Expr | None:
+        """What stands for `e` in most of the loop; that part becomes the steady one."""
+        used = variables(old)
+        if not any(v in used for v in self.lanes) or loads_of(old):
+            return None
+        best: tuple[float, Expr, Expr, Expr] | None = None
+        for result, needs in _decisions(e):
+            limits = self.limits(needs)
+            if limits is None:
+                continue
+            share = self.share_of(*limits)
+            if best is None or share > best[0]:
+                best = share, result, *limits
+        if best is None or best[0] < 0.5:
+            return None
+        _, result, self.first, self.last = best
+        return result
+
+    def limits(self, needs: list[Sum]) -> tuple[Expr, Expr] | None:
+        """The steady part where, furthermore, each of the sums is at most 0 for all lanes."""
+        first, last = self.first, self.last
+        moved = False
+        for need in needs:
+            most = self.most(need)
+            if most is None:
+                return None
+            c = most.terms.get(Var(self.name), 0)
+            rest = as_expr(most.without(Var(self.name)))
+            if self.name in variables(rest):
+                return None
+            if c == 0:
+                if not at_most(rest, ZERO, self.facts):
+                    return None
+                continue
+            if not self.strides_over_lanes(need):
+                return None
+            moved = True
+            bound = floordiv(subtract(ZERO, rest), const(abs(c)), self.facts)
+            if c > 0:  # i <= -rest // c
+                last = minimum(last, bound, self.facts)
+            else:  # i >= ceil(rest / -c)
+                first = maximum(first, subtract(ZERO, bound, self.facts), self.facts)
+        return (first, last) if moved else None
+
+    def strides_over_lanes(self, s: Sum) -> bool:
+        """True when the loop steps over all lanes at once, so that few of its iterations are at the ends."""
+        step = abs(s.terms.get(Var(self.name), 0))
+        return all(step >= n * abs(s.terms.get(Var(v), 0)) for v, n in self.lanes.items())
+
+    def most(self, s: Sum) -> Sum | None:
+        """The largest value over all that is bound inside the loop."""
+        e: Expr = as_expr(s)
+        for name in reversed(self.inner):
+            if name in variables(e):
+                hi = interval_of(e, {name: self.inner[name]}, self.facts)[1]
+                if hi is None:
+                    return None
+                e = hi
+        known = {self.name, *self.facts.ranges}
+        if any(v not in known for v in variables(e)) or loads_of(e):
+            return None
+        return as_sum(e)
+
+    def share(self) -> float:
+        return self.share_of(self.first, self.last)
+
+    def share_of(self, first: Expr, last: Expr) -> float:
+        """The part of the loop that is steady, for a typical place in the outer loops."""
+        lo, hi, first_at, last_at = sample((*self.whole, first, last), self.facts)
+        return max(last_at - first_at + 1, 0) / max(hi - lo + 1, 1)
+
+    def decide(self, s: Stmt) -> Stmt:
+        """The body with the decisions taken."""
+
+        def statement(part: Stmt) -> Stmt:
+            return map_parts(map_exprs(part, self.decided.__getitem__), statement)
+
+        return statement(s)
+
+
+Decision = tuple[Expr, list[Sum]]
+
+
+def _decisions(e: Expr) -> list[Decision]:
+    """What an expression may be decided to be, each with sums that must then be at most 0."""
+    match e:
+        case Binary(op, a, b) if dtype_of(a) == i64:
+            return _comparisons(op, a, b)
+        case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap", (i, n)):
+            beyond = as_sum(i).plus(as_sum(n), -1).plus(Sum({}, 1))
+            return [(i, [as_sum(i).times(-1), beyond])]
+        case _:
+            return []
+
+
+def _comparisons(op: str, a: Expr, b: Expr) -> list[Decision]:
+    d = as_sum(a).plus(as_sum(b), -1)
+    at_most_b, at_least_b = [d], [d.times(-1)]
+    below, above = [d.plus(Sum({}, 1))], [d.times(-1).plus(Sum({}, 1))]
+    decisions: dict[str, list[Decision]] = {
+        "min": [(a, at_most_b), (b, at_least_b)],
+        "max": [(b, at_most_b), (a, at_least_b)],
+        "lt": [(TRUE, below), (FALSE, at_least_b)],
+        "le": [(TRUE, at_most_b), (FALSE, above)],
+        "gt": [(TRUE, above), (FALSE, at_most_b)],
+        "ge": [(TRUE, at_least_b), (FALSE, below)],
+        "eq": [(FALSE, below), (FALSE, above)],
+        "ne": [(TRUE, below), (TRUE, above)],
+    }
+    return decisions.get(op, [])
