@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.expr import Access, Binary, Expr, Range, Reduce, Var, dtype_of
@@ -91,8 +91,8 @@ def define(
 ) -> Definition:  # fmt: skip
     """Classify the variables of a definition; Reduce nodes are left only at the top, when `pure`."""
     init = None
-    top = values[0]
-    if pure and isinstance(top, Reduce) and _same_reduction(values, top):
+    top = same_reduction(values) if pure else None
+    if top is not None:
         combine, init = combine_of(top), top.init
         axes = [a for a in top.axes if isinstance(a, Var | Range)]
         values = top.terms
@@ -117,11 +117,15 @@ def define(
     )  # fmt: skip
 
 
-def _same_reduction(values: tuple[Expr, ...], top: Reduce) -> bool:
-    return len(values) == len(top.terms) and all(
-        isinstance(v, Reduce) and v.component == c and v.terms == top.terms and v.kind == top.kind
-        for c, v in enumerate(values)
-    )
+def same_reduction(values: tuple[Expr, ...]) -> Reduce | None:
+    """The reduction whose components, all and in order, the values are; None for others."""
+    top = values[0]
+    if not isinstance(top, Reduce) or len(values) != len(top.terms):
+        return None
+    for n, v in enumerate(values):
+        if not isinstance(v, Reduce) or replace(top, component=n, dtype=v.dtype) != v:
+            return None
+    return top
 
 
 def _plain(e: Expr | None) -> Expr | None:

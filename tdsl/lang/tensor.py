@@ -12,6 +12,7 @@ from typing import Any
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
 from tdsl.lang.definition import (
     Definition, check_pure, check_update, define, loop_variables, reads, recognise_combine, same_kind,
+    same_reduction,
 )  # fmt: skip
 from tdsl.lang.expr import Access, Binary, Const, Expr, Param, Range, Reduce, Size, Var, const
 from tdsl.lang.reduction import Combine, builtin
@@ -296,8 +297,8 @@ class Func:
                 label="this definition",
                 hint=f"define {self.name} first, then update it over a td.range",
             )
-        whole = len(nodes) > 1 or isinstance(nodes[0], Reduce) and len(nodes[0].terms) == 1
-        nodes = tuple(self._hoist(n, index, top=whole) for n in nodes)
+        whole, made = same_reduction(nodes) is not None, _Hoisted()
+        nodes = tuple(self._hoist(n, made, top=whole) for n in nodes)
         check_pure(self.name, index, nodes, loc)
         self.dtypes = tuple(v.dtype for v in values)
         self.definitions.append(define(index, nodes, None, loc, pure=True))
@@ -328,7 +329,8 @@ class Func:
     def _add_update(
         self, index: tuple[Expr, ...], values: tuple[Expr, ...], combine: Combine | None, loc: Loc | None
     ) -> None:
-        values = tuple(self._hoist(v, index, top=False) for v in values)
+        hoisted = _Hoisted()
+        values = tuple(self._hoist(v, hoisted, top=False) for v in values)
         made = define(index, values, combine, loc, pure=False)
         check_update(self.name, self, made, loc)
         if combine is None and not made.ranges and not any(reads(v, self) for v in values):
@@ -343,17 +345,16 @@ class Func:
                 )
         self.definitions.append(made)
 
-    def _hoist(self, e: Expr, index: tuple[Expr, ...], *, top: bool) -> Expr:
+    def _hoist(self, e: Expr, made: _Hoisted, *, top: bool) -> Expr:
         """Give every reduction inside an expression a func of its own, named after this one."""
         if top and isinstance(e, Reduce):
-            terms = tuple(self._hoist(t, index, top=False) for t in e.terms)
+            terms = tuple(self._hoist(t, made, top=False) for t in e.terms)
             return e if terms == e.terms else _with_terms(e, terms)
-        made: dict[tuple[Any, ...], tuple[Func, tuple[Expr, ...]]] = {}
 
         def visit(n: Any) -> Any:
             if not isinstance(n, Reduce):
                 return n
-            key = (n.kind, n.axes, n.terms)
+            key = (n.kind, n.axes, n.terms, n.combine, n.init)
             if key not in made:
                 made[key] = _anonymous(f"{self.name}_{n.kind}", n)
             f, outer = made[key]
@@ -365,6 +366,10 @@ class Func:
         from tdsl.lang.show import show_func
 
         return show_func(self) if self.definitions else f"Func({self.name!r})"
+
+
+# equal reductions of one definition are one stage
+_Hoisted = dict[tuple[Any, ...], tuple["Func", tuple[Expr, ...]]]
 
 
 def _lifted(v: Any, own: Func, loc: Loc | None) -> Value:

@@ -1,0 +1,187 @@
+"""One case of the fuzzer: a program, a schedule, data, a target; what it gives against what it means."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import tdsl as td
+from tdsl.codegen.binding import output_shape
+from tdsl.codegen.passes import PASSES
+from tdsl.codegen.python.run import PythonExecutable
+from tdsl.codegen.show import show
+from tdsl.codegen.signature import dense, places
+from tdsl.codegen.verify import verify
+from tdsl.compile import lowered, signature_of
+from tdsl.debug import run_passes
+from tdsl.lang.interp import interpret
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.places import check_all
+from tests.fuzz.programs import Made
+
+# What may be refused only when sizes are known, although every directive was accepted.
+ALLOWED = (
+    r"has another number of iterations than",  # compute_with
+    r"its number of iterations has no constant bound",  # vectorize, unroll
+    r"fold_storage of .* dimension \d+ needs",
+    r"outside of loop .* of",  # a consumer was added or moved after compute_at
+    r"is stored at a loop but not computed inside it",
+    r"is not around loop .* where .* is computed",
+    r"is parallel, and its iterations would share",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`directives` is JSON; `dynamic` names sizes that stay open; `strided` asks for odd memory layouts."""
+
+    made: Made
+    directives: str
+    seed: int = 0
+    target: str = "cpu"
+    dynamic: tuple[str, ...] = ()
+    strided: bool = False
+
+    def schedule(self) -> td.Schedule:
+        return td.Schedule(*self.made.outputs).replay(self.directives)
+
+    def source(self) -> str:
+        """Python that runs the case and compares."""
+        made = self.made
+        lines = str(self.schedule())
+        call = f', target="{self.target}"' + (f", dynamic={self.dynamic}" if self.dynamic else "")
+        return "\n".join(
+            [
+                made.source(self.seed),
+                "s = td.Schedule(*outputs)",
+                *([lines] if lines else []),
+                "",
+                "from tdsl.lang.interp import interpret",
+                "want = interpret(s.program, arguments)",
+                f"got = td.compile(s{call})(**arguments)",
+                "for x, y in zip(want, got if isinstance(got, tuple) else (got,), strict=True):",
+                "    np.testing.assert_allclose(np.asarray(y, np.float64), np.asarray(x, np.float64), rtol=1e-3)",
+            ]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`kind` is "same", "refused" (for a documented reason) or a fault; `text` tells more."""
+
+    kind: str
+    text: str = ""
+
+    @property
+    def fault(self) -> bool:
+        return self.kind not in ("same", "refused")
+
+    def like(self, other: Outcome) -> bool:
+        """True for what is probably the same fault."""
+        return self.kind == other.kind
+
+
+@dataclass(slots=True)
+class Meaning:
+    """What programs mean, computed once for each and its data."""
+
+    known: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+    def of(self, made: Made, seed: int) -> tuple[dict[str, Any], tuple[np.ndarray, ...]]:
+        key = (id(made), seed)
+        if key not in self.known:
+            self.known.clear()
+            arguments = made.arguments(seed)
+            with np.errstate(all="ignore"):
+                results = interpret(made.program(), arguments, made.sizes)
+            self.known[key] = (made, arguments, results)
+        return self.known[key][1:]
+
+
+def run_case(case: Case, meaning: Meaning, checked: bool = False) -> Outcome:
+    """Compile and run a case; `checked` runs the loops after all passes in Python that checks every index."""
+    try:
+        arguments, want = meaning.of(case.made, case.seed)
+    except td.TdslError as error:
+        return Outcome("refused", f"oracle: {type(error).__name__}")
+    try:
+        s = case.schedule()
+        with np.errstate(all="ignore"):
+            got = _checked(s, case, arguments) if checked else _called(s, case, arguments)
+    except td.TdslError as error:
+        text = str(error)
+        if any(re.search(pattern, text) for pattern in ALLOWED):
+            return Outcome("refused", re.sub(r"'[^']*'|\d+", "_", text.splitlines()[0]))
+        return Outcome(f"{type(error).__name__}: {_general(text)}", traceback.format_exc())
+    except Exception as error:  # noqa: BLE001  # any other exception is a fault of the compiler
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        kind = f"{type(error).__name__} in {where.filename.rpartition('/')[2]}:{where.name}"
+        return Outcome(kind, traceback.format_exc())
+    for n, (x, y) in enumerate(zip(want, got, strict=True)):
+        wrong = difference(x, y, case.made)
+        if wrong:
+            return Outcome("wrong result", f"output {n}: {wrong}\nwant {x!r}\ngot  {y!r}")
+    return Outcome("same")
+
+
+def _general(text: str) -> str:
+    return re.sub(r"'[^']*'|\d+", "_", text.splitlines()[0])[:90]
+
+
+def _called(s: td.Schedule, case: Case, arguments: dict[str, Any]) -> tuple[np.ndarray, ...]:
+    decided = places(signature_of(s.program))
+    fixed = {n: v for n, v in case.made.sizes.items() if n in s.program.sizes and n not in decided}
+    dynamic = [n for n in case.dynamic if n in decided]
+    call = td.compile(s, target=case.target, dynamic=dynamic, **fixed)
+    got = call(**{n: _strided(x) if case.strided else x for n, x in arguments.items()})
+    return got if isinstance(got, tuple) else (got,)
+
+
+def _strided(x: Any) -> Any:
+    """The same values in memory that is neither dense nor in order."""
+    if not isinstance(x, np.ndarray) or x.ndim == 0:
+        return x
+    wide = np.zeros((*(2 * n for n in x.shape[::-1]),), x.dtype).T
+    view = wide[tuple(slice(None, None, -2) for _ in x.shape)]
+    view[...] = x
+    return view
+
+
+def _checked(s: td.Schedule, case: Case, arguments: dict[str, Any]) -> tuple[np.ndarray, ...]:
+    """The kernel of the cpu target, after all passes, run in Python that checks every index."""
+    signature = signature_of(s.program)
+    sizes = {n: v for n, v in case.made.sizes.items() if n in s.program.sizes}
+    state = bind_state(s.state, sizes)
+    check_all(state)
+    kernel = lowered(state, signature, dense(signature, sizes))
+    verify(kernel)
+    kernel = run_passes(kernel, PASSES, show=show, verify=verify, name="kernel")
+    outputs = [np.zeros(output_shape(signature, a, sizes), a.dtype.numpy) for a in signature.outputs]
+    given = {**arguments, **{a.name: x for a, x in zip(signature.outputs, outputs, strict=True)}, **sizes}
+    PythonExecutable(kernel, checked=True).run([given[p.name] for p in kernel.params])
+    return tuple(outputs)
+
+
+EPSILON = {"float64": 1e-9, "float32": 1e-4, "float16": 3e-2, "bfloat16": 2e-1}
+
+
+def difference(want: np.ndarray, got: np.ndarray, made: Made) -> str:
+    """How two results differ beyond what the order of evaluation may change; empty where they do not."""
+    want, got = np.asarray(want), np.asarray(got)
+    if want.shape != got.shape or want.dtype != got.dtype:
+        return f"{got.dtype}{got.shape} instead of {want.dtype}{want.shape}"
+    if want.dtype.kind in "biu":
+        places = want != got
+    else:
+        kinds = {t.numpy.name for f in made.program().funcs for t in f.dtypes} | {want.dtype.name}
+        tolerance = max(EPSILON.get(k, 0.0) for k in kinds)
+        x, y = (np.nan_to_num(a.astype(np.float64), nan=1e30, posinf=2e30, neginf=-2e30) for a in (want, got))
+        places = np.abs(x - y) > tolerance * (np.abs(x) + np.abs(x).max(initial=1.0))
+    if not places.any():
+        return ""
+    at = tuple(int(n) for n in np.argwhere(places)[0])
+    return f"{int(places.sum())} of {places.size} differ, first at {at}: {got[at]} instead of {want[at]}"

@@ -1,0 +1,329 @@
+"""Random schedules: directives of every kind, drawn with an eye to what is there.
+
+    s = td.Schedule(*outputs)
+    tally = scramble(s, Seeded(7), conditions)
+
+A directive that is not legal where it is drawn raises a ScheduleError and is dropped; any other exception
+is a fault. `Tally` counts what was taken and what was dropped, by directive.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import tdsl as td
+from tdsl.schedule.fluent import Schedule, Stage
+from tdsl.schedule.nest import SCOPES, TAILS, At, Level, is_reduction
+from tests.fuzz.choices import Choices
+
+FACTORS = (1, 2, 3, 4, 5, 8, 16)
+WEIGHTS = {
+    "split": 14, "tile": 5, "divide": 3, "fuse": 7, "reorder": 9, "rename": 2, "unroll": 5, "vectorize": 12,
+    "reduction lanes": 4, "parallel": 6, "serial": 1, "compute_at": 22, "slide": 9, "store_at": 4,
+    "store_root": 3, "inline": 6, "compute_root": 3, "reverse_compute_at": 6, "compute_with": 6,
+    "cache_read": 6, "cache_write": 6, "reorder_storage": 3, "align_storage": 3, "fold_storage": 3,
+    "rfactor": 7, "atomic": 5, "specialize": 4, "prefetch": 3, "stream_stores": 2, "set_scope": 2, "pin": 1,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Tally:
+    """How often each directive was taken and dropped, and the reasons for which it was dropped."""
+
+    taken: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Tally) -> None:
+        self.taken += other.taken
+        self.dropped += other.dropped
+
+
+def scramble(s: Schedule, choices: Choices, conditions: list[Any], most: int = 14) -> Tally:
+    """Give a schedule up to `most` random directives; `conditions` are those that it may specialize for."""
+    maker = Directives(s, choices, conditions)
+    for _ in range(choices.integer(0, most)):
+        maker.one()
+    return maker.tally
+
+
+class NotHere(Exception):
+    """The program has nothing that the directive is for."""
+
+
+class Directives:
+    """Draws directives for the schedule as it is."""
+
+    def __init__(self, s: Schedule, choices: Choices, conditions: list[Any]) -> None:
+        self.s, self.c, self.conditions = s, choices, conditions
+        self.tally = Tally()
+        self.made: dict[str, Callable[[], Any]] = {
+            name: getattr(self, "do_" + name.replace(" ", "_")) for name in WEIGHTS
+        }
+
+    def one(self) -> None:
+        name = self.c.weighted(WEIGHTS)
+        before = self.s.state, self.s.directives
+        try:
+            self.made[name]()
+        except NotHere:
+            self.s.state, self.s.directives = before
+        except td.ScheduleError:
+            self.s.state, self.s.directives = before
+            self.tally.dropped[name] += 1
+        else:
+            self.tally.taken[name] += 1
+
+    # what there is
+
+    def func(self, *, output: bool | None = None) -> str:
+        names = [
+            f.name
+            for f in self.s.state.program.funcs
+            if output is None or (f.name in self.s.state.program.outputs) == output
+        ]
+        return self.pick(names)
+
+    def pick(self, items: Any) -> Any:
+        listed = list(items)
+        if not listed:
+            raise NotHere
+        return self.c.pick(listed)
+
+    def stage(self, name: str | None = None) -> Stage:
+        name = self.func() if name is None else name
+        count = len(self.s.state.program.func(name).definitions)
+        n = self.c.integer(0, count - 1)
+        return self.s[name] if n == 0 else self.s[name].update(n - 1)
+
+    def loops(self, stage: Stage, *, reduced: bool | None = None) -> list[str]:
+        f = self.s.state.program.func(stage.func)
+        nest = self.s.state.plan(stage.func).nests[stage.definition]
+        return [
+            x
+            for x in nest.names()
+            if reduced is None or is_reduction(f, stage.definition, nest, x) == reduced
+        ]
+
+    def loop(self, stage: Stage, *, reduced: bool | None = None) -> str:
+        return self.pick(self.loops(stage, reduced=reduced))
+
+    def dimension(self, name: str) -> Any:
+        f = self.s.state.program.func(name)
+        return self.pick(f.variables) if self.c.chance(50) else self.pick(range(len(f.variables)))
+
+    def level(self, func: str) -> tuple[Stage, str]:
+        """A loop of a consumer, or of what that is computed in."""
+        consumers = list(self.s.state.consumers(func))
+        if not consumers:
+            raise NotHere
+        g, n = self.pick(consumers)
+        stage = self.s[g.name] if n == 0 else self.s[g.name].update(n - 1)
+        place = self.s.state.plan(g.name).place
+        if isinstance(place, At) and self.c.chance(40):
+            return self.of_level(place.level)
+        return stage, self.loop(stage)
+
+    def of_level(self, level: Level) -> tuple[Stage, str]:
+        stage = self.s[level.func]
+        if level.definition:
+            stage = stage.update(level.definition - 1)
+        return stage, level.loop
+
+    # loops
+
+    def do_split(self) -> None:
+        stage = self.stage()
+        tail = self.pick((*TAILS, "guard", "guard"))
+        x = self.loop(stage)
+        if self.c.chance(25):
+            stage.split(x, nparts=self.pick((1, 2, 3, 4)), tail=tail)
+        else:
+            stage.split(x, self.pick(FACTORS), tail=tail)
+
+    def do_tile(self) -> None:
+        stage = self.stage()
+        names = self.loops(stage)[-2:]
+        stage.tile(names, [self.pick(FACTORS) for _ in names], tail=self.pick(TAILS))
+
+    def do_divide(self) -> None:
+        stage = self.stage()
+        stage.divide(self.loop(stage), self.pick((1, 2, 3, 5)))
+
+    def do_fuse(self) -> None:
+        stage = self.stage()
+        names = self.loops(stage)
+        if len(names) < 2:
+            raise NotHere
+        at = self.c.integer(0, len(names) - 2)
+        stage.fuse(names[at], names[at + 1])
+
+    def do_reorder(self) -> None:
+        stage = self.stage()
+        names = self.loops(stage)
+        if len(names) < 2:
+            raise NotHere
+        chosen = []
+        for _ in range(self.c.integer(2, len(names))):
+            chosen.append(names.pop(self.c.integer(0, len(names) - 1)))
+        stage.reorder(*chosen)
+
+    def do_rename(self) -> None:
+        stage = self.stage()
+        stage.rename(self.loop(stage), f"q{self.c.integer(0, 9)}")
+
+    def do_unroll(self) -> None:
+        stage = self.stage()
+        stage.unroll(self.loop(stage), self.pick((None, 2, 3, 4)))
+
+    def do_vectorize(self) -> None:
+        stage = self.stage()
+        x = self.loops(stage, reduced=False)[-1:] if self.c.chance(70) else self.loops(stage)
+        stage.vectorize(self.pick(x), self.pick((None, 2, 3, 4, 4, 8, 8, 16)))
+
+    def do_reduction_lanes(self) -> None:
+        stage = self.stage()
+        stage.vectorize(self.loop(stage, reduced=True), self.pick((None, 2, 4, 8)))
+
+    def do_parallel(self) -> None:
+        stage = self.stage()
+        free = self.loops(stage, reduced=False)
+        stage.parallel(self.pick(free[:1] if self.c.chance(60) else self.loops(stage)))
+
+    def do_serial(self) -> None:
+        stage = self.stage()
+        stage.serial(self.loop(stage))
+
+    def do_atomic(self) -> None:
+        stage = self.stage()
+        stage.atomic()
+        if self.c.chance(80):
+            stage.parallel(self.loop(stage, reduced=True))
+
+    # places
+
+    def do_compute_at(self) -> None:
+        name = self.func(output=False)
+        self.s[name].compute_at(*self.level(name))
+
+    def do_slide(self) -> None:
+        name = self.func(output=False)
+        stage, x = self.level(name)
+        names = self.loops(stage)
+        self.s[name].compute_at(stage, x)
+        outer = names[: names.index(x) + 1]
+        if self.c.chance(40):
+            self.s[name].store_root()
+        else:
+            self.s[name].store_at(stage, self.pick(outer))
+
+    def do_store_at(self) -> None:
+        name = self.func(output=False)
+        self.s[name].store_at(*self.level(name))
+
+    def do_store_root(self) -> None:
+        self.s[self.func(output=False)].store_root()
+
+    def do_inline(self) -> None:
+        self.s[self.func(output=False)].inline()
+
+    def do_compute_root(self) -> None:
+        self.s[self.func()].compute_root()
+
+    def do_reverse_compute_at(self) -> None:
+        name = self.func(output=False)
+        consumers = [g.name for g, _ in self.s.state.consumers(name)]
+        self.s[self.pick(consumers)].reverse_compute_at(name, self.loop(self.s[name]))
+
+    def do_compute_with(self) -> None:
+        a, b = self.func(), self.func()
+        self.s[a].compute_with(b, self.loop(self.s[b]))
+
+    def do_fold_storage(self) -> None:
+        name = self.func(output=False)
+        self.s[name].fold_storage(self.dimension(name), self.pick((1, 2, 3, 4, 8, 16)))
+
+    def do_align_storage(self) -> None:
+        name = self.func(output=False)
+        self.s[name].align_storage(self.dimension(name), self.pick((1, 2, 4, 8)))
+
+    def do_reorder_storage(self) -> None:
+        name = self.func(output=False)
+        left = list(range(len(self.s.state.program.func(name).variables)))
+        order = []
+        while left:
+            order.append(left.pop(self.c.integer(0, len(left) - 1)))
+        self.s[name].reorder_storage(*order)
+
+    def do_set_scope(self) -> None:
+        self.s[self.func(output=False)].set_scope(self.pick(SCOPES))
+
+    def do_stream_stores(self) -> None:
+        self.s[self.func()].stream_stores()
+
+    def do_pin(self) -> None:
+        self.s[self.func()].pin()
+
+    def do_prefetch(self) -> None:
+        stage = self.stage()
+        stage.prefetch(self.source(stage), self.loop(stage), self.c.integer(1, 3))
+
+    # stages
+
+    def source(self, stage: Stage) -> str:
+        from tdsl.lang.regions import reads_in
+
+        f = self.s.state.program.func(stage.func)
+        d = f.definitions[stage.definition]
+        return self.pick(dict.fromkeys(r.name for r in reads_in(d.expressions()) if r.name != f.name))
+
+    def do_cache_read(self) -> None:
+        stage = self.stage()
+        source = self.source(stage)
+        program = self.s.state.program
+        ranks = {t.name: len(t.shape) for t in program.inputs}
+        rank = ranks.get(source)
+        if rank is None:
+            rank = len(program.func(source).variables)
+        pack = {}
+        if rank and self.c.chance(30):
+            pack = {self.c.integer(0, rank - 1): self.pick((2, 3, 4, 8))}
+        at = self.loop(stage) if self.c.chance(75) else None
+        made = self.s.cache_read(source, stage, at, pack=pack)
+        if self.c.chance(30):
+            made.vectorize(self.loops(made)[-1], 4)
+
+    def do_cache_write(self) -> None:
+        stage = self.s[self.func()]
+        free = self.loops(stage, reduced=False)
+        made = self.s.cache_write(stage, self.pick(free))
+        if self.c.chance(30) and self.loops(made):
+            made.vectorize(self.loops(made)[-1], 4)
+
+    def do_rfactor(self) -> None:
+        stage = self.stage()
+        x = self.loop(stage, reduced=True)
+        if self.c.chance(60):
+            inner, outer = self.c.chance(50), stage.split(x, self.pick(FACTORS))
+            x = outer[inner].name
+        made = stage.rfactor(x)
+        if self.c.chance(40):
+            self.s[made.func].compute_at(stage, self.loop(stage, reduced=False))
+        if self.c.chance(40):
+            made.parallel(self.loop(made, reduced=False))
+
+    def do_specialize(self) -> None:
+        if not self.conditions:
+            raise NotHere
+        stage = self.stage()
+
+        def recipe(inner: Stage) -> None:
+            own = Directives(inner.schedule, self.c, [])
+            own.stage = lambda name=None: inner  # type: ignore[method-assign, assignment, misc]
+            for _ in range(self.c.integer(1, 3)):
+                kind = self.c.pick(("split", "reorder", "vectorize", "parallel", "unroll", "fuse"))
+                own.made[kind]()
+
+        stage.specialize(self.pick(self.conditions), recipe)
