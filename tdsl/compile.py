@@ -2,9 +2,7 @@
 
     program     what is reachable from the outputs, ranges inferred       lang/program.py, lang/infer.py
     schedule    directives; what was left open gets a default             schedule/
-    inline      inlined funcs go into their readers                       codegen/inline.py
-    lower       loops                                                     codegen/lower.py
-    passes      the same loops, faster                                    codegen/passes/
+    loops       inlining, lowering, passes                                pipeline.py
     backend     code                                                      codegen/cpu/, codegen/python/
 
 Sizes are bound first: a program is compiled for the sizes of a call, and again for others, unless they are
@@ -14,30 +12,27 @@ named in `dynamic`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from tdsl.codegen.access import Names
 from tdsl.codegen.call import Entry, Executable
-from tdsl.codegen.inline import inline_funcs
 from tdsl.codegen.loops import Kernel
-from tdsl.codegen.lower import lower
-from tdsl.codegen.outputs import separate_outputs
-from tdsl.codegen.passes import PASSES, SCALAR_PASSES
-from tdsl.codegen.show import show
-from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation
-from tdsl.codegen.verify import verify
-from tdsl.debug import run_passes, timed
+from tdsl.codegen.names import Names
+from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
+from tdsl.debug import timed
 from tdsl.errors import ShapeError, TypeMismatch, did_you_mean
 from tdsl.lang.expr import Expr
-from tdsl.lang.program import Program
+from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.tensor import Func
-from tdsl.schedule.bind import bind_state
-from tdsl.schedule.default import complete
+from tdsl.notebook import Listing
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State
 from tdsl.schedule.places import check_all
 from tdsl.source import here
 from tdsl.target import Target, as_target
+
+if TYPE_CHECKING:
+    from tdsl.profiling import Profile
 
 
 def compile(
@@ -75,32 +70,98 @@ def compile(
     known = (*schedule.program.sizes,)
     free = frozenset((dynamic,) if isinstance(dynamic, str) else dynamic)
     for name in (*free, *sizes):
-        if name not in known:
-            raise ShapeError(
-                f"there is no size {name!r} in {schedule.program.name!r}",
-                loc=here(),
-                hint=did_you_mean(name, known),
-            )
+        _check_size(schedule.program.name, known, name)
     return Compiled(schedule, chosen, free, {**schedule.sizes, **sizes})
 
 
+def _check_size(program: str, known: tuple[str, ...], name: str) -> None:
+    if name not in known:
+        raise ShapeError(
+            f"there is no size {name!r} in {program!r}", loc=here(), hint=did_you_mean(name, known)
+        )
+
+
 class Compiled(Entry):
-    """A compiled program: call it with arrays; see `loops`, `source` and `profile` to look inside."""
+    """A compiled program: call it with arrays; `loops`, `source` and `profile` look inside.
+
+    `schedule` is the one that it was compiled with, `target` what it was compiled for.
+    """
 
     def __init__(
         self, schedule: Schedule, target: Target, dynamic: frozenset[str], sizes: Mapping[str, int]
     ) -> None:
         check_all(schedule.state)
         self.schedule, self.target = schedule, target
-        self.sizes = dict(sizes)
-        self.state = bind_state(schedule.state, self.sizes) if sizes else schedule.state
-        Entry.__init__(self, signature_of(self.state.program), dynamic, self._build)
+        self.state, self.sizes = schedule.state, dict(sizes)
+        program = bind_sizes(self.state.program, self.sizes) if sizes else self.state.program
+        self.state = replace(self.state, program=program)
+        Entry.__init__(self, signature_of(program), dynamic, self._build)
 
     def _build(self, specialisation: Specialisation) -> Executable:
         return build(self.state, self.target, self.signature, specialisation)
 
     def __repr__(self) -> str:
         return f"{Entry.__repr__(self)[:-1]} for {self.target.name}>"
+
+    def _repr_html_(self) -> str:
+        from tdsl.inspection import compiled_page
+
+        return compiled_page(self, self._specialisation({}) if self._is_decided() else None)
+
+    def loops(self, stage: str = "scheduled", **sizes: int) -> Listing:
+        """The loops as readable text: those of the last variant, or for the sizes given by name.
+
+        `stage` is "scheduled" for the loops as the schedule has them, simplified, or "final" for what the
+        backend gets, with vector code. ShapeError where sizes are not known and no call has been made.
+
+        >>> import tdsl as td
+        >>> i, a, f = td.vars("i"), td.Tensor("a", ("N",), td.f32), td.Func("f")
+        >>> f[i] = a[i] * 2
+        >>> td.compile(f).loops(N=10)
+        def f_kernel(a: f32[10] strides (1), out f: f32[10] strides (1)):
+          for f_i in range(0, 10):
+            f[f_i] = a[f_i] * 2.0
+        """
+        from tdsl.inspection import loops
+
+        return loops(self, self._specialisation(sizes), stage)
+
+    def source(self, kind: str = "", **sizes: int) -> Listing:
+        """The code as text, of the variant that `loops` shows.
+
+        `kind` is "llvm" (before LLVM's own passes) or "asm" for the target cpu, and "python" for any: the
+        loops as a module of Python. By default the first of these that the target has. TargetError for a
+        kind that the target does not have.
+        """
+        from tdsl.inspection import source
+
+        return source(self, self._specialisation(sizes), kind)
+
+    def profile(self, *args: Any, repeat: int = 5, **kwargs: Any) -> Profile:
+        """Where the time goes in a call with these arguments; see `profiling.Profile`."""
+        from tdsl.profiling import profile
+
+        return profile(self, args, kwargs, repeat)
+
+    def _is_decided(self) -> bool:
+        return bool(self.variants) or self.dynamic.issuperset(self.signature.sizes)
+
+    def _specialisation(self, sizes: Mapping[str, int]) -> Specialisation:
+        """The variant for dense arrays of these sizes, or without any the one built last."""
+        for name in sizes:
+            _check_size(self.signature.name, self.signature.sizes, name)
+        if self.variants and not sizes:
+            return next(reversed(self.variants))
+        free = self.dynamic - set(sizes)
+        missing = [n for n in self.signature.sizes if n not in free and n not in sizes]
+        if missing:
+            example = ", ".join(f"{n}=100" for n in missing)
+            raise ShapeError(
+                f"{self.signature.name!r} is compiled for sizes that are not known yet: {', '.join(missing)}",
+                loc=here(),
+                hint=f"call it first, or give them: .loops({example})",
+            )
+        return dense(self.signature, sizes, free)
 
 
 def signature_of(program: Program) -> Signature:
@@ -124,7 +185,13 @@ def build(
     state: State, target: Target, signature: Signature, specialisation: Specialisation
 ) -> Executable:
     """One variant: everything from the state of the schedule to an executable."""
-    kernel = make_kernel(state, target, signature, specialisation)
+    from tdsl.pipeline import make_kernel  # with all of lowering: not needed to import tdsl
+
+    return executable_of(make_kernel(state, target, signature, specialisation), target)
+
+
+def executable_of(kernel: Kernel, target: Target) -> Executable:
+    """The code of a backend for loops that it takes."""
     with timed("backend"):
         match target.name:
             case "cpu":
@@ -139,25 +206,3 @@ def build(
                 from tdsl.codegen.python.run import PythonExecutable
 
                 return PythonExecutable(kernel)
-
-
-def make_kernel(
-    state: State, target: Target, signature: Signature, specialisation: Specialisation
-) -> Kernel:
-    """The loops that a backend gets."""
-    with timed("lower"):
-        kernel = lowered(state, signature, specialisation)
-    passes = PASSES if target.name == "cpu" else SCALAR_PASSES
-    return run_passes(kernel, passes, show=show, verify=verify, name=kernel.name)
-
-
-def lowered(state: State, signature: Signature, specialisation: Specialisation) -> Kernel:
-    """The loops of the schedule as it stands, before any pass."""
-    bound = separate_outputs(bind_state(state, dict(specialisation.sizes)))
-    ready = inline_funcs(complete(bound))
-    strides = {
-        a.name: layout for a, layout in zip(signature.arrays, specialisation.layouts, strict=True)
-    }
-    return lower(ready, strides)
-
-

@@ -13,8 +13,9 @@ PACKAGE = Path(__file__).parent.parent / "tdsl"
 
 # What stands earlier may not import what stands later; those of one rank may not import each other.
 RANKS = (
-    ("source",), ("errors",), ("node",), ("debug",), ("rewrite", "text"), ("lang",), ("schedule",),
-    ("tilegraph", "codegen"), ("distribute",), ("target",), ("compile",), ("op",), ("demo", "doctor"), ("cli",), ("__main__",),
+    ("source",), ("errors",), ("node",), ("debug",), ("rewrite", "text", "notebook"), ("lang",), ("schedule",),
+    ("tilegraph", "codegen"), ("distribute",), ("target",), ("pipeline",),
+    ("inspection", "profiling"), ("compile",), ("op",), ("demo", "doctor"), ("cli",), ("__main__",),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 

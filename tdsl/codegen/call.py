@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -115,6 +115,11 @@ class Entry:
         inputs = ", ".join(arg.name for arg in self.signature.inputs)
         outputs = ", ".join(arg.name for arg in self.signature.outputs)
         return f"<compiled {self.signature.name}({inputs}) -> {outputs}>"
+
+    @property
+    def variants(self) -> Mapping[Specialisation, Executable]:
+        """What has been built, the last one at the end."""
+        return self._variants
 
     def variant(self, specialisation: Specialisation) -> Executable:
         """The executable for a specialisation, built when it is asked for first."""

@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tdsl.codegen.access import Messages, Names, check_boxes
+from tdsl.codegen.access import Messages, check_boxes
 from tdsl.codegen.buffers import Buffer, check_folds, make_buffer, ring_size, sliding_axis
 from tdsl.codegen.loops import (
     Alloc, Argument, Block, BufferParam, Kernel, Let, ScalarParam, SizeParam, Stmt,
 )  # fmt: skip
+from tdsl.codegen.names import Names
 from tdsl.codegen.nest import NestBuilder
 from tdsl.schedule.required import required
 from tdsl.schedule.tree import ROOT, Tree, build_tree

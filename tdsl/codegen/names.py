@@ -1,0 +1,41 @@
+"""Names in the loop IR."""
+
+from __future__ import annotations
+
+from tdsl.lang.program import FuncDef, Program
+
+
+class Names:
+    """Unique names for everything in a kernel."""
+
+    def __init__(self, program: Program) -> None:
+        self.used = {t.name for t in program.inputs} | {s.name for s in program.scalars}
+        self._components: dict[str, tuple[str, ...]] = {}
+        for o, wanted in zip(program.outputs, program.output_names, strict=True):
+            self._components[o] = self._fresh_components(program.func(o), wanted)
+        # variables of definitions never meet those of loops, which could have other ranges
+        for f in program.funcs:
+            for d in f.definitions:
+                self.used |= set(d.variables)
+        self.used |= set(program.sizes)
+        self.kernel = self.fresh(program.name if program.name not in self.used else f"{program.name}_kernel")
+
+    def fresh(self, wanted: str) -> str:
+        """`wanted`, or the first of wanted_1, wanted_2, ... that is free."""
+        name, count = wanted, 0
+        while name in self.used:
+            count += 1
+            name = f"{wanted}_{count}"
+        self.used.add(name)
+        return name
+
+    def components(self, f: FuncDef) -> tuple[str, ...]:
+        """The names of a func's buffers: its own, or numbered ones for a tuple."""
+        if f.name not in self._components:
+            self._components[f.name] = self._fresh_components(f, f.name)
+        return self._components[f.name]
+
+    def _fresh_components(self, f: FuncDef, wanted: str) -> tuple[str, ...]:
+        if len(f.dtypes) == 1:
+            return (self.fresh(wanted),)
+        return tuple(self.fresh(f"{wanted}_{n}") for n in range(len(f.dtypes)))
