@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import prod
 
 from tdsl.codegen.cpu.context import Buffer, Context, Held
 from tdsl.codegen.cpu.emit_expr import scalar_index
@@ -12,9 +11,28 @@ from tdsl.codegen.cpu.ir_types import memory
 from tdsl.codegen.cpu.leave import NO_MEMORY, fail, release
 from tdsl.codegen.cpu.values import Value
 from tdsl.codegen.loops import HEAP, STACK, Alloc, row_major
+from tdsl.lang.expr import Const
 
 ALIGN = 64
 _LARGEST_FRAME = 1 << 20  # bytes on the stack of one function; threads have few MiB
+_SMALL = 1 << 14  # bytes that are on the stack in any case
+
+
+def may_fail(a: Alloc) -> bool:
+    """True when the memory may come from the heap, so there may be none."""
+    sizes = [int(e.value) for e in a.extents if isinstance(e, Const)]
+    if a.scope == HEAP or len(sizes) < len(a.extents):
+        return True
+    return _bytes(a, sizes) > _SMALL
+
+
+def _bytes(a: Alloc, sizes: list[int]) -> int:
+    """The size of memory with constant extents."""
+    if min(sizes, default=1) <= 0:
+        return 0
+    strides = a.strides or row_major(tuple(sizes))
+    furthest = sum((e - 1) * abs(s) for e, s in zip(sizes, strides, strict=True))
+    return (furthest + 1) * a.dtype.bytes
 
 
 @contextmanager
@@ -24,18 +42,15 @@ def allocated(cx: Context, a: Alloc) -> Iterator[Buffer]:
     Memory of a size that is not known, or too large for the stack, comes from the heap in any scope.
     """
     extents = [scalar_index(cx, e) for e in a.extents]
-    known = [e.constant for e in extents]
-    sizes = [max(e, 0) for e in known if e is not None]
+    sizes = [max(e.constant, 0) for e in extents if e.constant is not None]
     if len(sizes) < len(extents):
         raw, buffer = _on_heap(cx, a, *_dynamic(cx, a, extents))
     else:
         strides = a.strides or row_major(tuple(sizes))
-        furthest = sum((e - 1) * abs(s) for e, s in zip(sizes, strides, strict=True))
-        elements = furthest + 1 if prod(sizes) else 0
-        size = elements * a.dtype.bytes
-        if a.scope != HEAP and cx.stacked + size <= _LARGEST_FRAME:
+        size = _bytes(a, sizes)
+        if a.scope != HEAP and (size <= _SMALL or cx.stacked + size <= _LARGEST_FRAME):
             cx.stacked += size
-            type_ = f"[{max(elements, 1)} x {memory(a.dtype)}]"
+            type_ = f"[{max(size // a.dtype.bytes, 1)} x {memory(a.dtype)}]"
             pointer = cx.b.alloca(type_, ALIGN)
             if a.scope == STACK:
                 _lifetime(cx, "start", pointer)

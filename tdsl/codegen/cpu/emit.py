@@ -4,7 +4,10 @@
     @NAME.body(...)            the statements; buffers are arguments that do not overlap
     @NAME.parallel...          the bodies of parallel loops, see parallel.py
 
-The frame and the runtime are described in `executable.py`. The text holds no addresses.
+The frame is an array of 8-byte slots: for each parameter its data pointer and, where a stride is not known,
+that stride in bytes; or the bytes of a scalar; or a size. After them 8 slots take the values of a failed
+check, integers as i64, floats as f64. The runtime is {parallel_for, print, handle}. The status is 0, or 1 +
+the site of the check, or -1 when there was no memory. The text holds no addresses.
 """
 
 from __future__ import annotations

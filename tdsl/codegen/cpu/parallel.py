@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from tdsl.codegen.cpu.allocate import may_fail
 from tdsl.codegen.cpu.context import LARGEST_INDEX, Buffer, Context
 from tdsl.codegen.cpu.function import Argument, begin_function, call_from_slots, finish_function
 from tdsl.codegen.cpu.leave import leave_if_failed
@@ -92,8 +93,10 @@ def _used(cx: Context, body: Stmt) -> tuple[dict[str, Value], dict[str, Buffer],
                 buffers[name] = cx.buffers[name]
                 if n.atomic:
                     updated.add(name)
-            case Check() | Alloc():
+            case Check():
                 fails = True
+            case Alloc():
+                fails = fails or may_fail(n)
             case _:
                 pass
     return names, buffers, updated, fails

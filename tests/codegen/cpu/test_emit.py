@@ -399,3 +399,14 @@ def test_functions_of_half_types() -> None:
             assert run(kernel, given, y) == 0
             wanted = np.tanh(given.astype(np.float64))
             assert np.allclose(y.astype(np.float64), wanted, rtol=error, atol=0)
+
+
+def test_memory_too_large_for_a_stack_comes_from_the_heap() -> None:
+    row = Block((Store("t", (const(70000),), i), Store("y", (i,), Load("t", (const(70000),), i64))))
+    small = Alloc("s", i64, (const(4),), "stack", Store("y", (i,), i))
+    for alloc, malloc in ((Alloc("t", i64, (const(1 << 18),), "stack", row), True), (small, False)):
+        body = For("i", const(0), const(40), "parallel", alloc)
+        kernel = Kernel("large", (dense("y", i64, 40, written=True),), body)
+        agree(kernel, np.zeros(40, np.int64))
+        assert ("@malloc" in emit(kernel, host())) is malloc
+        assert ("load atomic" in emit(kernel, host())) is malloc  # is there a failure to look for?
