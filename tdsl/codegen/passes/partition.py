@@ -16,6 +16,7 @@ from tdsl.codegen.loops import (
     PARALLEL,
     SERIAL,
     VECTORIZED,
+    Alloc,
     For,
     If,
     Kernel,
@@ -166,12 +167,14 @@ class _Steady:
         steady = _Steady(s.name, facts, s.lo, last, (s.lo, last))
         for part in walk(s.body):
             for e in exprs_of(part):
-                steady.look(e)
+                if isinstance(part, For | Alloc):
+                    steady.decided.setdefault(e, e)  # its constant bound may be of use
+                else:
+                    steady.look(e)
             if len(steady.decided) > _LARGEST_BODY:
                 return None
             match part:
                 case For(name, lo, extent, kind):
-                    lo, extent = steady.decided[lo], steady.decided[extent]
                     if not loads_of(lo) and not loads_of(extent):
                         steady.inner[name] = lo, subtract(add(lo, extent), ONE)
                     if kind == VECTORIZED and isinstance(extent, Const):
