@@ -75,8 +75,8 @@ class Lanes:
                 return self.vectors.get(name, e)
             case Load():
                 return self.load(e)
-            case _ if all(memo[child] is child for child in children(e)):  # type: ignore[index]
-                return e
+            case _ if all(lanes_of(memo[child]) == 1 for child in children(e)):  # type: ignore[index]
+                return map_children(e, lambda child: memo[child])  # type: ignore[index]
             case Binary("add" | "sub" | "mul") | Unary("neg") if dtype_of(e) == i64:
                 return self.sum(e)
             case Binary() | Unary() | Select() | Cast() | Call():
