@@ -1,6 +1,6 @@
 """Fits the polynomials of tdsl/codegen/cpu/vecmath_tables.py and prints that file.
 
-    python benchmarks/fit_math.py > tdsl/codegen/cpu/vecmath_tables.py
+    python -m benchmarks.fit_math > tdsl/codegen/cpu/vecmath_tables.py
 
 Each polynomial is the minimax one by Remez exchange in 50 digits, for the error relative to the function
 that is computed from it, then rounded to the type. Needs mpmath (a dependency of SymPy).
@@ -222,8 +222,8 @@ SPLITS = (
 
 HEADER = '''"""Coefficients of the polynomials in the math functions, highest power first, by element type.
 
-Written by benchmarks/fit_math.py. Each is the minimax polynomial for the relative error of the function
-computed from it; the error stated is that of the exact polynomial.
+Written by `python -m benchmarks.fit_math`. Each is the minimax polynomial for the relative error of the
+function computed from it; the error stated is that of the exact polynomial.
 """
 '''
 

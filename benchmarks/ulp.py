@@ -1,7 +1,7 @@
 """Errors and speed of the CPU's math functions.
 
-    python benchmarks/ulp.py [functions]         the table of docs/math.md
-    python benchmarks/ulp.py --time [functions]  ns per element beside NumPy or SciPy
+    python -m benchmarks.ulp [functions]         the table of docs/math.md
+    python -m benchmarks.ulp --time [functions]  ns per element beside NumPy or SciPy
 
 An error is |result - exact| over the distance between floats at the rounded exact result. "Exact" is float64
 for f32, the 64-bit fraction of x87 for f64 (or mpmath, where NumPy has no such function).
@@ -22,7 +22,7 @@ from scipy import special
 from tdsl.codegen.cpu import jit, machine
 from tdsl.codegen.cpu.builder import Builder, Module
 from tdsl.codegen.cpu.ir_types import register, vector
-from tdsl.codegen.cpu.vecmath import math_call
+from tdsl.codegen.cpu.vecmath import ULP, math_call
 from tdsl.lang.expr import FUNCTIONS
 from tdsl.lang.types import DType, f32, f64
 
@@ -40,15 +40,14 @@ def arity(fn: str) -> int:
 
 
 def targets() -> dict[str, machine.CpuTarget]:
-    """The kinds of CPU whose code can run here: this one, and lesser ones with other instructions."""
+    """The kinds of CPU whose code can run here: the levels of x86 that this one has, or just this one."""
     host = machine.host()
-    lesser = {name: machine.level(name) for name in ("avx512", "avx2", "sse2")}
+    levels = {name: machine.level(name) for name in ("avx512", "avx2", "sse2")}
+    here = host.architecture, host.has
     usable = {
-        name: t
-        for name, t in lesser.items()
-        if t.architecture == host.architecture and t.has <= host.has
+        name: t for name, t in levels.items() if t.architecture == here[0] and t.has <= here[1]
     }
-    return {"host": host, **usable}
+    return usable or {"host": host}
 
 
 def function_text(fn: str, t: DType, lanes: int, target: machine.CpuTarget) -> str:
@@ -133,8 +132,6 @@ def exact(fn: str, *xs: Array) -> Array:
                 return 1 / (1 + np.exp(-x))
             case "erf":
                 return special.erf(x) if x.dtype == np.float64 else _erf_slowly(xs[0])
-            case "fma":
-                return wide[0] * wide[1] + wide[2]
             case _:
                 return getattr(np, _NUMPY.get(fn, fn))(*wide)
 
@@ -258,14 +255,17 @@ def largest(fn: str, t: DType, runs: list[Compiled], count: int, every: int = 0)
 
 
 def table(names: list[str], count: int, every: int) -> None:
-    """A row for each function: the largest error on each kind of CPU."""
+    """A row for each function: for each type the largest error on each kind of CPU, and the bound."""
     kinds = targets()
-    print(f"| function | type | {' | '.join(kinds)} |\n|---|---|{'---|' * len(kinds)}")
+    heads = [f"{t}: {' | '.join([*kinds, 'bound'])}" for t in (f32, f64)]
+    print(f"| function | {' | '.join(heads)} |\n|---|{'---|' * 2 * (len(kinds) + 1)}")
     for fn in names:
+        cells = []
         for t in (f32, f64):
             runs = [Compiled(fn, t, 16, kind) for kind in kinds.values()]
-            row = " | ".join(f"{e:.3f}" for e in largest(fn, t, runs, count, every))
-            print(f"| {fn} | {t} | {row} |", flush=True)
+            cells += [f"{e:.3f}" for e in largest(fn, t, runs, count, every)]
+            cells.append(f"**{ULP[fn, t.name]}**")
+        print(f"| {fn} | {' | '.join(cells)} |", flush=True)
 
 
 def speed(names: list[str], t: DType, lanes: int) -> None:

@@ -1,7 +1,7 @@
 """Coefficients of the polynomials in the math functions, highest power first, by element type.
 
-Written by benchmarks/fit_math.py. Each is the minimax polynomial for the relative error of the function
-computed from it; the error stated is that of the exact polynomial.
+Written by `python -m benchmarks.fit_math`. Each is the minimax polynomial for the relative error of the
+function computed from it; the error stated is that of the exact polynomial.
 """
 
 # log(2); a multiple by an exponent is exact
