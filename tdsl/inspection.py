@@ -47,7 +47,7 @@ def loops(f: Inspected, specialisation: Specialisation, stage: str) -> Listing:
             hint=did_you_mean(stage, STAGES),
         )
     if stage == "scheduled":
-        return Listing(show(scheduled(f.state, f.signature, specialisation)))
+        return Listing(show(scheduled(f.state, f.target, f.signature, specialisation)))
     return Listing(show(final_kernel(f, specialisation)))
 
 

@@ -1,18 +1,15 @@
 """From the state of a schedule to the loops that a backend compiles.
 
-    bind      named sizes become the numbers of a specialisation     lang/program.py
+    bind      named sizes become the numbers of a specialisation     schedule/bind.py
     separate  outputs that are needed beyond their array             codegen/outputs.py
-    complete  what the schedule left open gets a default             schedule/default.py
-    inline    inlined funcs go into their readers                    codegen/inline.py
+    complete  what the schedule left open gets a default; inlined    schedule/default.py
+              funcs go into their readers
     lower     loops                                                  codegen/lower.py
     passes    the same loops, faster                                 codegen/passes/
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from tdsl.codegen.inline import inline_funcs
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.lower import lower
 from tdsl.codegen.outputs import separate_outputs
@@ -23,8 +20,8 @@ from tdsl.codegen.show import show
 from tdsl.codegen.signature import Signature, Specialisation
 from tdsl.codegen.verify import verify
 from tdsl.debug import run_passes, timed
-from tdsl.lang.program import bind_sizes
-from tdsl.schedule.default import complete
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.default import Machine, complete
 from tdsl.schedule.nest import State
 from tdsl.target import Target
 
@@ -34,7 +31,7 @@ def make_kernel(
 ) -> Kernel:
     """The loops that a backend gets."""
     with timed("lower"):
-        kernel = lowered(state, signature, specialisation)
+        kernel = lowered(state, target, signature, specialisation)
     return after_passes(kernel, target)
 
 
@@ -44,20 +41,34 @@ def after_passes(kernel: Kernel, target: Target) -> Kernel:
     return run_passes(kernel, passes, show=show, verify=verify, name=kernel.name)
 
 
-def scheduled(state: State, signature: Signature, specialisation: Specialisation) -> Kernel:
+def scheduled(
+    state: State, target: Target, signature: Signature, specialisation: Specialisation
+) -> Kernel:
     """The loops as the schedule has them, simplified, before loops are unrolled and vector code is made."""
-    return bound_loops(simplify_loops(lowered(state, signature, specialisation)))
+    return bound_loops(simplify_loops(lowered(state, target, signature, specialisation)))
 
 
-def lowered(state: State, signature: Signature, specialisation: Specialisation) -> Kernel:
+def lowered(
+    state: State, target: Target, signature: Signature, specialisation: Specialisation
+) -> Kernel:
     """The loops of the schedule as it stands, before any pass."""
-    return lower(ready(state, specialisation), strides_of(signature, specialisation))
+    return lower(ready(state, target, specialisation), strides_of(signature, specialisation))
 
 
-def ready(state: State, specialisation: Specialisation) -> State:
+def ready(state: State, target: Target, specialisation: Specialisation) -> State:
     """The state that is lowered: sizes bound, every func placed, none inlined."""
-    program = bind_sizes(state.program, dict(specialisation.sizes))
-    return inline_funcs(complete(separate_outputs(replace(state, program=program))))
+    bound = separate_outputs(bind_state(state, dict(specialisation.sizes)))
+    return complete(bound, machine_of(target))
+
+
+def machine_of(target: Target) -> Machine:
+    """What a default schedule may use: vectors and threads only where the backend makes them."""
+    if target.name != "cpu":
+        return Machine()
+    from tdsl.codegen.cpu.machine import host
+    from tdsl.codegen.cpu.runtime import num_threads
+
+    return Machine(host().vector_bytes, num_threads())
 
 
 def strides_of(signature: Signature, specialisation: Specialisation) -> dict[str, tuple[int | None, ...]]:

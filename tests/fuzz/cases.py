@@ -16,11 +16,13 @@ from tdsl.codegen.python.run import PythonExecutable
 from tdsl.codegen.show import show
 from tdsl.codegen.signature import dense, places
 from tdsl.codegen.verify import verify
-from tdsl.compile import lowered, signature_of
+from tdsl.compile import signature_of
 from tdsl.debug import run_passes
 from tdsl.lang.interp import interpret
+from tdsl.pipeline import lowered
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.places import check_all
+from tdsl.target import Target
 from tests.fuzz.programs import Made
 
 # What may be refused only when sizes are known, although every directive was accepted.
@@ -108,6 +110,8 @@ def run_case(case: Case, meaning: Meaning, checked: bool = False) -> Outcome:
         arguments, want = meaning.of(case.made, case.seed)
     except td.TdslError as error:
         return Outcome("refused", f"oracle: {type(error).__name__}")
+    except Exception as error:  # noqa: BLE001  # a fault of the language, not of the compiler
+        return Outcome(f"oracle: {type(error).__name__} {_general(str(error))}", traceback.format_exc())
     try:
         s = case.schedule()
         with np.errstate(all="ignore"):
@@ -157,11 +161,17 @@ def _checked(s: td.Schedule, case: Case, arguments: dict[str, Any]) -> tuple[np.
     sizes = {n: v for n, v in case.made.sizes.items() if n in s.program.sizes}
     state = bind_state(s.state, sizes)
     check_all(state)
-    kernel = lowered(state, signature, dense(signature, sizes))
+    kernel = lowered(state, Target("cpu"), signature, dense(signature, sizes))
     verify(kernel)
     kernel = run_passes(kernel, PASSES, show=show, verify=verify, name="kernel")
-    outputs = [np.zeros(output_shape(signature, a, sizes), a.dtype.numpy) for a in signature.outputs]
-    given = {**arguments, **{a.name: x for a, x in zip(signature.outputs, outputs, strict=True)}, **sizes}
+    outputs = [
+        np.zeros(output_shape(signature, a, sizes), a.dtype.numpy) for a in signature.outputs
+    ]
+    given = {
+        **arguments,
+        **{a.name: x for a, x in zip(signature.outputs, outputs, strict=True)},
+        **sizes,
+    }
     PythonExecutable(kernel, checked=True).run([given[p.name] for p in kernel.params])
     return tuple(outputs)
 
@@ -179,7 +189,10 @@ def difference(want: np.ndarray, got: np.ndarray, made: Made) -> str:
     else:
         kinds = {t.numpy.name for f in made.program().funcs for t in f.dtypes} | {want.dtype.name}
         tolerance = max(EPSILON.get(k, 0.0) for k in kinds)
-        x, y = (np.nan_to_num(a.astype(np.float64), nan=1e30, posinf=2e30, neginf=-2e30) for a in (want, got))
+        x, y = (
+            np.nan_to_num(a.astype(np.float64), nan=1e30, posinf=2e30, neginf=-2e30)
+            for a in (want, got)
+        )
         places = np.abs(x - y) > tolerance * (np.abs(x) + np.abs(x).max(initial=1.0))
     if not places.any():
         return ""

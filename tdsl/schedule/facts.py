@@ -1,0 +1,112 @@
+"""What a default or automatic schedule asks of a definition: extents, cost, and how accesses move."""
+
+from __future__ import annotations
+
+from tdsl.lang.affine import as_sum, variables
+from tdsl.lang.bounds import NOTHING, upper
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import (
+    ONE, Access, Binary, Call, Expr, Read, Require, Select, Show, Unary, Var, dtype_of,
+)  # fmt: skip
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box, reads_in
+from tdsl.lang.simplify import add, subtract
+from tdsl.node import post_order
+from tdsl.schedule.nest import State
+from tdsl.schedule.required import bounds_of, required
+from tdsl.schedule.tree import ROOT, build_tree
+
+_COSTLY = {"div": 4, "floordiv": 4, "mod": 4, "pow": 30}
+
+
+def root_boxes(state: State) -> dict[str, Box]:
+    """The box of every func and input that the outputs need in all."""
+    start: dict[str, Box] = {}
+    for name in state.program.outputs:
+        f = state.program.func(name)
+        f.output_box(None)
+        start[name] = f.natural
+    return required(build_tree(state), state, (ROOT,), start, [], NOTHING)
+
+
+def extent(box: Box, axis: int) -> int | None:
+    """The extent of a dimension of a box, where it is a constant."""
+    lo, hi = box[axis]
+    return None if lo is None or hi is None else upper(add(subtract(hi, lo), ONE))
+
+
+def volume(box: Box) -> int | None:
+    """The number of points of a box, where it is a constant."""
+    total = 1
+    for axis in range(len(box)):
+        e = extent(box, axis)
+        if e is None:
+            return None
+        total *= max(e, 0)
+    return total
+
+
+def extents(f: FuncDef, d: Definition, box: Box) -> dict[str, int | None]:
+    """The extent of each variable of a definition on a box."""
+    if any(lo is None or hi is None for lo, hi in box):
+        return dict.fromkeys(d.variables)
+    return {name: upper(e) for name, (_, e) in bounds_of(f, d, box).items()}
+
+
+def cost(d: Definition) -> int:
+    """About how many simple operations a point costs; index arithmetic is free."""
+    total = 0
+    in_index: set[int] = set()
+    for n in post_order(*d.values):
+        if isinstance(n, Read | Access):
+            in_index |= {id(m) for m in post_order(*n.index)}
+    for n in post_order(*d.values):
+        if id(n) in in_index:
+            continue
+        match n:
+            case Binary(op):
+                total += _COSTLY.get(op, 1)
+            case Call(fn):
+                total += 1 if fn in ("fma", "isnan", "isinf", "isfinite") else 12
+            case Unary() | Select():
+                total += 1
+    return total
+
+
+def has_effects(d: Definition) -> bool:
+    """True when a definition checks or prints: it should run once a point."""
+    return any(isinstance(n, Require | Show) for n in post_order(*d.values))
+
+
+def widest(d: Definition) -> int:
+    """The largest element, in bytes, that a definition computes with."""
+    sizes = [dtype_of(v).bytes for v in d.values]
+    sizes += [r.dtype.bytes for r in reads_in(d.values)]
+    return max(sizes, default=4)
+
+
+def stride_of(r: Read, variable: str) -> int | None:
+    """How far an access moves in its last dimension when a variable advances by one.
+
+    0 where it does not move; None where it moves in another dimension, or not evenly.
+    """
+    if not r.index:
+        return 0
+    if any(variable in variables(e) for e in r.index[:-1]):
+        return None
+    return step(r.index[-1], variable)
+
+
+def step(e: Expr, variable: str) -> int | None:
+    """The coefficient of a variable in an index, through padding; None where it is not linear."""
+    match e:
+        case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap", (x, _)):
+            return step(x, variable)
+        case Binary("max" | "min", x, y) if variable not in variables(y):
+            return step(x, variable)
+    s = as_sum(e)
+    if any(variable in variables(a) for a in s.terms if a != Var(variable)):
+        inner = [a for a in s.terms if variable in variables(a)]
+        single = len(inner) == 1 and s.terms[inner[0]] == 1 and inner[0] != e
+        return step(inner[0], variable) if single else None
+    return s.terms.get(Var(variable), 0)

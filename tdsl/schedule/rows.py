@@ -1,0 +1,131 @@
+"""Loops of one definition for the default schedule: order, vectors along memory, threads outside."""
+
+from __future__ import annotations
+
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Var
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box, reads_in
+from tdsl.schedule import loops
+from tdsl.schedule.facts import cost, extents, stride_of, widest
+from tdsl.schedule.nest import State, is_ordered
+
+PARALLEL_WORK = 30_000  # operations below which threads cost more than they bring
+EXACT = ("min", "max", "any", "all", "argmin", "argmax")  # kinds whose result has no order
+ROWS = 4
+
+
+def needs_row_block(f: FuncDef) -> bool:
+    """True for a float sum along memory: in order, each addition waits for the last."""
+    d = f.definitions[0]
+    return (
+        d.init is not None
+        and d.combine is not None
+        and not _has_no_order(f, d)
+        and bool(d.free)
+        and vector_variable(d) is None
+    )
+
+
+def _has_no_order(f: FuncDef, d: Definition) -> bool:
+    assert d.combine is not None
+    return d.combine.kind in EXACT or d.combine.kind in ("sum", "prod") and not f.dtypes[0].is_float
+
+
+def vector_variable(d: Definition) -> str | None:
+    """The free variable along which memory is adjacent: the last on the left, if reads follow it."""
+    if not d.index or not isinstance(d.index[-1], Var) or d.index[-1].name not in d.free:
+        return None
+    name = d.index[-1].name
+    steps = [stride_of(r, name) for r in reads_in(d.values)]
+    even = sum(s is not None and abs(s) <= 4 for s in steps)
+    moving = any(s for s in steps) or not d.ranges
+    return name if moving and 2 * even >= len(steps) else None
+
+
+def lanes_for(d: Definition, extent: int | None, vector_bytes: int) -> int:
+    """How many lanes fit a vector and an extent; 1 where vectors do not pay."""
+    lanes = max(vector_bytes // widest(d), 1)
+    while extent is not None and lanes > 1 and lanes > extent:
+        lanes //= 2
+    return lanes if lanes >= 4 or lanes * widest(d) == vector_bytes else 1
+
+
+def shape_nest(
+    state: State, func: str, definition: int, box: Box, vector_bytes: int, *, outer: bool
+) -> State:
+    """Vectorize a definition, with its reductions outside of the vector; threads if it stands `outer`most."""
+    f = state.program.func(func)
+    d = f.definitions[definition]
+    sizes = extents(f, d, box)
+    if outer:
+        state = _threads(state, f, definition, sizes)
+    vector = vector_variable(d)
+    lanes = 1 if vector is None else lanes_for(d, sizes[vector], vector_bytes)
+    nest = state.plan(func).nests[definition]
+    names = nest.names()
+    if vector is not None and lanes > 1 and vector in names and nest.kind(vector) == "serial":
+        if d.ranges and not is_ordered(f, definition):
+            others = [x for x in names if x != vector]
+            state = loops.reorder(state, func, definition, loops=(*others, vector))
+        return loops.vectorize(state, func, definition, loop=vector, factor=lanes)
+    if d.init is not None and needs_row_block(f):
+        return _row_block(state, f, definition)
+    if d.ranges and d.init is not None and not is_ordered(f, definition) and _has_no_order(f, d):
+        return _vector_reduction(state, f, definition, sizes, vector_bytes)
+    return state
+
+
+def _row_block(state: State, f: FuncDef, definition: int) -> State:
+    """for j: for i of 4 rows, unrolled: sums in order, side by side."""
+    names = state.plan(f.name).nests[definition].names()
+    d = f.definitions[definition]
+    row = d.free[-1]
+    if row not in names:
+        return state
+    ranges = tuple(n for n, _, _ in d.ranges if n in names)
+    split = (f"{row}_b", f"{row}_u")
+    if any(x in names for x in split):
+        return state
+    state = loops.split(state, f.name, definition, loop=row, factor=ROWS, tail="peel", names=split)
+    state = loops.reorder(state, f.name, definition, loops=(split[0], *ranges, split[1]))
+    return loops.unroll(state, f.name, definition, loop=split[1])
+
+
+def _vector_reduction(
+    state: State, f: FuncDef, definition: int, sizes: dict[str, int | None], vector_bytes: int
+) -> State:
+    """Lanes over the innermost range, where the order of combining does not matter."""
+    d = f.definitions[definition]
+    inner = d.ranges[-1][0]
+    steps = [stride_of(r, inner) for r in reads_in(d.values)]
+    lanes = lanes_for(d, sizes[inner], vector_bytes)
+    if lanes <= 1 or any(s is None for s in steps) or len(f.dtypes) > 1:
+        return state
+    names = state.plan(f.name).nests[definition].names()
+    return loops.vectorize(state, f.name, definition, loop=inner, factor=lanes) if inner in names else state
+
+
+def _threads(state: State, f: FuncDef, definition: int, sizes: dict[str, int | None]) -> State:
+    d = f.definitions[definition]
+    work = cost(d) + len(list(reads_in(d.values)))
+    for n in sizes.values():
+        work *= 1000 if n is None else max(n, 0)
+    if work < PARALLEL_WORK:
+        return state
+    for name in d.free:
+        if (sizes[name] or 1000) < 2:
+            continue
+        if name == vector_variable(d) and len(d.free) == 1:
+            return _thread_blocks(state, f.name, definition, name, sizes[name])
+        return loops.parallel(state, f.name, definition, loop=name)
+    return state
+
+
+def _thread_blocks(state: State, func: str, definition: int, name: str, extent: int | None) -> State:
+    """A single dimension is both threads and vectors: blocks of it."""
+    if extent is None or extent < 4096:
+        return state
+    names = (f"{name}_t", f"{name}_b")
+    state = loops.split(state, func, definition, loop=name, factor=2048, names=names)
+    return loops.parallel(state, func, definition, loop=names[0])
