@@ -11,18 +11,15 @@ import numpy as np
 
 import tdsl as td
 from tdsl.codegen.binding import output_shape
-from tdsl.codegen.passes import PASSES
 from tdsl.codegen.python.run import PythonExecutable
-from tdsl.codegen.show import show
 from tdsl.codegen.signature import dense, places
 from tdsl.codegen.verify import verify
 from tdsl.compile import signature_of
-from tdsl.debug import run_passes
 from tdsl.lang.interp import interpret
-from tdsl.pipeline import lowered
+from tdsl.pipeline import make_kernel
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.places import check_all
-from tdsl.target import Target
+from tdsl.target import as_target
 from tests.fuzz.programs import Made
 
 # What may be refused only when sizes are known, although every directive was accepted.
@@ -161,9 +158,8 @@ def _checked(s: td.Schedule, case: Case, arguments: dict[str, Any]) -> tuple[np.
     sizes = {n: v for n, v in case.made.sizes.items() if n in s.program.sizes}
     state = bind_state(s.state, sizes)
     check_all(state)
-    kernel = lowered(state, Target("cpu"), signature, dense(signature, sizes))
+    kernel = make_kernel(state, as_target("cpu"), signature, dense(signature, sizes))
     verify(kernel)
-    kernel = run_passes(kernel, PASSES, show=show, verify=verify, name="kernel")
     outputs = [
         np.zeros(output_shape(signature, a, sizes), a.dtype.numpy) for a in signature.outputs
     ]

@@ -277,7 +277,9 @@ class Directives:
 
         f = self.s.state.program.func(stage.func)
         d = f.definitions[stage.definition]
-        return self.pick(dict.fromkeys(r.name for r in reads_in(d.expressions()) if r.name != f.name))
+        return self.pick(
+            dict.fromkeys(r.name for r in reads_in(d.expressions()) if r.name != f.name)
+        )
 
     def do_cache_read(self) -> None:
         stage = self.stage()
