@@ -16,10 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tdsl.codegen.call import Entry, Executable
-from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
-from tdsl.debug import timed
 from tdsl.errors import ShapeError, TypeMismatch, did_you_mean
 from tdsl.lang.expr import Expr
 from tdsl.lang.program import Program, bind_sizes
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from tdsl.profiling import Profile
 
 
-def compile(
+def compile(  # noqa: A001  # the public name
     what: Any, *, target: Target | str | None = None, dynamic: str | Iterable[str] = (), **sizes: int
 ) -> Compiled:
     """A callable for funcs, or for a schedule of them.
@@ -151,7 +149,7 @@ class Compiled(Entry):
         for name in sizes:
             _check_size(self.signature.name, self.signature.sizes, name)
         if self.variants and not sizes:
-            return next(reversed(self.variants))
+            return list(self.variants)[-1]
         free = self.dynamic - set(sizes)
         missing = [n for n in self.signature.sizes if n not in free and n not in sizes]
         if missing:
@@ -185,24 +183,7 @@ def build(
     state: State, target: Target, signature: Signature, specialisation: Specialisation
 ) -> Executable:
     """One variant: everything from the state of the schedule to an executable."""
-    from tdsl.pipeline import make_kernel  # with all of lowering: not needed to import tdsl
+    # Lowering and all its passes: not needed to import tdsl.
+    from tdsl.pipeline import backend, make_kernel
 
-    return executable_of(make_kernel(state, target, signature, specialisation), target)
-
-
-def executable_of(kernel: Kernel, target: Target) -> Executable:
-    """The code of a backend for loops that it takes."""
-    with timed("backend"):
-        match target.name:
-            case "cpu":
-                from tdsl.codegen.cpu.executable import build as build_cpu
-
-                return build_cpu(kernel)
-            case "numba":
-                from tdsl.codegen.python.run import NumbaExecutable
-
-                return NumbaExecutable(kernel)
-            case _:
-                from tdsl.codegen.python.run import PythonExecutable
-
-                return PythonExecutable(kernel)
+    return backend(make_kernel(state, target, signature, specialisation), target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from tdsl.codegen.call import Executable
 from tdsl.codegen.loops import Kernel
@@ -36,6 +36,9 @@ class Inspected(Protocol):
 
     def variant(self, specialisation: Specialisation) -> Executable:
         """The executable for a specialisation, built when it is asked for first."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it."""
 
 
 def loops(f: Inspected, specialisation: Specialisation, stage: str) -> Listing:

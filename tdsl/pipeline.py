@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from tdsl.codegen.call import Executable
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.lower import lower
 from tdsl.codegen.outputs import separate_outputs
@@ -39,6 +40,24 @@ def after_passes(kernel: Kernel, target: Target) -> Kernel:
     """A kernel as `lowered` gives it, made ready for the backend of a target."""
     passes = PASSES if target.name == "cpu" else SCALAR_PASSES
     return run_passes(kernel, passes, show=show, verify=verify, name=kernel.name)
+
+
+def backend(kernel: Kernel, target: Target) -> Executable:
+    """The code of a target for loops that are ready for it."""
+    with timed("backend"):
+        match target.name:
+            case "cpu":
+                from tdsl.codegen.cpu.executable import build as build_cpu
+
+                return build_cpu(kernel)
+            case "numba":
+                from tdsl.codegen.python.run import NumbaExecutable
+
+                return NumbaExecutable(kernel)
+            case _:
+                from tdsl.codegen.python.run import PythonExecutable
+
+                return PythonExecutable(kernel)
 
 
 def scheduled(

@@ -6,7 +6,7 @@ A printer builds `Piece`s: text that knows how tightly it binds, by Python's tab
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -107,6 +107,21 @@ class Writer:
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """A table without lines: the first column to the left, the others to the right.
+
+    >>> print(columns([("stage", "ms"), ("blur", "0.125")]))
+    stage     ms
+    blur   0.125
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *rest in rows:
+        cells = (c.rjust(w) for c, w in zip(rest, widths[1:], strict=True))
+        lines.append("  ".join((first.ljust(widths[0]), *cells)).rstrip())
+    return "\n".join(lines)
 
 
 class Names:

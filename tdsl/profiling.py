@@ -1,0 +1,136 @@
+"""Where the time of a call goes: each root stage of a program run and timed on its own."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.arrays import as_array, as_scalar, layout_of
+from tdsl.codegen.binding import bind, bind_sizes, output_shape
+from tdsl.codegen.call import Executable
+from tdsl.codegen.loops import BufferParam, SizeParam
+from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, extent
+from tdsl.codegen.stages import RootStage, root_stages, stage_kernels
+from tdsl.inspection import Inspected
+from tdsl.pipeline import after_passes, backend, lowered, ready
+from tdsl.text import columns
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """One root stage: median seconds, and bytes that it reads and writes outside of itself.
+
+    `inside` are the funcs that are computed in its loops, with the bytes of all that they make; their time
+    is part of its own, and their bytes stay inside.
+    """
+
+    name: str
+    inside: tuple[tuple[str, int], ...]
+    seconds: float
+    read: int
+    written: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Profile:
+    """Time and bytes of a call, by stage.
+
+    Each func at the root is compiled as a kernel of its own, with what is computed in its loops, and the
+    kernels run one after the other on the arguments of the call, with the arrays between them as memory
+    that is already there. `seconds` of a stage is the median over `repeat` such rounds, after one that is
+    not counted. Bytes are those of the boxes that the stage reads and writes outside of itself, each
+    element once. `total` is the median time in seconds of the program as it is compiled, in one kernel
+    with its outputs given; it differs from the sum by what it takes to allocate memory, and by what
+    LLVM makes of several stages in one function.
+    """
+
+    name: str
+    stages: tuple[StageTime, ...]
+    total: float
+    repeat: int
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        whole = sum(s.seconds for s in self.stages) or 1.0
+        rows = [("stage", "ms", "share", "read MB", "written MB", "GB/s")]
+        for s in self.stages:
+            moved = s.read + s.written
+            rows.append((
+                s.name, f"{1e3 * s.seconds:.3f}", f"{s.seconds / whole:.0%}", f"{s.read / 1e6:.2f}",
+                f"{s.written / 1e6:.2f}", f"{moved / 1e9 / s.seconds:.1f}" if s.seconds else "",
+            ))  # fmt: skip
+            rows += [(f"  {n}, inside", "", "", "", f"({made / 1e6:.2f})", "") for n, made in s.inside]
+        rows.append(("all in one kernel", f"{1e3 * self.total:.3f}", "", "", "", ""))
+        return f"{self.name}: medians of {self.repeat}\n{columns(rows)}"
+
+    def _repr_html_(self) -> str:
+        from tdsl.notebook import Listing
+
+        return Listing(str(self))._repr_html_()
+
+
+def profile(f: Inspected, args: Sequence[Any], kwargs: Mapping[str, Any], repeat: int) -> Profile:
+    """Time a call; see `Profile`. Raises what the call raises."""
+    assert repeat > 0
+    f(*args, **kwargs)
+    values, specialisation = _arguments(f.signature, args, kwargs)
+    state = ready(f.state, f.target, specialisation)
+    kernel = lowered(f.state, f.target, f.signature, specialisation)
+    runs: dict[str, Run] = {}
+    for name, part in stage_kernels(kernel, state):
+        for p in part.params:
+            if isinstance(p, BufferParam) and p.name not in values:
+                values[p.name] = np.empty([extent(e, {}) for e in p.extents], p.dtype.numpy)
+        executable = backend(after_passes(part, f.target), f.target)
+        runs[name] = _run(executable, [values[p.name] for p in part.params if not isinstance(p, SizeParam)])
+    whole = f.variant(specialisation)
+    runs[""] = _run(whole, [values[p.name] for p in whole.kernel.params])
+    seconds = _medians(runs, repeat)
+    stages = [_timed(s, seconds[s.func]) for s in root_stages(state) if s.func in seconds]
+    return Profile(f.signature.name, tuple(stages), seconds[""], repeat)
+
+
+def _timed(s: RootStage, seconds: float) -> StageTime:
+    return StageTime(s.func, s.inside, seconds, s.read, s.written)
+
+
+def _arguments(
+    signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], Specialisation]:
+    """Every argument and output by name, and the variant for exactly these."""
+    values: dict[str, Any] = {}
+    for arg, value in zip(signature.inputs, bind(signature, args, kwargs), strict=True):
+        values[arg.name] = as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
+    sizes = bind_sizes([(a, values[a.name]) for a in signature.inputs if isinstance(a, ArrayArg)])
+    for out in signature.outputs:
+        values[out.name] = np.empty(output_shape(signature, out, sizes), out.dtype.numpy)
+    layouts = tuple(layout_of(values[a.name], True) for a in signature.arrays)
+    return values, Specialisation(tuple((n, sizes[n]) for n in signature.sizes), layouts)
+
+
+def _run(executable: Executable, arguments: list[Any]) -> Run:
+    """The quicker entry of an executable that takes these arguments."""
+    fast = executable.fast
+    if fast is not None and fast(*arguments) is True:
+        return lambda: fast(*arguments)
+    return lambda: executable.run(arguments)
+
+
+def _medians(runs: Mapping[str, Run], repeat: int) -> dict[str, float]:
+    """Seconds of each, running all of them in turns."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeat + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(found[1:]) for name, found in times.items()}
