@@ -66,3 +66,10 @@ def kernel(build: Callable[[], Callable[..., Array]]) -> Prepare:
 def function(f: Callable[..., Array]) -> Prepare:
     """A peer that is a plain function of the arrays."""
     return lambda arrays: lambda: f(*arrays)
+
+
+def vectors(stage: Any, loop: Any, lanes: int = 16) -> None:
+    """Make a loop whose extent is a small multiple of `lanes` a row of vectors."""
+    several, one = stage.split(loop, lanes)
+    stage.vectorize(one)
+    stage.unroll(several)

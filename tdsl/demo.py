@@ -152,18 +152,22 @@ def dense(x: td.f32["M", "K"], w: td.f32["K", "N"], bias: td.f32["N"]):
 
 
 def dense_by_hand() -> Kernel:
-    """Blocks of `out` in parallel; in a block, register tiles of `acc` over the whole of k."""
+    """Panels of `w` laid out for a register tile of 8 x 32, which runs over the whole of k."""
     s = dense.schedule(**DENSE)
     out, acc = s["out"], s["acc"]
-    block_i, _, ii, ji = out.tile(("i", "j"), (96, 96))
-    _, tile_j, i0, j0 = out.tile((ii, ji), (6, 32))
+    block_i, _, i, j = out.tile(("i", "j"), (64, 256))
+    tile_i, tile_j, i0, j0 = out.tile((i, j), (8, 32))
+    out.reorder(tile_j, tile_i)
     out.parallel(block_i)
-    out.vectorize(j0, 16)
-    out.unroll(i0)
-    acc.compute_at(out, tile_j)
+    _as_tile(out, i0, *out.split(j0, 16))
+    acc.compute_at(out, tile_i)
     acc.reorder("k", "i", "j")
-    acc.vectorize("j", 16)
-    acc.unroll("i")
+    _as_tile(acc, "i", *acc.split("j", 16))
+    panels = s.cache_read("w", acc, pack={1: 32}, name="panels")
+    panels.reorder_storage(1, 0, 2)
+    panels.reorder("panels_1", "panels_0", "panels_2")
+    panels.parallel("panels_1")
+    panels.vectorize("panels_2", 16)
     return td.compile(s)
 
 
@@ -225,14 +229,38 @@ def block(x: td.f32["N", "C", "H", "W"], w: td.f32["F", "C", "R", "S"], v: td.f3
 
 
 def conv_by_hand() -> Kernel:
-    """Lines of the picture in parallel; a line of `conv` stays in cache while `out` uses it."""
+    """Lines of the picture in parallel, with a line of `conv` in cache while `out` uses it.
+
+    Both stages reduce in register tiles of 7 pixels by 32 channels, the weights laid out for that.
+    """
     s = block.schedule(**CONV)
-    s["out"].reorder("n", "h", "g", "q")
-    line = s["out"].fuse("n", "h")
-    s["out"].parallel(line)
-    s["conv"].compute_at(s["out"], line)
-    s["conv"].vectorize("q", 8)
+    out, conv = s["out"], s["conv"]
+    out.reorder("n", "h", "q", "g", "f")
+    line = out.fuse("n", "h")
+    out.parallel(line)
+    group, pixel = out.split("q", 7)
+    several, one = out.split("g", 16)
+    out.reorder(line, group, "f", pixel, several, one)
+    _as_tile(out, pixel, several, one)
+    s.cache_write(out, group)
+    conv.compute_at(out, line)
+    several, one = conv.split("f", 16)
+    half, several = conv.split(several, 2)
+    group, pixel = conv.split("q", 7)
+    conv.reorder("n", "h", half, group, "c", "r", "s", pixel, several, one)
+    _as_tile(conv, pixel, several, one)
+    for stage in (out, conv):
+        stage.reorder_storage(0, 2, 3, 1)
+    s.cache_read("w", conv, name="w_by_f").reorder_storage(1, 2, 3, 0)
+    s.cache_read("v", out, name="v_by_g").reorder_storage(1, 0)
     return td.compile(s)
+
+
+def _as_tile(stage: Any, rows: Any, several: Any, one: Any) -> None:
+    """Write out the innermost three loops of a stage: `several` vectors of `one` in each of `rows`."""
+    stage.vectorize(one)
+    stage.unroll(several)
+    stage.unroll(rows)
 
 
 def conv_in_numpy(x: Array, w: Array, v: Array) -> Array:

@@ -3,7 +3,7 @@
 import numpy as np
 
 import tdsl as td
-from benchmarks.case import Array, Arrays, Case, function, kernel, within
+from benchmarks.case import Array, Arrays, Case, function, kernel, vectors, within
 from benchmarks.halide import pipeline as halide
 
 BATCH, HEIGHT, WIDTH, IN, OUT = 5, 80, 100, 128, 128
@@ -36,11 +36,11 @@ def hand():
     out.reorder(block, "n", "y", group, pixel, inner)
     task = out.fuse(block, "n")
     out.parallel(out.fuse(task, "y"))
-    out.vectorize(inner, 16)
+    vectors(out, inner)
     out.unroll(pixel)
     acc.compute_at(out, group)
     acc.reorder("r", "s", "c", "n", "y", "x", "f")
-    acc.vectorize("f", 16)
+    vectors(acc, "f")
     acc.unroll("x")
     return td.compile(s)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 import tdsl as td
-from benchmarks.case import Arrays, Case, function, kernel, within
+from benchmarks.case import Arrays, Case, function, kernel, vectors, within
 from benchmarks.halide import pipeline as halide
 
 M, N, K = 1024, 1024, 1024
@@ -26,18 +26,24 @@ def default():
 
 
 def hand():
-    """Blocks of rows in parallel; register tiles of 6 x 64 over the whole of k."""
+    """Panels of b laid out for a register tile of 8 x 32, which runs over the whole of k."""
     s = sgemm.schedule(**SIZES)
     out, acc = s["out"], s["acc"]
-    block_i, _, i, j = out.tile(("i", "j"), (96, 256))
-    _, tile_j, i0, j0 = out.tile((i, j), (6, 64))
+    block_i, _, i, j = out.tile(("i", "j"), (64, 256))
+    tile_i, tile_j, i0, j0 = out.tile((i, j), (8, 32))
+    out.reorder(tile_j, tile_i)
     out.parallel(block_i)
-    out.vectorize(j0, 16)
+    vectors(out, j0)
     out.unroll(i0)
-    acc.compute_at(out, tile_j)
+    acc.compute_at(out, tile_i)
     acc.reorder("k", "i", "j")
-    acc.vectorize("j", 16)
+    vectors(acc, "j")
     acc.unroll("i")
+    panels = s.cache_read("b", acc, pack={1: 32}, name="panels")
+    panels.reorder_storage(1, 0, 2)
+    panels.reorder("panels_1", "panels_0", "panels_2")
+    panels.parallel("panels_1")
+    panels.vectorize("panels_2", 16)
     return td.compile(s)
 
 
