@@ -6,10 +6,11 @@ the outputs into a canonical `Program`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
+from tdsl.errors import DefinitionError, ShapeError, TdslError, TypeMismatch
 from tdsl.lang.definition import (
     Definition, check_pure, check_update, define, loop_variables, reads, recognise_combine, same_kind,
     same_reduction,
@@ -19,6 +20,7 @@ from tdsl.lang.reduction import Combine, builtin
 from tdsl.lang.types import DType, TensorType, as_dtype
 from tdsl.lang.value import UNKNOWN, Value, as_index, check_name, lift
 from tdsl.node import transform
+from tdsl.notebook import page
 from tdsl.source import Loc, here
 
 
@@ -366,6 +368,16 @@ class Func:
         from tdsl.lang.show import show_func
 
         return show_func(self) if self.definitions else f"Func({self.name!r})"
+
+    def _repr_html_(self) -> str:
+        from tdsl.lang.program import build_program
+        from tdsl.lang.show import show_program
+
+        texts = [("definitions", repr(self))]
+        if self.definitions:
+            with contextlib.suppress(TdslError):  # a program is not complete yet, or is wrong
+                texts.append(("program", show_program(build_program((self,)))))
+        return page(f"Func {self.name}", texts)
 
 
 # equal reductions of one definition are one stage

@@ -8,12 +8,14 @@ from typing import Any
 
 from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean
 from tdsl.lang.program import Program, build_program
+from tdsl.lang.show import show_program
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
+from tdsl.notebook import page
 from tdsl.schedule.directive import Directive, apply, from_json, to_json
 from tdsl.schedule.instruction import Instruction
 from tdsl.schedule.nest import State, initial_state
-from tdsl.schedule.show import show_schedule
+from tdsl.schedule.show import show_nests, show_schedule
 from tdsl.schedule.specialize import encode
 from tdsl.source import here
 
@@ -137,6 +139,14 @@ class Schedule:
     def __repr__(self) -> str:
         funcs = ", ".join(f.name for f in self.state.program.funcs)
         return f"Schedule of {self.program.name!r} ({funcs}), {len(self.directives)} directives"
+
+    def _repr_html_(self) -> str:
+        texts = [
+            ("directives", str(self) or "none: the default schedule"),
+            ("loops", show_nests(self.state)),
+            ("program", show_program(self.state.program)),
+        ]
+        return page(f"Schedule of {self.program.name}", texts)
 
 
 class Stage:

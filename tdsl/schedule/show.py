@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, assert_never
 
 from tdsl.schedule.directive import Directive
+from tdsl.schedule.nest import SERIAL, After, At, Inline, Place, Root, State, With
 
 
 def show_schedule(directives: tuple[Directive, ...]) -> str:
@@ -17,6 +18,43 @@ def show_schedule(directives: tuple[Directive, ...]) -> str:
     s["f"].parallel("x_o")
     """
     return "\n".join(_call(d) for d in directives)
+
+
+def show_nests(state: State) -> str:
+    """The loops of each definition and where it is computed, as the directives so far leave them.
+
+    >>> from tdsl.lang.program import build_program
+    >>> from tdsl.lang.tensor import Func
+    >>> from tdsl.lang.value import vars
+    >>> from tdsl.schedule.nest import initial_state
+    >>> x, f = vars("x"), Func("f", (8,))
+    >>> f[x] = x * 2
+    >>> print(show_nests(initial_state(build_program((f,)))))
+    f: x
+    """
+    lines = []
+    for name, plan in state.plans:
+        for n, nest in enumerate(plan.nests):
+            loops = ", ".join(x.name if x.kind == SERIAL else f"{x.name} ({x.kind})" for x in nest.loops)
+            where = "" if n or plan.place is None else f", {_where(plan.place)}"
+            lines.append(f"{name}{f'.update({n - 1})' if n else ''}: {loops or 'no loops'}{where}")
+    return "\n".join(lines)
+
+
+def _where(place: Place) -> str:
+    match place:
+        case Root():
+            return "at the root"
+        case Inline():
+            return "inlined"
+        case At(level):
+            return f"in {level.loop} of {level.func}"
+        case After(level):
+            return f"after what {level.loop} of {level.func} makes"
+        case With(level):
+            return f"with {level.func} down to {level.loop}"
+        case _:
+            assert_never(place)
 
 
 def _call(d: Directive) -> str:
