@@ -234,7 +234,9 @@ def _limit(f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes)
         if len(open_) != 1:
             continue
         name = open_[0]
-        known = _tightened(d, {n: scope[n].limits for n in scope if n != name})
+        # with `name` among them: a limit of it must not depend on itself
+        known = _tightened(d, {n: scope[n].limits for n in scope})
+        known.pop(name)
         low, high = solve(e, name, lo, hi, known)
         v = scope[name]
         if low is not None and high is not None:
@@ -243,7 +245,7 @@ def _limit(f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes)
 
 
 def _tightened(d: Definition, ranges: dict[str, Interval]) -> dict[str, Interval]:
-    return tighten(ranges, d.where) if d.where != conjunction(()) else ranges
+    return tighten(ranges, d.where)
 
 
 def _suggestion(v: _Variable) -> Interval:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.errors import RequireError, ShapeError, TypeMismatch
+from tdsl.errors import IndexBoundError, RequireError, ShapeError, TypeMismatch
 from tdsl.lang import arithmetic
 from tdsl.lang.arithmetic import Array
 from tdsl.lang.definition import Definition
@@ -47,6 +47,7 @@ from tdsl.lang.types import from_numpy
 from tdsl.node import Node, children, post_order, transform
 
 Arguments = Mapping[str, Any]
+Limits = tuple[tuple[float, float], ...]  # inclusive ends of each dimension
 
 
 def interpret(
@@ -142,16 +143,21 @@ def evaluate(
     >>> evaluate(Binary("mod", Var("i"), const(3)), {"i": np.arange(5)})
     array([0, 1, 2, 0, 1])
     """
-    stored = {n: _Stored((a,), (0,) * a.ndim) for n, a in (arrays or {}).items()}
+    stored = {n: _input(a) for n, a in (arrays or {}).items()}
     return _Evaluator(variables, stored, [])(e)
 
 
 @dataclass(slots=True)
 class _Stored:
-    """The values of a func or an input, and the index of their first element."""
+    """The values of a func or an input: what is computed starts at `first`, may be read in `limits`."""
 
     parts: tuple[Array, ...]
     first: tuple[int, ...]
+    limits: Limits
+
+
+def _input(array: Array) -> _Stored:
+    return _Stored((array,), (0,) * array.ndim, tuple((0, e - 1) for e in array.shape))
 
 
 class _Run:
@@ -161,36 +167,40 @@ class _Run:
         self, program: Program, arrays: Mapping[str, Array], out: Callable[[str], None]
     ) -> None:
         self.program, self.out = program, out
-        self.stored = {name: _Stored((array,), (0,) * array.ndim) for name, array in arrays.items()}
+        self.stored = {name: _input(array) for name, array in arrays.items()}
 
     def outputs(self) -> tuple[Array, ...]:
         boxes = realised_boxes(self.program)
         for f in self.program.funcs:
-            self.realise(f, boxes[f.name])
+            self.realise(f, boxes.get(f.name))
         return tuple(
             part for name in self.program.outputs for part in self._natural(self.program.func(name))
         )
 
     def _natural(self, f: FuncDef) -> Iterator[Array]:
-        stored = self.stored[f.name]
-        inside = []
-        for first, (lo, hi) in zip(stored.first, f.natural, strict=True):
-            start = number_of(lo) - first
-            inside.append(slice(start, start + max(number_of(hi) - number_of(lo) + 1, 0)))
-        shape = tuple(max(number_of(hi) - number_of(lo) + 1, 0) for lo, hi in f.natural)
-        for part in stored.parts:
-            yield part[tuple(inside)].copy() if 0 not in shape else np.empty(shape, part.dtype)
+        """The values of an output on its own range."""
+        ends = [(number_of(lo), number_of(hi)) for lo, hi in f.natural]
+        shape = tuple(max(hi - lo + 1, 0) for lo, hi in ends)
+        for component, t in enumerate(f.dtypes):
+            if 0 in shape:
+                yield np.empty(shape, t.numpy)
+            else:
+                stored = self.stored[f.name]
+                starts = [lo - first for (lo, _), first in zip(ends, stored.first, strict=True)]
+                inside = tuple(slice(a, a + n) for a, n in zip(starts, shape, strict=True))
+                yield stored.parts[component][inside].copy()
 
-    def realise(self, f: FuncDef, box: Bounds) -> None:
-        shape = tuple(hi - lo + 1 for lo, hi in box)
-        # the pure definition writes every element; other bits show where it does not
+    def realise(self, f: FuncDef, box: Bounds | None) -> None:
+        """Fill the box of a func; None where nothing of it is needed."""
+        ends = ((0, -1),) * len(f.limits) if box is None else box
+        shape = tuple(hi - lo + 1 for lo, hi in ends)
+        # the pure definition writes every element; this shows where it does not
         parts = tuple(np.full(shape, 99).astype(t.numpy) for t in f.dtypes)
-        self.stored[f.name] = _Stored(parts, tuple(lo for lo, _ in box))
-        if 0 in shape:
-            return
-        ends = tuple((const(lo), const(hi)) for lo, hi in box)
-        for d in f.definitions:
-            self.define(f, d, ends)
+        self.stored[f.name] = _Stored(parts, tuple(lo for lo, _ in ends), _numbers(f.limits))
+        if box is not None:
+            whole = tuple((const(lo), const(hi)) for lo, hi in box)
+            for d in f.definitions:
+                self.define(f, d, whole)
 
     def define(self, f: FuncDef, d: Definition, box: Box) -> None:
         ranges = {n: (number_of(lo), number_of(hi)) for n, (lo, hi) in ranges_at(d, box).items()}
@@ -257,17 +267,31 @@ def _constant(e: Expr) -> Const:
     return simple
 
 
+def _numbers(limits: Box) -> Limits:
+    return tuple(
+        (-np.inf if lo is None else number_of(lo), np.inf if hi is None else number_of(hi))
+        for lo, hi in limits
+    )
+
+
 def _inside(name: str, stored: _Stored, index: tuple[Array, ...]) -> tuple[Array, ...]:
-    """The places in the array of an index; AssertionError where one is outside."""
+    """The places in the array of an index.
+
+    Raises IndexBoundError outside of what is defined, AssertionError outside of what was computed of it.
+    """
     places = tuple(i - first for i, first in zip(index, stored.first, strict=True))
-    for axis, (place, extent) in enumerate(zip(places, stored.parts[0].shape, strict=True)):
-        if np.any(place < 0) or np.any(place >= extent):
-            first = stored.first[axis]
-            raise AssertionError(
-                f"region bug: {name!r} is known at {first} to {first + extent - 1} of axis {axis}, "
-                f"touched at {np.min(index[axis])} to {np.max(index[axis])}"
+    shape = stored.parts[0].shape
+    if all(np.all((p >= 0) & (p < extent)) for p, extent in zip(places, shape, strict=True)):
+        return places
+    touched = [(np.min(i), np.max(i)) for i in index]
+    for axis, ((lo, hi), (first, last)) in enumerate(zip(touched, stored.limits, strict=True)):
+        if lo < first or hi > last:
+            raise IndexBoundError(
+                f"{name!r} is read or written at {lo if lo < first else hi} of axis {axis}",
+                label=f"outside of {first} to {last}",
             )
-    return places
+    computed = [(first, first + n - 1) for first, n in zip(stored.first, shape, strict=True)]
+    raise AssertionError(f"region bug: {name!r} is computed on {computed}, touched at {touched}")
 
 
 class _Evaluator:

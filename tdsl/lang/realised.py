@@ -29,10 +29,7 @@ def number_of(e: Expr | None) -> int:
 
 
 def realised_boxes(program: Program) -> dict[str, Bounds]:
-    """For each func of a program without open sizes, the box that is computed at the root.
-
-    A dimension's box is empty, (0, -1), where nothing is read.
-    """
+    """For each func that is needed, the box that is computed; a func of which nothing is read has none."""
     needed: dict[str, Box] = {}
     for name in program.outputs:
         f = program.func(name)
@@ -41,16 +38,14 @@ def realised_boxes(program: Program) -> dict[str, Bounds]:
             needed[name] = union_box(needed.get(name), f.natural)
     boxes: dict[str, Bounds] = {}
     for f in reversed(program.funcs):
-        box = needed.get(f.name)
-        if box is None or _empty(box):
-            boxes[f.name] = ((0, -1),) * len(f.limits)
+        if f.name not in needed:
             continue
-        box = _with_own_updates(f, box)
+        box = _with_own_updates(f, needed[f.name])
         boxes[f.name] = tuple((number_of(lo), number_of(hi)) for lo, hi in box)
         for d in f.definitions:
-            for name, b in _touched(d, box).items():
+            for name, touched in touched_boxes(d, box).items():
                 if name != f.name and program.has_func(name):
-                    limited = _limited(program.func(name), b)
+                    limited = _limited(program.func(name), touched)
                     if not _empty(limited):
                         needed[name] = union_box(needed.get(name), limited)
     return boxes
@@ -80,7 +75,7 @@ def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:
     return ranges
 
 
-def _touched(d: Definition, box: Box) -> dict[str, Box]:
+def touched_boxes(d: Definition, box: Box) -> dict[str, Box]:
     """The boxes that a definition reads; conditions are read where those without reads hold."""
     ranges = ranges_at(d, box)
     if _empty(tuple(ranges.values())):
@@ -119,7 +114,7 @@ def _with_own_updates(f: FuncDef, box: Box) -> Box:
             if _empty(tuple(ranges.values())):
                 continue
             grown = union_box(grown, box_of(d.index, ranges))
-            own = _touched(d, grown).get(f.name)
+            own = touched_boxes(d, grown).get(f.name)
             grown = grown if own is None else union_box(grown, _limited(f, own))
         grown = tuple((const(number_of(lo)), const(number_of(hi))) for lo, hi in grown)
         if grown == box:

@@ -21,8 +21,10 @@ import numpy as np
 
 import tdsl as td
 from tdsl.errors import IndexBoundError, ShapeError
+from tdsl.lang.expr import ONE, ZERO, const
 from tdsl.lang.program import Program, bind_sizes, build_program
-from tdsl.lang.realised import realised_boxes
+from tdsl.lang.realised import Bounds, number_of, realised_boxes, touched_boxes
+from tdsl.lang.simplify import subtract
 from tdsl.lang.types import DType, bf16, f16
 from tests.fuzz.choices import Choices
 from tests.fuzz.terms import Ends, Readable, Scope, Term, Terms
@@ -100,6 +102,23 @@ class Made:
         return "\n".join([*head, *self.lines, "", inspect.getsource(array), "", *tail])
 
 
+def check_inside(program: Program, boxes: dict[str, Bounds]) -> None:
+    """Raise IndexBoundError where the box of an access is not inside what may be read or written."""
+    limits = {t.name: tuple((ZERO, subtract(e, ONE)) for e in t.shape) for t in program.inputs}
+    limits |= {f.name: f.limits for f in program.funcs}
+    for f in program.funcs:
+        box = tuple((const(lo), const(hi)) for lo, hi in boxes.get(f.name, ()))
+        if f.name not in boxes:
+            continue
+        touched = [t for d in f.definitions for t in touched_boxes(d, box).items()]
+        for name, ends in (*touched, (f.name, box)):
+            for (lo, hi), (first, last) in zip(ends, limits[name], strict=True):
+                low = first is None or number_of(lo) >= number_of(first)
+                high = last is None or number_of(hi) <= number_of(last)
+                if not (low and high):
+                    raise IndexBoundError(f"{name} is read or written out of range")
+
+
 def random_program(choices: Choices, stages: int | None = None) -> Made:
     """A program of up to six stages, at least one of which is an output."""
     return _Builder(choices).build(choices.integer(1, 6) if stages is None else stages)
@@ -127,7 +146,7 @@ class _Builder:
             tries += 1
             self.stage(f"f{len(self.stages)}")
         if not self.stages:
-            self.run('f0 = td.Func("f0")', 'f0[i] = td.cast(i, td.i32)', "f0.with_shape(3)")
+            self.run('f0 = td.Func("f0")', "f0[i] = td.cast(i, td.i32)", "f0.with_shape(3)")
             self.stages.append("f0")
         outputs = [n for n in self.stages[:-1] if self.c.chance(15)]
         outputs.append(self.stages[-1])
@@ -140,7 +159,9 @@ class _Builder:
     def together(self, made: Made) -> bool:
         """True when the outputs make one program (their named extents may be in conflict)."""
         try:
-            boxes = realised_boxes(self.bound(*made.outputs))
+            program = self.bound(*made.outputs)
+            boxes = realised_boxes(program)
+            check_inside(program, boxes)
         except (ShapeError, IndexBoundError):
             return False
         points = [int(np.prod([hi - lo + 1 for lo, hi in box])) for box in boxes.values()]
@@ -190,7 +211,11 @@ class _Builder:
 
     def pad(self, name: str, dtypes: tuple[DType, ...], exact: bool, most: float) -> None:
         mode = self.c.pick(("constant", "edge", "reflect", "symmetric", "wrap"))
-        value = f", value={self.c.integer(0, 3)}" if mode == "constant" and dtypes[0] != td.bool_ else ""
+        value = (
+            f", value={self.c.integer(0, 3)}"
+            if mode == "constant" and dtypes[0] != td.bool_
+            else ""
+        )
         padded = f"{name}p"
         self.run(f'{padded} = td.pad({name}, mode="{mode}"{value})')
         rank = self.names[name].ndim
@@ -209,12 +234,12 @@ class _Builder:
         before = len(self.lines)
         try:
             value = self.definition(name)
+            _, natural = self.domain(name)
+            if any(e is None for e in natural) and self.c.chance(70):
+                self.declare(name, natural)
             for _ in range(self.c.weighted({0: 6, 1: 3, 2: 1})):
                 self.update(name, value)
             limits, natural = self.domain(name)
-            if any(e is None for e in natural) and self.c.chance(70):
-                self.declare(name, natural)
-                limits, natural = self.domain(name)
             if not self.sensible(name, natural):
                 raise ShapeError("too large, or a negative extent")
         except (ShapeError, IndexBoundError):
@@ -233,9 +258,11 @@ class _Builder:
             return False
         if None in natural:
             return True
-        boxes = realised_boxes(self.bound(self.names[name]))
+        program = self.bound(self.names[name])
+        boxes = realised_boxes(program)
+        check_inside(program, boxes)
         counts = [int(np.prod([max(hi - lo + 1, 0) for lo, hi in b])) for b in boxes.values()]
-        return max(counts) <= MOST_POINTS
+        return max(counts, default=0) <= MOST_POINTS
 
     def bound(self, *outputs: Any) -> Program:
         """The program with numbers for sizes; ShapeError where its arrays cannot have these sizes."""
@@ -279,7 +306,9 @@ class _Builder:
                 value = self.terms.term(scope, kind, depth)
                 other = self.terms.term(scope, self.c.pick(("i", "f")), 1)
                 self.run(f"{name}[{left}] = ({value.text}, {other.text})")
-                return Term(name, value.dtype, value.exact and other.exact, max(value.most, other.most))
+                return Term(
+                    name, value.dtype, value.exact and other.exact, max(value.most, other.most)
+                )
             case "custom":
                 return self.custom(name, left, scope, depth)
             case "constant":
@@ -311,9 +340,9 @@ class _Builder:
 
     def update(self, name: str, value: Term) -> None:
         f = self.names[name]
-        limits, natural = self.domain(name)
+        natural = self.domain(name)[1]
         ends = tuple(e if e is not None else (0, 3) for e in natural)
-        if any(lo > hi for lo, hi in ends) or len(f.dtypes) > 1 and not ends:
+        if any(lo > hi for lo, hi in ends) or (len(f.dtypes) > 1 and not ends):
             return
         kinds = {"free": 3, "corner": 2, "scatter": 3, "scan": 3}
         how = self.c.weighted(kinds) if ends else "corner"

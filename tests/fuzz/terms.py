@@ -205,7 +205,9 @@ class Terms:
         r, n = self.c.pick(tables)
         part = f"[{n}]" if len(r.dtypes) > 1 else ""
         where = ", ".join([self.safe(scope, e) for e in r.limits]) or "()"
-        return f"td.clip({r.name}[{where}]{part}, {max(lo, 0)}, {max(hi, 0)})" if lo >= 0 else str(lo)
+        return (
+            f"td.clip({r.name}[{where}]{part}, {max(lo, 0)}, {max(hi, 0)})" if lo >= 0 else str(lo)
+        )
 
     @staticmethod
     def _nonempty(r: Readable) -> bool:
@@ -361,7 +363,16 @@ class Terms:
         which = self.c.weighted(
             {"sum": 6, "max": 3, "min": 3, "mean": 1, "prod": 1}
             if kind == "f"
-            else {"sum": 5, "max": 2, "min": 2, "prod": 1, "argmax": 2, "argmin": 2, "any": 1, "all": 1}
+            else {
+                "sum": 5,
+                "max": 2,
+                "min": 2,
+                "prod": 1,
+                "argmax": 2,
+                "argmin": 2,
+                "any": 1,
+                "all": 1,
+            }
         )
         wants = {"any": "b", "all": "b", "argmax": "f", "argmin": "f"}.get(which, kind)
         x = self.term(inner, wants, depth, exact or which.startswith("arg"))
