@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "tdsl"
 RANKS = (
     ("source",), ("errors",), ("node",), ("debug",), ("rewrite", "text", "notebook"), ("lang",), ("schedule",),
     ("tilegraph", "codegen"), ("distribute",), ("target",), ("pipeline",),
-    ("inspection", "profiling"), ("compile",), ("op",), ("demo", "doctor"), ("cli",), ("__main__",),
+    ("inspection",), ("profiling",), ("compile",), ("op",), ("demo", "doctor"), ("cli",), ("__main__",),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 
