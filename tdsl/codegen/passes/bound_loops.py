@@ -55,7 +55,7 @@ def _bound(s: Stmt, facts: Facts) -> Stmt:
                 no = _bound(orelse, where(facts, simplify(Unary("not", cond))))
             return conditional(cond, yes, no, s)
         case _:
-            return map_parts(s, lambda part: _bound(part, facts))
+            return map_parts(s, lambda part: _bound(part, inside(facts, s)))
 
 
 def _narrow(loop: For, facts: Facts) -> Stmt:

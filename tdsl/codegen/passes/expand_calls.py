@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from tdsl.codegen.loops import For, If, Kernel, Stmt
-from tdsl.codegen.passes.scope import inside, where
+from tdsl.codegen.loops import Kernel, Stmt
+from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import map_exprs, map_parts
 from tdsl.lang.bounds import NOTHING, Facts, at_most
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Expr, Select, const
@@ -18,7 +18,7 @@ def expand_calls(kernel: Kernel) -> Kernel:
 
     Where an index is proved to be less than one period away no division is left.
 
-    >>> from tdsl.codegen.loops import SERIAL, Store
+    >>> from tdsl.codegen.loops import SERIAL, For, Store
     >>> from tdsl.codegen.show import show
     >>> from tdsl.lang.expr import Var
     >>> from tdsl.lang.types import i64
@@ -38,14 +38,7 @@ def expand_calls(kernel: Kernel) -> Kernel:
 def _expand(s: Stmt, facts: Facts) -> Stmt:
     memo: dict[int, tuple[Node, Node]] = {}
     s = map_exprs(s, lambda e: _expr(e, facts, memo))
-    match s:
-        case For():
-            facts = inside(facts, s)
-        case If(cond, _, None):
-            facts = where(facts, cond)
-        case _:
-            pass
-    return map_parts(s, lambda part: _expand(part, facts))
+    return map_parts(s, lambda part: _expand(part, inside(facts, s)))
 
 
 def _expr(e: Expr, facts: Facts, memo: dict[int, tuple[Node, Node]]) -> Expr:

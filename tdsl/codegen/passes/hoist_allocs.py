@@ -14,14 +14,13 @@ from tdsl.codegen.loops import (
     STACK,
     Alloc,
     For,
-    If,
     Invoke,
     Kernel,
     Let,
     Stmt,
     Store,
 )  # fmt: skip
-from tdsl.codegen.passes.scope import inside, where
+from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import (
     EMPTY,
     exprs_of,
@@ -79,16 +78,13 @@ class _Hoist:
                 return self.loop(s, facts)
             case Let():
                 outer, self.pending = self.pending, []
-                body = self.placed(s.name, self.statement(s.body, facts))
+                body = self.placed(s.name, self.statement(s.body, inside(facts, s)))
                 self.pending = outer + self.pending
                 return rebuilt(s, body=body)
             case Alloc():
                 return self.alloc(s, facts)
-            case If(cond, _, None):
-                facts = where(facts, cond)
             case _:
-                pass
-        return map_parts(s, lambda part: self.statement(part, facts))
+                return map_parts(s, lambda part: self.statement(part, inside(facts, s)))
 
     def loop(self, s: For, facts: Facts) -> Stmt:
         depth, outer = self.depth, self.pending

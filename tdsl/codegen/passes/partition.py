@@ -25,7 +25,7 @@ from tdsl.codegen.loops import (
 )  # fmt: skip
 from tdsl.codegen.passes.fresh import Fresh
 from tdsl.codegen.passes.sample import sample
-from tdsl.codegen.passes.scope import inside, last_of, where
+from tdsl.codegen.passes.scope import inside, last_of
 from tdsl.codegen.passes.statements import (
     exprs_of,
     loads_of,
@@ -89,8 +89,7 @@ class _Partition:
         """The statement with loops cut, and whether there were any."""
         if isinstance(s, For):
             return self.loop(s, facts)
-        if isinstance(s, If) and s.orelse is None:
-            facts = where(facts, s.cond)
+        facts = inside(facts, s)
         cuts = []
 
         def part(inner: Stmt) -> Stmt:

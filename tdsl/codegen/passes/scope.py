@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from tdsl.codegen.loops import For
+from tdsl.codegen.loops import For, If, Let, Stmt
 from tdsl.codegen.passes.statements import loads_of
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts, lower, upper
-from tdsl.lang.expr import ONE, Expr, const
+from tdsl.lang.expr import ONE, Expr, const, dtype_of
 from tdsl.lang.regions import tighten
 from tdsl.lang.simplify import add, conjuncts, subtract
+from tdsl.lang.types import i64
 
 
-def inside(facts: Facts, loop: For) -> Facts:
-    """Facts of the body of a loop. Data in its bounds may change, so only its constant limits count."""
+def inside(facts: Facts, s: Stmt) -> Facts:
+    """Facts of the body of a statement: of a loop, a let, an `If` without `else`."""
+    match s:
+        case For():
+            return _inside_loop(facts, s)
+        case Let(name, value) if dtype_of(value) == i64 and not loads_of(value):
+            return facts.knowing(name, value, value)
+        case If(cond, _, None):
+            return where(facts, cond)
+        case _:
+            return facts
+
+
+def _inside_loop(facts: Facts, loop: For) -> Facts:
+    """Data in the bounds of a loop may change, so only its constant limits count."""
     first, last = loop.lo, last_of(loop, facts)
     if loads_of(first):
         bound = lower(first, facts)

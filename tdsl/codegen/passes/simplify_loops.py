@@ -19,9 +19,8 @@ from tdsl.codegen.passes.statements import (
     sequence,
 )  # fmt: skip
 from tdsl.lang.bounds import NOTHING, Facts, upper
-from tdsl.lang.expr import FALSE, ONE, TRUE, Const, Expr, Param, Size, Unary, Var, dtype_of
+from tdsl.lang.expr import FALSE, ONE, TRUE, Const, Expr, Param, Size, Unary, Var
 from tdsl.lang.simplify import simplify
-from tdsl.lang.types import i64
 
 
 def simplify_loops(kernel: Kernel) -> Kernel:
@@ -100,9 +99,7 @@ class _Scope:
     def let(self, s: Let, name: str, value: Expr, body: Stmt) -> Stmt:
         if isinstance(value, Const | Var | Size | Param):
             return self.replacing(name, value).statement(body)
-        scope = self
-        if dtype_of(value) == i64 and not loads_of(value):
-            scope = self.knowing(self.facts.knowing(name, value, value))
+        scope = self.knowing(inside(self.facts, rebuilt(s, value=value)))
         inner = scope.statement(body)
         return EMPTY if is_empty(inner) else rebuilt(s, value=value, body=inner)
 

@@ -9,12 +9,11 @@ from tdsl.codegen.loops import (
     UNROLLED,
     VECTORIZED,
     For,
-    If,
     Kernel,
     Stmt,
 )  # fmt: skip
 from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
-from tdsl.codegen.passes.scope import inside, where
+from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import (
     conditional,
     map_parts,
@@ -68,11 +67,8 @@ def _unroll(s: Stmt, facts: Facts, fresh: Fresh) -> Stmt:
                 few = most is not None and most <= _MOST_VECTORS
                 return _copies(loop, most or 0, facts, fresh) if few else rebuilt(loop, kind=SERIAL)
             return loop
-        case If(cond, _, None):
-            facts = where(facts, cond)
         case _:
-            pass
-    return map_parts(s, lambda part: _unroll(part, facts, fresh))
+            return map_parts(s, lambda part: _unroll(part, inside(facts, s), fresh))
 
 
 def _is_vectorized(s: Stmt) -> bool:

@@ -96,11 +96,9 @@ class _Pass:
                 return self.loop(loop, facts) if s.kind == VECTORIZED else loop
             case Alloc(name, _, extents):
                 self.extents[name] = extents
-            case If(cond, _, None):
-                facts = where(facts, cond)
             case _:
                 pass
-        return map_parts(s, lambda part: self.statement(part, facts))
+        return map_parts(s, lambda part: self.statement(part, inside(facts, s)))
 
     def loop(self, s: For, facts: Facts) -> Stmt:
         serial = rebuilt(s, kind=SERIAL)
@@ -217,15 +215,11 @@ class _Vector:
         lanes, t = self.lanes, dtype_of(s.value)
         wide = lanes.wide(s.value)
         if lanes_of(wide) == 1:
-            facts = lanes.facts
-            if t == i64 and not loads_of(s.value):
-                facts = facts.knowing(s.name, s.value, s.value)
-            body = self.within(facts=facts).statement(s.body)
+            body = self.within(facts=inside(lanes.facts, s)).statement(s.body)
             return body if is_empty(body) else rebuilt(s, value=wide, body=body)
         if t == i64 and not loads_of(s.value):
-            facts = lanes.facts.knowing(s.name, s.value, s.value)
             vectors = {**lanes.vectors, s.name: wide}
-            return self.within(vectors=vectors, facts=facts).statement(s.body)
+            return self.within(vectors=vectors, facts=inside(lanes.facts, s)).statement(s.body)
         lane = (Ramp(const(0), 1, lanes.count),)
         vectors = {**lanes.vectors, s.name: Load(s.name, lane, t)}
         body = self.within(vectors=vectors).statement(s.body)

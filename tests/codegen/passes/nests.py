@@ -73,6 +73,7 @@ class Scope:
     memory: tuple[tuple[str, tuple[Expr, ...]], ...] = ()
     strips: tuple[tuple[str, str, int], ...] = ()  # inner variable, outer variable, factor
     depth: int = 0
+    copies: int = 1  # of a statement, once loops are unrolled
 
 
 class Nests:
@@ -133,7 +134,15 @@ class Nests:
             extent = Size("n")
         elif pick < 0.3 and kind != "unrolled":
             extent = Binary("mod", self.value(s), const(4))
+        kind, s = self.affordable(kind, 5, s)
         return For(name, lo, extent, kind, self.block(replace(s, variables=(*s.variables, name))))
+
+    def affordable(self, kind: str, copies: int, s: Scope) -> tuple[str, Scope]:
+        """Few loops are unrolled inside each other, so that tests stay quick."""
+        if kind != "unrolled":
+            return kind, s
+        copies *= s.copies
+        return ("serial", s) if copies > 12 else (kind, replace(s, copies=copies))
 
     def strip(self, s: Scope) -> Stmt:
         """A split loop, of which the inner one is vectorized, perhaps with a tail."""
@@ -145,12 +154,13 @@ class Nests:
             strips=(*s.strips, (inner, outer, factor)),
             depth=s.depth + 1,
         )
+        kind = self.one_of("serial", "serial", "serial", "parallel", "unrolled")
+        kind, s = self.affordable(kind, steps, s)
         body = self.block(s)
         if self.random.random() < 0.6:
             x = add(times(factor, Var(outer)), Var(inner))
             tail = Binary("lt", x, const(factor * steps - self.random.randint(0, factor - 1)))
             body = If(tail, body)
-        kind = self.one_of("serial", "serial", "parallel", "unrolled")
         vector = For(inner, const(0), const(factor), "vectorized", body)
         if self.random.random() < 0.2:
             taps = self.name("k")
