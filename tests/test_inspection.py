@@ -107,7 +107,7 @@ def test_the_schedule_is_kept(f):
 
 
 def test_pages_are_self_contained_and_escaped(f):
-    b, c = blur()
+    _, c = blur()
     before = f._repr_html_()
     call(f)
     for page in (before, f._repr_html_(), c._repr_html_(), td.Schedule(c)._repr_html_()):
