@@ -64,7 +64,8 @@ class Store(Node):
     """buffer[index] = value; only lanes where the mask holds. A vector index stores all its lanes.
 
     `atomic` is "" or the operator (add, min, max, and, or, xor, mul) of an indivisible
-    buffer[index] op= value. `streaming` asks to bypass the caches.
+    buffer[index] op= value. `streaming` asks to bypass the caches; `fast` allows float arithmetic in the
+    value to be rearranged.
     """
 
     buffer: str
@@ -73,6 +74,7 @@ class Store(Node):
     mask: Expr | None = None
     atomic: str = ""
     streaming: bool = False
+    fast: bool = False
 
 
 @node
@@ -185,7 +187,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A function of buffers, scalars and sizes: what a backend compiles."""
+    """A function of buffers, scalars and sizes: what a backend compiles.
+
+    `fast_math` says that every store is fast, so that the mode of the processor may be changed.
+    """
 
     name: str
     params: tuple[Argument, ...]

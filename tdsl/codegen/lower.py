@@ -189,7 +189,7 @@ def lower(state: State, strides: Strides | None = None) -> Kernel:
     body = lowering.place(ROOT, boxes, Open(), lambda: ())
     return Kernel(
         names.kernel, _parameters(program, names, strides or {}), as_stmt([*checks, *body]),
-        tuple(lowering.messages.made), any(f.fast_math for f in program.funcs),
+        tuple(lowering.messages.made), all(f.fast_math for f in program.funcs),
         tuple(INSTRUCTIONS[n] for n in lowering.messages.instructions),
     )  # fmt: skip
 

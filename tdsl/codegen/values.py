@@ -55,16 +55,18 @@ class ValueWriter:
         at = tuple(self.convert(e) for e in d.index)
         index = buffer.index(at)
         new = tuple(self.convert(t) for t in terms)
+        fast = self.f.fast_math
         if combine and d.combine is not None:
             if atomic:
                 op = ATOMIC[d.combine.kind]
-                return [*self.effects, Store(buffer.names[0], index, new[0], atomic=op)]
+                return [*self.effects, Store(buffer.names[0], index, new[0], atomic=op, fast=fast)]
             old = tuple(
                 Load(name, index, t) for name, t in zip(buffer.names, self.f.dtypes, strict=True)
             )
             new = tuple(_combined(e, old, new) for e in d.combine.exprs)
         if len(new) == 1:
-            return [*self.effects, Store(buffer.names[0], index, new[0], streaming=streaming)]
+            made = Store(buffer.names[0], index, new[0], streaming=streaming, fast=fast)
+            return [*self.effects, made]
         return [*self.effects, self._together(buffer.names, index, new, streaming)]
 
     def _together(
@@ -72,7 +74,7 @@ class ValueWriter:
     ) -> Stmt:
         """Store several values that read what is stored: all are computed before the first is written."""
         temporaries = tuple(self.low.names.fresh(f"{name}_new") for name in names)
-        first = [Store(t, (), v) for t, v in zip(temporaries, new, strict=True)]
+        first = [Store(t, (), v, fast=self.f.fast_math) for t, v in zip(temporaries, new, strict=True)]
         then = [
             Store(name, index, Load(t, (), dtype_of(v)), streaming=streaming)
             for name, t, v in zip(names, temporaries, new, strict=True)

@@ -8,7 +8,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule import loops
 from tdsl.schedule.facts import cost, extents, stride_of, widest
-from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.nest import State, is_ordered, roots_of
 
 PARALLEL_WORK = 30_000  # operations below which threads cost more than they bring
 EXACT = ("min", "max", "any", "all", "argmin", "argmax")  # kinds whose result has no order
@@ -29,6 +29,8 @@ def needs_row_block(f: FuncDef) -> bool:
 
 def _has_no_order(f: FuncDef, d: Definition) -> bool:
     assert d.combine is not None
+    if f.fast_math and d.combine.kind in ("sum", "prod"):
+        return True
     return d.combine.kind in EXACT or d.combine.kind in ("sum", "prod") and not f.dtypes[0].is_float
 
 
@@ -58,18 +60,30 @@ def shape_nest(
     f = state.program.func(func)
     d = f.definitions[definition]
     sizes = extents(f, d, box)
-    if outer:
-        state = _threads(state, f, definition, sizes)
+    threads = outer and _is_much(d, sizes)
+    vector = vector_variable(d)
+    if threads and vector is not None and len(d.free) == 1:
+        state = _thread_blocks(state, f, definition, vector, sizes[vector])
+    state = _vectors(state, f, definition, sizes, vector_bytes)
+    return _threads(state, f, definition, sizes) if threads else state
+
+
+def _vectors(
+    state: State, f: FuncDef, definition: int, sizes: dict[str, int | None], vector_bytes: int
+) -> State:
+    d = f.definitions[definition]
+    names = state.plan(f.name).nests[definition].names()
     vector = vector_variable(d)
     lanes = 1 if vector is None else lanes_for(d, sizes[vector], vector_bytes)
-    nest = state.plan(func).nests[definition]
-    names = nest.names()
-    if vector is not None and lanes > 1 and vector in names and nest.kind(vector) == "serial":
+    if vector is not None and lanes > 1:
+        loop = vector if vector in names else _block_of(vector)
+        if loop not in names or state.plan(f.name).nests[definition].kind(loop) != "serial":
+            return state
         if d.ranges and not is_ordered(f, definition):
-            others = [x for x in names if x != vector]
-            state = loops.reorder(state, func, definition, loops=(*others, vector))
-        return loops.vectorize(state, func, definition, loop=vector, factor=lanes)
-    if d.init is not None and needs_row_block(f):
+            others = [x for x in names if x != loop]
+            state = loops.reorder(state, f.name, definition, loops=(*others, loop))
+        return loops.vectorize(state, f.name, definition, loop=loop, factor=lanes)
+    if needs_row_block(f):
         return _row_block(state, f, definition)
     if d.ranges and d.init is not None and not is_ordered(f, definition) and _has_no_order(f, d):
         return _vector_reduction(state, f, definition, sizes, vector_bytes)
@@ -106,26 +120,36 @@ def _vector_reduction(
     return loops.vectorize(state, f.name, definition, loop=inner, factor=lanes) if inner in names else state
 
 
-def _threads(state: State, f: FuncDef, definition: int, sizes: dict[str, int | None]) -> State:
-    d = f.definitions[definition]
+def _is_much(d: Definition, sizes: dict[str, int | None]) -> bool:
     work = cost(d) + len(list(reads_in(d.values)))
     for n in sizes.values():
         work *= 1000 if n is None else max(n, 0)
-    if work < PARALLEL_WORK:
+    return work >= PARALLEL_WORK
+
+
+def _threads(state: State, f: FuncDef, definition: int, sizes: dict[str, int | None]) -> State:
+    """Threads over the outermost loop that is free and has more than one iteration."""
+    nest = state.plan(f.name).nests[definition]
+    if any(x.kind == "parallel" for x in nest.loops):
         return state
-    for name in d.free:
-        if (sizes[name] or 1000) < 2:
-            continue
-        if name == vector_variable(d) and len(d.free) == 1:
-            return _thread_blocks(state, f.name, definition, name, sizes[name])
-        return loops.parallel(state, f.name, definition, loop=name)
+    for x in nest.loops:
+        (root, *more) = roots_of(nest, x.name)
+        if more or root not in f.definitions[definition].free:
+            return state
+        if x.kind == "serial" and (sizes[root] or 2) > 1:
+            return loops.parallel(state, f.name, definition, loop=x.name)
     return state
 
 
-def _thread_blocks(state: State, func: str, definition: int, name: str, extent: int | None) -> State:
+def _block_of(name: str) -> str:
+    return f"{name}_b"
+
+
+def _thread_blocks(state: State, f: FuncDef, definition: int, name: str, extent: int | None) -> State:
     """A single dimension is both threads and vectors: blocks of it."""
-    if extent is None or extent < 4096:
+    names = (f"{name}_t", _block_of(name))
+    nest = state.plan(f.name).nests[definition]
+    if extent is None or extent < 4096 or name not in nest.names() or set(names) & nest.used_names():
         return state
-    names = (f"{name}_t", f"{name}_b")
-    state = loops.split(state, func, definition, loop=name, factor=2048, names=names)
-    return loops.parallel(state, func, definition, loop=names[0])
+    state = loops.split(state, f.name, definition, loop=name, factor=2048, names=names)
+    return loops.parallel(state, f.name, definition, loop=names[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import assert_never
 
 from tdsl.codegen.cpu import atomic, memory
@@ -152,6 +154,25 @@ def _bind(cx: Context, name: str, x: Value, body: Stmt) -> None:
 
 
 def _store(cx: Context, s: Store) -> None:
+    with _arithmetic(cx, s.fast):
+        _store_masked(cx, s)
+
+
+@contextmanager
+def _arithmetic(cx: Context, fast: bool) -> Iterator[None]:
+    """Values written inside may be computed fast; what was computed before is not used for them."""
+    module = cx.b.module
+    before = module.fast
+    if fast and not before:
+        module.fast = True
+        cx.memo.clear()
+    yield
+    if module.fast != before:
+        module.fast = before
+        cx.memo.clear()
+
+
+def _store_masked(cx: Context, s: Store) -> None:
     if s.mask is not None:
         mask = value(cx, s.mask)
         if mask.constant == 0:
