@@ -115,7 +115,7 @@ class Compiled(Entry):
         >>> import tdsl as td
         >>> i, a, f = td.vars("i"), td.Tensor("a", ("N",), td.f32), td.Func("f")
         >>> f[i] = a[i] * 2
-        >>> td.compile(f).loops(N=10)
+        >>> td.compile(f, target="python").loops(N=10)
         def f_kernel(a: f32[10] strides (1), out f: f32[10] strides (1)):
           for f_i in range(0, 10):
             f[f_i] = a[f_i] * 2.0
