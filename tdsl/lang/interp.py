@@ -71,12 +71,19 @@ def interpret(
     Raises ShapeError or TypeMismatch for arguments that do not fit, RequireError where a check fails,
     IndexBoundError where an index has no bounds.
     """
+    program, arrays = bound(program, arguments, sizes or {})
+    return tuple(part for parts in Run(program, arrays, out).outputs() for part in parts)
+
+
+def bound(
+    program: Program, arguments: Arguments, sizes: Mapping[str, int]
+) -> tuple[Program, dict[str, Array]]:
+    """The program with numbers for sizes and scalars, and the arrays that it reads."""
     arrays = {t.name: np.asarray(arguments[t.name]) for t in program.inputs}
-    program = bind_sizes(program, {**_sizes(program, arrays), **(sizes or {})})
+    program = bind_sizes(program, {**_sizes(program, arrays), **sizes})
     _check_arrays(program, arrays)
     scalars = {s.name: np.asarray(arguments[s.name], s.dtype.numpy) for s in program.scalars}
-    program = _bind_scalars(program, scalars)
-    return _Run(program, arrays, out).outputs()
+    return _bind_scalars(program, scalars), arrays
 
 
 def _sizes(program: Program, arrays: Mapping[str, Array]) -> dict[str, int]:
@@ -144,11 +151,11 @@ def evaluate(
     array([0, 1, 2, 0, 1])
     """
     stored = {n: _input(a) for n, a in (arrays or {}).items()}
-    return _Evaluator(variables, stored, [])(e)
+    return Evaluator(variables, stored, [])(e)
 
 
 @dataclass(slots=True)
-class _Stored:
+class Stored:
     """The values of a func or an input: what is computed starts at `first`, may be read in `limits`."""
 
     parts: tuple[Array, ...]
@@ -156,12 +163,12 @@ class _Stored:
     limits: Limits
 
 
-def _input(array: Array) -> _Stored:
-    return _Stored((array,), (0,) * array.ndim, tuple((0, e - 1) for e in array.shape))
+def _input(array: Array) -> Stored:
+    return Stored((array,), (0,) * array.ndim, tuple((0, e - 1) for e in array.shape))
 
 
-class _Run:
-    """The values of a program, filled func by func."""
+class Run:
+    """The values of a program without open sizes, filled func by func."""
 
     def __init__(
         self, program: Program, arrays: Mapping[str, Array], out: Callable[[str], None]
@@ -169,26 +176,23 @@ class _Run:
         self.program, self.out = program, out
         self.stored = {name: _input(array) for name, array in arrays.items()}
 
-    def outputs(self) -> tuple[Array, ...]:
+    def outputs(self) -> list[tuple[Array, ...]]:
+        """For each output, the values of its components on its own range."""
         boxes = realised_boxes(self.program)
         for f in self.program.funcs:
             self.realise(f, boxes.get(f.name))
-        return tuple(
-            part for name in self.program.outputs for part in self._natural(self.program.func(name))
-        )
+        return [self.natural(self.program.func(n), self.stored[n].parts) for n in self.program.outputs]
 
-    def _natural(self, f: FuncDef) -> Iterator[Array]:
-        """The values of an output on its own range."""
+    def natural(self, f: FuncDef, parts: tuple[Array, ...]) -> tuple[Array, ...]:
+        """What lies in the range of an output, of arrays over what is computed of it."""
         ends = [(number_of(lo), number_of(hi)) for lo, hi in f.natural]
         shape = tuple(max(hi - lo + 1, 0) for lo, hi in ends)
-        for component, t in enumerate(f.dtypes):
-            if 0 in shape:
-                yield np.empty(shape, t.numpy)
-            else:
-                stored = self.stored[f.name]
-                starts = [lo - first for (lo, _), first in zip(ends, stored.first, strict=True)]
-                inside = tuple(slice(a, a + n) for a, n in zip(starts, shape, strict=True))
-                yield stored.parts[component][inside].copy()
+        if 0 in shape:
+            return tuple(np.empty(shape, part.dtype) for part in parts)
+        firsts = self.stored[f.name].first
+        starts = [lo - first for (lo, _), first in zip(ends, firsts, strict=True)]
+        inside = tuple(slice(a, a + n) for a, n in zip(starts, shape, strict=True))
+        return tuple(part[inside].copy() for part in parts)
 
     def realise(self, f: FuncDef, box: Bounds | None) -> None:
         """Fill the box of a func; None where nothing of it is needed."""
@@ -196,13 +200,14 @@ class _Run:
         shape = tuple(hi - lo + 1 for lo, hi in ends)
         # the pure definition writes every element; this shows where it does not
         parts = tuple(np.full(shape, 99).astype(t.numpy) for t in f.dtypes)
-        self.stored[f.name] = _Stored(parts, tuple(lo for lo, _ in ends), _numbers(f.limits))
+        self.stored[f.name] = Stored(parts, tuple(lo for lo, _ in ends), _numbers(f.limits))
         if box is not None:
             whole = tuple((const(lo), const(hi)) for lo, hi in box)
             for d in f.definitions:
                 self.define(f, d, whole)
 
     def define(self, f: FuncDef, d: Definition, box: Box) -> None:
+        """Run one definition over a box."""
         ranges = {n: (number_of(lo), number_of(hi)) for n, (lo, hi) in ranges_at(d, box).items()}
         free = [np.arange(ranges[n][0], ranges[n][1] + 1) for n in d.free]
         mesh = dict(zip(d.free, np.ix_(*free), strict=True))
@@ -232,30 +237,34 @@ class _Run:
         return variables
 
     def step(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> None:
+        """One point of the ranges, all points of the free variables that are kept."""
         values = [self.evaluate(v, variables) for v in d.values]
         if d.combine is not None:
             place = self.place(f, d, variables)
             so_far = [part[place] for part in self.stored[f.name].parts]
             params = {f"a{n}": v for n, v in enumerate(so_far)}
             params |= {f"b{n}": v for n, v in enumerate(values)}
-            values = [_Evaluator(variables, self.stored, [], params)(e) for e in d.combine.exprs]
+            values = [Evaluator(variables, self.stored, [], params)(e) for e in d.combine.exprs]
         self.write(f, d, variables, values)
 
     def write(
         self, f: FuncDef, d: Definition, variables: dict[str, Array], values: list[Array]
     ) -> None:
+        """f[index] = values."""
         place = self.place(f, d, variables)
         for part, value in zip(self.stored[f.name].parts, values, strict=True):
             assert part.dtype == value.dtype, f"{f.name} holds {part.dtype}, gets {value.dtype}"
             part[place] = value
 
     def place(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> tuple[Array, ...]:
+        """Where in the arrays of the func the index of a definition is."""
         index = tuple(self.evaluate(e, variables) for e in d.index)
         return _inside(f.name, self.stored[f.name], index)
 
     def evaluate(self, e: Expr, variables: dict[str, Array]) -> Array:
+        """An expression at points; what it prints is printed."""
         shown: list[str] = []
-        result = _Evaluator(variables, self.stored, shown)(e)
+        result = Evaluator(variables, self.stored, shown)(e)
         for line in shown:
             self.out(line)
         return result
@@ -274,7 +283,7 @@ def _numbers(limits: Box) -> Limits:
     )
 
 
-def _inside(name: str, stored: _Stored, index: tuple[Array, ...]) -> tuple[Array, ...]:
+def _inside(name: str, stored: Stored, index: tuple[Array, ...]) -> tuple[Array, ...]:
     """The places in the array of an index.
 
     Raises IndexBoundError outside of what is defined, AssertionError outside of what was computed of it.
@@ -294,13 +303,13 @@ def _inside(name: str, stored: _Stored, index: tuple[Array, ...]) -> tuple[Array
     raise AssertionError(f"region bug: {name!r} is computed on {computed}, touched at {touched}")
 
 
-class _Evaluator:
+class Evaluator:
     """Expressions at arrays of points; each distinct node once."""
 
     def __init__(
         self,
         variables: Mapping[str, Array],
-        stored: Mapping[str, _Stored],
+        stored: Mapping[str, Stored],
         shown: list[str],
         params: Mapping[str, Array] | None = None,
     ) -> None:
@@ -310,10 +319,11 @@ class _Evaluator:
     def __call__(self, root: Expr) -> Array:
         done: dict[int, Array] = {}
         for n in post_order(root):
-            done[id(n)] = np.asarray(self._node(n, lambda e: done[id(e)], root))  # type: ignore[arg-type]
+            done[id(n)] = np.asarray(self.node(n, lambda e: done[id(e)], root))  # type: ignore[arg-type]
         return done[id(root)]
 
-    def _node(self, e: Expr, value: Callable[[Node], Array], root: Expr) -> Array:
+    def node(self, e: Expr, value: Callable[[Node], Array], root: Expr) -> Array:
+        """The value of a node of `root`, from the values of its children."""
         match e:
             case Const():
                 return arithmetic.constant(e)
