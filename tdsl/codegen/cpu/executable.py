@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from tdsl.codegen.cpu.runtime import Structure, runtime
 from tdsl.codegen.failure import check_error
 from tdsl.codegen.loops import Argument, BufferParam, Check, Kernel, Print, SizeParam
 from tdsl.codegen.show import message_text
+from tdsl.debug import dump, tell
 from tdsl.errors import TdslError
 from tdsl.lang.expr import dtype_of
 from tdsl.lang.types import DType
@@ -34,76 +37,124 @@ class _PyMethodDef(ctypes.Structure):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectCode:
+    """An object file with `@NAME`, and with `@NAME_call` where it is `quick`; `params` are what it takes."""
+
+    name: str
+    params: tuple[Argument, ...]
+    quick: bool
+    file: bytes
+
+
 class CpuExecutable:
     """A kernel compiled from the IR text of `@NAME`, with `@NAME_call` where there is one.
 
-    `kernel` is what was compiled, `llvm` the text. `fast` is a function of Python written in machine
-    code, or None: it takes arrays and scalars in the order of `kernel.params`, without the sizes, and
-    returns True when the kernel ran. Anything else means that `run` must take over.
+    `params` are what it takes, `kernel` is what was compiled, `llvm` the text. `fast` is a function of Python
+    written in machine code, or None: it takes arrays and scalars in the order of `params`, without the
+    sizes, and returns True when the kernel ran. Anything else means that `run` must take over.
     The code stays in memory while this object, or `fast`, is alive. `target` is this machine, or a
     level of it.
     """
 
     def __init__(self, kernel: Kernel, text: str, target: CpuTarget | None = None) -> None:
-        self.kernel, self.llvm, self.target = kernel, text, target or host()
-        self._code = _Code(kernel, text, self.target)
-        self._entry = _ENTRY(self._code.loaded.address(kernel.name))
-        self._values = sum(map(_slots, kernel.params))
+        target = target or host()
+        file = jit.emit_object(text, target, kernel.name)
+        code = ObjectCode(kernel.name, kernel.params, f"@{kernel.name}_call(" in text, file)
+        self._start(code, _Origin(lambda: kernel, lambda _: text), target)
+
+    @classmethod
+    def of_object(
+        cls, code: ObjectCode, make: Callable[[], Kernel], target: CpuTarget
+    ) -> CpuExecutable:
+        """An executable of machine code that is there; `make` makes its kernel again when one asks."""
+        self = cls.__new__(cls)
+        self._start(code, _Origin(make, lambda kernel: text_of(kernel, target)), target)
+        return self
+
+    def _start(self, code: ObjectCode, origin: _Origin, target: CpuTarget) -> None:
+        self.params, self.target, self._origin = code.params, target, origin
+        self._code = _Code(code, origin)
+        self._entry = _ENTRY(self._code.loaded.address(code.name))
+        self._values = sum(map(_slots, code.params))
         self._frame = ctypes.c_int64 * (self._values + _CHECK_SLOTS)
         self.fast = self._code.builtin()
 
+    @property
+    def kernel(self) -> Kernel:
+        """What was compiled."""
+        return self._origin.kernel
+
+    @property
+    def llvm(self) -> str:
+        """The IR text."""
+        return self._origin.text
+
     def __repr__(self) -> str:
-        return f"<machine code of {self.kernel.name}>"
+        return f"<machine code of {self._code.name}>"
 
     def run(self, arguments: Sequence[Any]) -> None:
-        """Run on arrays, numbers and sizes, one for each of `kernel.params`.
+        """Run on arrays, numbers and sizes, one for each of `params`.
 
         Arrays have the dtype, rank and constant strides of their parameter and are aligned to their
         elements; whether extents agree is up to the caller. Several threads may run at once.
         RequireError or IndexBoundError when a check of the kernel fails, MemoryError when the kernel
         cannot get memory of its own.
         """
-        assert len(arguments) == len(self.kernel.params)
+        assert len(arguments) == len(self.params)
         frame = self._frame()
         slot = 0
-        for param, value in zip(self.kernel.params, arguments, strict=True):
+        for param, value in zip(self.params, arguments, strict=True):
             slot = _fill(frame, slot, param, value)
         status = self._entry(ctypes.addressof(frame), ctypes.addressof(self._code.structure))
         if status < 0:
-            raise MemoryError(f"no memory for what {self.kernel.name} computes on the way")
+            raise MemoryError(f"no memory for what {self._code.name} computes on the way")
         if status:
             values = ctypes.addressof(frame) + 8 * self._values
             raise self._code.messages.error(status - 1, values)
 
     def asm(self) -> str:
         """The assembly that runs."""
-        return jit.assembly(self.llvm, self.target, self.kernel.name)
+        return jit.assembly(self.llvm, self.target, self._code.name)
+
+
+class _Origin:
+    """The kernel that was compiled, and its IR text: made when someone asks for them."""
+
+    def __init__(self, kernel: Callable[[], Kernel], text: Callable[[Kernel], str]) -> None:
+        self._make, self._write = kernel, text
+
+    @functools.cached_property
+    def kernel(self) -> Kernel:
+        return self._make()
+
+    @functools.cached_property
+    def text(self) -> str:
+        return self._write(self.kernel)
 
 
 class _Code:
     """Machine code and all it refers to. The function of Python that runs it holds this object."""
 
-    def __init__(self, kernel: Kernel, text: str, target: CpuTarget) -> None:
-        name = kernel.name
-        self.messages = _Messages(kernel)
+    def __init__(self, code: ObjectCode, origin: _Origin) -> None:
+        self.name, self._quick = code.name, code.quick
+        self.messages = _Messages(origin)
         self._show = self.messages.show  # held here: the structure has its address only
         self.structure: Structure = runtime().structure(self._show)
         imports = {
             "tdsl_ndarray": id(np.ndarray),
             "tdsl_runtime": ctypes.addressof(self.structure),
         }
-        self._callable = f"@{name}_call(" in text
-        symbols = [name, f"{name}_call"] if self._callable else [name]
-        self.loaded = jit.load(jit.emit_object(text, target, name), symbols, imports, name)
-        self._name = name
+        symbols = [code.name, f"{code.name}_call"] if code.quick else [code.name]
+        self.loaded = jit.load(code.file, symbols, imports, code.name)
         self._method: _PyMethodDef | None = None
 
     def builtin(self) -> Callable[..., Any] | None:
         """A new function of Python around `@NAME_call`."""
-        if not self._callable:
+        if not self._quick:
             return None
-        address = self.loaded.address(f"{self._name}_call")
-        self._method = _PyMethodDef(self._name.encode(), address, _FASTCALL, None)
+        address = self.loaded.address(f"{self.name}_call")
+        self._method = _PyMethodDef(self.name.encode(), address, _FASTCALL, None)
         # `self` of the function: it lives as long as the function, and a running function is held by
         # its caller, so code is never unmapped under anybody.
         function: Callable[..., Any] = _NEW(ctypes.addressof(self._method), self, None)
@@ -118,17 +169,20 @@ _NEW.restype = ctypes.py_object
 class _Messages:
     """The texts of a kernel's sites, and how to read the values that it hands over."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._messages = kernel.messages
-        self._dtypes: dict[int, tuple[DType, ...]] = {
+    def __init__(self, origin: _Origin) -> None:
+        self._origin = origin
+
+    @functools.cached_property
+    def _dtypes(self) -> dict[int, tuple[DType, ...]]:
+        return {
             statement.site: tuple(map(dtype_of, statement.values))
-            for statement in (post_order(kernel.body) if kernel.messages else ())
+            for statement in post_order(self._origin.kernel.body)
             if isinstance(statement, Check | Print)
         }
 
     def error(self, site: int, address: int) -> TdslError:
         """What a failed check raises."""
-        return check_error(self._messages[site], self._values(site, address))
+        return check_error(self._origin.kernel.messages[site], self._values(site, address))
 
     def _values(self, site: int, address: int) -> tuple[int | float | bool, ...]:
         """The values of a site: 8 bytes each, integers or the bits of doubles."""
@@ -138,7 +192,7 @@ class _Messages:
 
     def show(self, site: int, address: int) -> None:
         """Print a site: called from machine code, on any thread."""
-        print(message_text(self._messages[site], self._values(site, address)))  # noqa: T201
+        print(message_text(self._origin.kernel.messages[site], self._values(site, address)))  # noqa: T201
 
 
 def _value(dtype: DType, address: int) -> int | float | bool:
@@ -171,14 +225,22 @@ def _fill(frame: ctypes.Array[ctypes.c_int64], slot: int, param: Argument, value
     return slot + 1
 
 
+def text_of(kernel: Kernel, target: CpuTarget) -> str:
+    """The IR text of a kernel and its entry for Python."""
+    # Imported here: neither text given to `CpuExecutable` nor stored machine code needs a generator.
+    from tdsl.codegen.cpu.emit import emit
+    from tdsl.codegen.cpu.wrapper import wrapper
+
+    text = emit(kernel, target) + wrapper(kernel)
+    tell("llvm", text)
+    dump(f"{kernel.name}.ll", text)
+    return text
+
+
 def build(kernel: Kernel, target: CpuTarget | None = None) -> CpuExecutable:
     """The machine code of a kernel, for this machine or a level of it.
 
     TargetError when LLVM cannot compile it.
     """
-    # Imported here so that text given to `CpuExecutable` needs no generator of it.
-    from tdsl.codegen.cpu.emit import emit
-    from tdsl.codegen.cpu.wrapper import wrapper
-
     target = target or host()
-    return CpuExecutable(kernel, emit(kernel, target) + wrapper(kernel), target)
+    return CpuExecutable(kernel, text_of(kernel, target), target)

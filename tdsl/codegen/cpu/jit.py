@@ -114,22 +114,37 @@ def _passes(
     return builder, inliner, builder.getFunctionPassManager()
 
 
+def made_by(target: CpuTarget) -> tuple[str, ...]:
+    """What decides, beside the text, which object file comes out."""
+    versions = (llvm_version(), llvmlite.__version__)
+    return (PIPELINE, *versions, target.triple, target.cpu, target.features)
+
+
 def emit_object(text: str, target: CpuTarget, name: str = "kernel") -> bytes:
     """The object file of IR `text`, from the disk cache when it has been compiled before."""
-    version = llvm_version()
-    made_by = (PIPELINE, version, llvmlite.__version__)
-    key = cache.key("cpu object", *made_by, target.triple, target.cpu, target.features, text)
+    key = cache.key("cpu object", *made_by(target), text)
     stored = cache.load(key)
     if stored is not None:
         return stored
+    compiled = generate(text, target, name)
+    cache.store(key, compiled, header(name, target))
+    return compiled
+
+
+def header(name: str, target: CpuTarget) -> dict[str, object]:
+    """What is told to a reader of the folder of the cache."""
+    about = {"kind": "cpu object", "kernel": name, "triple": target.triple, "cpu": target.cpu}
+    return {**about, "llvm": llvm_version()}
+
+
+def generate(text: str, target: CpuTarget, name: str = "kernel") -> bytes:
+    """The object file of IR `text`."""
     with _llvm_alone():
         module = _optimized(text, target, name)
         try:
             compiled: bytes = target_machine(target).emit_object(module)
         except RuntimeError as error:
             raise _failure(name, "cannot generate code for", error) from error
-    header = {"kind": "cpu object", "kernel": name, "triple": target.triple, "cpu": target.cpu}
-    cache.store(key, compiled, {**header, "llvm": version})
     return compiled
 
 
