@@ -244,11 +244,29 @@ class State:
 
     def consumers(self, func: str) -> Iterator[tuple[FuncDef, int]]:
         """Each definition of another func that reads `func`."""
-        for f in self.program.funcs:
-            if f.name != func:
-                for n, d in enumerate(f.definitions):
-                    if any(r.name == func for r in reads_in(d.expressions())):
-                        yield f, n
+        yield from _readers(self.program).get(func, ())
+
+
+Readers = dict[str, list[tuple[FuncDef, int]]]
+_latest: tuple[Program, Readers] | None = None
+
+
+def _readers(program: Program) -> Readers:
+    """The definitions that read each func, kept for the program that was asked about last.
+
+    A schedule of n stages asks about n times for each of them; found anew, that would cost n ** 3 reads.
+    """
+    global _latest
+    known = _latest
+    if known is not None and known[0] is program:
+        return known[1]
+    readers: Readers = {}
+    for f in program.funcs:
+        for n, d in enumerate(f.definitions):
+            for name in {r.name for r in reads_in(d.expressions())} - {f.name}:
+                readers.setdefault(name, []).append((f, n))
+    _latest = (program, readers)
+    return readers
 
 
 def fresh_plan(f: FuncDef) -> FuncPlan:
