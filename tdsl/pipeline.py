@@ -18,7 +18,7 @@ from tdsl.codegen.passes import PASSES, SCALAR_PASSES
 from tdsl.codegen.passes.bound_loops import bound_loops
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.show import show
-from tdsl.codegen.signature import Signature, Specialisation
+from tdsl.codegen.signature import Signature, Specialisation, parameters
 from tdsl.codegen.verify import verify
 from tdsl.debug import run_passes, timed
 from tdsl.schedule.bind import bind_state
@@ -71,7 +71,7 @@ def lowered(
     state: State, target: Target, signature: Signature, specialisation: Specialisation
 ) -> Kernel:
     """The loops of the schedule as it stands, before any pass."""
-    return lower(ready(state, target, specialisation), strides_of(signature, specialisation))
+    return lower(ready(state, target, specialisation), parameters(signature, specialisation))
 
 
 def ready(state: State, target: Target, specialisation: Specialisation) -> State:
@@ -88,9 +88,3 @@ def machine_of(target: Target) -> Machine:
     from tdsl.codegen.cpu.runtime import num_threads
 
     return Machine(host().vector_bytes, num_threads())
-
-
-def strides_of(signature: Signature, specialisation: Specialisation) -> dict[str, tuple[int | None, ...]]:
-    """The constant strides, in elements, of each argument array by name."""
-    pairs = zip(signature.arrays, specialisation.layouts, strict=True)
-    return {a.name: layout for a, layout in pairs}

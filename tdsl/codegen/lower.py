@@ -16,22 +16,24 @@ from dataclasses import dataclass, field, replace
 from tdsl.codegen.access import Messages, check_boxes
 from tdsl.codegen.buffers import Buffer, check_folds, make_buffer, ring_size, sliding_axis
 from tdsl.codegen.loops import (
-    Alloc, Argument, Block, BufferParam, Kernel, Let, ScalarParam, SizeParam, Stmt,
+    Alloc,
+    Argument,
+    Block,
+    Kernel,
+    Let,
+    Stmt,
 )  # fmt: skip
 from tdsl.codegen.names import Names
 from tdsl.codegen.nest import NestBuilder
-from tdsl.schedule.required import required
-from tdsl.schedule.tree import ROOT, Tree, build_tree
 from tdsl.lang.bounds import NOTHING, Facts, upper
-from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Select, Size, Var, const
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Select, Var, const
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, is_empty
 from tdsl.lang.simplify import add, maximum, simplify, substitute, subtract
-from tdsl.node import post_order
 from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.schedule.nest import Level, State
-
-Strides = dict[str, tuple[int | None, ...]]
+from tdsl.schedule.required import required
+from tdsl.schedule.tree import ROOT, Tree, build_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +169,11 @@ def as_stmt(statements: Sequence[Stmt]) -> Stmt:
     return statements[0] if len(statements) == 1 else Block(tuple(statements))
 
 
-def lower(state: State, strides: Strides | None = None) -> Kernel:
-    """The kernel of a complete state.
+def lower(state: State, params: tuple[Argument, ...]) -> Kernel:
+    """The kernel of a complete state; `params` are its arguments.
 
-    `strides` gives the constant strides, in elements, of each argument array by name; None where a stride
-    is only known at a call. Raises IndexBoundError where an access may leave its tensor, ScheduleError
-    where a directive turns out to be impossible for these sizes.
+    Raises IndexBoundError where an access may leave its tensor, ScheduleError where a directive turns out
+    to be impossible for these sizes.
     """
     program = state.program
     names = Names(program)
@@ -188,7 +189,7 @@ def lower(state: State, strides: Strides | None = None) -> Kernel:
     checks = check_boxes(lowering.tree, state, boxes, lowering.messages)
     body = lowering.place(ROOT, boxes, Open(), lambda: ())
     return Kernel(
-        names.kernel, _parameters(program, names, strides or {}), as_stmt([*checks, *body]),
+        names.kernel, params, as_stmt([*checks, *body]),
         tuple(lowering.messages.made), all(f.fast_math for f in program.funcs),
         tuple(INSTRUCTIONS[n] for n in lowering.messages.instructions),
     )  # fmt: skip
@@ -205,30 +206,3 @@ def _output_buffer(f: FuncDef, names: tuple[str, ...]) -> Buffer:
     return Buffer(
         f.name, names, tuple(lo for lo, _ in box), tuple(e for _, e in box), tuple(range(rank)), (None,) * rank
     )
-
-
-def _parameters(program: Program, names: Names, strides: Strides) -> tuple[Argument, ...]:
-    made: list[Argument] = []
-    for p in program.parameters:
-        for t in program.inputs:
-            if t.name == p:
-                made.append(BufferParam(p, t.dtype, t.shape, _strides(strides, p, len(t.shape)), False))
-        made += [ScalarParam(p, s.dtype) for s in program.scalars if s.name == p]
-    for name in program.outputs:
-        f = program.func(name)
-        extents = tuple(e for _, e in f.output_box(None))
-        for component, t in zip(names.components(f), f.dtypes, strict=True):
-            made.append(BufferParam(component, t, extents, _strides(strides, component, len(extents)), True))
-    sizes = dict.fromkeys(
-        n.name
-        for p in made if isinstance(p, BufferParam)
-        for e in p.extents
-        for n in post_order(e) if isinstance(n, Size)
-    )  # fmt: skip
-    return (*made, *(SizeParam(s) for s in sizes))
-
-
-def _strides(strides: Strides, name: str, rank: int) -> tuple[int | None, ...]:
-    return strides.get(name, (None,) * rank)
-
-

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from tdsl.codegen.loops import row_major
+from tdsl.codegen.loops import Argument, BufferParam, ScalarParam, SizeParam, row_major
 from tdsl.lang.expr import Binary, Cast, Const, Expr, Select, Size, Unary
+from tdsl.lang.program import bind_expr
 from tdsl.lang.types import DType
 from tdsl.node import post_order
 from tdsl.source import Loc
@@ -69,6 +70,28 @@ class Specialisation:
 
     sizes: tuple[tuple[str, int], ...]
     layouts: tuple[Layout, ...]
+
+
+def parameters(signature: Signature, variant: Specialisation) -> tuple[Argument, ...]:
+    """What the kernel of a variant takes: inputs, outputs, then the sizes that are not fixed.
+
+    >>> from dataclasses import replace
+    >>> from tdsl.lang.types import f32
+    >>> x = ArrayArg("x", f32, (Size("R"), Size("C")))
+    >>> f = Signature("f", (x, ScalarArg("s", f32)), (replace(x, name="y"),))
+    >>> [p.name for p in parameters(f, Specialisation((("C", 3),), ((None, 1), (None, 1))))]
+    ['x', 's', 'y', 'R']
+    """
+    sizes, layouts = dict(variant.sizes), iter(variant.layouts)
+    made: list[Argument] = []
+    for position, arg in enumerate((*signature.inputs, *signature.outputs)):
+        if isinstance(arg, ScalarArg):
+            made.append(ScalarParam(arg.name, arg.dtype))
+        else:
+            extents = tuple(bind_expr(e, sizes) for e in arg.shape)
+            written = position >= len(signature.inputs)
+            made.append(BufferParam(arg.name, arg.dtype, extents, next(layouts), written))
+    return (*made, *(SizeParam(name) for name in signature.sizes if name not in sizes))
 
 
 def dense(

@@ -12,7 +12,7 @@ from typing import Any
 
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, Access, Const, Expr, Param, Read, Size, const
+from tdsl.lang.expr import ONE, Access, Expr, Param, Read, Size, const
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import DType
 from tdsl.node import Node, children, post_order, transform
@@ -255,15 +255,20 @@ def map_expressions(d: Definition, f: Any) -> Definition:
     )
 
 
+def bind_expr(e: Expr, sizes: Mapping[str, int]) -> Expr:
+    """An expression with named extents replaced by numbers, and simplified."""
+
+    def visit(n: Node) -> Node:
+        return const(sizes[n.name]) if isinstance(n, Size) and n.name in sizes else n
+
+    return simplify(transform(e, visit))
+
+
 def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
     """The program with named extents replaced by numbers, and simplified."""
 
     def bind(e: Expr) -> Expr:
-        return simplify(
-            transform(
-                e, lambda n: Const(sizes[n.name], const(0).dtype) if isinstance(n, Size) and n.name in sizes else n
-            )
-        )
+        return bind_expr(e, sizes)
 
     def interval(i: Interval) -> Interval:
         return (None if i[0] is None else bind(i[0]), None if i[1] is None else bind(i[1]))
