@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,8 +14,8 @@ PACKAGE = Path(__file__).parent.parent / "tdsl"
 
 # What stands earlier may not import what stands later; those of one rank may not import each other.
 RANKS = (
-    ("source",), ("errors",), ("node",), ("debug",), ("rewrite", "text", "notebook"), ("lang",), ("schedule",),
-    ("tilegraph", "codegen"), ("distribute",), ("target",), ("pipeline",),
+    ("source",), ("errors",), ("node",), ("debug",), ("rewrite", "text", "notebook"), ("lang",),
+    ("schedule",), ("tilegraph", "codegen"), ("distribute",), ("target",), ("pipeline",),
     ("inspection",), ("profiling",), ("compile",), ("op",), ("demo", "doctor"), ("cli",), ("__main__",),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
@@ -104,6 +105,16 @@ def test_a_package_for_a_few_users_is_imported_by_a_function(heavy: str) -> None
     for path in modules():
         top = ast.Module([s for s in ast.parse(path.read_text()).body if not _is_definition(s)], [])
         assert heavy not in {name.split(".")[0] for name, _ in imports(top)}, path
+
+
+def test_import_linter_checks_the_same_ranks() -> None:
+    config = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    (contract,) = config["tool"]["importlinter"]["contracts"]
+    layers = [
+        {name.strip(" ()").removeprefix("tdsl.") for name in layer.split("|")}
+        for layer in contract["layers"]
+    ]
+    assert layers[::-1] == [set(names) for names in RANKS[:-1]]
 
 
 def _is_definition(statement: ast.stmt) -> bool:
