@@ -28,9 +28,9 @@ from tdsl.codegen.passes.statements import (
     loads_of,
     map_parts,
     rebuilt,
+    scalars_of,
     walk,
 )  # fmt: skip
-from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import ZERO, Broadcast, Const, Expr, Load, Ramp, const
 from tdsl.lang.simplify import maximum
@@ -101,7 +101,7 @@ class _Hoist:
 
     def placed(self, name: str, body: Stmt) -> Stmt:
         """The body with the memory whose extents depend on the name that is bound here."""
-        stuck = [a for a in self.pending if any(name in variables(e) for e in a.extents)]
+        stuck = [a for a in self.pending if any(name in scalars_of(e) for e in a.extents)]
         self.pending = [a for a in self.pending if a not in stuck]
         return _around(stuck, body)
 

@@ -32,6 +32,7 @@ from tdsl.codegen.passes.statements import (
     map_exprs,
     map_parts,
     rebuilt,
+    scalars_of,
     sequence,
     walk,
 )  # fmt: skip
@@ -145,8 +146,8 @@ def _is_vectorized(s: Stmt) -> bool:
 class _Steady:
     """Where in a loop decisions are the same for all lanes: first <= name <= last.
 
-    `inner` are the ranges of what is bound inside the loop, outermost first; `chosen` are the decisions:
-    what stands for an expression in the steady part.
+    `inner` are the known ranges of what is `bound` inside the loop, outermost first; `chosen` are the
+    decisions: what stands for an expression in the steady part.
     """
 
     name: str
@@ -155,6 +156,7 @@ class _Steady:
     last: Expr
     whole: tuple[Expr, Expr]
     inner: dict[str, tuple[Expr, Expr]] = field(default_factory=dict)
+    bound: set[str] = field(default_factory=set)
     lanes: dict[str, int] = field(default_factory=dict)
     chosen: dict[Expr, Expr] = field(default_factory=dict)
     decided: dict[Expr, Expr] = field(default_factory=dict)
@@ -172,6 +174,8 @@ class _Steady:
                     steady.look(e)
             if len(steady.decided) > _LARGEST_BODY:
                 return None
+            if isinstance(part, For | Let):
+                steady.bound.add(part.name)
             match part:
                 case For(name, lo, extent, kind):
                     if not loads_of(lo) and not loads_of(extent):
@@ -254,8 +258,7 @@ class _Steady:
                 if hi is None:
                     return None
                 e = hi
-        known = {self.name, *self.facts.ranges}
-        if any(v not in known for v in variables(e)) or loads_of(e):
+        if scalars_of(e) & self.bound or loads_of(e):
             return None
         return as_sum(e)
 

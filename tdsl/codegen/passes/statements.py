@@ -20,7 +20,7 @@ from tdsl.codegen.loops import (
     Stmt,
     Store,
 )  # fmt: skip
-from tdsl.lang.expr import Expr, Load
+from tdsl.lang.expr import Expr, Load, Param, Var
 from tdsl.node import post_order
 
 S = TypeVar("S", bound=Stmt | Operand)
@@ -168,6 +168,20 @@ def loads_of(e: Expr) -> frozenset[str]:
 
 
 _LOADS: dict[Expr, frozenset[str]] = {}
+
+
+def scalars_of(e: Expr) -> frozenset[str]:
+    """The loop variables, lets and parameters in an expression."""
+    found = _SCALARS.get(e)
+    if found is None:
+        if len(_SCALARS) > 200_000:
+            _SCALARS.clear()
+        names = (n.name for n in post_order(e) if isinstance(n, Var | Param))
+        found = _SCALARS[e] = frozenset(names)
+    return found
+
+
+_SCALARS: dict[Expr, frozenset[str]] = {}
 
 
 def stored_in(s: Stmt) -> frozenset[str]:

@@ -33,6 +33,7 @@ from tdsl.codegen.passes.statements import (
     rebuilt,
     sequence,
     stored_in,
+    walk,
 )  # fmt: skip
 from tdsl.codegen.passes.widen import Lanes
 from tdsl.lang.bounds import NOTHING, Facts, upper
@@ -60,7 +61,7 @@ def vectorize(kernel: Kernel) -> Kernel:
 
     Conditions that differ by lane become masks; memory made in the loop gets a last axis for lanes. Where
     the lanes could disturb each other, or do what has no vector form (checks, prints, instructions, loops
-    of different length), the loop is serial.
+    of different length, vectors already), the loop is serial.
 
     >>> from tdsl.codegen.show import show
     >>> from tdsl.lang.expr import ZERO
@@ -93,7 +94,10 @@ class _Pass:
         match s:
             case For():
                 loop = rebuilt(s, body=self.statement(s.body, inside(facts, s)))
-                return self.loop(loop, facts) if s.kind == VECTORIZED else loop
+                if s.kind != VECTORIZED:
+                    return loop
+                inner = any(isinstance(x, For) and x.kind == VECTORIZED for x in walk(s.body))
+                return rebuilt(loop, kind=SERIAL) if inner else self.loop(loop, facts)
             case Alloc(name, _, extents):
                 self.extents[name] = extents
             case _:

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdsl.codegen.loops import Kernel
@@ -13,6 +13,7 @@ from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tests.codegen.passes.nests import Nests, same
 
 seeds = st.integers(0, 2**32)
+few = settings(max_examples=max(settings.default.max_examples // 4, 5))
 
 
 def drawn(seed: int, pads: bool = False) -> Kernel:
@@ -20,6 +21,7 @@ def drawn(seed: int, pads: bool = False) -> Kernel:
 
 
 @pytest.mark.parametrize("step", dict.fromkeys(PASSES), ids=lambda f: f.__name__)
+@few
 @given(seed=seeds)
 def test_a_pass_keeps_the_meaning(step, seed):
     kernel = drawn(seed)
@@ -35,6 +37,7 @@ def test_all_passes_keep_the_meaning(seed, n):
     same(kernel, after, n)
 
 
+@few
 @given(seed=seeds)
 def test_padding_is_expanded_the_same_way_early_and_late(seed):
     kernel = drawn(seed, pads=True)
@@ -44,6 +47,7 @@ def test_padding_is_expanded_the_same_way_early_and_late(seed):
     same(expand_calls(kernel), after)
 
 
+@few
 @given(seed=seeds)
 def test_simplified_loops_stay_as_they_are(seed):
     once = simplify_loops(drawn(seed))
