@@ -6,7 +6,7 @@ import linecache
 import os
 import sys
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FrameType
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -31,9 +31,9 @@ def here() -> Loc | None:
     The columns come from PEP 657 position tables, so an operator of an expression gets its own caret.
     None when every frame belongs to the package.
     """
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back  # type: ignore[assignment]  # the outermost frame has no caller
+        frame = frame.f_back
     if frame is None:
         return None
     return _at(frame.f_code, frame.f_lasti // 2, frame.f_lineno)

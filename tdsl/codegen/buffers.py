@@ -28,7 +28,7 @@ class Buffer:
 
     def index(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
         """The position in memory of a point of the func."""
-        made = []
+        made: list[Expr] = []
         for e, lo, fold in zip(at, self.origin, self.folds, strict=True):
             if fold is not None:
                 made.append(Binary("mod", e, const(fold)))

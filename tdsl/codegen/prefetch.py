@@ -23,7 +23,7 @@ def prefetch_box(
 ) -> list[Stmt]:
     """Loops over the cache lines of the box of `source` that is read `offset` iterations later."""
     assert around.loop is not None
-    later = {around.loop: Binary("add", Var(around.loop), const(offset))}
+    later: dict[str, Expr] = {around.loop: Binary("add", Var(around.loop), const(offset))}
     opened = {name: substitute(e, later) for name, e in active.opened.items()}
     ranges = replace(active, opened=opened).ranges(around.facts)
     box = None

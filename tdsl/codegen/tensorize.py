@@ -74,8 +74,8 @@ def _match(
     writer = _Operands(low, values, matched, starts, facts)
     writer.tile(low.buffers[active.func.name].names[0], low.buffers[active.func.name].index(
         tuple(substitute(e, values) for e in own.index)), meaning.index)
-    for mine, their in zip(own.values, meaning.values, strict=True):
-        writer.same(mine, their)
+    for value, theirs_value in zip(own.values, meaning.values, strict=True):
+        writer.same(value, theirs_value)
     return tuple(writer.ordered(chosen))
 
 

@@ -44,7 +44,8 @@ class ValueWriter:
             case Show(cond, x, text, shown):
                 self.effects.append(Print(cond, self.low.messages.site("print", text, len(shown), n.loc), shown))
                 return x
-        return n
+            case _:
+                return n
 
     def store(
         self, d: Definition, terms: tuple[Expr, ...], *, combine: bool, atomic: bool = False,

@@ -107,6 +107,8 @@ def _choice(s: Sum) -> tuple[Expr, Expr, Expr, bool] | None:
                 if (op == "max") == (coefficient > 0):
                     return atom, x, y, True
                 found = found or (atom, x, y, False)
+            case _:
+                pass
     return found
 
 

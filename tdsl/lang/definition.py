@@ -75,6 +75,8 @@ def loop_variables(exprs: tuple[Expr, ...]) -> dict[str, Range | None]:
                 case Reduce():
                     for name in _unbound(n):
                         found.setdefault(name, None)
+                case _:
+                    pass
     return found
 
 
@@ -201,6 +203,8 @@ def recognise_combine(
             for own, other in ((left, right), (right, left)):
                 if _is_self(own, handle, index) and not reads(other, handle):
                     return builtin(kind, (dtype_of(other),)), (other,)
+        case _:
+            pass
     return None, values
 
 

@@ -289,7 +289,8 @@ def _resolve_extents(e: Expr, extents: dict[str, Expr]) -> Expr:
         match n:
             case Call("extent", (Var(name),)):
                 return extents[name]
-        return n
+            case _:
+                return n
 
     return transform(e, visit)
 

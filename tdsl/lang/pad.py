@@ -101,6 +101,7 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
     fill = lift(value, loc)
     if not isinstance(fill.node, Const):
         raise DefinitionError("the value of a padding must be a number", loc=loc, label="this padding")
+    box: tuple[tuple[Expr, Expr], ...]
     if shape is not None:
         box = tuple((ZERO, e) for e in as_shape(shape, loc))
     elif isinstance(source, Tensor):

@@ -51,6 +51,8 @@ def interval_of(e: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
     lo: Expr | None = const(s.constant)
     hi: Expr | None = const(s.constant)
     fixed = {a: c for a, c in s.terms.items() if not _moves(a, ranges)}
+    low: Expr | None
+    high: Expr | None
     for atom, coefficient in s.terms.items():
         if atom in fixed and isinstance(atom, Var):
             low = high = atom

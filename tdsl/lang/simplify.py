@@ -57,9 +57,8 @@ def simplify_node(e: Node, facts: Facts) -> Node:
                 return yes
             if cond == FALSE:
                 return no
-            match cond:
-                case Broadcast(Const(value)):
-                    return yes if value else no
+            if isinstance(cond, Broadcast) and isinstance(cond.x, Const):
+                return yes if cond.x.value else no
             return e
         case Cast(Const(value, source), t) if not source.is_float and not t.is_float:
             return Const(_fit(int(value), e), t)
@@ -86,12 +85,11 @@ def _fold(e: Unary | Binary | Call) -> Const | None:
     values = tuple(arithmetic.constant(x) for x in operands)  # type: ignore[arg-type]  # all Const
     match e:
         case Unary(op):
-            result = arithmetic.unary(op, *values)
+            return Const(arithmetic.unary(op, *values).item(), t)
         case Binary(op):
-            result = arithmetic.binary(op, *values)
+            return Const(arithmetic.binary(op, *values).item(), t)
         case Call(fn):
-            result = arithmetic.call(fn, values, t)
-    return Const(result.item(), t)
+            return Const(arithmetic.call(fn, values, t).item(), t)
 
 
 def _fit(value: int, e: Cast) -> int:

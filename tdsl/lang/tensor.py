@@ -112,7 +112,7 @@ class Scalar(Value):
     """An input number: a name and an element type, usable as a value.
 
     >>> Scalar("eps", "f32") * 2
-    eps * 2
+    eps * 2.0
     """
 
     __slots__ = ("loc",)
@@ -163,13 +163,13 @@ class FuncValue(Value):
 
     __slots__ = ()
 
-    def __iadd__(self, other: Any) -> Increment:
+    def __iadd__(self, other: Any) -> Any:
         return Increment(self.node, "sum", lift(other))  # type: ignore[arg-type]  # an Access
 
-    def __isub__(self, other: Any) -> Increment:
+    def __isub__(self, other: Any) -> Any:
         return Increment(self.node, "sum", -lift(other))  # type: ignore[arg-type]  # an Access
 
-    def __imul__(self, other: Any) -> Increment:
+    def __imul__(self, other: Any) -> Any:
         return Increment(self.node, "prod", lift(other))  # type: ignore[arg-type]  # an Access
 
 

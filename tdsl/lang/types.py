@@ -48,11 +48,14 @@ class DType:
     @property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype with the same bits."""
+        found: np.dtype[Any]
         if self.kind == "e":
             import ml_dtypes  # only programs that use bfloat16 pay for it
 
-            return np.dtype(ml_dtypes.bfloat16)
-        return np.dtype(f"{self.kind}{self.bits // 8}")
+            found = np.dtype(ml_dtypes.bfloat16)
+        else:
+            found = np.dtype(f"{self.kind}{self.bits // 8}")
+        return found
 
     @property
     def low(self) -> int | float:

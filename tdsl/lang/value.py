@@ -176,7 +176,7 @@ def lift(x: Any, loc: Loc | None = None) -> Value:
     """The value of a Value, a Python number (weak) or a NumPy scalar; TypeMismatch for anything else."""
     if isinstance(x, Value):
         if x.node.__class__ is Access and x.dtype is UNKNOWN:
-            raise _undefined(x.node.source.name, loc or here())  # type: ignore[union-attr]  # an Access
+            raise _undefined(x.node.source.name, loc or here())
         return x
     return _lift_number(x, loc)
 
@@ -358,10 +358,7 @@ def as_index(x: Any, loc: Loc | None) -> Expr:
             label="this access",
             hint="td.cast(index, td.i64)",
         )
-    match v.node:
-        case Var() | Size():
-            return v.node
-    return convert(v, i64, loc)
+    return v.node if isinstance(v.node, Var | Size) else convert(v, i64, loc)
 
 
 def vars(names: str) -> tuple[Variable, ...] | Variable:

@@ -70,6 +70,8 @@ def cost(d: Definition) -> int:
                 total += 1 if fn in ("fma", "isnan", "isinf", "isfinite") else 12
             case Unary() | Select():
                 total += 1
+            case _:
+                pass
     return total
 
 

@@ -386,12 +386,12 @@ class Stage:
         if not isinstance(cond, Value):
             raise TypeMismatch("a specialization needs a condition such as x.shape[1] % 16 == 0", loc=here())
         scratch = copy.copy(self.schedule)
-        scratch.directives = ()
         if recipe is not None:
             recipe(Stage(scratch, self.func, self.definition))
-        if any(d.func != self.func or d.definition != self.definition for d in scratch.directives):
+        added = scratch.directives[len(self.schedule.directives) :]
+        if any(d.func != self.func or d.definition != self.definition for d in added):
             raise ScheduleError("a specialization may change the loops of its own stage only", loc=here())
-        inner = [{"do": d.name, **dict(d.arguments)} for d in scratch.directives]
+        inner = [{"do": d.name, **dict(d.arguments)} for d in added]
         self.do("specialize", cond=encode(cond.node), loops=inner)
         return self
 
