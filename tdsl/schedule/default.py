@@ -12,7 +12,7 @@ as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.affine import variables
@@ -24,6 +24,8 @@ from tdsl.schedule import loops
 from tdsl.schedule.contraction import find_contraction, schedule_contraction
 from tdsl.schedule.facts import cost, extents, has_effects, root_boxes, volume
 from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.legality import levels_of
+from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import At, Inline, Level, Root, State
 from tdsl.schedule.rows import needs_row_block, shape_nest
 from tdsl.schedule.required import definition_ranges
@@ -33,18 +35,10 @@ NEAR = 1 << 20  # bytes of intermediates that are worth keeping near
 STRIP = 64  # rows of a strip of a stencil
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What a default schedule knows of the target: bytes of a vector (0: no vectors) and threads."""
-
-    vector_bytes: int = 0
-    threads: int = 1
-
-
 def complete(state: State, machine: Machine) -> State:
     """The state with a place and loops for every func, and inlined funcs put into their readers."""
     state = inline_funcs(_choose_inline(state))
-    open_ = {name for name, plan in state.plans if not plan.touched}
+    open_ = {name for name, plan in state.plans if not plan.touched} - _hosts(state)
     if not machine.vector_bytes:
         return _rest_at_root(state)
     boxes = root_boxes(_rest_at_root(state))
@@ -58,6 +52,11 @@ def complete(state: State, machine: Machine) -> State:
     return _rest_at_root(state)
 
 
+def _hosts(state: State) -> set[str]:
+    """Funcs whose loops are the places of others: a directive has mentioned them, too."""
+    return {level.func for _, plan in state.plans for level in levels_of(plan)}
+
+
 def _rest_at_root(state: State) -> State:
     for name, plan in state.plans:
         if plan.place is None:
@@ -66,9 +65,10 @@ def _rest_at_root(state: State) -> State:
 
 
 def _choose_inline(state: State) -> State:
+    hosts = _hosts(state)
     for f in state.program.funcs:
         plan = state.plan(f.name)
-        if plan.touched or plan.place is not None or f.name in state.program.outputs:
+        if plan.touched or f.name in hosts or plan.place is not None or f.name in state.program.outputs:
             continue
         if len(f.definitions) == 1 and not f.definitions[0].ranges and _worth_inlining(state, f):
             state = state.with_plan(f.name, replace(plan, place=Inline()))
@@ -108,7 +108,7 @@ def _schedule_group(
 ) -> tuple[State, set[str]]:
     contraction = find_contraction(state, owner, group, boxes)
     if contraction is not None:
-        made = schedule_contraction(state, contraction, machine.vector_bytes)
+        made = schedule_contraction(state, contraction, machine.vector_bytes, machine.threads)
         return made, {owner, contraction.func}
     f = state.program.func(owner)
     if group and len(f.definitions) == 1 and f.definitions[0].init is None:
