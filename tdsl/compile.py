@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tdsl.codegen.call import Entry, Executable
+from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
 from tdsl.errors import ShapeError, TypeMismatch, did_you_mean
@@ -25,15 +26,16 @@ from tdsl.lang.tensor import Func
 from tdsl.notebook import Listing
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State
-from tdsl.schedule.places import check_all
+from tdsl.schedule.legality import check_all
 from tdsl.source import here
 from tdsl.target import Target, as_target
+from tdsl.variant import Variant, machine_of
 
 if TYPE_CHECKING:
     from tdsl.profiling import Profile
 
 
-def compile(  # noqa: A001  # the public name
+def compile(
     what: Any, *, target: Target | str | None = None, dynamic: str | Iterable[str] = (), **sizes: int
 ) -> Compiled:
     """A callable for funcs, or for a schedule of them.
@@ -96,7 +98,12 @@ class Compiled(Entry):
         Entry.__init__(self, signature_of(program), dynamic, self._build)
 
     def _build(self, specialisation: Specialisation) -> Executable:
-        return build(self.state, self.target, self.signature, specialisation)
+        return build(self.described(specialisation))
+
+    def described(self, specialisation: Specialisation) -> Variant:
+        """All that decides what a variant is."""
+        machine = machine_of(self.target)
+        return Variant(self.state, self.target, machine, self.signature, specialisation)
 
     def __repr__(self) -> str:
         return f"{Entry.__repr__(self)[:-1]} for {self.target.name}>"
@@ -179,11 +186,19 @@ def signature_of(program: Program) -> Signature:
     return Signature(program.name, tuple(inputs), tuple(outputs))
 
 
-def build(
-    state: State, target: Target, signature: Signature, specialisation: Specialisation
-) -> Executable:
-    """One variant: everything from the state of the schedule to an executable."""
-    # Lowering and all its passes: not needed to import tdsl.
-    from tdsl.pipeline import backend, make_kernel
+def build(variant: Variant) -> Executable:
+    """Everything from the state of a schedule to an executable."""
 
-    return backend(make_kernel(state, target, signature, specialisation), target)
+    def kernel() -> Kernel:
+        # Lowering and its passes: needed neither to import tdsl nor to run what has been compiled before.
+        from tdsl.pipeline import make_kernel
+
+        return make_kernel(variant)
+
+    if variant.target.name == "cpu":
+        from tdsl.codegen.cpu.stored import load_or_build
+
+        return load_or_build(variant.fingerprint(), variant.params, kernel)
+    from tdsl.pipeline import backend
+
+    return backend(kernel(), variant.target)

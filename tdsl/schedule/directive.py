@@ -9,6 +9,7 @@ from typing import Any
 
 from tdsl.errors import ScheduleError, did_you_mean
 from tdsl.schedule import loops, places, specialize, stages
+from tdsl.schedule.legality import recheck
 from tdsl.schedule.nest import Illegal, State
 from tdsl.source import Loc
 
@@ -56,6 +57,7 @@ def apply(directive: Directive, state: State) -> State:
     }
     try:
         made = rule(state, directive.func, directive.definition, **arguments)
+        recheck(made, directive.func)
     except Illegal as reason:
         raise ScheduleError(
             f"{_call_text(directive)} of {directive.func!r}: {reason.reason}",

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from tdsl.errors import did_you_mean
 from tdsl.lang.affine import difference
 from tdsl.schedule.nest import (
-    GUARD, PARALLEL, ROUND_UP, SERIAL, SHIFT, TAILS, UNROLLED, VECTORIZED, Fuse, Illegal, Loop,
-    Nest, Rename, Split, State, is_ordered, is_reduction, roots_of,
+    GUARD, PARALLEL, ROUND_UP, SERIAL, SHIFT, TAILS, UNROLLED, VECTORIZED, After, At, FuncPlan, Fuse,
+    Illegal, Level, Loop, Nest, PrefetchPlan, Rename, Split, State, Tensorization, With, is_ordered,
+    is_reduction, roots_of,
 )  # fmt: skip
 
 MAX_FACTOR = 1 << 30
+_Placed = TypeVar("_Placed", PrefetchPlan, Tensorization)
 
 
 def find_loop(state: State, func: str, definition: int, name: str) -> str:
@@ -34,9 +37,40 @@ def find_loop(state: State, func: str, definition: int, name: str) -> str:
     raise Illegal(f"there is no loop {name!r}", did_you_mean(name, nest.names()))
 
 
-def _change(state: State, func: str, definition: int, nest: Nest) -> State:
+def _change(
+    state: State, func: str, definition: int, nest: Nest, moved: dict[str, str] | None = None
+) -> State:
+    """The state with another nest; what has its place at a loop that is gone moves to the one named."""
     plan = replace(state.plan(func).with_nest(definition, nest), touched=True)
-    return state.with_plan(func, plan)
+    if moved is None:
+        return state.with_plan(func, plan)
+    names = moved
+    def at(x: _Placed) -> _Placed:
+        own = x.definition == definition
+        return replace(x, loop=names.get(x.loop, x.loop)) if own else x
+
+    plan = replace(
+        plan,
+        prefetches=tuple(map(at, plan.prefetches)),
+        tensorizations=tuple(map(at, plan.tensorizations)),
+    )
+    state = state.with_plan(func, plan)
+    return State(state.program, tuple((n, _move(p, func, definition, moved)) for n, p in state.plans))
+
+
+def _move(plan: FuncPlan, func: str, definition: int, moved: dict[str, str]) -> FuncPlan:
+    def at(level: Level) -> Level:
+        own = level.func == func and level.definition == definition
+        return replace(level, loop=moved.get(level.loop, level.loop)) if own else level
+
+    match plan.place:
+        case At(level) | After(level) | With(level):
+            plan = replace(plan, place=replace(plan.place, level=at(level)))
+        case _:
+            pass
+    if plan.store is not None:
+        plan = replace(plan, store=at(plan.store))
+    return plan
 
 
 def _new_name(nest: Nest, wanted: str | None, default: str) -> str:
@@ -95,7 +129,8 @@ def split(
     inner = _new_name(replace(nest, aliases=(*nest.aliases, (outer, outer))), names[1], f"{name}_i")
     made = nest.replaced(name, Loop(outer), Loop(inner))
     relation = Split(name, outer, inner, factor, nparts, tail)
-    return _change(state, func, definition, replace(made, relations=(*nest.relations, relation)))
+    made = replace(made, relations=(*nest.relations, relation))
+    return _change(state, func, definition, made, {name: inner})
 
 
 def _check_tail(
@@ -143,8 +178,8 @@ def fuse(
             raise Illegal(f"loop {x!r} is {nest.kind(x)} already", "fuse before")
     fused = _new_name(nest, name, f"{a}_{b}")
     made = replace(nest.replaced(a, Loop(fused)), relations=(*nest.relations, Fuse(fused, a, b)))
-    loops = tuple(x for x in made.loops if x.name != b)
-    return _change(state, func, definition, replace(made, loops=loops))
+    made = replace(made, loops=tuple(x for x in made.loops if x.name != b))
+    return _change(state, func, definition, made, {b: fused})
 
 
 def rename(state: State, func: str, definition: int, *, loop: str, name: str) -> State:
@@ -153,9 +188,8 @@ def rename(state: State, func: str, definition: int, *, loop: str, name: str) ->
     nest = state.plan(func).nests[definition]
     new = _new_name(nest, name, name)
     made = nest.replaced(old, Loop(new, nest.kind(old)))
-    return _change(
-        state, func, definition, replace(made, relations=(*nest.relations, Rename(old, new)))
-    )
+    made = replace(made, relations=(*nest.relations, Rename(old, new)))
+    return _change(state, func, definition, made, {old: new})
 
 
 def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...]) -> State:
@@ -230,9 +264,8 @@ def _inner_part(
     outer, inner = nest.fresh(f"{name}_o"), nest.fresh(f"{name}_{suffix}")
     state = split(state, func, definition, loop=name, factor=factor, names=(outer, inner))
     nest = state.plan(func).nests[definition]
-    state = _change(
-        state, func, definition, replace(nest, aliases=(*nest.aliases, (name, outer)))
-    )
+    made = replace(nest, aliases=(*nest.aliases, (name, outer)))
+    state = _change(state, func, definition, made, {inner: outer})
     return _mark(state, func, definition, inner, kind)
 
 

@@ -1,16 +1,25 @@
-"""Directives on where a func is computed and stored, and the check that all places fit together."""
+"""Directives on where a func is computed and stored; `legality.py` checks that places fit together."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tdsl.errors import ScheduleError, did_you_mean
-from tdsl.lang.expr import Var
+from tdsl.errors import did_you_mean
 from tdsl.lang.regions import reads_in
+from tdsl.schedule.legality import AT_ROOT
 from tdsl.schedule.loops import find_loop
 from tdsl.schedule.nest import (
-    PARALLEL, SCOPES, After, At, FuncPlan, Illegal, Inline, Level, PrefetchPlan, Root, State,
-    With, is_reduction,
+    SCOPES,
+    After,
+    At,
+    FuncPlan,
+    Illegal,
+    Inline,
+    Level,
+    PrefetchPlan,
+    Root,
+    State,
+    With,
 )  # fmt: skip
 
 
@@ -35,9 +44,7 @@ def compute_at(
     level = _level(state, consumer, consumer_definition, loop)
     if consumer == func:
         raise Illegal(f"{func!r} cannot be computed inside itself", "name a consumer")
-    state = _touch(state, func, replace(state.plan(func), place=At(level)))
-    check_place(state, func, final=False)
-    return state
+    return _touch(state, func, replace(state.plan(func), place=At(level)))
 
 
 def store_at(
@@ -46,9 +53,9 @@ def store_at(
     """Keep this func's memory for a whole iteration of a loop outside of where it is computed."""
     _not_an_output(state, func, "store_at")
     level = _level(state, consumer, consumer_definition, loop)
-    state = _touch(state, func, replace(state.plan(func), store=level))
-    check_place(state, func, final=False)
-    return state
+    if consumer == func:
+        raise Illegal(f"{func!r} cannot be stored inside itself", "name a consumer")
+    return _touch(state, func, replace(state.plan(func), store=level))
 
 
 def store_root(state: State, func: str, definition: int) -> State:
@@ -58,7 +65,7 @@ def store_root(state: State, func: str, definition: int) -> State:
     if not isinstance(plan.place, At):
         raise Illegal(f"{func!r} is not computed inside a loop", "compute_at first")
     outermost = state.plan(plan.place.level.func).nests[plan.place.level.definition]
-    return _touch(state, func, replace(plan, store=Level(plan.place.level.func, -1, outermost.names()[0])))
+    return _touch(state, func, replace(plan, store=Level(plan.place.level.func, AT_ROOT, outermost.names()[0])))
 
 
 def compute_root(state: State, func: str, definition: int) -> State:
@@ -83,34 +90,8 @@ def reverse_compute_at(
 ) -> State:
     """Compute this func inside a loop of what it reads, as soon as the body has made its box."""
     level = _level(state, producer, producer_definition, loop)
-    f, source = state.program.func(func), state.program.func(producer)
-    d = f.definitions[0]
-    if len(f.definitions) > 1 or d.ranges:
-        raise Illegal(f"{func!r} is not element-wise", "only pure funcs can follow their producer")
-    if len(source.definitions) > 1:
-        raise Illegal(f"{producer!r} has updates, which come after that loop", "use compute_at instead")
-    for r in reads_in(d.expressions()):
-        if r.name == producer and sorted(map(str, r.index)) != sorted(str(Var(v)) for v in f.variables):
-            raise Illegal(
-                f"{func!r} reads {producer!r} at other points than its own",
-                "only element-wise consumers can follow their producer; use compute_at the other way",
-                ((r.loc, "this read"),),
-            )
-    if not any(r.name == producer for r in reads_in(d.expressions())):
-        raise Illegal(f"{func!r} does not read {producer!r}", "name its producer")
-    nest = state.plan(producer).nests[producer_definition]
-    inside = nest.names()[: nest.position(level.loop) + 1]
-    reduced = [x for x in inside if is_reduction(source, producer_definition, nest, x)]
-    if reduced:
-        raise Illegal(
-            f"inside {reduced[0]!r} the values of {producer!r} are not complete",
-            f"place it outside of {reduced[0]!r}",
-        )
-    for c, _ in state.consumers(producer):
-        if c.name != func:
-            raise Illegal(f"{c.name!r} reads {producer!r}, too", "only a sole consumer can follow it")
-    if producer in state.program.outputs:
-        raise Illegal(f"{producer!r} is an output", "only an intermediate can be consumed in place")
+    if producer == func:
+        raise Illegal(f"{func!r} cannot be computed inside itself", "name its producer")
     return _touch(state, func, replace(state.plan(func), place=After(level), store=None))
 
 
@@ -121,33 +102,7 @@ def compute_with(
     level = _level(state, other, other_definition, loop)
     if other == func:
         raise Illegal("a stage cannot be computed with itself", "name another func")
-    if _depends(state, func, other) or _depends(state, other, func):
-        raise Illegal(f"{func!r} and {other!r} depend on each other", "use compute_at")
-    f = state.program.func(func)
-    if len(f.definitions) > 1 or len(state.program.func(other).definitions) > 1:
-        raise Illegal("only stages with one definition can share loops", "use compute_at")
-    mine, theirs = state.plan(func).nests[definition], state.plan(other).nests[other_definition]
-    depth = theirs.position(level.loop) + 1
-    if len(mine.loops) < depth:
-        raise Illegal(f"{func!r} has {len(mine.loops)} loops, fewer than the {depth} to share")
-    for a in mine.names()[:depth]:
-        if is_reduction(f, definition, mine, a):
-            raise Illegal(f"{a!r} of {func!r} is reduced over", "share free loops only")
-    return _touch(state, func, replace(state.plan(func), place=With(level)))
-
-
-def _depends(state: State, func: str, on: str) -> bool:
-    seen, stack = set(), [func]
-    while stack:
-        name = stack.pop()
-        if name == on:
-            return True
-        if name in seen or not state.program.has_func(name):
-            continue
-        seen.add(name)
-        for d in state.program.func(name).definitions:
-            stack += [r.name for r in reads_in(d.expressions()) if r.name != name]
-    return False
+    return _touch(state, func, replace(state.plan(func), place=With(level), store=None))
 
 
 def _axis(state: State, func: str, dim: int | str) -> int:
@@ -223,96 +178,3 @@ def pin(state: State, func: str, definition: int) -> State:
     """Leave this func as it is now: no default and no automatic schedule changes it."""
     plan = state.plan(func)
     return _touch(state, func, replace(plan, place=plan.place or Root()))
-
-
-def check_place(state: State, func: str, *, final: bool) -> None:
-    """Raise Illegal unless every use of a func lies where its values exist.
-
-    While a schedule is being written, funcs without a place may still get a fitting one; in the final
-    check they are at the root.
-    """
-    plan = state.plan(func)
-    if plan.store is not None and plan.store.func == func:
-        return  # written by a cache inside its own loops
-    match plan.place:
-        case At(level):
-            for c, definition in state.consumers(func):
-                path = _path(state, c.name, definition, final=final)
-                if path is not None and level not in path:
-                    raise Illegal(
-                        f"{c.name!r} reads {func!r} outside of loop {level.loop!r} of {level.func!r}",
-                        f"compute {c.name!r} inside that loop, too, or {func!r} at a place around both",
-                        ((c.definitions[definition].loc, "this read"),),
-                    )
-            if plan.store is not None:
-                _check_store(state, func, level, plan.store)
-        case None if plan.store is not None and final:
-            raise Illegal(f"{func!r} is stored at a loop but not computed inside it", "add compute_at")
-        case _:
-            if plan.store is not None and plan.place is not None:
-                raise Illegal(f"{func!r} is stored at a loop but not computed inside it", "add compute_at")
-
-
-def _check_store(state: State, func: str, compute: Level, store: Level) -> None:
-    around = _enclosing(state, compute)
-    if store.definition == -1:
-        between = around
-    elif store not in around:
-        raise Illegal(
-            f"loop {store.loop!r} of {store.func!r} is not around loop {compute.loop!r} of "
-            f"{compute.func!r}, where {func!r} is computed",
-            "store at the same loop or further out",
-        )
-    else:
-        between = around[around.index(store) + 1 :]
-    for x in between:
-        if state.plan(x.func).nests[x.definition].kind(x.loop) == PARALLEL:
-            raise Illegal(
-                f"loop {x.loop!r} of {x.func!r} is parallel, and its iterations would share {func!r}",
-                "store it inside that loop",
-            )
-
-
-def _enclosing(state: State, level: Level) -> list[Level]:
-    """The loops around a place and the place itself, outermost first."""
-    nest = state.plan(level.func).nests[level.definition]
-    own = [
-        Level(level.func, level.definition, x) for x in nest.names()[: nest.position(level.loop) + 1]
-    ]
-    place = state.plan(level.func).place
-    return [*_enclosing(state, place.level), *own] if isinstance(place, At | After) else own
-
-
-def _path(state: State, func: str, definition: int, *, final: bool) -> list[Level] | None:
-    """The places that hold a definition, innermost last; None where that is still open."""
-    nest = state.plan(func).nests[definition]
-    path = [Level(func, definition, x) for x in nest.names()]
-    while True:
-        place = state.plan(func).place
-        match place:
-            case At(level) | After(level) | With(level):
-                path = [*_enclosing(state, level), *path]
-                return path
-            case Inline():
-                users = list(state.consumers(func))
-                if len(users) == 1:
-                    inner = _path(state, users[0][0].name, users[0][1], final=final)
-                    return inner
-                return None
-            case None if not final and func not in state.program.outputs:
-                return None
-            case _:
-                return path
-
-
-def check_all(state: State) -> None:
-    """The final check of every func, with the directive's place in the program."""
-    for name, plan in state.plans:
-        try:
-            check_place(state, name, final=True)
-        except Illegal as reason:
-            raise ScheduleError(
-                f"schedule of {name!r}: {reason.reason}", loc=plan.loc, label="placed here",
-                hint=reason.hint, related=reason.related,
-            ) from None  # fmt: skip
-

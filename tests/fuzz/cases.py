@@ -18,7 +18,7 @@ from tdsl.compile import signature_of
 from tdsl.lang.interp import interpret
 from tdsl.pipeline import make_kernel
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.places import check_all
+from tdsl.schedule.legality import check_all
 from tdsl.target import as_target
 from tests.fuzz.programs import Made
 

@@ -295,14 +295,14 @@ class Directives:
         at = self.loop(stage) if self.c.chance(75) else None
         made = self.s.cache_read(source, stage, at, pack=pack)
         if self.c.chance(30):
-            made.vectorize(self.loops(made)[-1], 4)
+            made.vectorize(self.pick(self.loops(made)[-1:]), 4)
 
     def do_cache_write(self) -> None:
         stage = self.s[self.func()]
         free = self.loops(stage, reduced=False)
         made = self.s.cache_write(stage, self.pick(free))
         if self.c.chance(30) and self.loops(made):
-            made.vectorize(self.loops(made)[-1], 4)
+            made.vectorize(self.pick(self.loops(made)[-1:]), 4)
 
     def do_rfactor(self) -> None:
         stage = self.stage()

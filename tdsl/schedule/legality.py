@@ -1,0 +1,294 @@
+"""Whether all places fit together: a use of a func must lie where its values exist.
+
+Loops change after funcs were placed in them, so every place that a directive may concern is checked again
+after it, and all of them before lowering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tdsl.errors import ScheduleError
+from tdsl.lang.expr import Var
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import reads_in
+from tdsl.schedule.nest import (
+    PARALLEL,
+    After,
+    At,
+    FuncPlan,
+    Illegal,
+    Inline,
+    Level,
+    Nest,
+    Root,
+    State,
+    With,
+    is_reduction,
+)  # fmt: skip
+
+AT_ROOT = -1  # the definition of a store level that stands for the whole kernel
+
+
+def recheck(state: State, func: str) -> None:
+    """Check a func that a directive changed, and every func that is placed in its loops."""
+    _check_acyclic(state, func)
+    for name, plan in state.plans:
+        if name == func or any(level.func == func for level in levels_of(plan)):
+            check_place(state, name, final=False)
+
+
+def check_all(state: State) -> None:
+    """The final check of every func, with the directive's place in the program."""
+    for name, plan in state.plans:
+        try:
+            check_place(state, name, final=True)
+        except Illegal as reason:
+            raise ScheduleError(
+                f"schedule of {name!r}: {reason.reason}", loc=plan.loc, label="placed here",
+                hint=reason.hint, related=reason.related,
+            ) from None  # fmt: skip
+
+
+def levels_of(plan: FuncPlan) -> Iterator[Level]:
+    """The loops that a plan names as places."""
+    match plan.place:
+        case At(level) | After(level) | With(level):
+            yield level
+        case _:
+            pass
+    if plan.store is not None:
+        yield plan.store
+
+
+def check_place(state: State, func: str, *, final: bool) -> None:
+    """Raise Illegal unless every use of a func lies where its values exist.
+
+    While a schedule is being written, funcs without a place may still get a fitting one; in the final
+    check they are at the root.
+    """
+    plan = state.plan(func)
+    for level in levels_of(plan):
+        _check_level(state, func, level)
+    _check_acyclic(state, func)
+    match plan.place:
+        case At(level):
+            _check_uses(state, func, level, final=final)
+        case After(level):
+            check_after(state, func, level)
+            home = state.plan(level.func).place
+            if isinstance(home, At):
+                _check_uses(state, func, home.level, final=final)
+        case With(level):
+            check_with(state, func, level)
+        case _:
+            pass
+    if plan.store is not None:
+        _check_store(state, func, plan, plan.store, final=final)
+    for host in {level.func for level in levels_of(plan)}:
+        _check_specialized(state, func, host, final=final)
+
+
+def _check_level(state: State, func: str, level: Level) -> None:
+    host = state.plan(level.func)
+    if isinstance(host.place, Inline):
+        raise Illegal(f"{level.func!r} is inlined and has no loops", f"compute {level.func!r} somewhere")
+    if level.definition == AT_ROOT:
+        return
+    nest = host.nests[level.definition]
+    if level.loop not in nest.names():
+        raise Illegal(
+            f"{func!r} has its place at loop {level.loop!r} of {level.func!r}, which would be gone",
+            f"change the loops of {level.func!r} before placing {func!r}",
+        )
+    if isinstance(host.place, With) and nest.position(level.loop) < _depth(state, host.place.level):
+        raise Illegal(
+            f"loop {level.loop!r} of {level.func!r} is shared with {host.place.level.func!r}",
+            f"name the loop of {host.place.level.func!r}",
+        )
+
+
+def _check_acyclic(state: State, func: str) -> None:
+    stack, seen = [func], set()
+    while stack:
+        name = stack.pop()
+        for level in levels_of(state.plan(name)):
+            if level.func == name:
+                continue  # what a cache writes is stored in its own loops
+            if level.func == func:
+                raise Illegal(f"{func!r} would be computed inside itself", "name a loop around both")
+            if level.func not in seen:
+                seen.add(level.func)
+                stack.append(level.func)
+
+
+def _check_uses(state: State, func: str, level: Level, *, final: bool) -> None:
+    for c, definition in state.consumers(func):
+        for path in _paths(state, c.name, definition, final=final):
+            if level not in path:
+                raise Illegal(
+                    f"{c.name!r} reads {func!r} outside of loop {level.loop!r} of {level.func!r}",
+                    f"compute {c.name!r} inside that loop, too, or {func!r} at a place around both",
+                    ((c.definitions[definition].loc, "this read"),),
+                )
+
+
+def check_after(state: State, func: str, level: Level) -> None:
+    """Raise Illegal unless a func can follow its producer inside a loop of that."""
+    f, source = state.program.func(func), state.program.func(level.func)
+    d = f.definitions[0]
+    if len(f.definitions) > 1 or d.ranges:
+        raise Illegal(f"{func!r} is not element-wise", "only pure funcs can follow their producer")
+    if len(source.definitions) > 1:
+        raise Illegal(f"{level.func!r} has updates, which come after that loop", "use compute_at instead")
+    _check_elementwise(f, level.func)
+    nest = state.plan(level.func).nests[level.definition]
+    _check_complete(source, nest, level)
+    for c, _ in state.consumers(level.func):
+        if c.name != func:
+            raise Illegal(f"{c.name!r} reads {level.func!r}, too", "only a sole consumer can follow it")
+    if level.func in state.program.outputs:
+        raise Illegal(f"{level.func!r} is an output", "only an intermediate can be consumed in place")
+
+
+def _check_elementwise(f: FuncDef, producer: str) -> None:
+    reads = [r for r in reads_in(f.definitions[0].expressions()) if r.name == producer]
+    if not reads:
+        raise Illegal(f"{f.name!r} does not read {producer!r}", "name its producer")
+    own = sorted(f.variables)
+    for r in reads:
+        if sorted(e.name if isinstance(e, Var) else "" for e in r.index) != own:
+            raise Illegal(
+                f"{f.name!r} reads {producer!r} at other points than its own",
+                "only element-wise consumers can follow their producer; use compute_at the other way",
+                ((r.loc, "this read"),),
+            )
+        if r.index != reads[0].index:
+            raise Illegal(f"{f.name!r} reads {producer!r} in two orders of its dimensions", "use compute_at")
+
+
+def _check_complete(source: FuncDef, nest: Nest, level: Level) -> None:
+    for x in nest.names()[: nest.position(level.loop) + 1]:
+        if is_reduction(source, level.definition, nest, x):
+            raise Illegal(
+                f"inside {x!r} the values of {source.name!r} are not complete",
+                f"place it outside of {x!r}",
+            )
+
+
+def _depth(state: State, level: Level) -> int:
+    """The number of loops down to and including a level."""
+    return state.plan(level.func).nests[level.definition].position(level.loop) + 1
+
+
+def check_with(state: State, func: str, level: Level) -> None:
+    """Raise Illegal unless a stage can run in the loops of another, down to a level."""
+    f, other = state.program.func(func), level.func
+    if depends(state, func, other) or depends(state, other, func):
+        raise Illegal(f"{func!r} and {other!r} depend on each other", "use compute_at")
+    if len(f.definitions) > 1 or len(state.program.func(other).definitions) > 1:
+        raise Illegal("only stages with one definition can share loops", "use compute_at")
+    if not isinstance(state.plan(other).place, Root | With | None):
+        raise Illegal(f"{other!r} is not computed at the root", "share loops of a stage at the root")
+    mine, depth = state.plan(func).nests[0], _depth(state, level)
+    if len(mine.loops) < depth:
+        raise Illegal(f"{func!r} has {len(mine.loops)} loops, fewer than the {depth} to share")
+    for a in mine.names()[:depth]:
+        if is_reduction(f, 0, mine, a):
+            raise Illegal(f"{a!r} of {func!r} is reduced over", "share free loops only")
+    shared = mine.names()[:depth]
+    for name, plan in state.plans:
+        for used in levels_of(plan):
+            if used.func == func and used.loop in shared and used.definition != AT_ROOT:
+                raise Illegal(f"{name!r} has its place at loop {used.loop!r}", "move that one first")
+
+
+def depends(state: State, func: str, on: str) -> bool:
+    """True when a func reads another, or reads what reads it."""
+    seen, stack = set(), [func]
+    while stack:
+        name = stack.pop()
+        if name == on:
+            return True
+        if name in seen or not state.program.has_func(name):
+            continue
+        seen.add(name)
+        for d in state.program.func(name).definitions:
+            stack += [r.name for r in reads_in(d.expressions()) if r.name != name]
+    return False
+
+
+def _check_store(state: State, func: str, plan: FuncPlan, store: Level, *, final: bool) -> None:
+    if store.func == func:  # a cache writes it inside its own loops
+        _check_uses(state, func, store, final=final)
+        return
+    if not isinstance(plan.place, At):
+        if plan.place is None and not final:
+            return
+        raise Illegal(f"{func!r} is stored at a loop but not computed inside it", "add compute_at")
+    compute = plan.place.level
+    around = _enclosing(state, compute)
+    if store.definition == AT_ROOT:
+        between = around
+    elif store not in around:
+        raise Illegal(
+            f"loop {store.loop!r} of {store.func!r} is not around loop {compute.loop!r} of "
+            f"{compute.func!r}, where {func!r} is computed",
+            "store at the same loop or further out",
+        )
+    else:
+        between = around[around.index(store) + 1 :]
+    for x in between:
+        if state.plan(x.func).nests[x.definition].kind(x.loop) == PARALLEL:
+            raise Illegal(
+                f"loop {x.loop!r} of {x.func!r} is parallel, and its iterations would share {func!r}",
+                "store it inside that loop",
+            )
+
+
+def _check_specialized(state: State, func: str, host: str, *, final: bool) -> None:
+    """The same with each other nest that the host of a place may run."""
+    plan = state.plan(host)
+    for special in plan.specializations:
+        other = replace(plan.with_nest(special.definition, special.nest), specializations=())
+        try:
+            check_place(state.with_plan(host, other), func, final=final)
+        except Illegal as reason:
+            raise Illegal(
+                f"in a specialization of {host!r}: {reason.reason}", reason.hint, reason.related
+            ) from None
+
+
+def _enclosing(state: State, level: Level) -> list[Level]:
+    """The loops around a place and the place itself, outermost first."""
+    nest = state.plan(level.func).nests[level.definition]
+    own = [
+        Level(level.func, level.definition, x) for x in nest.names()[: nest.position(level.loop) + 1]
+    ]
+    match state.plan(level.func).place:
+        case At(outer) | After(outer):
+            return [*_enclosing(state, outer), *own]
+        case With(outer):
+            return [*_enclosing(state, outer), *own[_depth(state, outer) :]]
+        case _:
+            return own
+
+
+def _paths(state: State, func: str, definition: int, *, final: bool) -> Iterator[list[Level]]:
+    """The places that hold a definition, innermost last, once for each use of an inlined func.
+
+    Nothing for what is still open.
+    """
+    plan = state.plan(func)
+    own = [Level(func, definition, x) for x in plan.nests[definition].names()]
+    match plan.place:
+        case At(level) | After(level) | With(level):
+            yield [*_enclosing(state, level), *own]
+        case Inline():
+            for user, n in state.consumers(func):
+                yield from _paths(state, user.name, n, final=final)
+        case None if not final and func not in state.program.outputs:
+            pass
+        case _:
+            yield own

@@ -1,0 +1,82 @@
+"""Places of funcs stay right when the loops that hold them change."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+
+i, j, k = td.vars("i j k")
+A = np.arange(24, dtype=np.int32).reshape(4, 6)
+
+
+def chain():
+    """f reads 2 a, with nothing else between."""
+    a = td.Tensor("a", (4, 6), td.i32)
+    p, f = td.Func("p"), td.Func("f")
+    p[i, j] = a[i, j] * 2
+    f[i, j] = p[i, j] + 1
+    return p, f
+
+
+def test_a_func_moves_with_a_loop_that_is_split_renamed_or_fused():
+    p, f = chain()
+    s = td.Schedule(f)
+    s[p].compute_at(f, j)
+    s[f].split(j, 4)
+    s[f].fuse("i", "j_o", name="t")
+    s[f].rename("j_i", "u")
+    assert s.state.plan("p").place.level.loop == "u"
+    np.testing.assert_array_equal(td.compile(s)(A), A * 2 + 1)
+
+
+def test_a_loop_that_holds_a_func_cannot_be_lost():
+    p, f = chain()
+    s = td.Schedule(f)
+    s[p].compute_at(f, i)
+    with pytest.raises(td.ScheduleError, match="place at loop 'i' of 'f'"):
+        s[f].fuse("i", "j")
+    s = td.Schedule(f)
+    s[p].inline()
+    with pytest.raises(td.ScheduleError, match="inlined"):
+        s.cache_read("a", p, at=i)
+
+
+def test_funcs_cannot_hold_each_other():
+    _, f = chain()
+    s = td.Schedule(f)
+    s.cache_write(f, at=i)
+    with pytest.raises(td.ScheduleError, match="inside itself"):
+        s[f].compute_at("f_out", i)
+
+
+def test_a_cache_stays_outside_of_reduction_loops():
+    a, f = td.Tensor("a", (4, 6), td.i32), td.Func("f")
+    f[i] = td.sum(a[i, k], axis=k)
+    s = td.Schedule(f)
+    s.cache_write(f, at=i)
+    with pytest.raises(td.ScheduleError, match="not complete"):
+        s[f].reorder("k", "i")
+
+
+def test_other_loops_of_a_specialization_keep_what_is_computed_in_them():
+    a = td.Tensor("a", ("N", 6), td.i32)
+    p, f = td.Func("p"), td.Func("f")
+    p[i, j] = a[i, j] * 2
+    f[i, j] = p[i, j] + 1
+    s = td.Schedule(f)
+    s[p].compute_at(f, j)
+    with pytest.raises(td.ScheduleError, match="specialization"):
+        s[f].specialize(a.shape[0] > 2, lambda g: g.split(j, 2))
+    s[f].specialize(a.shape[0] > 2, lambda g: g.reorder("j", "i"))
+    np.testing.assert_array_equal(td.compile(s)(A), A * 2 + 1)
+
+
+def test_a_func_in_which_others_are_computed_keeps_its_loops():
+    a = td.Tensor("a", (4, 6), td.i32)
+    p, q, f = td.Func("p"), td.Func("q"), td.Func("f")
+    p[i, j] = a[i, j] * 2
+    q[i, j] = p[i, j] + 1
+    f[i, j] = q[i, j] * 3
+    s = td.Schedule(f)
+    s[p].compute_at(q, j)
+    np.testing.assert_array_equal(td.compile(s)(A), (A * 2 + 1) * 3)
