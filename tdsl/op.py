@@ -53,7 +53,8 @@ class Operator:
         outputs = result if isinstance(result, tuple | list) else (result,)
         if not outputs or not all(isinstance(f, Func) for f in outputs):
             raise DefinitionError(
-                f"operator {self.name!r} must return funcs, not {type(result).__name__}", loc=self.loc
+                f"operator {self.name!r} must return funcs, not {type(result).__name__}",
+                loc=self.loc,
             )
         return build_program(tuple(outputs), tuple(parameters), self.name)
 
@@ -78,7 +79,9 @@ class Operator:
                     hint=did_you_mean(name, self.program.sizes),
                 )
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
-                raise ShapeError(f"size {name!r} must be a number of elements, not {value!r}", loc=here())
+                raise ShapeError(
+                    f"size {name!r} must be a number of elements, not {value!r}", loc=here()
+                )
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if self._compiled is None:

@@ -13,12 +13,12 @@ import numpy as np
 from tdsl.codegen.arrays import as_array, as_scalar, layout_of
 from tdsl.codegen.binding import bind, bind_sizes, output_shape
 from tdsl.codegen.call import Executable
-from tdsl.codegen.loops import BufferParam, SizeParam
+from tdsl.codegen.loops import BufferParam
 from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, extent
 from tdsl.codegen.stages import RootStage, root_stages, stage_kernels
-from tdsl.inspection import Inspected
 from tdsl.pipeline import after_passes, backend, lowered, ready
 from tdsl.text import columns
+from tdsl.variant import Variant
 
 Run = Callable[[], object]
 
@@ -68,7 +68,9 @@ class Profile:
                 s.name, f"{1e3 * s.seconds:.3f}", f"{s.seconds / whole:.0%}", f"{s.read / 1e6:.2f}",
                 f"{s.written / 1e6:.2f}", f"{moved / 1e9 / s.seconds:.1f}" if s.seconds else "",
             ))  # fmt: skip
-            rows += [(f"  {n}, inside", "", "", "", f"({made / 1e6:.2f})", "") for n, made in s.inside]
+            rows += [
+                (f"  {n}, inside", "", "", "", f"({made / 1e6:.2f})", "") for n, made in s.inside
+            ]
         rows.append(("all in one kernel", f"{1e3 * self.total:.3f}", "", "", "", ""))
         return f"{self.name}: medians of {self.repeat}\n{columns(rows)}"
 
@@ -78,38 +80,35 @@ class Profile:
         return Listing(str(self))._repr_html_()
 
 
-def profile(f: Inspected, args: Sequence[Any], kwargs: Mapping[str, Any], repeat: int) -> Profile:
-    """Time a call; see `Profile`. Raises what the call raises."""
-    assert repeat > 0
-    f(*args, **kwargs)
-    values, specialisation = _arguments(f.signature, args, kwargs)
-    state = ready(f.state, f.target, specialisation)
-    kernel = lowered(f.state, f.target, f.signature, specialisation)
+def profile(variant: Variant, whole: Executable, values: dict[str, Any], repeat: int) -> Profile:
+    """Time a variant, of which `whole` is the code, on arguments by name; see `Profile`."""
+    state = ready(variant)
     runs: dict[str, Run] = {}
-    for name, part in stage_kernels(kernel, state):
+    for name, part in stage_kernels(lowered(variant), state):
         for p in part.params:
             if isinstance(p, BufferParam) and p.name not in values:
                 values[p.name] = np.empty([extent(e, {}) for e in p.extents], p.dtype.numpy)
-        executable = backend(after_passes(part, f.target), f.target)
-        runs[name] = _run(executable, [values[p.name] for p in part.params if not isinstance(p, SizeParam)])
-    whole = f.variant(specialisation)
-    runs[""] = _run(whole, [values[p.name] for p in whole.kernel.params])
+        executable = backend(after_passes(part, variant.target), variant.target)
+        runs[name] = _run(executable, [values[p.name] for p in part.params])
+    runs[""] = _run(whole, [values[p.name] for p in variant.params])
     seconds = _medians(runs, repeat)
     stages = [_timed(s, seconds[s.func]) for s in root_stages(state) if s.func in seconds]
-    return Profile(f.signature.name, tuple(stages), seconds[""], repeat)
+    return Profile(variant.signature.name, tuple(stages), seconds[""], repeat)
 
 
 def _timed(s: RootStage, seconds: float) -> StageTime:
     return StageTime(s.func, s.inside, seconds, s.read, s.written)
 
 
-def _arguments(
+def arguments_of(
     signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Specialisation]:
     """Every argument and output by name, and the variant for exactly these."""
     values: dict[str, Any] = {}
     for arg, value in zip(signature.inputs, bind(signature, args, kwargs), strict=True):
-        values[arg.name] = as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
+        values[arg.name] = (
+            as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
+        )
     sizes = bind_sizes([(a, values[a.name]) for a in signature.inputs if isinstance(a, ArrayArg)])
     for out in signature.outputs:
         values[out.name] = np.empty(output_shape(signature, out, sizes), out.dtype.numpy)

@@ -29,7 +29,9 @@ class Target:
     def __post_init__(self) -> None:
         if self.name not in TARGETS:
             raise TargetError(
-                f"there is no target {self.name!r}", loc=here(), hint=did_you_mean(str(self.name), TARGETS)
+                f"there is no target {self.name!r}",
+                loc=here(),
+                hint=did_you_mean(str(self.name), TARGETS),
             )
 
 

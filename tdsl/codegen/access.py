@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tdsl.codegen.loops import Check, Message, Stmt
-from tdsl.schedule.required import definition_ranges
-from tdsl.schedule.tree import Tree
 from tdsl.errors import IndexBoundError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, at_most
@@ -18,6 +16,8 @@ from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.node import post_order
 from tdsl.schedule.nest import State
+from tdsl.schedule.required import definition_ranges
+from tdsl.schedule.tree import Tree
 from tdsl.source import Loc
 
 
@@ -63,7 +63,9 @@ def check_boxes(tree: Tree, state: State, boxes: dict[str, Box], messages: Messa
                         text = f"{r.name!r} is read out of range in axis {axis}"
                         key = (text, cond)
                         if key not in checks:
-                            checks[key] = Check(cond, messages.site("bounds", text, 0, r.loc or d.loc), ())
+                            checks[key] = Check(
+                                cond, messages.site("bounds", text, 0, r.loc or d.loc), ()
+                            )
             if f.name in program.outputs:
                 _check_written(f, d.loc, boxes[name])
     return list(checks.values())
@@ -106,7 +108,7 @@ def _outside(
                 loc=r.loc or loc,
                 label="this access",
                 related=((f.loc, f"{f.name!r} is computed on a range that needs it"),),
-                hint=f"pad it: td.pad({r.name}, ...), limit the index with td.clip, or make the range smaller",
+                hint=f"pad it: td.pad({r.name}, ...), limit the index with td.clip, or narrow the range",
             )
         open_.append(cond)
     return open_

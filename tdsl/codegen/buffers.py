@@ -44,7 +44,12 @@ class Buffer:
 
 
 def make_buffer(
-    f: FuncDef, plan: FuncPlan, names: tuple[str, ...], box: Box, folds: dict[int, int], facts: Facts
+    f: FuncDef,
+    plan: FuncPlan,
+    names: tuple[str, ...],
+    box: Box,
+    folds: dict[int, int],
+    facts: Facts,
 ) -> Buffer:
     """The buffer for a box: extents are constant where the box has a constant bound."""
     origin: list[Expr] = []
@@ -67,7 +72,12 @@ def make_buffer(
     rank = len(box)
     order = plan.order if plan.order is not None else tuple(range(rank))
     return Buffer(
-        f.name, names, tuple(origin), tuple(extents), order, tuple(folds.get(a) for a in range(rank))
+        f.name,
+        names,
+        tuple(origin),
+        tuple(extents),
+        order,
+        tuple(folds.get(a) for a in range(rank)),
     )
 
 

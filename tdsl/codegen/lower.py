@@ -149,9 +149,7 @@ class Lowering:
                 folds[axis] = ring_size(needed)
         check_folds(f, plan, folds, box, facts)
         rings = tuple(folds.get(a) for a in range(len(box)))
-        extents = tuple(
-            const(folds[a]) if a in folds else e for a, e in enumerate(buffer.extents)
-        )
+        extents = tuple(const(folds[a]) if a in folds else e for a, e in enumerate(buffer.extents))
         self.buffers[f.name] = replace(buffer, folds=rings, extents=extents)
 
 
@@ -178,9 +176,7 @@ def lower(state: State, params: tuple[Argument, ...]) -> Kernel:
     program = state.program
     names = Names(program)
     tree = build_tree(state)
-    start = {
-        name: _output_box(program.func(name)) for name in program.outputs
-    }
+    start = {name: _output_box(program.func(name)) for name in program.outputs}
     boxes = required(tree, state, (ROOT,), start, [], NOTHING)
     lowering = Lowering(state, tree, names, Messages(), boxes)
     for name in program.outputs:
@@ -204,5 +200,10 @@ def _output_buffer(f: FuncDef, names: tuple[str, ...]) -> Buffer:
     box = f.output_box(None)
     rank = len(box)
     return Buffer(
-        f.name, names, tuple(lo for lo, _ in box), tuple(e for _, e in box), tuple(range(rank)), (None,) * rank
+        f.name,
+        names,
+        tuple(lo for lo, _ in box),
+        tuple(e for _, e in box),
+        tuple(range(rank)),
+        (None,) * rank,
     )

@@ -7,10 +7,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tdsl.codegen.loops import (
-    PARALLEL, SERIAL, UNROLLED, VECTORIZED, Block, For, If, Stmt,
+    PARALLEL,
+    SERIAL,
+    UNROLLED,
+    VECTORIZED,
+    Block,
+    For,
+    If,
+    Stmt,
 )  # fmt: skip
 from tdsl.codegen.prefetch import prefetch_box
-from tdsl.schedule.required import Active, bounds_of, required
 from tdsl.codegen.tensorize import invoke
 from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
@@ -22,11 +28,21 @@ from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.nest import Level, Nest, Tensorization, is_reduction
 from tdsl.schedule.relate import relate
+from tdsl.schedule.required import Active, bounds_of, required
 
 if TYPE_CHECKING:
     from tdsl.codegen.lower import Lowering, Open
 
 FULL, INIT, UPDATE = "full", "init", "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A condition on a point, over the loops of the nest; a predicate does not restrict the start."""
+
+    cond: Expr
+    loops: frozenset[str]
+    predicate: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +52,7 @@ class Spot:
     depth: int
     mode: str
     opened: dict[str, Expr]
-    guards: tuple[Expr, ...]
+    guards: tuple[Guard, ...]
 
 
 class NestBuilder:
@@ -82,8 +98,14 @@ class NestBuilder:
         self.related = relate(nest, bounds, around.facts)
         self.bounds = bounds
         self.reduced = {x for x in nest.names() if is_reduction(self.f, self.n, nest, x)}
-        guards = (*self.related.guards, *conjuncts(self.d.where))
-        return self._open(Spot(len(opened), FULL, opened, guards), around)
+        guards = [self._guard(c, predicate=False) for c in self.related.guards]
+        guards += [self._guard(c, predicate=True) for c in conjuncts(self.d.where)]
+        return self._open(Spot(len(opened), FULL, opened, tuple(guards)), around)
+
+    def _guard(self, cond: Expr, *, predicate: bool) -> Guard:
+        over_loops = substitute(cond, self.related.roots)
+        needed = variables(over_loops) & frozenset(self.nest.names())
+        return Guard(over_loops, needed, predicate)
 
     def _active(self, opened: dict[str, Expr]) -> Active:
         return Active(
@@ -93,7 +115,9 @@ class NestBuilder:
     def _open(self, spot: Spot, around: Open) -> list[Stmt]:
         """The statements from the loop at `spot.depth` inwards."""
         loops = self.nest.loops
-        while spot.mode == INIT and spot.depth < len(loops) and loops[spot.depth].name in self.reduced:
+        while (
+            spot.mode == INIT and spot.depth < len(loops) and loops[spot.depth].name in self.reduced
+        ):
             spot = replace(spot, depth=spot.depth + 1)
         if spot.depth == len(loops):
             ready, _ = self._ready(spot)
@@ -142,11 +166,12 @@ class NestBuilder:
             return []
         last = subtract(add(first, extent), ONE, around.facts)
         facts = around.facts.knowing(variable, first, last)
-        guards = spot.guards if limit is None else (limit, *spot.guards)
         inner = replace(
-            spot, depth=spot.depth + 1, opened={**spot.opened, loop.name: Var(variable)}, guards=guards
+            spot, depth=spot.depth + 1, opened={**spot.opened, loop.name: Var(variable)}
         )
         ready, inner = self._ready(inner)
+        if limit is not None:
+            ready = [limit, *ready]
         tails_only = not conjuncts(self.d.where)
         inside = replace(
             around, facts=facts, loop=variable, first=first, steady=kind == SERIAL and tails_only
@@ -156,29 +181,10 @@ class NestBuilder:
 
     def _ready(self, spot: Spot) -> tuple[list[Expr], Spot]:
         """Guards whose loops are all open, in the loop IR, and the spot without them."""
-        values = {
-            name: substitute(value, spot.opened)
-            for name, value in self.related.roots.items()
-            if variables(value) <= _own(spot.opened) | self._outer(value)
-        }
-        ready, left = [], []
-        for g in spot.guards:
-            names = variables(g) & (set(self.nest.names()) | set(self.related.roots))
-            known = all(n in spot.opened or n in values for n in names)
-            if spot.mode == INIT and names & self._reduced_names():
-                known = False
-            if known:
-                ready.append(substitute(g, {**values, **spot.opened}))
-            else:
-                left.append(g)
-        return ready, replace(spot, guards=tuple(left))
-
-    def _outer(self, value: Expr) -> frozenset[str]:
-        """Variables in a value that belong to loops around this nest."""
-        return variables(value) - set(self.nest.names())
-
-    def _reduced_names(self) -> set[str]:
-        return self.reduced | {name for name, _, _ in self.d.ranges}
+        ready = [g for g in spot.guards if g.loops <= spot.opened.keys()]
+        left = tuple(g for g in spot.guards if g not in ready)
+        used = [g for g in ready if not (g.predicate and spot.mode == INIT)]
+        return [substitute(g.cond, spot.opened) for g in used], replace(spot, guards=left)
 
     def _guarded(self, conditions: list[Expr], body: list[Stmt], facts: Facts) -> list[Stmt]:
         if not body:
@@ -211,7 +217,9 @@ class NestBuilder:
             for name in tree.after.get(here, ()):
                 if name in boxes:
                     f = self.low.program.func(name)
-                    yield from NestBuilder(self.low, f, 0).build(boxes[name], replace(around, steady=False))
+                    yield from NestBuilder(self.low, f, 0).build(
+                        boxes[name], replace(around, steady=False)
+                    )
             for name in tree.joined.get(here, ()):
                 f = self.low.program.func(name)
                 shared = self._shared(spot)
@@ -255,9 +263,7 @@ class NestBuilder:
         """The statements at one point of the definition."""
         active = self._active(spot.opened)
         if spot.mode == INIT:
-            free = {
-                n: v for n, v in active.roots.items() if n in self.d.free
-            }
+            free = {n: v for n, v in active.roots.items() if n in self.d.free}
             values = {n: substitute(v, spot.opened) for n, v in free.items()}
         else:
             values = active.values()
@@ -266,17 +272,17 @@ class NestBuilder:
             assert self.d.init is not None
             return writer.store(self.d, self.d.init, combine=False)
         return writer.store(
-            self.d, self.d.values, combine=True, atomic=self._is_atomic(), streaming=self.plan.stream
+            self.d,
+            self.d.values,
+            combine=True,
+            atomic=self._is_atomic(),
+            streaming=self.plan.stream,
         )
 
     def _is_atomic(self) -> bool:
         return self.n in self.plan.atomic and any(
             x.kind == PARALLEL and x.name in self.reduced for x in self.nest.loops
         )
-
-
-def _own(opened: dict[str, Expr]) -> frozenset[str]:
-    return frozenset(opened)
 
 
 def _block(body: list[Stmt]) -> Stmt:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdsl.schedule.required import required
-from tdsl.schedule.tree import ROOT, build_tree
 from tdsl.lang.bounds import NOTHING, at_most
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.schedule.nest import Inline, Root, State, fresh_plan
+from tdsl.schedule.required import required
 from tdsl.schedule.stages import fresh_func
+from tdsl.schedule.tree import ROOT, build_tree
 
 
 def separate_outputs(state: State) -> State:
@@ -27,7 +27,12 @@ def separate_outputs(state: State) -> State:
     rooted = State(
         program,
         tuple(
-            (n, p if isinstance(p.place, Inline) else replace(fresh_plan(program.func(n)), place=Root()))
+            (
+                n,
+                p
+                if isinstance(p.place, Inline)
+                else replace(fresh_plan(program.func(n)), place=Root()),
+            )
             for n, p in state.plans
         ),
     )

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tdsl.codegen.loops import SERIAL, For, Prefetch, Stmt
-from tdsl.schedule.required import Active
 from tdsl.lang.expr import ONE, Binary, Const, Expr, Var, const, dtype_of
 from tdsl.lang.regions import box_of, reads_in, union_box
 from tdsl.lang.simplify import add, ceildiv, multiply, simplify, substitute, subtract
+from tdsl.schedule.required import Active
 
 if TYPE_CHECKING:
     from tdsl.codegen.lower import Lowering, Open

@@ -101,7 +101,9 @@ def bytes_of(state: State, name: str, box: Box) -> int:
     else:
         element = state.program.input(name).dtype.bytes
     return element * math.prod(
-        max(0, extent(add(subtract(hi, lo), ONE), {})) for lo, hi in box if lo is not None and hi is not None
+        max(0, extent(add(subtract(hi, lo), ONE), {}))
+        for lo, hi in box
+        if lo is not None and hi is not None
     )
 
 
@@ -112,7 +114,9 @@ def stage_kernels(kernel: Kernel, state: State) -> Iterator[tuple[str, Kernel]]:
     row-major. Checks that stand at the root are part of the stage behind them.
     """
     tree, names = build_tree(state), Names(state.program)
-    roots = {b: n for n in tree.computed.get(ROOT, ()) for b in names.components(state.program.func(n))}
+    roots = {
+        b: n for n in tree.computed.get(ROOT, ()) for b in names.components(state.program.func(n))
+    }
     between: list[BufferParam] = []
     bodies: dict[str, list[Stmt]] = {}
     checks: list[Stmt] = []
@@ -153,7 +157,9 @@ def _written(s: Stmt) -> set[str]:
 def _used(params: Iterable[Argument], body: Stmt) -> tuple[Argument, ...]:
     """The parameters that the body names."""
     written = _written(body)
-    buffers = {n.buffer for n in post_order(body) if isinstance(n, Load | Store | Prefetch | Operand)}
+    buffers = {
+        n.buffer for n in post_order(body) if isinstance(n, Load | Store | Prefetch | Operand)
+    }
     kept: list[Argument] = []
     for p in params:
         if not isinstance(p, BufferParam):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tdsl.codegen.loops import Invoke, Operand
-from tdsl.schedule.required import Active
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import Facts
@@ -21,12 +20,13 @@ from tdsl.lang.simplify import simplify, substitute
 from tdsl.node import Node, children
 from tdsl.schedule.instruction import INSTRUCTIONS, Instruction
 from tdsl.schedule.nest import Tensorization
+from tdsl.schedule.required import Active
 
 if TYPE_CHECKING:
     from tdsl.codegen.lower import Lowering
 
 
-class _Mismatch(Exception):  # noqa: N818  # a reason, made a ScheduleError below
+class _Mismatch(Exception):  # a reason, made a ScheduleError below
     pass
 
 
@@ -65,15 +65,20 @@ def _match(
     if active.d.where != meaning.where and active.d.where != Const(True, active.d.where.dtype):  # type: ignore[union-attr]
         raise _Mismatch("the definition has a predicate")
     if (own.combine is None) != (meaning.combine is None) or (
-        own.combine is not None and meaning.combine is not None and own.combine.exprs != meaning.combine.exprs
+        own.combine is not None
+        and meaning.combine is not None
+        and own.combine.exprs != meaning.combine.exprs
     ):
         raise _Mismatch("the definition combines in another way")
     values = {n: substitute(v, opened) for n, v in active.roots.items()}
     matched = dict(zip((name for name, _ in theirs), inner, strict=True))
     starts = {x: active.first_of(x) for x in inner}
     writer = _Operands(low, values, matched, starts, facts)
-    writer.tile(low.buffers[active.func.name].names[0], low.buffers[active.func.name].index(
-        tuple(substitute(e, values) for e in own.index)), meaning.index)
+    writer.tile(
+        low.buffers[active.func.name].names[0],
+        low.buffers[active.func.name].index(tuple(substitute(e, values) for e in own.index)),
+        meaning.index,
+    )
     for value, theirs_value in zip(own.values, meaning.values, strict=True):
         writer.same(value, theirs_value)
     return tuple(writer.ordered(chosen))
@@ -81,7 +86,7 @@ def _match(
 
 def _loops(chosen: Instruction, meaning: Definition) -> list[tuple[str, Expr]]:
     f = chosen.meaning.funcs[0]
-    natural = {name: box for name, box in zip(f.variables, f.output_box(None), strict=True)}
+    natural = dict(zip(f.variables, f.output_box(None), strict=True))
     made = [(name, natural[name][1]) for name in meaning.free]
     made += [(name, hi) for name, _, hi in meaning.ranges if hi is not None]
     return made
@@ -94,7 +99,13 @@ class _Operands:
         self, low: Lowering, values: dict[str, Expr], matched: dict[str, str],
         starts: dict[str, Expr], facts: Facts,
     ) -> None:  # fmt: skip
-        self.low, self.values, self.matched, self.starts, self.facts = low, values, matched, starts, facts
+        self.low, self.values, self.matched, self.starts, self.facts = (
+            low,
+            values,
+            matched,
+            starts,
+            facts,
+        )
         self.output: Operand | None = None
         self.inputs: dict[str, Operand] = {}
 

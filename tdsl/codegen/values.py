@@ -39,10 +39,14 @@ class ValueWriter:
                     return self.low.buffers[name].load(index, component, t)
                 return Load(name, index, t, loc=n.loc)
             case Require(cond, x, text, shown):
-                self.effects.append(Check(cond, self.low.messages.site("require", text, len(shown), n.loc), shown))
+                self.effects.append(
+                    Check(cond, self.low.messages.site("require", text, len(shown), n.loc), shown)
+                )
                 return x
             case Show(cond, x, text, shown):
-                self.effects.append(Print(cond, self.low.messages.site("print", text, len(shown), n.loc), shown))
+                self.effects.append(
+                    Print(cond, self.low.messages.site("print", text, len(shown), n.loc), shown)
+                )
                 return x
             case _:
                 return n
@@ -71,11 +75,17 @@ class ValueWriter:
         return [*self.effects, self._together(buffer.names, index, new, streaming)]
 
     def _together(
-        self, names: tuple[str, ...], index: tuple[Expr, ...], new: tuple[Expr, ...], streaming: bool
+        self,
+        names: tuple[str, ...],
+        index: tuple[Expr, ...],
+        new: tuple[Expr, ...],
+        streaming: bool,
     ) -> Stmt:
         """Store several values that read what is stored: all are computed before the first is written."""
         temporaries = tuple(self.low.names.fresh(f"{name}_new") for name in names)
-        first = [Store(t, (), v, fast=self.f.fast_math) for t, v in zip(temporaries, new, strict=True)]
+        first = [
+            Store(t, (), v, fast=self.f.fast_math) for t, v in zip(temporaries, new, strict=True)
+        ]
         then = [
             Store(name, index, Load(t, (), dtype_of(v)), streaming=streaming)
             for name, t, v in zip(names, temporaries, new, strict=True)

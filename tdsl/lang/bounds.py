@@ -11,7 +11,19 @@ from dataclasses import dataclass, field
 
 from tdsl.lang.affine import Sum, as_sum
 from tdsl.lang.expr import (
-    COMPARISONS, Binary, Call, Cast, Const, Expr, Load, Param, Read, Select, Size, Unary, Var,
+    COMPARISONS,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Param,
+    Read,
+    Select,
+    Size,
+    Unary,
+    Var,
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.types import DType
@@ -224,9 +236,7 @@ Bounds = tuple[int | None, int | None]
 
 
 def _product(a: Bounds, b: Bounds) -> Bounds:
-    corners = [
-        None if x is None or y is None else x * y for x in a for y in b
-    ]
+    corners = [None if x is None or y is None else x * y for x in a for y in b]
     known = [c for c in corners if c is not None]
     if len(known) == 4:
         return min(known), max(known)
@@ -289,5 +299,3 @@ def _cast_range(x: Expr, t: DType, saturate: bool, facts: Facts) -> Bounds:
     if t.bits == 64 and t.kind == "i" and dtype_of(x).bits < 64:
         return _dtype_range(dtype_of(x))
     return _dtype_range(t)
-
-

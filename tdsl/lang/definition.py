@@ -1,9 +1,9 @@
 """One definition of a func: index, values, and which variables are free, reduced or ordered.
 
-    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)     free i, j; ranges k; combine sum; init 0
-    hist[image[y, x]] += 1                          ranges y, x; combine sum; no init
-    cdf[r] += cdf[r - 1]                            ranges r (its own)
-    f[i, r] = f[i, r - 1] * 2                       free i; ranges r; no combine
+c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)     free i, j; ranges k; combine sum; init 0
+hist[image[y, x]] += 1                          ranges y, x; combine sum; no init
+cdf[r] += cdf[r - 1]                            ranges r (its own)
+f[i, r] = f[i, r - 1] * 2                       free i; ranges r; no combine
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ def define(
         }
     free = tuple(name for name in free_names(index) if name not in ordered)
     where = conjunction(r.where for r in ordered.values() if r is not None and r.where is not None)
-    ranges = tuple(
-        (name, r.lo if r else None, r.hi if r else None) for name, r in ordered.items()
-    )
+    ranges = tuple((name, r.lo if r else None, r.hi if r else None) for name, r in ordered.items())
     return Definition(
         tuple(unrange(e) for e in index), free, tuple((n, _plain(a), _plain(b)) for n, a, b in ranges),
         unrange(where), tuple(unrange(v) for v in values), combine, init, loc,
@@ -139,7 +137,9 @@ def unrange(e: Expr) -> Expr:
     return transform(e, lambda n: Var(n.name, loc=n.loc) if isinstance(n, Range) else n)
 
 
-def check_pure(name: str, index: tuple[Expr, ...], values: tuple[Expr, ...], loc: Loc | None) -> None:
+def check_pure(
+    name: str, index: tuple[Expr, ...], values: tuple[Expr, ...], loc: Loc | None
+) -> None:
     """The first definition of a func gives every point: distinct variables on the left, all known."""
     names = [e.name for e in index if isinstance(e, Var)]
     if len(names) < len(index) or len(set(names)) < len(names):
@@ -179,7 +179,9 @@ def check_update(name: str, handle: object, definition: Definition, loc: Loc | N
 def same_kind(v: Value, t: DType, name: str, loc: Loc | None) -> Expr:
     """The value as the func's type, where NumPy's same-kind rule allows it."""
     have = v.dtype
-    if not v.weak and have != t and _kind(have) > _kind(t) or v.weak and have.is_float and not t.is_float:
+    if (not v.weak and have != t and _kind(have) > _kind(t)) or (
+        v.weak and have.is_float and not t.is_float
+    ):
         raise TypeMismatch(
             f"{name!r} holds {t}, this update gives {have}",
             loc=loc,
@@ -215,4 +217,3 @@ def _is_self(e: Expr, handle: object, index: tuple[Expr, ...]) -> bool:
 def reads(e: Expr, handle: object) -> bool:
     """True when `e` reads the tensor or func `handle`."""
     return any(isinstance(n, Access) and n.source is handle for n in post_order(e))
-

@@ -12,7 +12,9 @@ from tdsl.lang.value import Value, lift
 from tdsl.source import Loc, here
 
 
-def require(cond: Any, value: Any, message: str = "a required condition does not hold", *shown: Any) -> Value:
+def require(
+    cond: Any, value: Any, message: str = "a required condition does not hold", *shown: Any
+) -> Value:
     """`value`, after a check wherever it is computed that `cond` holds.
 
     Where it does not, the kernel stops and the call raises RequireError with `message`; each `{}` in it is
@@ -25,7 +27,9 @@ def require(cond: Any, value: Any, message: str = "a required condition does not
     """
     loc = here()
     v = lift(value, loc)
-    return Value(Require(_condition(cond, loc), v.node, message, _shown(message, shown, loc), loc=loc))
+    return Value(
+        Require(_condition(cond, loc), v.node, message, _shown(message, shown, loc), loc=loc)
+    )
 
 
 def debug_print(value: Any, message: str = "{}", *shown: Any, when: Any = True) -> Value:
@@ -37,13 +41,17 @@ def debug_print(value: Any, message: str = "{}", *shown: Any, when: Any = True) 
     loc = here()
     v = lift(value, loc)
     values = shown or ((v,) if "{}" in message else ())
-    return Value(Show(_condition(when, loc), v.node, message, _shown(message, values, loc), loc=loc))
+    return Value(
+        Show(_condition(when, loc), v.node, message, _shown(message, values, loc), loc=loc)
+    )
 
 
 def _condition(cond: Any, loc: Loc | None) -> Expr:
     c = lift(cond, loc)
     if c.dtype != bool_:
-        raise TypeMismatch(f"the condition is {c.dtype}, not bool", loc=loc, hint="compare it: x != 0")
+        raise TypeMismatch(
+            f"the condition is {c.dtype}, not bool", loc=loc, hint="compare it: x != 0"
+        )
     return c.node
 
 

@@ -195,9 +195,10 @@ def _agree(v: _Variable, f: FuncDef, sizes: _Sizes) -> None:
         return
     first = v.exact[0]
     for other in v.exact[1:]:
-        same = sizes.unify(_extent(first), _extent(other)) and difference(
-            sizes.resolve(first.lo), sizes.resolve(other.lo)
-        ) == 0
+        same = (
+            sizes.unify(_extent(first), _extent(other))
+            and difference(sizes.resolve(first.lo), sizes.resolve(other.lo)) == 0
+        )
         if not same:
             raise _disagreement(v.name, first, other, f.definitions[0].loc)
     v.base = v.limits = (sizes.resolve(first.lo), sizes.resolve(first.hi))
@@ -241,7 +242,10 @@ def _limit(f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes)
         v = scope[name]
         if low is not None and high is not None:
             a, b = v.limits
-            v.limits = (low if a is None else maximum(a, low), high if b is None else minimum(b, high))
+            v.limits = (
+                low if a is None else maximum(a, low),
+                high if b is None else minimum(b, high),
+            )
 
 
 def _tightened(d: Definition, ranges: dict[str, Interval]) -> dict[str, Interval]:
@@ -293,4 +297,3 @@ def _resolve_extents(e: Expr, extents: dict[str, Expr]) -> Expr:
                 return n
 
     return transform(e, visit)
-

@@ -118,10 +118,9 @@ def _bind_scalars(program: Program, scalars: Mapping[str, Array]) -> Program:
         d = map_expressions(d, bind)
         if d.combine is None:
             return d
-        own = {f"{side}{n}" for side in "ab" for n in range(len(d.values))}
+        outer = set(d.combine.scalars())
         exprs = tuple(
-            transform(e, lambda n: n if isinstance(n, Param) and n.name in own else visit(n))
-            for e in d.combine.exprs
+            transform(e, lambda n: visit(n) if n in outer else n) for e in d.combine.exprs
         )
         return replace(d, combine=replace(d.combine, exprs=exprs))
 
@@ -181,7 +180,9 @@ class Run:
         boxes = realised_boxes(self.program)
         for f in self.program.funcs:
             self.realise(f, boxes.get(f.name))
-        return [self.natural(self.program.func(n), self.stored[n].parts) for n in self.program.outputs]
+        return [
+            self.natural(self.program.func(n), self.stored[n].parts) for n in self.program.outputs
+        ]
 
     def natural(self, f: FuncDef, parts: tuple[Array, ...]) -> tuple[Array, ...]:
         """What lies in the range of an output, of arrays over what is computed of it."""

@@ -93,14 +93,18 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
     """
     loc = here()
     if mode not in MODES:
-        raise DefinitionError(f"there is no padding mode {mode!r}", loc=loc, hint=did_you_mean(str(mode), MODES))
+        raise DefinitionError(
+            f"there is no padding mode {mode!r}", loc=loc, hint=did_you_mean(str(mode), MODES)
+        )
     if not isinstance(source, Tensor | Func):
         raise DefinitionError(
             f"only tensors and funcs can be padded, not {type(source).__name__}", loc=loc
         )
     fill = lift(value, loc)
     if not isinstance(fill.node, Const):
-        raise DefinitionError("the value of a padding must be a number", loc=loc, label="this padding")
+        raise DefinitionError(
+            "the value of a padding must be a number", loc=loc, label="this padding"
+        )
     box: tuple[tuple[Expr, Expr], ...]
     if shape is not None:
         box = tuple((ZERO, e) for e in as_shape(shape, loc))
@@ -111,7 +115,8 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
     ndim = source.ndim
     if len(box) != ndim:
         raise ShapeError(
-            f"{source.name!r} has {ndim} dimensions, the shape has {len(box)}", loc=loc, label="this padding"
+            f"{source.name!r} has {ndim} dimensions, the shape has {len(box)}",
+            loc=loc,
+            label="this padding",
         )
     return Padded(source, box, mode, fill)
-

@@ -201,6 +201,8 @@ class _Collector:
                         self.source(n.source)
                     elif isinstance(n, Param):
                         self.scalar(n)
+            for p in d.combine.scalars() if d.combine else ():
+                self.scalar(p)
         name, count = f.name, 0
         while name in self.used:
             count += 1
@@ -217,7 +219,16 @@ class _Collector:
                 )
             limits = tuple((const(0), subtract(e, ONE)) for e in f.declared)
         self.funcs.append(
-            FuncDef(name, f.dtypes, definitions, limits, limits, f.declared is not None, f.fast_math, f.loc)
+            FuncDef(
+                name,
+                f.dtypes,
+                definitions,
+                limits,
+                limits,
+                f.declared is not None,
+                f.fast_math,
+                f.loc,
+            )
         )
 
     def _named(self, d: Definition) -> Definition:
@@ -248,7 +259,8 @@ def map_expressions(d: Definition, f: Any) -> Definition:
         d,
         index=tuple(f(e) for e in d.index),
         ranges=tuple(
-            (n, None if lo is None else f(lo), None if hi is None else f(hi)) for n, lo, hi in d.ranges
+            (n, None if lo is None else f(lo), None if hi is None else f(hi))
+            for n, lo, hi in d.ranges
         ),
         where=f(d.where),
         values=tuple(f(e) for e in d.values),
@@ -286,5 +298,3 @@ def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
             for f in program.funcs
         ),
     )
-
-

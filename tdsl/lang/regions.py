@@ -19,10 +19,30 @@ from collections.abc import Iterable, Iterator, Mapping
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import NOTHING, Facts, at_most, value_range
 from tdsl.lang.expr import (
-    ONE, TRUE, ZERO, Binary, Call, Cast, Const, Expr, Load, Read, Select, Var, const, dtype_of,
+    ONE,
+    TRUE,
+    ZERO,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Read,
+    Select,
+    Var,
+    const,
+    dtype_of,
 )  # fmt: skip
 from tdsl.lang.simplify import (
-    add, conjuncts, floordiv, maximum, minimum, multiply, simplify, subtract,
+    add,
+    conjuncts,
+    floordiv,
+    maximum,
+    minimum,
+    multiply,
+    simplify,
+    subtract,
 )  # fmt: skip
 from tdsl.lang.types import i64
 from tdsl.node import post_order
@@ -93,9 +113,9 @@ def _atom(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
             return _modulo(x, k, ranges, facts)
         case Binary("mod", x, n) if not _moves(n, ranges):
             lo, hi = interval_of(x, ranges, facts)
-            if lo is not None and hi is not None and at_most(ZERO, lo, facts):
-                if at_most(add(hi, ONE), n, facts):
-                    return lo, hi
+            bounded = lo is not None and hi is not None and at_most(ZERO, lo, facts)
+            if bounded and hi is not None and at_most(add(hi, ONE), n, facts):
+                return lo, hi
             # the result has the sign of n
             return minimum(add(n, ONE), ZERO, facts), maximum(subtract(n, ONE), ZERO, facts)
         case Binary("min" | "max" as op, x, y):
@@ -141,7 +161,7 @@ def _narrow(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
 def _cast(e: Cast, ranges: Ranges, facts: Facts) -> Interval:
     lo, hi = interval_of(e.x, ranges, facts)
     t = e.dtype
-    if t == i64 and dtype_of(e.x).kind != "u" or t == i64 and dtype_of(e.x).bits < 64:
+    if (t == i64 and dtype_of(e.x).kind != "u") or (t == i64 and dtype_of(e.x).bits < 64):
         return lo, hi
     fits = lo is not None and hi is not None
     if fits and at_most(const(int(t.low)), lo, facts) and at_most(hi, const(int(t.high)), facts):  # type: ignore[arg-type]
@@ -316,7 +336,9 @@ def _restrict(ranges: dict[str, Interval], d: Sum, facts: Facts) -> None:
             ranges[name] = (limit if lo is None else maximum(lo, limit, facts), hi)
 
 
-def solve(e: Expr, name: str, lo: Expr, hi: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
+def solve(
+    e: Expr, name: str, lo: Expr, hi: Expr, ranges: Ranges, facts: Facts = NOTHING
+) -> Interval:
     """Where a variable may run so that lo <= e <= hi for all of the other `ranges`.
 
     Unbounded where `e` is no sum or quotient of it.
@@ -355,4 +377,3 @@ def is_empty(interval: Interval, facts: Facts = NOTHING) -> bool:
     """True when an interval certainly holds nothing."""
     lo, hi = interval
     return lo is not None and hi is not None and at_most(add(hi, ONE), lo, facts)
-

@@ -12,8 +12,23 @@ from tdsl.lang import arithmetic
 from tdsl.lang.affine import Sum, as_expr, as_sum
 from tdsl.lang.bounds import NOTHING, Facts, at_most, lower, upper
 from tdsl.lang.expr import (
-    FALSE, ONE, TRUE, ZERO, Binary, Broadcast, Call, Cast, Const, Expr, Ramp, Select, Unary, Var,
-    const, dtype_of, lanes_of,
+    FALSE,
+    ONE,
+    TRUE,
+    ZERO,
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Ramp,
+    Select,
+    Unary,
+    Var,
+    const,
+    dtype_of,
+    lanes_of,
 )  # fmt: skip
 from tdsl.lang.types import bool_, i64
 from tdsl.node import Node, children, map_children, post_order
@@ -65,10 +80,11 @@ def simplify_node(e: Node, facts: Facts) -> Node:
         case Cast(x, t) if dtype_of(x) == t:
             return x
         case Call("pad_edge", (i, n)):
-            clipped = maximum(minimum(i, subtract(n, ONE, facts), facts), ZERO, facts)
-            return clipped
+            return maximum(minimum(i, subtract(n, ONE, facts), facts), ZERO, facts)
         case Call("pad_reflect" | "pad_symmetric" | "pad_wrap", (i, n)):
-            inside = at_most(ZERO, i, facts) and at_most(as_expr(as_sum(i).plus(Sum({}, 1))), n, facts)
+            inside = at_most(ZERO, i, facts) and at_most(
+                as_expr(as_sum(i).plus(Sum({}, 1))), n, facts
+            )
             return i if inside else e
         case Ramp(base, 0, lanes):
             return Broadcast(base, lanes)
@@ -177,7 +193,7 @@ def _index(e: Binary | Unary, facts: Facts) -> Expr:
 def _push(s: Sum, facts: Facts) -> Expr:
     """The expression of a sum; a lone min or max swallows the rest, so that its arms can cancel."""
     extremes = [a for a in s.terms if isinstance(a, Binary) and a.op in ("min", "max")]
-    if len(extremes) != 1 or len(s.terms) == 1 and s.constant == 0 and s.terms[extremes[0]] == 1:
+    if len(extremes) != 1 or (len(s.terms) == 1 and s.constant == 0 and s.terms[extremes[0]] == 1):
         return as_expr(s)
     atom = extremes[0]
     coefficient, rest = s.terms[atom], s.without(atom)
@@ -280,7 +296,7 @@ def _compare(e: Binary, facts: Facts) -> Expr:
             yes, no = hi is not None and hi <= 0, lo is not None and lo > 0
         case _:
             same = hi is not None and hi == lo == 0
-            apart = hi is not None and hi < 0 or lo is not None and lo > 0
+            apart = (hi is not None and hi < 0) or (lo is not None and lo > 0)
             yes, no = (same, apart) if op == "eq" else (apart, same)
     if yes or no:
         return TRUE if yes else FALSE
@@ -289,7 +305,7 @@ def _compare(e: Binary, facts: Facts) -> Expr:
 
 def _logic(op: str, x: Expr, y: Expr) -> Expr:
     neutral, absorbing = (TRUE, FALSE) if op == "and" else (FALSE, TRUE)
-    if x == neutral or x == y:
+    if x in (neutral, y):
         return y
     if y == neutral:
         return x

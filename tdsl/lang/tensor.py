@@ -12,7 +12,14 @@ from typing import Any
 
 from tdsl.errors import DefinitionError, ShapeError, TdslError, TypeMismatch
 from tdsl.lang.definition import (
-    Definition, check_pure, check_update, define, loop_variables, reads, recognise_combine, same_kind,
+    Definition,
+    check_pure,
+    check_update,
+    define,
+    loop_variables,
+    reads,
+    recognise_combine,
+    same_kind,
     same_reduction,
 )  # fmt: skip
 from tdsl.lang.expr import Access, Binary, Const, Expr, Param, Range, Reduce, Size, Var, const
@@ -234,7 +241,9 @@ class Func:
     def with_shape(self, *shape: Any) -> Func:
         """Declare the extents of this func: it is then defined on 0 <= index < extent only."""
         loc = here()
-        extents = as_shape(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape, loc)
+        extents = as_shape(
+            shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape, loc
+        )
         if self.definitions and len(extents) != self.ndim:
             raise ShapeError(
                 f"{self.name!r} has {self.ndim} dimensions, the shape has {len(extents)}", loc=loc
@@ -274,9 +283,7 @@ class Func:
 
     def _start(self, index: tuple[Expr, ...], kind: str, t: DType, loc: Loc | None) -> None:
         """The pure definition that an update without one implies: the identity of its combiner."""
-        names = [
-            e.name if isinstance(e, Var) else f"{self.name}_{n}" for n, e in enumerate(index)
-        ]
+        names = [e.name if isinstance(e, Var) else f"{self.name}_{n}" for n, e in enumerate(index)]
         if len(set(names)) < len(names):
             names = [f"{self.name}_{n}" for n in range(len(index))]
         pure = tuple(Var(n) for n in names)
@@ -284,7 +291,9 @@ class Func:
         self.definitions.append(define(pure, builtin(kind, (t,)).init, None, loc, pure=True))
 
     def _define(self, index: tuple[Expr, ...], value: Any, loc: Loc | None) -> None:
-        values = tuple(_lifted(v, self, loc) for v in (value if isinstance(value, tuple) else (value,)))
+        values = tuple(
+            _lifted(v, self, loc) for v in (value if isinstance(value, tuple) else (value,))
+        )
         started = self._starts_itself(index, values)
         if started is not None:
             kind, other = started
@@ -309,7 +318,7 @@ class Func:
         self, index: tuple[Expr, ...], values: tuple[Value, ...]
     ) -> tuple[str, Value] | None:
         match [v.node for v in values]:
-            case [Binary("min" | "max" as op, Access(source, own, _, t), other)] if (
+            case [Binary("min" | "max" as op, Access(source, own), other)] if (
                 source is self and own == index and not reads(other, self)
             ):
                 return op, Value(other)
@@ -319,7 +328,8 @@ class Func:
         given = tuple(value) if isinstance(value, tuple | TupleValue) else (value,)
         if len(given) != len(self.dtypes):
             raise TypeMismatch(
-                f"{self.name!r} has {len(self.dtypes)} values, this update gives {len(given)}", loc=loc
+                f"{self.name!r} has {len(self.dtypes)} values, this update gives {len(given)}",
+                loc=loc,
             )
         nodes = tuple(
             same_kind(lift(v, loc), t, self.name, loc)
@@ -329,7 +339,11 @@ class Func:
         self._add_update(index, nodes, combine, loc)
 
     def _add_update(
-        self, index: tuple[Expr, ...], values: tuple[Expr, ...], combine: Combine | None, loc: Loc | None
+        self,
+        index: tuple[Expr, ...],
+        values: tuple[Expr, ...],
+        combine: Combine | None,
+        loc: Loc | None,
     ) -> None:
         hoisted = _Hoisted()
         values = tuple(self._hoist(v, hoisted, top=False) for v in values)
@@ -399,7 +413,9 @@ def _anonymous(name: str, r: Reduce) -> tuple[Func, tuple[Expr, ...]]:
     f = Func(name)
     f.loc = r.loc
     bound = {a.name for a in r.axes if isinstance(a, Var | Range)}
-    outer = {n: own or Var(n) for n, own in loop_variables((*r.terms, *r.axes)).items() if n not in bound}
+    outer = {
+        n: own or Var(n) for n, own in loop_variables((*r.terms, *r.axes)).items() if n not in bound
+    }
     values = tuple(
         Reduce(r.kind, r.axes, r.terms, r.combine, r.init, n, t.dtype, loc=r.loc)
         for n, t in enumerate(lift(Value(x)) for x in r.init)
@@ -421,4 +437,3 @@ def tensor_from_annotation(name: str, annotation: Any, loc: Loc | None) -> Tenso
             return None
     made.loc = loc
     return made
-

@@ -13,7 +13,17 @@ import numpy as np
 
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.expr import (
-    BITWISE, COMPARISONS, Access, Binary, Cast, Const, Expr, Size, Unary, Var, dtype_of,
+    BITWISE,
+    COMPARISONS,
+    Access,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Size,
+    Unary,
+    Var,
+    dtype_of,
 )  # fmt: skip
 from tdsl.lang.types import DType, bool_, default_int, f64, from_numpy, i64, promote
 from tdsl.source import Loc, here
@@ -56,7 +66,9 @@ class Value:
 
     def __iter__(self) -> Any:
         raise DefinitionError(
-            "an expression cannot be iterated over", loc=here(), hint="index a tensor or func with vars"
+            "an expression cannot be iterated over",
+            loc=here(),
+            hint="index a tensor or func with vars",
         )
 
     def __add__(self, other: Any) -> Value:
@@ -314,7 +326,7 @@ def unary(op: str, x: Any) -> Value:
     loc = here()
     v = lift(x, loc)
     t = v.dtype
-    if op == "not" and t.is_float or op == "neg" and t.kind == "b":
+    if (op == "not" and t.is_float) or (op == "neg" and t.kind == "b"):
         symbol = "~" if op == "not" else "-"
         raise TypeMismatch(f"`{symbol}` is not defined on {t}", loc=loc, label="this operator")
     if isinstance(v.node, Const) and op == "neg" and (t == i64 or t.is_float):

@@ -6,7 +6,18 @@ from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import (
-    ONE, Access, Binary, Call, Expr, Read, Require, Select, Show, Unary, Var, dtype_of,
+    ONE,
+    Access,
+    Binary,
+    Call,
+    Expr,
+    Read,
+    Require,
+    Select,
+    Show,
+    Unary,
+    Var,
+    dtype_of,
 )  # fmt: skip
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in

@@ -43,7 +43,9 @@ class Schedule:
     and restore it. Funcs that no directive mentions get a default schedule.
     """
 
-    def __init__(self, *outputs: Func, sizes: Mapping[str, int] | None = None, target: Any = None) -> None:
+    def __init__(
+        self, *outputs: Func, sizes: Mapping[str, int] | None = None, target: Any = None
+    ) -> None:
         if not outputs or not all(isinstance(f, Func) for f in outputs):
             raise TypeMismatch("a schedule is made for funcs: td.Schedule(f)", loc=here())
         self._start(build_program(outputs), {id(f): f for f in outputs}, dict(sizes or {}), target)
@@ -57,7 +59,9 @@ class Schedule:
         made._start(program, {}, dict(sizes or {}), target)
         return made
 
-    def _start(self, program: Program, handles: dict[int, Func], sizes: dict[str, int], target: Any) -> None:
+    def _start(
+        self, program: Program, handles: dict[int, Func], sizes: dict[str, int], target: Any
+    ) -> None:
         self.program, self.sizes, self.target = program, sizes, target
         self.state: State = initial_state(program)
         self.directives: tuple[Directive, ...] = ()
@@ -70,7 +74,9 @@ class Schedule:
         if not isinstance(name, str) or not self.state.program.has_func(name):
             names = [f.name for f in self.state.program.funcs]
             raise ScheduleError(
-                f"there is no func {name!r} in this program", loc=here(), hint=did_you_mean(str(name), names)
+                f"there is no func {name!r} in this program",
+                loc=here(),
+                hint=did_you_mean(str(name), names),
             )
         return Stage(self, name, 0)
 
@@ -106,7 +112,12 @@ class Schedule:
         return Stage(self, made, 0)
 
     def cache_write(
-        self, stage: Stage | Func | str, at: LoopLike, *, scope: str = "auto", name: str | None = None
+        self,
+        stage: Stage | Func | str,
+        at: LoopLike,
+        *,
+        scope: str = "auto",
+        name: str | None = None,
     ) -> Stage:
         """Make the values of a loop's body in memory of their own and copy them out when it is done.
 
@@ -187,12 +198,15 @@ class Stage:
         if isinstance(loop, str):
             return loop
         raise TypeMismatch(
-            f"a loop is named by a string, a variable or a loop, not {type(loop).__name__}", loc=here()
+            f"a loop is named by a string, a variable or a loop, not {type(loop).__name__}",
+            loc=here(),
         )
 
     def do(self, directive: str, /, **arguments: Any) -> None:
         """Apply a directive by name; what the other methods call."""
-        self.schedule.do(Directive(directive, self.func, self.definition, tuple(arguments.items()), here()))
+        self.schedule.do(
+            Directive(directive, self.func, self.definition, tuple(arguments.items()), here())
+        )
 
     def _new(self, before: tuple[str, ...]) -> tuple[Loop, ...]:
         nest = self.schedule.state.plan(self.func).nests[self.definition]
@@ -235,7 +249,9 @@ class Stage:
         """Split each loop by its factor and put the outer loops outside. Returns outers, then inners."""
         if len(loops) != len(factors) or not loops:
             raise ScheduleError(
-                f"tile has {len(loops)} loops and {len(factors)} factors", loc=here(), label="this directive"
+                f"tile has {len(loops)} loops and {len(factors)} factors",
+                loc=here(),
+                label="this directive",
             )
         pairs = [self.split(x, n, tail=tail) for x, n in zip(loops, factors, strict=True)]
         outer, inner = [o for o, _ in pairs], [i for _, i in pairs]
@@ -329,7 +345,12 @@ class Stage:
     def reverse_compute_at(self, producer: Stage | Func | str, loop: LoopLike) -> Stage:
         """Compute this element-wise func inside a loop of its producer, on what the body has made."""
         stage, name = self._level(producer, loop)
-        self.do("reverse_compute_at", producer=stage.func, producer_definition=stage.definition, loop=name)
+        self.do(
+            "reverse_compute_at",
+            producer=stage.func,
+            producer_definition=stage.definition,
+            loop=name,
+        )
         return self
 
     def compute_with(self, other: Stage | Func | str, loop: LoopLike) -> Stage:
@@ -384,13 +405,17 @@ class Stage:
         The loops start as they are now; `recipe` changes them for that case only.
         """
         if not isinstance(cond, Value):
-            raise TypeMismatch("a specialization needs a condition such as x.shape[1] % 16 == 0", loc=here())
+            raise TypeMismatch(
+                "a specialization needs a condition such as x.shape[1] % 16 == 0", loc=here()
+            )
         scratch = copy.copy(self.schedule)
         if recipe is not None:
             recipe(Stage(scratch, self.func, self.definition))
         added = scratch.directives[len(self.schedule.directives) :]
         if any(d.func != self.func or d.definition != self.definition for d in added):
-            raise ScheduleError("a specialization may change the loops of its own stage only", loc=here())
+            raise ScheduleError(
+                "a specialization may change the loops of its own stage only", loc=here()
+            )
         inner = [{"do": d.name, **dict(d.arguments)} for d in added]
         self.do("specialize", cond=encode(cond.node), loops=inner)
         return self
@@ -409,4 +434,3 @@ class Stage:
 
 def _dim(dim: Variable | int | str) -> int | str:
     return dim.name if isinstance(dim, Variable) else dim
-

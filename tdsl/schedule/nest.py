@@ -21,10 +21,12 @@ TAILS = (GUARD, SHIFT, ROUND_UP, PEEL)
 SCOPES = ("auto", "heap", "stack", "register")
 
 
-class Illegal(Exception):  # noqa: N818  # a reason, made a ScheduleError where the directive is known
+class Illegal(Exception):  # a reason, made a ScheduleError where the directive is known
     """Why a directive cannot be applied."""
 
-    def __init__(self, reason: str, hint: str = "", related: tuple[tuple[Loc | None, str], ...] = ()) -> None:
+    def __init__(
+        self, reason: str, hint: str = "", related: tuple[tuple[Loc | None, str], ...] = ()
+    ) -> None:
         Exception.__init__(self, reason)
         self.reason, self.hint, self.related = reason, hint, related
 

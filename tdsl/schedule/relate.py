@@ -6,7 +6,16 @@ from dataclasses import dataclass
 
 from tdsl.lang.bounds import NOTHING, Facts, at_most
 from tdsl.lang.expr import ZERO, Binary, Expr, Var, const
-from tdsl.lang.simplify import add, ceildiv, floordiv, maximum, minimum, multiply, simplify, subtract
+from tdsl.lang.simplify import (
+    add,
+    ceildiv,
+    floordiv,
+    maximum,
+    minimum,
+    multiply,
+    simplify,
+    subtract,
+)
 from tdsl.schedule.nest import PEEL, SHIFT, Fuse, Nest, Rename, Split
 
 
@@ -40,7 +49,9 @@ def relate(nest: Nest, bounds: dict[str, tuple[Expr, Expr]], facts: Facts = NOTH
                     extents[outer] = const(parts)
                     extents[inner] = ceildiv(extents[parent], const(parts), facts)
                 if tail == PEEL:
-                    peels[outer] = floordiv(extents[parent], maximum(extents[inner], const(1)), facts)
+                    peels[outer] = floordiv(
+                        extents[parent], maximum(extents[inner], const(1)), facts
+                    )
             case Fuse(fused, outer, inner):
                 extents[fused] = multiply(extents[outer], extents[inner], facts)
             case Rename(old, new):

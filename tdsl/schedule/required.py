@@ -10,16 +10,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tdsl.schedule.tree import Tree
 from tdsl.lang.bounds import Facts
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import (
-    Box, Interval, box_of, boxes_of, interval_of, is_empty, reads_in, tighten, union_box,
+    Box,
+    Interval,
+    box_of,
+    boxes_of,
+    interval_of,
+    is_empty,
+    reads_in,
+    tighten,
+    union_box,
 )  # fmt: skip
-from tdsl.lang.simplify import add, ceildiv, maximum, minimum, multiply, simplify, substitute, subtract
+from tdsl.lang.simplify import (
+    add,
+    ceildiv,
+    maximum,
+    minimum,
+    multiply,
+    simplify,
+    substitute,
+    subtract,
+)
 from tdsl.schedule.nest import ROUND_UP, After, Level, Nest, Split, State
+from tdsl.schedule.tree import Tree
 
 
 @dataclass(slots=True)
@@ -105,7 +122,9 @@ def grown(f: FuncDef, box: Box, facts: Facts) -> Box:
             continue
         own = [box_of(d.index, ranges, facts, d.where)]
         own += [
-            box_of(r.index, ranges, facts, d.where) for r in reads_in(d.expressions()) if r.name == f.name
+            box_of(r.index, ranges, facts, d.where)
+            for r in reads_in(d.expressions())
+            if r.name == f.name
         ]
         for touched in own:
             box = union_box(box, touched, facts)
@@ -120,7 +139,9 @@ def rounded(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) ->
     for d, nest in zip(f.definitions, state.plan(f.name).nests, strict=True):
         for r in nest.relations:
             match r:
-                case Split(parent, _, _, factor, parts, tail) if tail == ROUND_UP and parent in d.free:
+                case Split(parent, _, _, factor, parts, tail) if (
+                    tail == ROUND_UP and parent in d.free
+                ):
                     axis = next(n for n, e in enumerate(d.index) if e == Var(parent))
                     lo, hi = made[axis]
                     step = const(factor or parts or 1)
@@ -168,7 +189,12 @@ def required(
             ranges = tighten(ranges, active.d.where, facts)
         if any(is_empty(r, facts) for r in ranges.values()):
             continue
-        _need(boxes, active.func.name, boxes_of(active.d.expressions(), ranges, facts, active.d.where), facts)
+        _need(
+            boxes,
+            active.func.name,
+            boxes_of(active.d.expressions(), ranges, facts, active.d.where),
+            facts,
+        )
         made = {active.func.name: box_of(active.d.index, ranges, facts, active.d.where)}
         _continue(tree, state, names, made, boxes, facts)
     for name in reversed(tree.order):
@@ -191,7 +217,12 @@ def _need(boxes: dict[str, Box], reader: str, reads: dict[str, Box], facts: Fact
 
 
 def _continue(
-    tree: Tree, state: State, names: set[str], made: dict[str, Box], boxes: dict[str, Box], facts: Facts
+    tree: Tree,
+    state: State,
+    names: set[str],
+    made: dict[str, Box],
+    boxes: dict[str, Box],
+    facts: Facts,
 ) -> None:
     """Element-wise funcs that follow their producer run on the box that it has made."""
     for name in tree.order:

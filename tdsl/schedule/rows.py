@@ -31,7 +31,9 @@ def _has_no_order(f: FuncDef, d: Definition) -> bool:
     assert d.combine is not None
     if f.fast_math and d.combine.kind in ("sum", "prod"):
         return True
-    return d.combine.kind in EXACT or d.combine.kind in ("sum", "prod") and not f.dtypes[0].is_float
+    return d.combine.kind in EXACT or (
+        d.combine.kind in ("sum", "prod") and not f.dtypes[0].is_float
+    )
 
 
 def vector_variable(d: Definition) -> str | None:
@@ -117,7 +119,11 @@ def _vector_reduction(
     if lanes <= 1 or any(s is None for s in steps) or len(f.dtypes) > 1:
         return state
     names = state.plan(f.name).nests[definition].names()
-    return loops.vectorize(state, f.name, definition, loop=inner, factor=lanes) if inner in names else state
+    return (
+        loops.vectorize(state, f.name, definition, loop=inner, factor=lanes)
+        if inner in names
+        else state
+    )
 
 
 def _is_much(d: Definition, sizes: dict[str, int | None]) -> bool:
@@ -145,11 +151,18 @@ def _block_of(name: str) -> str:
     return f"{name}_b"
 
 
-def _thread_blocks(state: State, f: FuncDef, definition: int, name: str, extent: int | None) -> State:
+def _thread_blocks(
+    state: State, f: FuncDef, definition: int, name: str, extent: int | None
+) -> State:
     """A single dimension is both threads and vectors: blocks of it."""
     names = (f"{name}_t", _block_of(name))
     nest = state.plan(f.name).nests[definition]
-    if extent is None or extent < 4096 or name not in nest.names() or set(names) & nest.used_names():
+    if (
+        extent is None
+        or extent < 4096
+        or name not in nest.names()
+        or set(names) & nest.used_names()
+    ):
         return state
     state = loops.split(state, f.name, definition, loop=name, factor=2048, names=names)
     return loops.parallel(state, f.name, definition, loop=names[0])

@@ -35,7 +35,9 @@ def show_nests(state: State) -> str:
     lines = []
     for name, plan in state.plans:
         for n, nest in enumerate(plan.nests):
-            loops = ", ".join(x.name if x.kind == SERIAL else f"{x.name} ({x.kind})" for x in nest.loops)
+            loops = ", ".join(
+                x.name if x.kind == SERIAL else f"{x.name} ({x.kind})" for x in nest.loops
+            )
             where = "" if n or plan.place is None else f", {_where(plan.place)}"
             lines.append(f"{name}{f'.update({n - 1})' if n else ''}: {loops or 'no loops'}{where}")
     return "\n".join(lines)

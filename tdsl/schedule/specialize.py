@@ -8,7 +8,16 @@ from typing import Any
 
 from tdsl.errors import did_you_mean
 from tdsl.lang.expr import (
-    ARITHMETIC, BITWISE, COMPARISONS, Binary, Const, Expr, Param, Size, Unary, dtype_of,
+    ARITHMETIC,
+    BITWISE,
+    COMPARISONS,
+    Binary,
+    Const,
+    Expr,
+    Param,
+    Size,
+    Unary,
+    dtype_of,
 )  # fmt: skip
 from tdsl.lang.types import BY_NAME, bool_
 from tdsl.node import post_order
@@ -32,10 +41,13 @@ def specialize(
     for n in post_order(expr):
         if not isinstance(n, Const | Param | Size | Binary | Unary):
             raise Illegal(
-                "the condition may use scalars and extents only", "for conditions on data use td.where"
+                "the condition may use scalars and extents only",
+                "for conditions on data use td.where",
             )
         if isinstance(n, Param | Size) and n.name not in known:
-            raise Illegal(f"{n.name!r} is no scalar or extent of this program", did_you_mean(n.name, known))
+            raise Illegal(
+                f"{n.name!r} is no scalar or extent of this program", did_you_mean(n.name, known)
+            )
     special = state
     for row in loops:
         arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items() if k != "do"}

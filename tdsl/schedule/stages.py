@@ -16,10 +16,25 @@ from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import add, conjunction, simplify, substitute, subtract
 from tdsl.lang.types import DType, i64
 from tdsl.node import transform
-from tdsl.schedule.loops import positive, find_loop, split
+from tdsl.schedule.loops import find_loop, positive, split
 from tdsl.schedule.nest import (
-    VECTORIZED, After, At, FuncPlan, Fuse, Illegal, Level, Loop, Nest, Rename, Root, Split, State,
-    fresh_plan, is_ordered, is_reduction, roots_of,
+    VECTORIZED,
+    After,
+    At,
+    FuncPlan,
+    Fuse,
+    Illegal,
+    Level,
+    Loop,
+    Nest,
+    Rename,
+    Root,
+    Split,
+    State,
+    fresh_plan,
+    is_ordered,
+    is_reduction,
+    roots_of,
 )  # fmt: skip
 from tdsl.schedule.relate import relate
 
@@ -73,7 +88,9 @@ def cache_read(
     program = state.program
     consumer = program.func(func)
     scheduled = 0 if definition is None else definition
-    read = sorted({r.name for d in consumer.definitions for r in reads_in(d.expressions())} - {func})
+    read = sorted(
+        {r.name for d in consumer.definitions for r in reads_in(d.expressions())} - {func}
+    )
     if source not in read:
         raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
     dtypes, limits = _source(program, source)
@@ -97,14 +114,17 @@ def cache_read(
         whole = Binary("add", Binary("mul", index[axis], const(factors[axis])), inner[axis])
         # the last panel may reach beyond the tensor; what it holds there is never read
         inside = lo == ZERO and hi is not None
-        at.append(Call("pad_edge", (whole, add(hi, ONE)), i64) if inside and hi is not None else whole)
+        at.append(
+            Call("pad_edge", (whole, add(hi, ONE)), i64) if inside and hi is not None else whole
+        )
     values = tuple(Read(source, tuple(at), c, t) for c, t in enumerate(dtypes))
     d = Definition(tuple(index), variables, (), TRUE, values, None, None)
     f = FuncDef(made, dtypes, (d,), ((None, None),) * len(index), ((None, None),) * len(index))
 
     def moved(r: Read) -> Read:
         outer = tuple(
-            Binary("floordiv", e, const(factors[n])) if n in factors else e for n, e in enumerate(r.index)
+            Binary("floordiv", e, const(factors[n])) if n in factors else e
+            for n, e in enumerate(r.index)
         )
         rest = tuple(Binary("mod", r.index[n], const(k)) for n, k in factors.items())
         return Read(made, (*outer, *rest), r.component, r.dtype, loc=r.loc)
@@ -113,13 +133,23 @@ def cache_read(
         _map_reads(d, source, moved) if definition in (None, n) else d
         for n, d in enumerate(consumer.definitions)
     )
-    place = Root() if loop is None else At(Level(func, scheduled, find_loop(state, func, scheduled, loop)))
+    place = (
+        Root()
+        if loop is None
+        else At(Level(func, scheduled, find_loop(state, func, scheduled, loop)))
+    )
     state = _replace_func(state, replace(consumer, definitions=definitions))
     return _insert(state, func, f, replace(fresh_plan(f), place=place, scope=scope, touched=True))
 
 
 def cache_write(
-    state: State, func: str, definition: int, *, loop: str, scope: str = "auto", name: str | None = None
+    state: State,
+    func: str,
+    definition: int,
+    *,
+    loop: str,
+    scope: str = "auto",
+    name: str | None = None,
 ) -> State:
     """Make the values of a loop's body in memory of their own, and copy them out when it is done.
 
@@ -127,12 +157,17 @@ def cache_write(
     """
     f, plan = state.program.func(func), state.plan(func)
     if len(f.definitions) > 1:
-        raise Illegal(f"{func!r} has updates", "only a func with one definition can be written by a cache")
+        raise Illegal(
+            f"{func!r} has updates", "only a func with one definition can be written by a cache"
+        )
     at = find_loop(state, func, 0, loop)
     nest = plan.nests[0]
     for x in nest.names()[: nest.position(at) + 1]:
         if is_reduction(f, 0, nest, x):
-            raise Illegal(f"inside {x!r} the values of {func!r} are not complete", f"place it outside of {x!r}")
+            raise Illegal(
+                f"inside {x!r} the values of {func!r} are not complete",
+                f"place it outside of {x!r}",
+            )
     made = fresh_func(state.program, name or f"{func}_out")
     index = tuple(Var(v) for v in f.variables)
     values = tuple(Read(func, index, c, t) for c, t in enumerate(f.dtypes))
@@ -158,7 +193,9 @@ def cache_write(
         align=plan.align,
     )  # fmt: skip
     if plan.fold or plan.store is not None:
-        raise Illegal(f"{func!r} is stored in another way already", "cache_write before store_at and fold")
+        raise Illegal(
+            f"{func!r} is stored in another way already", "cache_write before store_at and fold"
+        )
     state = State(program, (*state.plans, (made, copied)))
     own = replace(plan, store=level, scope=scope, stream=False, order=None, align=(), touched=True)
     return state.with_plan(func, own)
@@ -177,10 +214,18 @@ def rfactor(
     if not is_reduction(f, definition, nest, u):
         raise Illegal(f"{u!r} is not reduced over; it is free already", "name a reduction loop")
     if is_ordered(f, definition):
-        why = "reads itself" if d.combine is not None and d.combine.associative else "has no associative combiner"
-        raise Illegal(f"this definition of {func!r} {why}", "the order of its points cannot be changed")
+        why = (
+            "reads itself"
+            if d.combine is not None and d.combine.associative
+            else "has no associative combiner"
+        )
+        raise Illegal(
+            f"this definition of {func!r} {why}", "the order of its points cannot be changed"
+        )
     assert d.combine is not None
-    ranges = {n: (lo, subtract(hi, lo)) for n, lo, hi in d.ranges if lo is not None and hi is not None}
+    ranges = {
+        n: (lo, subtract(hi, lo)) for n, lo, hi in d.ranges if lo is not None and hi is not None
+    }
     reduced = Nest(
         tuple(x for x in nest.loops if roots_of(nest, x.name) & set(ranges)),
         tuple(r for r in nest.relations if _of(nest, r) & set(ranges)),
@@ -192,7 +237,9 @@ def rfactor(
         lo = ranges[x][0] if x in ranges else ZERO
         leaves.append((x, lo, add(lo, related.extents[x])))
     where = conjunction([*related.guards, d.where])
-    moved = map_expressions(replace(d, where=where), lambda e: simplify(substitute(e, related.roots)))
+    moved = map_expressions(
+        replace(d, where=where), lambda e: simplify(substitute(e, related.roots))
+    )
     others = tuple(x for x in leaves if x[0] != u)
     low, high = next((lo, hi) for n, lo, hi in leaves if n == u)
     partial = replace(
@@ -203,7 +250,12 @@ def rfactor(
     limits: tuple[Interval, ...] = ((None, None),) * len(natural)
     if d.init is not None:
         definitions: tuple[Definition, ...] = (partial,)
-        merge = replace(d, values=_partials(made, (*d.index, Var(u)), f.dtypes), where=TRUE, ranges=((u, low, high),))
+        merge = replace(
+            d,
+            values=_partials(made, (*d.index, Var(u)), f.dtypes),
+            where=TRUE,
+            ranges=((u, low, high),),
+        )
     else:
         axis = f"{made}_{u}" if u in f.variables else u
         start = Definition(
@@ -217,14 +269,22 @@ def rfactor(
     p = FuncDef(made, f.dtypes, definitions, limits, natural, False, f.fast_math, f.loc)
     changed = (*f.definitions[:definition], merge, *f.definitions[definition + 1 :])
     state = _replace_func(state, replace(f, definitions=changed))
-    own = _merge_nest(nest, set(ranges), merge) if d.init is not None else Nest(tuple(map(Loop, merge.variables)))
+    own = (
+        _merge_nest(nest, set(ranges), merge)
+        if d.init is not None
+        else Nest(tuple(map(Loop, merge.variables)))
+    )
     atomics = plan.atomic - {definition}
-    state = state.with_plan(func, replace(plan.with_nest(definition, own), atomic=atomics, touched=True))
+    state = state.with_plan(
+        func, replace(plan.with_nest(definition, own), atomic=atomics, touched=True)
+    )
     new = replace(fresh_plan(p), touched=True, place=Root())
     kinds = {x.name: x for x in reduced.loops}
     last = new.nests[-1]
     ordered = tuple(kinds.get(x.name, x) for x in last.loops)
-    return _insert(state, func, p, new.with_nest(len(definitions) - 1, replace(last, loops=ordered)))
+    return _insert(
+        state, func, p, new.with_nest(len(definitions) - 1, replace(last, loops=ordered))
+    )
 
 
 def _of(nest: Nest, r: Split | Fuse | Rename) -> frozenset[str]:
@@ -273,4 +333,3 @@ def vectorize_reduction(
     if outside:
         plan = replace(plan, place=At(Level(func, definition, outside[-1])))
     return state.with_plan(made, replace(plan, scope="auto"))
-

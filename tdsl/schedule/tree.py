@@ -24,7 +24,9 @@ class Tree:
 
     def at(self, level: Level) -> bool:
         """True when something happens in the body of this loop."""
-        return any(level in places for places in (self.computed, self.stored, self.after, self.joined))
+        return any(
+            level in places for places in (self.computed, self.stored, self.after, self.joined)
+        )
 
 
 def build_tree(state: State) -> Tree:
@@ -59,7 +61,7 @@ def _store_level(state: State, tree: Tree, name: str) -> Level:
             return level
         case After(level) | With(level):
             # its values are used where the other stage's values are
-            return tree.home[level.func] if level.func in tree.home else ROOT
+            return tree.home.get(level.func, ROOT)
         case _:
             return ROOT
 
