@@ -13,7 +13,17 @@ from typing import Any
 
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.expr import (
-    Access, Binary, Call, Const, Expr, Param, Range, Reduce, Select, Unary, Var,
+    Access,
+    Binary,
+    Call,
+    Const,
+    Expr,
+    Param,
+    Range,
+    Reduce,
+    Select,
+    Unary,
+    Var,
 )  # fmt: skip
 from tdsl.lang.types import DType, as_dtype, bool_, f64, i64, u64
 from tdsl.lang.value import Value, Variable, as_index, binary, cast, check_name, convert, lift
@@ -32,6 +42,12 @@ class Combine:
     exprs: tuple[Expr, ...]
     init: tuple[Expr, ...]
     associative: bool = True
+
+    def scalars(self) -> tuple[Param, ...]:
+        """The scalar inputs that the combiner uses."""
+        own = {f"{side}{n}" for side in "ab" for n in builtins.range(len(self.exprs))}
+        found = (n for n in post_order(*self.exprs) if isinstance(n, Param))
+        return tuple(n for n in found if n.name not in own)
 
 
 def _sides(dtypes: Sequence[DType]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
@@ -101,15 +117,15 @@ def _axes(axis: Any, loc: Loc | None) -> tuple[Expr, ...]:
             )
     names = [a.node.name for a in listed]
     if len(set(names)) < len(names) or not names:
-        raise DefinitionError("axis= names a variable twice, or none", loc=loc, label="this reduction")
+        raise DefinitionError(
+            "axis= names a variable twice, or none", loc=loc, label="this reduction"
+        )
     return tuple(a.node for a in listed)
 
 
 def _reduce(kind: str, x: Value, axis: Any, loc: Loc | None) -> Value:
     c = builtin(kind, (x.dtype,))
-    return Value(
-        Reduce(kind, _axes(axis, loc), (x.node,), c.exprs, c.init, 0, x.dtype, loc=loc)
-    )
+    return Value(Reduce(kind, _axes(axis, loc), (x.node,), c.exprs, c.init, 0, x.dtype, loc=loc))
 
 
 def _accumulator(x: Any, dtype: Any, loc: Loc | None) -> Value:
@@ -245,7 +261,12 @@ def _arg(kind: str, x: Any, axis: Any) -> Value:
 
 
 def reduce(
-    combine: Callable[[Any, Any], Any], init: Any, values: Any, axis: Axis, *, associative: bool = True
+    combine: Callable[[Any, Any], Any],
+    init: Any,
+    values: Any,
+    axis: Axis,
+    *,
+    associative: bool = True,
 ) -> Any:
     """Reduce one value, or a tuple of values, over loop variables with a combiner of one's own.
 
@@ -259,7 +280,9 @@ def reduce(
     starts = tuple(lift(v, loc) for v in (init if several else (init,)))
     if len(terms) != len(starts):
         raise TypeMismatch(
-            f"init has {len(starts)} values, values has {len(terms)}", loc=loc, label="this reduction"
+            f"init has {len(starts)} values, values has {len(terms)}",
+            loc=loc,
+            label="this reduction",
         )
     dtypes = [t.dtype for t in terms]
     left, right = _sides(dtypes)
@@ -268,16 +291,43 @@ def reduce(
     results = tuple(lift(r, loc) for r in (result if several else (result,)))
     if len(results) != len(terms):
         raise TypeMismatch(
-            f"combine returns {len(results)} values for {len(terms)}", loc=loc, label="this reduction"
+            f"combine returns {len(results)} values for {len(terms)}",
+            loc=loc,
+            label="this reduction",
         )
     exprs = tuple(convert(r, t, loc) for r, t in zip(results, dtypes, strict=True))
     identity = tuple(convert(s, t, loc) for s, t in zip(starts, dtypes, strict=True))
+    _check_combiner(exprs, identity, (*left, *right), loc)
     kind, axes = "custom" if associative else "custom_ordered", _axes(axis, loc)
     nodes = tuple(t.node for t in terms)
     made = tuple(
-        Value(Reduce(kind, axes, nodes, exprs, identity, n, t, loc=loc)) for n, t in enumerate(dtypes)
+        Value(Reduce(kind, axes, nodes, exprs, identity, n, t, loc=loc))
+        for n, t in enumerate(dtypes)
     )
     return made if several else made[0]
+
+
+def _check_combiner(
+    exprs: tuple[Expr, ...], identity: tuple[Expr, ...], sides: tuple[Expr, ...], loc: Loc | None
+) -> None:
+    """A combiner sees its two sides and scalars; its identity is a number."""
+    if not builtins.all(isinstance(e, Const) for e in identity):
+        raise DefinitionError(
+            "the identity of a reduction must be a number", loc=loc, label="init of this reduction"
+        )
+    own = {id(e): e.name for e in sides if isinstance(e, Param)}
+    for n in post_order(*exprs):
+        if isinstance(n, Access | Var | Range | Reduce):
+            raise DefinitionError(
+                "a combiner may use its two sides, numbers and scalars only",
+                loc=n.loc or loc,
+                label="used in a combiner",
+                hint="put it into the values that are reduced",
+            )
+        if isinstance(n, Param) and n.name in own.values() and id(n) not in own:
+            raise DefinitionError(
+                f"in a combiner no scalar can be named {n.name!r}", loc=n.loc or loc, hint="rename it"
+            )
 
 
 def range(name: str, start: Any, stop: Any, where: Any = None) -> Variable:
@@ -299,4 +349,3 @@ def range(name: str, start: Any, stop: Any, where: Any = None) -> Variable:
     if cond.dtype != bool_:
         raise TypeMismatch(f"where= is {cond.dtype}, not a condition", loc=loc, hint="where=r <= i")
     return Variable(Range(name, lo, hi, cond.node, loc=loc), weak=True)
-
