@@ -25,7 +25,6 @@ from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.tensor import Func
 from tdsl.notebook import Listing
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.nest import State
 from tdsl.schedule.legality import check_all
 from tdsl.source import here
 from tdsl.target import Target, as_target
@@ -98,10 +97,10 @@ class Compiled(Entry):
         Entry.__init__(self, signature_of(program), dynamic, self._build)
 
     def _build(self, specialisation: Specialisation) -> Executable:
-        return build(self.described(specialisation))
+        return build(self.variant(specialisation))
 
-    def described(self, specialisation: Specialisation) -> Variant:
-        """All that decides what a variant is."""
+    def variant(self, specialisation: Specialisation) -> Variant:
+        """All that decides what the code for a specialisation is."""
         machine = machine_of(self.target)
         return Variant(self.state, self.target, machine, self.signature, specialisation)
 
@@ -111,7 +110,9 @@ class Compiled(Entry):
     def _repr_html_(self) -> str:
         from tdsl.inspection import compiled_page
 
-        return compiled_page(self, self._specialisation({}) if self._is_decided() else None)
+        known = self.executables or self.dynamic.issuperset(self.signature.sizes)
+        title = repr(self).strip("<>")
+        return compiled_page(title, self.schedule, self.signature, self.loops() if known else "")
 
     def loops(self, stage: str = "scheduled", **sizes: int) -> Listing:
         """The loops as readable text: those of the last variant, or for the sizes given by name.
@@ -129,7 +130,8 @@ class Compiled(Entry):
         """
         from tdsl.inspection import loops
 
-        return loops(self, self._specialisation(sizes), stage)
+        wanted = self._specialisation(sizes)
+        return loops(self.variant(wanted), self.executables.get(wanted), stage)
 
     def source(self, kind: str = "", **sizes: int) -> Listing:
         """The code as text, of the variant that `loops` shows.
@@ -140,23 +142,26 @@ class Compiled(Entry):
         """
         from tdsl.inspection import source
 
-        return source(self, self._specialisation(sizes), kind)
+        wanted = self._specialisation(sizes)
+        return source(self.variant(wanted), lambda: self.executable(wanted), kind)
 
     def profile(self, *args: Any, repeat: int = 5, **kwargs: Any) -> Profile:
-        """Where the time goes in a call with these arguments; see `profiling.Profile`."""
-        from tdsl.profiling import profile
+        """Where the time goes in a call with these arguments; see `profiling.Profile`.
 
-        return profile(self, args, kwargs, repeat)
+        `repeat` is the number of timed rounds. Raises what the call raises.
+        """
+        from tdsl.profiling import arguments_of, profile
 
-    def _is_decided(self) -> bool:
-        return bool(self.variants) or self.dynamic.issuperset(self.signature.sizes)
+        self(*args, **kwargs)
+        values, exact = arguments_of(self.signature, args, kwargs)
+        return profile(self.variant(exact), self.executable(exact), values, repeat)
 
     def _specialisation(self, sizes: Mapping[str, int]) -> Specialisation:
         """The variant for dense arrays of these sizes, or without any the one built last."""
         for name in sizes:
             _check_size(self.signature.name, self.signature.sizes, name)
-        if self.variants and not sizes:
-            return list(self.variants)[-1]
+        if self.executables and not sizes:
+            return list(self.executables)[-1]
         free = self.dynamic - set(sizes)
         missing = [n for n in self.signature.sizes if n not in free and n not in sizes]
         if missing:

@@ -51,6 +51,15 @@ def asked_for(topic: str) -> bool:
     return topic in topics()
 
 
+def looks_inside() -> bool:
+    """Whether someone looks at what the compiler does: then it is done, though its result is stored.
+
+    >>> looks_inside()
+    False
+    """
+    return bool(os.environ.get("TDSL_DUMP")) or bool(topics() - {"time", "cache"})
+
+
 def tell(topic: str, text: Callable[[], str] | str) -> None:
     """Write to stderr when TDSL_DEBUG names the topic; a costly text is given as a function."""
     if asked_for(topic):

@@ -2,106 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
 
 from tdsl.codegen.call import Executable
-from tdsl.codegen.loops import Kernel
 from tdsl.codegen.show import show
-from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation
+from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature
 from tdsl.errors import TargetError, did_you_mean
 from tdsl.lang.show import show_expr, show_program
 from tdsl.notebook import Listing, page
-from tdsl.pipeline import make_kernel, scheduled
+from tdsl.pipeline import after_passes, lowered, make_kernel, scheduled
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.nest import State
 from tdsl.source import here
 from tdsl.target import Target
+from tdsl.variant import Variant
 
 STAGES = ("scheduled", "final")
 KINDS = {"cpu": ("llvm", "asm", "python"), "numba": ("python",), "python": ("python",)}
 
 
-class Inspected(Protocol):
-    """What is looked into: a `Compiled`."""
-
-    schedule: Schedule
-    state: State
-    target: Target
-    signature: Signature
-
-    @property
-    def variants(self) -> Mapping[Specialisation, Executable]:
-        """What has been built."""
-
-    def variant(self, specialisation: Specialisation) -> Executable:
-        """The executable for a specialisation, built when it is asked for first."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it."""
-
-
-def loops(f: Inspected, specialisation: Specialisation, stage: str) -> Listing:
+def loops(variant: Variant, built: Executable | None, stage: str) -> Listing:
     """The loops of a variant; see `Compiled.loops`."""
     if stage not in STAGES:
-        raise TargetError(
-            f"there are no {stage!r} loops",
-            loc=here(),
-            hint=did_you_mean(stage, STAGES),
-        )
+        raise TargetError(f"there are no {stage!r} loops", loc=here(), hint=did_you_mean(stage, STAGES))
     if stage == "scheduled":
-        return Listing(show(scheduled(f.state, f.target, f.signature, specialisation)))
-    return Listing(show(final_kernel(f, specialisation)))
+        return Listing(show(scheduled(variant)))
+    return Listing(show(built.kernel if built is not None else make_kernel(variant)))
 
 
-def final_kernel(f: Inspected, specialisation: Specialisation) -> Kernel:
-    """The loops that the backend gets for a variant."""
-    built = f.variants.get(specialisation)
-    if built is not None:
-        return built.kernel
-    return make_kernel(f.state, f.target, f.signature, specialisation)
-
-
-def source(f: Inspected, specialisation: Specialisation, kind: str) -> Listing:
+def source(variant: Variant, built: Callable[[], Executable], kind: str) -> Listing:
     """The code of a variant; see `Compiled.source`."""
-    kinds = KINDS[f.target.name]
+    kinds = KINDS[variant.target.name]
     kind = kind or kinds[0]
     if kind not in kinds:
         raise TargetError(
-            f"the target {f.target.name} has no {kind!r} source",
+            f"the target {variant.target.name} has no {kind!r} source",
             loc=here(),
             hint=did_you_mean(kind, kinds),
         )
     if kind == "python":
-        return Listing(_python(f, specialisation))
+        return Listing(_python(variant))
     from tdsl.codegen.cpu.executable import CpuExecutable
 
-    executable = f.variant(specialisation)
+    executable = built()
     assert isinstance(executable, CpuExecutable)
     return Listing(executable.llvm if kind == "llvm" else executable.asm())
 
 
-def _python(f: Inspected, specialisation: Specialisation) -> str:
+def _python(variant: Variant) -> str:
     """The loops as Python; those of the CPU without vector code, which Python cannot say."""
-    if f.target.name == "numba":
+    if variant.target.name == "numba":
         from tdsl.codegen.python.emit_numba import emit_numba
 
-        return emit_numba(final_kernel(f, specialisation))
+        return emit_numba(make_kernel(variant))
     from tdsl.codegen.python.emit import emit
 
-    return emit(make_kernel(f.state, Target("python"), f.signature, specialisation))
+    return emit(after_passes(lowered(variant), Target("python")))
 
 
-def compiled_page(f: Inspected, specialisation: Specialisation | None) -> str:
-    """HTML for a notebook; the loops are there when a variant is known."""
+def compiled_page(title: str, schedule: Schedule, signature: Signature, loops: str) -> str:
+    """HTML for a notebook; `loops` is empty where no variant is known."""
     texts = [
-        ("program", show_program(f.state.program)),
-        ("schedule", str(f.schedule) or "no directives: the default schedule"),
-        ("signature", show_signature(f.signature)),
+        ("program", show_program(schedule.state.program)),
+        ("schedule", str(schedule) or "no directives: the default schedule"),
+        ("signature", show_signature(signature)),
     ]
-    if specialisation is not None:
-        texts.append(("loops", loops(f, specialisation, "scheduled")))
-    return page(repr(f).strip("<>"), texts)
+    return page(title, [*texts, ("loops", loops)] if loops else texts)
 
 
 def show_signature(signature: Signature) -> str:

@@ -1,11 +1,11 @@
 """From the state of a schedule to the loops that a backend compiles.
 
-    bind      named sizes become the numbers of a specialisation     schedule/bind.py
-    separate  outputs that are needed beyond their array             codegen/outputs.py
-    complete  what the schedule left open gets a default; inlined    schedule/default.py
-              funcs go into their readers
-    lower     loops                                                  codegen/lower.py
-    passes    the same loops, faster                                 codegen/passes/
+bind      named sizes become the numbers of a specialisation     schedule/bind.py
+separate  outputs that are needed beyond their array             codegen/outputs.py
+complete  what the schedule left open gets a default; inlined    schedule/default.py
+          funcs go into their readers
+lower     loops                                                  codegen/lower.py
+passes    the same loops, faster                                 codegen/passes/
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ from tdsl.codegen.passes import PASSES, SCALAR_PASSES
 from tdsl.codegen.passes.bound_loops import bound_loops
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.show import show
-from tdsl.codegen.signature import Signature, Specialisation, parameters
 from tdsl.codegen.verify import verify
 from tdsl.debug import run_passes, timed
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.default import Machine, complete
+from tdsl.schedule.default import complete
 from tdsl.schedule.nest import State
 from tdsl.target import Target
+from tdsl.variant import Variant
 
 
-def make_kernel(
-    state: State, target: Target, signature: Signature, specialisation: Specialisation
-) -> Kernel:
+def make_kernel(variant: Variant) -> Kernel:
     """The loops that a backend gets."""
     with timed("lower"):
-        kernel = lowered(state, target, signature, specialisation)
-    return after_passes(kernel, target)
+        kernel = lowered(variant)
+    return after_passes(kernel, variant.target)
 
 
 def after_passes(kernel: Kernel, target: Target) -> Kernel:
@@ -60,31 +58,17 @@ def backend(kernel: Kernel, target: Target) -> Executable:
                 return PythonExecutable(kernel)
 
 
-def scheduled(
-    state: State, target: Target, signature: Signature, specialisation: Specialisation
-) -> Kernel:
+def scheduled(variant: Variant) -> Kernel:
     """The loops as the schedule has them, simplified, before loops are unrolled and vector code is made."""
-    return bound_loops(simplify_loops(lowered(state, target, signature, specialisation)))
+    return bound_loops(simplify_loops(lowered(variant)))
 
 
-def lowered(
-    state: State, target: Target, signature: Signature, specialisation: Specialisation
-) -> Kernel:
+def lowered(variant: Variant) -> Kernel:
     """The loops of the schedule as it stands, before any pass."""
-    return lower(ready(state, target, specialisation), parameters(signature, specialisation))
+    return lower(ready(variant), variant.params)
 
 
-def ready(state: State, target: Target, specialisation: Specialisation) -> State:
+def ready(variant: Variant) -> State:
     """The state that is lowered: sizes bound, every func placed, none inlined."""
-    bound = separate_outputs(bind_state(state, dict(specialisation.sizes)))
-    return complete(bound, machine_of(target))
-
-
-def machine_of(target: Target) -> Machine:
-    """What a default schedule may use: vectors and threads only where the backend makes them."""
-    if target.name != "cpu":
-        return Machine()
-    from tdsl.codegen.cpu.machine import host
-    from tdsl.codegen.cpu.runtime import num_threads
-
-    return Machine(host().vector_bytes, num_threads())
+    bound = bind_state(variant.state, dict(variant.specialisation.sizes))
+    return complete(separate_outputs(bound), variant.machine)

@@ -29,7 +29,7 @@ from tdsl.codegen.binding import (
     output_shape,
     refuse_overlap,
 )
-from tdsl.codegen.loops import Kernel, SizeParam
+from tdsl.codegen.loops import Argument, Kernel, SizeParam
 from tdsl.codegen.quick_call import Quick, quick_call
 from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, names, places
 
@@ -53,7 +53,7 @@ if hasattr(os, "register_at_fork"):
 class Executable(Protocol):
     """A compiled kernel.
 
-    `fast`, where there is one, takes the arrays and scalars of `kernel.params` in order, without the sizes.
+    `fast`, where there is one, takes the arrays and scalars of `params` in order, without the sizes.
     It returns True when it ran; anything else means that some argument needs the slow way.
     """
 
@@ -62,11 +62,15 @@ class Executable(Protocol):
         """What was compiled."""
 
     @property
+    def params(self) -> tuple[Argument, ...]:
+        """What the kernel takes."""
+
+    @property
     def fast(self) -> Fast | None:
         """The quick entry."""
 
     def run(self, arguments: Sequence[Any]) -> None:
-        """Run on arrays, NumPy scalars and integers in the order of `kernel.params`."""
+        """Run on arrays, NumPy scalars and integers in the order of `params`."""
 
 
 class Entry:
@@ -91,7 +95,7 @@ class Entry:
         self._still = tuple(dynamic.isdisjoint(names(arg)) for arg in signature.arrays)
         self._decided = set(signature.sizes) == set(places(signature))
         self._single = len(signature.outputs) == 1
-        self._variants: dict[Specialisation, Executable] = {}
+        self._executables: dict[Specialisation, Executable] = {}
         self._lock = threading.Lock()
         _entries.add(self)
         self._recent: list[tuple[Specialisation, Fast, Quick]] = []
@@ -117,19 +121,19 @@ class Entry:
         return f"<compiled {self.signature.name}({inputs}) -> {outputs}>"
 
     @property
-    def variants(self) -> Mapping[Specialisation, Executable]:
+    def executables(self) -> Mapping[Specialisation, Executable]:
         """What has been built, the last one at the end."""
-        return self._variants
+        return self._executables
 
-    def variant(self, specialisation: Specialisation) -> Executable:
-        """The executable for a specialisation, built when it is asked for first."""
-        found = self._variants.get(specialisation)
+    def executable(self, specialisation: Specialisation) -> Executable:
+        """The code for a specialisation, built when it is asked for first."""
+        found = self._executables.get(specialisation)
         if found is not None:
             return found
         with self._lock:
-            if specialisation not in self._variants:
-                self._variants[specialisation] = self.build(specialisation)
-            return self._variants[specialisation]
+            if specialisation not in self._executables:
+                self._executables[specialisation] = self.build(specialisation)
+            return self._executables[specialisation]
 
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         signature = self.signature
@@ -205,7 +209,7 @@ class Entry:
             tuple((name, sizes[name]) for name in self._fixed),
             tuple(map(layout_of, arrays, self._still)),
         )
-        executable = self.variant(specialisation)
+        executable = self.executable(specialisation)
         named = {
             arg.name: value
             for arg, value in zip(
@@ -215,7 +219,7 @@ class Entry:
         executable.run(
             [
                 sizes[param.name] if isinstance(param, SizeParam) else named[param.name]
-                for param in executable.kernel.params
+                for param in executable.params
             ]
         )
         for out, target in zip(outputs, targets, strict=True):

@@ -9,6 +9,7 @@ from typing import Any
 from tdsl.errors import DefinitionError
 from tdsl.lang.program import Program, build_program
 from tdsl.lang.tensor import Func
+from tdsl.schedule.nest import State
 from tdsl.source import Loc, here
 
 
@@ -55,3 +56,9 @@ def instruction(
     made = Instruction(name, program, llvm, python, loc)
     INSTRUCTIONS[name] = made
     return made
+
+
+def instructions_of(state: State) -> tuple[tuple[str, Program, str], ...]:
+    """Name, meaning and machine text of the instructions that a schedule uses."""
+    names = {t.instruction for _, plan in state.plans for t in plan.tensorizations}
+    return tuple((n, INSTRUCTIONS[n].meaning, INSTRUCTIONS[n].llvm) for n in sorted(names))

@@ -36,6 +36,7 @@ class Fake:
         ]
         sizes = [SizeParam(n) for n in signature.sizes if n not in self.fixed]
         self.kernel = Kernel(signature.name, (*sizes, *params), Block(()))
+        self.params = self.kernel.params
         self.fast = self.accept if quick else None
         self.slow_runs = self.quick_runs = 0
 
@@ -264,7 +265,7 @@ def test_variants_used_in_turn_stay_quick():
 
 def test_the_dense_variant_can_be_built_ahead():
     call = scaled()
-    built = call.variant(dense(SCALED, {"R": 3, "C": 4}))
+    built = call.executable(dense(SCALED, {"R": 3, "C": 4}))
     call(X, W, 0.5)
     assert call.made == [built]
 

@@ -39,7 +39,7 @@ class PythonExecutable:
     fast: Callable[..., Any] | None = None  # no entry that takes a call's arguments as they are
 
     def __init__(self, kernel: Kernel, *, checked: bool = False) -> None:
-        self.kernel = kernel
+        self.kernel, self.params = kernel, kernel.params
         self.source = emit(kernel, checked=checked)
         self._function, self._failed = _load(self.source, kernel)
 
@@ -67,7 +67,7 @@ class NumbaExecutable:
 
     def __init__(self, kernel: Kernel) -> None:
         require_numba()
-        self.kernel = kernel
+        self.kernel, self.params = kernel, kernel.params
         self.source = emit_numba(kernel)
         self._function, self._failed = _load(self.source, kernel, compiled=True)
         self._turn = _PARALLEL if is_parallel(kernel) else contextlib.nullcontext()

@@ -1,0 +1,44 @@
+"""What one compilation is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdsl.codegen.fingerprint import PACKAGE, fingerprint
+from tdsl.codegen.loops import Argument
+from tdsl.codegen.signature import Signature, Specialisation, parameters
+from tdsl.schedule.instruction import instructions_of
+from tdsl.schedule.machine import Machine
+from tdsl.schedule.nest import State
+from tdsl.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A scheduled program for a target and a specialisation; equal ones give the same code."""
+
+    state: State
+    target: Target
+    machine: Machine
+    signature: Signature
+    specialisation: Specialisation
+
+    @property
+    def params(self) -> tuple[Argument, ...]:
+        """What its kernel takes."""
+        return parameters(self.signature, self.specialisation)
+
+    def fingerprint(self) -> str:
+        """The same in every process for equal variants, as long as the package stays what it is."""
+        used = instructions_of(self.state)
+        return fingerprint(PACKAGE, self.state, used, self.target, self.machine, self.specialisation)
+
+
+def machine_of(target: Target) -> Machine:
+    """What a default schedule may use: vectors and threads only where the backend makes them."""
+    if target.name != "cpu":
+        return Machine()
+    from tdsl.codegen.cpu.machine import host
+    from tdsl.codegen.cpu.runtime import num_threads
+
+    return Machine(host().vector_bytes, num_threads())
