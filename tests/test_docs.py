@@ -1,6 +1,9 @@
 """The documentation names what there is."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,3 +35,31 @@ def test_readme_has_one_command_for_the_demo_and_one_for_the_tests():
     assert len(blocks) == 2
     assert "tdsl demo" in blocks[0]
     assert "pytest" in blocks[1]
+
+
+PROGRAM = re.compile(r"^```python\n(# (\w+\.py)\n.*?)^```\n(?:[^`]*?)^```text\n(.*?)^```", re.M | re.S)
+PROGRAMS = [
+    pytest.param(*found, id=f"{page.relative_to(ROOT)}-{found[1]}")
+    for page in PAGES
+    for found in PROGRAM.findall(page.read_text())
+]
+
+
+@pytest.mark.parametrize("source, name, shown", PROGRAMS)
+def test_a_program_of_a_page_prints_what_the_page_shows(source, name, shown, tmp_path):
+    """`name` is the file in the program's first line; of an uncaught error its text is shown."""
+    program = tmp_path / name
+    program.write_text(source)
+    done = subprocess.run(
+        [sys.executable, program],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    error = re.search(r"^tdsl\.errors\..*", done.stderr, re.M | re.S)
+    assert done.stdout + (error[0] if error else done.stderr) == shown
+
+
+def test_the_readme_shows_a_program_and_an_error():
+    assert len(PROGRAM.findall((ROOT / "README.md").read_text())) == 2
