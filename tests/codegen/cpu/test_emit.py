@@ -410,3 +410,20 @@ def test_memory_too_large_for_a_stack_comes_from_the_heap() -> None:
         agree(kernel, np.zeros(40, np.int64))
         assert ("@malloc" in emit(kernel, host())) is malloc
         assert ("load atomic" in emit(kernel, host())) is malloc  # is there a failure to look for?
+
+
+def test_what_was_loaded_is_loaded_again_after_loops_and_branches() -> None:
+    first = Load("x", (const(0),), i64)
+    more = Store("x", (const(0),), add(first, 1))
+
+    def keep(k: Expr | int) -> Stmt:
+        return Store("y", (const(k) if isinstance(k, int) else k,), first)
+
+    loop = For("i", const(0), n, "serial", Block((keep(add(i, 1)), more)))
+    arms = If(Binary("lt", first, const(9)), Block((keep(10), more)), Block((keep(11), more)))
+    body = Block(
+        (keep(0), loop, keep(12), arms, keep(13), If(Binary("gt", n, const(2)), more), keep(14))
+    )
+    params = (dense("x", i64, 2, written=True), dense("y", i64, 16, written=True), SizeParam("n"))
+    for size in (0, 4, 9):
+        agree(Kernel("again", params, body), np.ones(2, np.int64), np.zeros(16, np.int64), size)
