@@ -420,7 +420,7 @@ def test_what_was_loaded_is_loaded_again_after_loops_and_branches() -> None:
         return Store("y", (const(k) if isinstance(k, int) else k,), first)
 
     loop = For("i", const(0), n, "serial", Block((keep(add(i, 1)), more)))
-    arms = If(Binary("lt", first, const(9)), Block((keep(10), more)), Block((keep(11), more)))
+    arms = If(Binary("lt", first, const(9)), Block((more, keep(10))), Block((keep(11), more)))
     body = Block(
         (keep(0), loop, keep(12), arms, keep(13), If(Binary("gt", n, const(2)), more), keep(14))
     )
