@@ -124,6 +124,13 @@ def random_program(choices: Choices, stages: int | None = None) -> Made:
     return _Builder(choices).build(choices.integer(1, 6) if stages is None else stages)
 
 
+def _simplest() -> Made:
+    """What stands in for a program that came to nothing."""
+    made = _Builder(Choices())
+    made.run('i = td.vars("i")', 'f0 = td.Func("f0", shape=3)', "f0[i] = td.cast(i, td.i32)")
+    return Made(made.lines, made.names, ["f0"], {}, {}, {})
+
+
 class _Builder:
     def __init__(self, choices: Choices) -> None:
         self.c = choices
@@ -146,15 +153,14 @@ class _Builder:
             tries += 1
             self.stage(f"f{len(self.stages)}")
         if not self.stages:
-            self.run('f0 = td.Func("f0")', "f0[i] = td.cast(i, td.i32)", "f0.with_shape(3)")
-            self.stages.append("f0")
+            return _simplest()
         outputs = [n for n in self.stages[:-1] if self.c.chance(15)]
         outputs.append(self.stages[-1])
         possible = [n for n in outputs if self.as_output(n)]
         if not possible:
             possible = [n for n in reversed(self.stages) if self.as_output(n)][:1]
         made = Made(self.lines, self.names, possible, self.sizes, self.inputs, self.scalars)
-        return made if possible and self.together(made) else self.smaller()
+        return made if possible and self.together(made) else _simplest()
 
     def together(self, made: Made) -> bool:
         """True when the outputs make one program (their named extents may be in conflict)."""
@@ -166,10 +172,6 @@ class _Builder:
             return False
         points = [int(np.prod([hi - lo + 1 for lo, hi in box])) for box in boxes.values()]
         return sum(points) <= 4 * MOST_POINTS
-
-    def smaller(self) -> Made:
-        """What stands in for a program that came to nothing."""
-        return _Builder(self.c).build(1)
 
     def as_output(self, name: str) -> bool:
         natural = self.domain(name)[1]
@@ -235,7 +237,7 @@ class _Builder:
         try:
             value = self.definition(name)
             _, natural = self.domain(name)
-            if any(e is None for e in natural) and self.c.chance(70):
+            if any(e is None for e in natural) and not self.c.chance(30):
                 self.declare(name, natural)
             for _ in range(self.c.weighted({0: 6, 1: 3, 2: 1})):
                 self.update(name, value)

@@ -77,7 +77,7 @@ class Terms:
 
     def term(self, scope: Scope, kind: str, depth: int, exact: bool = False) -> Term:
         """A value of a kind: b (bool), i (integer) or f (float); `exact` asks for certain bits."""
-        if depth <= 0 or self.c.chance(15):
+        if depth <= 0 or not self.c.chance(85):
             return self.leaf(scope, kind, exact)
         make = {"b": self.condition, "i": self.integer, "f": self.floating}[kind]
         return make(scope, depth - 1, exact)
@@ -89,7 +89,7 @@ class Terms:
             for n, t in enumerate(r.dtypes)
             if self._kind(t) == kind and (r.exact or not exact) and self._settles(r, scope)
         ]
-        if fitting and self.c.chance(88 if scope.unread else 80):
+        if fitting and not self.c.chance(12 if scope.unread else 20):
             # later stages more often
             at = max(self.c.integer(0, len(fitting) - 1), self.c.integer(0, len(fitting) - 1))
             return self.read(scope, *fitting[at])

@@ -1,0 +1,156 @@
+"""Programs: unique names, order, arguments, sizes, text."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.errors import DefinitionError, TypeMismatch
+from tdsl.lang.expr import Size, const
+from tdsl.lang.program import bind_sizes, build_program
+from tdsl.lang.show import show_program
+from tdsl.node import post_order
+
+i, j, k = td.vars("i j k")
+
+
+def test_arguments_come_in_the_order_in_which_they_are_read() -> None:
+    b, a, s = (
+        td.Tensor("b", (3,), td.f32),
+        td.Tensor("a", (3,), td.f32),
+        td.Scalar("s", td.f32),
+    )
+    f = td.Func("f")
+    f[i] = b[i] * s + a[i]
+    assert build_program((f,)).parameters == ("b", "s", "a")
+    assert build_program((f,), (a,)).parameters == ("a", "b", "s")
+
+
+def test_producers_come_before_consumers() -> None:
+    a, f, g, h = td.Tensor("a", (9,), td.f32), td.Func("f"), td.Func("g"), td.Func("h")
+    f[i] = a[i]
+    h[i] = f[i] + 1
+    g[i] = h[i] + f[i]
+    assert [x.name for x in build_program((g,)).funcs] == ["f", "h", "g"]
+
+
+def test_funcs_of_one_name_get_names_of_their_own() -> None:
+    a, f, g, h = td.Tensor("f", (9,), td.f32), td.Func("f"), td.Func("f"), td.Func("h")
+    f[i] = a[i]
+    g[i] = f[i] * 2
+    h[i] = g[i] + f[i]
+    program = build_program((h,))
+    assert [x.name for x in program.funcs] == ["f_1", "f_2", "h"]
+    assert show_program(program) == show_program(build_program((h,)))
+
+
+def test_a_func_that_is_an_output_twice_is_computed_once() -> None:
+    a, f = td.Tensor("a", (9,), td.f32), td.Func("f")
+    f[i] = a[i]
+    program = build_program((f, f))
+    assert program.outputs == ("f", "f")
+    assert len(program.funcs) == 1
+
+
+def test_a_func_without_readers_is_left_out() -> None:
+    a, f, g = td.Tensor("a", (9,), td.f32), td.Func("f"), td.Func("g")
+    f[i] = a[i]
+    g[i] = f[i]
+    assert not build_program((f,)).has_func("g")
+
+
+def test_two_inputs_of_one_name_are_refused() -> None:
+    a, b, f = td.Tensor("a", (9,), td.f32), td.Tensor("a", (9,), td.i32), td.Func("f")
+    f[i] = a[i] + b[i]
+    with pytest.raises(DefinitionError, match="two inputs are named 'a'"):
+        build_program((f,))
+
+
+def test_a_scalar_of_two_types_is_refused() -> None:
+    f = td.Func("f", shape=(3,))
+    f[i] = td.Scalar("s", td.f32) + td.Scalar("s", td.f64) + i
+    with pytest.raises(TypeMismatch, match="both f32 and f64"):
+        build_program((f,))
+
+
+def test_a_scalar_may_be_made_twice() -> None:
+    f = td.Func("f", shape=(3,))
+    f[i] = td.Scalar("s", td.f32) + td.Scalar("s", td.f32)
+    assert build_program((f,)).parameters == ("s",)
+
+
+def test_binding_sizes_leaves_numbers() -> None:
+    a, f = td.Tensor("a", ("M", "N"), td.f32), td.Func("f")
+    f[i, j] = td.pad(a, mode="reflect")[i - 1, j] + a[i, j + 1] * a.shape[0]
+    program = build_program((f,))
+    assert program.sizes == ("M", "N")
+    fixed = bind_sizes(program, {"M": 4, "N": 6})
+    assert fixed.sizes == ()
+    assert fixed.func("f").natural == ((const(0), const(3)), (const(-1), const(4)))
+    for d in fixed.func("f").definitions:
+        assert not any(isinstance(n, Size) for n in post_order(*d.expressions()))
+    assert bind_sizes(program, {"M": 4}).sizes == ("N",)
+
+
+def test_programs_of_equal_text_are_equal() -> None:
+    def make() -> object:
+        a, f = td.Tensor("a", ("M",), td.f32), td.Func("f")
+        f[i] = td.sum(a[k] * a[i], axis=k)
+        return build_program((f,))
+
+    assert make() == make()
+
+
+def test_a_program_reads_as_it_was_written() -> None:
+    image, hist, cdf = td.Tensor("image", ("H", "W"), td.u8), td.Func("hist"), td.Func("cdf")
+    eps, out = td.Scalar("eps", td.f32), td.Func("out")
+    r = td.range("r", 1, 256)
+    hist[i] = td.cast(0, td.i32)
+    hist[image[j, k]] += 1
+    cdf[i] = hist[i]
+    cdf[r] += cdf[r - 1]
+    out[j, k] = cdf[image[j, k]] * eps
+    assert (
+        show_program(build_program((out,)))
+        == """\
+out(image: u8[H, W], eps: f32) -> out
+hist: i32
+  hist[i] = 0
+  hist[cast(image[j, k], i64)] += 1 for j in range(0, H) for k in range(0, W)
+cdf: i32
+  cdf[i] = hist[i]
+  cdf[r] += cdf[r - 1] for r in range(1, 256)
+out: f64 on 0 <= j < H, 0 <= k < W
+  out[j, k] = cast(cdf[cast(image[j, k], i64)], f64) * cast(eps, f64)"""
+    )
+
+
+def test_updates_of_every_kind_read_as_they_were_written() -> None:
+    a, f = td.Tensor("a", (4, 5), td.f32), td.Func("f")
+    r = td.range("r", 0, 5, where=lambda r: r < i)
+    f[i] = td.prod(a[i, k], axis=k)
+    f[i] = td.maximum(f[i], a[i, 0])
+    f[i] *= a[i, 1]
+    f[i] = f[i] * a[i, r] + 1
+    g = td.Func("g")
+    g[i] = td.reduce(lambda x, y: (x[0] + y[0], td.maximum(x[1], y[1])),
+                     (0.0, 0.0), (a[i, k], f[i]), axis=k)  # fmt: skip
+    assert (
+        repr(f)
+        == """\
+f[i] = prod(a[i, k], axis=k)
+f[i] = max(f[i], a[i, 0])
+f[i] *= a[i, 1]
+f[i] = f[i] * a[i, r] + 1.0 for r in range(0, 5) if r < i"""
+    )
+    expected = "g[i] = reduce((a0 + b0, max(a1, b1)), init=(0.0, 0.0), (a[i, k], f[i]), axis=k)"
+    assert repr(g) == expected
+
+
+def test_the_number_of_values_of_a_variable_is_known_once_ranges_are() -> None:
+    from tdsl.lang.interp import interpret
+
+    a, f = td.Tensor("a", ("M", "N"), td.f32), td.Func("f")
+    f[()] = td.argmax(a[i, j], axis=(i, j))
+    x = np.zeros((3, 4), np.float32)
+    x[2, 1] = 5
+    assert interpret(build_program((f,)), {"a": x})[0] == 9
