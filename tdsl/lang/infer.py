@@ -44,6 +44,7 @@ class _Variable:
     suggested: list[_Candidate] = field(default_factory=list)
     limits: Interval = UNBOUNDED
     base: Interval = UNBOUNDED
+    given: bool = False  # a td.range: its bounds are the user's
 
 
 class _Sizes:
@@ -125,6 +126,7 @@ def _infer_func(f: FuncDef, boxes: Boxes, sizes: _Sizes) -> FuncDef:
             _agree(v, f, sizes)
     for _ in range(len(dims) + 2):
         for d, scope in zip(f.definitions, scopes, strict=True):
+            _widen(f, d, scope)
             _limit(f, d, scope, boxes)
     definitions = tuple(
         _with_ranges(f, d, scope) for d, scope in zip(f.definitions, scopes, strict=True)
@@ -142,17 +144,22 @@ def _scope(d: Definition, dims: list[_Variable]) -> dict[str, _Variable]:
     for name in d.free:
         axis = next(n for n, e in enumerate(d.index) if e == Var(name))
         scope[name] = dims[axis]
-    known: dict[str, Interval] = {}
+    for name, lo, _ in d.ranges:
+        scope[name] = _Variable(name, given=lo is not None)
+    return scope
+
+
+def _widen(f: FuncDef, d: Definition, scope: dict[str, _Variable]) -> None:
+    """Bounds of a range by other variables, over all values of these; `_with_ranges` keeps the exact ones."""
+    known = {name: v.limits for name, v in scope.items()}
+    if f.declared:
+        known |= {e.name: i for e, i in zip(d.index, f.limits, strict=True) if isinstance(e, Var)}
     for name, lo, hi in d.ranges:
-        v = _Variable(name)
         if lo is not None and hi is not None:
-            # bounds by other ranges are widened here; `_with_ranges` keeps the exact ones as a condition
             low, _ = interval_of(lo, known)
             _, high = interval_of(hi, known)
-            v.base = v.limits = (low, None if high is None else subtract(high, ONE))
-            known[name] = v.base
-        scope[name] = v
-    return scope
+            v = scope[name]
+            v.base = v.limits = known[name] = (low, None if high is None else subtract(high, ONE))
 
 
 def _accesses(
@@ -191,7 +198,7 @@ def _padded_variable(e: Expr) -> tuple[str, Expr, Expr] | None:
 
 def _agree(v: _Variable, f: FuncDef, sizes: _Sizes) -> None:
     """Rule 1: all bare accesses of a variable give one range."""
-    if v.base != UNBOUNDED or not v.exact:
+    if v.given or not v.exact:
         return
     first = v.exact[0]
     for other in v.exact[1:]:
@@ -268,14 +275,9 @@ def _with_ranges(f: FuncDef, d: Definition, scope: dict[str, _Variable]) -> Defi
     ranges, conditions = [], [d.where]
     for name, lo, hi in d.ranges:
         v = scope[name]
-        low, high = v.limits if None not in v.limits else _suggestion(v)
+        low, high = v.limits if v.given or None not in v.limits else _suggestion(v)
         if low is None or high is None:
-            raise ShapeError(
-                f"the range of {name!r} in {f.name!r} does not follow from the tensors that are read",
-                loc=d.loc,
-                label="this definition",
-                hint=f'say it: {name} = td.range("{name}", lo, hi)',
-            )
+            raise _unknown_range(f, d, v)
         if lo is not None and hi is not None and (variables(lo) or variables(hi)):
             conditions += [Binary("le", lo, Var(name)), Binary("lt", Var(name), hi)]
         ranges.append((name, low, add(high, ONE)))
@@ -286,6 +288,16 @@ def _with_ranges(f: FuncDef, d: Definition, scope: dict[str, _Variable]) -> Defi
             extents[name] = add(subtract(hi_, lo_), ONE)
     made = replace(d, ranges=tuple(ranges), where=conjunction(conditions))
     return map_expressions(made, lambda e: _resolve_extents(e, extents))
+
+
+def _unknown_range(f: FuncDef, d: Definition, v: _Variable) -> ShapeError:
+    if v.given:
+        message = f"the range of {v.name!r} in {f.name!r} depends on a variable whose own range is not known"
+        hint = f"bound it by extents and say the rest with where=, or declare the shape of {f.name!r}"
+    else:
+        message = f"the range of {v.name!r} in {f.name!r} does not follow from the tensors that are read"
+        hint = f'say it: {v.name} = td.range("{v.name}", lo, hi)'
+    return ShapeError(message, loc=d.loc, label="this definition", hint=hint)
 
 
 def _resolve_extents(e: Expr, extents: dict[str, Expr]) -> Expr:

@@ -1,0 +1,51 @@
+"""Ranges whose bounds depend on other variables."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+
+I, K = td.vars("i k")
+VALUES = np.float32([1, 2, 4, 8])
+
+
+def one() -> td.Tensor:
+    return td.Tensor("a", ("N",), td.f32)
+
+
+@pytest.mark.parametrize("shape", ["N", 4])
+def test_a_bound_by_a_free_variable_of_a_declared_shape(shape: object) -> None:
+    a, f, r = one(), td.Func("f", shape=shape), td.range("r", 0, I + 1)
+    f[I] = td.sum(a[r], axis=r)
+    np.testing.assert_array_equal(td.compile(f)(VALUES), VALUES.cumsum())
+
+
+def test_a_bound_by_a_free_variable_whose_range_is_that_of_a_tensor() -> None:
+    a, f = one(), td.Func("f")
+    r = td.range("r", I, a.shape[0])
+    f[I] = a[I] * 0
+    f[I] += a[r]
+    np.testing.assert_array_equal(td.compile(f)(VALUES), VALUES[::-1].cumsum()[::-1])
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_bound_by_a_variable_whose_range_is_inferred(order: tuple[int, int]) -> None:
+    a, f = one(), td.Func("f")
+    both = K, td.range("r", K, a.shape[0])
+    f[()] = td.sum(a[K] * a[both[1]], axis=[both[n] for n in order])
+    assert td.compile(f)(VALUES) == np.triu(np.outer(VALUES, VALUES)).sum()
+
+
+def test_a_bound_beyond_the_tensor_is_found() -> None:
+    a, f, r = one(), td.Func("f", shape="N"), td.range("r", 0, I + 2)
+    f[I] = td.sum(a[r], axis=r)
+    with pytest.raises(td.IndexBoundError, match="a"):
+        td.compile(f)(VALUES)
+
+
+def test_a_bound_by_a_variable_without_a_range_is_refused() -> None:
+    a, f, r = one(), td.Func("f"), td.range("r", 0, I + 1)
+    f[I] = td.sum(a[r], axis=r)
+    with pytest.raises(td.ShapeError, match="depends on a variable") as error:
+        f.shape
+    assert "where=" in error.value.hint
