@@ -23,11 +23,6 @@ from tdsl.lang.types import i64
 from tdsl.node import Node, map_children, post_order
 
 
-def replace_names(e: Expr, values: Mapping[str, Expr]) -> Expr:
-    """`e` with values for loop variables and lets, not simplified."""
-    return Renaming(values).expr(e) if values else e
-
-
 @dataclass(slots=True)
 class Renaming:
     """Values for scalars and new names for buffers; what expressions share stays shared."""

@@ -37,7 +37,7 @@ from tdsl.codegen.passes.statements import (
     walk,
 )  # fmt: skip
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
-from tdsl.lang.bounds import NOTHING, Facts, at_most, upper
+from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import FALSE, ONE, TRUE, ZERO, Binary, Call, Const, Expr, Var, const, dtype_of
 from tdsl.lang.regions import interval_of
 from tdsl.lang.simplify import (
@@ -202,11 +202,11 @@ class _Steady:
 
     def choose(self, old: Expr, e: Expr) -> Expr | None:
         """What stands for `e` in most of the loop; that part becomes the steady one."""
-        used = variables(old)
-        if not any(v in used for v in self.lanes) or loads_of(old):
+        decisions = _decisions(e)
+        if not decisions or loads_of(old) or variables(old).isdisjoint(self.lanes):
             return None
         best: tuple[float, Expr, Expr, Expr] | None = None
-        for result, needs in _decisions(e):
+        for result, needs in decisions:
             limits = self.limits(needs)
             if limits is None:
                 continue
@@ -221,33 +221,29 @@ class _Steady:
     def limits(self, needs: list[Sum]) -> tuple[Expr, Expr] | None:
         """The steady part where, furthermore, each of the sums is at most 0 for all lanes."""
         first, last = self.first, self.last
-        moved = False
+        if not all(map(self.strides_over_lanes, needs)):
+            return None
         for need in needs:
             most = self.most(need)
             if most is None:
                 return None
             c = most.terms.get(Var(self.name), 0)
             rest = as_expr(most.without(Var(self.name)))
-            if self.name in variables(rest):
+            if c == 0 or self.name in variables(rest):
                 return None
-            if c == 0:
-                if not at_most(rest, ZERO, self.facts):
-                    return None
-                continue
-            if not self.strides_over_lanes(need):
-                return None
-            moved = True
             bound = floordiv(subtract(ZERO, rest), const(abs(c)), self.facts)
             if c > 0:  # i <= -rest // c
                 last = minimum(last, bound, self.facts)
             else:  # i >= ceil(rest / -c)
                 first = maximum(first, subtract(ZERO, bound, self.facts), self.facts)
-        return (first, last) if moved else None
+        return first, last
 
     def strides_over_lanes(self, s: Sum) -> bool:
         """True when the loop steps over all lanes at once, so that few of its iterations are at the ends."""
         step = abs(s.terms.get(Var(self.name), 0))
-        return all(step >= n * abs(s.terms.get(Var(v), 0)) for v, n in self.lanes.items())
+        return step > 0 and all(
+            step >= n * abs(s.terms.get(Var(v), 0)) for v, n in self.lanes.items()
+        )
 
     def most(self, s: Sum) -> Sum | None:
         """The largest value over all that is bound inside the loop."""
@@ -279,13 +275,14 @@ class _Steady:
         return statement(s)
 
 
+_DECIDED = ("min", "max", "lt", "le", "gt", "ge", "eq", "ne")
 Decision = tuple[Expr, list[Sum]]
 
 
 def _decisions(e: Expr) -> list[Decision]:
     """What an expression may be decided to be, each with sums that must then be at most 0."""
     match e:
-        case Binary(op, a, b) if dtype_of(a) == i64:
+        case Binary(op, a, b) if op in _DECIDED and dtype_of(a) == i64:
             return _comparisons(op, a, b)
         case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap", (i, n)):
             beyond = as_sum(i).plus(as_sum(n), -1).plus(Sum({}, 1))
@@ -308,4 +305,4 @@ def _comparisons(op: str, a: Expr, b: Expr) -> list[Decision]:
         "eq": [(FALSE, below), (FALSE, above)],
         "ne": [(TRUE, below), (TRUE, above)],
     }
-    return decisions.get(op, [])
+    return decisions[op]

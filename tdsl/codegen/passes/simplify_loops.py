@@ -6,7 +6,6 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from tdsl.codegen.loops import Alloc, Block, Check, For, If, Kernel, Let, Print, Stmt
-from tdsl.codegen.passes.fresh import replace_names
 from tdsl.codegen.passes.scope import inside, where
 from tdsl.codegen.passes.statements import (
     EMPTY,
@@ -20,7 +19,8 @@ from tdsl.codegen.passes.statements import (
 )  # fmt: skip
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import FALSE, ONE, TRUE, Const, Expr, Param, Size, Unary, Var
-from tdsl.lang.simplify import simplify
+from tdsl.lang.simplify import simplify, simplify_node
+from tdsl.node import Node, map_children, post_order
 
 
 def simplify_loops(kernel: Kernel) -> Kernel:
@@ -48,15 +48,20 @@ class _Scope:
 
     facts: Facts = NOTHING
     values: dict[str, Expr] = field(default_factory=dict)
-    memo: dict[Expr, Expr] = field(default_factory=dict)
+    memo: dict[Node, Node] = field(default_factory=dict)
 
     def expr(self, e: Expr) -> Expr:
-        if isinstance(e, Const | Size):
-            return e
-        found = self.memo.get(e)
-        if found is None:
-            found = self.memo[e] = simplify(replace_names(e, self.values), self.facts)
-        return found
+        """As `simplify`, once for all equal expressions of the place."""
+        memo = self.memo
+        if e not in memo:
+            for n in post_order(e):
+                if n in memo:
+                    continue
+                if isinstance(n, Var | Param) and n.name in self.values:
+                    memo[n] = self.values[n.name]
+                else:
+                    memo[n] = simplify_node(map_children(n, memo.__getitem__), self.facts)
+        return memo[e]  # type: ignore[return-value]  # an Expr stays one
 
     def knowing(self, facts: Facts) -> _Scope:
         return self if facts is self.facts else _Scope(facts, self.values)
