@@ -111,6 +111,14 @@ def test_looking_at_the_passes_runs_them(tmp_path):
     assert told.startswith("found ")
 
 
+def test_a_dump_holds_each_stage(monkeypatch, tmp_path):
+    monkeypatch.setenv("TDSL_DUMP", str(tmp_path))
+    for target in ("cpu", "python"):
+        td.compile(scale(), target=target)(np.ones(3, np.float32))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"f_kernel.00.simplify_loops.txt", "f_kernel.ll", "f_kernel.s", "f_kernel.py"} <= names
+
+
 def test_a_cache_that_is_off_is_no_trouble(tmp_path):
     assert run(tmp_path, TDSL_CACHE="0")[0]["result"] == run(tmp_path)[0]["result"]
     assert run(tmp_path, TDSL_CACHE="0")[0]["misses"] == 0

@@ -232,8 +232,14 @@ def text_of(kernel: Kernel, target: CpuTarget) -> str:
     from tdsl.codegen.cpu.wrapper import wrapper
 
     text = emit(kernel, target) + wrapper(kernel)
+
+    def assembly() -> str:
+        return jit.assembly(text, target, kernel.name)
+
     tell("llvm", text)
+    tell("asm", assembly)
     dump(f"{kernel.name}.ll", text)
+    dump(f"{kernel.name}.s", assembly)
     return text
 
 

@@ -13,6 +13,7 @@ from tdsl.codegen.loops import Argument, Kernel, ScalarParam, SizeParam
 from tdsl.codegen.python.emit import emit
 from tdsl.codegen.python.emit_numba import emit_numba, is_parallel
 from tdsl.codegen.python.instructions import instructions_of, python_code
+from tdsl.debug import dump, tell
 from tdsl.errors import TargetError
 
 _PARALLEL = threading.Lock()
@@ -105,6 +106,8 @@ Loaded = tuple[Callable[..., None], tuple[type[Exception], ...]]
 
 def _load(source: str, kernel: Kernel, compiled: bool = False) -> Loaded:
     """The kernel, which is the last function of the text, and its exception for a failed check."""
+    tell("python", source)
+    dump(f"{kernel.name}.py", source)
     module: dict[str, Any] = {}
     for name, instruction in instructions_of(kernel).items():
         function = python_code(instruction)
