@@ -222,7 +222,9 @@ def test_folder_of_another_user_is_refused(monkeypatch, tmp_path):
 
 @needs_owners
 def test_read_only_folder_still_serves_entries(folder, tmp_path):
-    for path in (tmp_path, *list(tmp_path.parents)[:2]):
+    for path in (tmp_path, *tmp_path.parents):  # other users may pass, up to where they can already
+        if path.stat().st_mode & 0o001:
+            break
         path.chmod(0o755)
     cache.store(KEY, PAYLOAD)
     folder.chmod(0o500)
