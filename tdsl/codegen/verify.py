@@ -2,7 +2,8 @@
 
 Names: each Var, Size, Param and buffer is bound around its use, and nothing is bound twice on a path.
 Types: operands agree in dtype and lanes, conditions and masks are bool, indices are i64.
-Nodes: of `lang.expr` those of loops, without the calls of pad_* and extent.
+Nodes: of `lang.expr` those of loops, without the call of extent. Those of pad_* exist until
+`passes/expand_calls.py`.
 """
 
 from __future__ import annotations
@@ -350,14 +351,16 @@ class _Verifier:
                 self.require(t != bool_, "arithmetic on bool")
 
     def function(self, e: Call) -> None:
-        known = e.fn in FUNCTIONS and not e.fn.startswith("pad_") and e.fn != "extent"
+        known = e.fn in FUNCTIONS and e.fn != "extent"
         self.require(known, f"no function of loops is called {e.fn!r}")
         with self.within(e.fn):
             arity = FUNCTIONS[e.fn]
             self.require(arity in (-1, len(e.args)) and bool(e.args), f"{len(e.args)} arguments")
             self.lanes(lanes_of(e.args[0]), *e.args)
             types = [dtype_of(a) for a in e.args]
-            if e.fn == "reinterpret":
+            if e.fn.startswith("pad_"):
+                self.require({e.dtype, *types} == {i64}, f"arguments of {types}")
+            elif e.fn == "reinterpret":
                 same_size = types[0].bits == e.dtype.bits and bool_ not in (types[0], e.dtype)
                 self.require(same_size, f"{types[0]} as {e.dtype}")
             elif e.fn in _OF_INTEGERS:

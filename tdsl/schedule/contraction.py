@@ -58,6 +58,8 @@ def find_contraction(
         if len(reads) != 1 or {c.name for c, _ in state.consumers(name)} != {owner}:
             continue
         bare = [e.name for e in reads[0].index if isinstance(e, Var)]
+        if len(bare) < len(reads[0].index):
+            continue
         if len(g.definitions) == 1 and sorted(bare) == sorted(f.variables):
             found = _contraction(g, f, dict(zip(g.variables, bare, strict=True)), boxes)
             if found is not None and found.names[found.along] == f.variables[-1]:

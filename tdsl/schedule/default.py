@@ -181,6 +181,8 @@ def _price(
     """(bytes of a row of all funcs inside, how often each point is computed if each row is apart)."""
     size, points, whole = 0, 0, 0
     for name in inside:
+        if name not in boxes:
+            continue  # nothing of it is read
         f = state.program.func(name)
         n, total = volume(near[name]), volume(boxes[name])
         if n is None:

@@ -85,7 +85,7 @@ def _vectors(
             others = [x for x in names if x != loop]
             state = loops.reorder(state, f.name, definition, loops=(*others, loop))
         return loops.vectorize(state, f.name, definition, loop=loop, factor=lanes)
-    if needs_row_block(f):
+    if d.free and needs_row_block(f):
         return _row_block(state, f, definition)
     if d.ranges and d.init is not None and not is_ordered(f, definition) and _has_no_order(f, d):
         return _vector_reduction(state, f, definition, sizes, vector_bytes)

@@ -20,6 +20,7 @@ from tdsl.pipeline import make_kernel
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.legality import check_all
 from tdsl.target import as_target
+from tdsl.variant import Variant, machine_of
 from tests.fuzz.programs import Made
 
 # What may be refused only when sizes are known, although every directive was accepted.
@@ -158,7 +159,9 @@ def _checked(s: td.Schedule, case: Case, arguments: dict[str, Any]) -> tuple[np.
     sizes = {n: v for n, v in case.made.sizes.items() if n in s.program.sizes}
     state = bind_state(s.state, sizes)
     check_all(state)
-    kernel = make_kernel(state, as_target("cpu"), signature, dense(signature, sizes))
+    target = as_target("cpu")
+    variant = Variant(state, target, machine_of(target), signature, dense(signature, sizes))
+    kernel = make_kernel(variant)
     verify(kernel)
     outputs = [
         np.zeros(output_shape(signature, a, sizes), a.dtype.numpy) for a in signature.outputs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,30 +21,33 @@ Fails = Callable[[Case], bool]
 def shrink(case: Case, fails: Fails, seconds: float = 60.0) -> Case:
     """The smallest case that is found in the time; `fails` says whether a case has the fault."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        smaller = None
-        for candidate in _candidates(case):
-            if time.monotonic() > end:
-                break
-            if fails(candidate):
-                smaller = candidate
-                break
-        if smaller is None:
-            break
-        case = smaller
+    steps = (_plainer, _fewer_outputs, _without_unused, _fewer_directives, _without_funcs, _fewer_lines,
+             _smaller_sizes, _simpler_values, _simpler_directives)  # fmt: skip
+    changed = True
+    while changed:
+        changed = False
+        for step in steps:
+            smaller: Case | None = case
+            while smaller is not None:
+                smaller = _first(step(case), fails, end)
+                if smaller is not None:
+                    case, changed = smaller, True
     return case
 
 
-def _candidates(case: Case) -> Iterator[Case]:
+def _first(candidates: Iterator[Case | None], fails: Fails, end: float) -> Case | None:
+    for candidate in candidates:
+        if time.monotonic() > end:
+            return None
+        if candidate is not None and fails(candidate):
+            return candidate
+    return None
+
+
+def _plainer(case: Case) -> Iterator[Case]:
     for simple in (replace(case, strided=False), replace(case, dynamic=())):
         if simple != case:
             yield simple
-    yield from _fewer_directives(case)
-    for made in (*_fewer_outputs(case.made), *_other_lines(case.made)):
-        if made is not None:
-            kept = legal(made, json.loads(case.directives))
-            if kept is not None:
-                yield replace(case, made=made, directives=kept)
 
 
 def _fewer_directives(case: Case) -> Iterator[Case]:
@@ -55,6 +59,10 @@ def _fewer_directives(case: Case) -> Iterator[Case]:
             if kept is not None and len(json.loads(kept)) < len(rows):
                 yield replace(case, directives=kept)
         size //= 2
+
+
+def _simpler_directives(case: Case) -> Iterator[Case]:
+    rows = json.loads(case.directives)
     for at, row in enumerate(rows):
         for simpler in _simpler(row):
             kept = legal(case.made, [*rows[:at], simpler, *rows[at + 1 :]])
@@ -86,13 +94,17 @@ def legal(made: Made, rows: list[dict[str, object]]) -> str | None:
         return None
 
 
-def remade(lines: list[str], outputs: list[str], sizes: dict[str, int], old: Made) -> Made | None:
-    """The program of some lines; None where it is not one."""
+def remade(
+    case: Case, lines: list[str], outputs: list[str] | None = None, sizes: dict[str, int] | None = None
+) -> Case | None:
+    """The case with other lines; None where they are no program."""
+    old = case.made
+    sizes = old.sizes if sizes is None else sizes
     names: dict[str, object] = {"td": td}
     try:
         for line in lines:
             exec(line, names)
-        kept = [n for n in outputs if n in names]
+        kept = [n for n in outputs or old.output_names if n in names]
         if not kept:
             return None
         inputs = {}
@@ -104,34 +116,68 @@ def remade(lines: list[str], outputs: list[str], sizes: dict[str, int], old: Mad
         made.program()
     except Exception:  # noqa: BLE001  # not a program
         return None
-    return made
+    directives = legal(made, json.loads(case.directives))
+    return None if directives is None else replace(case, made=made, directives=directives)
 
 
-def _fewer_outputs(made: Made) -> Iterator[Made | None]:
+def _fewer_outputs(case: Case) -> Iterator[Case | None]:
+    made = case.made
     if len(made.output_names) > 1:
         for n in made.output_names:
-            yield remade(made.lines, [n], made.sizes, made)
-    for n, f in made.names.items():
-        if isinstance(f, td.Func) and n not in made.output_names and n.startswith("f"):
-            yield remade(made.lines, [n], made.sizes, made)
+            yield remade(case, made.lines, [n])
+    if len(made.output_names) == 1:
+        funcs = [n for n, f in made.names.items() if isinstance(f, td.Func) and n.startswith("f")]
+        for n in funcs[: funcs.index(made.output_names[0])] if made.output_names[0] in funcs else []:
+            yield remade(case, made.lines, [n])
 
 
-def _other_lines(made: Made) -> Iterator[Made | None]:
-    lines = made.lines
-    used = "\n".join(lines)
+def _without_unused(case: Case) -> Iterator[Case | None]:
+    """All lines that no output needs, at once."""
+    used = set(case.made.output_names)
+    kept: list[str] = []
+    for line in reversed(case.made.lines[1:]):
+        name = re.split(r"\W", line, maxsplit=1)[0]
+        if name in used:
+            kept.append(line)
+            used |= set(re.findall(r"\b[a-z]\w*\b", line))
+    lines = [case.made.lines[0], *reversed(kept)]
+    if len(lines) < len(case.made.lines):
+        yield remade(case, lines)
+
+
+def _without_funcs(case: Case) -> Iterator[Case | None]:
+    """A func that is nothing but a number."""
+    for n, f in case.made.names.items():
+        if isinstance(f, td.Func) and n.startswith("f") and not n.endswith("p") and f.definitions:
+            own = [x for x in case.made.lines if x.startswith(f"{n}[")]
+            if len(own) == 1 and own[0].count("(") < 3:
+                continue
+            left = own[0].split(" = ")[0]
+            t = f.dtypes[0]
+            lines = [x for x in case.made.lines if x not in own[1:]]
+            lines[lines.index(own[0])] = f"{left} = td.cast(1, td.{t.name})"
+            yield remade(case, lines)
+
+
+def _fewer_lines(case: Case) -> Iterator[Case | None]:
+    lines = case.made.lines
     for at in reversed(range(1, len(lines))):
-        yield remade(lines[:at] + lines[at + 1 :], made.output_names, made.sizes, made)
-        name = lines[at].split(" ")[0]
-        block = [x for x in lines if not x.startswith((f"{name} ", f"{name}[", f"{name}."))]
-        if len(block) < len(lines) - 1 and used.count(name) > 1:
-            yield remade(block, made.output_names, made.sizes, made)
-    for n, e in made.sizes.items():
+        yield remade(case, lines[:at] + lines[at + 1 :])
+
+
+def _smaller_sizes(case: Case) -> Iterator[Case | None]:
+    for n, e in case.made.sizes.items():
         for smaller in (1, 2, e // 2, e - 1):
             if 0 < smaller < e:
-                yield remade(lines, made.output_names, {**made.sizes, n: smaller}, made)
-    for at in range(1, len(lines)):
+                yield remade(case, case.made.lines, sizes={**case.made.sizes, n: smaller})
+
+
+def _simpler_values(case: Case) -> Iterator[Case | None]:
+    lines = case.made.lines
+    for at in reversed(range(1, len(lines))):
         for text in _simpler_texts(lines[at]):
-            yield remade([*lines[:at], text, *lines[at + 1 :]], made.output_names, made.sizes, made)
+            if len(text) < len(lines[at]) or text < lines[at]:
+                yield remade(case, [*lines[:at], text, *lines[at + 1 :]])
 
 
 def _simpler_texts(line: str) -> Iterator[str]:
