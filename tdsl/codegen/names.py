@@ -18,9 +18,8 @@ class Names:
             for d in f.definitions:
                 self.used |= set(d.variables)
         self.used |= set(program.sizes)
-        self.kernel = self.fresh(
-            program.name if program.name not in self.used else f"{program.name}_kernel"
-        )
+        # a plain name could be that of a function of the C library
+        self.kernel = self.fresh(f"{program.name}_kernel")
 
     def fresh(self, wanted: str) -> str:
         """`wanted`, or the first of wanted_1, wanted_2, ... that is free."""
