@@ -49,3 +49,21 @@ def test_a_bound_by_a_variable_without_a_range_is_refused() -> None:
     with pytest.raises(td.ShapeError, match="depends on a variable") as error:
         f.shape
     assert "where=" in error.value.hint
+
+
+@pytest.mark.parametrize("target", ["cpu", "python"])
+def test_bounds_that_are_data(target: str) -> None:
+    rows = 5
+    start = np.int32([0, 2, 2, 3, 7, 8])
+    values, columns = np.arange(1, 9, dtype=np.float32), np.int32([0, 1, 4, 0, 1, 2, 3, 2])
+    dense = np.zeros((rows, 6), np.float32)
+    dense[np.repeat(np.arange(rows), np.diff(start)), columns] = values
+    v, c = td.Tensor("v", ("Z",), td.f32), td.Tensor("c", ("Z",), td.i32)
+    s, x = td.Tensor("s", ("S",), td.i32), td.Tensor("x", ("N",), td.f32)
+    ends = [td.clip(s[I + n], 0, v.shape[0]) for n in range(2)]
+    r = td.range("r", *ends)
+    f = td.Func("f", shape=s.shape[0] - 1)
+    f[I] = td.sum(v[r] * x[td.clip(c[r], 0, x.shape[0] - 1)], axis=r)
+    other = np.arange(6, dtype=np.float32)
+    made = td.compile(f, target=target)(v=values, c=columns, s=start, x=other)
+    np.testing.assert_array_equal(made, dense @ other)

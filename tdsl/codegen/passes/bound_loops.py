@@ -17,9 +17,17 @@ from tdsl.codegen.passes.statements import (
 )  # fmt: skip
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import NOTHING, Facts, lower
-from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Unary, Var, dtype_of
-from tdsl.lang.regions import tighten
-from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, subtract
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Unary, Var, const, dtype_of
+from tdsl.lang.simplify import (
+    add,
+    conjunction,
+    conjuncts,
+    floordiv,
+    maximum,
+    minimum,
+    simplify,
+    subtract,
+)  # fmt: skip
 from tdsl.lang.types import i64
 
 
@@ -73,10 +81,7 @@ def _narrow(loop: For, facts: Facts) -> Stmt:
             outside.append(c)
         elif limits:
             for limit in limits:
-                low, high = tighten({loop.name: (lo, hi)}, limit, facts)[loop.name]
-                assert low is not None
-                assert high is not None
-                lo, hi = low, high
+                lo, hi = _within(limit, loop.name, lo, hi, facts)
         else:
             continue
         used.append(c)
@@ -90,6 +95,16 @@ def _narrow(loop: For, facts: Facts) -> Stmt:
         if outside
         else rebuilt(loop, **changes)
     )
+
+
+def _within(limit: Binary, name: str, lo: Expr, hi: Expr, facts: Facts) -> tuple[Expr, Expr]:
+    """The part of lo..hi where a limit of `limits_of` holds: exactly, since the limit is not tested again."""
+    d = as_sum(limit.left)
+    c, rest = d.terms[Var(name)], as_expr(d.without(Var(name)))
+    steps = floordiv(subtract(ZERO, rest, facts), const(abs(c)), facts)
+    if c > 0:
+        return lo, minimum(hi, steps, facts)
+    return maximum(lo, subtract(ZERO, steps, facts), facts), hi
 
 
 def _may_move(c: Expr, loop: For, facts: Facts) -> bool:
