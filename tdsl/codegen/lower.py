@@ -25,6 +25,7 @@ from tdsl.codegen.loops import (
 )  # fmt: skip
 from tdsl.codegen.names import Names
 from tdsl.codegen.nest import NestBuilder
+from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Select, Var, const
 from tdsl.lang.program import FuncDef, Program
@@ -84,6 +85,8 @@ class Lowering:
         for name in self.tree.computed.get(here, ()):
             if name in boxes:
                 statements += self.produce(name, boxes[name], around)
+            else:
+                self._refuse_lost(name, boxes)
         statements += body()
         for f in reversed(stored):
             buffer, scope = self.buffers[f.name], self.state.plan(f.name).scope
@@ -92,6 +95,18 @@ class Lowering:
                     Alloc(component, t, buffer.memory_extents(), scope, as_stmt(statements))
                 ]
         return statements
+
+    def _refuse_lost(self, host: str, boxes: dict[str, Box]) -> None:
+        """ScheduleError where a stage shares the loops of one of which nothing is computed."""
+        for level, names in self.tree.joined.items():
+            for name in names:
+                if level.func == host and name in boxes:
+                    raise ScheduleError(
+                        f"compute_with of {name!r}: loop {level.loop!r} has another number of iterations "
+                        f"than those of {name!r}: nothing of {host!r} is needed",
+                        loc=self.state.plan(name).loc,
+                        hint="share only loops over equal ranges",
+                    )
 
     def produce(self, name: str, box: Box, around: Open) -> list[Stmt]:
         """The nests of a func on a box: its definitions in order."""

@@ -100,6 +100,12 @@ class NestBuilder:
         self.reduced = {x for x in nest.names() if is_reduction(self.f, self.n, nest, x)}
         guards = [self._guard(c, predicate=False) for c in self.related.guards]
         guards += [self._guard(c, predicate=True) for c in conjuncts(self.d.where)]
+        shared = [
+            nest.position(x) + 1
+            for x in nest.names()
+            if self.low.tree.joined.get(Level(self.f.name, self.n, x))
+        ]
+        self.shared_depth = max(shared, default=0)
         return self._open(Spot(len(opened), FULL, opened, tuple(guards)), around)
 
     def _guard(self, cond: Expr, *, predicate: bool) -> Guard:
@@ -170,18 +176,26 @@ class NestBuilder:
             spot, depth=spot.depth + 1, opened={**spot.opened, loop.name: Var(variable)}
         )
         ready, inner = self._ready(inner)
-        if limit is not None:
-            ready = [limit, *ready]
         tails_only = not conjuncts(self.d.where)
         inside = replace(
             around, facts=facts, loop=variable, first=first, steady=kind == SERIAL and tails_only
         )
-        body = self._inside(loop.name, inner, inside)
-        return _for(variable, first, extent, kind, self._guarded(ready, body, facts))
+        body = self._inside(loop.name, ready, inner, inside)
+        if limit is not None:
+            body = self._guarded([limit], body, facts)
+        return _for(variable, first, extent, kind, body)
 
     def _ready(self, spot: Spot) -> tuple[list[Expr], Spot]:
         """Guards whose loops are all open, in the loop IR, and the spot without them."""
-        ready = [g for g in spot.guards if g.loops <= spot.opened.keys()]
+        if spot.depth < self.shared_depth:
+            return [], spot  # the stage that shares these loops has points of its own
+        # every element is started, also one that no point is added to
+        starts = spot.mode == FULL and self.d.init is not None
+        ready = [
+            g
+            for g in spot.guards
+            if g.loops <= spot.opened.keys() and not (g.predicate and starts)
+        ]
         left = tuple(g for g in spot.guards if g not in ready)
         used = [g for g in ready if not (g.predicate and spot.mode == INIT)]
         return [substitute(g.cond, spot.opened) for g in used], replace(spot, guards=left)
@@ -198,13 +212,14 @@ class NestBuilder:
             made = If(cond, made if made is not None else _block(body))
         return body if made is None else [made]
 
-    def _inside(self, loop: str, spot: Spot, around: Open) -> list[Stmt]:
-        """The body of a loop, with what the schedule has placed there."""
+    def _inside(self, loop: str, ready: list[Expr], spot: Spot, around: Open) -> list[Stmt]:
+        """The body of a loop where its guards hold, with what the schedule has placed there."""
         here = Level(self.f.name, self.n, loop)
         tree = self.low.tree
         prefetches = [p for p in self.plan.prefetches if p.definition == self.n and p.loop == loop]
         if spot.mode == INIT or not (tree.at(here) or prefetches):
-            return self._open(spot, around)
+            return self._guarded(ready, self._open(spot, around), around.facts)
+        joined = [n for n in tree.joined.get(here, ()) if n in self.low.boxes]
         levels = self._levels_from(spot.depth - 1)
         actives = [self._active(spot.opened), *self._joined_actives(spot, around)]
         boxes = required(tree, self.low.state, levels, {}, actives, around.facts)
@@ -213,20 +228,22 @@ class NestBuilder:
             boxes[own] = actives[0].written(around.facts)
 
         def body() -> Iterator[Stmt]:
-            yield from self._open(spot, around)
+            own = self._open(spot, around)
+            yield from self._guarded(ready, own, around.facts) if joined else own
             for name in tree.after.get(here, ()):
                 if name in boxes:
                     f = self.low.program.func(name)
                     yield from NestBuilder(self.low, f, 0).build(
                         boxes[name], replace(around, steady=False)
                     )
-            for name in tree.joined.get(here, ()):
+            for name in joined:
                 f = self.low.program.func(name)
                 shared = self._shared(spot)
                 yield from NestBuilder(self.low, f, 0).join(self.low.boxes[name], around, shared)
 
         ahead = [s for p in prefetches for s in self._prefetch(p.source, p.offset, spot, around)]
-        return [*ahead, *self.low.place(here, boxes, around, lambda: list(body()))]
+        made = [*ahead, *self.low.place(here, boxes, around, lambda: list(body()))]
+        return made if joined else self._guarded(ready, made, around.facts)
 
     def _levels_from(self, depth: int) -> tuple[Level, ...]:
         return tuple(Level(self.f.name, self.n, x) for x in self.nest.names()[depth:])
@@ -245,6 +262,8 @@ class NestBuilder:
         made = []
         for level in self._levels_from(spot.depth - 1):
             for name in self.low.tree.joined.get(level, ()):
+                if name not in self.low.boxes:
+                    continue
                 f = self.low.program.func(name)
                 nest = self.low.state.plan(name).nests[0]
                 bounds = bounds_of(f, f.definitions[0], self.low.boxes[name])
