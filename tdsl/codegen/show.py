@@ -31,8 +31,9 @@ from tdsl.codegen.loops import (
     Stmt,
     Store,
 )  # fmt: skip
-from tdsl.lang.expr import TRUE, Binary, Const, Expr
+from tdsl.lang.expr import TRUE, Expr
 from tdsl.lang.show import piece_of, show_expr, show_index
+from tdsl.lang.simplify import add
 from tdsl.text import Writer, call, infix
 
 _ASSIGN = {"add": "+=", "mul": "*=", "and": "&=", "or": "|=", "xor": "^="}
@@ -87,7 +88,7 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
     match s:
         case For(name, lo, extent, kind, body):
             note = "" if kind == SERIAL else f"  # {kind}"
-            with w.block(f"for {name} in range({show_expr(lo)}, {_end(lo, extent)}):{note}"):
+            with w.block(f"for {name} in range({show_expr(lo)}, {show_expr(add(lo, extent))}):{note}"):
                 _statement(body, w, messages)
         case Let(name, value, body):
             w.line(f"{name} = {show_expr(value)}")
@@ -121,18 +122,6 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
             w.line(call(instruction, *map(_operand, operands)).text)
         case _:
             assert_never(s)
-
-
-def _end(lo: Expr, extent: Expr) -> str:
-    match lo, extent:
-        case Const(0), _:
-            return show_expr(extent)
-        case Const(start), Const(length):
-            return str(start + length)
-        case _, Binary("sub", end, start) if start == lo:
-            return show_expr(end)
-        case _:
-            return infix("+", piece_of(lo), piece_of(extent)).text
 
 
 def _store(s: Store, w: Writer) -> None:
