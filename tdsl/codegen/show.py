@@ -32,9 +32,9 @@ from tdsl.codegen.loops import (
     Store,
 )  # fmt: skip
 from tdsl.lang.expr import TRUE, Expr
-from tdsl.lang.show import piece_of, show_expr, show_index
+from tdsl.lang.show import show_expr, show_index
 from tdsl.lang.simplify import add
-from tdsl.text import Writer, call, infix
+from tdsl.text import Writer, call
 
 _ASSIGN = {"add": "+=", "mul": "*=", "and": "&=", "or": "|=", "xor": "^="}
 
@@ -88,7 +88,9 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
     match s:
         case For(name, lo, extent, kind, body):
             note = "" if kind == SERIAL else f"  # {kind}"
-            with w.block(f"for {name} in range({show_expr(lo)}, {show_expr(add(lo, extent))}):{note}"):
+            with w.block(
+                f"for {name} in range({show_expr(lo)}, {show_expr(add(lo, extent))}):{note}"
+            ):
                 _statement(body, w, messages)
         case Let(name, value, body):
             w.line(f"{name} = {show_expr(value)}")
