@@ -96,7 +96,7 @@ def _as_sum(e: Expr) -> Sum:
 
 
 def as_expr(s: Sum) -> Expr:
-    """The expression of a sum: variables by name first, then sizes, then other atoms; constant last."""
+    """The expression of a sum: variables, larger factors first, then sizes, other atoms, the constant."""
     result: Expr | None = None
     for atom, coefficient in sorted(s.terms.items(), key=_order):
         magnitude = abs(coefficient)
@@ -113,16 +113,16 @@ def as_expr(s: Sum) -> Expr:
     return result
 
 
-def _order(item: tuple[Expr, int]) -> tuple[int, int, str]:
+def _order(item: tuple[Expr, int]) -> tuple[int, int, int, str]:
     atom, coefficient = item
     first = 0 if coefficient > 0 else 1
     match atom:
         case Var(name):
-            return (first, 0, name)
+            return (first, 0, -abs(coefficient), name)
         case Size(name):
-            return (first, 1, name)
+            return (first, 1, -abs(coefficient), name)
         case _:
-            return (first, 2, "")
+            return (first, 2, 0, "")
 
 
 def difference(a: Expr, b: Expr) -> int | None:
