@@ -103,7 +103,7 @@ def cache_read(
     made = name or fresh_func(program, f"{source}_cache")
     if made != fresh_func(program, made):
         raise Illegal(f"there is already a func or input {made!r}", "choose another name")
-    variables = tuple(f"{made}_{n}" for n in range(rank + len(factors)))
+    variables = tuple(f"d{n}" for n in range(rank + len(factors)))
     index = [Var(v) for v in variables]
     inner = {axis: index[rank + n] for n, axis in enumerate(factors)}
     at: list[Expr] = []
