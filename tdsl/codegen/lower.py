@@ -81,6 +81,8 @@ class Lowering:
             plan = self.state.plan(f.name)
             self.buffers[f.name] = make_buffer(f, plan, components, boxes[f.name], {}, around.facts)
             self.stored_at[f.name] = here
+            if plan.fold and (here == self.tree.home[f.name] or here.func == f.name):
+                self._fold(f, boxes[f.name], None, around.facts)
         statements: list[Stmt] = []
         for name in self.tree.computed.get(here, ()):
             if name in boxes:
@@ -94,6 +96,7 @@ class Lowering:
                 statements = [
                     Alloc(component, t, buffer.memory_extents(), scope, as_stmt(statements))
                 ]
+            del self.buffers[f.name]
         return statements
 
     def _refuse_lost(self, host: str, boxes: dict[str, Box]) -> None:
@@ -110,14 +113,12 @@ class Lowering:
 
     def produce(self, name: str, box: Box, around: Open) -> list[Stmt]:
         """The nests of a func on a box: its definitions in order."""
-        f, plan = self.program.func(name), self.state.plan(name)
+        f = self.program.func(name)
         if any(is_empty(i, around.facts) for i in box):
             return []
         home = self.tree.home[name]
         if self.stored_at.get(name, home) != home:
             box = self._bit_by_bit(f, box, around)
-        elif plan.fold:
-            self._fold(f, box, None, around.facts)
         name_, start, box, facts = self._named_start(f, box, around.facts)
         statements: list[Stmt] = []
         for n in range(len(f.definitions)):

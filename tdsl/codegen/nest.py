@@ -126,6 +126,9 @@ class NestBuilder:
         ):
             spot = replace(spot, depth=spot.depth + 1)
         if spot.depth == len(loops):
+            if spot.mode == FULL and self.d.init is not None:  # a sum over no variables
+                start = self._open(replace(spot, mode=INIT), around)
+                return [*start, *self._open(replace(spot, mode=UPDATE), around)]
             ready, _ = self._ready(spot)
             return self._guarded(ready, self._point(spot, around), around.facts)
         loop = loops[spot.depth]

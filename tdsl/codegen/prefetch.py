@@ -49,6 +49,8 @@ def prefetch_box(
     if lines > MOST:
         return []
     buffer = low.buffers.get(source)
+    if buffer is None and low.program.has_func(source):
+        return []  # its memory is made inside the loop
     at = tuple(index) if buffer is None else buffer.index(index)
     made: Stmt = Prefetch(source if buffer is None else buffer.names[0], at)
     for name, count in reversed(loops):

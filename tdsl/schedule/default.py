@@ -129,7 +129,7 @@ def _fuse_group(
     if row is None:
         return state, set()
     near = _boxes_of_row(state, owner, row, group, boxes, 1)
-    inside = [name for name in group if name in near and _moves(near[name])]
+    inside = [name for name in group if name in near and name in boxes and _moves(near[name])]
     # a func that the rest reads from outside would be read before it is made
     inside = [n for n in inside if {c.name for c, _ in state.consumers(n)} <= {owner, *inside}]
     if not inside:
@@ -181,8 +181,6 @@ def _price(
     """(bytes of a row of all funcs inside, how often each point is computed if each row is apart)."""
     size, points, whole = 0, 0, 0
     for name in inside:
-        if name not in boxes:
-            continue  # nothing of it is read
         f = state.program.func(name)
         n, total = volume(near[name]), volume(boxes[name])
         if n is None:
@@ -227,6 +225,8 @@ def _place_inside(
     machine: Machine,
 ) -> State:  # fmt: skip
     state = shape_nest(state, owner, 0, boxes[owner], machine.vector_bytes, outer=False)
+    # vectors along the row itself have split it
+    loop = loops.find_loop(state, owner, 0, loop)
     state = loops.parallel(state, owner, 0, loop=store or loop)
     for name in inside:
         f = state.program.func(name)

@@ -44,3 +44,51 @@ def test_stages_that_share_loops_may_both_be_empty():
     s = td.Schedule(f, g)
     s[g].compute_with(f, i)
     same(s, np.zeros(0, np.int32))
+
+
+def test_rfactor_of_the_only_loop_starts_its_partial_results():
+    a, f = td.Tensor("a", (7,), td.u8), td.Func("f")
+    f[()] = td.prod(a[m], axis=m)
+    s = td.Schedule(f)
+    s[f].rfactor("m")
+    same(s, np.arange(1, 8, dtype=np.uint8))
+
+
+def test_a_cache_may_be_folded():
+    a, f = td.Tensor("a", (5,), td.i32), td.Func("f")
+    f[i] = a[i] * 2
+    s = td.Schedule(f)
+    s[f].split(i, 2)
+    s.cache_write(f, at="i_o")
+    s[f].fold_storage(0, 2)
+    same(s, np.arange(5, dtype=np.int32))
+
+
+def test_what_is_made_inside_a_loop_is_not_prefetched():
+    a, f = td.Tensor("a", (40,), td.i32), td.Func("f")
+    f[i] = a[i] * 2
+    s = td.Schedule(f)
+    s[f].split(i, 4)
+    s.cache_read("a", s[f], at="i_o", name="c")
+    s[f].prefetch("c", "i_o")
+    same(s, np.arange(40, dtype=np.int32))
+
+
+def test_default_rows_of_one_dimension_hold_what_is_computed_in_them():
+    a, f = td.Tensor("a", (7, 8), td.bool_), td.Func("f")
+    f[i] = td.cast(td.any(a[i, 0], axis=td.range("m", 0, 0)), td.i32)
+    same(td.Schedule(f), np.ones((7, 8), np.bool_))
+
+
+def test_defaults_skip_what_nothing_is_read_of():
+    a, f, g = td.Tensor("a", (7, 0, 3), td.f64), td.Func("f"), td.Func("g")
+    f[i, j] = a[i, j, 0]
+    g[i] = td.clip(td.min(f[m, i], axis=m), 0, 0)
+    same(td.Schedule(g), np.zeros((7, 0, 3)))
+
+
+def test_defaults_of_a_reduction_that_is_read_along_a_line():
+    a, f, g = td.Tensor("a", (4, 4), td.f32), td.Func("f"), td.Func("g")
+    f[i, j] = td.sum(a[i, m] * a[m, j], axis=m)
+    g[i] = f[i, 0] + 1
+    same(td.Schedule(g), np.arange(16, dtype=np.float32).reshape(4, 4))
