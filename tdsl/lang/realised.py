@@ -9,7 +9,7 @@ Consumers come before producers. All ends are numbers: sizes and scalars are bou
 
 from __future__ import annotations
 
-from tdsl.errors import IndexBoundError
+from tdsl.errors import IndexBoundError, ShapeError
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Expr, Var, const
 from tdsl.lang.program import FuncDef, Program
@@ -33,8 +33,10 @@ def realised_boxes(program: Program) -> dict[str, Bounds]:
     needed: dict[str, Box] = {}
     for name in program.outputs:
         f = program.func(name)
-        f.output_box(None)
-        if not _empty(f.natural):
+        extents = tuple(number_of(e) for _, e in f.output_box(None))
+        if any(e < 0 for e in extents):
+            raise ShapeError(f"{name} would have shape {extents}", loc=f.loc)
+        if 0 not in extents:
             needed[name] = union_box(needed.get(name), f.natural)
     boxes: dict[str, Bounds] = {}
     for f in reversed(program.funcs):
@@ -43,7 +45,7 @@ def realised_boxes(program: Program) -> dict[str, Bounds]:
         box = _with_own_updates(f, needed[f.name])
         boxes[f.name] = tuple((number_of(lo), number_of(hi)) for lo, hi in box)
         for d in f.definitions:
-            for name, touched in touched_boxes(d, box).items():
+            for name, touched in touched_boxes(f, d, box).items():
                 if name != f.name and program.has_func(name):
                     limited = _limited(program.func(name), touched)
                     if not _empty(limited):
@@ -75,22 +77,31 @@ def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:
     return ranges
 
 
-def touched_boxes(d: Definition, box: Box) -> dict[str, Box]:
-    """The boxes that a definition reads; conditions are read where those without reads hold."""
-    ranges = ranges_at(d, box)
+def touched_boxes(f: FuncDef, d: Definition, box: Box) -> dict[str, Box]:
+    """The boxes that a definition reads, and writes of `f`, when its free variables run over a box.
+
+    A condition is tested at the points at which the conditions without reads hold.
+    """
+    pure, mixed = split_conditions(d)
+    ranges = _tightened(ranges_at(d, box), pure)
     if _empty(tuple(ranges.values())):
         return {}
-    pure, mixed = split_conditions(d)
-    for c in pure:
-        ranges = tighten(ranges, c)
     found = boxes_of(mixed, ranges)
-    for c in mixed:
-        ranges = tighten(ranges, c)
+    ranges = _tightened(ranges, mixed)
     if _empty(tuple(ranges.values())):
         return found
+    found[f.name] = union_box(found.get(f.name), box_of(d.index, ranges))
     for name, b in boxes_of((*d.index, *d.values), ranges).items():
         found[name] = union_box(found.get(name), b)
     return found
+
+
+def _tightened(ranges: dict[str, Interval], conditions: list[Expr]) -> dict[str, Interval]:
+    if _empty(tuple(ranges.values())):
+        return ranges
+    for c in conditions:
+        ranges = tighten(ranges, c)
+    return ranges
 
 
 def split_conditions(d: Definition) -> tuple[list[Expr], list[Expr]]:
@@ -106,16 +117,10 @@ def _with_own_updates(f: FuncDef, box: Box) -> Box:
     for _ in range(2 * len(box) + 2):
         grown = box
         for d in f.definitions[1:]:
-            ranges = ranges_at(d, grown)
-            if _empty(tuple(ranges.values())):
-                continue
-            for c in conjuncts(d.where):
-                ranges = tighten(ranges, c)
-            if _empty(tuple(ranges.values())):
-                continue
-            grown = union_box(grown, box_of(d.index, ranges))
-            own = touched_boxes(d, grown).get(f.name)
-            grown = grown if own is None else union_box(grown, _limited(f, own))
+            own = touched_boxes(f, d, grown).get(f.name)
+            limited = None if own is None else _limited(f, own)
+            if limited is not None and not _empty(limited):
+                grown = union_box(grown, limited)
         grown = tuple((const(number_of(lo)), const(number_of(hi))) for lo, hi in grown)
         if grown == box:
             return box

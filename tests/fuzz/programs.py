@@ -110,8 +110,8 @@ def check_inside(program: Program, boxes: dict[str, Bounds]) -> None:
         box = tuple((const(lo), const(hi)) for lo, hi in boxes.get(f.name, ()))
         if f.name not in boxes:
             continue
-        touched = [t for d in f.definitions for t in touched_boxes(d, box).items()]
-        for name, ends in (*touched, (f.name, box)):
+        touched = [t for d in f.definitions for t in touched_boxes(f, d, box).items()]
+        for name, ends in touched:
             for (lo, hi), (first, last) in zip(ends, limits[name], strict=True):
                 low = first is None or number_of(lo) >= number_of(first)
                 high = last is None or number_of(hi) <= number_of(last)

@@ -16,7 +16,7 @@ from tests.fuzz.errors import Bounded, assert_matches, mismatch, reference, unit
 from tests.fuzz.programs import random_program
 
 
-@pytest.mark.parametrize("first", (0, 20))
+@pytest.mark.parametrize("first", [0, 20])
 def test_random_programs_have_a_meaning(first: int) -> None:
     for seed in range(first, first + 20):
         made = random_program(Seeded(seed))
@@ -47,7 +47,7 @@ def test_the_text_of_a_program_has_its_meaning(seed: int) -> None:
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("first", (0, 10, 20))
+@pytest.mark.parametrize("first", [0, 10, 20])
 def test_errors_hold_what_other_functions_and_orders_give(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

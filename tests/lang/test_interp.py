@@ -109,6 +109,23 @@ def test_updates_that_ask_for_ever_more_are_refused() -> None:
         run(g)
 
 
+def test_an_update_outside_of_a_declared_shape_is_refused() -> None:
+    f, g = td.Func("f", shape=(2,)), td.Func("g", shape=(2,))
+    f[i] = td.cast(i, td.i32)
+    f[3] += 1
+    g[i] = f[i]
+    with pytest.raises(IndexBoundError, match="at 3 of axis 0"):
+        run(g)
+
+
+def test_a_negative_extent_is_refused() -> None:
+    a, f = td.Tensor("a", ("N",), td.f32), td.Func("f")
+    f[i] = a[i] + a[i + 5]
+    assert run(f, a=counted(5)).shape == (0,)
+    with pytest.raises(ShapeError, match="-1"):
+        run(f, a=counted(4))
+
+
 def test_an_index_without_bounds_is_refused() -> None:
     a, f, g = td.Tensor("a", (3,), td.i64), td.Func("f"), td.Func("g")
     f[i] = td.cast(i, td.i64)
