@@ -119,7 +119,7 @@ def tile_shape(rows: int, columns: int, lanes: int, registers: int) -> tuple[int
     """(rows, vectors) of a register tile: few loads for each multiplication, and little waste at the ends.
 
     >>> tile_shape(512, 1024, 16, 32), tile_shape(28, 64, 8, 16)
-    ((6, 4), (4, 2))
+    ((6, 4), (4, 3))
     """
     best, shape = 0.0, (1, 1)
     for r in range(1, min(rows, 8) + 1):
