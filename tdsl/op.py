@@ -10,7 +10,7 @@ from typing import Any
 from tdsl.compile import Compiled, compile
 from tdsl.errors import DefinitionError, ShapeError, did_you_mean
 from tdsl.lang.program import Program, build_program
-from tdsl.lang.tensor import Func, tensor_from_annotation
+from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.schedule.fluent import Schedule
 from tdsl.source import Loc, here
 from tdsl.target import Target
@@ -27,6 +27,7 @@ class Operator:
         functools.update_wrapper(self, function)
         self.function, self.loc = function, loc
         self.name = function.__name__
+        self._parameters = self._declared()
         self._program: Program | None = None
         self._compiled: Compiled | None = None
 
@@ -37,26 +38,56 @@ class Operator:
             self._program = self._build()
         return self._program
 
+    def _declared(self) -> tuple[Tensor | Scalar, ...]:
+        """The inputs that the annotations declare."""
+        annotations = self._annotations()
+        return tuple(
+            self._input(p, annotations.get(p.name))
+            for p in inspect.signature(self.function).parameters.values()
+        )
+
+    def _annotations(self) -> dict[str, Any]:
+        try:
+            return inspect.get_annotations(self.function, eval_str=True)
+        except Exception as error:  # noqa: BLE001  # an annotation in a string is any code of the user
+            raise DefinitionError(
+                f"an annotation of operator {self.name!r} cannot be evaluated: {error}",
+                loc=self.loc,
+                label="this operator",
+                hint='annotate parameters with types such as td.f32["M", "N"]',
+            ) from None
+
+    def _input(self, parameter: inspect.Parameter, annotation: Any) -> Tensor | Scalar:
+        name = str(parameter)
+        wrong = hint = ""
+        made = tensor_from_annotation(parameter.name, annotation, self.loc)
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            wrong, hint = "stands for any number of arguments", "write a parameter for each input"
+        elif parameter.default is not parameter.empty:
+            wrong, hint = "has a default", "inputs are given in each call; take the default away"
+        elif made is None:
+            wrong = "has no tensor type"
+            hint = f'annotate it: {name}: td.f32["M", "N"], or {name}: td.f32 for a number'
+        if wrong or made is None:
+            raise DefinitionError(
+                f"parameter {parameter.name!r} of operator {self.name!r} {wrong}",
+                loc=self.loc,
+                label="this operator",
+                hint=hint,
+            )
+        return made
+
     def _build(self) -> Program:
-        parameters = []
-        annotations = inspect.get_annotations(self.function, eval_str=True)
-        for name in inspect.signature(self.function).parameters:
-            made = tensor_from_annotation(name, annotations.get(name), self.loc)
-            if made is None:
-                raise DefinitionError(
-                    f"parameter {name!r} of operator {self.name!r} has no tensor type",
-                    loc=self.loc,
-                    hint=f'annotate it: {name}: td.f32["M", "N"], or {name}: td.f32 for a number',
-                )
-            parameters.append(made)
-        result = self.function(*parameters)
+        result = self.function(*self._parameters)
         outputs = result if isinstance(result, tuple | list) else (result,)
         if not outputs or not all(isinstance(f, Func) for f in outputs):
             raise DefinitionError(
                 f"operator {self.name!r} must return funcs, not {type(result).__name__}",
                 loc=self.loc,
+                label="this operator",
+                hint='define out = td.Func("out"), out[i, j] = ..., and return out',
             )
-        return build_program(tuple(outputs), tuple(parameters), self.name)
+        return build_program(tuple(outputs), self._parameters, self.name)
 
     def schedule(self, *, target: Target | str | None = None, **sizes: int) -> Schedule:
         """An empty schedule for sizes given by name; those left out stay open."""

@@ -149,6 +149,15 @@ def check_pure(
             label="this definition",
             hint=f"write {name}[i, j] = ... first; then updates may use any index",
         )
+    top = same_reduction(values)
+    for axis in top.axes if top is not None else ():
+        if isinstance(axis, Var | Range) and axis.name in names:
+            raise DefinitionError(
+                f"{axis.name!r} is reduced over, but stands on the left of {name!r}",
+                loc=loc,
+                label="this definition",
+                hint=f"take {axis.name} from the left, or reduce over another variable",
+            )
     for variable, own in loop_variables(values).items():
         if own is not None or variable not in names:
             raise DefinitionError(

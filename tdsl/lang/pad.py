@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdsl.errors import DefinitionError, ShapeError, did_you_mean
+from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, did_you_mean
 from tdsl.lang.expr import ZERO, Access, Binary, Call, Const, Expr, Select
+from tdsl.lang.handle import Handle
 from tdsl.lang.simplify import conjunction
 from tdsl.lang.tensor import Func, Tensor, as_shape, extent_value
 from tdsl.lang.types import i64
@@ -15,14 +16,12 @@ from tdsl.source import here
 MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
-class Padded:
+class Padded(Handle):
     """What `td.pad` returns: reads at any index, the values beyond the edges made from those inside.
 
     It is no stage of its own: a read of it is a read of the source at an index inside, so the padding is
     neither stored nor loaded nor sent.
     """
-
-    __array_ufunc__ = None
 
     def __init__(
         self, source: Tensor | Func, box: tuple[tuple[Expr, Expr], ...], mode: str, value: Value
@@ -42,6 +41,14 @@ class Padded:
     def ndim(self) -> int:
         return len(self.box)
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise DefinitionError(
+            f"a padding of {self.name!r} cannot be defined",
+            loc=here(),
+            label="this definition",
+            hint="define a td.Func",
+        )
+
     def __getitem__(self, index: Any) -> Value:
         loc = here()
         given = index if isinstance(index, tuple) else (index,)
@@ -50,6 +57,7 @@ class Padded:
                 f"padded {self.name!r} has {self.ndim} dimensions, indexed with {len(given)}",
                 loc=loc,
                 label="this access",
+                hint=f"write {self.name}[{', '.join('ijklmnpq'[: self.ndim])}] of the padding",
             )
         where = [as_index(i, loc) for i in given]
         call = "pad_edge" if self.mode == "constant" else f"pad_{self.mode}"
@@ -98,12 +106,18 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
         )
     if not isinstance(source, Tensor | Func):
         raise DefinitionError(
-            f"only tensors and funcs can be padded, not {type(source).__name__}", loc=loc
+            f"only tensors and funcs can be padded, not {type(source).__name__}",
+            loc=loc,
+            label="this padding",
+            hint="declare an array as td.Tensor(name, shape, dtype)",
         )
     fill = lift(value, loc)
     if not isinstance(fill.node, Const):
         raise DefinitionError(
-            "the value of a padding must be a number", loc=loc, label="this padding"
+            "the value of a padding must be a number",
+            loc=loc,
+            label="this padding",
+            hint="for other values choose with td.where",
         )
     box: tuple[tuple[Expr, Expr], ...]
     if shape is not None:
@@ -118,5 +132,13 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
             f"{source.name!r} has {ndim} dimensions, the shape has {len(box)}",
             loc=loc,
             label="this padding",
+            hint="give one extent for each dimension",
+        )
+    if isinstance(source, Func) and len(source.dtypes) > 1:
+        raise TypeMismatch(
+            f"{source.name!r} has {len(source.dtypes)} values, one can be padded",
+            loc=loc,
+            label="this padding",
+            hint=f"pad a func of its own: g[...] = {source.name}[...][0]",
         )
     return Padded(source, box, mode, fill)

@@ -118,7 +118,10 @@ def _axes(axis: Any, loc: Loc | None) -> tuple[Expr, ...]:
     names = [a.node.name for a in listed]
     if len(set(names)) < len(names) or not names:
         raise DefinitionError(
-            "axis= names a variable twice, or none", loc=loc, label="this reduction"
+            "axis= names a variable twice" if names else "axis= names no variable",
+            loc=loc,
+            label="this reduction",
+            hint="name each variable that is reduced over once: axis=k, or axis=(r, s)",
         )
     return tuple(a.node for a in listed)
 
@@ -277,23 +280,28 @@ def reduce(
     loc = here()
     several = isinstance(values, list | tuple)
     terms = tuple(lift(v, loc) for v in (values if several else (values,)))
-    starts = tuple(lift(v, loc) for v in (init if several else (init,)))
+    starts = tuple(lift(v, loc) for v in (init if isinstance(init, list | tuple) else (init,)))
     if len(terms) != len(starts):
         raise TypeMismatch(
             f"init has {len(starts)} values, values has {len(terms)}",
             loc=loc,
             label="this reduction",
+            hint="give one identity for each value that is reduced",
         )
     dtypes = [t.dtype for t in terms]
     left, right = _sides(dtypes)
     a, b = tuple(Value(e) for e in left), tuple(Value(e) for e in right)
     result = combine(a, b) if several else combine(a[0], b[0])
-    results = tuple(lift(r, loc) for r in (result if several else (result,)))
+    given = result if isinstance(result, list | tuple) else (result,)
+    results = tuple(lift(r, loc) for r in given)
     if len(results) != len(terms):
         raise TypeMismatch(
             f"combine returns {len(results)} values for {len(terms)}",
             loc=loc,
             label="this reduction",
+            hint="return a tuple with one value for each that is reduced"
+            if several
+            else "return one value",
         )
     exprs = tuple(convert(r, t, loc) for r, t in zip(results, dtypes, strict=True))
     identity = tuple(convert(s, t, loc) for s, t in zip(starts, dtypes, strict=True))
@@ -313,7 +321,10 @@ def _check_combiner(
     """A combiner sees its two sides and scalars; its identity is a number."""
     if not builtins.all(isinstance(e, Const) for e in identity):
         raise DefinitionError(
-            "the identity of a reduction must be a number", loc=loc, label="init of this reduction"
+            "the identity of a reduction must be a number",
+            loc=loc,
+            label="init of this reduction",
+            hint="combining it with a value must give the value: 0 for a sum, 1 for a product",
         )
     own = {id(e): e.name for e in sides if isinstance(e, Param)}
     for n in post_order(*exprs):
@@ -326,7 +337,9 @@ def _check_combiner(
             )
         if isinstance(n, Param) and n.name in own.values() and id(n) not in own:
             raise DefinitionError(
-                f"in a combiner no scalar can be named {n.name!r}", loc=n.loc or loc, hint="rename it"
+                f"in a combiner no scalar can be named {n.name!r}",
+                loc=n.loc or loc,
+                hint="rename it",
             )
 
 

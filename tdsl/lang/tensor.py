@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from tdsl.errors import DefinitionError, ShapeError, TdslError, TypeMismatch
+from tdsl.errors import DefinitionError, IndexBoundError, ShapeError, TdslError, TypeMismatch
 from tdsl.lang.definition import (
     Definition,
     check_pure,
@@ -23,6 +23,7 @@ from tdsl.lang.definition import (
     same_reduction,
 )  # fmt: skip
 from tdsl.lang.expr import Access, Binary, Const, Expr, Param, Range, Reduce, Size, Var, const
+from tdsl.lang.handle import Handle
 from tdsl.lang.reduction import Combine, builtin
 from tdsl.lang.types import DType, TensorType, as_dtype
 from tdsl.lang.value import UNKNOWN, Value, as_index, check_name, lift
@@ -45,7 +46,12 @@ def as_extent(e: Any, loc: Loc | None) -> Expr:
             f"an extent is an integer or a name, not {e!r}", loc=loc, hint='shape=("H", "W", 3)'
         )
     if e.__index__() < 0:
-        raise ShapeError(f"an extent cannot be negative: {e}", loc=loc, label="this shape")
+        raise ShapeError(
+            f"an extent cannot be negative: {e}",
+            loc=loc,
+            label="this shape",
+            hint="0 makes an empty tensor; a name makes the extent known at a call",
+        )
     return const(e.__index__())
 
 
@@ -73,7 +79,7 @@ def _index(name: str, rank: int, index: Any, loc: Loc | None) -> tuple[Expr, ...
     return tuple(as_index(i, loc) for i in given)
 
 
-class Tensor:
+class Tensor(Handle):
     """An input array: a name, extents (integers or names), an element type.
 
     >>> from tdsl.lang.types import f32
@@ -83,8 +89,6 @@ class Tensor:
 
     Raises DefinitionError, ShapeError or TypeMismatch for a bad name, extent or element type.
     """
-
-    __array_ufunc__ = None
 
     def __init__(self, name: str, shape: Any, dtype: Any) -> None:
         self.loc = here()
@@ -134,7 +138,7 @@ class Scalar(Value):
         return self.node.name  # type: ignore[union-attr]  # a Param
 
 
-class TupleValue:
+class TupleValue(Handle):
     """A value of a tuple-valued func: index it with the number of the component."""
 
     __slots__ = ("access", "parts")
@@ -152,8 +156,27 @@ class TupleValue:
     def __iter__(self) -> Any:
         return iter(self.parts)
 
-    def __getitem__(self, component: int) -> Value:
+    def __getitem__(self, component: Any) -> Value:
+        if not isinstance(component, int) or not -len(self) <= component < len(self):
+            raise IndexBoundError(
+                f"{self.name!r} has {len(self)} values, there is no value {component!r}",
+                loc=here(),
+                label="this value",
+                hint=f"count from 0: [0] to [{len(self) - 1}]",
+            )
         return self.parts[component]
+
+    @property
+    def name(self) -> str:
+        return str(self.access.source.name)
+
+    def refusal(self, loc: Loc | None) -> TypeMismatch:
+        return TypeMismatch(
+            f"{self.name!r} has {len(self)} values, one is needed",
+            loc=loc,
+            label="a value is needed here",
+            hint=f"choose one: {self.name}[...][0]",
+        )
 
 
 class Increment:
@@ -180,14 +203,12 @@ class FuncValue(Value):
         return Increment(self.node, "prod", lift(other))  # type: ignore[arg-type]  # an Access
 
 
-class Func:
+class Func(Handle):
     """A computed tensor: one pure definition `f[i, j] = ...`, then updates in order.
 
     It is total on the integer grid; the range that is computed follows from the tensors it reads, from
     its consumers, or from `shape`. A tuple on the right makes it tuple-valued: `f[i][0]` reads a part.
     """
-
-    __array_ufunc__ = None
 
     def __init__(self, name: str, shape: Any = None) -> None:
         self.loc = here()
@@ -246,7 +267,11 @@ class Func:
         )
         if self.definitions and len(extents) != self.ndim:
             raise ShapeError(
-                f"{self.name!r} has {self.ndim} dimensions, the shape has {len(extents)}", loc=loc
+                f"{self.name!r} has {self.ndim} dimensions, the shape has {len(extents)}",
+                loc=loc,
+                label="this shape",
+                related=((self.definitions[0].loc, "defined here"),),
+                hint="give one extent for each dimension",
             )
         self.declared = extents
         return self
@@ -330,6 +355,8 @@ class Func:
             raise TypeMismatch(
                 f"{self.name!r} has {len(self.dtypes)} values, this update gives {len(given)}",
                 loc=loc,
+                label="this update",
+                hint="write a tuple with one value for each",
             )
         nodes = tuple(
             same_kind(lift(v, loc), t, self.name, loc)

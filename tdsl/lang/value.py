@@ -6,6 +6,7 @@ extents alone: like a Python number in NumPy (NEP 50) it then takes the type of 
 
 from __future__ import annotations
 
+import keyword
 import numbers
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ from tdsl.lang.expr import (
     Var,
     dtype_of,
 )  # fmt: skip
+from tdsl.lang.handle import Handle, not_iterable
 from tdsl.lang.types import DType, bool_, default_int, f64, from_numpy, i64, promote
 from tdsl.source import Loc, here
 
@@ -65,11 +67,7 @@ class Value:
         )
 
     def __iter__(self) -> Any:
-        raise DefinitionError(
-            "an expression cannot be iterated over",
-            loc=here(),
-            hint="index a tensor or func with vars",
-        )
+        raise not_iterable("an expression")
 
     def __add__(self, other: Any) -> Value:
         return binary("add", self, other)
@@ -188,7 +186,7 @@ def lift(x: Any, loc: Loc | None = None) -> Value:
     """The value of a Value, a Python number (weak) or a NumPy scalar; TypeMismatch for anything else."""
     if isinstance(x, Value):
         if x.node.__class__ is Access and x.dtype is UNKNOWN:
-            raise _undefined(x.node.source.name, loc or here())
+            raise _undefined(x.node.source.name, x.node.loc or loc or here())
         return x
     return _lift_number(x, loc)
 
@@ -198,7 +196,7 @@ def _undefined(name: str, loc: Loc | None) -> DefinitionError:
         f"func {name!r} is read before it is defined",
         loc=loc,
         label="no definition yet",
-        hint=f"first write {name}[...] = ...",
+        hint=f"first write {name}[...] = ...; a recurrence is an update over a td.range",
     )
 
 
@@ -213,13 +211,16 @@ def _lift_number(x: Any, loc: Loc | None) -> Value:
         return Value(Const(float(x), f64), weak=True)
     if isinstance(x, np.ndarray) and x.ndim == 0:
         return _lift_number(x[()], loc)
-    kind = type(x).__name__
+    if isinstance(x, Handle):
+        raise x.refusal(loc or here())
     raise TypeMismatch(
-        f"{kind} is not a value of the index language",
+        f"{type(x).__name__} is not a value of the index language",
         loc=loc or here(),
-        hint="index it first, f[i, j]" if hasattr(x, "definitions") or hasattr(x, "shape") else
-        "values are numbers, loop variables, and reads such as a[i, j]",
-    )  # fmt: skip
+        label="a value is needed here",
+        hint="declare it, td.Tensor(name, shape, dtype), and pass the array in the call"
+        if hasattr(x, "shape")
+        else "values are numbers, loop variables, and reads such as a[i, j]",
+    )
 
 
 def convert(v: Value, t: DType, loc: Loc | None) -> Expr:
@@ -328,7 +329,12 @@ def unary(op: str, x: Any) -> Value:
     t = v.dtype
     if (op == "not" and t.is_float) or (op == "neg" and t.kind == "b"):
         symbol = "~" if op == "not" else "-"
-        raise TypeMismatch(f"`{symbol}` is not defined on {t}", loc=loc, label="this operator")
+        raise TypeMismatch(
+            f"`{symbol}` is not defined on {t}",
+            loc=loc,
+            label="this operator",
+            hint="td.reinterpret gives the bits of a float" if op == "not" else "use ~ for not",
+        )
     if isinstance(v.node, Const) and op == "neg" and (t == i64 or t.is_float):
         return Value(Const(-v.node.value, t), weak=v.weak)
     if op == "abs" and t.kind in "bu":
@@ -361,6 +367,13 @@ def saturating_cast(x: Any, dtype: Any) -> Value:
 
 def as_index(x: Any, loc: Loc | None) -> Expr:
     """An index expression, an i64; TypeMismatch for floats and bools."""
+    if isinstance(x, slice):
+        raise TypeMismatch(
+            "a slice is no index",
+            loc=loc,
+            label="this access",
+            hint='index with variables, i, j = td.vars("i j"), which stand for all points at once',
+        )
     v = lift(x, loc)
     t = v.dtype
     if not t.is_integer:
@@ -382,12 +395,17 @@ def vars(names: str) -> tuple[Variable, ...] | Variable:
     >>> i + 1
     i + 1
     """
+    loc = here()
+    if not isinstance(names, str):
+        raise TypeMismatch(
+            f"vars takes names in one string, not {names!r}", loc=loc, hint='i, j = td.vars("i j")'
+        )
     found = names.replace(",", " ").split()
     for name in found:
-        check_name(name, here())
+        check_name(name, loc)
     made = tuple(Variable(Var(name), weak=True) for name in found)
     if not made:
-        raise DefinitionError("vars needs at least one name", loc=here(), hint='vars("i j")')
+        raise DefinitionError("vars needs at least one name", loc=loc, hint='td.vars("i j")')
     return made[0] if len(made) == 1 else made
 
 
@@ -396,4 +414,8 @@ def check_name(name: object, loc: Loc | None) -> None:
     if not isinstance(name, str) or not name.isidentifier():
         raise DefinitionError(
             f"{name!r} is not a name", loc=loc, hint="use letters, digits and _, as in Python"
+        )
+    if keyword.iskeyword(name):
+        raise DefinitionError(
+            f"{name!r} is a keyword of Python", loc=loc, hint=f"for instance {name}_"
         )

@@ -1,0 +1,64 @@
+"""`Handle`: what gives values when it is indexed, and says so when it is used as a value itself."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+from tdsl.errors import DefinitionError, TypeMismatch
+from tdsl.source import Loc, here
+
+
+class Handle:
+    """A tensor, a func, a padding, or the values of a tuple-valued func.
+
+    Operators and iteration are refused with a TdslError; handles compare by identity.
+    """
+
+    __slots__ = ()
+    __array_ufunc__ = None
+    __hash__ = object.__hash__
+
+    def refusal(self, loc: Loc | None) -> TypeMismatch:
+        """The error for using this handle as a value."""
+        name = getattr(self, "name", "")
+        return TypeMismatch(
+            f"{type(self).__name__} {name!r} is used without an index",
+            loc=loc,
+            label="a value is needed here",
+            hint=f"read it at a point: {name}[i, j]",
+        )
+
+    def _refuse(self, *_: Any) -> Any:
+        raise self.refusal(here())
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = (
+        _refuse
+    )
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _refuse
+    __pow__ = __rpow__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _refuse
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __pos__ = __invert__ = __abs__ = _refuse
+
+    def __eq__(self, other: object) -> Any:
+        if isinstance(other, numbers.Number):
+            raise self.refusal(here())
+        return NotImplemented
+
+    def __ne__(self, other: object) -> Any:
+        if isinstance(other, numbers.Number):
+            raise self.refusal(here())
+        return NotImplemented
+
+    def __iter__(self) -> Any:
+        raise not_iterable(f"{type(self).__name__} {getattr(self, 'name', '')!r}")
+
+
+def not_iterable(what: str) -> DefinitionError:
+    """The error for a Python loop over something of the index language."""
+    return DefinitionError(
+        f"{what} cannot be iterated over",
+        loc=here(),
+        label="iterated over here",
+        hint='index it with variables, i, j = td.vars("i j"), which stand for all points at once',
+    )

@@ -1,0 +1,369 @@
+"""Wrong directives on the loops of one stage."""
+
+import tdsl as td
+from tests.errors.case import Catalogue
+
+CASES = Catalogue()
+wrong = CASES.wrong
+
+i, j, k = td.vars("i j k")
+a = td.Tensor("a", (20, 30), td.f32)
+b = td.Tensor("b", ("M", "N"), td.f32)
+
+
+def doubled():
+    """A func without reductions."""
+    f = td.Func("f")
+    f[i, j] = a[i, j] * 2
+    return td.Schedule(f)["f"]
+
+
+def summed():
+    """A func with a reduction."""
+    f = td.Func("f")
+    f[i] = td.sum(a[i, k], axis=k)
+    return td.Schedule(f)["f"]
+
+
+def scanned():
+    """An update that must run in order."""
+    f, r = td.Func("f"), td.range("r", 1, 20)
+    f[i] = a[i, 0]
+    f[r] += f[r - 1]
+    return td.Schedule(f)["f"].update(0)
+
+
+@wrong(td.ScheduleError, "split", "'f'", "no loop 'jj'", hint="did you mean 'j'")
+def split_of_an_unknown_loop():
+    doubled().split("jj", 4)  # here
+
+
+@wrong(td.ScheduleError, "'i' was split into 'i_o' and 'i_i'", hint="one of them")
+def loop_that_was_split():
+    f = doubled()
+    f.split("i", 4)
+    f.parallel("i")  # here
+
+
+@wrong(td.ScheduleError, "'i' was fused into 'i_j'", hint="'i_j'")
+def loop_that_was_fused():
+    f = doubled()
+    f.fuse("i", "j")
+    f.unroll("i", 4)  # here
+
+
+@wrong(td.ScheduleError, "'i' was renamed to 'row'", hint="'row'")
+def loop_that_was_renamed():
+    f = doubled()
+    f.rename("i", "row")
+    f.serial("i")  # here
+
+
+@wrong(td.ScheduleError, "no loop 'j_v'", hint="'j'")
+def loop_behind_a_vectorized_one():
+    f = doubled()
+    f.vectorize("j", 8)
+    f.split("j_vv", 2)  # here
+
+
+@wrong(td.ScheduleError, "loop 'i' belongs to 'g'", hint="s['f']")
+def loop_of_another_stage():
+    g, f = td.Func("g"), td.Func("f")
+    g[i, j] = a[i, j] * 2
+    f[i, j] = g[i, j] + 1
+    s = td.Schedule(f)
+    outer = s[g].loops[0]
+    s[f].split(outer, 4)  # here
+
+
+@wrong(td.TypeMismatch, "loop", "not int", hint="s['f'].loops[0]")
+def loop_by_number():
+    doubled().split(0, 4)  # here
+
+
+@wrong(td.TypeMismatch, "loop", "not NoneType", hint="name")
+def loop_that_is_none():
+    doubled().parallel(None)  # here
+
+
+@wrong(td.TypeMismatch, "loop", "not Value", hint="name")
+def loop_by_an_expression():
+    doubled().parallel(i + 1)  # here
+
+
+@wrong(td.ScheduleError, "split", "factor must be positive, not 0", hint="1")
+def split_by_zero():
+    doubled().split(i, 0)  # here
+
+
+@wrong(td.ScheduleError, "factor must be positive, not -4", hint="1")
+def split_by_a_negative_number():
+    doubled().split(i, -4)  # here
+
+
+@wrong(td.ScheduleError, "factor must be an integer, not 2.5", hint="int")
+def split_by_a_float():
+    doubled().split(i, 2.5)  # here
+
+
+@wrong(td.ScheduleError, "factor must be an integer, not '8'", hint="int")
+def split_by_a_string():
+    doubled().split(i, "8")  # here
+
+
+@wrong(td.ScheduleError, "factor must be an integer, not True", hint="int")
+def split_by_a_bool():
+    doubled().split(i, True)  # here
+
+
+@wrong(td.ScheduleError, "factor", "1073741824", hint="at most")
+def split_by_a_huge_number():
+    doubled().split(i, 1 << 40)  # here
+
+
+@wrong(td.ScheduleError, "a factor or nparts", hint="nparts=4")
+def split_without_a_factor():
+    doubled().split(i)  # here
+
+
+@wrong(td.ScheduleError, "a factor or nparts", hint="nparts=4")
+def split_with_factor_and_parts():
+    doubled().split(i, 4, nparts=5)  # here
+
+
+@wrong(td.ScheduleError, "nparts must be positive, not 0", hint="1")
+def division_into_no_parts():
+    doubled().divide(i, 0)  # here
+
+
+@wrong(td.ScheduleError, "tail strategy 'pad'", hint="guard, shift, round_up, peel")
+def unknown_tail():
+    doubled().split(i, 8, tail="pad")  # here
+
+
+@wrong(td.ScheduleError, "computed twice", "reduction", hint="tail='guard'")
+def shifted_tail_of_a_reduction():
+    summed().split(k, 8, tail="shift")  # here
+
+
+@wrong(td.ScheduleError, "splitting 30 by 8", "count points twice", hint="tail='guard'")
+def rounded_tail_of_a_reduction():
+    summed().split(k, 8, tail="round_up")  # here
+
+
+@wrong(td.ScheduleError, "splitting 20 by 8", "outside of the output", hint="tail='guard'")
+def rounded_tail_of_an_output():
+    doubled().split(i, 8, tail="round_up")  # here
+
+
+@wrong(td.ScheduleError, "'i' is vectorized already", hint="split it before")
+def split_of_a_vectorized_loop():
+    f = td.Func("f")
+    f[i, j] = a[i, j] * 2
+    s = td.Schedule(f)
+    x = s[f].split(j, 8)[1]
+    s[f].vectorize(x)
+    s[f].split(x, 2)  # here
+
+
+@wrong(td.ScheduleError, "already a loop 'j'", hint="another name")
+def split_with_a_name_in_use():
+    doubled().split(i, 4, names=("io", "j"))  # here
+
+
+@wrong(td.ScheduleError, "2 names", "('io',)", hint="names=")
+def split_with_too_few_names():
+    doubled().split(i, 4, names=("io",))  # here
+
+
+@wrong(td.ScheduleError, "'a b' is not a name", hint="letters")
+def split_with_a_bad_name():
+    doubled().split(i, 4, names=("a b", "c"))  # here
+
+
+@wrong(td.ScheduleError, "tile has 2 loops and 1 factors", hint="one factor for each")
+def tile_with_too_few_factors():
+    doubled().tile((i, j), (4,))  # here
+
+
+@wrong(td.ScheduleError, "tile", "no loops", hint="tile(")
+def tile_of_nothing():
+    doubled().tile((), ())  # here
+
+
+@wrong(td.TypeMismatch, "tile", "4", hint="(8, 8)")
+def tile_with_one_number():
+    doubled().tile((i, j), 4)  # here
+
+
+@wrong(td.ScheduleError, "'i' is not directly inside 'j'", "i, j", hint="reorder first")
+def fuse_in_the_wrong_order():
+    doubled().fuse(j, i)  # here
+
+
+@wrong(td.ScheduleError, "one of 'i' and 'k' is reduced over", hint="of a kind")
+def fuse_of_a_free_and_a_reduction_loop():
+    summed().fuse(i, k)  # here
+
+
+@wrong(td.ScheduleError, "'i' is parallel already", hint="fuse before")
+def fuse_of_a_parallel_loop():
+    f = doubled()
+    f.parallel(i)
+    f.fuse(i, j)  # here
+
+
+@wrong(td.ScheduleError, "already a loop 'j'", hint="another name")
+def rename_to_a_name_in_use():
+    doubled().rename(i, "j")  # here
+
+
+@wrong(td.ScheduleError, "None is not a name", hint="letters")
+def rename_to_none():
+    doubled().rename(i, None)  # here
+
+
+@wrong(td.ScheduleError, "named twice", hint="once")
+def reorder_with_a_loop_twice():
+    doubled().reorder(i, j, i)  # here
+
+
+@wrong(td.ScheduleError, "no loop 'k'", hint="There are: i, j")
+def reorder_with_an_unknown_loop():
+    doubled().reorder(k, j, i)  # here
+
+
+@wrong(td.ScheduleError, "reorder", "two", hint="reorder(")
+def reorder_of_one_loop():
+    doubled().reorder(i)  # here
+
+
+@wrong(td.TypeMismatch, "loop", "tuple", hint="reorder")
+def reorder_with_a_tuple():
+    doubled().reorder((j, i))  # here
+
+
+@wrong(td.ScheduleError, "r, t must run in order", hint="free loops")
+def reorder_of_ordered_loops():
+    f, r, t = td.Func("f"), td.range("r", 1, 20), td.range("t", 1, 30)
+    f[i, j] = a[i, j]
+    f[r, t] = f[r - 1, t] + f[r, t - 1]
+    td.Schedule(f)[f].update(0).reorder("t", "r")  # here
+
+
+@wrong(td.ScheduleError, "parallel", "'r' depend on earlier ones", hint="free loop")
+def parallel_scan():
+    scanned().parallel("r")  # here
+
+
+@wrong(td.ScheduleError, "vectorize", "'r' depend on earlier ones", hint="free loop")
+def vectorized_scan():
+    scanned().vectorize("r", 8)  # here
+
+
+@wrong(td.ScheduleError, "parallel", "'k'", hint="rfactor")
+def parallel_reduction():
+    summed().parallel(k)  # here
+
+
+@wrong(td.ScheduleError, "'j' is not a constant", hint="vectorize('j', 16)")
+def vectors_of_unknown_length():
+    f = td.Func("f")
+    f[i, j] = b[i, j] * 2
+    td.Schedule(f)[f].vectorize(j)  # here
+
+
+@wrong(td.ScheduleError, "4096 lanes are too many", hint="vector width")
+def vectors_that_are_too_long():
+    doubled().vectorize(j, 4096)  # here
+
+
+@wrong(td.ScheduleError, "number of lanes must be positive, not 0", hint="1")
+def vectors_of_no_lanes():
+    doubled().vectorize(j, 0)  # here
+
+
+@wrong(td.ScheduleError, "lanes", "30", hint="vectorize('j', ")
+def vectors_of_a_whole_long_loop():
+    f = td.Func("f")
+    f[i, j] = td.Tensor("x", (4, 5000), td.f32)[i, j]
+    td.Schedule(f)[f].vectorize(j)  # here
+
+
+@wrong(td.ScheduleError, "'j' is not a constant", hint="unroll('j', ")
+def unrolling_of_unknown_length():
+    f = td.Func("f")
+    f[i, j] = b[i, j] * 2
+    td.Schedule(f)[f].unroll(j)  # here
+
+
+@wrong(td.ScheduleError, "unroll", "5000", hint="unroll('j', ")
+def unrolling_of_a_long_loop():
+    f = td.Func("f")
+    f[i, j] = td.Tensor("x", (4, 5000), td.f32)[i, j]
+    td.Schedule(f)[f].unroll(j)  # here
+
+
+@wrong(td.ScheduleError, "unroll", "'half'", hint="int")
+def unrolling_by_a_string():
+    doubled().unroll(j, "half")  # here
+
+
+@wrong(td.ScheduleError, "atomic", "not an update", hint="+=")
+def atomic_pure_definition():
+    doubled().atomic()  # here
+
+
+@wrong(td.ScheduleError, "starts and combines in one nest", hint="rfactor")
+def atomic_reduction_with_a_start():
+    summed().atomic()  # here
+
+
+@wrong(td.ScheduleError, "atomic", "not an update", hint="+=")
+def atomic_scan():
+    scanned().atomic()  # here
+
+
+@wrong(td.ScheduleError, "'f' has 0 updates, there is no update(0)", hint="func itself")
+def update_of_a_pure_func():
+    f = td.Func("f")
+    f[i] = a[i, 0]
+    td.Schedule(f)[f].update()  # here
+
+
+@wrong(td.ScheduleError, "'f' has 1 updates, there is no update(1)", hint="update(0)")
+def update_that_is_not_there():
+    f, r = td.Func("f"), td.range("r", 1, 20)
+    f[i] = a[i, 0]
+    f[r] += f[r - 1]
+    td.Schedule(f)[f].update(1)  # here
+
+
+@wrong(td.TypeMismatch, "update", "'first'", hint="update(0)")
+def update_by_name():
+    f, r = td.Func("f"), td.range("r", 1, 20)
+    f[i] = a[i, 0]
+    f[r] += f[r - 1]
+    td.Schedule(f)[f].update("first")  # here
+
+
+@wrong(td.ScheduleError, "rfactor", "'i' is not reduced over", hint="reduction loop")
+def rfactor_of_a_free_loop():
+    summed().rfactor(i)  # here
+
+
+@wrong(td.ScheduleError, "rfactor", "reads itself", hint="order")
+def rfactor_of_a_scan():
+    scanned().rfactor("r")  # here
+
+
+@wrong(td.ScheduleError, "rfactor", "associative", hint="order")
+def rfactor_of_an_ordered_reduction():
+    f = td.Func("f")
+    f[i] = td.reduce(lambda x, y: x * 0.5 + y, 0.0, a[i, k], k, associative=False)
+    td.Schedule(f)[f].rfactor(k)  # here
+
+
+@wrong(td.ScheduleError, "already a func or input 'a'", hint="another name")
+def rfactor_with_a_name_in_use():
+    summed().rfactor(k, name="a")  # here
