@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
@@ -49,10 +50,32 @@ def node(cls: C) -> C:
         return equal(self, other)
 
     new.__hash__, new.__eq__ = __hash__, __eq__
-    new._child_fields = tuple(
-        f.name for f in dataclasses.fields(new) if f.name != "loc" and _may_hold_nodes(str(f.type))
-    )
+    new._fields = tuple(f.name for f in dataclasses.fields(new) if f.name != "loc")
+    new._children = staticmethod(_children_of(new))
     return new  # type: ignore[no-any-return]  # the same class, remade with slots
+
+
+def _children_of(cls: Any) -> Callable[[Any], tuple[Node, ...]]:
+    """The function that gives the nodes directly inside a node of a class: walks live on its speed."""
+    types = {name: str(cls.__annotations__[name]) for name in cls._fields}
+    holders = [name for name, t in types.items() if _may_hold_nodes(t)]
+    if not holders:
+        return lambda n: ()
+    if all(types[name] in ("Expr", "Stmt") for name in holders):
+        get = operator.attrgetter(*holders)
+        return get if len(holders) > 1 else lambda n: (get(n),)  # type: ignore[return-value]
+
+    def found(n: Any) -> tuple[Node, ...]:
+        inside: list[Node] = []
+        for name in holders:
+            value = getattr(n, name)
+            if isinstance(value, Node):
+                inside.append(value)
+            elif isinstance(value, tuple):
+                inside += _in_tuple(value)
+        return tuple(inside)
+
+    return found
 
 
 _PLAIN = ("str", "int", "bool", "float", "DType")
@@ -63,14 +86,9 @@ def _may_hold_nodes(annotation: str) -> bool:
     return not all(part in (*_PLAIN, "...", "None") for part in parts.split())
 
 
-def children(n: Node) -> Iterator[Node]:
+def children(n: Node) -> tuple[Node, ...]:
     """The nodes directly inside `n`, in field order."""
-    for name in n._child_fields:  # type: ignore[attr-defined]  # set by @node
-        value = getattr(n, name)
-        if isinstance(value, Node):
-            yield value
-        elif isinstance(value, tuple):
-            yield from _in_tuple(value)
+    return n._children(n)  # type: ignore[attr-defined, no-any-return]  # set by @node
 
 
 def _in_tuple(items: tuple[Any, ...]) -> Iterator[Node]:
@@ -83,13 +101,13 @@ def _in_tuple(items: tuple[Any, ...]) -> Iterator[Node]:
 
 def map_children(n: N, f: Callable[[Node], Node]) -> N:
     """`n` with each child replaced by `f(child)`; `n` itself when nothing changed."""
-    changes = {}
-    for name in n._child_fields:  # type: ignore[attr-defined]  # set by @node
-        old = getattr(n, name)
-        new = _map_value(old, f)
-        if new is not old:
-            changes[name] = new
-    return dataclasses.replace(n, **changes) if changes else n
+    if not n._children(n):  # type: ignore[attr-defined]  # set by @node
+        return n
+    old = [getattr(n, name) for name in n._fields]  # type: ignore[attr-defined]  # set by @node
+    new = [_map_value(value, f) for value in old]
+    if all(map(operator.is_, old, new)):
+        return n
+    return n.__class__(*new, loc=n.loc)
 
 
 def _map_value(value: Any, f: Callable[[Node], Node]) -> Any:
@@ -104,17 +122,21 @@ def _map_value(value: Any, f: Callable[[Node], Node]) -> Any:
 def post_order(*roots: Node) -> Iterator[Node]:
     """Each distinct node once, children before parents; iterative, so depth does not matter."""
     seen: set[int] = set()
-    stack = [(root, False) for root in reversed(roots)]
+    stack: list[Node | None] = list(reversed(roots))
     while stack:
-        n, ready = stack.pop()
-        if id(n) in seen:
-            continue
-        if ready:
-            seen.add(id(n))
-            yield n
-        else:
-            stack.append((n, True))
-            stack += [(child, False) for child in reversed(list(children(n)))]
+        n = stack.pop()
+        if n is None:  # the children of the node below are done
+            n = stack.pop()
+            if id(n) not in seen:
+                seen.add(id(n))
+                yield n  # type: ignore[misc]  # a node lies under each None
+        elif id(n) not in seen:
+            inside = n._children(n)  # type: ignore[attr-defined]  # set by @node
+            if inside:
+                stack += (n, None, *inside[::-1])
+            else:
+                seen.add(id(n))
+                yield n
 
 
 def transform(root: N, f: Callable[[Node], Node]) -> N:

@@ -10,9 +10,14 @@ neighbouring tiles cancel.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tdsl.lang.expr import Binary, Cast, Const, Expr, Size, Unary, Var, const, dtype_of
 from tdsl.lang.types import i64
+from tdsl.node import post_order
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(slots=True)
@@ -50,7 +55,19 @@ class Sum:
         return Sum({a: c // factor for a, c in self.terms.items()}, self.constant // factor)
 
 
-_CACHE: dict[Expr, Sum] = {}
+class Memo(dict[K, V]):
+    """Results by what they follow from; forgets all when there are very many."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if len(self) >= _MOST:
+            self.clear()
+        dict.__setitem__(self, key, value)
+
+
+_MOST = 200_000
+_SUMS: Memo[Expr, Sum] = Memo()
 
 
 def as_sum(e: Expr) -> Sum:
@@ -62,11 +79,9 @@ def as_sum(e: Expr) -> Sum:
     >>> show_expr(as_expr(as_sum(e)))
     'i + j + 3'
     """
-    found = _CACHE.get(e)
+    found = _SUMS.get(e)
     if found is None:
-        if len(_CACHE) > 200_000:
-            _CACHE.clear()
-        found = _CACHE[e] = _as_sum(e)
+        found = _SUMS[e] = _as_sum(e)
     return found
 
 
@@ -135,13 +150,9 @@ def variables(e: Expr) -> frozenset[str]:
     """The names of the loop variables in an expression."""
     found = _VARIABLES.get(e)
     if found is None:
-        from tdsl.node import post_order
-
-        if len(_VARIABLES) > 200_000:
-            _VARIABLES.clear()
         found = frozenset(n.name for n in post_order(e) if isinstance(n, Var))
         _VARIABLES[e] = found
     return found
 
 
-_VARIABLES: dict[Expr, frozenset[str]] = {}
+_VARIABLES: Memo[Expr, frozenset[str]] = Memo()

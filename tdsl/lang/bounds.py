@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tdsl.lang.affine import Sum, as_sum
+from tdsl.lang.affine import Memo, Sum, as_sum
 from tdsl.lang.expr import (
     COMPARISONS,
     Binary,
@@ -33,10 +33,14 @@ _ARMS = 64  # min/max combinations tried before each atom is bounded alone
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Inclusive ranges of variables, outermost first: a range names only variables before it."""
+    """Inclusive ranges of variables, outermost first: a range names only variables before it.
+
+    `bounds` and `simple` remember what was found from them: constant bounds, simplified indices.
+    """
 
     ranges: Mapping[str, tuple[Expr, Expr]] = field(default_factory=dict)
-    _cache: dict[tuple[Expr, bool], int | None] = field(default_factory=dict, compare=False)
+    bounds: Memo[tuple[Expr, bool], int | None] = field(default_factory=Memo, compare=False, repr=False)
+    simple: Memo[Expr, Expr] = field(default_factory=Memo, compare=False, repr=False)
 
     def knowing(self, name: str, lo: Expr, hi: Expr) -> Facts:
         """These facts and lo <= name <= hi."""
@@ -44,6 +48,7 @@ class Facts:
 
 
 NOTHING = Facts()
+_UNKNOWN = object()
 
 
 def upper(e: Expr, facts: Facts = NOTHING) -> int | None:
@@ -53,19 +58,21 @@ def upper(e: Expr, facts: Facts = NOTHING) -> int | None:
     >>> upper(Binary("sub", Var("i"), const(1)), NOTHING.knowing("i", const(0), const(9)))
     8
     """
-    key = (e, True)
-    if key not in facts._cache:
-        facts._cache[key] = _upper(as_sum(e), facts, _ARMS)
-    return facts._cache[key]
+    return _remembered(e, facts, rising=True)
 
 
 def lower(e: Expr, facts: Facts = NOTHING) -> int | None:
     """A constant that `e` is never below, or None."""
-    key = (e, False)
-    if key not in facts._cache:
-        bound = _upper(as_sum(e).times(-1), facts, _ARMS)
-        facts._cache[key] = None if bound is None else -bound
-    return facts._cache[key]
+    return _remembered(e, facts, rising=False)
+
+
+def _remembered(e: Expr, facts: Facts, *, rising: bool) -> int | None:
+    key = (e, rising)
+    bound = facts.bounds.get(key, _UNKNOWN)
+    if bound is _UNKNOWN:
+        bound = _upper(as_sum(e) if rising else as_sum(e).times(-1), facts, _ARMS)
+        bound = facts.bounds[key] = bound if rising or bound is None else -bound
+    return bound  # type: ignore[return-value]  # the object that is not in the memo is replaced above
 
 
 def at_most(a: Expr, b: Expr, facts: Facts = NOTHING) -> bool:
@@ -88,13 +95,16 @@ def _upper(s: Sum, facts: Facts, arms: int) -> int | None:
             return _least(left, right)
         return None if left is None or right is None else max(left, right)
     for atom, coefficient in s.terms.items():
-        if not isinstance(atom, Var):
+        if not isinstance(atom, Var | Size):
             replaced = _upper_of_atom(atom, coefficient, facts)
             return None if replaced is None else _upper(s.without(atom).plus(replaced), facts, arms)
     if not s.terms:
         return s.constant
+    unknown = [atom for atom in s.terms if isinstance(atom, Var)]
+    if not unknown:  # sizes come last, since ranges of variables may cancel them
+        return None if any(c > 0 for c in s.terms.values()) else s.constant
     ordered = [name for name in facts.ranges if Var(name) in s.terms]
-    if len(ordered) < len(s.terms):
+    if len(ordered) < len(unknown):
         return None
     name = ordered[-1]
     lo, hi = facts.ranges[name]

@@ -53,16 +53,16 @@ class Const(Node):
     dtype: DType
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Const) and self.dtype == other.dtype and _bits(self) == _bits(other)
-        )
+        if not isinstance(other, Const) or self.dtype != other.dtype:
+            return False
+        if self.dtype.kind in "fe":
+            return struct.pack("<d", self.value) == struct.pack("<d", other.value)
+        return bool(self.value == other.value)
 
     def __hash__(self) -> int:
-        return hash((self.dtype, _bits(self)))
-
-
-def _bits(c: Const) -> Any:
-    return struct.pack("<d", c.value) if c.dtype.is_float else int(c.value)
+        if self.dtype.kind in "fe":
+            return hash((self.dtype, struct.pack("<d", self.value)))
+        return hash((self.dtype, int(self.value)))
 
 
 @node
@@ -240,18 +240,18 @@ def dtype_of(e: Expr) -> DType:
     """
     while True:
         match e:
-            case Const() | Param() | Cast() | Call() | Access() | Read() | Reduce() | Load():
-                return e.dtype
-            case Binary(op) if op in COMPARISONS:
-                return bool_
-            case Binary(_, left):
+            case Var() | Size() | Range() | Ramp():
+                return i64
+            case Binary(op, left):
+                if op in COMPARISONS:
+                    return bool_
                 e = left
+            case Const() | Load() | Read() | Call() | Cast() | Param() | Access() | Reduce():
+                return e.dtype
             case Unary(_, x) | Broadcast(x) | Require(_, x) | Show(_, x):
                 e = x
             case Select(_, yes):
                 e = yes
-            case Var() | Size() | Range() | Ramp():
-                return i64
 
 
 def lanes_of(e: Expr) -> int:

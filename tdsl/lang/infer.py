@@ -125,9 +125,12 @@ def _infer_func(f: FuncDef, boxes: Boxes, sizes: _Sizes) -> FuncDef:
         for v in scope.values():
             _agree(v, f, sizes)
     for _ in range(len(dims) + 2):
+        before = [v.limits for scope in scopes for v in scope.values()]
         for d, scope in zip(f.definitions, scopes, strict=True):
             _widen(f, d, scope)
             _limit(f, d, scope, boxes)
+        if before == [v.limits for scope in scopes for v in scope.values()]:
+            break
     definitions = tuple(
         _with_ranges(f, d, scope) for d, scope in zip(f.definitions, scopes, strict=True)
     )

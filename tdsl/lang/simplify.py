@@ -6,7 +6,8 @@ evaluation, apart from constant conditions and casts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
 
 from tdsl.lang import arithmetic
 from tdsl.lang.affine import Sum, as_expr, as_sum
@@ -92,12 +93,26 @@ def simplify_node(e: Node, facts: Facts) -> Node:
             return e
 
 
+_INDEX: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "min": min, "max": max,
+    "floordiv": lambda a, b: a // b if b else 0, "mod": lambda a, b: a % b if b else 0,
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt,
+    "ge": operator.ge,
+}  # fmt: skip
+
+
 def _fold(e: Unary | Binary | Call) -> Const | None:
     """Arithmetic of integer constants; floats are left to the backends."""
     operands = e.args if isinstance(e, Call) else tuple(children(e))
     t = dtype_of(e)
     if t.is_float or not all(isinstance(x, Const) and not x.dtype.is_float for x in operands):
         return None
+    match e:
+        case Binary(op, Const(a, t_a), Const(b)) if op in _INDEX and t_a == i64:
+            # Most constants are indices; NumPy would take ten times as long.
+            index = _INDEX[op](a, b)
+            if i64.low <= index <= i64.high:
+                return Const(index, t)
     values = tuple(arithmetic.constant(x) for x in operands)  # type: ignore[arg-type]  # all Const
     match e:
         case Unary(op):
@@ -173,6 +188,13 @@ def conjuncts(cond: Expr) -> list[Expr]:
 
 
 def _index(e: Binary | Unary, facts: Facts) -> Expr:
+    found = facts.simple.get(e)
+    if found is None:
+        found = facts.simple[e] = _simple_index(e, facts)
+    return found
+
+
+def _simple_index(e: Binary | Unary, facts: Facts) -> Expr:
     match e:
         case Binary("min" | "max", x, y):
             return _extreme(e.op, x, y, facts)
