@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 from tdsl.codegen.loops import PARALLEL, SERIAL, Block, For, If, Kernel, Stmt
-from tdsl.codegen.passes.scope import inside, last_of, where
+from tdsl.codegen.passes.scope import inside, last_of, narrowed, where
 from tdsl.codegen.passes.statements import (
     conditional,
     loads_of,
@@ -15,19 +14,10 @@ from tdsl.codegen.passes.statements import (
     sequence,
     stored_in,
 )  # fmt: skip
-from tdsl.lang.affine import Sum, as_expr, as_sum, variables
+from tdsl.lang.affine import Sum, as_sum, variables
 from tdsl.lang.bounds import NOTHING, Facts, lower
-from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Unary, Var, const, dtype_of
-from tdsl.lang.simplify import (
-    add,
-    conjunction,
-    conjuncts,
-    floordiv,
-    maximum,
-    minimum,
-    simplify,
-    subtract,
-)  # fmt: skip
+from tdsl.lang.expr import ONE, Binary, Const, Expr, Unary, Var, dtype_of
+from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, subtract
 from tdsl.lang.types import i64
 
 
@@ -39,7 +29,7 @@ def bound_loops(kernel: Kernel) -> Kernel:
 
     >>> from tdsl.codegen.loops import Store
     >>> from tdsl.codegen.show import show
-    >>> from tdsl.lang.expr import Size, const
+    >>> from tdsl.lang.expr import ZERO, Size, const
     >>> i, j = Var("i"), Var("j")
     >>> cond = Binary("and", Binary("le", j, i), Binary("lt", i, Size("n")))
     >>> inner = For("j", ZERO, const(8), "serial", If(cond, Store("a", (i, j), i)))
@@ -76,12 +66,12 @@ def _narrow(loop: For, facts: Facts) -> Stmt:
     for c in around:
         if loads_of(c) and not _may_move(c, loop, facts):
             continue
-        limits = list(limits_of(c, loop.name)) if bounded else []
+        limits = limits_of(c, loop.name) if bounded else []
         if loop.name not in variables(c):
             outside.append(c)
         elif limits:
             for limit in limits:
-                lo, hi = _within(limit, loop.name, lo, hi, facts)
+                lo, hi = narrowed(limit, loop.name, lo, hi, facts)
         else:
             continue
         used.append(c)
@@ -95,16 +85,6 @@ def _narrow(loop: For, facts: Facts) -> Stmt:
         if outside
         else rebuilt(loop, **changes)
     )
-
-
-def _within(limit: Binary, name: str, lo: Expr, hi: Expr, facts: Facts) -> tuple[Expr, Expr]:
-    """The part of lo..hi where a limit of `limits_of` holds: exactly, since the limit is not tested again."""
-    d = as_sum(limit.left)
-    c, rest = d.terms[Var(name)], as_expr(d.without(Var(name)))
-    steps = floordiv(subtract(ZERO, rest, facts), const(abs(c)), facts)
-    if c > 0:
-        return lo, minimum(hi, steps, facts)
-    return maximum(lo, subtract(ZERO, steps, facts), facts), hi
 
 
 def _may_move(c: Expr, loop: For, facts: Facts) -> bool:
@@ -143,14 +123,15 @@ def without_guards(s: Stmt, gone: list[Expr]) -> Stmt:
             return s
 
 
-def limits_of(c: Expr, name: str) -> Iterator[Binary]:
-    """Comparisons that are linear in a variable and together equal `c`; none where there are no such.
+def limits_of(c: Expr, name: str) -> list[Sum]:
+    """Sums, linear in a variable, that are all at most 0 exactly where `c` holds; none where there are none.
 
+    >>> from tdsl.lang.affine import as_expr
     >>> from tdsl.lang.expr import const
     >>> from tdsl.lang.show import show_expr
     >>> c = Binary("lt", Binary("floordiv", Var("f"), const(4)), Var("n"))
-    >>> [show_expr(limit) for limit in limits_of(c, "f")]
-    ['f - n * 4 + 1 <= 0']
+    >>> [show_expr(as_expr(d)) for d in limits_of(c, "f")]
+    ['f - n * 4 + 1']
     """
     match c:
         case Binary("lt" | "le" | "gt" | "ge" | "eq" as op, a, b) if dtype_of(a) == i64:
@@ -161,12 +142,10 @@ def limits_of(c: Expr, name: str) -> Iterator[Binary]:
                 d = d.plus(Sum({}, 1))
             sides = [d, d.times(-1)] if op == "eq" else [d]
             solved = [_linear(side, name) for side in sides]
-            for side in solved:
-                if side is None:
-                    return
-            for side in solved:
-                if side is not None:
-                    yield Binary("le", as_expr(side), ZERO)
+            known = [d for d in solved if d is not None]
+            return known if len(known) == len(solved) else []
+        case _:
+            return []
 
 
 def _linear(d: Sum, name: str) -> Sum | None:

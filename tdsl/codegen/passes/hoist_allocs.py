@@ -36,7 +36,7 @@ from tdsl.lang.expr import ZERO, Broadcast, Const, Expr, Load, Ramp, const
 from tdsl.lang.simplify import maximum
 from tdsl.node import post_order
 
-_MOST_REGISTERS = 1 << 10  # bytes
+_MOST_REGISTERS = 2 << 10  # bytes; no CPU has more
 _MOST_STACK = 16 << 10
 _MOST_BOUNDED = 1 << 20
 
@@ -78,7 +78,7 @@ class _Hoist:
                 return self.loop(s, facts)
             case Let():
                 outer, self.pending = self.pending, []
-                body = self.placed(s.name, self.statement(s.body, inside(facts, s)))
+                body = self.placed(s, inside(facts, s))
                 self.pending = outer + self.pending
                 return rebuilt(s, body=body)
             case Alloc():
@@ -89,21 +89,22 @@ class _Hoist:
     def loop(self, s: For, facts: Facts) -> Stmt:
         depth, outer = self.depth, self.pending
         self.depth, self.pending = (depth + 1 if s.kind == SERIAL else 0), []
-        body = self.placed(s.name, self.statement(s.body, inside(facts, s)))
+        body = self.placed(s, inside(facts, s))
         loop: Stmt = rebuilt(s, body=body)
         self.depth = depth
         if depth:
             self.pending = outer + self.pending
             return loop
-        loop = _around(self.pending, loop)
+        loop = _around(self.pending, loop, facts)
         self.pending = outer
         return loop
 
-    def placed(self, name: str, body: Stmt) -> Stmt:
-        """The body with the memory whose extents depend on the name that is bound here."""
-        stuck = [a for a in self.pending if any(name in scalars_of(e) for e in a.extents)]
+    def placed(self, s: For | Let, facts: Facts) -> Stmt:
+        """The body of `s`, in the memory whose extents depend on the name that is bound there."""
+        body = self.statement(s.body, facts)
+        stuck = [a for a in self.pending if any(s.name in scalars_of(e) for e in a.extents)]
         self.pending = [a for a in self.pending if a not in stuck]
-        return _around(stuck, body)
+        return _around(stuck, body, facts)
 
     def alloc(self, s: Alloc, facts: Facts) -> Stmt:
         extents = _bounded(s, facts)
@@ -117,8 +118,6 @@ class _Hoist:
         body = self.statement(s.body, facts)
         if scope != HEAP or not self.depth or any(loads_of(e) for e in extents):
             return EMPTY if is_empty(body) else rebuilt(s, body=body)
-        if size is None:  # moved to where what kept it from being negative may not hold
-            s = rebuilt(s, extents=tuple(maximum(e, ZERO) for e in extents))
         self.pending.append(rebuilt(s, body=EMPTY))
         return body
 
@@ -128,9 +127,11 @@ class _Hoist:
         return STACK if size > _MOST_REGISTERS or name in self.moving else REGISTER
 
 
-def _around(allocs: list[Alloc], body: Stmt) -> Stmt:
+def _around(allocs: list[Alloc], body: Stmt, facts: Facts) -> Stmt:
+    """Memory around a statement, where conditions that kept it from being negative need not hold."""
     for a in reversed(allocs):
-        body = rebuilt(a, body=body)
+        extents = tuple(maximum(e, ZERO, facts) for e in a.extents)
+        body = rebuilt(a, extents=extents, body=body)
     return body
 
 

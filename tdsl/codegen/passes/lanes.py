@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from tdsl.codegen.loops import Alloc, For, Let, Stmt, Store
 from tdsl.codegen.passes.fresh import Renaming
 from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import exprs_of, loads_of, stored_in, walk
+from tdsl.codegen.passes.statements import exprs_of, loads_of, rebuilt, stored_in, walk
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import Facts, lower, upper
 from tdsl.lang.expr import Binary, Const, Expr, Load, Var, const, dtype_of
+from tdsl.lang.simplify import substitute
 from tdsl.lang.types import i64
 from tdsl.node import post_order
 
@@ -69,34 +70,36 @@ def _accesses(s: Stmt, buffers: frozenset[str]) -> Iterator[tuple[str, Index, bo
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two iterations of a loop: the second one's variables have other names."""
+    """Two iterations of a loop: the second one's variables have other names, and lets are expanded."""
 
     lane: str
     count: int
     facts: Facts
     second: Renaming
+    lets: dict[str, Expr]
 
     @staticmethod
     def of(loop: For, facts: Facts, written: frozenset[str]) -> _Pair:
         assert isinstance(loop.extent, Const)
         bound = [loop, *(s for s in walk(loop.body) if isinstance(s, For | Let))]
         second = Renaming({s.name: Var(_twin(s.name)) for s in bound})
+        lets: dict[str, Expr] = {}
         for s in bound:
             if isinstance(s, For):
-                facts = inside(facts, s)
+                lo, extent = substitute(s.lo, lets), substitute(s.extent, lets)
+                facts = inside(facts, rebuilt(s, lo=lo, extent=extent))
                 if s.name in facts.ranges:
                     lo, hi = facts.ranges[s.name]
                     facts = facts.knowing(_twin(s.name), second.expr(lo), second.expr(hi))
             elif dtype_of(s.value) == i64 and not loads_of(s.value) & written:
-                facts = facts.knowing(s.name, s.value, s.value)
-                twin = second.expr(s.value)
-                facts = facts.knowing(_twin(s.name), twin, twin)
-        return _Pair(loop.name, int(loop.extent.value), facts, second)
+                lets[s.name] = substitute(s.value, lets)
+        return _Pair(loop.name, int(loop.extent.value), facts, second, lets)
 
     def apart(self, a: Index, b: Index) -> bool:
         """True when the two iterations never meet at these indices."""
-        other = tuple(map(self.second.expr, b))
-        axes = list(zip(a, other, strict=True))
+        first = [substitute(i, self.lets) for i in a]
+        other = [self.second.expr(substitute(i, self.lets)) for i in b]
+        axes = list(zip(first, other, strict=True))
         return any(self.differ(x, y) for x, y in (*axes, *_joined(axes)))
 
     def differ(self, x: Expr, y: Expr) -> bool:

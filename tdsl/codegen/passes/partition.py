@@ -25,7 +25,7 @@ from tdsl.codegen.loops import (
 )  # fmt: skip
 from tdsl.codegen.passes.fresh import Fresh
 from tdsl.codegen.passes.sample import sample
-from tdsl.codegen.passes.scope import inside, last_of
+from tdsl.codegen.passes.scope import inside, last_of, narrowed
 from tdsl.codegen.passes.statements import (
     exprs_of,
     loads_of,
@@ -38,12 +38,11 @@ from tdsl.codegen.passes.statements import (
 )  # fmt: skip
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import NOTHING, Facts, upper
-from tdsl.lang.expr import FALSE, ONE, TRUE, ZERO, Binary, Call, Const, Expr, Var, const, dtype_of
+from tdsl.lang.expr import FALSE, ONE, TRUE, Binary, Call, Const, Expr, Var, dtype_of
 from tdsl.lang.regions import interval_of
 from tdsl.lang.simplify import (
     add,
     conjunction,
-    floordiv,
     maximum,
     minimum,
     subtract,
@@ -62,7 +61,7 @@ def partition(kernel: Kernel) -> Kernel:
     >>> from tdsl.codegen.loops import Store
     >>> from tdsl.codegen.passes.simplify_loops import simplify_loops
     >>> from tdsl.codegen.show import show
-    >>> from tdsl.lang.expr import Load
+    >>> from tdsl.lang.expr import ONE, ZERO, Load, const
     >>> x = Binary("add", Binary("mul", Var("x"), const(8)), Var("v"))
     >>> clipped = Binary("max", Binary("sub", x, ONE), ZERO)
     >>> store = If(Binary("lt", x, const(99)), Store("b", (x,), Load("a", (clipped,), i64)))
@@ -72,7 +71,7 @@ def partition(kernel: Kernel) -> Kernel:
       b[v_1] = a[max(v_1 - 1, 0)]
     for x in range(1, 12):
       for v in range(0, 8):  # vectorized
-        b[v + x * 8] = a[v + x * 8 - 1]
+        b[x * 8 + v] = a[x * 8 + v - 1]
     for v_2 in range(0, 8):  # vectorized
       if v_2 + 96 < 99:
         b[v_2 + 96] = a[v_2 + 95]
@@ -227,15 +226,10 @@ class _Steady:
             most = self.most(need)
             if most is None:
                 return None
-            c = most.terms.get(Var(self.name), 0)
-            rest = as_expr(most.without(Var(self.name)))
-            if c == 0 or self.name in variables(rest):
+            own = Var(self.name)
+            if own not in most.terms or self.name in variables(as_expr(most.without(own))):
                 return None
-            bound = floordiv(subtract(ZERO, rest), const(abs(c)), self.facts)
-            if c > 0:  # i <= -rest // c
-                last = minimum(last, bound, self.facts)
-            else:  # i >= ceil(rest / -c)
-                first = maximum(first, subtract(ZERO, bound, self.facts), self.facts)
+            first, last = narrowed(most, self.name, first, last, self.facts)
         return first, last
 
     def strides_over_lanes(self, s: Sum) -> bool:

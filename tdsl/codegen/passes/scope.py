@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tdsl.codegen.loops import For, If, Let, Stmt
 from tdsl.codegen.passes.statements import loads_of
-from tdsl.lang.affine import variables
+from tdsl.lang.affine import Sum, as_expr, variables
 from tdsl.lang.bounds import Facts, lower, upper
-from tdsl.lang.expr import ONE, Expr, const, dtype_of
+from tdsl.lang.expr import ONE, ZERO, Const, Expr, Var, const, dtype_of
 from tdsl.lang.regions import tighten
-from tdsl.lang.simplify import add, conjuncts, subtract
+from tdsl.lang.simplify import add, ceildiv, conjuncts, floordiv, maximum, minimum, subtract
 from tdsl.lang.types import i64
 
 
@@ -43,7 +43,17 @@ def _inside_loop(facts: Facts, loop: For) -> Facts:
 
 def last_of(loop: For, facts: Facts) -> Expr:
     """The last value of a loop variable."""
+    if isinstance(loop.lo, Const) and isinstance(loop.extent, Const):
+        return const(loop.lo.value + loop.extent.value - 1)
     return subtract(add(loop.lo, loop.extent, facts), ONE, facts)
+
+
+def narrowed(d: Sum, name: str, lo: Expr, hi: Expr, facts: Facts) -> tuple[Expr, Expr]:
+    """The part of lo..hi where a sum that is linear in the variable is at most 0."""
+    c, rest = d.terms[Var(name)], as_expr(d.without(Var(name)))
+    if c > 0:
+        return lo, minimum(hi, floordiv(subtract(ZERO, rest, facts), const(c), facts), facts)
+    return maximum(lo, ceildiv(rest, const(-c), facts), facts), hi
 
 
 def where(facts: Facts, cond: Expr) -> Facts:

@@ -1,0 +1,125 @@
+"""Conditions that become bounds, and those that move out of loops."""
+
+import pytest
+
+from tdsl.codegen.passes.bound_loops import bound_loops
+from tests.codegen.passes.written import becomes
+
+
+def test_a_guarded_tail_shortens_the_last_tile():
+    becomes(
+        bound_loops,
+        "out[13]",
+        """
+        for y in parallel(0, 4):
+            for x in serial(0, 4):
+                if y * 4 + x < N:
+                    out[y * 4 + x] = x
+        """,
+        """
+        for y in parallel(0, 4):
+          for x in serial(0, min(4, n + y * -4)):
+            out[y * 4 + x] = x
+        """.replace("n + y * -4", "N - y * 4"),
+    )
+
+
+@pytest.mark.parametrize(
+    "condition, bounds",
+    [
+        ("x <= y", "serial(0, y + 1)"),
+        ("2 * x > y", "serial(y // 2 + 1, 6)"),
+        ("x == y", "serial(y, y + 1)"),
+        ("3 * x == y", "serial((y + 2) // 3, y // 3 + 1)"),
+        ("x // 2 < y", "serial(0, min(6, y * 2))"),
+        ("y < x // 2", "serial(y * 2 + 2, 6)"),
+    ],
+)
+def test_comparisons_that_are_linear_in_the_variable_become_bounds(condition, bounds):
+    becomes(
+        bound_loops,
+        "out[6, 6]",
+        f"""
+        for y in serial(0, 6):
+            for x in serial(0, 6):
+                if {condition}:
+                    out[y, x] = 1
+        """,
+        f"""
+        for y in serial(0, 6):
+          for x in {bounds}:
+            out[y, x] = 1
+        """,
+    )
+
+
+def test_what_is_not_linear_stays():
+    text = """
+        for x in {}:
+          if {}:
+            out[x] = 1
+        """
+    for condition in ("x % 2 == 0", "x != 3", "a[x] < 4"):
+        becomes(
+            bound_loops,
+            "out[6], a[6]",
+            text.format("serial(0, 6)", condition),
+            text.format("serial(0, 6)", condition),
+        )
+
+
+def test_a_vectorized_loop_keeps_its_extent_and_loses_what_does_not_depend_on_it():
+    becomes(
+        bound_loops,
+        "out[6, 8]",
+        """
+        for y in serial(0, 6):
+            for x in vectorized(0, 8):
+                if (y < M) & (x < 7):
+                    out[y, x] = 1
+        """,
+        """
+        for y in serial(0, min(6, M)):
+          for x in vectorized(0, 8):
+            if x < 7:
+              out[y, x] = 1
+        """,
+    )
+
+
+def test_a_condition_on_data_moves_only_where_it_may_be_read_before():
+    text = """
+        for y in {}:
+          if a[0] < 4:
+            out[y] = a[y]
+        """
+    moved = """
+        if a[0] < 4:
+          for y in serial(0, 6):
+            out[y] = a[y]
+        """
+    becomes(bound_loops, "out[6], a[6]", text.format("serial(0, 6)"), moved)
+    stays = text.format("serial(0, N - 7)")
+    becomes(bound_loops, "out[6], a[6]", text.format("serial(0, N - 7)"), stays)
+    written = text.replace("out[y] = a[y]", "a[y] = a[y] + 5")
+    becomes(bound_loops, "a[6]", written.format("serial(0, 6)"), written.format("serial(0, 6)"))
+
+
+def test_what_all_statements_of_a_block_share_becomes_a_bound():
+    becomes(
+        bound_loops,
+        "out[8], b[8]",
+        """
+        for x in serial(0, 8):
+            if (x < M) & (out[x] < 4):
+                b[x] = 1
+            if x < M:
+                out[x] = 2
+        """,
+        """
+        for x in serial(0, min(8, M)):
+          if out[x] < 4:
+            b[x] = 1
+          out[x] = 2
+        """,
+    )

@@ -1,0 +1,43 @@
+"""Padding indices against numpy.pad."""
+
+import numpy as np
+import pytest
+
+from tdsl.codegen.passes.expand_calls import expand_calls
+from tdsl.codegen.show import show
+from tests.codegen.passes.written import kernel, run
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
+@pytest.mark.parametrize(
+    "n, width", [(1, 1), (1, 7), (2, 1), (2, 9), (5, 2), (5, 4), (5, 5), (5, 30)]
+)
+def test_indices_are_those_of_numpy(mode, n, width):
+    total = n + 2 * width
+    text = f"""
+        for x in serial(0, {total}):
+            out[x] = pad_{mode}(x - {width}, {n})
+        """
+    (out,) = run(expand_calls(kernel(f"out[{total}]", text)))
+    np.testing.assert_array_equal(out, np.pad(np.arange(n), width, mode))
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
+def test_near_the_edges_nothing_is_divided(mode):
+    text = f"""
+        for x in serial(0, 20):
+            out[x] = pad_{mode}(x - 5, 10)
+        """
+    assert "%" not in show(expand_calls(kernel("out[20]", text)))
+    far = text.replace("x - 5", "x * 5")
+    assert ("%" in show(expand_calls(kernel("out[20]", far)))) == (mode != "edge")
+
+
+def test_padding_of_padding():
+    text = """
+        for x in serial(0, 9):
+            out[x] = pad_reflect(pad_wrap(x - 3, 4) - 2, 3)
+        """
+    (out,) = run(expand_calls(kernel("out[9]", text)))
+    reflected = np.pad(np.arange(3), 2, "reflect")
+    np.testing.assert_array_equal(out, [reflected[(x - 3) % 4] for x in range(9)])
