@@ -23,7 +23,9 @@ KINDS = {"cpu": ("llvm", "asm", "python"), "numba": ("python",), "python": ("pyt
 def loops(variant: Variant, built: Executable | None, stage: str) -> Listing:
     """The loops of a variant; see `Compiled.loops`."""
     if stage not in STAGES:
-        raise TargetError(f"there are no {stage!r} loops", loc=here(), hint=did_you_mean(stage, STAGES))
+        raise TargetError(
+            f"there are no {stage!r} loops", loc=here(), hint=did_you_mean(stage, STAGES)
+        )
     if stage == "scheduled":
         return Listing(show(scheduled(variant)))
     return Listing(show(built.kernel if built is not None else make_kernel(variant)))

@@ -31,7 +31,9 @@ class Variant:
     def fingerprint(self) -> str:
         """The same in every process for equal variants, as long as the package stays what it is."""
         used = instructions_of(self.state)
-        return fingerprint(PACKAGE, self.state, used, self.target, self.machine, self.specialisation)
+        return fingerprint(
+            PACKAGE, self.state, used, self.target, self.machine, self.specialisation
+        )
 
 
 def machine_of(target: Target) -> Machine:

@@ -39,7 +39,9 @@ class Facts:
     """
 
     ranges: Mapping[str, tuple[Expr, Expr]] = field(default_factory=dict)
-    bounds: Memo[tuple[Expr, bool], int | None] = field(default_factory=Memo, compare=False, repr=False)
+    bounds: Memo[tuple[Expr, bool], int | None] = field(
+        default_factory=Memo, compare=False, repr=False
+    )
     simple: Memo[Expr, Expr] = field(default_factory=Memo, compare=False, repr=False)
 
     def knowing(self, name: str, lo: Expr, hi: Expr) -> Facts:
