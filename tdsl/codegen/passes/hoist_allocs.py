@@ -79,7 +79,7 @@ class _Hoist:
             case Let():
                 outer, self.pending = self.pending, []
                 body = self.placed(s, inside(facts, s))
-                self.pending = outer + self.pending
+                self.pending = _merged(outer, self.pending)
                 return rebuilt(s, body=body)
             case Alloc():
                 return self.alloc(s, facts)
@@ -93,7 +93,7 @@ class _Hoist:
         loop: Stmt = rebuilt(s, body=body)
         self.depth = depth
         if depth:
-            self.pending = outer + self.pending
+            self.pending = _merged(outer, self.pending)
             return loop
         loop = _around(self.pending, loop, facts)
         self.pending = outer
@@ -118,13 +118,23 @@ class _Hoist:
         body = self.statement(s.body, facts)
         if scope != HEAP or not self.depth or any(loads_of(e) for e in extents):
             return EMPTY if is_empty(body) else rebuilt(s, body=body)
-        self.pending.append(rebuilt(s, body=EMPTY))
+        self.pending = _merged(self.pending, [rebuilt(s, body=EMPTY)])
         return body
 
     def scope(self, name: str, size: int | None) -> str:
         if size is None or size > _MOST_STACK:
             return HEAP
         return STACK if size > _MOST_REGISTERS or name in self.moving else REGISTER
+
+
+def _merged(first: list[Alloc], second: list[Alloc]) -> list[Alloc]:
+    """Both; nests one after the other that have memory of one name share the larger."""
+    made = {a.name: a for a in first}
+    for a in second:
+        old = made.get(a.name, a)
+        extents = tuple(map(maximum, old.extents, a.extents))
+        made[a.name] = rebuilt(old, extents=extents)
+    return list(made.values())
 
 
 def _around(allocs: list[Alloc], body: Stmt, facts: Facts) -> Stmt:

@@ -56,6 +56,30 @@ def test_an_extent_that_changes_gets_a_constant_bound_or_keeps_the_memory_inside
     )
 
 
+def test_nests_one_after_the_other_share_the_larger_of_two_memories_of_one_name():
+    becomes(
+        hoist_allocs,
+        "out[9000]",
+        """
+        for y in serial(0, 3):
+            with alloc(t, 9000):
+                t[y] = y
+                out[y] = t[y]
+            with alloc(t, 5000):
+                t[y] = y
+                out[y] = t[y]
+        """,
+        """
+        with alloc(t, 9000):
+          for y in serial(0, 3):
+            t[y] = y
+            out[y] = t[y]
+            t[y] = y
+            out[y] = t[y]
+        """,
+    )
+
+
 def test_moved_memory_has_no_negative_extent():
     becomes(
         hoist_allocs,
