@@ -62,6 +62,7 @@ class Lowering:
     boxes: dict[str, Box]  # what is needed in all
     buffers: dict[str, Buffer] = field(default_factory=dict)
     stored_at: dict[str, Level] = field(default_factory=dict)
+    needed: dict[str, Box] = field(default_factory=dict)  # of each func that is stored, where that is
 
     @property
     def program(self) -> Program:
@@ -81,6 +82,7 @@ class Lowering:
             plan = self.state.plan(f.name)
             self.buffers[f.name] = make_buffer(f, plan, components, boxes[f.name], {}, around.facts)
             self.stored_at[f.name] = here
+            self.needed[f.name] = boxes[f.name]
             if plan.fold and (here == self.tree.home[f.name] or here.func == f.name):
                 self._fold(f, boxes[f.name], None, around.facts)
         statements: list[Stmt] = []
@@ -198,6 +200,7 @@ def lower(state: State, params: tuple[Argument, ...]) -> Kernel:
     for name in program.outputs:
         f = program.func(name)
         lowering.buffers[name] = _output_buffer(f, names.components(f))
+        lowering.needed[name] = start[name]
     checks = check_boxes(lowering.tree, state, boxes, lowering.messages)
     body = lowering.place(ROOT, boxes, Open(), lambda: ())
     return Kernel(

@@ -24,7 +24,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box
+from tdsl.lang.regions import Box, common_box
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.nest import Level, Nest, Tensorization, is_reduction
 from tdsl.schedule.relate import relate
@@ -236,9 +236,9 @@ class NestBuilder:
             for name in tree.after.get(here, ()):
                 if name in boxes:
                     f = self.low.program.func(name)
-                    yield from NestBuilder(self.low, f, 0).build(
-                        boxes[name], replace(around, steady=False)
-                    )
+                    # a producer that rounds up makes more than is needed
+                    box = common_box(boxes[name], self.low.needed[name], around.facts)
+                    yield from NestBuilder(self.low, f, 0).build(box, replace(around, steady=False))
             for name in joined:
                 f = self.low.program.func(name)
                 shared = self._shared(spot)

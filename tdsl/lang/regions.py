@@ -276,6 +276,16 @@ def box_of(
     return tuple(interval_where(e, ranges, where, facts) for e in index)
 
 
+def common_box(a: Box, b: Box, facts: Facts = NOTHING) -> Box:
+    """What lies in both boxes."""
+    made = []
+    for (lo, hi), (low, high) in zip(a, b, strict=True):
+        first = lo if low is None else low if lo is None else maximum(lo, low, facts)
+        last = hi if high is None else high if hi is None else minimum(hi, high, facts)
+        made.append((first, last))
+    return tuple(made)
+
+
 def reads_in(exprs: Iterable[Expr]) -> Iterator[Read]:
     """Every read in the expressions, those inside indices included."""
     for n in post_order(*exprs):

@@ -184,6 +184,7 @@ def required(
     here = set(tree.computed.get(levels[0], ()))
     boxes = dict(start)
     for active in actives:
+        _continue(tree, state, names, {active.func.name: active.written(facts)}, boxes, facts)
         ranges = active.ranges(facts)
         if active.d.where != TRUE:
             ranges = tighten(ranges, active.d.where, facts)
@@ -195,8 +196,6 @@ def required(
             boxes_of(active.d.expressions(), ranges, facts, active.d.where),
             facts,
         )
-        made = {active.func.name: box_of(active.d.index, ranges, facts, active.d.where)}
-        _continue(tree, state, names, made, boxes, facts)
     for name in reversed(tree.order):
         if name not in names or name not in boxes:
             continue

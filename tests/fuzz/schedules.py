@@ -16,6 +16,7 @@ from typing import Any
 
 import tdsl as td
 from tdsl.schedule.fluent import Schedule, Stage
+from tdsl.schedule.legality import depends
 from tdsl.schedule.nest import SCOPES, TAILS, At, Level, is_reduction
 from tests.fuzz.choices import Choices
 
@@ -183,8 +184,18 @@ class Directives:
         x = self.loops(stage, reduced=False)[-1:] if self.c.chance(70) else self.loops(stage)
         stage.vectorize(self.pick(x), self.pick((None, 2, 3, 4, 4, 8, 8, 16)))
 
+    def reduction(self) -> Stage:
+        stages = [
+            (f.name, n)
+            for f in self.s.state.program.funcs
+            for n, d in enumerate(f.definitions)
+            if d.ranges
+        ]
+        name, n = self.pick(stages)
+        return self.s[name].update(n - 1) if n else self.s[name]
+
     def do_reduction_lanes(self) -> None:
-        stage = self.stage()
+        stage = self.reduction()
         stage.vectorize(self.loop(stage, reduced=True), self.pick((None, 2, 4, 8)))
 
     def do_parallel(self) -> None:
@@ -197,7 +208,14 @@ class Directives:
         stage.serial(self.loop(stage))
 
     def do_atomic(self) -> None:
-        stage = self.stage()
+        stages = [
+            (f.name, n)
+            for f in self.s.state.program.funcs
+            for n, d in enumerate(f.definitions)
+            if n and d.ranges and d.combine is not None
+        ]
+        name, n = self.pick(stages)
+        stage = self.s[name].update(n - 1)
         stage.atomic()
         if self.c.chance(80):
             stage.parallel(self.loop(stage, reduced=True))
@@ -219,30 +237,58 @@ class Directives:
         else:
             self.s[name].store_at(stage, self.pick(outer))
 
+    def inside(self) -> tuple[str, At]:
+        """A func that is computed inside a loop."""
+        plans = self.s.state.plans
+        name = self.pick(n for n, plan in plans if isinstance(plan.place, At))
+        place = self.s.state.plan(name).place
+        assert isinstance(place, At)
+        return name, place
+
     def do_store_at(self) -> None:
-        name = self.func(output=False)
-        self.s[name].store_at(*self.level(name))
+        name, place = self.inside()
+        stage, x = self.of_level(place.level)
+        names = self.loops(stage)
+        self.s[name].store_at(stage, self.pick(names[: names.index(x) + 1]))
 
     def do_store_root(self) -> None:
-        self.s[self.func(output=False)].store_root()
+        self.s[self.inside()[0]].store_root()
 
     def do_inline(self) -> None:
-        self.s[self.func(output=False)].inline()
+        funcs, outputs = self.s.state.program.funcs, self.s.state.program.outputs
+        pure = [f.name for f in funcs if len(f.definitions) == 1 and not f.definitions[0].ranges]
+        self.s[self.pick(n for n in pure if n not in outputs)].inline()
 
     def do_compute_root(self) -> None:
         self.s[self.func()].compute_root()
 
     def do_reverse_compute_at(self) -> None:
-        name = self.func(output=False)
-        consumers = [g.name for g, _ in self.s.state.consumers(name)]
-        self.s[self.pick(consumers)].reverse_compute_at(name, self.loop(self.s[name]))
+        followed = []
+        for f in self.s.state.program.funcs:
+            readers = {g.name: g for g, _ in self.s.state.consumers(f.name)}
+            if len(readers) == 1 and len(f.definitions) == 1:
+                (g,) = readers.values()
+                if not g.definitions[0].ranges and len(g.definitions) == 1:
+                    followed.append((f.name, g.name))
+        producer, name = self.pick(followed)
+        self.s[name].reverse_compute_at(producer, self.loop(self.s[producer], reduced=False))
 
     def do_compute_with(self) -> None:
-        a, b = self.func(), self.func()
-        self.s[a].compute_with(b, self.loop(self.s[b]))
+        state = self.s.state
+        single = [f.name for f in state.program.funcs if len(f.definitions) == 1]
+        pairs = [
+            (a, b)
+            for a in single
+            for b in single
+            if a != b and not depends(state, a, b) and not depends(state, b, a)
+        ]
+        a, b = self.pick(pairs)
+        # nests of one shape: the first loops of both
+        depth = self.c.integer(1, 2)
+        self.s[a].compute_with(b, self.pick(self.loops(self.s[b])[:depth]))
 
     def do_fold_storage(self) -> None:
-        name = self.func(output=False)
+        name = self.inside()[0] if self.c.chance(60) else self.func(output=False)
         self.s[name].fold_storage(self.dimension(name), self.pick((1, 2, 3, 4, 8, 16)))
 
     def do_align_storage(self) -> None:
@@ -305,7 +351,7 @@ class Directives:
             made.vectorize(self.pick(self.loops(made)[-1:]), 4)
 
     def do_rfactor(self) -> None:
-        stage = self.stage()
+        stage = self.reduction()
         x = self.loop(stage, reduced=True)
         if self.c.chance(60):
             inner, outer = self.c.chance(50), stage.split(x, self.pick(FACTORS))

@@ -92,3 +92,25 @@ def test_defaults_of_a_reduction_that_is_read_along_a_line():
     f[i, j] = td.sum(a[i, m] * a[m, j], axis=m)
     g[i] = f[i, 0] + 1
     same(td.Schedule(g), np.arange(16, dtype=np.float32).reshape(4, 4))
+
+
+def test_a_cache_copies_what_starts_though_no_point_is_added_to_it():
+    f = td.Func("f")
+    f[i] = td.sum(i * 0 + 1, axis=td.range("m", 0, 2, where=lambda m: m > i))
+    f.with_shape(3)
+    s = td.Schedule(f)
+    s.cache_write(f, at="i")
+    np.testing.assert_array_equal(same(s), [1, 0, 0])
+
+
+def test_what_follows_a_producer_that_rounds_up_stays_in_its_memory():
+    a, p, f, g = td.Tensor("a", (5,), td.i32), td.Func("p"), td.Func("f"), td.Func("g")
+    p[i] = a[td.clip(i, 0, 4)] * 2
+    f[i] = p[i] + 1
+    g[i] = f[i] * 3
+    s = td.Schedule(g.with_shape(5))
+    s[g].compute_root()
+    s[p].split(i, 4, tail="round_up")
+    s[f].reverse_compute_at(p, "i_o")
+    same(s, np.arange(5, dtype=np.int32))
+    assert "range(p_i_o * 4, min(p_i_o * 4 + 4, 5))" in str(td.compile(s).loops())
