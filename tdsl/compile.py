@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
 
 def compile(
-    what: Any, *, target: Target | str | None = None, dynamic: str | Iterable[str] = (), **sizes: int
+    what: Any,
+    *,
+    target: Target | str | None = None,
+    dynamic: str | Iterable[str] = (),
+    **sizes: int,
 ) -> Compiled:
     """A callable for funcs, or for a schedule of them.
 
@@ -63,7 +67,9 @@ def compile(
         schedule = what.schedule()
     else:
         raise TypeMismatch(
-            f"{type(what).__name__} cannot be compiled", loc=here(), hint="pass a td.Func or a td.Schedule"
+            f"{type(what).__name__} cannot be compiled",
+            loc=here(),
+            hint="pass a td.Func or a td.Schedule",
         )
     chosen = as_target(target if target is not None else schedule.target)
     known = (*schedule.program.sizes,)
@@ -186,7 +192,8 @@ def signature_of(program: Program) -> Signature:
         f = program.func(o)
         shape: tuple[Expr, ...] = tuple(e for _, e in f.output_box(None))
         outputs += [
-            ArrayArg(name, t, shape, f.loc) for name, t in zip(names.components(f), f.dtypes, strict=True)
+            ArrayArg(name, t, shape, f.loc)
+            for name, t in zip(names.components(f), f.dtypes, strict=True)
         ]
     return Signature(program.name, tuple(inputs), tuple(outputs))
 
