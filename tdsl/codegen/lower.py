@@ -117,6 +117,7 @@ class Lowering:
         """The nests of a func on a box: its definitions in order."""
         f = self.program.func(name)
         if any(is_empty(i, around.facts) for i in box):
+            self._check_joined_empty(name)
             return []
         home = self.tree.home[name]
         if self.stored_at.get(name, home) != home:
@@ -126,6 +127,17 @@ class Lowering:
         for n in range(len(f.definitions)):
             statements += NestBuilder(self, f, n).build(box, replace(around, facts=facts))
         return [Let(name_, start, as_stmt(statements))] if name_ and statements else statements
+
+    def _check_joined_empty(self, name: str) -> None:
+        """Stages in the loops of one that has no points have none, too."""
+        for level, joined in self.tree.joined.items():
+            for other in joined if level.func == name else ():
+                if not any(is_empty(i) for i in self.boxes[other]):
+                    raise ScheduleError(
+                        f"compute_with of {other!r}: {name!r} has no iterations to share",
+                        loc=self.state.plan(other).loc,
+                        hint="share only loops over equal ranges",
+                    )
 
     def _named_start(self, f: FuncDef, box: Box, facts: Facts) -> tuple[str, Expr, Box, Facts]:
         """Give a name to where a sliding window starts, since it stands in many bounds."""
