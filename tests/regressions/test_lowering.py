@@ -114,3 +114,13 @@ def test_what_follows_a_producer_that_rounds_up_stays_in_its_memory():
     s[f].reverse_compute_at(p, "i_o")
     same(s, np.arange(5, dtype=np.int32))
     assert "range(p_i_o * 4, min(p_i_o * 4 + 4, 5))" in str(td.compile(s).loops())
+
+
+def test_loops_shared_with_an_empty_stage_are_refused():
+    a, f, g = td.Tensor("a", ("N",), td.f64), td.Func("f"), td.Func("g")
+    f[i, j] = a[i]
+    g[i, j] = 1.75
+    s = td.Schedule(f.with_shape(0, 0), g.with_shape(1, 1))
+    s[g].compute_with(f, "j")
+    with pytest.raises(td.ScheduleError, match="no iterations to share"):
+        td.compile(s)(np.zeros(0))
