@@ -1,6 +1,7 @@
 """What lowering once got wrong, each as the smallest program that showed it."""
 
 import numpy as np
+import pytest
 
 import tdsl as td
 
