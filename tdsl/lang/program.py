@@ -136,6 +136,14 @@ def build_program(
     return infer(program)
 
 
+def names_by_handle(outputs: tuple[Any, ...]) -> dict[int, str]:
+    """The unique name of each tensor and func that is reachable from `outputs`, by `id` of its handle."""
+    collected = _Collector()
+    for f in outputs:
+        collected.func(f)
+    return collected.names
+
+
 class _Collector:
     """Walks from the outputs to the inputs, depth first in reading order, giving names."""
 

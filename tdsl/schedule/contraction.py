@@ -71,7 +71,13 @@ def _contraction(
     f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, Box]
 ) -> Contraction | None:
     d = f.definitions[0]
-    if d.init is None or is_ordered(f, 0) or len(f.dtypes) > 1 or len(d.free) < 2 or f.name not in boxes:
+    if (
+        d.init is None
+        or is_ordered(f, 0)
+        or len(f.dtypes) > 1
+        or len(d.free) < 2
+        or f.name not in boxes
+    ):
         return None
     sizes = {n: UNKNOWN if e is None else e for n, e in extents(f, d, boxes[f.name]).items()}
     terms = 1

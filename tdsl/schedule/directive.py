@@ -9,6 +9,7 @@ from typing import Any
 
 from tdsl.errors import ScheduleError, did_you_mean
 from tdsl.schedule import loops, places, specialize, stages
+from tdsl.schedule.arguments import check_arguments, check_stage, plain
 from tdsl.schedule.legality import recheck
 from tdsl.schedule.nest import Illegal, State
 from tdsl.source import Loc
@@ -36,6 +37,7 @@ class Directive:
     arguments: tuple[tuple[str, Any], ...]
     loc: Loc | None = field(default=None, compare=False)
 
+
 def _shown(value: Any) -> str:
     if isinstance(value, tuple | list):
         inner = ", ".join(map(_shown, value))
@@ -52,10 +54,10 @@ def apply(directive: Directive, state: State) -> State:
             loc=directive.loc,
             hint=did_you_mean(directive.name, DIRECTIVES),
         )
-    arguments = {
-        k: v if directive.name == "specialize" else _tuples(v) for k, v in directive.arguments
-    }
+    arguments = dict(directive.arguments)
     try:
+        check_stage(state, directive.func, directive.definition)
+        check_arguments(state, rule, arguments)
         made = rule(state, directive.func, directive.definition, **arguments)
         recheck(made, directive.func)
     except Illegal as reason:
@@ -71,12 +73,10 @@ def apply(directive: Directive, state: State) -> State:
 
 
 def _call_text(directive: Directive) -> str:
-    named = [v for k, v in directive.arguments if k in ("loop", "loops", "source") and v is not None]
+    named = [
+        v for k, v in directive.arguments if k in ("loop", "loops", "source") and v is not None
+    ]
     return f"{directive.name}({', '.join(map(_shown, named))})"
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
 
 
 def to_json(directives: tuple[Directive, ...]) -> str:
@@ -95,7 +95,9 @@ def from_json(text: str, loc: Loc | None) -> tuple[Directive, ...]:
         return tuple(_directive(row, loc) for row in rows)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ScheduleError(
-            f"this is not a schedule in JSON: {error}", loc=loc, hint="use the text of Schedule.to_json()"
+            f"this is not a schedule in JSON: {error}",
+            loc=loc,
+            hint="use the text of Schedule.to_json()",
         ) from None
 
 
@@ -104,4 +106,4 @@ def _directive(row: dict[str, Any], loc: Loc | None) -> Directive:
     name, func, definition = (arguments.pop(k) for k in ("do", "func", "definition"))
     if not (isinstance(name, str) and isinstance(func, str) and isinstance(definition, int)):
         raise ValueError(f"{row!r} is not a directive")
-    return Directive(name, func, definition, tuple(arguments.items()), loc)
+    return Directive(name, func, definition, tuple(plain(arguments).items()), loc)

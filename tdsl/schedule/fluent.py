@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean
-from tdsl.lang.program import Program, build_program
+from tdsl.lang.program import Program, build_program, names_by_handle
 from tdsl.lang.show import show_program
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
 from tdsl.notebook import page
+from tdsl.schedule.arguments import plain
 from tdsl.schedule.directive import Directive, apply, from_json, to_json
 from tdsl.schedule.instruction import Instruction
+from tdsl.schedule.naming import Loop, LoopLike, check_owner, name_of_loop, name_of_source
 from tdsl.schedule.nest import State, initial_state
 from tdsl.schedule.show import show_nests, show_schedule
 from tdsl.schedule.specialize import encode
 from tdsl.source import here
-
-
-class Loop:
-    """A loop of a stage. Directives take it, its name, or the variable it came from."""
-
-    __slots__ = ("name", "stage")
-
-    def __init__(self, stage: Stage, name: str) -> None:
-        self.stage, self.name = stage, name
-
-    def __repr__(self) -> str:
-        return f"Loop({self.name!r} of {self.stage.func!r})"
-
-
-LoopLike = Loop | Variable | str
 
 
 class Schedule:
@@ -47,8 +35,13 @@ class Schedule:
         self, *outputs: Func, sizes: Mapping[str, int] | None = None, target: Any = None
     ) -> None:
         if not outputs or not all(isinstance(f, Func) for f in outputs):
-            raise TypeMismatch("a schedule is made for funcs: td.Schedule(f)", loc=here())
-        self._start(build_program(outputs), {id(f): f for f in outputs}, dict(sizes or {}), target)
+            given = ", ".join(type(f).__name__ for f in outputs) or "nothing"
+            raise TypeMismatch(
+                f"a schedule is made for funcs, not for {given}",
+                loc=here(),
+                hint="td.Schedule(f), or td.Schedule(f, g) for two outputs; for an operator, op.schedule()",
+            )
+        self._start(build_program(outputs), outputs, dict(sizes or {}), target)
 
     @classmethod
     def of_program(
@@ -56,33 +49,45 @@ class Schedule:
     ) -> Schedule:
         """The empty schedule of a program."""
         made = cls.__new__(cls)
-        made._start(program, {}, dict(sizes or {}), target)
+        made._start(program, (), dict(sizes or {}), target)
         return made
 
     def _start(
-        self, program: Program, handles: dict[int, Func], sizes: dict[str, int], target: Any
+        self, program: Program, outputs: tuple[Func, ...], sizes: dict[str, int], target: Any
     ) -> None:
         self.program, self.sizes, self.target = program, sizes, target
+        self._outputs = outputs  # keeps what `_names` has by id alive
+        self._names = names_by_handle(outputs)
+        self.origins: dict[str, str] = {}  # the func for which a directive made another one
         self.state: State = initial_state(program)
         self.directives: tuple[Directive, ...] = ()
 
     def __getitem__(self, stage: Func | Stage | str) -> Stage:
         """The stage of a func, by handle or name."""
         if isinstance(stage, Stage):
-            return stage
-        name = stage.name if isinstance(stage, Func) else stage
-        if not isinstance(name, str) or not self.state.program.has_func(name):
+            return stage if stage.schedule is self else Stage(self, stage.func, stage.definition)
+        name = name_of_source(stage, self._names)
+        if not self.state.program.has_func(name):
             names = [f.name for f in self.state.program.funcs]
             raise ScheduleError(
                 f"there is no func {name!r} in this program",
                 loc=here(),
-                hint=did_you_mean(str(name), names),
+                label="this stage",
+                hint=did_you_mean(name, names),
             )
         return Stage(self, name, 0)
 
+    def source_name(self, source: Stage | Func | Tensor | str) -> str:
+        """The name in this program of a tensor or func given in any way."""
+        return source.func if isinstance(source, Stage) else name_of_source(source, self._names)
+
     def do(self, directive: Directive) -> None:
         """Apply a directive and record it."""
+        arguments = tuple((name, plain(value)) for name, value in directive.arguments)
+        directive = replace(directive, arguments=arguments)
+        known = {name for name, _ in self.state.plans}
         self.state = apply(directive, self.state)
+        self.origins |= {n: directive.func for n, _ in self.state.plans if n not in known}
         self.directives = (*self.directives, directive)
 
     def cache_read(
@@ -96,7 +101,7 @@ class Schedule:
         """
         stage = self[consumer]
         before = {f.name for f in self.state.program.funcs}
-        wanted = source if isinstance(source, str) else source.name
+        wanted = self.source_name(source)
         loop = None if at is None else stage.loop_name(at)
         # with several definitions the copy serves the one that has the loop
         definition = stage.definition
@@ -175,10 +180,11 @@ class Stage:
     def update(self, n: int = 0) -> Stage:
         """The n-th update of this func."""
         count = len(self.schedule.state.program.func(self.func).definitions) - 1
-        if not 0 <= n < count:
+        if n not in range(count):
             raise ScheduleError(
-                f"{self.func!r} has {count} updates, there is no update({n})",
+                f"{self.func!r} has {count} updates, there is no update({n!r})",
                 loc=here(),
+                label="this update",
                 hint=f"update(0) to update({count - 1})" if count else "schedule the func itself",
             )
         return Stage(self.schedule, self.func, n + 1)
@@ -192,15 +198,8 @@ class Stage:
     def loop_name(self, loop: LoopLike) -> str:
         """The name of a loop given in any way."""
         if isinstance(loop, Loop):
-            return loop.name
-        if isinstance(loop, Variable):
-            return loop.name
-        if isinstance(loop, str):
-            return loop
-        raise TypeMismatch(
-            f"a loop is named by a string, a variable or a loop, not {type(loop).__name__}",
-            loc=here(),
-        )
+            check_owner(loop, self, self.schedule.origins)
+        return name_of_loop(loop, [x.name for x in self.loops])
 
     def do(self, directive: str, /, **arguments: Any) -> None:
         """Apply a directive by name; what the other methods call."""
@@ -247,11 +246,13 @@ class Stage:
         self, loops: Sequence[LoopLike], factors: Sequence[int], *, tail: str = "guard"
     ) -> tuple[Loop, ...]:
         """Split each loop by its factor and put the outer loops outside. Returns outers, then inners."""
-        if len(loops) != len(factors) or not loops:
+        listed = isinstance(loops, list | tuple) and isinstance(factors, list | tuple)
+        if not listed or len(loops) != len(factors) or not loops:
             raise ScheduleError(
-                f"tile has {len(loops)} loops and {len(factors)} factors",
+                f"tile takes as many factors as loops, not {factors!r} for {loops!r}",
                 loc=here(),
                 label="this directive",
+                hint='tile(("i", "j"), (8, 32)): one factor for each loop',
             )
         pairs = [self.split(x, n, tail=tail) for x, n in zip(loops, factors, strict=True)]
         outer, inner = [o for o, _ in pairs], [i for _, i in pairs]
@@ -386,7 +387,7 @@ class Stage:
 
     def prefetch(self, source: Tensor | Func | str, at: LoopLike, offset: int = 1) -> Stage:
         """Prefetch what the body of a loop reads of `source`, `offset` iterations ahead."""
-        name = source if isinstance(source, str) else source.name
+        name = self.schedule.source_name(source)
         self.do("prefetch", source=name, loop=self.loop_name(at), offset=offset)
         return self
 
@@ -406,7 +407,10 @@ class Stage:
         """
         if not isinstance(cond, Value):
             raise TypeMismatch(
-                "a specialization needs a condition such as x.shape[1] % 16 == 0", loc=here()
+                f"a specialization needs a condition, not {cond!r}",
+                loc=here(),
+                label="this directive",
+                hint="compare extents or scalars of the program: x.shape[1] % 16 == 0",
             )
         scratch = copy.copy(self.schedule)
         if recipe is not None:
@@ -414,7 +418,10 @@ class Stage:
         added = scratch.directives[len(self.schedule.directives) :]
         if any(d.func != self.func or d.definition != self.definition for d in added):
             raise ScheduleError(
-                "a specialization may change the loops of its own stage only", loc=here()
+                "a specialization may change the loops of its own stage only",
+                loc=here(),
+                label="this directive",
+                hint="use only the stage that the recipe is called with",
             )
         inner = [{"do": d.name, **dict(d.arguments)} for d in added]
         self.do("specialize", cond=encode(cond.node), loops=inner)
@@ -422,7 +429,7 @@ class Stage:
 
     def tensorize(self, loop: LoopLike, instruction: Instruction | str) -> Stage:
         """Replace a loop and its body by a declared instruction that means the same."""
-        name = instruction if isinstance(instruction, str) else instruction.name
+        name = instruction.name if isinstance(instruction, Instruction) else instruction
         self.do("tensorize", loop=self.loop_name(loop), instruction=name)
         return self
 

@@ -44,15 +44,23 @@ def instruction(
     program = build_program((meaning,))
     if program.sizes or len(program.funcs) != 1:
         raise DefinitionError(
-            f"the meaning of instruction {name!r} must be one func over tensors of constant shape", loc=loc
+            f"the meaning of instruction {name!r} must be one func over tensors of constant shape",
+            loc=loc,
+            label="this declaration",
+            hint='declare the operands with numbers: td.Tensor("a", (8, 4), td.f32)',
         )
     known = INSTRUCTIONS.get(name)
     if known is not None and known.loc != loc:
         raise DefinitionError(
-            f"there is already an instruction {name!r}", loc=loc, related=((known.loc, "declared here"),)
+            f"there is already an instruction {name!r}",
+            loc=loc,
+            related=((known.loc, "declared here"),),
+            hint="choose another name",
         )
     if not llvm and python is None:
-        raise DefinitionError(f"instruction {name!r} has no code", loc=loc, hint="pass llvm= or python=")
+        raise DefinitionError(
+            f"instruction {name!r} has no code", loc=loc, hint="pass llvm= or python="
+        )
     made = Instruction(name, program, llvm, python, loc)
     INSTRUCTIONS[name] = made
     return made

@@ -93,7 +93,9 @@ def check_place(state: State, func: str, *, final: bool) -> None:
 def _check_level(state: State, func: str, level: Level) -> None:
     host = state.plan(level.func)
     if isinstance(host.place, Inline):
-        raise Illegal(f"{level.func!r} is inlined and has no loops", f"compute {level.func!r} somewhere")
+        raise Illegal(
+            f"{level.func!r} is inlined and has no loops", f"compute {level.func!r} somewhere"
+        )
     if level.definition == AT_ROOT:
         return
     nest = host.nests[level.definition]
@@ -117,7 +119,9 @@ def _check_acyclic(state: State, func: str) -> None:
             if level.func == name:
                 continue  # what a cache writes is stored in its own loops
             if level.func == func:
-                raise Illegal(f"{func!r} would be computed inside itself", "name a loop around both")
+                raise Illegal(
+                    f"{func!r} would be computed inside itself", "name a loop around both"
+                )
             if level.func not in seen:
                 seen.add(level.func)
                 stack.append(level.func)
@@ -141,15 +145,21 @@ def check_after(state: State, func: str, level: Level) -> None:
     if len(f.definitions) > 1 or d.ranges:
         raise Illegal(f"{func!r} is not element-wise", "only pure funcs can follow their producer")
     if len(source.definitions) > 1:
-        raise Illegal(f"{level.func!r} has updates, which come after that loop", "use compute_at instead")
+        raise Illegal(
+            f"{level.func!r} has updates, which come after that loop", "use compute_at instead"
+        )
     _check_elementwise(f, level.func)
     nest = state.plan(level.func).nests[level.definition]
     _check_complete(source, nest, level)
     for c, _ in state.consumers(level.func):
         if c.name != func:
-            raise Illegal(f"{c.name!r} reads {level.func!r}, too", "only a sole consumer can follow it")
+            raise Illegal(
+                f"{c.name!r} reads {level.func!r}, too", "only a sole consumer can follow it"
+            )
     if level.func in state.program.outputs:
-        raise Illegal(f"{level.func!r} is an output", "only an intermediate can be consumed in place")
+        raise Illegal(
+            f"{level.func!r} is an output", "only an intermediate can be consumed in place"
+        )
 
 
 def _check_elementwise(f: FuncDef, producer: str) -> None:
@@ -165,7 +175,9 @@ def _check_elementwise(f: FuncDef, producer: str) -> None:
                 ((r.loc, "this read"),),
             )
         if r.index != reads[0].index:
-            raise Illegal(f"{f.name!r} reads {producer!r} in two orders of its dimensions", "use compute_at")
+            raise Illegal(
+                f"{f.name!r} reads {producer!r} in two orders of its dimensions", "use compute_at"
+            )
 
 
 def _check_complete(source: FuncDef, nest: Nest, level: Level) -> None:
@@ -190,10 +202,15 @@ def check_with(state: State, func: str, level: Level) -> None:
     if len(f.definitions) > 1 or len(state.program.func(other).definitions) > 1:
         raise Illegal("only stages with one definition can share loops", "use compute_at")
     if not isinstance(state.plan(other).place, Root | With | None):
-        raise Illegal(f"{other!r} is not computed at the root", "share loops of a stage at the root")
+        raise Illegal(
+            f"{other!r} is not computed at the root", "share loops of a stage at the root"
+        )
     mine, depth = state.plan(func).nests[0], _depth(state, level)
     if len(mine.loops) < depth:
-        raise Illegal(f"{func!r} has {len(mine.loops)} loops, fewer than the {depth} to share")
+        raise Illegal(
+            f"{func!r} has {len(mine.loops)} loops, fewer than the {depth} to share",
+            "name a loop further out",
+        )
     for a in mine.names()[:depth]:
         if is_reduction(f, 0, mine, a):
             raise Illegal(f"{a!r} of {func!r} is reduced over", "share free loops only")
@@ -201,7 +218,9 @@ def check_with(state: State, func: str, level: Level) -> None:
     for name, plan in state.plans:
         for used in levels_of(plan):
             if used.func == func and used.loop in shared and used.definition != AT_ROOT:
-                raise Illegal(f"{name!r} has its place at loop {used.loop!r}", "move that one first")
+                raise Illegal(
+                    f"{name!r} has its place at loop {used.loop!r}", "move that one first"
+                )
 
 
 def depends(state: State, func: str, on: str) -> bool:
@@ -264,7 +283,8 @@ def _enclosing(state: State, level: Level) -> list[Level]:
     """The loops around a place and the place itself, outermost first."""
     nest = state.plan(level.func).nests[level.definition]
     own = [
-        Level(level.func, level.definition, x) for x in nest.names()[: nest.position(level.loop) + 1]
+        Level(level.func, level.definition, x)
+        for x in nest.names()[: nest.position(level.loop) + 1]
     ]
     match state.plan(level.func).place:
         case At(outer) | After(outer):

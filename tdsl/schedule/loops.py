@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -9,12 +10,35 @@ from typing import TypeVar
 from tdsl.errors import did_you_mean
 from tdsl.lang.affine import difference
 from tdsl.schedule.nest import (
-    GUARD, PARALLEL, ROUND_UP, SERIAL, SHIFT, TAILS, UNROLLED, VECTORIZED, After, At, FuncPlan, Fuse,
-    Illegal, Level, Loop, Nest, PrefetchPlan, Rename, Split, State, Tensorization, With, is_ordered,
-    is_reduction, roots_of,
+    GUARD,
+    PARALLEL,
+    ROUND_UP,
+    SERIAL,
+    SHIFT,
+    TAILS,
+    UNROLLED,
+    VECTORIZED,
+    After,
+    At,
+    FuncPlan,
+    Fuse,
+    Illegal,
+    Level,
+    Loop,
+    Nest,
+    PrefetchPlan,
+    Rename,
+    Split,
+    State,
+    Tensorization,
+    With,
+    is_ordered,
+    is_reduction,
+    roots_of,
 )  # fmt: skip
 
 MAX_FACTOR = 1 << 30
+MAX_LANES = 1024
 _Placed = TypeVar("_Placed", PrefetchPlan, Tensorization)
 
 
@@ -29,12 +53,15 @@ def find_loop(state: State, func: str, definition: int, name: str) -> str:
     for r in nest.relations:
         match r:
             case Split(parent, outer, inner) if parent == name:
-                raise Illegal(f"loop {name!r} was split into {outer!r} and {inner!r}", "name one of them")
+                raise Illegal(
+                    f"loop {name!r} was split into {outer!r} and {inner!r}", "name one of them"
+                )
             case Fuse(fused, outer, inner) if name in (outer, inner):
                 raise Illegal(f"loop {name!r} was fused into {fused!r}", f"name {fused!r}")
             case Rename(old, new) if old == name:
                 raise Illegal(f"loop {name!r} was renamed to {new!r}", f"name {new!r}")
-    raise Illegal(f"there is no loop {name!r}", did_you_mean(name, nest.names()))
+    known = dict.fromkeys((*nest.names(), *(alias for alias, _ in nest.aliases)))
+    raise Illegal(f"there is no loop {name!r}", did_you_mean(name, known))
 
 
 def _change(
@@ -45,6 +72,7 @@ def _change(
     if moved is None:
         return state.with_plan(func, plan)
     names = moved
+
     def at(x: _Placed) -> _Placed:
         own = x.definition == definition
         return replace(x, loop=names.get(x.loop, x.loop)) if own else x
@@ -55,7 +83,9 @@ def _change(
         tensorizations=tuple(map(at, plan.tensorizations)),
     )
     state = state.with_plan(func, plan)
-    return State(state.program, tuple((n, _move(p, func, definition, moved)) for n, p in state.plans))
+    return State(
+        state.program, tuple((n, _move(p, func, definition, moved)) for n, p in state.plans)
+    )
 
 
 def _move(plan: FuncPlan, func: str, definition: int, moved: dict[str, str]) -> FuncPlan:
@@ -76,7 +106,7 @@ def _move(plan: FuncPlan, func: str, definition: int, moved: dict[str, str]) -> 
 def _new_name(nest: Nest, wanted: str | None, default: str) -> str:
     if wanted is None:
         return nest.fresh(default)
-    if not wanted.isidentifier():
+    if not wanted.isidentifier() or keyword.iskeyword(wanted):
         raise Illegal(f"{wanted!r} is not a name", "use letters, digits and _, as in Python")
     if wanted in nest.used_names():
         raise Illegal(f"there is already a loop {wanted!r}", "choose another name")
@@ -86,10 +116,10 @@ def _new_name(nest: Nest, wanted: str | None, default: str) -> str:
 def positive(value: object, what: str) -> int:
     """A positive integer, or Illegal."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise Illegal(f"{what} must be an integer, not {value!r}")
+        raise Illegal(f"{what} must be an integer, not {value!r}", "pass a positive int")
     number = value.__index__()
     if not 0 < number <= MAX_FACTOR:
-        raise Illegal(f"{what} must be positive, not {number}")
+        raise Illegal(f"{what} must be positive, not {number}", f"choose one of 1 to {MAX_FACTOR}")
     return int(number)
 
 
@@ -172,7 +202,9 @@ def fuse(
         )
     f = state.program.func(func)
     if is_reduction(f, definition, nest, a) != is_reduction(f, definition, nest, b):
-        raise Illegal(f"one of {a!r} and {b!r} is reduced over, the other is not", "fuse loops of a kind")
+        raise Illegal(
+            f"one of {a!r} and {b!r} is reduced over, the other is not", "fuse loops of a kind"
+        )
     for x in (a, b):
         if nest.kind(x) != SERIAL:
             raise Illegal(f"loop {x!r} is {nest.kind(x)} already", "fuse before")
@@ -205,7 +237,8 @@ def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...])
     f = state.program.func(func)
     if is_ordered(f, definition):
         before, after = (
-            [x.name for x in ls if is_reduction(f, definition, nest, x.name)] for ls in (nest.loops, new)
+            [x.name for x in ls if is_reduction(f, definition, nest, x.name)]
+            for ls in (nest.loops, new)
         )
         if before != after:
             raise Illegal(
@@ -286,10 +319,16 @@ def vectorize(
         return vectorize_reduction(state, func, definition, name, factor)
     if factor is not None:
         lanes = positive(factor, "the number of lanes")
-        if lanes > 1024:
+        if lanes > MAX_LANES:
             raise Illegal(f"{lanes} lanes are too many", "use a small multiple of the vector width")
         return _inner_part(state, func, definition, name, lanes, "v", VECTORIZED)
-    if _constant_extent(state, func, definition, nest, name) is None:
+    extent = _constant_extent(state, func, definition, nest, name)
+    if extent is not None and extent > MAX_LANES:
+        raise Illegal(
+            f"{name!r} has {extent} iterations, too many for one vector",
+            f"say how many lanes: vectorize({name!r}, 16)",
+        )
+    if extent is None:
         raise Illegal(
             f"the number of iterations of {name!r} is not a constant here",
             f"say how many lanes: vectorize({name!r}, 16)",
@@ -297,9 +336,7 @@ def vectorize(
     return _mark(state, func, definition, name, VECTORIZED)
 
 
-def _constant_extent(
-    state: State, func: str, definition: int, nest: Nest, name: str
-) -> int | None:
+def _constant_extent(state: State, func: str, definition: int, nest: Nest, name: str) -> int | None:
     for r in nest.relations:
         match r:
             case Split(_, _, inner, factor) if inner == name and factor is not None:
@@ -325,7 +362,6 @@ def atomic(state: State, func: str, definition: int) -> State:
             "use rfactor, or write the start apart: f[i] = 0, then f[i] += ...",
         )
     return state.with_plan(func, replace(plan, atomic=plan.atomic | {definition}, touched=True))
-
 
 
 LOOP_DIRECTIVES: dict[str, Callable[..., State]] = {

@@ -277,6 +277,7 @@ def fresh_plan(f: FuncDef) -> FuncPlan:
 
 
 def fresh_nest(d: Definition) -> Nest:
+    """The loops of one definition as it is written."""
     return Nest(tuple(Loop(name) for name in d.variables))
 
 

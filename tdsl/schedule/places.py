@@ -7,7 +7,7 @@ from dataclasses import replace
 from tdsl.errors import did_you_mean
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.legality import AT_ROOT
-from tdsl.schedule.loops import find_loop
+from tdsl.schedule.loops import find_loop, positive
 from tdsl.schedule.nest import (
     SCOPES,
     After,
@@ -33,7 +33,9 @@ def _level(state: State, consumer: str, definition: int, loop: str) -> Level:
 
 def _not_an_output(state: State, func: str, what: str) -> None:
     if func in state.program.outputs:
-        raise Illegal(f"{func!r} is an output, which is computed at the root", f"{what} its producers")
+        raise Illegal(
+            f"{func!r} is an output, which is computed at the root", f"{what} its producers"
+        )
 
 
 def compute_at(
@@ -65,7 +67,11 @@ def store_root(state: State, func: str, definition: int) -> State:
     if not isinstance(plan.place, At):
         raise Illegal(f"{func!r} is not computed inside a loop", "compute_at first")
     outermost = state.plan(plan.place.level.func).nests[plan.place.level.definition]
-    return _touch(state, func, replace(plan, store=Level(plan.place.level.func, AT_ROOT, outermost.names()[0])))
+    return _touch(
+        state,
+        func,
+        replace(plan, store=Level(plan.place.level.func, AT_ROOT, outermost.names()[0])),
+    )
 
 
 def compute_root(state: State, func: str, definition: int) -> State:
@@ -79,9 +85,16 @@ def inline(state: State, func: str, definition: int) -> State:
     f = state.program.func(func)
     if len(f.definitions) > 1 or f.definitions[0].ranges:
         what = "has updates" if len(f.definitions) > 1 else "is a reduction"
-        raise Illegal(f"{func!r} {what}; its loops cannot stand inside an expression", "use compute_at")
-    if any(isinstance(p.place, At | After | With) and p.place.level.func == func for _, p in state.plans):
-        raise Illegal(f"another func is computed inside the loops of {func!r}", "move that one first")
+        raise Illegal(
+            f"{func!r} {what}; its loops cannot stand inside an expression", "use compute_at"
+        )
+    if any(
+        isinstance(p.place, At | After | With) and p.place.level.func == func
+        for _, p in state.plans
+    ):
+        raise Illegal(
+            f"another func is computed inside the loops of {func!r}", "move that one first"
+        )
     return _touch(state, func, replace(state.plan(func), place=Inline(), store=None))
 
 
@@ -112,11 +125,16 @@ def _axis(state: State, func: str, dim: int | str) -> int:
             raise Illegal(f"{func!r} has no dimension {dim!r}", did_you_mean(dim, f.variables))
         return f.variables.index(dim)
     if not -len(f.variables) <= dim < len(f.variables):
-        raise Illegal(f"{func!r} has {len(f.variables)} dimensions, not {dim + 1}")
+        raise Illegal(
+            f"{func!r} has {len(f.variables)} dimensions, there is no dimension {dim}",
+            f"name one of {', '.join(f.variables)}",
+        )
     return dim % len(f.variables)
 
 
-def reorder_storage(state: State, func: str, definition: int, *, dims: tuple[int | str, ...]) -> State:
+def reorder_storage(
+    state: State, func: str, definition: int, *, dims: tuple[int | str, ...]
+) -> State:
     """The order of dimensions in memory, slowest first."""
     _not_an_output(state, func, "reorder_storage")
     axes = tuple(_axis(state, func, d) for d in dims)
@@ -125,11 +143,12 @@ def reorder_storage(state: State, func: str, definition: int, *, dims: tuple[int
     return _touch(state, func, replace(state.plan(func), order=axes))
 
 
-def align_storage(state: State, func: str, definition: int, *, dim: int | str, multiple: int) -> State:
+def align_storage(
+    state: State, func: str, definition: int, *, dim: int | str, multiple: int
+) -> State:
     """Pad the memory of a dimension to a multiple, in elements."""
     _not_an_output(state, func, "align_storage")
-    if multiple < 1:
-        raise Illegal(f"the multiple must be positive, not {multiple}")
+    positive(multiple, "the multiple")
     plan = state.plan(func)
     kept = tuple(x for x in plan.align if x[0] != _axis(state, func, dim))
     return _touch(state, func, replace(plan, align=(*kept, (_axis(state, func, dim), multiple))))
@@ -138,8 +157,7 @@ def align_storage(state: State, func: str, definition: int, *, dim: int | str, m
 def fold_storage(state: State, func: str, definition: int, *, dim: int | str, extent: int) -> State:
     """Keep only `extent` elements of a dimension, as a ring; checked when the program is compiled."""
     _not_an_output(state, func, "fold_storage")
-    if extent < 1:
-        raise Illegal(f"the extent must be positive, not {extent}")
+    positive(extent, "the extent")
     plan = state.plan(func)
     kept = tuple(x for x in plan.fold if x[0] != _axis(state, func, dim))
     return _touch(state, func, replace(plan, fold=(*kept, (_axis(state, func, dim), extent))))
@@ -149,7 +167,9 @@ def set_scope(state: State, func: str, definition: int, *, scope: str) -> State:
     """The memory that holds this func: heap, stack, register, or auto."""
     _not_an_output(state, func, "set_scope on")
     if scope not in SCOPES:
-        raise Illegal(f"there is no memory scope {scope!r} on this target", did_you_mean(scope, SCOPES))
+        raise Illegal(
+            f"there is no memory scope {scope!r} on this target", did_you_mean(scope, SCOPES)
+        )
     return _touch(state, func, replace(state.plan(func), scope=scope))
 
 
@@ -167,8 +187,7 @@ def prefetch(
     read = sorted({r.name for r in reads_in(d.expressions())})
     if source not in read:
         raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
-    if offset < 1:
-        raise Illegal(f"the offset must be positive, not {offset}")
+    positive(offset, "the offset")
     plan = state.plan(func)
     made = PrefetchPlan(definition, name, source, offset)
     return _touch(state, func, replace(plan, prefetches=(*plan.prefetches, made)))

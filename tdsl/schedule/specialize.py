@@ -21,6 +21,7 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.types import BY_NAME, bool_
 from tdsl.node import post_order
+from tdsl.schedule.arguments import check_arguments
 from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.schedule.loops import LOOP_DIRECTIVES, find_loop
 from tdsl.schedule.nest import Illegal, Specialization, State, Tensorization
@@ -36,7 +37,10 @@ def specialize(
     plan = state.plan(func)
     expr = decode(cond)
     if dtype_of(expr) != bool_:
-        raise Illegal(f"a specialization needs a condition, not a value of type {dtype_of(expr)}")
+        raise Illegal(
+            f"a specialization needs a condition, not a value of type {dtype_of(expr)}",
+            "compare it: x.shape[1] % 16 == 0",
+        )
     known = {s.name for s in state.program.scalars} | set(state.program.sizes)
     for n in post_order(expr):
         if not isinstance(n, Const | Param | Size | Binary | Unary):
@@ -50,10 +54,12 @@ def specialize(
             )
     special = state
     for row in loops:
-        arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items() if k != "do"}
-        if row.get("do") not in LOOP_DIRECTIVES:
+        rule = LOOP_DIRECTIVES.get(str(row.get("do")))
+        if rule is None:
             raise Illegal(f"{row.get('do')!r} cannot be specialized", "only loops can differ")
-        special = LOOP_DIRECTIVES[row["do"]](special, func, definition, **arguments)
+        arguments = {k: v for k, v in row.items() if k != "do"}
+        check_arguments(special, rule, arguments)
+        special = rule(special, func, definition, **arguments)
     if special.program != state.program:
         raise Illegal("a specialization cannot add stages", "vectorize free loops only")
     made = Specialization(definition, expr, special.plan(func).nests[definition])
@@ -93,7 +99,10 @@ def decode(data: Any) -> Expr:
         case ["not" | "neg" as op, x]:
             return Unary(op, decode(x))
         case _:
-            raise Illegal(f"{data!r} is not a condition")
+            raise Illegal(
+                f"{data!r} is not a condition",
+                "use scalars, extents, numbers, operators and comparisons",
+            )
 
 
 def tensorize(state: State, func: str, definition: int, *, loop: str, instruction: str) -> State:

@@ -5,6 +5,7 @@ Each rewrites the program: the new stage is an ordinary func that can be schedul
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -47,6 +48,17 @@ def fresh_func(program: Program, wanted: str) -> str:
         count += 1
         name = f"{wanted}_{count}"
     return name
+
+
+def _new_func(program: Program, wanted: str | None, default: str) -> str:
+    """The name of a new func: the wanted one, which must be free, or one made of `default`."""
+    if wanted is None:
+        return fresh_func(program, default)
+    if not wanted.isidentifier() or keyword.iskeyword(wanted):
+        raise Illegal(f"{wanted!r} is not a name", "use letters, digits and _, as in Python")
+    if wanted != fresh_func(program, wanted):
+        raise Illegal(f"there is already a func or input {wanted!r}", "choose another name")
+    return wanted
 
 
 def _insert(state: State, before: str, f: FuncDef, plan: FuncPlan) -> State:
@@ -98,11 +110,12 @@ def cache_read(
     factors = {}
     for axis, n in pack:
         if not 0 <= axis < rank or axis in factors:
-            raise Illegal(f"pack names axis {axis} of {rank}, or names it twice")
+            raise Illegal(
+                f"pack names axis {axis} of {rank}, or names it twice",
+                f"name axes 0 to {rank - 1}, each once",
+            )
         factors[axis] = positive(n, "a packing factor")
-    made = name or fresh_func(program, f"{source}_cache")
-    if made != fresh_func(program, made):
-        raise Illegal(f"there is already a func or input {made!r}", "choose another name")
+    made = _new_func(program, name, f"{source}_cache")
     variables = tuple(f"d{n}" for n in range(rank + len(factors)))
     index = [Var(v) for v in variables]
     inner = {axis: index[rank + n] for n, axis in enumerate(factors)}
@@ -168,7 +181,7 @@ def cache_write(
                 f"inside {x!r} the values of {func!r} are not complete",
                 f"place it outside of {x!r}",
             )
-    made = fresh_func(state.program, name or f"{func}_out")
+    made = _new_func(state.program, name, f"{func}_out")
     index = tuple(Var(v) for v in f.variables)
     values = tuple(Read(func, index, c, t) for c, t in enumerate(f.dtypes))
     d = Definition(index, f.variables, (), TRUE, values, None, None, f.definitions[0].loc)
@@ -231,7 +244,7 @@ def rfactor(
         tuple(r for r in nest.relations if _of(nest, r) & set(ranges)),
     )
     related = relate(reduced, ranges)
-    made = fresh_func(state.program, name or f"{func}_partial")
+    made = _new_func(state.program, name, f"{func}_partial")
     leaves = []
     for x in reduced.names():
         lo = ranges[x][0] if x in ranges else ZERO

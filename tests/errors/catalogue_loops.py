@@ -59,14 +59,14 @@ def loop_that_was_renamed():
     f.serial("i")  # here
 
 
-@wrong(td.ScheduleError, "no loop 'j_v'", hint="'j'")
+@wrong(td.ScheduleError, "no loop 'j_vv'", hint="There are: i, j_o, j_v, j")
 def loop_behind_a_vectorized_one():
     f = doubled()
     f.vectorize("j", 8)
     f.split("j_vv", 2)  # here
 
 
-@wrong(td.ScheduleError, "loop 'i' belongs to 'g'", hint="s['f']")
+@wrong(td.ScheduleError, "loop 'i' belongs to 'g'", hint="'f' has the loops i, j")
 def loop_of_another_stage():
     g, f = td.Func("g"), td.Func("f")
     g[i, j] = a[i, j] * 2
@@ -76,17 +76,17 @@ def loop_of_another_stage():
     s[f].split(outer, 4)  # here
 
 
-@wrong(td.TypeMismatch, "loop", "not int", hint="s['f'].loops[0]")
+@wrong(td.TypeMismatch, "loop", "not 0", hint="one of the loops: i, j")
 def loop_by_number():
     doubled().split(0, 4)  # here
 
 
-@wrong(td.TypeMismatch, "loop", "not NoneType", hint="name")
+@wrong(td.TypeMismatch, "loop", "not None", hint="name")
 def loop_that_is_none():
     doubled().parallel(None)  # here
 
 
-@wrong(td.TypeMismatch, "loop", "not Value", hint="name")
+@wrong(td.TypeMismatch, "loop", "not i + 1", hint="name")
 def loop_by_an_expression():
     doubled().parallel(i + 1)  # here
 
@@ -101,7 +101,7 @@ def split_by_a_negative_number():
     doubled().split(i, -4)  # here
 
 
-@wrong(td.ScheduleError, "factor must be an integer, not 2.5", hint="int")
+@wrong(td.ScheduleError, "factor must be an integer, not 2.5", hint="an integer")
 def split_by_a_float():
     doubled().split(i, 2.5)  # here
 
@@ -116,7 +116,7 @@ def split_by_a_bool():
     doubled().split(i, True)  # here
 
 
-@wrong(td.ScheduleError, "factor", "1073741824", hint="at most")
+@wrong(td.ScheduleError, "factor", "1099511627776", hint="1 to 1073741824")
 def split_by_a_huge_number():
     doubled().split(i, 1 << 40)  # here
 
@@ -156,7 +156,7 @@ def rounded_tail_of_an_output():
     doubled().split(i, 8, tail="round_up")  # here
 
 
-@wrong(td.ScheduleError, "'i' is vectorized already", hint="split it before")
+@wrong(td.ScheduleError, "'j_i' is vectorized already", hint="split it before")
 def split_of_a_vectorized_loop():
     f = td.Func("f")
     f[i, j] = a[i, j] * 2
@@ -171,7 +171,7 @@ def split_with_a_name_in_use():
     doubled().split(i, 4, names=("io", "j"))  # here
 
 
-@wrong(td.ScheduleError, "2 names", "('io',)", hint="names=")
+@wrong(td.ScheduleError, "names must be a tuple of 2", "('io',)", hint="a tuple of 2")
 def split_with_too_few_names():
     doubled().split(i, 4, names=("io",))  # here
 
@@ -181,17 +181,17 @@ def split_with_a_bad_name():
     doubled().split(i, 4, names=("a b", "c"))  # here
 
 
-@wrong(td.ScheduleError, "tile has 2 loops and 1 factors", hint="one factor for each")
+@wrong(td.ScheduleError, "as many factors as loops", "(4,) for (i, j)", hint="one factor for each")
 def tile_with_too_few_factors():
     doubled().tile((i, j), (4,))  # here
 
 
-@wrong(td.ScheduleError, "tile", "no loops", hint="tile(")
+@wrong(td.ScheduleError, "as many factors as loops", hint="tile(")
 def tile_of_nothing():
     doubled().tile((), ())  # here
 
 
-@wrong(td.TypeMismatch, "tile", "4", hint="(8, 8)")
+@wrong(td.ScheduleError, "as many factors as loops", "4 for (i, j)", hint="(8, 32)")
 def tile_with_one_number():
     doubled().tile((i, j), 4)  # here
 
@@ -218,7 +218,7 @@ def rename_to_a_name_in_use():
     doubled().rename(i, "j")  # here
 
 
-@wrong(td.ScheduleError, "None is not a name", hint="letters")
+@wrong(td.ScheduleError, "name must be a string, not None", hint="a string")
 def rename_to_none():
     doubled().rename(i, None)  # here
 
@@ -233,12 +233,7 @@ def reorder_with_an_unknown_loop():
     doubled().reorder(k, j, i)  # here
 
 
-@wrong(td.ScheduleError, "reorder", "two", hint="reorder(")
-def reorder_of_one_loop():
-    doubled().reorder(i)  # here
-
-
-@wrong(td.TypeMismatch, "loop", "tuple", hint="reorder")
+@wrong(td.TypeMismatch, "loop", "not (j, i)", hint="one of the loops: i, j")
 def reorder_with_a_tuple():
     doubled().reorder((j, i))  # here
 
@@ -283,25 +278,11 @@ def vectors_of_no_lanes():
     doubled().vectorize(j, 0)  # here
 
 
-@wrong(td.ScheduleError, "lanes", "30", hint="vectorize('j', ")
+@wrong(td.ScheduleError, "5000 iterations, too many", hint="vectorize('j', 16)")
 def vectors_of_a_whole_long_loop():
     f = td.Func("f")
     f[i, j] = td.Tensor("x", (4, 5000), td.f32)[i, j]
     td.Schedule(f)[f].vectorize(j)  # here
-
-
-@wrong(td.ScheduleError, "'j' is not a constant", hint="unroll('j', ")
-def unrolling_of_unknown_length():
-    f = td.Func("f")
-    f[i, j] = b[i, j] * 2
-    td.Schedule(f)[f].unroll(j)  # here
-
-
-@wrong(td.ScheduleError, "unroll", "5000", hint="unroll('j', ")
-def unrolling_of_a_long_loop():
-    f = td.Func("f")
-    f[i, j] = td.Tensor("x", (4, 5000), td.f32)[i, j]
-    td.Schedule(f)[f].unroll(j)  # here
 
 
 @wrong(td.ScheduleError, "unroll", "'half'", hint="int")
@@ -339,7 +320,7 @@ def update_that_is_not_there():
     td.Schedule(f)[f].update(1)  # here
 
 
-@wrong(td.TypeMismatch, "update", "'first'", hint="update(0)")
+@wrong(td.ScheduleError, "no update('first')", hint="update(0)")
 def update_by_name():
     f, r = td.Func("f"), td.range("r", 1, 20)
     f[i] = a[i, 0]

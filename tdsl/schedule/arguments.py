@@ -1,0 +1,112 @@
+"""The arguments of directives, checked against the signatures of the functions that apply them.
+
+Directives come from Python and from JSON text: what they hold may be anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tdsl.schedule.nest import Illegal, State
+
+
+def plain(value: Any) -> Any:
+    """Integers of any kind as Python's, sequences as tuples: what JSON text can hold.
+
+    >>> import numpy as np
+    >>> plain([np.int64(3), True, "x"])
+    (3, True, 'x')
+    """
+    if isinstance(value, list | tuple):
+        return tuple(map(plain, value))
+    if isinstance(value, dict):
+        return {key: plain(v) for key, v in value.items()}
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return value
+    return operator.index(value)
+
+
+def check_stage(state: State, func: str, definition: int) -> None:
+    """Raise Illegal unless the program has this definition."""
+    if not state.program.has_func(func):
+        names = ", ".join(f.name for f in state.program.funcs)
+        raise Illegal(f"there is no func {func!r} in this program", f"There are: {names}")
+    count = len(state.program.func(func).definitions)
+    if not 0 <= definition < count:
+        raise Illegal(f"{func!r} has {count - 1} updates, not {definition}", "count updates from 0")
+
+
+def check_arguments(state: State, rule: Callable[..., State], arguments: Mapping[str, Any]) -> None:
+    """Raise Illegal unless the arguments are those of a rule, each of its type.
+
+    Those that name a definition of another func are looked up.
+    """
+    parameters, types_ = _signature(rule)
+    for name in arguments:
+        if name not in parameters:
+            known = ", ".join(parameters)
+            raise Illegal(f"there is no argument {name!r}", f"the arguments are: {known}")
+    for name, p in parameters.items():
+        if name not in arguments and p.default is p.empty:
+            raise Illegal(f"argument {name!r} is missing", f"pass {_words(types_[name])}")
+        if name in arguments and not _fits(arguments[name], types_[name]):
+            wanted = _words(types_[name])
+            raise Illegal(f"{name} must be {wanted}, not {arguments[name]!r}", f"pass {wanted}")
+    for name in arguments:
+        if f"{name}_definition" in arguments:
+            check_stage(state, arguments[name], arguments[f"{name}_definition"])
+
+
+@functools.cache
+def _signature(
+    rule: Callable[..., State],
+) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
+    found = inspect.signature(rule).parameters.values()
+    own = {p.name: p for p in found if p.kind is p.KEYWORD_ONLY}
+    return own, typing.get_type_hints(rule)
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    if wanted is Any:
+        return True
+    inner = typing.get_args(wanted)
+    match typing.get_origin(wanted):
+        case None:
+            return isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
+        case types.UnionType | typing.Union:
+            return any(_fits(value, t) for t in inner)
+        case origin if origin is tuple and inner[-1] is not Ellipsis:
+            sizes = isinstance(value, tuple) and len(value) == len(inner)
+            return sizes and all(_fits(v, t) for v, t in zip(value, inner, strict=True))
+        case origin if origin is tuple or origin is Sequence:
+            return isinstance(value, list | tuple) and all(_fits(v, inner[0]) for v in value)
+        case origin:
+            return isinstance(value, origin)
+
+
+_WORDS = {int: "an integer", str: "a string"}
+
+
+def _words(wanted: Any) -> str:
+    """A type in words; that None stands for nothing goes without saying.
+
+    >>> _words(int | None), _words(tuple[str | None, str | None])
+    ('an integer', 'a tuple of 2 (each a string)')
+    """
+    inner = typing.get_args(wanted)
+    match typing.get_origin(wanted):
+        case None:
+            return _WORDS.get(wanted, getattr(wanted, "__name__", "anything"))
+        case types.UnionType | typing.Union:
+            return " or ".join(_words(t) for t in inner if t is not type(None))
+        case origin if origin is dict:
+            return "an object"
+        case _:
+            count = "" if inner[-1] is Ellipsis or len(inner) == 1 else f" of {len(inner)}"
+            return f"a tuple{count} (each {_words(inner[0])})"

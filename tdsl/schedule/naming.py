@@ -1,0 +1,87 @@
+"""Funcs and loops as the user names them: by handle, by string, or by the variable of a definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tdsl.errors import ScheduleError, TypeMismatch
+from tdsl.lang.tensor import Func, Tensor
+from tdsl.lang.value import Variable
+from tdsl.source import here
+
+if TYPE_CHECKING:
+    from tdsl.schedule.fluent import Stage
+
+
+class Loop:
+    """A loop of a stage. Directives take it, its name, or the variable it came from."""
+
+    __slots__ = ("name", "stage")
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self.stage, self.name = stage, name
+
+    def __repr__(self) -> str:
+        return f"Loop({self.name!r} of {self.stage.func!r})"
+
+
+LoopLike = Loop | Variable | str
+
+
+def name_of_source(what: Any, handles: Mapping[int, str]) -> str:
+    """The name in a program of a func or tensor; `handles` has the names by `id`, or is empty."""
+    if isinstance(what, Func | Tensor):
+        if handles and id(what) not in handles:
+            raise ScheduleError(
+                f"{what.name!r} is not part of this program",
+                loc=here(),
+                label="this directive",
+                related=((what.loc, "made here"),),
+                hint="schedule the funcs from which this schedule's outputs are computed",
+            )
+        return handles.get(id(what), what.name)
+    if not isinstance(what, str):
+        raise TypeMismatch(
+            f"a func or tensor is named by itself or a string, not {what!r}",
+            loc=here(),
+            label="this directive",
+            hint="pass the td.Func, or its name",
+        )
+    return what
+
+
+def name_of_loop(what: Any, names: Sequence[str]) -> str:
+    """The name of a loop; `names` are those of the loops there are."""
+    if isinstance(what, Loop | Variable):
+        return what.name
+    if not isinstance(what, str):
+        raise TypeMismatch(
+            f"a loop is named by a string, a variable or a loop, not {what!r}",
+            loc=here(),
+            label="this directive",
+            hint=f"name one of the loops: {', '.join(names)}",
+        )
+    return what
+
+
+def check_owner(loop: Loop, stage: Stage, origins: Mapping[str, str]) -> None:
+    """ScheduleError unless a loop is one of `stage`, or of one that `stage` was made from."""
+    theirs = loop.stage
+    name, made_from = stage.func, []
+    while name in origins:
+        name = origins[name]
+        made_from.append(name)
+    own = (theirs.func, theirs.definition) == (stage.func, stage.definition)
+    if not own and theirs.func not in made_from:
+        raise ScheduleError(
+            f"loop {loop.name!r} belongs to {_words(theirs)}, not to {_words(stage)}",
+            loc=here(),
+            label="this directive",
+            hint=f"{_words(stage)} has the loops {', '.join(x.name for x in stage.loops)}",
+        )
+
+
+def _words(stage: Stage) -> str:
+    number = stage.definition - 1
+    return f"update {number} of {stage.func!r}" if stage.definition else repr(stage.func)
