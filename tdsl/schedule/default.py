@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdsl.lang.bounds import NOTHING
 from tdsl.lang.affine import variables
+from tdsl.lang.bounds import NOTHING
 from tdsl.lang.expr import Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, boxes_of, is_empty, reads_in, union_box
@@ -27,11 +27,14 @@ from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import levels_of
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import At, Inline, Level, Root, State
-from tdsl.schedule.rows import needs_row_block, shape_nest
 from tdsl.schedule.required import definition_ranges
+from tdsl.schedule.rows import needs_row_block, shape_nest
 
-ROW_BLOCK = 4  # rows that a float sum along memory runs over together, to hide the latency of additions
+ROW_BLOCK = (
+    4  # rows that a float sum along memory runs over together, to hide the latency of additions
+)
 NEAR = 1 << 20  # bytes of intermediates that are worth keeping near
+LONGEST = 32  # funcs of a chain that are tried together; what is left starts a group of its own
 STRIP = 64  # rows of a strip of a stencil
 
 
@@ -68,7 +71,12 @@ def _choose_inline(state: State) -> State:
     hosts = _hosts(state)
     for f in state.program.funcs:
         plan = state.plan(f.name)
-        if plan.touched or f.name in hosts or plan.place is not None or f.name in state.program.outputs:
+        if (
+            plan.touched
+            or f.name in hosts
+            or plan.place is not None
+            or f.name in state.program.outputs
+        ):
             continue
         if len(f.definitions) == 1 and not f.definitions[0].ranges and _worth_inlining(state, f):
             state = state.with_plan(f.name, replace(plan, place=Inline()))
@@ -111,10 +119,13 @@ def _schedule_group(
         made = schedule_contraction(state, contraction, machine.vector_bytes, machine.threads)
         return made, {owner, contraction.func}
     f = state.program.func(owner)
-    if group and len(f.definitions) == 1 and f.definitions[0].init is None:
-        made, inner = _fuse_group(state, owner, group, boxes, machine)
-        if inner:
-            return made, {owner, *inner}
+    if len(f.definitions) == 1 and f.definitions[0].init is None:
+        near = group[:LONGEST]
+        while near:
+            made, inner = _fuse_group(state, owner, near, boxes, machine)
+            if inner:
+                return made, {owner, *inner}
+            near = near[: len(near) // 2]
     for n in range(len(f.definitions)):
         state = shape_nest(state, owner, n, boxes[owner], machine.vector_bytes, outer=True)
     return state, {owner}
@@ -125,7 +136,9 @@ def _fuse_group(
 ) -> tuple[State, set[str]]:
     """Compute a group inside the outer loop of its owner: row by row, or in strips with a window."""
     f = state.program.func(owner)
-    row = next((v for v in f.variables if (extents(f, f.definitions[0], boxes[owner])[v] or 2) > 1), None)
+    row = next(
+        (v for v in f.variables if (extents(f, f.definitions[0], boxes[owner])[v] or 2) > 1), None
+    )
     if row is None:
         return state, set()
     near = _boxes_of_row(state, owner, row, group, boxes, 1)
@@ -171,7 +184,8 @@ def _boxes_of_row(
 
 def _moves(box: Box) -> bool:
     return any(
-        lo is not None and hi is not None and ("row" in variables(lo) or "row" in variables(hi)) for lo, hi in box
+        lo is not None and hi is not None and ("row" in variables(lo) or "row" in variables(hi))
+        for lo, hi in box
     )
 
 
@@ -210,7 +224,13 @@ def _by_rows(
 
 
 def _by_strips(
-    state: State, owner: str, row: str, inside: list[str], boxes: dict[str, Box], rows: int, machine: Machine
+    state: State,
+    owner: str,
+    row: str,
+    inside: list[str],
+    boxes: dict[str, Box],
+    rows: int,
+    machine: Machine,
 ) -> State:
     strip = max(8, min(STRIP, -(-rows // (2 * machine.threads))))
     names = (f"{row}_o", f"{row}_i")
@@ -236,4 +256,3 @@ def _place_inside(
         kept = None if store is None else Level(owner, 0, store)
         state = state.with_plan(name, replace(plan, place=At(Level(owner, 0, loop)), store=kept))
     return state
-
