@@ -27,7 +27,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, common_box
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.nest import Level, Nest, Tensorization, is_reduction
-from tdsl.schedule.relate import relate
+from tdsl.schedule.relate import Related, is_inside, relate
 from tdsl.schedule.required import Active, bounds_of, required
 
 if TYPE_CHECKING:
@@ -47,12 +47,17 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """How far a nest is open: the next loop, what is made (start and update, or one of them), guards left."""
+    """How far a nest is open: the next loop, what is made (start and update, or one of them), guards left.
+
+    `related` are the loops as they run here: in the tail of a peeled split they are shorter.
+    """
 
     depth: int
     mode: str
     opened: dict[str, Expr]
     guards: tuple[Guard, ...]
+    related: Related
+    tails: frozenset[str] = frozenset()
 
 
 class NestBuilder:
@@ -95,27 +100,32 @@ class NestBuilder:
     def _nest(self, nest: Nest, box: Box, around: Open, opened: dict[str, Expr]) -> list[Stmt]:
         self.nest = nest
         bounds = bounds_of(self.f, self.d, box)
-        self.related = relate(nest, bounds, around.facts)
+        related = relate(nest, bounds, around.facts)
         self.bounds = bounds
         self.reduced = {x for x in nest.names() if is_reduction(self.f, self.n, nest, x)}
-        guards = [self._guard(c, predicate=False) for c in self.related.guards]
-        guards += [self._guard(c, predicate=True) for c in conjuncts(self.d.where)]
+        guards = self._guards(related)
         shared = [
             nest.position(x) + 1
             for x in nest.names()
             if self.low.tree.joined.get(Level(self.f.name, self.n, x))
         ]
         self.shared_depth = max(shared, default=0)
-        return self._open(Spot(len(opened), FULL, opened, tuple(guards)), around)
+        return self._open(Spot(len(opened), FULL, opened, guards, related), around)
 
-    def _guard(self, cond: Expr, *, predicate: bool) -> Guard:
-        over_loops = substitute(cond, self.related.roots)
+    def _guards(self, related: Related) -> tuple[Guard, ...]:
+        tails = [self._guard(c, related, predicate=False) for c in related.guards]
+        where = [self._guard(c, related, predicate=True) for c in conjuncts(self.d.where)]
+        return (*tails, *where)
+
+    def _guard(self, cond: Expr, related: Related, *, predicate: bool) -> Guard:
+        over_loops = substitute(cond, related.roots)
         needed = variables(over_loops) & frozenset(self.nest.names())
         return Guard(over_loops, needed, predicate)
 
-    def _active(self, opened: dict[str, Expr]) -> Active:
+    def _active(self, spot: Spot) -> Active:
+        related = spot.related
         return Active(
-            self.f, self.n, self.nest, self.related.roots, self.related.extents, self.bounds, opened
+            self.f, self.n, self.nest, related.roots, related.extents, self.bounds, spot.opened
         )
 
     def _open(self, spot: Spot, around: Open) -> list[Stmt]:
@@ -134,7 +144,7 @@ class NestBuilder:
         loop = loops[spot.depth]
         instruction = self._instruction(loop.name)
         if instruction is not None and spot.mode != INIT:
-            made = invoke(self.low, self._active(spot.opened), instruction, around.facts)
+            made = invoke(self.low, self._active(spot), instruction, around.facts)
             if spot.mode == FULL and self.d.init is not None:
                 return [*self._open(replace(spot, mode=INIT), around), made]
             return [made]
@@ -142,13 +152,24 @@ class NestBuilder:
             start = self._open(replace(spot, mode=INIT), around)
             return [*start, *self._open(replace(spot, mode=UPDATE), around)]
         first = self.bounds[loop.name][0] if loop.name in self.bounds else const(0)
-        extent = simplify(self.related.extents[loop.name], around.facts)
-        if loop.name in self.related.peels:
-            full = simplify(self.related.peels[loop.name], around.facts)
+        extent = simplify(spot.related.extents[loop.name], around.facts)
+        if loop.name in spot.related.peels:
+            full = simplify(spot.related.peels[loop.name], around.facts)
             rest = simplify(subtract(extent, full), around.facts)
             main = self._loop(spot, around, first, full)
-            return [*main, *self._loop(spot, around, simplify(add(first, full)), rest)]
+            tail = self._tail(spot, loop.name, around)
+            return [*main, *self._loop(tail, around, simplify(add(first, full)), rest)]
         return self._loop(spot, around, first, extent)
+
+    def _tail(self, spot: Spot, outer: str, around: Open) -> Spot:
+        """The spot in the partial iteration of a peeled split."""
+        if not is_inside(self.nest, outer):
+            return spot
+        tails = spot.tails | {outer}
+        related = relate(self.nest, self.bounds, around.facts, tails)
+        tested = spot.opened.keys() if spot.depth >= self.shared_depth else set()
+        guards = (g for g in self._guards(related) if g.predicate or not g.loops <= tested)
+        return replace(spot, tails=tails, related=related, guards=tuple(guards))
 
     def _instruction(self, loop: str) -> Tensorization | None:
         for t in self.plan.tensorizations:
@@ -224,7 +245,7 @@ class NestBuilder:
             return self._guarded(ready, self._open(spot, around), around.facts)
         joined = [n for n in tree.joined.get(here, ()) if n in self.low.boxes]
         levels = self._levels_from(spot.depth - 1)
-        actives = [self._active(spot.opened), *self._joined_actives(spot, around)]
+        actives = [self._active(spot), *self._joined_actives(spot, around)]
         boxes = required(tree, self.low.state, levels, {}, actives, around.facts)
         own = self.f.name
         if own in tree.stored.get(here, ()):
@@ -257,7 +278,7 @@ class NestBuilder:
             variable = spot.opened[x]
             assert isinstance(variable, Var)
             first = self.bounds[x][0] if x in self.bounds else const(0)
-            made.append((variable.name, first, self.related.extents[x]))
+            made.append((variable.name, first, spot.related.extents[x]))
         return made
 
     def _joined_actives(self, spot: Spot, around: Open) -> list[Active]:
@@ -279,11 +300,11 @@ class NestBuilder:
         return made
 
     def _prefetch(self, source: str, offset: int, spot: Spot, around: Open) -> list[Stmt]:
-        return prefetch_box(self.low, self._active(spot.opened), source, offset, around)
+        return prefetch_box(self.low, self._active(spot), source, offset, around)
 
     def _point(self, spot: Spot, around: Open) -> list[Stmt]:
         """The statements at one point of the definition."""
-        active = self._active(spot.opened)
+        active = self._active(spot)
         if spot.mode == INIT:
             free = {n: v for n, v in active.roots.items() if n in self.d.free}
             values = {n: substitute(v, spot.opened) for n, v in free.items()}

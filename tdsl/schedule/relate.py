@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tdsl.lang.bounds import NOTHING, Facts, at_most
-from tdsl.lang.expr import ZERO, Binary, Expr, Var, const
+from tdsl.lang.expr import ZERO, Binary, Const, Expr, Var, const
 from tdsl.lang.simplify import (
     add,
     ceildiv,
@@ -31,10 +31,17 @@ class Related:
     peels: dict[str, Expr]
 
 
-def relate(nest: Nest, bounds: dict[str, tuple[Expr, Expr]], facts: Facts = NOTHING) -> Related:
+def relate(
+    nest: Nest,
+    bounds: dict[str, tuple[Expr, Expr]],
+    facts: Facts = NOTHING,
+    tails: frozenset[str] = frozenset(),
+) -> Related:
     """Go through the relations of a nest, forwards for extents and backwards for values.
 
-    Loops count from 0, except that a variable which is itself a loop runs over its own range.
+    Loops count from 0, except that a variable which is itself a loop runs over its own range. `tails` are
+    outer loops of peeled splits that stand at their last, partial iteration: there the inner loop has only
+    the iterations that are left, where these are a known number.
     """
     extents = {name: extent for name, (_, extent) in bounds.items()}
     peels: dict[str, Expr] = {}
@@ -49,9 +56,12 @@ def relate(nest: Nest, bounds: dict[str, tuple[Expr, Expr]], facts: Facts = NOTH
                     extents[outer] = const(parts)
                     extents[inner] = ceildiv(extents[parent], const(parts), facts)
                 if tail == PEEL:
-                    peels[outer] = floordiv(
-                        extents[parent], maximum(extents[inner], const(1)), facts
-                    )
+                    block = maximum(extents[inner], const(1))
+                    peels[outer] = floordiv(extents[parent], block, facts)
+                    whole = multiply(peels[outer], block, facts)
+                    left = simplify(subtract(extents[parent], whole), facts)
+                    if outer in tails and isinstance(left, Const):
+                        extents[inner] = left
             case Fuse(fused, outer, inner):
                 extents[fused] = multiply(extents[outer], extents[inner], facts)
             case Rename(old, new):
@@ -63,14 +73,15 @@ def relate(nest: Nest, bounds: dict[str, tuple[Expr, Expr]], facts: Facts = NOTH
     guards: list[Expr] = []
     for r in reversed(nest.relations):
         match r:
-            case Split(parent, outer, inner, _, _, tail):
-                start = multiply(values[outer], extents[inner], facts)
-                whole = multiply(extents[outer], extents[inner], facts)
+            case Split(parent, outer, inner, factor, _, tail):
+                block = extents[inner] if factor is None else const(factor)
+                start = multiply(values[outer], block, facts)
+                whole = multiply(extents[outer], block, facts)
                 exact = simplify(subtract(whole, extents[parent]), facts) == ZERO
                 if tail == SHIFT and not exact:
-                    last = subtract(extents[parent], extents[inner], facts)
+                    last = subtract(extents[parent], block, facts)
                     start = maximum(minimum(start, last, facts), ZERO, facts)
-                    exact = at_most(extents[inner], extents[parent], facts)
+                    exact = at_most(block, extents[parent], facts)
                 values[parent] = add(start, values[inner], facts)
                 if not exact:
                     guards.append(Binary("lt", values[parent], extents[parent]))
@@ -81,3 +92,22 @@ def relate(nest: Nest, bounds: dict[str, tuple[Expr, Expr]], facts: Facts = NOTH
                 values[old] = values[new]
     roots = {name: add(values[name], lo, facts) for name, (lo, _) in bounds.items()}
     return Related(roots, extents, tuple(reversed(guards)), peels)
+
+
+def is_inside(nest: Nest, outer: str) -> bool:
+    """True when all that came of the inner loop of a split stands inside of its outer loop."""
+    first = next(
+        n for n, r in enumerate(nest.relations) if isinstance(r, Split) and r.outer == outer
+    )
+    split = nest.relations[first]
+    assert isinstance(split, Split)
+    made = {split.inner}
+    for r in nest.relations[first:]:
+        match r:
+            case Split(parent, a, b) if parent in made:
+                made |= {a, b}
+            case Fuse(fused, a, b) if made & {a, b}:
+                made.add(fused)
+            case Rename(old, new) if old in made:
+                made.add(new)
+    return split.factor is not None and made.isdisjoint(nest.names()[: nest.position(outer)])
