@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Callable
+
+import numpy as np
 
 from tdsl.codegen import cache
 from tdsl.codegen.cpu import jit
@@ -19,6 +22,7 @@ from tdsl.codegen.loops import Argument, Kernel
 from tdsl.debug import looks_inside, tell
 
 _LENGTH = struct.Struct("<I")
+_CALLER = (sys.version, np.__version__)  # whose objects the entry for Python reads
 
 
 def load_or_build(
@@ -30,7 +34,7 @@ def load_or_build(
     is made only where the cache does not have its code, or when someone asks for it.
     """
     target = host()
-    key = cache.key("cpu program", *jit.made_by(target), program)
+    key = cache.key("cpu program", *jit.made_by(target), *_CALLER, program)
     payload = None if looks_inside() else cache.load(key)
     tell("cache", f"{'found' if payload is not None else 'not found'} {key}")
     if payload is not None:
