@@ -43,8 +43,8 @@ def complete(state: State, machine: Machine) -> State:
     state = inline_funcs(_choose_inline(state))
     open_ = {name for name, plan in state.plans if not plan.touched} - _hosts(state)
     if not machine.vector_bytes:
-        return _rest_at_root(state)
-    boxes = root_boxes(_rest_at_root(state))
+        return rest_at_root(state)
+    boxes = root_boxes(rest_at_root(state))
     done: set[str] = set()
     for name in reversed([f.name for f in state.program.funcs]):
         if name not in open_ or name in done or name not in boxes:
@@ -52,7 +52,7 @@ def complete(state: State, machine: Machine) -> State:
         group = _group(state, name, open_ - done)
         state, scheduled = _schedule_group(state, name, group, boxes, machine)
         done |= scheduled
-    return _rest_at_root(state)
+    return rest_at_root(state)
 
 
 def _hosts(state: State) -> set[str]:
@@ -60,7 +60,8 @@ def _hosts(state: State) -> set[str]:
     return {level.func for _, plan in state.plans for level in levels_of(plan)}
 
 
-def _rest_at_root(state: State) -> State:
+def rest_at_root(state: State) -> State:
+    """The state with every func that has no place at the root."""
     for name, plan in state.plans:
         if plan.place is None:
             state = state.with_plan(name, replace(plan, place=Root()))

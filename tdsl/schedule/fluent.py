@@ -15,6 +15,7 @@ from tdsl.lang.value import Value, Variable
 from tdsl.notebook import page
 from tdsl.schedule.arguments import plain
 from tdsl.schedule.directive import Directive, apply, from_json, to_json
+from tdsl.schedule.formula import Formula, formula
 from tdsl.schedule.instruction import Instruction
 from tdsl.schedule.naming import Loop, LoopLike, check_owner, name_of_loop, name_of_source
 from tdsl.schedule.nest import State, initial_state
@@ -138,6 +139,19 @@ class Schedule:
         """Run a recipe, a function of the schedule; returns the schedule."""
         recipe(self)
         return self
+
+    def formula(self) -> Formula:
+        """Operations and bytes of the program as sympy expressions of its sizes.
+
+        >>> from tdsl.lang import reduction
+        >>> from tdsl.lang.value import vars
+        >>> i, j, k = vars("i j k")
+        >>> a, b, c = Tensor("a", ("M", "K"), "f32"), Tensor("b", ("K", "N"), "f32"), Func("c")
+        >>> c[i, j] = reduction.sum(a[i, k] * b[k, j], axis=k)
+        >>> Schedule(c).formula().operations
+        2*K*M*N
+        """
+        return formula(self.state)
 
     def to_json(self) -> str:
         """The directives as JSON text."""

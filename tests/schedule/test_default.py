@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.schedule.bind import bind_state
 from tdsl.schedule.contraction import tile_shape
 from tdsl.schedule.default import Machine, complete
 from tdsl.schedule.nest import At, Root, State
-from tdsl.schedule.bind import bind_state
 
 WIDE = Machine(vector_bytes=64, threads=2)
 

@@ -39,7 +39,13 @@ def test_the_tail_of_a_tail_is_as_long_as_what_is_left():
     f.split(inner, 6, tail="peel", names=("it", "i0"))
     text = check(s, 61, 7, "python")  # 61 = 2 * 24 + 2 * 6 + 1
     extents = [line.partition(" in ")[2] for line in text.splitlines() if "for f_i" in line]
-    assert extents == ["range(0, 2):", "range(0, 4):", "range(0, 6):", "range(0, 2):", "range(0, 6):"]
+    assert extents == [
+        "range(0, 2):",
+        "range(0, 4):",
+        "range(0, 6):",
+        "range(0, 2):",
+        "range(0, 6):",
+    ]
 
 
 @pytest.mark.parametrize("target", ["python", "cpu"])
