@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import tdsl
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -37,7 +39,9 @@ def test_readme_has_one_command_for_the_demo_and_one_for_the_tests():
     assert "pytest" in blocks[1]
 
 
-PROGRAM = re.compile(r"^```python\n(# (\w+\.py)\n.*?)^```\n(?:[^`]*?)^```text\n(.*?)^```", re.M | re.S)
+PROGRAM = re.compile(
+    r"^```python\n(# (\w+\.py)\n.*?)^```\n(?:(?!```)[^\n]*\n)*```text\n(.*?)^```", re.M | re.S
+)
 PROGRAMS = [
     pytest.param(*found, id=f"{page.relative_to(ROOT)}-{found[1]}")
     for page in PAGES
@@ -63,3 +67,9 @@ def test_a_program_of_a_page_prints_what_the_page_shows(source, name, shown, tmp
 
 def test_the_readme_shows_a_program_and_an_error():
     assert len(PROGRAM.findall((ROOT / "README.md").read_text())) == 2
+
+
+def test_every_public_name_is_in_the_reference():
+    pages = [(ROOT / "docs" / name).read_text() for name in ("language.md", "errors.md")]
+    written = set(re.findall(r"`(?:td\.)?(\w+)`", "\n".join(pages)))
+    assert set(tdsl.__all__) <= written
