@@ -6,7 +6,6 @@ are decided arm by arm, so `min(16 * t + 18, n) - max(16 * t, 1)` is at most 18 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tdsl.lang.affine import Memo, Sum, as_sum
@@ -38,7 +37,7 @@ class Facts:
     `bounds` and `simple` remember what was found from them: constant bounds, simplified indices.
     """
 
-    ranges: Mapping[str, tuple[Expr, Expr]] = field(default_factory=dict)
+    ranges: dict[str, tuple[Expr, Expr]] = field(default_factory=dict)
     bounds: Memo[tuple[Expr, bool], int | None] = field(
         default_factory=Memo, compare=False, repr=False
     )
@@ -105,15 +104,19 @@ def _upper(s: Sum, facts: Facts, arms: int) -> int | None:
     unknown = [atom for atom in s.terms if isinstance(atom, Var)]
     if not unknown:  # sizes come last, since ranges of variables may cancel them
         return None if any(c > 0 for c in s.terms.values()) else s.constant
-    ordered = [name for name in facts.ranges if Var(name) in s.terms]
-    if len(ordered) < len(unknown):
+    if any(v.name not in facts.ranges for v in unknown):
         return None
-    name = ordered[-1]
-    lo, hi = facts.ranges[name]
-    coefficient = s.terms[Var(name)]
+    v = unknown[0] if len(unknown) == 1 else _innermost(unknown, facts)
+    lo, hi = facts.ranges[v.name]
+    coefficient = s.terms[v]
     return _upper(
-        s.without(Var(name)).plus(as_sum(hi if coefficient > 0 else lo), coefficient), facts, arms
+        s.without(v).plus(as_sum(hi if coefficient > 0 else lo), coefficient), facts, arms
     )
+
+
+def _innermost(variables: list[Var], facts: Facts) -> Var:
+    by_name = {v.name: v for v in variables}
+    return next(by_name[name] for name in reversed(facts.ranges) if name in by_name)
 
 
 def _choice(s: Sum) -> tuple[Expr, Expr, Expr, bool] | None:
