@@ -6,39 +6,39 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdsl.lang import arithmetic
 from tdsl.lang.interp import interpret
+from tdsl.lang.program import build_program
 from tests.fuzz.choices import Drawn, Seeded
 from tests.fuzz.errors import Bounded, assert_matches, mismatch, reference, unit
 from tests.fuzz.programs import random_program
 
 
-@pytest.mark.parametrize("first", [0, 20])
+@pytest.mark.parametrize("first", [0, 10])
 def test_random_programs_have_a_meaning(first: int) -> None:
-    for seed in range(first, first + 20):
+    for seed in range(first, first + 10):
         made = random_program(Seeded(seed))
         results = interpret(made.program(), made.arguments(seed), made.sizes)
         assert len(results) == sum(len(f.dtypes) for f in made.outputs)
 
 
+@settings(max_examples=10)
 @given(st.data())
 def test_decisions_may_come_from_hypothesis(data: Any) -> None:
     made = random_program(Drawn(data), stages=2)
     interpret(made.program(), made.arguments(0), made.sizes)
 
 
-@pytest.mark.parametrize("seed", range(0, 300, 43))
+@pytest.mark.parametrize("seed", range(0, 300, 61))
 def test_the_text_of_a_program_has_its_meaning(seed: int) -> None:
     made = random_program(Seeded(seed))
     names: dict[str, Any] = {}
     exec(compile(made.source(seed), f"program {seed}", "exec"), names)
     again = random_program(Seeded(seed))
     assert again.lines == made.lines
-    from tdsl.lang.program import build_program
-
     program = build_program(names["outputs"])
     assert program == made.program()
     want = interpret(program, made.arguments(seed), made.sizes)
@@ -47,7 +47,7 @@ def test_the_text_of_a_program_has_its_meaning(seed: int) -> None:
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("first", [0, 10, 20])
+@pytest.mark.parametrize("first", [0, 5, 10])
 def test_errors_hold_what_other_functions_and_orders_give(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +68,7 @@ def test_errors_hold_what_other_functions_and_orders_give(
             return result
         return (result * (1 + 6 * unit(dtype))).astype(result.dtype)
 
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 5):
         made = random_program(Seeded(seed))
         arguments = made.arguments(seed)
         want = reference(made.program(), arguments, made.sizes)
@@ -83,7 +83,7 @@ def test_errors_hold_what_other_functions_and_orders_give(
 def test_most_results_are_certain_to_the_bit() -> None:
     """An error analysis that doubts everything would find no fault."""
     certain = unknown = total = 0
-    for seed in range(20):
+    for seed in range(12):
         made = random_program(Seeded(seed))
         for w in reference(made.program(), made.arguments(seed), made.sizes):
             certain += int((w.error == 0).sum())

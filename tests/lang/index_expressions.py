@@ -95,9 +95,9 @@ def constant_ranges(draw: Any, names: tuple[str, ...]) -> dict[str, tuple[int, i
 
 
 @st.composite
-def nested_facts(draw: Any, names: tuple[str, ...]) -> Facts:
-    """Ranges whose ends are sums of the variables before them, sometimes the lesser of two."""
-    facts, seen = NOTHING, ()
+def nested_facts(draw: Any, names: tuple[str, ...], outer: tuple[str, ...] = ()) -> Facts:
+    """Ranges whose ends are sums of the variables before them and `outer`, or the lesser of two."""
+    facts, seen = NOTHING, outer
     for name in names:
         inner = affine(seen) if seen else SMALL.map(const)
         lo = draw(inner)
@@ -115,9 +115,9 @@ def points_of(ranges: dict[str, tuple[int, int]]) -> dict[str, np.ndarray]:
     return {n: points[:, axis] for axis, n in enumerate(ranges)}
 
 
-def points_of_facts(facts: Facts) -> dict[str, np.ndarray]:
-    """Every point of nested ranges."""
-    points: list[dict[str, int]] = [{}]
+def points_of_facts(facts: Facts, **outer: int) -> dict[str, np.ndarray]:
+    """Every point of nested ranges, where what is outside of them is known."""
+    points: list[dict[str, int]] = [outer]
     for name, (lo, hi) in facts.ranges.items():
         grown = []
         for p in points:
@@ -125,7 +125,8 @@ def points_of_facts(facts: Facts) -> dict[str, np.ndarray]:
             first, last = int(evaluate(lo, env)), int(evaluate(hi, env))
             grown += [{**p, name: v} for v in range(first, last + 1)]
         points = grown
-    return {n: np.array([p[n] for p in points], dtype=np.int64) for n in facts.ranges}
+    names = (*outer, *facts.ranges)
+    return {n: np.array([p[n] for p in points], dtype=np.int64) for n in names}
 
 
 def values(e: Expr, points: dict[str, np.ndarray]) -> np.ndarray:

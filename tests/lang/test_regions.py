@@ -28,6 +28,7 @@ from tdsl.lang.regions import (
     box_of,
     boxes_of,
     interval_of,
+    interval_where,
     is_empty,
     solve,
     tighten,
@@ -168,6 +169,20 @@ def test_tightened_ranges_keep_every_point_that_a_condition_keeps(
         assert np.all(points[name][kept] <= hi)
         assert ranges[name][0] <= lo
         assert hi <= ranges[name][1]
+
+
+@given(affine(NAMES), conditions(affine(NAMES)), constant_ranges(NAMES))
+def test_an_interval_where_a_condition_holds_holds_every_value_there(
+    e: Expr, cond: Expr, ranges: Ranges
+) -> None:
+    points = points_of(ranges)
+    touched = values(e, points)[values(cond, points)]
+    lo, hi = ends(interval_where(e, as_ranges(ranges), cond))
+    assert np.all(touched >= lo)
+    assert np.all(touched <= hi)
+    low, high = ends(interval_of(e, as_ranges(ranges)))
+    assert low <= lo
+    assert hi <= high
 
 
 @given(st.sampled_from(("lt", "le", "gt", "ge", "eq")), affine(("i",)), st.integers(-9, 9))

@@ -2,11 +2,13 @@
 
 import numpy as np
 from hypothesis import given
+from hypothesis import strategies as st
 
 from tdsl.lang.affine import as_expr, as_sum, difference
-from tdsl.lang.bounds import Facts, at_most, lower, upper, value_range
-from tdsl.lang.expr import Expr
+from tdsl.lang.bounds import NOTHING, Facts, at_most, lower, upper, value_range
+from tdsl.lang.expr import Expr, Size, Var
 from tdsl.lang.simplify import simplify
+from tdsl.node import transform
 from tests.lang.index_expressions import (
     conditions,
     expressions,
@@ -60,3 +62,27 @@ def test_what_is_certain_holds_everywhere(a: Expr, b: Expr, facts: Facts) -> Non
 def test_a_sum_has_the_values_of_its_expression(e: Expr) -> None:
     points = {n: np.arange(-3, 4) + offset for offset, n in enumerate(NAMES)}
     np.testing.assert_array_equal(values(as_expr(as_sum(e)), points), values(e, points))
+
+
+def sized(e: Expr) -> Expr:
+    """`e` with the variable n as a named extent."""
+    return transform(e, lambda x: Size("n") if x == Var("n") else x)
+
+
+def unsized(e: Expr) -> Expr:
+    return transform(e, lambda x: Var("n") if isinstance(x, Size) else x)
+
+
+@given(expressions(("n", "i", "j")), nested_facts(("i", "j"), outer=("n",)), st.integers(0, 6))
+def test_named_extents_are_never_negative_and_otherwise_unknown(
+    e: Expr, facts: Facts, n: int
+) -> None:
+    known = NOTHING
+    for name, (lo, hi) in facts.ranges.items():
+        known = known.knowing(name, sized(lo), sized(hi))
+    points = points_of_facts(facts, n=n)
+    want = values(e, points)
+    np.testing.assert_array_equal(values(unsized(simplify(sized(e), known)), points), want)
+    low, high = lower(sized(e), known), upper(sized(e), known)
+    assert low is None or np.all(want >= low)
+    assert high is None or np.all(want <= high)
