@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from tdsl.codegen.loops import Kernel, Stmt
 from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import map_exprs, map_parts
+from tdsl.codegen.passes.statements import exprs_of, map_exprs, map_parts, walk
 from tdsl.lang.bounds import NOTHING, Facts, at_most
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Expr, Select, const
 from tdsl.lang.simplify import add, maximum, minimum, simplify_node, subtract
@@ -32,7 +33,13 @@ def expand_calls(kernel: Kernel) -> Kernel:
     for i in range(0, 20):
       a[min(i % 8, i % 8 * -1 + 7)] = 0
     """
+    if not any(isinstance(n, Call) and n.fn in _MODES for n in post_order(*_exprs(kernel))):
+        return kernel
     return dataclasses.replace(kernel, body=_expand(kernel.body, NOTHING))
+
+
+def _exprs(kernel: Kernel) -> Iterator[Expr]:
+    return (e for s in walk(kernel.body) for e in exprs_of(s))
 
 
 def _expand(s: Stmt, facts: Facts) -> Stmt:

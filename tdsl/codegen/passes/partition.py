@@ -76,14 +76,30 @@ def partition(kernel: Kernel) -> Kernel:
       if v_2 + 96 < 99:
         b[v_2 + 96] = a[v_2 + 95]
     """
-    return dataclasses.replace(
-        kernel, body=_Partition(Fresh(kernel)).visit(kernel.body, NOTHING)[0]
-    )
+    moving = _moving(kernel.body)
+    if not moving:
+        return kernel
+    body, _ = _Partition(Fresh(kernel), moving).visit(kernel.body, NOTHING)
+    return dataclasses.replace(kernel, body=body)
+
+
+def _moving(s: Stmt) -> frozenset[str]:
+    """The variables that decisions about vector lanes depend on; only their loops may be cut."""
+    lanes = {x.name for x in walk(s) if isinstance(x, For) and x.kind == VECTORIZED}
+    moving: set[str] = set()
+    roots = (e for x in walk(s) if not isinstance(x, For | Alloc) for e in exprs_of(x))
+    for n in post_order(*roots):
+        if isinstance(n, Binary | Call) and _decides(n):
+            used = variables(n)
+            if not lanes.isdisjoint(used):
+                moving |= used
+    return frozenset(moving)
 
 
 @dataclass(slots=True)
 class _Partition:
     fresh: Fresh
+    moving: frozenset[str]
 
     def visit(self, s: Stmt, facts: Facts) -> tuple[Stmt, bool]:
         """The statement with loops cut, and whether there were any."""
@@ -100,9 +116,9 @@ class _Partition:
         return map_parts(s, part), any(cuts)
 
     def loop(self, s: For, facts: Facts) -> tuple[Stmt, bool]:
-        worth = s.kind in (SERIAL, PARALLEL) and any(_is_vectorized(x) for x in walk(s.body))
-        if s.kind == VECTORIZED or (not worth and s.kind in (SERIAL, PARALLEL)):
+        if s.kind == VECTORIZED:
             return s, False
+        worth = s.kind in (SERIAL, PARALLEL) and s.name in self.moving
         steady = _Steady.of(s, facts) if worth else None
         if steady is not None and steady.share() >= _MOSTLY:
             return self.cut(s, steady), True
@@ -135,10 +151,6 @@ class _Partition:
             if most is None or most > 0:
                 kept.append(copy(loop) if copy else loop)
         return sequence(kept)
-
-
-def _is_vectorized(s: Stmt) -> bool:
-    return isinstance(s, For) and s.kind == VECTORIZED
 
 
 @dataclass(slots=True)
@@ -201,11 +213,10 @@ class _Steady:
 
     def choose(self, old: Expr, e: Expr) -> Expr | None:
         """What stands for `e` in most of the loop; that part becomes the steady one."""
-        decisions = _decisions(e)
-        if not decisions or loads_of(old) or variables(old).isdisjoint(self.lanes):
+        if not _decides(e) or loads_of(old) or variables(old).isdisjoint(self.lanes):
             return None
         best: tuple[float, Expr, Expr, Expr] | None = None
-        for result, needs in decisions:
+        for result, needs in _decisions(e):
             limits = self.limits(needs)
             if limits is None:
                 continue
@@ -273,12 +284,22 @@ _DECIDED = ("min", "max", "lt", "le", "gt", "ge", "eq", "ne")
 Decision = tuple[Expr, list[Sum]]
 
 
-def _decisions(e: Expr) -> list[Decision]:
-    """What an expression may be decided to be, each with sums that must then be at most 0."""
+def _decides(e: Expr) -> bool:
     match e:
-        case Binary(op, a, b) if op in _DECIDED and dtype_of(a) == i64:
+        case Binary(op, a):
+            return op in _DECIDED and dtype_of(a) == i64
+        case Call(fn):
+            return fn.startswith("pad_")
+        case _:
+            return False
+
+
+def _decisions(e: Expr) -> list[Decision]:
+    """What one that `_decides` may be decided to be, each with sums that must then be at most 0."""
+    match e:
+        case Binary(op, a, b):
             return _comparisons(op, a, b)
-        case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap", (i, n)):
+        case Call(_, (i, n)):
             beyond = as_sum(i).plus(as_sum(n), -1).plus(Sum({}, 1))
             return [(i, [as_sum(i).times(-1), beyond])]
         case _:

@@ -52,6 +52,8 @@ def unroll(kernel: Kernel) -> Kernel:
 
     Raises ScheduleError for an extent without a constant bound.
     """
+    if not any(isinstance(s, For) and s.kind in (UNROLLED, VECTORIZED) for s in walk(kernel.body)):
+        return kernel
     return dataclasses.replace(kernel, body=_unroll(kernel.body, NOTHING, Fresh(kernel)))
 
 
