@@ -7,6 +7,7 @@
     unroll           copies for unrolled loops
     simplify_loops   (again, for what is constant now)
     vectorize        vector code for vectorized loops
+    whole_vectors    masks of last, partial vectors in memory of the kernel's own go
     drop_unread      memory without readers and unused lets go
     hoist_allocs     memory outside hot loops, in registers or on the stack where it is small
 
@@ -21,6 +22,7 @@ from tdsl.codegen.passes.partition import partition
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.unroll import unroll
 from tdsl.codegen.passes.vectorize import vectorize
+from tdsl.codegen.passes.whole_vectors import whole_vectors
 
 PASSES = (
     simplify_loops,
@@ -30,6 +32,7 @@ PASSES = (
     unroll,
     simplify_loops,
     vectorize,
+    whole_vectors,
     drop_unread,
     hoist_allocs,
 )

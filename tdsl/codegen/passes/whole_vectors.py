@@ -1,0 +1,179 @@
+"""Whole vectors in memory of a kernel's own: rows get room for the lanes that masks leave out."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from math import prod
+
+from tdsl.codegen.loops import Alloc, Kernel, Stmt, Store
+from tdsl.codegen.passes.bound_loops import limits_of
+from tdsl.codegen.passes.scope import inside
+from tdsl.codegen.passes.statements import exprs_of, map_exprs, map_parts, rebuilt, walk
+from tdsl.lang.affine import Sum, as_expr, as_sum
+from tdsl.lang.bounds import NOTHING, Facts, at_most
+from tdsl.lang.expr import (
+    ZERO,
+    Binary,
+    Broadcast,
+    Const,
+    Expr,
+    Load,
+    Ramp,
+    Unary,
+    Var,
+    const,
+    lanes_of,
+)  # fmt: skip
+from tdsl.lang.simplify import add, conjuncts, multiply
+from tdsl.node import map_children, post_order
+
+_LANE = "lane of a vector"  # no name of a loop has spaces
+_MOST_ROOM = 1 << 16  # elements that are always worth their room
+
+
+def whole_vectors(kernel: Kernel) -> Kernel:
+    """Drop masks that only leave out lanes beyond the rows of allocated memory, and make room for these.
+
+    What the room holds is never used, so it may be anything: accumulators of a last, partial tile are
+    whole registers.
+
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.types import f32
+    >>> five = Binary("lt", Ramp(ZERO, 1, 8), Broadcast(const(5), 8))
+    >>> row = (Ramp(ZERO, 1, 8),)
+    >>> nest = Alloc("t", f32, (const(5),), "auto", Store("t", row, Load("a", row, f32, five), five))
+    >>> print(show(whole_vectors(Kernel("k", (), nest)).body))
+    t = alloc(f32, [8])  # auto
+    t[0:8] = a[0:8] if ramp(8) < 5 else 0
+    """
+    return dataclasses.replace(kernel, body=_Rows({}, NOTHING).statement(kernel.body))
+
+
+@dataclass(slots=True)
+class _Row:
+    """The last extent of a memory, with and without room, and whether that is needed."""
+
+    extent: int
+    room: int
+    needed: bool = False
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The memories around a statement, by name, and what holds there."""
+
+    rows: dict[str, _Row]
+    facts: Facts
+    memo: dict[Expr, Expr] = field(default_factory=dict)
+
+    def statement(self, s: Stmt) -> Stmt:
+        if isinstance(s, Alloc):
+            return self.alloc(s)
+        if not self.rows:
+            return map_parts(s, _Rows({}, inside(self.facts, s)).statement)
+        s = map_exprs(s, self.expr)
+        if isinstance(s, Store) and self.is_whole(s.buffer, s.index, s.mask):
+            s = rebuilt(s, mask=None)
+        facts = inside(self.facts, s)
+        inner = self if facts is self.facts else _Rows(self.rows, facts)
+        return map_parts(s, inner.statement)
+
+    def alloc(self, s: Alloc) -> Stmt:
+        row = _row(s)
+        rows = {name: r for name, r in self.rows.items() if name != s.name}
+        if row is not None:
+            rows[s.name] = row
+        body = _Rows(rows, self.facts).statement(s.body)
+        if row is None or not row.needed:
+            return rebuilt(s, body=body)
+        return rebuilt(s, body=body, extents=(*s.extents[:-1], const(row.room)))
+
+    def expr(self, e: Expr) -> Expr:
+        memo = self.memo
+        for n in post_order(e):
+            if n in memo:
+                continue
+            new = map_children(n, memo.__getitem__)  # type: ignore[arg-type]  # of expressions
+            if isinstance(new, Load) and self.is_whole(new.buffer, new.index, new.mask):
+                new = dataclasses.replace(new, mask=None)
+            memo[n] = new  # type: ignore[index, assignment]
+        return memo[e]
+
+    def is_whole(self, buffer: str, index: tuple[Expr, ...], mask: Expr | None) -> bool:
+        """True when the mask holds for each lane in the row, and there is room for the others."""
+        row = self.rows.get(buffer)
+        if row is None or mask is None or any(lanes_of(i) > 1 for i in index[:-1]):
+            return False
+        match index[-1]:
+            case Ramp(base, 1, lanes):
+                start = as_sum(base)
+            case _:
+                return False
+        if any(n % lanes for n in (start.constant, *start.terms.values())):
+            return False  # with others, a vector might begin in a row and end in the next
+        if not at_most(ZERO, base, self.facts):
+            return False
+        if not at_most(base, const(row.room - lanes), self.facts):
+            return False
+        last = Sum({}, row.extent - 1).plus(start, -1)
+        if not all(self.holds(c, last) for c in conjuncts(mask)):
+            return False
+        row.needed = True
+        return True
+
+    def holds(self, c: Expr, last: Sum) -> bool:
+        """True when a condition on lanes is certain for each of 0, 1, ..., last."""
+        one = _of_a_lane(c)
+        needs = [] if one is None else limits_of(one, _LANE)
+        for need in needs:
+            lane = Var(_LANE)
+            times = need.terms.get(lane, 0)
+            most = need.without(lane).plus(last, max(times, 0))
+            if not at_most(as_expr(most), ZERO, self.facts):
+                return False
+        return bool(needs)
+
+
+def _row(s: Alloc) -> _Row | None:
+    """The row of a memory that has masked vectors."""
+    sizes = [int(e.value) for e in s.extents if isinstance(e, Const)]
+    if s.strides or not sizes or len(sizes) < len(s.extents):
+        return None
+    lanes = _most_lanes(s)
+    if not lanes:
+        return None
+    room = -(-sizes[-1] // lanes) * lanes
+    size = prod(sizes[:-1]) * room
+    return _Row(sizes[-1], room) if size <= max(2 * prod(sizes), _MOST_ROOM) else None
+
+
+def _most_lanes(s: Alloc) -> int:
+    """The lanes of the longest masked vector in the rows of a memory; 0 where there is none."""
+    most = 0
+    for part in walk(s.body):
+        if isinstance(part, Store) and part.buffer == s.name and part.mask is not None:
+            most = max(most, lanes_of(part.index[-1]))
+        for n in post_order(*exprs_of(part)):
+            if isinstance(n, Load) and n.buffer == s.name and n.mask is not None:
+                most = max(most, lanes_of(n.index[-1]))
+    return most
+
+
+def _of_a_lane(e: Expr) -> Expr | None:
+    """A vector expression for one lane; None where that is not affine."""
+    if lanes_of(e) == 1:
+        return e
+    match e:
+        case Ramp(base, stride):
+            return add(base, multiply(const(stride), Var(_LANE)))
+        case Broadcast(x):
+            return x
+        case Binary(op, a, b):
+            left, right = _of_a_lane(a), _of_a_lane(b)
+            return None if left is None or right is None else Binary(op, left, right)
+        case Unary("neg", a):
+            inner = _of_a_lane(a)
+            return None if inner is None else Unary("neg", inner)
+        case _:
+            return None
