@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable
 
@@ -122,6 +121,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("jj", ["i", "j"])
     "did you mean 'j'? There are: i, j"
     """
+    import difflib  # for those who mistype only
+
     names = list(known)
     listed = f"There are: {', '.join(names)}" if names else "there are none"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 
 
 class Listing(str):
@@ -28,6 +27,8 @@ def page(title: str, texts: Iterable[tuple[str, str]]) -> str:
     >>> page("f", [("program", "a < b")])
     '<div><b>f</b><details open><summary>program</summary><pre>a &lt; b</pre></details></div>'
     """
+    from html import escape  # its table of characters is not needed to import tdsl
+
     parts = [
         f"<details{' open' * (position == 0)}><summary>{escape(heading)}</summary>{_pre(text)}</details>"
         for position, (heading, text) in enumerate(texts)
@@ -36,4 +37,6 @@ def page(title: str, texts: Iterable[tuple[str, str]]) -> str:
 
 
 def _pre(text: str) -> str:
+    from html import escape
+
     return f"<pre>{escape(text)}</pre>"

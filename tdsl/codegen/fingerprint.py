@@ -7,7 +7,6 @@ depend on which of them are one object, on hash seeds, or on where the user wrot
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 from typing import Any
 
@@ -24,6 +23,8 @@ def fingerprint(*values: Any) -> str:
     >>> fingerprint(Binary("add", Var("i"), const(1))) == fingerprint(Binary("add", Var("i"), const(2)))
     False
     """
+    import hashlib  # with a library of its own: not needed to import tdsl
+
     form = _Form()
     last = form.token(values)
     return hashlib.sha256("\n".join((*form.numbers, last)).encode()).hexdigest()
@@ -89,7 +90,7 @@ def _package_stamp() -> str:
                     found.append(f"{entry.path} {status.st_size} {status.st_mtime_ns}")
                 elif entry.is_dir() and not entry.name.startswith("__"):
                     folders.append(entry.path)
-    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()
+    return "\n".join(sorted(found))
 
 
 # Taken when the package is imported: what is compiled later is made by the files of then.
