@@ -32,11 +32,19 @@ def here() -> Loc | None:
     None when every frame belongs to the package.
     """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and _is_own(frame):
         frame = frame.f_back
     if frame is None:
         return None
     return _at(frame.f_code, frame.f_lasti // 2, frame.f_lineno)
+
+
+def _is_own(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    # what dataclasses generate has no file, but the globals of its module
+    return file.startswith(_PACKAGE) or (
+        file == "<string>" and frame.f_globals.get("__name__", "").startswith("tdsl.")
+    )
 
 
 _POSITIONS: dict[CodeType, list[tuple[int | None, int | None, int | None, int | None]]] = {}

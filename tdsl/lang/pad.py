@@ -28,6 +28,10 @@ class Padded(Handle):
     ) -> None:
         self.source, self.box, self.mode, self.value = source, box, mode, value
 
+    def __repr__(self) -> str:
+        fill = f", value={self.value}" if self.mode == "constant" else ""
+        return f"pad({self.name}, mode={self.mode!r}{fill})"
+
     @property
     def name(self) -> str:
         return self.source.name

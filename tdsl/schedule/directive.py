@@ -73,9 +73,12 @@ def apply(directive: Directive, state: State) -> State:
 
 
 def _call_text(directive: Directive) -> str:
-    named = [
-        v for k, v in directive.arguments if k in ("loop", "loops", "source") and v is not None
-    ]
+    named: list[Any] = []
+    for name, value in directive.arguments:
+        if name == "loops" and directive.name == "reorder":
+            named += value
+        elif name in ("loop", "outer", "inner", "source") and value is not None:
+            named.append(value)
     return f"{directive.name}({', '.join(map(_shown, named))})"
 
 
