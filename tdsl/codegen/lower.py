@@ -90,7 +90,7 @@ class Lowering:
             if name in boxes:
                 statements += self.produce(name, boxes[name], around)
             else:
-                self._refuse_lost(name, boxes)
+                self._check_joined_empty(name)
         statements += body()
         for f in reversed(stored):
             buffer, scope = self.buffers[f.name], self.state.plan(f.name).scope
@@ -100,18 +100,6 @@ class Lowering:
                 ]
             del self.buffers[f.name]
         return statements
-
-    def _refuse_lost(self, host: str, boxes: dict[str, Box]) -> None:
-        """ScheduleError where a stage shares the loops of one of which nothing is computed."""
-        for level, names in self.tree.joined.items():
-            for name in names:
-                if level.func == host and name in boxes:
-                    raise ScheduleError(
-                        f"compute_with of {name!r}: loop {level.loop!r} has another number of iterations "
-                        f"than those of {name!r}: nothing of {host!r} is needed",
-                        loc=self.state.plan(name).loc,
-                        hint="share only loops over equal ranges",
-                    )
 
     def produce(self, name: str, box: Box, around: Open) -> list[Stmt]:
         """The nests of a func on a box: its definitions in order."""
@@ -132,7 +120,7 @@ class Lowering:
         """Stages in the loops of one that has no points have none, too."""
         for level, joined in self.tree.joined.items():
             for other in joined if level.func == name else ():
-                if not any(is_empty(i) for i in self.boxes[other]):
+                if other in self.boxes and not any(is_empty(i) for i in self.boxes[other]):
                     raise ScheduleError(
                         f"compute_with of {other!r}: {name!r} has no iterations to share",
                         loc=self.state.plan(other).loc,

@@ -258,7 +258,8 @@ class NestBuilder:
                 if name in boxes:
                     f = self.low.program.func(name)
                     # a producer that rounds up makes more than is needed
-                    box = common_box(boxes[name], self.low.needed[name], around.facts)
+                    needed = self.low.needed.get(name, boxes[name])
+                    box = common_box(boxes[name], needed, around.facts)
                     yield from NestBuilder(self.low, f, 0).build(box, replace(around, steady=False))
             for name in joined:
                 f = self.low.program.func(name)

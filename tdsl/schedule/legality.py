@@ -18,11 +18,14 @@ from tdsl.schedule.nest import (
     After,
     At,
     FuncPlan,
+    Fuse,
     Illegal,
     Inline,
     Level,
     Nest,
+    Rename,
     Root,
+    Split,
     State,
     With,
     is_reduction,
@@ -32,10 +35,13 @@ AT_ROOT = -1  # the definition of a store level that stands for the whole kernel
 
 
 def recheck(state: State, func: str) -> None:
-    """Check a func that a directive changed, and every func that is placed in its loops."""
+    """Check a func that a directive changed, what it reads, and every func that is placed in its loops."""
     _check_acyclic(state, func)
+    near = {func}
+    for d in state.program.func(func).definitions:
+        near |= {r.name for r in reads_in(d.expressions())}
     for name, plan in state.plans:
-        if name == func or any(level.func == func for level in levels_of(plan)):
+        if name in near or any(level.func == func for level in levels_of(plan)):
             check_place(state, name, final=False)
 
 
@@ -151,6 +157,7 @@ def check_after(state: State, func: str, level: Level) -> None:
     _check_elementwise(f, level.func)
     nest = state.plan(level.func).nests[level.definition]
     _check_complete(source, nest, level)
+    _check_exact(nest, level)
     for c, _ in state.consumers(level.func):
         if c.name != func:
             raise Illegal(
@@ -187,6 +194,35 @@ def _check_complete(source: FuncDef, nest: Nest, level: Level) -> None:
                 f"inside {x!r} the values of {source.name!r} are not complete",
                 f"place it outside of {x!r}",
             )
+
+
+def _check_exact(nest: Nest, level: Level) -> None:
+    """Raise Illegal where the points that a body makes are not a box, which alone can be copied."""
+    whole, block, fixed = "whole", "block", "fixed"
+    at = nest.position(level.loop)
+    parts = {x: fixed if n <= at else whole for n, x in enumerate(nest.names())}
+    for r in reversed(nest.relations):
+        match r:
+            case Rename(old, new):
+                parts[old] = parts.pop(new)
+            case Split(parent, outer, inner):
+                around, within = parts.pop(outer), parts.pop(inner)
+                if around != fixed and within != whole:
+                    raise Illegal(
+                        f"the body of {level.loop!r} makes every few points of {parent!r} only",
+                        f"put {outer!r} outside of {inner!r}, or both inside of {level.loop!r}",
+                    )
+                parts[parent] = within if around == fixed and within != whole else block
+                if around == whole:
+                    parts[parent] = whole
+            case Fuse(fused, outer, inner):
+                part = parts.pop(fused)
+                if part == block:
+                    raise Illegal(
+                        f"the body of {level.loop!r} makes a part of {fused!r}, which is no box",
+                        f"do not split {fused!r}",
+                    )
+                parts[outer] = parts[inner] = part
 
 
 def _depth(state: State, level: Level) -> int:

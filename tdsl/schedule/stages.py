@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from tdsl.errors import did_you_mean
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Call, Expr, Read, Var, const
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef, Interval, Program, map_expressions
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import add, conjunction, simplify, substitute, subtract
-from tdsl.lang.types import DType, i64
+from tdsl.lang.types import DType
 from tdsl.node import transform
+from tdsl.schedule.arguments import check_scope
 from tdsl.schedule.loops import find_loop, positive, split
 from tdsl.schedule.nest import (
     VECTORIZED,
@@ -97,6 +98,7 @@ def cache_read(
     `pack` splits axes: (axis, n) makes two of it, index // n in its place and index % n at the end.
     Without a loop the copy is made at the root.
     """
+    check_scope(scope)
     program = state.program
     consumer = program.func(func)
     scheduled = 0 if definition is None else definition
@@ -125,11 +127,9 @@ def cache_read(
             at.append(index[axis])
             continue
         whole = Binary("add", Binary("mul", index[axis], const(factors[axis])), inner[axis])
-        # the last panel may reach beyond the tensor; what it holds there is never read
-        inside = lo == ZERO and hi is not None
-        at.append(
-            Call("pad_edge", (whole, add(hi, ONE)), i64) if inside and hi is not None else whole
-        )
+        # the first and the last panel may reach beyond the tensor; what they hold there is never read
+        inside: Expr = whole if hi is None else Binary("min", whole, hi)
+        at.append(inside if lo is None else Binary("max", inside, lo))
     values = tuple(Read(source, tuple(at), c, t) for c, t in enumerate(dtypes))
     d = Definition(tuple(index), variables, (), TRUE, values, None, None)
     f = FuncDef(made, dtypes, (d,), ((None, None),) * len(index), ((None, None),) * len(index))
@@ -168,6 +168,7 @@ def cache_write(
 
     The stage keeps its name and its loops; what consumers read, or the output, becomes a copy.
     """
+    check_scope(scope)
     f, plan = state.program.func(func), state.plan(func)
     if len(f.definitions) > 1:
         raise Illegal(

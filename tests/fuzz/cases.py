@@ -25,6 +25,7 @@ from tests.fuzz.programs import Made
 
 # What may be refused only when sizes are known, although every directive was accepted.
 ALLOWED = (
+    r"has no iterations to share",  # compute_with
     r"numba cannot compute with",
     r"has another number of iterations than",  # compute_with
     r"its number of iterations has no constant bound",  # vectorize, unroll

@@ -125,3 +125,22 @@ def test_loops_shared_with_an_empty_stage_are_refused():
     s[g].compute_with(f, "j")
     with pytest.raises(td.ScheduleError, match="no iterations to share"):
         td.compile(s)(np.zeros(0))
+
+
+def test_a_packed_copy_of_a_func_stays_in_its_range():
+    a, f, g = td.Tensor("a", (8, 8), td.i32), td.Func("f"), td.Func("g")
+    f[i] = a[i, i - 1]
+    g[j] = td.sum(f[m] * j, axis=m)
+    s = td.Schedule(g.with_shape(2))
+    s.cache_read("f", s[g], at="j", pack={0: 2})
+    same(s, np.arange(64, dtype=np.int32).reshape(8, 8))
+
+
+def test_a_cache_of_a_cache_has_room_for_what_it_copies():
+    f = td.Func("f")
+    f[i, j] = i * 10 + j
+    s = td.Schedule(f.with_shape(1, 3))
+    s.cache_write(f, at=j)
+    s["f_out"].vectorize(j, 2)
+    s.cache_write("f_out", at="j_v")
+    same(s)

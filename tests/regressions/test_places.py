@@ -80,3 +80,44 @@ def test_a_func_in_which_others_are_computed_keeps_its_loops():
     s = td.Schedule(f)
     s[p].compute_at(q, j)
     np.testing.assert_array_equal(td.compile(s)(A), (A * 2 + 1) * 3)
+
+
+def test_a_cache_copies_boxes_only():
+    a, f = td.Tensor("a", (3,), td.i32), td.Func("f")
+    f[i] = a[i] * 2
+    s = td.Schedule(f)
+    s[f].split(i, 2)
+    s[f].reorder("i_i", "i_o")
+    with pytest.raises(td.ScheduleError, match="every few points"):
+        s.cache_write(f, at="i_i")
+    _, g = chain()
+    s = td.Schedule(g)
+    s[g].fuse(i, j, name="t")
+    s[g].split("t", 4)
+    with pytest.raises(td.ScheduleError, match="no box"):
+        s.cache_write(g, at="t_o")
+    s.cache_write(g, at="t_i")
+    np.testing.assert_array_equal(td.compile(s)(A), A * 2 + 1)
+
+
+def test_another_consumer_cannot_be_placed_outside_of_what_it_reads():
+    a = td.Tensor("a", (4, 6), td.i32)
+    p, f, g = td.Func("p"), td.Func("f"), td.Func("g")
+    p[i, j] = a[i, j] * 2
+    f[i, j] = p[i, j] + 1
+    g[i, j] = f[i, j] + p[i, j]
+    s = td.Schedule(g)
+    s[p].compute_at(g, j)
+    with pytest.raises(td.ScheduleError, match="'f' reads 'p' outside"):
+        s[f].compute_root()
+
+
+def test_a_stage_with_points_cannot_share_loops_of_one_without():
+    a, b = td.Tensor("a", ("N",), td.i32), td.Tensor("b", (3,), td.i32)
+    f, g = td.Func("f"), td.Func("g")
+    f[i] = a[i] + 1
+    g[i] = b[i] + 1
+    s = td.Schedule(f, g)
+    s[g].compute_with(f, i)
+    with pytest.raises(td.ScheduleError, match="iterations"):
+        td.compile(s)(np.zeros(0, np.int32), np.zeros(3, np.int32))
