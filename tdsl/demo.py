@@ -165,9 +165,9 @@ def dense_by_hand() -> Kernel:
     _as_tile(acc, "i", *acc.split("j", 16))
     panels = s.cache_read("w", acc, pack={1: 32}, name="panels")
     panels.reorder_storage(1, 0, 2)
-    panels.reorder("panels_1", "panels_0", "panels_2")
-    panels.parallel("panels_1")
-    panels.vectorize("panels_2", 16)
+    panels.reorder("d1", "d0", "d2")
+    panels.parallel("d1")
+    panels.vectorize("d2", 16)
     return td.compile(s)
 
 

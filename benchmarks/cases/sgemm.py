@@ -41,9 +41,9 @@ def hand():
     acc.unroll("i")
     panels = s.cache_read("b", acc, pack={1: 32}, name="panels")
     panels.reorder_storage(1, 0, 2)
-    panels.reorder("panels_1", "panels_0", "panels_2")
-    panels.parallel("panels_1")
-    panels.vectorize("panels_2", 16)
+    panels.reorder("d1", "d0", "d2")
+    panels.parallel("d1")
+    panels.vectorize("d2", 16)
     return td.compile(s)
 
 
