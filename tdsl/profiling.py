@@ -40,7 +40,7 @@ class StageTime:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Profile:
-    """Time and bytes of a call, by stage.
+    """Time and bytes of a call, by stage. Sizes are fixed to those of the call, dynamic ones too.
 
     Each func at the root is compiled as a kernel of its own, with what is computed in its loops, and the
     kernels run one after the other on the arguments of the call, with the arrays between them as memory

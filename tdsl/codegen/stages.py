@@ -114,6 +114,8 @@ def stage_kernels(kernel: Kernel, state: State) -> Iterator[tuple[str, Kernel]]:
     row-major. Checks that stand at the root are part of the stage behind them.
     """
     tree, names = build_tree(state), Names(state.program)
+    for n in tree.stored.get(ROOT, ()):  # in the order in which `lower` named them
+        names.components(state.program.func(n))
     roots = {
         b: n for n in tree.computed.get(ROOT, ()) for b in names.components(state.program.func(n))
     }

@@ -19,7 +19,7 @@ from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.executable import CpuExecutable, ObjectCode, text_of
 from tdsl.codegen.cpu.machine import host
 from tdsl.codegen.loops import Argument, Kernel
-from tdsl.debug import looks_inside, tell
+from tdsl.debug import looks_inside, tell, timed
 
 _LENGTH = struct.Struct("<I")
 _CALLER = (sys.version, np.__version__)  # whose objects the entry for Python reads
@@ -41,8 +41,10 @@ def load_or_build(
         return CpuExecutable.of_object(_unpack(payload, params), make, target)
     kernel = make()
     assert kernel.params == params, "a kernel takes what its signature says"
-    text = text_of(kernel, target)
-    file = jit.generate(text, target, kernel.name)
+    with timed("emit"):
+        text = text_of(kernel, target)
+    with timed("llvm"):
+        file = jit.generate(text, target, kernel.name)
     code = ObjectCode(kernel.name, params, f"@{kernel.name}_call(" in text, file)
     cache.store(key, _pack(code), jit.header(kernel.name, target))
     return CpuExecutable.of_object(code, lambda: kernel, target)
