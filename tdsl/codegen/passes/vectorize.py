@@ -180,9 +180,8 @@ class _Vector:
 
     def branch(self, s: If) -> Stmt:
         lanes = self.lanes
-        if loads_of(s.cond) & stored_in(
-            s
-        ):  # the branches must not change what decides between them
+        if loads_of(s.cond) & stored_in(s):
+            # The branches must not change what decides between them.
             name = self.fresh.name("holds")
             return self.let(Let(name, s.cond, rebuilt(s, cond=Param(name, bool_))))
         tests = [(c, lanes.wide(c)) for c in conjuncts(s.cond)]
