@@ -41,8 +41,8 @@ def bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return tuple(values[key] for key in known)
 
 
-def _count(known: Sequence[str]) -> str:
-    return f"{len(known)} argument{'' if len(known) == 1 else 's'}"
+def _count(known: Sequence[str], noun: str = "argument") -> str:
+    return f"{len(known)} {noun}{'' if len(known) == 1 else 's'}"
 
 
 def bind_outputs(signature: Signature, out: Any) -> tuple[Any, ...]:
@@ -61,7 +61,7 @@ def bind_outputs(signature: Signature, out: Any) -> tuple[Any, ...]:
     if isinstance(out, tuple):
         if len(out) != len(known):
             raise _refused(
-                f"out= has {len(out)} entries, but {signature.name} has {len(known)} outputs",
+                f"out= has {len(out)} entries, but {signature.name} has {_count(known, 'output')}",
                 f"in order: {', '.join(known)}; None allocates one",
             )
         return out
@@ -78,8 +78,12 @@ def _refused(message: str, hint: str, related: Iterable[Related] = ()) -> TypeMi
 
 
 def output_array(arg: ArrayArg, value: Any) -> Array:
-    """The memory of an `out=` entry, which must be writable and not overlap itself."""
-    array = as_array(arg, value)
+    """The memory of an `out=` entry; refused unless of its type, writable, and apart in all elements."""
+    try:
+        array = as_array(arg, value)
+    except TypeMismatch as error:  # a converted copy would not be the caller's memory
+        hint = f"pass a writable array of {arg.dtype.numpy}, or leave out= away"
+        raise _refused(f"out= of {error.message}", hint, declared(arg)) from None
     if isinstance(value, np.generic) or not array.flags.writeable:
         raise _refused(f"{arg.name} in out= is read-only", "pass memory of your own", declared(arg))
     if overlaps_itself(array):

@@ -159,7 +159,7 @@ class Entry:
             return next((result for result in results if result is not None), None)
         if any(array is None for array in given):
             return None
-        outputs = tuple(map(as_array, self.signature.outputs, given))
+        outputs = tuple(map(output_array, self.signature.outputs, given))
         if any(fast(*plain, *outputs) is True for fast in self._fast):
             return given[0] if len(given) == 1 else given
         return None

@@ -395,9 +395,9 @@ BAD = {
         lambda g: g(X, W, 1, out=f(4, 4)), ShapeError,
         "y has shape (4, 4), expected (R, C): R is 3 by axis 0 of x, but 4 by axis 0 of y",
     ),
-    "out dtype": (lambda g: g(X, W, 1, out=np.zeros((3, 4))), TypeMismatch, "y has dtype float64"),
-    "out list": (lambda g: g(X, W, 1, out=[1.0]), TypeMismatch, "y is of type list, not an array"),
-    "out tuple": (lambda g: g(X, W, 1, out=(X, X)), TypeMismatch, "2 entries, but scaled has 1"),
+    "out dtype": (lambda g: g(X, W, 1, out=np.zeros((3, 4))), TypeMismatch, "out= of y has dtype"),
+    "out list": (lambda g: g(X, W, 1, out=[1.0]), TypeMismatch, "out= of y is of type list"),
+    "out tuple": (lambda g: g(X, W, 1, out=(X, X)), TypeMismatch, "2 entries, but scaled has 1 output"),
     "out name": (lambda g: g(X, W, 1, out={"Y": X}), TypeMismatch, "has no output 'Y'"),
     "out bytes": (lambda g: g(X, W, 1, out=memoryview(bytes(4)).cast("f")), TypeMismatch, "read-only"),
     "out broadcast": (
