@@ -160,7 +160,8 @@ class Compiled(Entry):
 
         self(*args, **kwargs)
         values, exact = arguments_of(self.signature, args, kwargs)
-        return profile(self.variant(exact), self.executable(exact), values, repeat)
+        whole = self.executables.get(exact) or self._build(exact)
+        return profile(self.variant(exact), whole, values, repeat)
 
     def _specialisation(self, sizes: Mapping[str, int]) -> Specialisation:
         """The variant for dense arrays of these sizes, or without any the one built last."""

@@ -166,6 +166,14 @@ def test_profile_of_updates_and_gathers_counts_whole_boxes():
     assert read["best"][1] == f(data).nbytes
 
 
+def test_profile_leaves_what_the_loops_show():
+    f, data = td.compile(blur()[1], dynamic="H", target="python"), np.ones(SHAPE, np.float32)
+    f(data)
+    loops = f.loops()
+    f.profile(data, repeat=1)
+    assert f.loops() == loops
+
+
 def test_profile_runs_what_the_target_runs():
     f = td.compile(blur()[1], target="python")
     assert [t.name for t in f.profile(np.ones((4, 5), np.float32), repeat=1).stages][-1] == "c"

@@ -108,7 +108,7 @@ def as_dtype(t: Any) -> DType:
         return BY_NAME[t]
     try:
         d = np.dtype(t)
-    except TypeError:
+    except (TypeError, ValueError):  # ValueError: an object whose own `dtype` is none of NumPy's
         raise TypeMismatch(
             f"{t!r} is not an element type", loc=here(), hint=did_you_mean(str(t), BY_NAME)
         ) from None

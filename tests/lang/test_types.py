@@ -60,7 +60,11 @@ def test_a_type_has_many_names(given: object, expected: str) -> None:
     assert as_dtype(given).name == expected
 
 
-@pytest.mark.parametrize("given", ["f31", "complex64", object(), None.__class__, np.dtype("U3")])
+@pytest.mark.parametrize(
+    "given",
+    ["f31", "complex64", object(), None.__class__, np.dtype("U3"),
+     td.Tensor("x", (), td.f32)[()]],
+)  # fmt: skip
 def test_what_is_no_element_type_is_refused(given: object) -> None:
     with pytest.raises(TypeMismatch):
         as_dtype(given)
