@@ -47,7 +47,8 @@ def whole_vectors(kernel: Kernel) -> Kernel:
     t = alloc(f32, [8])  # auto
     t[0:8] = a[0:8] if ramp(8) < 5 else 0
     """
-    return dataclasses.replace(kernel, body=_Rows({}, NOTHING).statement(kernel.body))
+    lanes = _most_lanes(kernel.body)
+    return dataclasses.replace(kernel, body=_Rows(lanes, {}, NOTHING).statement(kernel.body))
 
 
 @dataclass(slots=True)
@@ -61,8 +62,9 @@ class _Row:
 
 @dataclass(slots=True)
 class _Rows:
-    """The memories around a statement, by name, and what holds there."""
+    """The memories around a statement by name, and what holds there; `lanes` is as of `_most_lanes`."""
 
+    lanes: dict[str, int]
     rows: dict[str, _Row]
     facts: Facts
     memo: dict[Expr, Expr] = field(default_factory=dict)
@@ -71,20 +73,20 @@ class _Rows:
         if isinstance(s, Alloc):
             return self.alloc(s)
         if not self.rows:
-            return map_parts(s, _Rows({}, inside(self.facts, s)).statement)
+            return map_parts(s, _Rows(self.lanes, {}, inside(self.facts, s)).statement)
         s = map_exprs(s, self.expr)
         if isinstance(s, Store) and self.is_whole(s.buffer, s.index, s.mask):
             s = rebuilt(s, mask=None)
         facts = inside(self.facts, s)
-        inner = self if facts is self.facts else _Rows(self.rows, facts)
+        inner = self if facts is self.facts else _Rows(self.lanes, self.rows, facts)
         return map_parts(s, inner.statement)
 
     def alloc(self, s: Alloc) -> Stmt:
-        row = _row(s)
+        row = _row(s, self.lanes.get(s.name, 0))
         rows = {name: r for name, r in self.rows.items() if name != s.name}
         if row is not None:
             rows[s.name] = row
-        body = _Rows(rows, self.facts).statement(s.body)
+        body = _Rows(self.lanes, rows, self.facts).statement(s.body)
         if row is None or not row.needed:
             return rebuilt(s, body=body)
         return rebuilt(s, body=body, extents=(*s.extents[:-1], const(row.room)))
@@ -135,28 +137,25 @@ class _Rows:
         return bool(needs)
 
 
-def _row(s: Alloc) -> _Row | None:
-    """The row of a memory that has masked vectors."""
+def _row(s: Alloc, lanes: int) -> _Row | None:
+    """The row of a memory whose longest masked vector has so many lanes; None where it needs no room."""
     sizes = [int(e.value) for e in s.extents if isinstance(e, Const)]
-    if s.strides or not sizes or len(sizes) < len(s.extents):
-        return None
-    lanes = _most_lanes(s)
-    if not lanes:
+    if s.strides or not sizes or len(sizes) < len(s.extents) or not lanes:
         return None
     room = -(-sizes[-1] // lanes) * lanes
     size = prod(sizes[:-1]) * room
     return _Row(sizes[-1], room) if size <= max(2 * prod(sizes), _MOST_ROOM) else None
 
 
-def _most_lanes(s: Alloc) -> int:
-    """The lanes of the longest masked vector in the rows of a memory; 0 where there is none."""
-    most = 0
-    for part in walk(s.body):
-        if isinstance(part, Store) and part.buffer == s.name and part.mask is not None:
-            most = max(most, lanes_of(part.index[-1]))
+def _most_lanes(s: Stmt) -> dict[str, int]:
+    """The lanes of the longest masked vector in the rows of each memory."""
+    most: dict[str, int] = {}
+    for part in walk(s):
+        if isinstance(part, Store) and part.mask is not None and part.index:
+            most[part.buffer] = max(most.get(part.buffer, 0), lanes_of(part.index[-1]))
         for n in post_order(*exprs_of(part)):
-            if isinstance(n, Load) and n.buffer == s.name and n.mask is not None:
-                most = max(most, lanes_of(n.index[-1]))
+            if isinstance(n, Load) and n.mask is not None and n.index:
+                most[n.buffer] = max(most.get(n.buffer, 0), lanes_of(n.index[-1]))
     return most
 
 
