@@ -19,9 +19,9 @@ from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
-from tdsl.errors import ShapeError, TypeMismatch, did_you_mean
+from tdsl.errors import ShapeError, TypeMismatch
 from tdsl.lang.expr import Expr
-from tdsl.lang.program import Program, bind_sizes
+from tdsl.lang.program import Program, bind_sizes, check_sizes
 from tdsl.lang.tensor import Func
 from tdsl.notebook import Listing
 from tdsl.schedule.fluent import Schedule
@@ -69,21 +69,29 @@ def compile(
         raise TypeMismatch(
             f"{type(what).__name__} cannot be compiled",
             loc=here(),
-            hint="pass a td.Func or a td.Schedule",
+            label="this call",
+            hint="pass a td.Func or a td.Schedule; @td.op makes an operator of a function",
         )
     chosen = as_target(target if target is not None else schedule.target)
-    known = (*schedule.program.sizes,)
+    program = schedule.program
+    fixed = {**schedule.sizes, **check_sizes(program.name, program.sizes, sizes)}
+    return Compiled(schedule, chosen, _dynamic(program, dynamic, fixed), fixed)
+
+
+def _dynamic(
+    program: Program, dynamic: str | Iterable[str], fixed: Mapping[str, int]
+) -> frozenset[str]:
+    """The sizes that may differ from call to call."""
     free = frozenset((dynamic,) if isinstance(dynamic, str) else dynamic)
-    for name in (*free, *sizes):
-        _check_size(schedule.program.name, known, name)
-    return Compiled(schedule, chosen, free, {**schedule.sizes, **sizes})
-
-
-def _check_size(program: str, known: tuple[str, ...], name: str) -> None:
-    if name not in known:
+    check_sizes(program.name, program.sizes, dict.fromkeys(free, 0))
+    for name in sorted(free & set(fixed)):
         raise ShapeError(
-            f"there is no size {name!r} in {program!r}", loc=here(), hint=did_you_mean(name, known)
+            f"size {name!r} is fixed to {fixed[name]} and dynamic",
+            loc=here(),
+            label="this call",
+            hint="give its value, or name it in dynamic=; one of them",
         )
+    return free
 
 
 class Compiled(Entry):
@@ -165,8 +173,7 @@ class Compiled(Entry):
 
     def _specialisation(self, sizes: Mapping[str, int]) -> Specialisation:
         """The variant for dense arrays of these sizes, or without any the one built last."""
-        for name in sizes:
-            _check_size(self.signature.name, self.signature.sizes, name)
+        sizes = check_sizes(self.signature.name, self.signature.sizes, sizes)
         if self.executables and not sizes:
             return list(self.executables)[-1]
         free = self.dynamic - set(sizes)
@@ -191,7 +198,7 @@ def signature_of(program: Program) -> Signature:
     outputs = []
     for o in program.outputs:
         f = program.func(o)
-        shape: tuple[Expr, ...] = tuple(e for _, e in f.output_box(None))
+        shape: tuple[Expr, ...] = tuple(e for _, e in f.output_box(here()))
         outputs += [
             ArrayArg(name, t, shape, f.loc)
             for name, t in zip(names.components(f), f.dtypes, strict=True)

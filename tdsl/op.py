@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tdsl.compile import Compiled, compile
-from tdsl.errors import DefinitionError, ShapeError, did_you_mean
+from tdsl.errors import DefinitionError
 from tdsl.lang.program import Program, build_program
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.schedule.fluent import Schedule
@@ -91,28 +91,13 @@ class Operator:
 
     def schedule(self, *, target: Target | str | None = None, **sizes: int) -> Schedule:
         """An empty schedule for sizes given by name; those left out stay open."""
-        self._check(sizes)
         return Schedule.of_program(self.program, sizes, target)
 
     def compile(
         self, *, target: Target | str | None = None, dynamic: str | Iterable[str] = (), **sizes: int
     ) -> Compiled:
         """The operator compiled with its default schedule; see `td.compile`."""
-        self._check(sizes)
         return compile(Schedule.of_program(self.program), target=target, dynamic=dynamic, **sizes)
-
-    def _check(self, sizes: dict[str, int]) -> None:
-        for name, value in sizes.items():
-            if name not in self.program.sizes:
-                raise ShapeError(
-                    f"operator {self.name!r} has no size {name!r}",
-                    loc=here(),
-                    hint=did_you_mean(name, self.program.sizes),
-                )
-            if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
-                raise ShapeError(
-                    f"size {name!r} must be a number of elements, not {value!r}", loc=here()
-                )
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if self._compiled is None:

@@ -10,6 +10,7 @@ passes    the same loops, faster                                 codegen/passes/
 
 from __future__ import annotations
 
+from tdsl.codegen.access import check_declared
 from tdsl.codegen.call import Executable
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.lower import lower
@@ -70,5 +71,6 @@ def lowered(variant: Variant) -> Kernel:
 
 def ready(variant: Variant) -> State:
     """The state that is lowered: sizes bound, every func placed, none inlined."""
-    bound = bind_state(variant.state, dict(variant.specialisation.sizes))
-    return complete(separate_outputs(bound), variant.machine)
+    bound = separate_outputs(bind_state(variant.state, dict(variant.specialisation.sizes)))
+    check_declared(bound)
+    return complete(bound, variant.machine)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tdsl.codegen.loops import Check, Message, Stmt
 from tdsl.errors import IndexBoundError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, at_most
-from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Read, Size
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Read, Size, Var
 from tdsl.lang.message import message_parts
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval, interval_where, is_empty, reads_in
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.node import post_order
-from tdsl.schedule.nest import State
+from tdsl.schedule.facts import root_boxes
+from tdsl.schedule.nest import Root, State
 from tdsl.schedule.required import definition_ranges
 from tdsl.schedule.tree import Tree
 from tdsl.source import Loc
@@ -66,21 +68,60 @@ def check_boxes(tree: Tree, state: State, boxes: dict[str, Box], messages: Messa
                             checks[key] = Check(
                                 cond, messages.site("bounds", text, 0, r.loc or d.loc), ()
                             )
-            if f.name in program.outputs:
-                _check_written(f, d.loc, boxes[name])
+        if f.name in program.outputs:
+            _check_written(f, boxes[name])
     return list(checks.values())
 
 
-def _check_written(f: FuncDef, loc: Loc | None, box: Box) -> None:
+def check_declared(state: State) -> None:
+    """Prove that no func is read outside of its declared shape.
+
+    Done while the funcs that are inlined are still there: afterwards nothing tells where they were read.
+    """
+    declared = {f.name: f.limits for f in state.program.funcs if f.declared}
+    if declared.keys() <= set(state.program.outputs):
+        return
+    plans = tuple((n, replace(p, place=Root(), store=None)) for n, p in state.plans)
+    boxes = root_boxes(State(state.program, plans))
+    for f in state.program.funcs:
+        for d in f.definitions if f.name in boxes else ():
+            ranges = definition_ranges(f, d, boxes[f.name], NOTHING)
+            for r in reads_in(d.expressions()):
+                for axis, e in enumerate(r.index if r.name in declared else ()):
+                    touched = interval_where(e, ranges, d.where)
+                    if not any(is_empty(i) for i in ranges.values()):
+                        _outside(f, r, axis, touched, declared[r.name][axis], d.loc)
+
+
+def _check_written(f: FuncDef, box: Box) -> None:
     for axis, ((lo, hi), (first, last)) in enumerate(zip(box, f.natural, strict=True)):
-        assert first is not None and last is not None
-        if lo is None or hi is None or not (at_most(first, lo) and at_most(hi, last)):
+        if not _within((lo, hi), (first, last)):
+            writer = _writer(f, box, axis)
             raise IndexBoundError(
                 f"axis {axis} of output {f.name!r} runs over {_shown((first, last))}, but "
                 f"{_shown((lo, hi))} is written",
-                loc=loc or f.loc,
+                loc=writer.loc or f.loc,
+                label="written here",
+                related=((f.loc, "the output"),),
                 hint="limit the index with td.clip, or give the output a larger shape",
             )
+
+
+def _writer(f: FuncDef, box: Box, axis: int) -> Definition:
+    """The definition that writes outside of the array in an axis: the first update that may."""
+    for d in f.definitions[1:]:
+        written = interval_where(d.index[axis], definition_ranges(f, d, box, NOTHING), d.where)
+        bare = d.index[axis] == Var(f.variables[axis]) and f.variables[axis] in d.free
+        if not bare and not _within(written, f.natural[axis]):
+            return d
+    return f.definitions[0]
+
+
+def _within(inner: Interval, outer: Interval) -> bool:
+    (lo, hi), (first, last) = inner, outer
+    if lo is None or hi is None or first is None or last is None:
+        return False
+    return at_most(first, lo) and at_most(hi, last)
 
 
 def _outside(
@@ -120,7 +161,7 @@ def _unless_empty(cond: Expr, ranges: dict[str, Interval]) -> Expr:
             empty = simplify(Binary("lt", hi, lo))
             if not isinstance(empty, Const):
                 cond = Binary("or", empty, cond)
-    return cond if cond != TRUE else TRUE
+    return cond
 
 
 def _shown(interval: Interval) -> str:

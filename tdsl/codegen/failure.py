@@ -8,7 +8,7 @@ from typing import Any
 from tdsl.codegen.loops import Message
 from tdsl.codegen.show import message_text
 from tdsl.errors import IndexBoundError, RequireError, TdslError
-from tdsl.source import Loc
+from tdsl.source import Loc, here
 
 
 def check_error(message: Message, values: Sequence[Any]) -> TdslError:
@@ -19,11 +19,27 @@ def check_error(message: Message, values: Sequence[Any]) -> TdslError:
     >>> print(check_error(Message("require", ("row ", " is empty"), "blur.py:7"), (3,)))
     row 3 is empty [require]
       at blur.py:7  required here
+      ...
+      hint: pass arguments for which the condition holds
     """
     text = message_text(message, tuple(v.item() if hasattr(v, "item") else v for v in values))
+    call = here()
+    related = () if call is None else ((call, "in this call"),)
     if message.kind == "bounds":
-        return IndexBoundError(text, loc=_place(message.where), label="this access")
-    return RequireError(text, loc=_place(message.where), label="required here")
+        return IndexBoundError(
+            text,
+            loc=_place(message.where),
+            label="this access",
+            related=related,
+            hint="pass larger arrays, or make every read safe with td.pad or td.clip",
+        )
+    return RequireError(
+        text,
+        loc=_place(message.where),
+        label="required here",
+        related=related,
+        hint="pass arguments for which the condition holds",
+    )
 
 
 def _place(where: str) -> Loc | None:

@@ -188,9 +188,7 @@ def check_update(name: str, handle: object, definition: Definition, loc: Loc | N
 def same_kind(v: Value, t: DType, name: str, loc: Loc | None) -> Expr:
     """The value as the func's type, where NumPy's same-kind rule allows it."""
     have = v.dtype
-    if (not v.weak and have != t and _kind(have) > _kind(t)) or (
-        v.weak and have.is_float and not t.is_float
-    ):
+    if not v.becomes(t):
         raise TypeMismatch(
             f"{name!r} holds {t}, this update gives {have}",
             loc=loc,
@@ -198,10 +196,6 @@ def same_kind(v: Value, t: DType, name: str, loc: Loc | None) -> Expr:
             hint=f"td.cast(value, td.{t}), or define {name!r} with a wider type",
         )
     return convert(v, t, loc)
-
-
-def _kind(t: DType) -> int:
-    return {"b": 0, "u": 1, "i": 1, "f": 2, "e": 2}[t.kind]
 
 
 def recognise_combine(

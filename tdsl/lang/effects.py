@@ -55,7 +55,13 @@ def _condition(cond: Any, loc: Loc | None) -> Expr:
     return c.node
 
 
-def _shown(message: str, shown: tuple[Any, ...], loc: Loc | None) -> tuple[Expr, ...]:
+def _shown(message: object, shown: tuple[Any, ...], loc: Loc | None) -> tuple[Expr, ...]:
+    if not isinstance(message, str):
+        raise TypeMismatch(
+            f"the message is {message!r}, not a string",
+            loc=loc,
+            hint="write the text first, then the values that fill its {}",
+        )
     if message.count("{}") != len(shown):
         raise TypeMismatch(
             f"the message has {message.count('{}')} places for {len(shown)} values",
@@ -63,7 +69,11 @@ def _shown(message: str, shown: tuple[Any, ...], loc: Loc | None) -> tuple[Expr,
             hint="write {} for each value",
         )
     if len(shown) > 8:
-        raise TypeMismatch("at most 8 values can be shown", loc=loc)
+        raise TypeMismatch(
+            f"at most 8 values can be shown, not {len(shown)}",
+            loc=loc,
+            hint="show fewer, or print in several places",
+        )
     return tuple(lift(s, loc).node for s in shown)
 
 
@@ -73,6 +83,10 @@ def fast_math(func: Func) -> Func:
     Returns the func.
     """
     if not isinstance(func, Func):
-        raise TypeMismatch(f"fast_math takes a func, not {type(func).__name__}", loc=here())
+        raise TypeMismatch(
+            f"fast_math takes a func, not {type(func).__name__}",
+            loc=here(),
+            hint="td.fast_math(f) is for all definitions of f",
+        )
     func.fast_math = True
     return func

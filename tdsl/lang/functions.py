@@ -209,7 +209,12 @@ def _bits(fn: str, meaning: str) -> Callable[[Any], Value]:
         loc = here()
         v = lift(x, loc)
         if not v.dtype.is_integer:
-            raise TypeMismatch(f"{fn} needs an integer, not {v.dtype}", loc=loc)
+            raise TypeMismatch(
+                f"{fn} needs an integer, not {v.dtype}",
+                loc=loc,
+                label="this call",
+                hint="td.reinterpret gives the bits of a float, td.cast its value",
+            )
         return Value(Call(fn, (v.node,), v.dtype, loc=loc))
 
     function.__name__ = function.__qualname__ = fn
@@ -228,7 +233,10 @@ def reinterpret(x: Any, dtype: Any) -> Value:
     v = lift(x, loc)
     if v.dtype.bits != t.bits or "b" in (v.dtype.kind, t.kind):
         raise TypeMismatch(
-            f"{v.dtype} and {t} do not have the same number of bits", loc=loc, label="this call"
+            f"{v.dtype} and {t} do not have the same number of bits",
+            loc=loc,
+            label="this call",
+            hint=f"for instance u{v.dtype.bits}" if v.dtype.kind != "b" else "td.cast a bool",
         )
     return Value(Call("reinterpret", (v.node,), t, loc=loc))
 
@@ -256,7 +264,12 @@ def random(*key: Any, seed: int = 0, dtype: Any = f32) -> Value:
     """
     loc, t = here(), as_dtype(dtype)
     if t not in (f32, f64):
-        raise TypeMismatch(f"random gives f32 or f64, not {t}", loc=loc)
+        raise TypeMismatch(
+            f"random gives f32 or f64, not {t}",
+            loc=loc,
+            label="this call",
+            hint="scale and cast it: td.cast(td.random(...) * n, td.i32)",
+        )
     keys: list[Expr] = []
     for k in (seed, *key):
         v = lift(k, loc)

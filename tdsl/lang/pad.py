@@ -6,12 +6,13 @@ from typing import Any
 
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, did_you_mean
 from tdsl.lang.expr import ZERO, Access, Binary, Call, Const, Expr, Select
+from tdsl.lang.extents import as_shape, extent_value
 from tdsl.lang.handle import Handle
 from tdsl.lang.simplify import conjunction
-from tdsl.lang.tensor import Func, Tensor, as_shape, extent_value
-from tdsl.lang.types import i64
+from tdsl.lang.tensor import Func, Tensor
+from tdsl.lang.types import DType, i64
 from tdsl.lang.value import Value, as_index, convert_const, lift
-from tdsl.source import here
+from tdsl.source import Loc, here
 
 MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
@@ -79,9 +80,7 @@ class Padded(Handle):
             offset = _minus(i, lo)
             tests += [Binary("gt", extent, ZERO)] if not isinstance(extent, Const) else []
             tests += [Binary("le", ZERO, offset), Binary("lt", offset, extent)]
-        outside = self.value.node
-        assert isinstance(outside, Const)
-        return Value(Select(conjunction(tests), read, convert_const(outside, dtype, loc), loc=loc))
+        return Value(Select(conjunction(tests), read, self.value.node, loc=loc))
 
 
 def _minus(i: Expr, lo: Expr) -> Expr:
@@ -123,6 +122,16 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
             label="this padding",
             hint="for other values choose with td.where",
         )
+    if isinstance(source, Func):
+        source._first()
+        if len(source.dtypes) > 1:
+            raise TypeMismatch(
+                f"{source.name!r} has {len(source.dtypes)} values, one can be padded",
+                loc=loc,
+                label="this padding",
+                hint=f"pad a func of its own: g[...] = {source.name}[...][0]",
+            )
+    number = _filling(fill.node, source.dtype, loc)
     box: tuple[tuple[Expr, Expr], ...]
     if shape is not None:
         box = tuple((ZERO, e) for e in as_shape(shape, loc))
@@ -138,11 +147,18 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
             label="this padding",
             hint="give one extent for each dimension",
         )
-    if isinstance(source, Func) and len(source.dtypes) > 1:
-        raise TypeMismatch(
-            f"{source.name!r} has {len(source.dtypes)} values, one can be padded",
-            loc=loc,
-            label="this padding",
-            hint=f"pad a func of its own: g[...] = {source.name}[...][0]",
-        )
-    return Padded(source, box, mode, fill)
+    return Padded(source, box, mode, number)
+
+
+def _filling(c: Const, t: DType, loc: Loc | None) -> Value:
+    """The value of a padding in the type of what is padded."""
+    if c.dtype.is_float and not t.is_float:
+        if not float(c.value).is_integer():
+            raise TypeMismatch(
+                f"{c.value} cannot be a padding of {t}",
+                loc=loc,
+                label="this padding",
+                hint=f"give an integer, or pad a func that holds floats instead of {t}",
+            )
+        c = Const(int(c.value), i64)
+    return Value(convert_const(c, t, loc))

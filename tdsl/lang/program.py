@@ -6,17 +6,17 @@ is stable from run to run, and programs compare, hash and print.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
+from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, did_you_mean
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, Access, Expr, Param, Read, Size, const
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import DType
 from tdsl.node import Node, children, post_order, transform
-from tdsl.source import Loc
+from tdsl.source import Loc, here
 
 Interval = tuple[Expr | None, Expr | None]  # inclusive ends; None is unbounded
 
@@ -69,8 +69,9 @@ class FuncDef:
             if lo is None or hi is None:
                 raise ShapeError(
                     f"the range of {name!r} of {self.name!r} does not follow from the tensors it reads",
-                    loc=loc or self.loc,
-                    related=((self.definitions[0].loc, "defined here"),),
+                    loc=self.definitions[0].loc or loc or self.loc,
+                    label="defined here",
+                    related=() if loc is None else ((loc, "its extents are needed here"),),
                     hint=f"declare it: {self.name}.with_shape(...), or td.Func({self.name!r}, shape=...)",
                 )
             box.append((lo, add(subtract(hi, lo), ONE)))
@@ -183,7 +184,9 @@ class _Collector:
             raise TypeMismatch(
                 f"scalar {p.name!r} is both {known.dtype} and {p.dtype}",
                 loc=p.loc,
-                related=((known.loc, "first here"),),
+                label="declared here",
+                related=((known.loc, "and first here"),),
+                hint="declare it once, or give it one type in both places",
             )
 
     def _new_argument(self, name: str, loc: Loc | None) -> None:
@@ -221,10 +224,6 @@ class _Collector:
         rank = f.ndim
         limits: tuple[Interval, ...] = ((None, None),) * rank
         if f.declared is not None:
-            if len(f.declared) != rank:
-                raise ShapeError(
-                    f"{f.name!r} has {rank} dimensions, its shape has {len(f.declared)}", loc=f.loc
-                )
             limits = tuple((const(0), subtract(e, ONE)) for e in f.declared)
         self.funcs.append(
             FuncDef(
@@ -282,6 +281,32 @@ def bind_expr(e: Expr, sizes: Mapping[str, int]) -> Expr:
         return const(sizes[n.name]) if isinstance(n, Size) and n.name in sizes else n
 
     return simplify(transform(e, visit))
+
+
+def check_sizes(owner: str, known: Sequence[str], sizes: Mapping[str, Any]) -> dict[str, int]:
+    """Sizes given by name as integers; ShapeError for an unknown name and what is no number of elements.
+
+    >>> check_sizes("f", ("M", "N"), {"N": 3})
+    {'N': 3}
+    """
+    made: dict[str, int] = {}
+    for name, value in sizes.items():
+        if name not in known:
+            raise ShapeError(
+                f"{owner!r} has no size {name!r}",
+                loc=here(),
+                label="this call",
+                hint=did_you_mean(str(name), known),
+            )
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+            raise ShapeError(
+                f"size {name!r} must be a number of elements, not {value!r}",
+                loc=here(),
+                label="this call",
+                hint="pass an integer that is not negative",
+            )
+        made[name] = value.__index__()
+    return made
 
 
 def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:

@@ -303,8 +303,8 @@ def reduce(
             if several
             else "return one value",
         )
-    exprs = tuple(convert(r, t, loc) for r, t in zip(results, dtypes, strict=True))
-    identity = tuple(convert(s, t, loc) for s, t in zip(starts, dtypes, strict=True))
+    exprs = _as_reduced("combine gives", results, dtypes, loc)
+    identity = _as_reduced("the identity is", starts, dtypes, loc)
     _check_combiner(exprs, identity, (*left, *right), loc)
     kind, axes = "custom" if associative else "custom_ordered", _axes(axis, loc)
     nodes = tuple(t.node for t in terms)
@@ -313,6 +313,20 @@ def reduce(
         for n, t in enumerate(dtypes)
     )
     return made if several else made[0]
+
+
+def _as_reduced(
+    what: str, values: tuple[Value, ...], dtypes: list[DType], loc: Loc | None
+) -> tuple[Expr, ...]:
+    for v, t in zip(values, dtypes, strict=True):
+        if not v.becomes(t):
+            raise TypeMismatch(
+                f"{what} {v.dtype} where values of type {t} are reduced",
+                loc=loc,
+                label="this reduction",
+                hint=f"td.cast the values that are reduced to {v.dtype}, or this one to {t}",
+            )
+    return tuple(convert(v, t, loc) for v, t in zip(values, dtypes, strict=True))
 
 
 def _check_combiner(

@@ -22,7 +22,16 @@ from tdsl.lang.definition import (
     same_kind,
     same_reduction,
 )  # fmt: skip
-from tdsl.lang.expr import Access, Binary, Const, Expr, Param, Range, Reduce, Size, Var, const
+from tdsl.lang.expr import (
+    Access,
+    Binary,
+    Expr,
+    Param,
+    Range,
+    Reduce,
+    Var,
+)
+from tdsl.lang.extents import as_shape, extent_value
 from tdsl.lang.handle import Handle
 from tdsl.lang.reduction import Combine, builtin
 from tdsl.lang.types import DType, TensorType, as_dtype
@@ -30,41 +39,6 @@ from tdsl.lang.value import UNKNOWN, Value, as_index, check_name, lift
 from tdsl.node import transform
 from tdsl.notebook import page
 from tdsl.source import Loc, here
-
-
-def as_extent(e: Any, loc: Loc | None) -> Expr:
-    """An extent: an integer that is not negative, a name, or an expression of extents."""
-    if isinstance(e, str):
-        check_name(e, loc)
-        return Size(e)
-    if isinstance(e, Value):
-        return as_index(e, loc)
-    if isinstance(e, Const | Size):
-        return e
-    if isinstance(e, bool) or not hasattr(e, "__index__"):
-        raise TypeMismatch(
-            f"an extent is an integer or a name, not {e!r}", loc=loc, hint='shape=("H", "W", 3)'
-        )
-    if e.__index__() < 0:
-        raise ShapeError(
-            f"an extent cannot be negative: {e}",
-            loc=loc,
-            label="this shape",
-            hint="0 makes an empty tensor; a name makes the extent known at a call",
-        )
-    return const(e.__index__())
-
-
-def as_shape(shape: Any, loc: Loc | None) -> tuple[Expr, ...]:
-    """A tuple of extents."""
-    if isinstance(shape, int | str | Value):
-        shape = (shape,)
-    return tuple(as_extent(e, loc) for e in shape)
-
-
-def extent_value(e: Expr) -> Any:
-    """An extent for the user: an int where it is known, else a weak value."""
-    return int(e.value) if isinstance(e, Const) else Value(e, weak=True)
 
 
 def _index(name: str, rank: int, index: Any, loc: Loc | None) -> tuple[Expr, ...]:
@@ -293,12 +267,23 @@ class Func(Handle):
         nodes = tuple(as_index(i, loc) for i in given)
         if self.definitions and len(nodes) != self.ndim:
             _index(self.name, self.ndim, index, loc)
+        self._check_declared(len(nodes), loc)
         if isinstance(value, Increment):
             self._increment(nodes, value, loc)
         elif not self.definitions:
             self._define(nodes, value, loc)
         else:
             self._update(nodes, value, loc)
+
+    def _check_declared(self, rank: int, loc: Loc | None) -> None:
+        if self.declared is not None and len(self.declared) != rank:
+            raise ShapeError(
+                f"{self.name!r} has {rank} dimensions, its shape has {len(self.declared)}",
+                loc=loc,
+                label="this definition",
+                related=((self.loc, "made here"),),
+                hint="give one extent for each dimension",
+            )
 
     def _increment(self, index: tuple[Expr, ...], marker: Increment, loc: Loc | None) -> None:
         if not self.definitions:
@@ -450,6 +435,11 @@ def _anonymous(name: str, r: Reduce) -> tuple[Func, tuple[Expr, ...]]:
     f.dtypes = tuple(v.dtype for v in values)
     f.definitions.append(define(tuple(Var(n) for n in outer), values, None, r.loc, pure=True))
     return f, tuple(outer.values())
+
+
+def is_func(x: object) -> bool:
+    """Whether the user passed a func where one is needed."""
+    return isinstance(x, Func)
 
 
 def tensor_from_annotation(name: str, annotation: Any, loc: Loc | None) -> Tensor | Scalar | None:

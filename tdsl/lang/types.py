@@ -46,6 +46,11 @@ class DType:
         return self.kind in "iu"
 
     @property
+    def order(self) -> int:
+        """0 for bool, 1 for integers, 2 for floats: values go up by themselves, and down by a cast."""
+        return {"b": 0, "u": 1, "i": 1, "f": 2, "e": 2}[self.kind]
+
+    @property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype with the same bits."""
         found: np.dtype[Any]
@@ -109,9 +114,15 @@ def as_dtype(t: Any) -> DType:
     try:
         d = np.dtype(t)
     except (TypeError, ValueError):  # ValueError: an object whose own `dtype` is none of NumPy's
+        d = None
+    if d is None or t is None:  # NumPy takes None for float64
+        names = [*BY_NAME, *(u.numpy.name for u in ALL if u != bf16)]
         raise TypeMismatch(
-            f"{t!r} is not an element type", loc=here(), hint=did_you_mean(str(t), BY_NAME)
-        ) from None
+            f"{t!r} is not an element type",
+            loc=here(),
+            label="this element type",
+            hint=did_you_mean(str(t), names),
+        )
     return from_numpy(d)
 
 
@@ -124,6 +135,7 @@ def from_numpy(d: np.dtype[Any]) -> DType:
         raise TypeMismatch(
             f"NumPy dtype {d} has no element type in tdsl",
             loc=here(),
+            label="this element type",
             hint=f"there are: {', '.join(BY_NAME)}",
         )
     return found

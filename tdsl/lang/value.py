@@ -27,7 +27,7 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.handle import Handle, not_iterable
-from tdsl.lang.types import DType, bool_, default_int, f64, from_numpy, i64, promote
+from tdsl.lang.types import DType, bool_, default_int, f64, from_numpy, i64, promote, u64
 from tdsl.source import Loc, here
 
 UNKNOWN = DType("unknown", "?", 0)  # the type of a func that has no definition yet
@@ -52,6 +52,10 @@ class Value:
     def dtype(self) -> DType:
         """The element type."""
         return dtype_of(self.node)
+
+    def becomes(self, t: DType) -> bool:
+        """Whether NumPy's same-kind rule lets this value be stored as `t` without a cast."""
+        return self.dtype.order <= t.order or (self.weak and not self.dtype.is_float)
 
     def __repr__(self) -> str:
         from tdsl.lang.show import show_expr
@@ -206,7 +210,15 @@ def _lift_number(x: Any, loc: Loc | None) -> Value:
     if isinstance(x, np.generic):
         return Value(Const(x.item() if x.dtype.kind != "V" else float(x), from_numpy(x.dtype)))
     if isinstance(x, numbers.Integral):
-        return Value(Const(int(x), default_int(int(x))), weak=True)
+        n = int(x)
+        if not i64.low <= n <= u64.high:
+            raise TypeMismatch(
+                f"{n} does not fit in any integer type",
+                loc=loc or here(),
+                label="a value is needed here",
+                hint="write it as a float",
+            )
+        return Value(Const(n, default_int(n)), weak=True)
     if isinstance(x, numbers.Real):
         return Value(Const(float(x), f64), weak=True)
     if isinstance(x, np.ndarray) and x.ndim == 0:

@@ -13,7 +13,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tdsl.schedule.nest import Illegal, State
+from tdsl.errors import did_you_mean
+from tdsl.schedule.nest import SCOPES, Illegal, State
 
 
 def plain(value: Any) -> Any:
@@ -30,6 +31,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return value
     return operator.index(value)
+
+
+def pairs(pack: object) -> Any:
+    """The items of a mapping; anything else as it is, for `check_arguments` to refuse."""
+    if isinstance(pack, Mapping):
+        return tuple(pack.items())
+    return () if pack is None else pack
+
+
+def check_scope(scope: str) -> None:
+    """Raise Illegal for a memory that the target does not have."""
+    if scope not in SCOPES:
+        raise Illegal(f"there is no memory scope {scope!r}", did_you_mean(scope, SCOPES))
 
 
 def check_stage(state: State, func: str, definition: int) -> None:

@@ -8,17 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean
-from tdsl.lang.program import Program, build_program, names_by_handle
+from tdsl.lang.program import Program, build_program, check_sizes, names_by_handle
 from tdsl.lang.show import show_program
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
 from tdsl.notebook import page
-from tdsl.schedule.arguments import plain
+from tdsl.schedule.arguments import pairs, plain
 from tdsl.schedule.directive import Directive, apply, from_json, to_json
 from tdsl.schedule.formula import Formula, formula
 from tdsl.schedule.instruction import Instruction
 from tdsl.schedule.naming import Loop, LoopLike, check_owner, name_of_loop, name_of_source
-from tdsl.schedule.nest import State, initial_state
+from tdsl.schedule.nest import Illegal, State, initial_state
 from tdsl.schedule.show import show_nests, show_schedule
 from tdsl.schedule.specialize import encode
 from tdsl.source import here
@@ -56,7 +56,8 @@ class Schedule:
     def _start(
         self, program: Program, outputs: tuple[Func, ...], sizes: dict[str, int], target: Any
     ) -> None:
-        self.program, self.sizes, self.target = program, sizes, target
+        self.program, self.target = program, target
+        self.sizes = check_sizes(program.name, program.sizes, sizes)
         self._outputs = outputs  # keeps what `_names` has by id alive
         self._names = names_by_handle(outputs)
         self.origins: dict[str, str] = {}  # the func for which a directive made another one
@@ -110,7 +111,7 @@ class Schedule:
             Directive(
                 "cache_read", stage.func, definition,
                 (("source", wanted), ("loop", loop), ("scope", scope),
-                 ("pack", tuple((pack or {}).items())), ("name", name)),
+                 ("pack", pairs(pack)), ("name", name)),
                 here(),
             )
         )  # fmt: skip
@@ -438,7 +439,13 @@ class Stage:
                 hint="use only the stage that the recipe is called with",
             )
         inner = [{"do": d.name, **dict(d.arguments)} for d in added]
-        self.do("specialize", cond=encode(cond.node), loops=inner)
+        try:
+            encoded = encode(cond.node)
+        except Illegal as reason:
+            raise ScheduleError(
+                reason.reason, loc=here(), label="this directive", hint=reason.hint
+            ) from None
+        self.do("specialize", cond=encoded, loops=inner)
         return self
 
     def tensorize(self, loop: LoopLike, instruction: Instruction | str) -> Stage:

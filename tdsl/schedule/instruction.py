@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tdsl.errors import DefinitionError
+from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.program import Program, build_program
-from tdsl.lang.tensor import Func
+from tdsl.lang.tensor import Func, is_func
+from tdsl.lang.value import check_name
 from tdsl.schedule.nest import State
 from tdsl.source import Loc, here
 
@@ -41,6 +42,14 @@ def instruction(
     definition. Raises DefinitionError where its extents are not constants or a name is used twice.
     """
     loc = here()
+    check_name(name, loc)
+    if not is_func(meaning):
+        raise TypeMismatch(
+            f"the meaning of instruction {name!r} must be a func, not {type(meaning).__name__}",
+            loc=loc,
+            label="this declaration",
+            hint="define it: a td.Func over td.Tensor operands",
+        )
     program = build_program((meaning,))
     if program.sizes or len(program.funcs) != 1:
         raise DefinitionError(

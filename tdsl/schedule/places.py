@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from tdsl.errors import did_you_mean
 from tdsl.lang.regions import reads_in
+from tdsl.schedule.arguments import check_scope
 from tdsl.schedule.legality import AT_ROOT
 from tdsl.schedule.loops import find_loop, positive
 from tdsl.schedule.nest import (
-    SCOPES,
     After,
     At,
     FuncPlan,
@@ -35,6 +35,14 @@ def _not_an_output(state: State, func: str, what: str) -> None:
     if func in state.program.outputs:
         raise Illegal(
             f"{func!r} is an output, which is computed at the root", f"{what} its producers"
+        )
+
+
+def _own_memory(state: State, func: str) -> None:
+    if func in state.program.outputs:
+        raise Illegal(
+            f"{func!r} is an output, whose memory belongs to the caller",
+            "pass out= with other strides, or give the values memory of their own with cache_write",
         )
 
 
@@ -136,10 +144,11 @@ def reorder_storage(
     state: State, func: str, definition: int, *, dims: tuple[int | str, ...]
 ) -> State:
     """The order of dimensions in memory, slowest first."""
-    _not_an_output(state, func, "reorder_storage")
+    _own_memory(state, func)
     axes = tuple(_axis(state, func, d) for d in dims)
     if sorted(axes) != list(range(len(state.program.func(func).variables))):
-        raise Illegal("every dimension must be named once", "slowest first")
+        names = ", ".join(state.program.func(func).variables)
+        raise Illegal("every dimension must be named once", f"name {names}, slowest first")
     return _touch(state, func, replace(state.plan(func), order=axes))
 
 
@@ -147,7 +156,7 @@ def align_storage(
     state: State, func: str, definition: int, *, dim: int | str, multiple: int
 ) -> State:
     """Pad the memory of a dimension to a multiple, in elements."""
-    _not_an_output(state, func, "align_storage")
+    _own_memory(state, func)
     positive(multiple, "the multiple")
     plan = state.plan(func)
     kept = tuple(x for x in plan.align if x[0] != _axis(state, func, dim))
@@ -156,7 +165,7 @@ def align_storage(
 
 def fold_storage(state: State, func: str, definition: int, *, dim: int | str, extent: int) -> State:
     """Keep only `extent` elements of a dimension, as a ring; checked when the program is compiled."""
-    _not_an_output(state, func, "fold_storage")
+    _own_memory(state, func)
     positive(extent, "the extent")
     plan = state.plan(func)
     kept = tuple(x for x in plan.fold if x[0] != _axis(state, func, dim))
@@ -165,11 +174,8 @@ def fold_storage(state: State, func: str, definition: int, *, dim: int | str, ex
 
 def set_scope(state: State, func: str, definition: int, *, scope: str) -> State:
     """The memory that holds this func: heap, stack, register, or auto."""
-    _not_an_output(state, func, "set_scope on")
-    if scope not in SCOPES:
-        raise Illegal(
-            f"there is no memory scope {scope!r} on this target", did_you_mean(scope, SCOPES)
-        )
+    _own_memory(state, func)
+    check_scope(scope)
     return _touch(state, func, replace(state.plan(func), scope=scope))
 
 

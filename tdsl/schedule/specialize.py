@@ -12,6 +12,7 @@ from tdsl.lang.expr import (
     BITWISE,
     COMPARISONS,
     Binary,
+    Cast,
     Const,
     Expr,
     Param,
@@ -43,11 +44,6 @@ def specialize(
         )
     known = {s.name for s in state.program.scalars} | set(state.program.sizes)
     for n in post_order(expr):
-        if not isinstance(n, Const | Param | Size | Binary | Unary):
-            raise Illegal(
-                "the condition may use scalars and extents only",
-                "for conditions on data use td.where",
-            )
         if isinstance(n, Param | Size) and n.name not in known:
             raise Illegal(
                 f"{n.name!r} is no scalar or extent of this program", did_you_mean(n.name, known)
@@ -69,7 +65,7 @@ def specialize(
 
 
 def encode(e: Expr) -> list[Any]:
-    """A condition as JSON."""
+    """A condition as JSON; Illegal where it depends on more than extents and scalars."""
     match e:
         case Const(value, t):
             return ["const", value, t.name]
@@ -81,8 +77,13 @@ def encode(e: Expr) -> list[Any]:
             return [op, encode(x), encode(y)]
         case Unary(op, x):
             return [op, encode(x)]
+        case Cast(x, t, saturate):
+            return ["cast", encode(x), t.name, saturate]
         case _:
-            raise AssertionError(f"no condition holds {type(e).__name__}")
+            raise Illegal(
+                "a specialization cannot depend on data",
+                "use extents and scalars of the program; for conditions on data use td.where",
+            )
 
 
 def decode(data: Any) -> Expr:
@@ -95,7 +96,12 @@ def decode(data: Any) -> Expr:
         case ["param", str(name), str(t)] if t in BY_NAME:
             return Param(name, BY_NAME[t])
         case [str(op), x, y] if op in (*COMPARISONS, *ARITHMETIC, *BITWISE):
-            return Binary(op, decode(x), decode(y))
+            left, right = decode(x), decode(y)
+            if dtype_of(left) != dtype_of(right):
+                raise Illegal(f"{data!r} mixes types", "cast one operand")
+            return Binary(op, left, right)
+        case ["cast", x, str(t), bool() as saturate] if t in BY_NAME:
+            return Cast(decode(x), BY_NAME[t], saturate)
         case ["not" | "neg" as op, x]:
             return Unary(op, decode(x))
         case _:
@@ -113,7 +119,10 @@ def tensorize(state: State, func: str, definition: int, *, loop: str, instructio
     name = find_loop(state, func, definition, loop)
     if instruction not in INSTRUCTIONS:
         raise Illegal(
-            f"there is no instruction {instruction!r}", did_you_mean(instruction, INSTRUCTIONS)
+            f"there is no instruction {instruction!r}",
+            did_you_mean(instruction, INSTRUCTIONS)
+            if INSTRUCTIONS
+            else "declare it first: td.instruction(name, meaning, llvm=..., python=...)",
         )
     plan = state.plan(func)
     made = Tensorization(definition, name, instruction)

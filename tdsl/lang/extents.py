@@ -1,0 +1,58 @@
+"""Extents as the user writes them: integers, names, and expressions of these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tdsl.errors import ShapeError, TypeMismatch
+from tdsl.lang.expr import Binary, Cast, Const, Expr, Size, Unary, const
+from tdsl.lang.value import Value, as_index, check_name
+from tdsl.node import post_order
+from tdsl.source import Loc
+
+
+def as_extent(e: Any, loc: Loc | None) -> Expr:
+    """An extent: an integer that is not negative, a name, or an expression of extents."""
+    if isinstance(e, str):
+        check_name(e, loc)
+        return Size(e)
+    if isinstance(e, Value):
+        made = as_index(e, loc)
+        if all(isinstance(n, Const | Size | Binary | Unary | Cast) for n in post_order(made)):
+            return made
+    if isinstance(e, Const | Size):
+        return e
+    if isinstance(e, bool) or not hasattr(e, "__index__"):
+        raise TypeMismatch(
+            f"an extent is made of integers and named extents, not {e!r}",
+            loc=loc,
+            label="this shape",
+            hint='shape=("H", "W", 3), or from other shapes: (x.shape[0] // 2,)',
+        )
+    if e.__index__() < 0:
+        raise ShapeError(
+            f"an extent cannot be negative: {e}",
+            loc=loc,
+            label="this shape",
+            hint="0 makes an empty tensor; a name makes the extent known at a call",
+        )
+    return const(e.__index__())
+
+
+def as_shape(shape: Any, loc: Loc | None) -> tuple[Expr, ...]:
+    """A tuple of extents."""
+    if isinstance(shape, int | str | Value):
+        shape = (shape,)
+    if not isinstance(shape, list | tuple):
+        raise TypeMismatch(
+            f"a shape is a tuple of extents, not {shape!r}",
+            loc=loc,
+            label="this shape",
+            hint='shape=("H", "W", 3), and () for a single value',
+        )
+    return tuple(as_extent(e, loc) for e in shape)
+
+
+def extent_value(e: Expr) -> Any:
+    """An extent for the user: an int where it is known, else a weak value."""
+    return int(e.value) if isinstance(e, Const) else Value(e, weak=True)
