@@ -89,16 +89,18 @@ def _change(
 
 
 def _move(plan: FuncPlan, func: str, definition: int, moved: dict[str, str]) -> FuncPlan:
+    def own(level: Level) -> bool:
+        return level.func == func and level.definition == definition
+
     def at(level: Level) -> Level:
-        own = level.func == func and level.definition == definition
-        return replace(level, loop=moved.get(level.loop, level.loop)) if own else level
+        return replace(level, loop=moved.get(level.loop, level.loop))
 
     match plan.place:
-        case At(level) | After(level) | With(level):
+        case At(level) | After(level) | With(level) if own(level):
             plan = replace(plan, place=replace(plan.place, level=at(level)))
         case _:
             pass
-    if plan.store is not None:
+    if plan.store is not None and own(plan.store):
         plan = replace(plan, store=at(plan.store))
     return plan
 
