@@ -12,6 +12,7 @@ from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, ceildiv, maximum, multiply, simplify, subtract
+from tdsl.lang.types import DType
 from tdsl.schedule.nest import FuncPlan
 
 
@@ -36,10 +37,12 @@ class Buffer:
                 made.append(e if lo == ZERO else Binary("sub", e, lo))
         return tuple(made[axis] for axis in self.order)
 
-    def load(self, at: Sequence[Expr], component: int, dtype: object) -> Load:
-        return Load(self.names[component], self.index(at), dtype)  # type: ignore[arg-type]  # a DType
+    def load(self, at: Sequence[Expr], component: int, dtype: DType) -> Load:
+        """A component of a point of the func, from memory."""
+        return Load(self.names[component], self.index(at), dtype)
 
     def memory_extents(self) -> tuple[Expr, ...]:
+        """The extents as they lie in memory, slowest first."""
         return tuple(self.extents[axis] for axis in self.order)
 
 
@@ -48,10 +51,9 @@ def make_buffer(
     plan: FuncPlan,
     names: tuple[str, ...],
     box: Box,
-    folds: dict[int, int],
     facts: Facts,
 ) -> Buffer:
-    """The buffer for a box: extents are constant where the box has a constant bound."""
+    """The buffer for a box, without rings: extents are constant where the box has a constant bound."""
     origin: list[Expr] = []
     extents: list[Expr] = []
     for axis, (lo, hi) in enumerate(box):
@@ -66,19 +68,10 @@ def make_buffer(
         for own, multiple in plan.align:
             if own == axis:
                 extent = multiply(ceildiv(extent, const(multiple)), const(multiple))
-        if axis in folds:
-            extent = const(folds[axis])
         extents.append(extent)
     rank = len(box)
     order = plan.order if plan.order is not None else tuple(range(rank))
-    return Buffer(
-        f.name,
-        names,
-        tuple(origin),
-        tuple(extents),
-        order,
-        tuple(folds.get(a) for a in range(rank)),
-    )
+    return Buffer(f.name, names, tuple(origin), tuple(extents), order, (None,) * rank)
 
 
 def monotone(e: Expr, name: str, *, rising: bool = True) -> bool:

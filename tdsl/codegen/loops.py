@@ -12,6 +12,7 @@ them vectors are `Ramp`, `Broadcast` and masked `Load` and `Store`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tdsl.lang.expr import Expr
@@ -140,6 +141,11 @@ class Invoke(Node):
 
 
 Stmt = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke
+
+
+def as_stmt(statements: Sequence[Stmt]) -> Stmt:
+    """Statements in order as one."""
+    return statements[0] if len(statements) == 1 else Block(tuple(statements))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from tdsl.codegen.access import Messages, check_boxes
 from tdsl.codegen.buffers import Buffer, check_folds, make_buffer, ring_size, sliding_axis
-from tdsl.codegen.loops import (
-    Alloc,
-    Argument,
-    Block,
-    Kernel,
-    Let,
-    Stmt,
-)  # fmt: skip
+from tdsl.codegen.loops import Alloc, Argument, Kernel, Let, Stmt, as_stmt
 from tdsl.codegen.names import Names
 from tdsl.codegen.nest import NestBuilder
 from tdsl.errors import ScheduleError
@@ -66,6 +59,7 @@ class Lowering:
 
     @property
     def program(self) -> Program:
+        """What is lowered, after directives have added stages."""
         return self.state.program
 
     def place(
@@ -80,7 +74,7 @@ class Lowering:
         for f in stored:
             components = self.names.components(f)
             plan = self.state.plan(f.name)
-            self.buffers[f.name] = make_buffer(f, plan, components, boxes[f.name], {}, around.facts)
+            self.buffers[f.name] = make_buffer(f, plan, components, boxes[f.name], around.facts)
             self.stored_at[f.name] = here
             self.needed[f.name] = boxes[f.name]
             if plan.fold and (here == self.tree.home[f.name] or here.func == f.name):
@@ -110,11 +104,11 @@ class Lowering:
         home = self.tree.home[name]
         if self.stored_at.get(name, home) != home:
             box = self._bit_by_bit(f, box, around)
-        name_, start, box, facts = self._named_start(f, box, around.facts)
+        new, start, box, facts = self._named_start(f, box, around.facts)
         statements: list[Stmt] = []
         for n in range(len(f.definitions)):
             statements += NestBuilder(self, f, n).build(box, replace(around, facts=facts))
-        return [Let(name_, start, as_stmt(statements))] if name_ and statements else statements
+        return [Let(new, start, as_stmt(statements))] if new and statements else statements
 
     def _check_joined_empty(self, name: str) -> None:
         """Stages in the loops of one that has no points have none, too."""
@@ -128,7 +122,7 @@ class Lowering:
                     )
 
     def _named_start(self, f: FuncDef, box: Box, facts: Facts) -> tuple[str, Expr, Box, Facts]:
-        """Give a name to where a sliding window starts, since it stands in many bounds."""
+        """Give a name to where a sliding window starts, since it stands in many bounds; "" without one."""
         for axis, (lo, hi) in enumerate(box):
             if isinstance(lo, Select) and hi is not None:
                 name = self.names.fresh(f"{f.name}_{f.variables[axis]}_new")
@@ -180,11 +174,6 @@ def _moves_in_place(f: FuncDef, axis: int) -> bool:
     return True
 
 
-def as_stmt(statements: Sequence[Stmt]) -> Stmt:
-    """One statement."""
-    return statements[0] if len(statements) == 1 else Block(tuple(statements))
-
-
 def lower(state: State, params: tuple[Argument, ...]) -> Kernel:
     """The kernel of a complete state; `params` are its arguments.
 
@@ -211,6 +200,7 @@ def lower(state: State, params: tuple[Argument, ...]) -> Kernel:
 
 
 def _output_box(f: FuncDef) -> Box:
+    """The whole output; ShapeError where its range is not known."""
     f.output_box(None)
     return f.natural
 

@@ -11,10 +11,10 @@ from tdsl.codegen.loops import (
     SERIAL,
     UNROLLED,
     VECTORIZED,
-    Block,
     For,
     If,
     Stmt,
+    as_stmt,
 )  # fmt: skip
 from tdsl.codegen.prefetch import prefetch_box
 from tdsl.codegen.tensorize import invoke
@@ -73,8 +73,6 @@ class NestBuilder:
         chosen: list[Stmt] = self._nest(self.plan.nests[self.n], box, around, {})
         for special in reversed(self.plan.specializations):
             if special.definition == self.n:
-                from tdsl.codegen.lower import as_stmt
-
                 made = self._nest(special.nest, box, around, {})
                 chosen = [If(special.cond, as_stmt(made), as_stmt(chosen))]
         return chosen
@@ -184,11 +182,12 @@ class NestBuilder:
         if kind in (VECTORIZED, UNROLLED) and not isinstance(extent, Const):
             most = upper(extent, around.facts)
             if most is None:
+                directive = "vectorize" if kind == VECTORIZED else "unroll"
                 raise ScheduleError(
                     f"loop {loop.name!r} of {self.f.name!r} is {kind}, but its number of iterations has "
                     "no constant bound",
                     loc=self.plan.loc,
-                    hint=f"give a factor: {'vectorize' if kind == VECTORIZED else 'unroll'}({loop.name!r}, 8)",
+                    hint=f"give a factor: {directive}({loop.name!r}, 8)",
                 )
             limit = Binary("lt", Var(variable), add(first, extent))
             extent = const(most)
@@ -233,7 +232,7 @@ class NestBuilder:
             cond = simplify(writer.convert(c), facts)
             if cond == TRUE:
                 continue
-            made = If(cond, made if made is not None else _block(body))
+            made = If(cond, made if made is not None else as_stmt(body))
         return body if made is None else [made]
 
     def _inside(self, loop: str, ready: list[Expr], spot: Spot, around: Open) -> list[Stmt]:
@@ -329,9 +328,5 @@ class NestBuilder:
         )
 
 
-def _block(body: list[Stmt]) -> Stmt:
-    return body[0] if len(body) == 1 else Block(tuple(body))
-
-
 def _for(variable: str, first: Expr, extent: Expr, kind: str, body: list[Stmt]) -> list[Stmt]:
-    return [For(variable, first, extent, kind, _block(body))] if body else []
+    return [For(variable, first, extent, kind, as_stmt(body))] if body else []

@@ -246,7 +246,7 @@ def _limit(f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes)
             continue
         name = open_[0]
         # with `name` among them: a limit of it must not depend on itself
-        known = _tightened(d, {n: scope[n].limits for n in scope})
+        known = tighten({n: v.limits for n, v in scope.items()}, d.where)
         known.pop(name)
         low, high = solve(e, name, lo, hi, known)
         v = scope[name]
@@ -256,10 +256,6 @@ def _limit(f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes)
                 low if a is None else maximum(a, low),
                 high if b is None else minimum(b, high),
             )
-
-
-def _tightened(d: Definition, ranges: dict[str, Interval]) -> dict[str, Interval]:
-    return tighten(ranges, d.where)
 
 
 def _suggestion(v: _Variable) -> Interval:

@@ -113,8 +113,8 @@ def _atom(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
             return _modulo(x, k, ranges, facts)
         case Binary("mod", x, n) if not _moves(n, ranges):
             lo, hi = interval_of(x, ranges, facts)
-            bounded = lo is not None and hi is not None and at_most(ZERO, lo, facts)
-            if bounded and hi is not None and at_most(add(hi, ONE), n, facts):
+            positive = lo is not None and at_most(ZERO, lo, facts)
+            if positive and hi is not None and at_most(add(hi, ONE), n, facts):
                 return lo, hi
             # the result has the sign of n
             return minimum(add(n, ONE), ZERO, facts), maximum(subtract(n, ONE), ZERO, facts)
@@ -132,8 +132,7 @@ def _atom(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
 
 def _by_value(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
     """Constant bounds from operators and dtypes."""
-    known = _known(ranges, facts)
-    lo, hi = value_range(e, known)
+    lo, hi = value_range(e, _known(ranges, facts))
     return None if lo is None else const(lo), None if hi is None else const(hi)
 
 
@@ -161,12 +160,12 @@ def _narrow(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
 def _cast(e: Cast, ranges: Ranges, facts: Facts) -> Interval:
     lo, hi = interval_of(e.x, ranges, facts)
     t = e.dtype
-    if (t == i64 and dtype_of(e.x).kind != "u") or (t == i64 and dtype_of(e.x).bits < 64):
+    if t == i64 and (dtype_of(e.x).kind != "u" or dtype_of(e.x).bits < 64):
         return lo, hi
-    fits = lo is not None and hi is not None
-    if fits and at_most(const(int(t.low)), lo, facts) and at_most(hi, const(int(t.high)), facts):  # type: ignore[arg-type]
-        return lo, hi
-    return _by_value(e, ranges, facts)
+    if lo is None or hi is None:
+        return _by_value(e, ranges, facts)
+    fits = at_most(const(int(t.low)), lo, facts) and at_most(hi, const(int(t.high)), facts)
+    return (lo, hi) if fits else _by_value(e, ranges, facts)
 
 
 def _modulo(x: Expr, k: int, ranges: Ranges, facts: Facts) -> Interval:

@@ -28,11 +28,8 @@ from tdsl.schedule.legality import levels_of
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import At, Inline, Level, Root, State
 from tdsl.schedule.required import definition_ranges
-from tdsl.schedule.rows import needs_row_block, shape_nest
+from tdsl.schedule.rows import ROW_BLOCK, needs_row_block, shape_nest
 
-ROW_BLOCK = (
-    4  # rows that a float sum along memory runs over together, to hide the latency of additions
-)
 NEAR = 1 << 20  # bytes of intermediates that are worth keeping near
 LONGEST = 32  # funcs of a chain that are tried together; what is left starts a group of its own
 STRIP = 64  # rows of a strip of a stencil

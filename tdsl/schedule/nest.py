@@ -83,12 +83,15 @@ class Nest:
     aliases: tuple[tuple[str, str], ...] = ()
 
     def names(self) -> tuple[str, ...]:
+        """The loops by name, outermost first."""
         return tuple(loop.name for loop in self.loops)
 
     def position(self, name: str) -> int:
+        """How many loops are outside of one."""
         return self.names().index(name)
 
     def kind(self, name: str) -> str:
+        """How a loop runs: SERIAL, PARALLEL, VECTORIZED or UNROLLED."""
         return self.loops[self.position(name)].kind
 
     def used_names(self) -> set[str]:
@@ -113,6 +116,7 @@ class Nest:
         return name
 
     def with_kind(self, name: str, kind: str) -> Nest:
+        """The nest with one loop run in another way."""
         loops = tuple(replace(x, kind=kind) if x.name == name else x for x in self.loops)
         return replace(self, loops=loops)
 
@@ -227,6 +231,7 @@ class FuncPlan:
     loc: Loc | None = field(default=None, compare=False)
 
     def with_nest(self, definition: int, nest: Nest) -> FuncPlan:
+        """The plan with the loops of one definition replaced."""
         nests = (*self.nests[:definition], nest, *self.nests[definition + 1 :])
         return replace(self, nests=nests)
 
@@ -239,9 +244,11 @@ class State:
     plans: tuple[tuple[str, FuncPlan], ...]
 
     def plan(self, func: str) -> FuncPlan:
+        """The plan of a func, which must be one of the program."""
         return next(p for name, p in self.plans if name == func)
 
     def with_plan(self, func: str, plan: FuncPlan) -> State:
+        """The state with the plan of one func replaced."""
         return replace(self, plans=tuple((n, plan if n == func else p) for n, p in self.plans))
 
     def consumers(self, func: str) -> Iterator[tuple[FuncDef, int]]:

@@ -8,11 +8,11 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule import loops
 from tdsl.schedule.facts import cost, extents, stride_of, widest
-from tdsl.schedule.nest import State, is_ordered, roots_of
+from tdsl.schedule.nest import PARALLEL, SERIAL, State, is_ordered, roots_of
 
 PARALLEL_WORK = 30_000  # operations below which threads cost more than they bring
 EXACT = ("min", "max", "any", "all", "argmin", "argmax")  # kinds whose result has no order
-ROWS = 4
+ROW_BLOCK = 4  # rows of a float sum along memory at a time, so that additions overlap
 
 
 def needs_row_block(f: FuncDef) -> bool:
@@ -79,7 +79,7 @@ def _vectors(
     lanes = 1 if vector is None else lanes_for(d, sizes[vector], vector_bytes)
     if vector is not None and lanes > 1:
         loop = vector if vector in names else _block_of(vector)
-        if loop not in names or state.plan(f.name).nests[definition].kind(loop) != "serial":
+        if loop not in names or state.plan(f.name).nests[definition].kind(loop) != SERIAL:
             return state
         if d.ranges and not is_ordered(f, definition):
             others = [x for x in names if x != loop]
@@ -93,7 +93,7 @@ def _vectors(
 
 
 def _row_block(state: State, f: FuncDef, definition: int) -> State:
-    """for j: for i of 4 rows, unrolled: sums in order, side by side."""
+    """for j: for i of a few rows, unrolled: sums in order, side by side."""
     names = state.plan(f.name).nests[definition].names()
     d = f.definitions[definition]
     row = d.free[-1]
@@ -103,7 +103,7 @@ def _row_block(state: State, f: FuncDef, definition: int) -> State:
     split = (f"{row}_b", f"{row}_u")
     if any(x in names for x in split):
         return state
-    state = loops.split(state, f.name, definition, loop=row, factor=ROWS, tail="peel", names=split)
+    state = loops.split(state, f.name, definition, loop=row, factor=ROW_BLOCK, tail="peel", names=split)
     state = loops.reorder(state, f.name, definition, loops=(split[0], *ranges, split[1]))
     return loops.unroll(state, f.name, definition, loop=split[1])
 
@@ -136,13 +136,13 @@ def _is_much(d: Definition, sizes: dict[str, int | None]) -> bool:
 def _threads(state: State, f: FuncDef, definition: int, sizes: dict[str, int | None]) -> State:
     """Threads over the outermost loop that is free and has more than one iteration."""
     nest = state.plan(f.name).nests[definition]
-    if any(x.kind == "parallel" for x in nest.loops):
+    if any(x.kind == PARALLEL for x in nest.loops):
         return state
     for x in nest.loops:
         (root, *more) = roots_of(nest, x.name)
         if more or root not in f.definitions[definition].free:
             return state
-        if x.kind == "serial" and (sizes[root] or 2) > 1:
+        if x.kind == SERIAL and (sizes[root] or 2) > 1:
             return loops.parallel(state, f.name, definition, loop=x.name)
     return state
 
