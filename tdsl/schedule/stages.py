@@ -225,18 +225,7 @@ def rfactor(
     f, plan = state.program.func(func), state.plan(func)
     d, nest = f.definitions[definition], plan.nests[definition]
     u = find_loop(state, func, definition, loop)
-    if not is_reduction(f, definition, nest, u):
-        raise Illegal(f"{u!r} is not reduced over; it is free already", "name a reduction loop")
-    if is_ordered(f, definition):
-        why = (
-            "reads itself"
-            if d.combine is not None and d.combine.associative
-            else "has no associative combiner"
-        )
-        raise Illegal(
-            f"this definition of {func!r} {why}", "the order of its points cannot be changed"
-        )
-    assert d.combine is not None
+    _check_reducible(f, definition, nest, u)
     ranges = {
         n: (lo, subtract(hi, lo)) for n, lo, hi in d.ranges if lo is not None and hi is not None
     }
@@ -244,42 +233,11 @@ def rfactor(
         tuple(x for x in nest.loops if roots_of(nest, x.name) & set(ranges)),
         tuple(r for r in nest.relations if _of(nest, r) & set(ranges)),
     )
-    related = relate(reduced, ranges)
     made = _new_func(state.program, name, f"{func}_partial")
-    leaves = []
-    for x in reduced.names():
-        lo = ranges[x][0] if x in ranges else ZERO
-        leaves.append((x, lo, add(lo, related.extents[x])))
-    where = conjunction([*related.guards, d.where])
-    moved = map_expressions(
-        replace(d, where=where), lambda e: simplify(substitute(e, related.roots))
-    )
-    others = tuple(x for x in leaves if x[0] != u)
-    low, high = next((lo, hi) for n, lo, hi in leaves if n == u)
-    partial = replace(
-        moved, index=(*moved.index, Var(u)), free=(*d.free, u), ranges=others, init=d.init
-    )
-    dims = tuple(Var(v) for v in f.variables)
+    partial, (low, high) = _partial(d, reduced, ranges, u)
+    definitions, merge = _in_two_steps(f, d, partial, made, (u, low, high))
     natural = (*f.natural, (low, subtract(high, ONE)))
     limits: tuple[Interval, ...] = ((None, None),) * len(natural)
-    if d.init is not None:
-        definitions: tuple[Definition, ...] = (partial,)
-        merge = replace(
-            d,
-            values=_partials(made, (*d.index, Var(u)), f.dtypes),
-            where=TRUE,
-            ranges=((u, low, high),),
-        )
-    else:
-        axis = f"{made}_{u}" if u in f.variables else u
-        start = Definition(
-            (*dims, Var(axis)), (*f.variables, axis), (), TRUE, d.combine.init, None, None, d.loc
-        )
-        definitions = (start, partial)
-        merge = Definition(
-            dims, f.variables, ((axis, low, high),), TRUE,
-            _partials(made, (*dims, Var(axis)), f.dtypes), d.combine, None, d.loc,
-        )  # fmt: skip
     p = FuncDef(made, f.dtypes, definitions, limits, natural, False, f.fast_math, f.loc)
     changed = (*f.definitions[:definition], merge, *f.definitions[definition + 1 :])
     state = _replace_func(state, replace(f, definitions=changed))
@@ -292,13 +250,70 @@ def rfactor(
     state = state.with_plan(
         func, replace(plan.with_nest(definition, own), atomic=atomics, touched=True)
     )
-    new = replace(fresh_plan(p), touched=True, place=Root())
-    kinds = {x.name: x for x in reduced.loops}
-    last = new.nests[-1]
-    ordered = tuple(kinds.get(x.name, x) for x in last.loops)
-    return _insert(
-        state, func, p, new.with_nest(len(definitions) - 1, replace(last, loops=ordered))
+    return _insert(state, func, p, _partial_plan(p, reduced))
+
+
+def _check_reducible(f: FuncDef, definition: int, nest: Nest, loop: str) -> None:
+    """Illegal unless a loop is reduced over, by a combiner that allows it to be reduced in parts."""
+    if not is_reduction(f, definition, nest, loop):
+        raise Illegal(f"{loop!r} is not reduced over; it is free already", "name a reduction loop")
+    if is_ordered(f, definition):
+        combine = f.definitions[definition].combine
+        associative = combine is not None and combine.associative
+        why = "reads itself" if associative else "has no associative combiner"
+        raise Illegal(
+            f"this definition of {f.name!r} {why}", "the order of its points cannot be changed"
+        )
+
+
+def _partial(
+    d: Definition, reduced: Nest, ranges: dict[str, tuple[Expr, Expr]], loop: str
+) -> tuple[Definition, tuple[Expr, Expr]]:
+    """The reduction that is free over a loop, and (first, end) of this; `ranges` are (first, extent)."""
+    related = relate(reduced, ranges)
+    leaves = []
+    for x in reduced.names():
+        lo = ranges[x][0] if x in ranges else ZERO
+        leaves.append((x, lo, add(lo, related.extents[x])))
+    where = conjunction([*related.guards, d.where])
+    moved = map_expressions(
+        replace(d, where=where), lambda e: simplify(substitute(e, related.roots))
     )
+    others = tuple(x for x in leaves if x[0] != loop)
+    low, high = next((lo, hi) for n, lo, hi in leaves if n == loop)
+    made = replace(
+        moved, index=(*moved.index, Var(loop)), free=(*d.free, loop), ranges=others, init=d.init
+    )
+    return made, (low, high)
+
+
+def _in_two_steps(
+    f: FuncDef, d: Definition, partial: Definition, made: str, over: tuple[str, Expr, Expr]
+) -> tuple[tuple[Definition, ...], Definition]:
+    """The definitions of the new stage `made`, and what merges it: an update has a start of its own."""
+    assert d.combine is not None
+    loop, low, high = over
+    if d.init is not None:
+        values = _partials(made, (*d.index, Var(loop)), f.dtypes)
+        return (partial,), replace(d, values=values, where=TRUE, ranges=(over,))
+    axis = f"{made}_{loop}" if loop in f.variables else loop
+    dims = tuple(Var(v) for v in f.variables)
+    start = Definition(
+        (*dims, Var(axis)), (*f.variables, axis), (), TRUE, d.combine.init, None, None, d.loc
+    )
+    merge = Definition(
+        dims, f.variables, ((axis, low, high),), TRUE,
+        _partials(made, (*dims, Var(axis)), f.dtypes), d.combine, None, d.loc,
+    )  # fmt: skip
+    return (start, partial), merge
+
+
+def _partial_plan(p: FuncDef, reduced: Nest) -> FuncPlan:
+    """At the root, with loops that run as they did in the nest that was reduced over."""
+    plan = replace(fresh_plan(p), touched=True, place=Root())
+    before, last = {x.name: x for x in reduced.loops}, plan.nests[-1]
+    loops = tuple(before.get(x.name, x) for x in last.loops)
+    return plan.with_nest(len(p.definitions) - 1, replace(last, loops=loops))
 
 
 def _of(nest: Nest, r: Split | Fuse | Rename) -> frozenset[str]:
