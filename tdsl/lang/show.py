@@ -132,7 +132,9 @@ def _piece(e: Expr, of: Pieces) -> Piece:
         case Call(fn, args):
             return call(fn, *map(of, args))
         case Access(source, index, component):
-            return _component(f"{source.name}[{_index(index, of)}]", component)
+            read = f"{source.name}[{_index(index, of)}]"
+            several = len(getattr(source, "dtypes", ())) > 1
+            return Piece(f"{read}[{component}]") if several else Piece(read)
         case Read(name, index, component):
             return _component(f"{name}[{_index(index, of)}]", component)
         case Load(buffer, index, _, mask):

@@ -124,6 +124,9 @@ class TupleValue(Handle):
             for n, t in enumerate(dtypes)
         )
 
+    def __repr__(self) -> str:
+        return f"({', '.join(map(repr, self.parts))})"
+
     def __len__(self) -> int:
         return len(self.parts)
 
