@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from tdsl.errors import TdslError, did_you_mean
+from tdsl.source import here
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ def topics() -> frozenset[str]:
     for word in words:
         if word not in TOPICS:
             hint = did_you_mean(word, TOPICS)
-            raise TdslError(f"TDSL_DEBUG has no topic {word!r}", hint=hint)
+            raise TdslError(f"TDSL_DEBUG has no topic {word!r}", loc=here(), hint=hint)
     return frozenset(words)
 
 
@@ -78,7 +79,7 @@ def dump(file: str, text: Callable[[], str] | str) -> None:
             f.write((text() if callable(text) else text).rstrip("\n") + "\n")
     except OSError as e:
         hint = "point TDSL_DUMP to a folder that can be written, or unset it"
-        raise TdslError(f"cannot write {path}: {e.strerror}", hint=hint) from e
+        raise TdslError(f"cannot write {path}: {e.strerror}", loc=here(), hint=hint) from None
 
 
 @contextmanager

@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).parent.parent / "tdsl"
 
 # What stands earlier may not import what stands later; those of one rank may not import each other.
 RANKS = (
-    ("source",), ("errors",), ("node",), ("debug",), ("rewrite", "text", "notebook"), ("lang",),
-    ("schedule",), ("tilegraph", "codegen"), ("distribute",), ("target",), ("variant",), ("pipeline",),
+    ("source",), ("errors",), ("node",), ("debug", "target"), ("rewrite", "text", "notebook"), ("lang",),
+    ("schedule",), ("tilegraph", "codegen"), ("distribute",), ("variant",), ("pipeline",),
     ("inspection",), ("profiling",), ("compile",), ("op",), ("demo", "doctor"), ("cli",), ("__main__",),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}

@@ -156,9 +156,8 @@ def _wrong_kind(arg: ScalarArg, value: Any) -> TypeMismatch:
     got = (
         f"{value!r} of type {type(value).__name__}" if np.isscalar(value) else type(value).__name__
     )
-    return _mismatch(
-        arg, f"{arg.name} needs {wanted} ({arg.dtype.numpy}), got {got}", "pass a Python number"
-    )
+    hint = "pass True or False" if arg.dtype.kind == "b" else "pass a Python number"
+    return _mismatch(arg, f"{arg.name} needs {wanted} ({arg.dtype.numpy}), got {got}", hint)
 
 
 def layout_of(array: Array, fixed: bool) -> Layout:

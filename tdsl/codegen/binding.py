@@ -136,16 +136,26 @@ def _two_values(
         f": {name} is {value} by axis {first_axis} of {first.name}, "
         f"but {array.shape[axis]} by axis {axis} of {arg.name}"
     )
-    return _wrong_shape(arg, array.shape, _text(arg.shape) + detail, first)
+    hint = f"{name} is one extent: pass arrays that agree, or declare two names"
+    return _wrong_shape(arg, array.shape, _text(arg.shape) + detail, first, hint)
 
 
 def _wrong_shape(
-    arg: ArrayArg, got: tuple[int, ...], expected: str, other: ArrayArg | None = None
+    arg: ArrayArg,
+    got: tuple[int, ...],
+    expected: str,
+    other: ArrayArg | None = None,
+    hint: str = "",
 ) -> ShapeError:
+    rank = len(arg.shape)
+    if not hint and len(got) != rank:
+        hint = f"{rank} dimensions are needed: reshape it, or add axes by indexing with None"
+    elif not hint:
+        hint = f"pass an array of shape {expected}; an extent with a name for a number may differ"
     related = declared(arg) if other in (None, arg) else (*declared(arg), *declared(other))
     return ShapeError(
         f"{arg.name} has shape {got}, expected {expected}",
-        loc=here(), label="this call", related=related,
+        loc=here(), label="this call", related=related, hint=hint,
     )  # fmt: skip
 
 
@@ -180,4 +190,5 @@ def output_shape(signature: Signature, arg: ArrayArg, sizes: Mapping[str, int]) 
 def check_shape(arg: ArrayArg, array: Array, shape: tuple[int, ...]) -> None:
     """ShapeError unless `array` has the extents that an output has."""
     if array.shape != shape:
-        raise _wrong_shape(arg, array.shape, str(shape))
+        hint = f"pass out= of shape {shape}, or leave it away"
+        raise _wrong_shape(arg, array.shape, str(shape), hint=hint)

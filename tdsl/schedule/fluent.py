@@ -22,6 +22,7 @@ from tdsl.schedule.nest import Illegal, State, initial_state
 from tdsl.schedule.show import show_nests, show_schedule
 from tdsl.schedule.specialize import encode
 from tdsl.source import here
+from tdsl.target import as_target
 
 
 class Schedule:
@@ -56,7 +57,7 @@ class Schedule:
     def _start(
         self, program: Program, outputs: tuple[Func, ...], sizes: dict[str, int], target: Any
     ) -> None:
-        self.program, self.target = program, target
+        self.program, self.target = program, None if target is None else as_target(target)
         self.sizes = check_sizes(program.name, program.sizes, sizes)
         self._outputs = outputs  # keeps what `_names` has by id alive
         self._names = names_by_handle(outputs)

@@ -23,6 +23,7 @@ from llvmlite.binding import ffi
 from tdsl.codegen import cache
 from tdsl.codegen.cpu.machine import CpuTarget, host, llvm_version, target_machine
 from tdsl.errors import TargetError
+from tdsl.source import here
 
 PIPELINE = "always-inline,function<O2>(no vectorize, no unroll)"
 _LINES_OF_A_MESSAGE = 4
@@ -198,5 +199,7 @@ def _failure(name: str, what: str, error: Exception) -> TargetError:
     shown = "\n    ".join(lines[:_LINES_OF_A_MESSAGE])
     return TargetError(
         f"LLVM {what} kernel {name!r}: {shown}",
+        loc=here(),
+        label="this call",
         hint="this is a mistake of the code generator, not of the program: please report it",
     )

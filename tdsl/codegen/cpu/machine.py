@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 
 from tdsl.errors import TargetError, did_you_mean
+from tdsl.source import here
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,9 @@ def level(name: str) -> CpuTarget:
     (32, 'aarch64')
     """
     if name not in _LEVELS:
-        raise TargetError(f"no CPU level {name!r}", hint=did_you_mean(name, _LEVELS))
+        raise TargetError(
+            f"there is no CPU level {name!r}", loc=here(), hint=did_you_mean(name, _LEVELS)
+        )
     triple, cpu, features = _LEVELS[name]
     has = frozenset(features)
     return CpuTarget(triple, cpu, flatten(dict.fromkeys(features, True)), vector_bytes(has), has)
@@ -148,4 +151,8 @@ def target_machine(target: CpuTarget) -> llvm.TargetMachine:
             cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
         )
     except RuntimeError as error:
-        raise TargetError(f"LLVM has no code generator for {target.triple}: {error}") from None
+        raise TargetError(
+            f"LLVM has no code generator for {target.triple}: {error}",
+            loc=here(),
+            hint='compile for target="numba" or target="python"',
+        ) from None

@@ -24,7 +24,8 @@ from tdsl.codegen.cpu import jit, parallel_text
 from tdsl.codegen.cpu.machine import host
 from tdsl.codegen.cpu.openmp import OpenMP, find_openmp
 from tdsl.codegen.cpu.python_pool import MOST_THREADS, PythonPool
-from tdsl.errors import TargetError
+from tdsl.errors import TargetError, did_you_mean
+from tdsl.source import here
 
 _CHOICES = ("pool", "openmp", "threads", "serial")
 _POSIX = os.name == "posix"
@@ -73,7 +74,9 @@ class Runtime:
                 self._set("tdsl_region", self._code.address("tdsl_openmp"))
                 self.backend = self._library.path
             elif choice:
-                raise TargetError("no OpenMP library is found", hint="leave TDSL_PARALLEL unset")
+                raise TargetError(
+                    "no OpenMP library is found", loc=here(), hint="leave TDSL_PARALLEL unset"
+                )
             else:
                 self._use_python()
         elif choice == "threads":
@@ -81,7 +84,9 @@ class Runtime:
 
     def _use_pool(self) -> None:
         if not _POSIX:
-            raise TargetError("no POSIX threads on this system", hint="leave TDSL_PARALLEL unset")
+            raise TargetError(
+                "no POSIX threads on this system", loc=here(), hint="leave TDSL_PARALLEL unset"
+            )
         self._set("tdsl_region", self._code.address("tdsl_pool"))
         self.backend = "pool"
 
@@ -137,7 +142,9 @@ def runtime() -> Runtime:
                 choice = os.environ.get("TDSL_PARALLEL", "")
                 if choice and choice not in _CHOICES:
                     raise TargetError(
-                        f"TDSL_PARALLEL={choice!r} is not one of {', '.join(_CHOICES)}"
+                        f"TDSL_PARALLEL={choice!r} is no way to run threads",
+                        loc=here(),
+                        hint=did_you_mean(choice, _CHOICES),
                     )
                 made = Runtime(choice)
                 if hasattr(os, "register_at_fork"):
@@ -155,7 +162,9 @@ def set_num_threads(count: int) -> None:
     """Let parallel loops ask for `count` threads, at least 1. Kernels that run now are not affected."""
     if type(count) is not int or not 1 <= count <= MOST_THREADS:
         raise TargetError(
-            f"{count!r} is not a number of threads", hint=f"give an int from 1 to {MOST_THREADS}"
+            f"{count!r} is not a number of threads",
+            loc=here(),
+            hint=f"give an int from 1 to {MOST_THREADS}",
         )
     runtime().threads = count
 
@@ -165,7 +174,11 @@ def default_threads() -> int:
     asked = os.environ.get("TDSL_NUM_THREADS", "").strip()
     if asked:
         if not asked.isdecimal() or not 1 <= int(asked) <= MOST_THREADS:
-            raise TargetError(f"TDSL_NUM_THREADS={asked!r} is not a number of threads")
+            raise TargetError(
+                f"TDSL_NUM_THREADS={asked!r} is not a number of threads",
+                loc=here(),
+                hint=f"set it to 1 to {MOST_THREADS}, or leave it unset",
+            )
         return int(asked)
     outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if outermost.isdecimal() and 1 <= int(outermost) <= MOST_THREADS:

@@ -27,6 +27,7 @@ from tdsl.errors import TargetError
 from tdsl.lang.expr import Broadcast, Call, Cast, Const, Load, Ramp
 from tdsl.lang.types import bf16, f16
 from tdsl.node import Node, post_order
+from tdsl.source import here
 from tdsl.text import Names, Writer, call
 
 
@@ -54,6 +55,8 @@ def _require_numba_types(kernel: Kernel) -> None:
         if t in types:
             raise TargetError(
                 f"numba cannot compute with {t}",
+                loc=here(),
+                label="this call",
                 hint='compile for target="cpu", or cast to f32 in the definition',
             )
 

@@ -15,6 +15,7 @@ from tdsl.codegen.python.emit_numba import emit_numba, is_parallel
 from tdsl.codegen.python.instructions import instructions_of, python_code
 from tdsl.debug import dump, tell
 from tdsl.errors import TargetError
+from tdsl.source import here
 
 _PARALLEL = threading.Lock()
 
@@ -85,13 +86,18 @@ class NumbaExecutable:
             raise check_error(self.kernel.messages[site], values) from None
         except NumbaError as e:
             e.add_note(self.source)
-            raise TargetError(f"numba rejected kernel {self.kernel.name!r}") from e
+            raise TargetError(
+                f"numba rejected kernel {self.kernel.name!r}",
+                loc=here(),
+                label="this call",
+                hint='compile for target="cpu"',
+            ) from e
 
 
 def require_numba() -> None:
     """TargetError, with the way to get it, unless numba is installed."""
     if importlib.util.find_spec("numba") is None:
-        raise TargetError("numba is not installed", hint='pip install "tdsl[numba]"')
+        raise TargetError("numba is not installed", loc=here(), hint='pip install "tdsl[numba]"')
 
 
 def _numpy_scalar(p: Argument, value: Any) -> Any:
