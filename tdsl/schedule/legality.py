@@ -241,6 +241,9 @@ def check_with(state: State, func: str, level: Level) -> None:
         raise Illegal(
             f"{other!r} is not computed at the root", "share loops of a stage at the root"
         )
+    for name in _sharing(state, func):
+        if depends(state, func, name) or depends(state, name, func):
+            raise Illegal(f"{name!r} shares these loops, too, and depends on {func!r}", "use compute_at")
     mine, depth = state.plan(func).nests[0], _depth(state, level)
     if len(mine.loops) < depth:
         raise Illegal(
@@ -257,6 +260,22 @@ def check_with(state: State, func: str, level: Level) -> None:
                 raise Illegal(
                     f"{name!r} has its place at loop {used.loop!r}", "move that one first"
                 )
+
+
+def _sharing(state: State, func: str) -> Iterator[str]:
+    """Other funcs in the loops that a func shares; not those inside its own."""
+
+    def hosts(name: str) -> list[str]:
+        found = [name]
+        while isinstance(place := state.plan(found[-1]).place, With | After):
+            found.append(place.level.func)
+        return found
+
+    mine = hosts(func)
+    for name, _ in state.plans:
+        theirs = hosts(name)
+        if name not in mine and func not in theirs and theirs[-1] == mine[-1]:
+            yield name
 
 
 def depends(state: State, func: str, on: str) -> bool:

@@ -226,6 +226,8 @@ def rfactor(
     d, nest = f.definitions[definition], plan.nests[definition]
     u = find_loop(state, func, definition, loop)
     _check_reducible(f, definition, nest, u)
+    if any(special.definition == definition for special in plan.specializations):
+        raise Illegal(f"{func!r} has loops for special cases already", "specialize after it")
     ranges = {
         n: (lo, subtract(hi, lo)) for n, lo, hi in d.ranges if lo is not None and hi is not None
     }

@@ -48,20 +48,27 @@ def build_tree(state: State) -> Tree:
                 tree.home[name] = ROOT
                 tree.computed.setdefault(ROOT, []).append(name)
     for name in tree.order:
-        tree.stored.setdefault(_store_level(state, tree, name), []).append(name)
+        tree.stored.setdefault(_store_level(state, name), []).append(name)
     return tree
 
 
-def _store_level(state: State, tree: Tree, name: str) -> Level:
+def _store_level(state: State, name: str) -> Level:
     plan = state.plan(name)
-    if plan.store is not None:
+    if plan.store is not None and plan.store.func == name:
+        return plan.store  # a cache, in its own loops
+    return _values_at(state, name)
+
+
+def _values_at(state: State, name: str) -> Level:
+    """Where the values of a func, or of the cache that writes them, are used."""
+    plan = state.plan(name)
+    if plan.store is not None and plan.store.func != name:
         return ROOT if plan.store.definition == -1 else plan.store
     match plan.place:
         case At(level):
             return level
         case After(level) | With(level):
-            # its values are used where the other stage's values are
-            return tree.home.get(level.func, ROOT)
+            return _values_at(state, level.func)
         case _:
             return ROOT
 
@@ -70,7 +77,7 @@ def _ordered(state: State) -> list[str]:
     """Producers before consumers, with stages that share loops treated as one."""
     group: dict[str, str] = {}
     for name, plan in state.plans:
-        if isinstance(plan.place, With):
+        if isinstance(plan.place, With | After):
             group[name] = plan.place.level.func
     position = {f.name: n for n, f in enumerate(state.program.funcs)}
 

@@ -121,3 +121,55 @@ def test_a_stage_with_points_cannot_share_loops_of_one_without():
     s[g].compute_with(f, i)
     with pytest.raises(td.ScheduleError, match="iterations"):
         td.compile(s)(np.zeros(0, np.int32), np.zeros(3, np.int32))
+
+
+def test_a_cache_of_a_cache_keeps_its_values_where_they_are_read():
+    a, f = td.Tensor("a", (7,), td.i32), td.Func("f")
+    f[i] = a[i] * 2
+    f[0] += td.sum(a[k], axis=k)
+    s = td.Schedule(f)
+    s.cache_read("a", s[f].update(0), name="c")
+    s["c"].split("d0", 2)
+    s.cache_write("c", at="d0_o")
+    s.cache_write("c_out", at="d0")
+    x = np.arange(7, dtype=np.int32)
+    np.testing.assert_array_equal(td.compile(s)(x), x * 2 + [21, 0, 0, 0, 0, 0, 0])
+
+
+def test_what_follows_a_func_waits_for_everything_else_that_it_reads():
+    a = td.Tensor("a", (6,), td.i32)
+    p, q, f, g = td.Func("p"), td.Func("q"), td.Func("f"), td.Func("g")
+    p[i] = a[i] * 2
+    q[i] = a[5 - i] + 1
+    f[i] = p[i] + q[i]
+    g[i] = f[i] + f[0]
+    s = td.Schedule(g)
+    for x in (q, p, g):
+        s[x].compute_root()
+    s[f].reverse_compute_at(p, i)
+    x = np.arange(6, dtype=np.int32)
+    both = x * 2 + x[::-1] + 1
+    np.testing.assert_array_equal(td.compile(s)(x), both + both[0])
+
+
+def test_factoring_a_reduction_keeps_special_loops_out():
+    a, f = td.Tensor("a", ("N", 4), td.i32), td.Func("f")
+    f[i] = td.sum(a[i, k], axis=k)
+    s = td.Schedule(f)
+    s[f].specialize(a.shape[0] > 3, lambda x: x.split(i, 2))
+    with pytest.raises(td.ScheduleError, match="special cases"):
+        s[f].vectorize("k", 2)
+    with pytest.raises(td.ScheduleError, match="special cases"):
+        s[f].rfactor("k")
+
+
+def test_stages_that_share_loops_do_not_read_each_other():
+    a = td.Tensor("a", (6,), td.i32)
+    p, q, f = td.Func("p"), td.Func("q"), td.Func("f")
+    p[i] = a[i] * 2
+    q[i] = a[5 - i] + 1
+    f[i] = p[i] + q[i]
+    s = td.Schedule(f)
+    s[q].compute_with(p, i)
+    with pytest.raises(td.ScheduleError, match="shares these loops"):
+        s[f].reverse_compute_at(p, i)
