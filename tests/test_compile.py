@@ -176,6 +176,17 @@ def test_other_things_cannot(what):
         td.compile(what)
 
 
+def test_a_size_that_only_an_output_has_can_be_fixed():
+    o, k = td.vars("o k")
+    at, bins = td.Tensor("at", ("P",), td.i32), td.Func("bins", shape="S")
+    bins[o] = td.cast(0, td.i64)
+    bins[td.clip(at[k], 0, 2)] += 1
+    f, data = td.compile(bins, S=4), np.array([2, 9, 0], np.int32)
+    np.testing.assert_array_equal(f(data), [1, 0, 2, 0])
+    with pytest.raises(td.ShapeError, match="decides the size S"):
+        td.compile(bins, dynamic="S")(data)
+
+
 def test_unknown_sizes_and_targets_are_errors():
     with pytest.raises(td.ShapeError, match="no size 'M'") as raised:
         td.compile(scale(), dynamic="M")

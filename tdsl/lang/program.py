@@ -105,14 +105,10 @@ class Program:
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """The named extents of the inputs, in order of appearance."""
-        found: dict[str, None] = {}
-        for t in self.inputs:
-            for e in t.shape:
-                for n in post_order(e):
-                    if isinstance(n, Size):
-                        found[n.name] = None
-        return tuple(found)
+        """The named extents of the inputs, then of declared shapes, in order of appearance."""
+        shapes = [e for t in self.inputs for e in t.shape]
+        shapes += [e for f in self.funcs if f.declared for _, e in f.limits if e is not None]
+        return tuple(dict.fromkeys(n.name for n in post_order(*shapes) if isinstance(n, Size)))
 
 
 def build_program(
