@@ -154,10 +154,27 @@ class NestBuilder:
         if loop.name in spot.related.peels:
             full = simplify(spot.related.peels[loop.name], around.facts)
             rest = simplify(subtract(extent, full), around.facts)
+            tail, begin = self._tail(spot, loop.name, around), simplify(add(first, full))
+            if loop.kind == PARALLEL and const(0) not in (full, rest):
+                return self._shared_out(spot, tail, around, first, begin, extent)
             main = self._loop(spot, around, first, full)
-            tail = self._tail(spot, loop.name, around)
-            return [*main, *self._loop(tail, around, simplify(add(first, full)), rest)]
+            return [*main, *self._loop(tail, around, begin, rest)]
         return self._loop(spot, around, first, extent)
+
+    def _shared_out(
+        self, spot: Spot, tail: Spot, around: Open, first: Expr, begin: Expr, extent: Expr
+    ) -> list[Stmt]:
+        """One parallel loop over the full blocks and the tail, which begins at `begin`."""
+        loop = self.nest.loops[spot.depth]
+        variable = self.low.names.fresh(f"{self.f.name}_{loop.name}")
+        end = simplify(add(first, extent))
+        main = self._iteration(spot, around, variable, first, begin)
+        rest = self._iteration(tail, around, variable, begin, end)
+        if not (main and rest):
+            start = _for(variable, first, subtract(begin, first), loop.kind, main)
+            return start or _for(variable, begin, subtract(end, begin), loop.kind, rest)
+        chosen = If(Binary("lt", Var(variable), begin), as_stmt(main), as_stmt(rest))
+        return _for(variable, first, extent, loop.kind, [chosen])
 
     def _tail(self, spot: Spot, outer: str, around: Open) -> Spot:
         """The spot in the partial iteration of a peeled split."""
@@ -193,20 +210,24 @@ class NestBuilder:
             extent = const(most)
         if isinstance(extent, Const) and extent.value <= 0:
             return []
-        last = subtract(add(first, extent), ONE, around.facts)
-        facts = around.facts.knowing(variable, first, last)
-        inner = replace(
-            spot, depth=spot.depth + 1, opened={**spot.opened, loop.name: Var(variable)}
-        )
-        ready, inner = self._ready(inner)
-        tails_only = not conjuncts(self.d.where)
-        inside = replace(
-            around, facts=facts, loop=variable, first=first, steady=kind == SERIAL and tails_only
-        )
-        body = self._inside(loop.name, ready, inner, inside)
+        body = self._iteration(spot, around, variable, first, add(first, extent))
         if limit is not None:
-            body = self._guarded([limit], body, facts)
+            body = self._guarded([limit], body, around.facts)
         return _for(variable, first, extent, kind, body)
+
+    def _iteration(
+        self, spot: Spot, around: Open, variable: str, first: Expr, end: Expr
+    ) -> list[Stmt]:
+        """The body of the next loop, for any of its iterations from `first` up to `end`."""
+        loop = self.nest.loops[spot.depth]
+        last = subtract(end, ONE, around.facts)
+        facts = around.facts.knowing(variable, first, last)
+        only = first == last and spot.depth >= self.shared_depth
+        opened = {**spot.opened, loop.name: first if only else Var(variable)}
+        ready, inner = self._ready(replace(spot, depth=spot.depth + 1, opened=opened))
+        steady = loop.kind == SERIAL and not conjuncts(self.d.where)
+        inside = replace(around, facts=facts, loop=variable, first=first, steady=steady)
+        return self._inside(loop.name, ready, inner, inside)
 
     def _ready(self, spot: Spot) -> tuple[list[Expr], Spot]:
         """Guards whose loops are all open, in the loop IR, and the spot without them."""

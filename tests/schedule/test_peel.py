@@ -83,3 +83,26 @@ def test_sizes_that_are_not_known():
     for n in (0, 3, 12, 31):
         a = np.arange(2 * n, dtype=np.int32).reshape(2, n)
         np.testing.assert_array_equal(compiled(a), a * 3)
+
+
+@pytest.mark.parametrize("n", [32, 35, 3])
+def test_threads_share_the_blocks_and_the_tail(n):
+    s = td.Schedule(scaled())
+    f = s["f"]
+    jo, ji = f.split(j, 16, tail="peel")
+    f.reorder(jo, i, ji)
+    f.parallel(jo)
+    text = check(s, 5, n, "cpu")
+    assert text.count("# parallel") == (n >= 16)
+
+
+def test_threads_share_blocks_of_sizes_that_are_not_known():
+    s = td.Schedule(scaled())
+    f = s["f"]
+    jo, _ = f.split(j, 12, tail="peel")
+    f.reorder(jo, i)
+    f.parallel(jo)
+    compiled = td.compile(s, dynamic="N")
+    for n in (0, 3, 12, 31):
+        a = np.arange(2 * n, dtype=np.int32).reshape(2, n)
+        np.testing.assert_array_equal(compiled(a), a * 3)
