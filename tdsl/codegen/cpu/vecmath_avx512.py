@@ -86,10 +86,10 @@ def _by_register(
         pick = f"<{part.lanes} x i32> {constants('i32', range(start, start + part.lanes))}"
         pieces = [b.v(f"shufflevector {whole} {x}, {whole} poison, {pick}") for x in xs]
         results.append(emit(part, tuple(pieces)))
-    return _joined(b, t, results, part.lanes)
+    return _joined(b, t, results, part.lanes, lanes)
 
 
-def _joined(b: Builder, t: DType, parts: list[str], width: int) -> str:
+def _joined(b: Builder, t: DType, parts: list[str], width: int, lanes: int) -> str:
     """The parts, each of `width` lanes, one after the other: by pairs, an odd one is put with poison."""
     while len(parts) > 1:
         pick = f"<{2 * width} x i32> {constants('i32', range(2 * width))}"
@@ -97,4 +97,7 @@ def _joined(b: Builder, t: DType, parts: list[str], width: int) -> str:
         pairs = zip(parts[::2], [*parts[1::2], "poison"], strict=False)
         parts = [b.v(f"shufflevector {type_} {p}, {type_} {q}, {pick}") for p, q in pairs]
         width *= 2
-    return parts[0]
+    if width == lanes:
+        return parts[0]
+    type_, pick = register(t, width), f"<{lanes} x i32> {constants('i32', range(lanes))}"
+    return b.v(f"shufflevector {type_} {parts[0]}, {type_} poison, {pick}")
