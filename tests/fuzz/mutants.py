@@ -1,0 +1,136 @@
+"""Bugs put into the compiler by hand, one at a time: how many does the fuzzer find, and how fast?
+
+    python -m tests.fuzz.mutants --seconds 120
+
+Each is a small change of one file, made in a copy of the package that the fuzzer then runs on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+# (title, file, what stands there, what is put there)
+MUTANTS = (
+    ("tail one too long", "schedule/relate.py",
+     'guards.append(Binary("lt", values[parent]', 'guards.append(Binary("le", values[parent]'),
+    ("guard of a tail dropped", "schedule/relate.py",
+     "                if not exact:\n                    guards",
+     "                if False:\n                    guards"),
+    ("shifted tail not shifted", "schedule/relate.py",
+     "start = maximum(minimum(start, last, facts), ZERO, facts)", "start = maximum(start, ZERO, facts)"),
+    ("fused loop taken apart the wrong way", "schedule/relate.py",
+     'values[outer] = Binary("floordiv", values[fused], extents[inner])',
+     'values[outer] = Binary("floordiv", values[fused], extents[outer])'),
+    ("last block of a split lost", "schedule/relate.py",
+     "extents[outer] = ceildiv(extents[parent], const(factor), facts)",
+     "extents[outer] = floordiv(extents[parent], const(factor), facts)"),
+    ("ring half as long", "codegen/buffers.py",
+     "return 1 << max(needed - 1, 0).bit_length()",
+     "return max((1 << max(needed - 1, 0).bit_length()) // 2, 1)"),
+    ("sliding window starts one too late", "codegen/lower.py",
+     "new = maximum(lo, add(before, ONE)", "new = maximum(lo, add(before, const(2))"),
+    ("origin of a box forgotten", "codegen/buffers.py",
+     'e if lo == ZERO else Binary("sub", e, lo)', "e"),
+    ("storage order only half applied", "codegen/buffers.py",
+     "return tuple(made[axis] for axis in self.order)", "return tuple(made)"),
+    ("stride of a dense array off by one", "codegen/loops.py",
+     "step *= max(extent, 1)", "step *= max(extent - 1, 1)"),
+    ("predicate dropped", "codegen/nest.py",
+     "predicate=True) for c in conjuncts(self.d.where)]", "predicate=True) for c in ()]"),
+    ("predicate applied to the start of a sum", "codegen/nest.py",
+     "if not (g.predicate and spot.mode == INIT)", "if True"),
+    ("start of a reduction left out", "codegen/nest.py",
+     "return [*start, *self._open(replace(spot, mode=UPDATE), around)]",
+     "return [*self._open(replace(spot, mode=UPDATE), around)]"),
+    ("sides of a combiner swapped", "codegen/values.py",
+     '(old if n.name[0] == "a" else new)', '(new if n.name[0] == "a" else old)'),
+    ("atomic update as a plain store", "codegen/values.py", "atomic=op, fast=fast", "fast=fast"),
+    ("inlined with its variables in another order", "schedule/inlining.py",
+     "zip(d.free, read.index, strict=True)", "zip(d.free, read.index[::-1], strict=True)"),
+    ("reflected one too far", "codegen/passes/expand_calls.py",
+     "period = add(last, last, facts)", "period = add(last, n, facts)"),
+    ("symmetric padding repeats another element", "codegen/passes/expand_calls.py",
+     "subtract(const(-1), i)", "subtract(ZERO, i)"),
+    ("wrapped at the wrong end", "codegen/passes/expand_calls.py",
+     'Binary("ge", i, n)', 'Binary("gt", i, n)'),
+    ("outer mask lost", "codegen/passes/vectorize.py",
+     'mask = wide if mask is None else Binary("and", mask, wide)', "mask = wide"),
+    ("unrolled copies all the same", "codegen/passes/unroll.py",
+     "add(loop.lo, const(k))", "add(loop.lo, const(k - k % 2))"),
+    ("bounded loop one too short", "codegen/passes/bound_loops.py",
+     "add(subtract(hi, lo, facts), ONE, facts)", "subtract(hi, lo, facts)"),
+    ("steady part one too long", "codegen/passes/partition.py",
+     "add(last, ONE, facts), end", "add(last, add(ONE, ONE), facts), end"),
+    ("partial sums without their predicate", "schedule/stages.py",
+     "where = conjunction([*related.guards, d.where])", "where = d.where"),
+    ("box of consumers not united", "schedule/required.py",
+     "boxes[name] = union_box(boxes.get(name), box, facts)", "boxes[name] = box"),
+    ("box of a tile reaches beyond the tail", "schedule/required.py",
+     "minimum(hi_, last, facts))", "hi_)"),
+    ("integer division rounds toward zero", "codegen/cpu/int_arith.py",
+     'return b.v(f"add {t} {q}, {fix}")', "return q"),
+    ("signed widening as unsigned", "codegen/cpu/convert.py",
+     '"sext" if x.dtype.kind == "i" else "zext"', '"zext" if x.dtype.kind == "i" else "zext"'),
+)  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=600.0, help="for each bug, at most")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    found = 0
+    for title, file, old, new in MUTANTS:
+        start = time.monotonic()
+        caught = hunt(file, old, new, options.seed, options.seconds)
+        found += caught is not None
+        print(
+            f"| {title} | `{file}` | {caught or 'not found'} | {time.monotonic() - start:.0f} |",
+            flush=True,
+        )
+    print(f"\n{found} of {len(MUTANTS)}")
+    return 0
+
+
+def hunt(file: str, old: str, new: str, seed: int, seconds: float) -> str | None:
+    """The kind of fault that the fuzzer tells first with a change of a file in place, or None."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(ROOT / "tdsl", f"{folder}/tdsl")
+        shutil.copytree(ROOT / "tests", f"{folder}/tests")
+        path = Path(folder, "tdsl", file)
+        text = path.read_text()
+        assert old in text, f"{file} has changed: {old!r}"
+        path.write_text(text.replace(old, new))
+        words = [
+            "--programs",
+            "100000",
+            "--schedules",
+            "3",
+            "--seed",
+            seed,
+            "--seconds",
+            seconds,
+            "--stop",
+            1,
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.fuzz", *map(str, words)],
+            cwd=folder, capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": folder},
+        )  # fmt: skip
+    told = re.search(r"^fault (\S+) (.*)$", done.stdout, re.MULTILINE)
+    return told[2][:60] if told else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
