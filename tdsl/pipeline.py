@@ -66,11 +66,14 @@ def scheduled(variant: Variant) -> Kernel:
 
 def lowered(variant: Variant) -> Kernel:
     """The loops of the schedule as it stands, before any pass."""
-    return lower(ready(variant), variant.params)
+    bound = _bound(variant)
+    return lower(complete(bound, variant.machine), variant.params, check_declared(bound))
 
 
 def ready(variant: Variant) -> State:
     """The state that is lowered: sizes bound, every func placed, none inlined."""
-    bound = separate_outputs(bind_state(variant.state, dict(variant.specialisation.sizes)))
-    check_declared(bound)
-    return complete(bound, variant.machine)
+    return complete(_bound(variant), variant.machine)
+
+
+def _bound(variant: Variant) -> State:
+    return separate_outputs(bind_state(variant.state, dict(variant.specialisation.sizes)))

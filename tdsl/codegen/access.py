@@ -37,8 +37,10 @@ class Messages:
         return len(self.made) - 1
 
 
-def check_boxes(tree: Tree, state: State, boxes: dict[str, Box], messages: Messages) -> list[Stmt]:
-    """Prove that every read stays inside what it reads.
+def check_boxes(
+    tree: Tree, state: State, boxes: dict[str, Box], messages: Messages, declared: list[Condition]
+) -> list[Stmt]:
+    """Prove that every read stays inside what it reads; `declared` is what `check_declared` left open.
 
     What depends on sizes that are known only at a call becomes a `Check`; what is certainly or possibly
     outside for data-dependent reasons is an IndexBoundError.
@@ -62,7 +64,7 @@ def check_boxes(tree: Tree, state: State, boxes: dict[str, Box], messages: Messa
                     touched = interval_where(e, ranges, d.where)
                     for cond in _outside(f, r, axis, touched, limits[r.name][axis], d.loc):
                         cond = _unless_empty(cond, ranges)
-                        text = f"{r.name!r} is read out of range in axis {axis}"
+                        text = _out_of_range(r, axis)
                         key = (text, cond)
                         if key not in checks:
                             checks[key] = Check(
@@ -70,17 +72,28 @@ def check_boxes(tree: Tree, state: State, boxes: dict[str, Box], messages: Messa
                             )
         if f.name in program.outputs:
             _check_written(f, boxes[name])
+    for cond, text, loc in declared:
+        if (text, cond) not in checks:
+            checks[text, cond] = Check(cond, messages.site("bounds", text, 0, loc), ())
     return list(checks.values())
 
 
-def check_declared(state: State) -> None:
-    """Prove that no func is read outside of its declared shape.
+def _out_of_range(r: Read, axis: int) -> str:
+    return f"{r.name!r} is read out of range in axis {axis}"
+
+
+Condition = tuple[Expr, str, Loc | None]  # what must hold, the message if it does not, where it comes from
+
+
+def check_declared(state: State) -> list[Condition]:
+    """Prove that no func is read outside of its declared shape; what depends on sizes is left to a call.
 
     Done while the funcs that are inlined are still there: afterwards nothing tells where they were read.
     """
+    open_: list[Condition] = []
     declared = {f.name: f.limits for f in state.program.funcs if f.declared}
     if declared.keys() <= set(state.program.outputs):
-        return
+        return open_
     plans = tuple((n, replace(p, place=Root(), store=None)) for n, p in state.plans)
     boxes = root_boxes(State(state.program, plans))
     for f in state.program.funcs:
@@ -90,7 +103,10 @@ def check_declared(state: State) -> None:
                 for axis, e in enumerate(r.index if r.name in declared else ()):
                     touched = interval_where(e, ranges, d.where)
                     if not any(is_empty(i) for i in ranges.values()):
-                        _outside(f, r, axis, touched, declared[r.name][axis], d.loc)
+                        for cond in _outside(f, r, axis, touched, declared[r.name][axis], d.loc):
+                            cond = _unless_empty(cond, ranges)
+                            open_.append((cond, _out_of_range(r, axis), r.loc or d.loc))
+    return open_
 
 
 def _check_written(f: FuncDef, box: Box) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tdsl.codegen.access import Messages, check_boxes
+from tdsl.codegen.access import Condition, Messages, check_boxes
 from tdsl.codegen.buffers import Buffer, check_folds, make_buffer, ring_size, sliding_axis
 from tdsl.codegen.loops import Alloc, Argument, Kernel, Let, Stmt, as_stmt
 from tdsl.codegen.names import Names
@@ -174,8 +174,8 @@ def _moves_in_place(f: FuncDef, axis: int) -> bool:
     return True
 
 
-def lower(state: State, params: tuple[Argument, ...]) -> Kernel:
-    """The kernel of a complete state; `params` are its arguments.
+def lower(state: State, params: tuple[Argument, ...], declared: list[Condition]) -> Kernel:
+    """The kernel of a complete state; `params` are its arguments, `declared` conditions for it to check.
 
     Raises IndexBoundError where an access may leave its tensor, ScheduleError where a directive turns out
     to be impossible for these sizes.
@@ -190,7 +190,7 @@ def lower(state: State, params: tuple[Argument, ...]) -> Kernel:
         f = program.func(name)
         lowering.buffers[name] = _output_buffer(f, names.components(f))
         lowering.needed[name] = start[name]
-    checks = check_boxes(lowering.tree, state, boxes, lowering.messages)
+    checks = check_boxes(lowering.tree, state, boxes, lowering.messages, declared)
     body = lowering.place(ROOT, boxes, Open(), lambda: ())
     return Kernel(
         names.kernel, params, as_stmt([*checks, *body]),

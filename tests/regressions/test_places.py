@@ -173,3 +173,17 @@ def test_stages_that_share_loops_do_not_read_each_other():
     s[q].compute_with(p, i)
     with pytest.raises(td.ScheduleError, match="shares these loops"):
         s[f].reverse_compute_at(p, i)
+
+
+@pytest.mark.parametrize("place", ["inline", "compute_root"])
+def test_a_declared_shape_of_a_dynamic_size_is_checked_wherever_its_func_is_computed(place):
+    a, b = td.Tensor("a", ("N",), td.i32), td.Tensor("b", ("M",), td.i32)
+    g, f = td.Func("g", shape="N"), td.Func("f")
+    g[i] = a[td.clip(i, 0, 0)] + 1
+    f[i] = b[i] + g[td.clip(i, 0, 3)]
+    s = td.Schedule(f)
+    getattr(s[g], place)()
+    compiled, data = td.compile(s, dynamic=("N", "M")), np.arange(6, dtype=np.int32)
+    np.testing.assert_array_equal(compiled(data, data[:4]), data + 1)
+    with pytest.raises(td.IndexBoundError, match="'g' is read out of range in axis 0"):
+        compiled(data, data[:2])
