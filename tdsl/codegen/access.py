@@ -82,7 +82,7 @@ def _out_of_range(r: Read, axis: int) -> str:
     return f"{r.name!r} is read out of range in axis {axis}"
 
 
-Condition = tuple[Expr, str, Loc | None]  # what must hold, the message if it does not, where it comes from
+Condition = tuple[Expr, str, Loc | None]  # what must hold, the message if not, where it is from
 
 
 def check_declared(state: State) -> list[Condition]:
