@@ -76,7 +76,7 @@ def _choose_inline(state: State) -> State:
             or f.name in state.program.outputs
         ):
             continue
-        if len(f.definitions) == 1 and not f.definitions[0].ranges and _worth_inlining(state, f):
+        if len(f.definitions) == 1 and f.definitions[0].init is None and _worth_inlining(state, f):
             state = state.with_plan(f.name, replace(plan, place=Inline()))
     return state
 

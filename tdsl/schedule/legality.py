@@ -148,7 +148,7 @@ def check_after(state: State, func: str, level: Level) -> None:
     """Raise Illegal unless a func can follow its producer inside a loop of that."""
     f, source = state.program.func(func), state.program.func(level.func)
     d = f.definitions[0]
-    if len(f.definitions) > 1 or d.ranges:
+    if len(f.definitions) > 1 or d.init is not None:
         raise Illegal(f"{func!r} is not element-wise", "only pure funcs can follow their producer")
     if len(source.definitions) > 1:
         raise Illegal(

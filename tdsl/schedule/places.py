@@ -91,7 +91,7 @@ def inline(state: State, func: str, definition: int) -> State:
     """Compute this func anew in the place of every read."""
     _not_an_output(state, func, "inline")
     f = state.program.func(func)
-    if len(f.definitions) > 1 or f.definitions[0].ranges:
+    if len(f.definitions) > 1 or f.definitions[0].init is not None:
         what = "has updates" if len(f.definitions) > 1 else "is a reduction"
         raise Illegal(
             f"{func!r} {what}; its loops cannot stand inside an expression", "use compute_at"

@@ -144,3 +144,13 @@ def test_a_cache_of_a_cache_has_room_for_what_it_copies():
     s["f_out"].vectorize(j, 2)
     s.cache_write("f_out", at="j_v")
     same(s)
+
+
+def test_a_partial_sum_without_ranges_left_is_still_a_sum():
+    f = td.Func("f")
+    f[i] = td.sum(td.cast(1, td.i64), axis=td.range("m", 0, 1, where=lambda m: m < i))
+    s = td.Schedule(f.with_shape(3))
+    s[f].rfactor("m")
+    np.testing.assert_array_equal(same(s), [0, 1, 1])
+    with pytest.raises(td.ScheduleError, match="is a reduction"):
+        s["f_partial"].inline()
