@@ -2,9 +2,11 @@
 
     16 * y_o + y_i - 1          {Var y_o: 16, Var y_i: 1} + -1
     min(n, 3 * x) + x // 4      {Binary min: 1, Binary floordiv: 1} + 0
+    data[x] + 1                 {Binary add: 1} + 0, for data of 64 bits
 
-Two index expressions are equal when the difference of their sums is empty; this is what makes ranges of
-neighbouring tiles cancel.
+Index arithmetic does not wrap. Arithmetic on data that may wrap is an atom, so that nothing is concluded
+from an order that wrapping would break. Two index expressions are equal when the difference of their sums is
+empty; this is what makes ranges of neighbouring tiles cancel.
 """
 
 from __future__ import annotations
@@ -12,8 +14,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tdsl.lang.expr import Binary, Cast, Const, Expr, Size, Unary, Var, const, dtype_of
-from tdsl.lang.types import i64
+from tdsl.lang.expr import (
+    COMPARISONS,
+    Access,
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Param,
+    Read,
+    Reduce,
+    Require,
+    Select,
+    Show,
+    Size,
+    Unary,
+    Var,
+    const,
+    dtype_of,
+)
+from tdsl.lang.types import DType, i64
 from tdsl.node import post_order
 
 K = TypeVar("K")
@@ -81,11 +104,13 @@ def as_sum(e: Expr) -> Sum:
     """
     found = _SUMS.get(e)
     if found is None:
-        found = _SUMS[e] = _as_sum(e)
+        sum_ = linear(e)
+        found = _SUMS[e] = Sum({e: 1}) if may_wrap(e) else sum_
     return found
 
 
-def _as_sum(e: Expr) -> Sum:
+def linear(e: Expr) -> Sum:
+    """The sum that an i64 expression is up to multiples of 2**64: exact, although it may wrap."""
     match e:
         case Const(value):
             return Sum({}, int(value))
@@ -108,6 +133,89 @@ def _as_sum(e: Expr) -> Sum:
             return as_sum(x)
         case _:
             return Sum({e: 1})
+
+
+_LARGEST = 2**63 - 1
+_SIZES: Memo[Expr, int] = Memo()
+
+
+def may_wrap(e: Expr) -> bool:
+    """True for a sum, difference, product or magnitude of data that may not fit in 64 bits.
+
+    >>> from tdsl.lang.expr import Param
+    >>> from tdsl.lang.types import i32
+    >>> narrow, wide = Cast(Param("a", i32), i64), Param("b", i64)
+    >>> [may_wrap(Binary("add", x, const(1))) for x in (Var("i"), narrow, wide)]
+    [False, False, True]
+    """
+    match e:
+        case Binary("add" | "sub" | "mul") | Unary("neg" | "abs"):
+            return dtype_of(e) == i64 and data_size(e) > _LARGEST
+        case _:
+            return False
+
+
+def data_size(e: Expr) -> int:
+    """The magnitude that data give an integer expression; 0 where only loop variables and extents do."""
+    found = _SIZES.get(e)
+    if found is None:
+        found = _SIZES[e] = min(_data_size(e), 2**64)
+    return found
+
+
+def _data_size(e: Expr) -> int:
+    match e:
+        case Read() | Load() | Access() | Param() | Reduce():
+            return _most(e.dtype)
+        case Unary(_, x) | Broadcast(x) | Require(_, x) | Show(_, x):
+            return data_size(x)
+        case Cast(x, t):
+            size = _most(t) if dtype_of(x).is_float else data_size(x)
+            return _most(t) if size and t.kind == "u" else min(size, _most(t))
+        case Select(_, yes, no):
+            return max(data_size(yes), data_size(no))
+        case Call(fn, _, t):
+            return 0 if fn in INDEX_CALLS else _most(t)
+        case Binary(op, x, y):
+            return _size_of_result(op, e, x, y)
+        case _:
+            return 0
+
+
+INDEX_CALLS = ("pad_edge", "pad_reflect", "pad_symmetric", "pad_wrap", "extent")
+
+
+def _size_of_result(op: str, e: Binary, x: Expr, y: Expr) -> int:
+    sizes = data_size(x), data_size(y)
+    if sizes == (0, 0) or op in COMPARISONS or _is_clip(e):
+        return 0
+    known = [
+        abs(int(a.value)) if isinstance(a, Const) else s for a, s in zip((x, y), sizes, strict=True)
+    ]
+    match op:
+        case "add" | "sub":
+            return sum(known)
+        case "mul":
+            return max(known[0], 1) * max(known[1], 1)
+        case "min" | "max" | "floordiv" | "shr":
+            return max(sizes)
+        case "mod" | "and" if isinstance(y, Const) and y.value >= 0:
+            return 0
+        case _:
+            return _most(dtype_of(e))
+
+
+def _is_clip(e: Binary) -> bool:
+    """True for min(max(x, lo), hi) and max(min(x, hi), lo) where lo and hi are indices."""
+    match e:
+        case Binary("min", Binary("max", _, a), b) | Binary("max", Binary("min", _, a), b):
+            return not (data_size(a) or data_size(b))
+        case _:
+            return False
+
+
+def _most(t: DType) -> int:
+    return 0 if t.is_float else int(max(-t.low, t.high))
 
 
 def as_expr(s: Sum) -> Expr:

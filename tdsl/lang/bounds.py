@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tdsl.lang.affine import Memo, Sum, as_sum
+from tdsl.lang.affine import Memo, Sum, as_sum, may_wrap
 from tdsl.lang.expr import (
     COMPARISONS,
     Binary,
@@ -176,6 +176,8 @@ def value_range(e: Expr, facts: Facts = NOTHING) -> tuple[int | None, int | None
             return int(value), int(value)
         case Size():
             return 0, None
+        case Binary() | Unary() if may_wrap(e):
+            return None, None
         case Binary(op) if op in COMPARISONS:
             return 0, 1
         case Binary("floordiv", x, Const(k)) if k > 0:

@@ -39,7 +39,7 @@ from tdsl.lang.expr import (
     Var,
     const,
 )  # fmt: skip
-from tdsl.lang.program import FuncDef, Program, bind_sizes, map_expressions
+from tdsl.lang.program import FuncDef, Interval, Program, map_expressions
 from tdsl.lang.realised import Bounds, number_of, ranges_at, realised_boxes, split_conditions
 from tdsl.lang.regions import Box
 from tdsl.lang.simplify import simplify
@@ -78,12 +78,20 @@ def interpret(
 def bound(
     program: Program, arguments: Arguments, sizes: Mapping[str, int]
 ) -> tuple[Program, dict[str, Array]]:
-    """The program with numbers for sizes and scalars, and the arrays that it reads."""
+    """The program with numbers for sizes and scalars, and the arrays that it reads.
+
+    Ranges become numbers; values stay as they are written, so that nothing but their meaning counts.
+    """
     arrays = {t.name: np.asarray(arguments[t.name]) for t in program.inputs}
-    program = bind_sizes(program, {**_sizes(program, arrays), **sizes})
+    known: dict[Node, Const] = {
+        Size(n): const(v) for n, v in {**_sizes(program, arrays), **sizes}.items()
+    }
+    for s in program.scalars:
+        value = np.asarray(arguments[s.name], s.dtype.numpy).item()
+        known[Param(s.name, s.dtype)] = Const(value, s.dtype)
+    program = _substituted(program, known)
     _check_arrays(program, arrays)
-    scalars = {s.name: np.asarray(arguments[s.name], s.dtype.numpy) for s in program.scalars}
-    return _bind_scalars(program, scalars), arrays
+    return program, arrays
 
 
 def _sizes(program: Program, arrays: Mapping[str, Array]) -> dict[str, int]:
@@ -107,34 +115,39 @@ def _check_arrays(program: Program, arrays: Mapping[str, Array]) -> None:
             raise TypeMismatch(f"{t.name!r} holds {t.dtype}, the array {array.dtype}", loc=t.loc)
 
 
-def _bind_scalars(program: Program, scalars: Mapping[str, Array]) -> Program:
-    def visit(n: Node) -> Node:
-        return Const(scalars[n.name].item(), n.dtype) if isinstance(n, Param) else n
+def _substituted(program: Program, known: Mapping[Node, Const]) -> Program:
+    def value(e: Expr) -> Expr:
+        return transform(e, lambda n: known.get(n, n) if isinstance(n, Size | Param) else n)
 
-    def bind(e: Expr) -> Expr:
-        return simplify(transform(e, visit))
+    def number(e: Expr) -> Expr:
+        simple = simplify(value(e))
+        open_ = any(isinstance(n, Var | Read | Size) for n in post_order(simple))
+        return simple if open_ else const(int(Evaluator({}, {}, [])(simple)))
+
+    def ends(interval: Interval) -> Interval:
+        lo, hi = interval
+        return None if lo is None else number(lo), None if hi is None else number(hi)
 
     def definition(d: Definition) -> Definition:
-        d = map_expressions(d, bind)
+        ranges = tuple((n, *ends((lo, hi))) for n, lo, hi in d.ranges)
+        d = replace(map_expressions(d, value), ranges=ranges)
         if d.combine is None:
             return d
-        outer = set(d.combine.scalars())
+        outer = set(d.combine.scalars())  # the others are the two sides of the combiner
         exprs = tuple(
-            transform(e, lambda n: visit(n) if n in outer else n) for e in d.combine.exprs
+            transform(e, lambda n: known[n] if n in outer else n) for e in d.combine.exprs
         )
         return replace(d, combine=replace(d.combine, exprs=exprs))
 
-    def interval(ends: tuple[Expr | None, Expr | None]) -> tuple[Expr | None, Expr | None]:
-        return tuple(None if e is None else bind(e) for e in ends)  # type: ignore[return-value]
-
     return replace(
         program,
+        inputs=tuple(replace(t, shape=tuple(map(number, t.shape))) for t in program.inputs),
         funcs=tuple(
             replace(
                 f,
                 definitions=tuple(map(definition, f.definitions)),
-                limits=tuple(map(interval, f.limits)),
-                natural=tuple(map(interval, f.natural)),
+                limits=tuple(map(ends, f.limits)),
+                natural=tuple(map(ends, f.natural)),
             )
             for f in program.funcs
         ),

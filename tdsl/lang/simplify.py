@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable
 
 from tdsl.lang import arithmetic
-from tdsl.lang.affine import Sum, as_expr, as_sum
+from tdsl.lang.affine import Sum, as_expr, as_sum, data_size, linear, may_wrap
 from tdsl.lang.bounds import NOTHING, Facts, at_most, lower, upper
 from tdsl.lang.expr import (
     FALSE,
@@ -209,7 +209,10 @@ def _simple_index(e: Binary | Unary, facts: Facts) -> Expr:
         case Binary("floordiv" | "mod"):
             return e
         case _:
-            return _push(as_sum(e), facts)
+            return as_expr(linear(e)) if may_wrap(e) else _push(as_sum(e), facts)
+
+
+_SAFE = 2**40  # data that cannot reach 2**63 by a product with an index or its coefficient
 
 
 def _push(s: Sum, facts: Facts) -> Expr:
@@ -218,6 +221,8 @@ def _push(s: Sum, facts: Facts) -> Expr:
     if len(extremes) != 1 or (len(s.terms) == 1 and s.constant == 0 and s.terms[extremes[0]] == 1):
         return as_expr(s)
     atom = extremes[0]
+    if max(data_size(atom.left), data_size(atom.right)) > _SAFE:
+        return as_expr(s)  # an arm by itself could wrap
     coefficient, rest = s.terms[atom], s.without(atom)
     left, right = (
         _push(as_sum(x).times(coefficient).plus(rest), facts) for x in (atom.left, atom.right)

@@ -11,6 +11,7 @@ from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Read, Select, Unary,
 from tdsl.lang.interp import evaluate
 from tdsl.lang.types import i8, i16, i32, i64, u8, u32
 
+WIDE = np.array([2**63 - 1, -(2**63), 2**62, -3, 0, 5, 2**63 - 2, -(2**62) - 1])
 DATA = np.random.default_rng(7).integers(0, 256, 50).astype(np.uint8)
 SMALL = st.integers(-6, 6)
 POSITIVE = st.integers(1, 7)
@@ -61,9 +62,13 @@ def narrow(x: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
 
 
 def gathered(x: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
-    """Data of type u8 at an index that is made safe."""
-    return st.builds(
-        lambda i: Cast(Read("data", (Call("pad_wrap", (i, const(len(DATA))), i64),), 0, u8), i64), x
+    """Data of type u8, and extreme data of type i64, at an index that is made safe."""
+
+    def at(i: Expr, n: int) -> tuple[Expr, ...]:
+        return (Call("pad_wrap", (i, const(n)), i64),)
+
+    return st.builds(lambda i: Cast(Read("data", at(i, len(DATA)), 0, u8), i64), x) | st.builds(
+        lambda i: Read("wide", at(i, len(WIDE)), 0, i64), x
     )
 
 
@@ -132,4 +137,4 @@ def points_of_facts(facts: Facts, **outer: int) -> dict[str, np.ndarray]:
 def values(e: Expr, points: dict[str, np.ndarray]) -> np.ndarray:
     """The values of an expression at points, one each."""
     count = next(iter(points.values())).shape
-    return np.broadcast_to(evaluate(e, points, {"data": DATA}), count)
+    return np.broadcast_to(evaluate(e, points, {"data": DATA, "wide": WIDE}), count)

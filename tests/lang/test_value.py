@@ -195,3 +195,32 @@ def test_a_value_reads_as_it_was_written() -> None:
     j = td.vars("j")
     value = td.where((i < j) & (a[i, j] > 0), a[i, j] * (s + 1), -a[j, i])
     assert repr(value) == "where((i < j) & (a[i, j] > 0.0), a[i, j] * (s + 1.0), -a[j, i])"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a, b: a < a + 1,
+        lambda a, b: a - b < 0,
+        lambda a, b: a + 1 == b + 1,
+        lambda a, b: (a * 4 + b * 4) // 4,
+        lambda a, b: (a * 3 + 1) % 3,
+        lambda a, b: (a + 1) // 2 - b // 2,
+    ],
+)
+@pytest.mark.parametrize("target", ["meaning", "python"])
+def test_nothing_is_concluded_from_an_order_that_wrapping_breaks(make: Any, target: str) -> None:
+    x = np.array([2**62 + 5, 2**63 - 1, -(2**63)])
+    y = np.array([-(2**62) - 9, -3, 2**63 - 1])
+    a, b, f = td.Tensor("a", (3,), td.i64), td.Tensor("b", (3,), td.i64), td.Func("f")
+    f[i] = td.where(b[i] == b[i], make(a[i], b[i]), make(a[i], b[i]))
+    got = run(f, a=x, b=y) if target == "meaning" else td.compile(f, target=target)(b=y, a=x)
+    np.testing.assert_array_equal(got, make(x, y))
+
+
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_extremes_of_sums_that_wrap(name: str) -> None:
+    x = np.array([2**63 - 1, 2**63 - 2, 5, -(2**63)])
+    a, f = td.Tensor("a", (4,), td.i64), td.Func("f")
+    f[i] = getattr(td, name)(a[i] + 1, a[i] + 2)
+    np.testing.assert_array_equal(run(f, a=x), getattr(np, name)(x + 1, x + 2))
