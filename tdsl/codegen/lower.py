@@ -84,7 +84,7 @@ class Lowering:
             if name in boxes:
                 statements += self.produce(name, boxes[name], around)
             else:
-                self._check_joined_empty(name)
+                self.check_joined_empty(name)
         statements += body()
         for f in reversed(stored):
             buffer, scope = self.buffers[f.name], self.state.plan(f.name).scope
@@ -99,7 +99,7 @@ class Lowering:
         """The nests of a func on a box: its definitions in order."""
         f = self.program.func(name)
         if any(is_empty(i, around.facts) for i in box):
-            self._check_joined_empty(name)
+            self.check_joined_empty(name)
             return []
         home = self.tree.home[name]
         if self.stored_at.get(name, home) != home:
@@ -110,7 +110,7 @@ class Lowering:
             statements += NestBuilder(self, f, n).build(box, replace(around, facts=facts))
         return [Let(new, start, as_stmt(statements))] if new and statements else statements
 
-    def _check_joined_empty(self, name: str) -> None:
+    def check_joined_empty(self, name: str) -> None:
         """Stages in the loops of one that has no points have none, too."""
         for level, joined in self.tree.joined.items():
             for other in joined if level.func == name else ():

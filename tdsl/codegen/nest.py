@@ -209,6 +209,7 @@ class NestBuilder:
             limit = Binary("lt", Var(variable), add(first, extent))
             extent = const(most)
         if isinstance(extent, Const) and extent.value <= 0:
+            self.low.check_joined_empty(self.f.name)
             return []
         body = self._iteration(spot, around, variable, first, add(first, extent))
         if limit is not None:

@@ -13,7 +13,16 @@ from tdsl.errors import IndexBoundError, ShapeError
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Expr, Var, const
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import Box, Interval, box_of, boxes_of, reads_in, tighten, union_box
+from tdsl.lang.regions import (
+    Box,
+    Interval,
+    box_of,
+    boxes_of,
+    free_range,
+    reads_in,
+    tighten,
+    union_box,
+)
 from tdsl.lang.simplify import conjuncts, maximum, minimum, simplify
 
 Bounds = tuple[tuple[int, int], ...]  # inclusive ends of each dimension
@@ -70,7 +79,7 @@ def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:
     """Inclusive ranges of the variables of a definition; a free one runs over its dimension of the box."""
     ranges: dict[str, Interval] = {}
     for name in d.free:
-        ranges[name] = box[d.index.index(Var(name))]
+        ranges[name] = free_range(name, d.index, box)
     for name, lo, hi in d.ranges:
         assert hi is not None
         ranges[name] = (lo, const(number_of(hi) - 1))

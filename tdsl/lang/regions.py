@@ -277,12 +277,29 @@ def box_of(
 
 def common_box(a: Box, b: Box, facts: Facts = NOTHING) -> Box:
     """What lies in both boxes."""
-    made = []
-    for (lo, hi), (low, high) in zip(a, b, strict=True):
-        first = lo if low is None else low if lo is None else maximum(lo, low, facts)
-        last = hi if high is None else high if hi is None else minimum(hi, high, facts)
-        made.append((first, last))
-    return tuple(made)
+    return tuple(common(x, y, facts) for x, y in zip(a, b, strict=True))
+
+
+def common(a: Interval, b: Interval, facts: Facts = NOTHING) -> Interval:
+    """What lies in both intervals."""
+    (lo, hi), (low, high) = a, b
+    first = lo if low is None else low if lo is None else maximum(lo, low, facts)
+    last = hi if high is None else high if hi is None else minimum(hi, high, facts)
+    return first, last
+
+
+def free_range(name: str, index: Iterable[Expr], box: Box, facts: Facts = NOTHING) -> Interval:
+    """Where a free variable runs: over every dimension of the box in which it stands.
+
+    >>> lo, hi = free_range("i", (Var("i"), Var("i")), ((ZERO, const(5)), (ONE, const(9))))
+    >>> lo.value, hi.value
+    (1, 5)
+    """
+    own = [interval for e, interval in zip(index, box, strict=True) if e == Var(name)]
+    found = own[0]
+    for other in own[1:]:
+        found = common(found, other, facts)
+    return found
 
 
 def reads_in(exprs: Iterable[Expr]) -> Iterator[Read]:

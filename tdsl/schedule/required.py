@@ -19,6 +19,7 @@ from tdsl.lang.regions import (
     Interval,
     box_of,
     boxes_of,
+    free_range,
     interval_of,
     is_empty,
     reads_in,
@@ -93,8 +94,7 @@ def bounds_of(f: FuncDef, d: Definition, box: Box) -> dict[str, tuple[Expr, Expr
     """(first, extent) of each variable when a func is computed on a box."""
     found: dict[str, tuple[Expr, Expr]] = {}
     for name in d.free:
-        axis = next(n for n, e in enumerate(d.index) if e == Var(name))
-        lo, hi = box[axis]
+        lo, hi = free_range(name, d.index, box)
         assert lo is not None and hi is not None, f"{f.name} is unbounded"
         found[name] = (lo, simplify(add(subtract(hi, lo), ONE)))
     for name, low, high in d.ranges:
@@ -107,7 +107,7 @@ def definition_ranges(f: FuncDef, d: Definition, box: Box, facts: Facts) -> dict
     """The range of each variable when a func is computed on a box; predicates are taken into account."""
     ranges: dict[str, Interval] = {}
     for name in d.free:
-        ranges[name] = box[next(n for n, e in enumerate(d.index) if e == Var(name))]
+        ranges[name] = free_range(name, d.index, box, facts)
     for name, lo, hi in d.ranges:
         assert hi is not None
         ranges[name] = (lo, subtract(hi, ONE))

@@ -154,3 +154,29 @@ def test_a_partial_sum_without_ranges_left_is_still_a_sum():
     np.testing.assert_array_equal(same(s), [0, 1, 1])
     with pytest.raises(td.ScheduleError, match="is a reduction"):
         s["f_partial"].inline()
+
+
+def test_a_factored_scatter_keeps_to_its_range():
+    a, f = td.Tensor("a", (2, 2), td.i32), td.Func("f")
+    f[i] = i - 1
+    f.with_shape(4)
+    r = td.range("r", 0, 2)
+    f[r] += a[r, r]
+    s = td.Schedule(f)
+    s[f].update(0).rfactor("r")
+    same(s, np.arange(4, dtype=np.int32).reshape(2, 2))
+
+
+def test_an_update_of_a_diagonal_keeps_to_both_dimensions():
+    a, f = td.Tensor("a", (9,), td.i32), td.Func("f")
+    f[i, j] = i - j
+    f[i, i] += a[i]
+    for shape in ((3, 5), (5, 3)):
+        g = td.Func("g")
+        g[i, j] = f[i, j] * 2
+        s = td.Schedule(g.with_shape(*shape))
+        s[f].compute_root()
+        x = np.arange(9, dtype=np.int32)
+        want = np.subtract.outer(np.arange(shape[0]), np.arange(shape[1]))
+        want[range(3), range(3)] += x[:3]
+        np.testing.assert_array_equal(same(s, x), want * 2)

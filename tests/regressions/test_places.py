@@ -187,3 +187,13 @@ def test_a_declared_shape_of_a_dynamic_size_is_checked_wherever_its_func_is_comp
     np.testing.assert_array_equal(compiled(data, data[:4]), data + 1)
     with pytest.raises(td.IndexBoundError, match="'g' is read out of range in axis 0"):
         compiled(data, data[:2])
+
+
+def test_a_stage_with_points_cannot_share_an_empty_reduction():
+    a, f, g = td.Tensor("a", (3,), td.i32), td.Func("f"), td.Func("g")
+    f[()] = td.sum(a[k], axis=td.range("k", 0, 0))
+    g[i] = a[i] + 1
+    s = td.Schedule(f, g)
+    s[g].compute_with(f, "k")
+    with pytest.raises(td.ScheduleError, match="iterations"):
+        td.compile(s)(np.zeros(3, np.int32))
