@@ -59,6 +59,7 @@ def compile(
     """
     if isinstance(what, Schedule):
         schedule = what
+        schedule.check_unchanged()
     elif isinstance(what, Func):
         schedule = Schedule(what)
     elif isinstance(what, tuple | list) and what and all(isinstance(f, Func) for f in what):
@@ -78,11 +79,17 @@ def compile(
     return Compiled(schedule, chosen, _dynamic(program, dynamic, fixed), fixed)
 
 
-def _dynamic(
-    program: Program, dynamic: str | Iterable[str], fixed: Mapping[str, int]
-) -> frozenset[str]:
+def _dynamic(program: Program, dynamic: object, fixed: Mapping[str, int]) -> frozenset[str]:
     """The sizes that may differ from call to call."""
-    free = frozenset((dynamic,) if isinstance(dynamic, str) else dynamic)
+    listed = (dynamic,) if isinstance(dynamic, str) else dynamic
+    if not isinstance(listed, list | tuple | set | frozenset | dict):
+        raise TypeMismatch(
+            f"dynamic= names sizes, it cannot be {dynamic!r}",
+            loc=here(),
+            label="this call",
+            hint='dynamic="N", or dynamic=("M", "N")',
+        )
+    free = frozenset(map(str, listed))
     check_sizes(program.name, program.sizes, dict.fromkeys(free, 0))
     for name in sorted(free & set(fixed)):
         raise ShapeError(

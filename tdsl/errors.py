@@ -115,7 +115,12 @@ def _characters(source: str, column: int | None, default: int) -> int:
     return default if column is None else len(source.encode()[:column].decode(errors="ignore"))
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def is_one_of(name: object, known: Iterable[str]) -> bool:
+    """Whether what a user passed is one of the names that are known; it may be anything."""
+    return isinstance(name, str) and name in known
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
     """A hint that names the nearest known name, or lists what there is.
 
     >>> did_you_mean("jj", ["i", "j"])
@@ -125,5 +130,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     names = list(known)
     listed = f"There are: {', '.join(names)}" if names else "there are none"
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}? {listed}" if close else listed

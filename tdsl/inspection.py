@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tdsl.codegen.call import Executable
 from tdsl.codegen.show import show
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature
-from tdsl.errors import TargetError, did_you_mean
+from tdsl.errors import TargetError, did_you_mean, is_one_of
 from tdsl.lang.show import show_expr, show_program
 from tdsl.notebook import Listing, page
 from tdsl.pipeline import after_passes, lowered, make_kernel, scheduled
@@ -22,7 +22,7 @@ KINDS = {"cpu": ("llvm", "asm", "python"), "numba": ("python",), "python": ("pyt
 
 def loops(variant: Variant, built: Executable | None, stage: str) -> Listing:
     """The loops of a variant; see `Compiled.loops`."""
-    if stage not in STAGES:
+    if not is_one_of(stage, STAGES):
         raise TargetError(
             f"there are no {stage!r} loops", loc=here(), hint=did_you_mean(stage, STAGES)
         )
@@ -34,8 +34,9 @@ def loops(variant: Variant, built: Executable | None, stage: str) -> Listing:
 def source(variant: Variant, built: Callable[[], Executable], kind: str) -> Listing:
     """The code of a variant; see `Compiled.source`."""
     kinds = KINDS[variant.target.name]
-    kind = kind or kinds[0]
-    if kind not in kinds:
+    if is_one_of(kind, ("",)):
+        kind = kinds[0]
+    if not is_one_of(kind, kinds):
         raise TargetError(
             f"the target {variant.target.name} has no {kind!r} source",
             loc=here(),

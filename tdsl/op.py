@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tdsl.compile import Compiled, compile
-from tdsl.errors import DefinitionError
+from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.program import Program, build_program
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.schedule.fluent import Schedule
@@ -121,4 +121,12 @@ def op(function: Callable[..., Any]) -> Operator:
     >>> scale(np.arange(3, dtype=np.float32), 2)
     array([0., 2., 4.], dtype=float32)
     """
-    return Operator(function, here())
+    loc = here()
+    if not inspect.isroutine(function) or inspect.isbuiltin(function):
+        raise TypeMismatch(
+            f"an operator is made of a function, not of {function!r}",
+            loc=loc,
+            label="this operator",
+            hint="write def name(x: td.f32[...]): ... under @td.op",
+        )
+    return Operator(function, loc)

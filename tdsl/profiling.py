@@ -16,7 +16,9 @@ from tdsl.codegen.call import Executable
 from tdsl.codegen.loops import BufferParam
 from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, extent
 from tdsl.codegen.stages import RootStage, root_stages, stage_kernels
+from tdsl.errors import TypeMismatch
 from tdsl.pipeline import after_passes, backend, lowered, ready
+from tdsl.source import here
 from tdsl.text import columns
 from tdsl.variant import Variant
 
@@ -82,6 +84,13 @@ class Profile:
 
 def profile(variant: Variant, whole: Executable, values: dict[str, Any], repeat: int) -> Profile:
     """Time a variant, of which `whole` is the code, on arguments by name; see `Profile`."""
+    if not _is_count(repeat):
+        raise TypeMismatch(
+            f"repeat must be a positive integer, not {repeat!r}",
+            loc=here(),
+            label="this call",
+            hint="repeat=5",
+        )
     state = ready(variant)
     runs: dict[str, Run] = {}
     for name, part in stage_kernels(lowered(variant), state):
@@ -94,6 +103,11 @@ def profile(variant: Variant, whole: Executable, values: dict[str, Any], repeat:
     seconds = _medians(runs, repeat)
     stages = [_timed(s, seconds[s.func]) for s in root_stages(state) if s.func in seconds]
     return Profile(variant.signature.name, tuple(stages), seconds[""], repeat)
+
+
+def _is_count(x: object) -> bool:
+    """Whether what a user passed is a positive integer."""
+    return isinstance(x, int) and not isinstance(x, bool) and x > 0
 
 
 def _timed(s: RootStage, seconds: float) -> StageTime:

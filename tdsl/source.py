@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
@@ -41,10 +42,10 @@ def here() -> Loc | None:
 
 def _is_own(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
+    if file.startswith((_PACKAGE, "<frozen ")) or file == contextlib.__file__:
+        return True  # the package, what starts it by `python -m`, and what leaves its contexts
     # what dataclasses generate has no file, but the globals of its module
-    return file.startswith(_PACKAGE) or (
-        file == "<string>" and frame.f_globals.get("__name__", "").startswith("tdsl.")
-    )
+    return file == "<string>" and frame.f_globals.get("__name__", "").startswith("tdsl.")
 
 
 _POSITIONS: dict[CodeType, list[tuple[int | None, int | None, int | None, int | None]]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tdsl.errors import TargetError, did_you_mean
+from tdsl.errors import TargetError, did_you_mean, is_one_of
 from tdsl.source import here
 
 TARGETS = {
@@ -27,7 +27,7 @@ class Target:
     name: str
 
     def __post_init__(self) -> None:
-        if self.name not in TARGETS:
+        if not is_one_of(self.name, TARGETS):
             raise TargetError(
                 f"there is no target {self.name!r}",
                 loc=here(),

@@ -122,9 +122,10 @@ def check_folds(f: FuncDef, plan: FuncPlan, folds: dict[int, int], box: Box, fac
         needed = upper(add(subtract(hi, lo), ONE), facts)
         if needed is None or needed > extent:
             raise ScheduleError(
-                f"fold_storage of {f.name!r}: dimension {axis} needs "
+                f"fold_storage of {f.name!r}: dimension {f.variables[axis]!r} needs "
                 f"{'an unknown number of' if needed is None else needed} elements at a time, not {extent}",
                 loc=plan.loc,
+                label="the last directive of this func",
                 hint="fold to that number or more, or leave it to store_at",
             )
         folds[axis] = extent

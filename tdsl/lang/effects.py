@@ -40,7 +40,7 @@ def debug_print(value: Any, message: str = "{}", *shown: Any, when: Any = True) 
     """
     loc = here()
     v = lift(value, loc)
-    values = shown or ((v,) if "{}" in message else ())
+    values = shown or ((v,) if "{}" in str(message) else ())
     return Value(
         Show(_condition(when, loc), v.node, message, _shown(message, values, loc), loc=loc)
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from tdsl.errors import ShapeError, TypeMismatch
 from tdsl.lang.expr import Binary, Cast, Const, Expr, Size, Unary, const
+from tdsl.lang.types import i64
 from tdsl.lang.value import Value, as_index, check_name
 from tdsl.node import post_order
 from tdsl.source import Loc
@@ -22,21 +24,36 @@ def as_extent(e: Any, loc: Loc | None) -> Expr:
             return made
     if isinstance(e, Const | Size):
         return e
-    if isinstance(e, bool) or not hasattr(e, "__index__"):
+    number = None if isinstance(e, bool | Value) else _integer(e)
+    if number is None:
         raise TypeMismatch(
             f"an extent is made of integers and named extents, not {e!r}",
             loc=loc,
             label="this shape",
             hint='shape=("H", "W", 3), or from other shapes: (x.shape[0] // 2,)',
         )
-    if e.__index__() < 0:
+    if number < 0:
         raise ShapeError(
             f"an extent cannot be negative: {e}",
             loc=loc,
             label="this shape",
             hint="0 makes an empty tensor; a name makes the extent known at a call",
         )
-    return const(e.__index__())
+    if number > i64.high:
+        raise ShapeError(
+            f"an extent of {number} is too large",
+            loc=loc,
+            label="this shape",
+            hint="fewer than 2**63",
+        )
+    return const(number)
+
+
+def _integer(x: Any) -> int | None:
+    try:
+        return operator.index(x)
+    except TypeError:
+        return None
 
 
 def as_shape(shape: Any, loc: Loc | None) -> tuple[Expr, ...]:

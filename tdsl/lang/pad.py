@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, did_you_mean
+from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, did_you_mean, is_one_of
 from tdsl.lang.expr import ZERO, Access, Binary, Call, Const, Expr, Select
 from tdsl.lang.extents import as_shape, extent_value
 from tdsl.lang.handle import Handle
@@ -103,7 +103,7 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
     Raises DefinitionError for an unknown mode, ShapeError where a func has no range of its own.
     """
     loc = here()
-    if mode not in MODES:
+    if not is_one_of(mode, MODES):
         raise DefinitionError(
             f"there is no padding mode {mode!r}", loc=loc, hint=did_you_mean(str(mode), MODES)
         )

@@ -125,12 +125,21 @@ def build_program(
         collected.input(p)
     for f in outputs:
         collected.func(f)
+    collected.check_extents()
     program = Program(
         name or outputs[0].name, tuple(collected.inputs), tuple(collected.scalars),
         tuple(collected.funcs), tuple(collected.names[id(f)] for f in outputs),
         tuple(collected.order), tuple(collected.names[id(f)] for f in outputs),
     )  # fmt: skip
     return infer(program)
+
+
+def outline(outputs: tuple[Any, ...]) -> tuple[tuple[str, int, bool], ...]:
+    """What of each func can still change: its name, how many definitions it has, if it has a shape."""
+    collected = _Collector()
+    for f in outputs:
+        collected.func(f)
+    return tuple((f.name, len(f.definitions), f.declared) for f in collected.funcs)
 
 
 def names_by_handle(outputs: tuple[Any, ...]) -> dict[int, str]:
@@ -185,7 +194,29 @@ class _Collector:
                 hint="declare it once, or give it one type in both places",
             )
 
+    def check_extents(self) -> None:
+        """A name stands for a scalar or for an extent, not for both."""
+        extents = {
+            n.name: t.loc for t in self.inputs for n in post_order(*t.shape) if isinstance(n, Size)
+        }
+        for s in self.scalars:
+            if s.name in extents:
+                raise DefinitionError(
+                    f"{s.name!r} is a scalar and an extent",
+                    loc=s.loc,
+                    label="the scalar",
+                    related=((extents[s.name], "the extent"),),
+                    hint="give one another name; an extent is used in expressions as x.shape[0]",
+                )
+
     def _new_argument(self, name: str, loc: Loc | None) -> None:
+        if name == "out":
+            raise DefinitionError(
+                "an input cannot be named 'out'",
+                loc=loc,
+                label="this input",
+                hint="out= is the argument of a call for the memory of results; choose another name",
+            )
         if name in self.used:
             raise DefinitionError(
                 f"two inputs are named {name!r}",
@@ -279,12 +310,19 @@ def bind_expr(e: Expr, sizes: Mapping[str, int]) -> Expr:
     return simplify(transform(e, visit))
 
 
-def check_sizes(owner: str, known: Sequence[str], sizes: Mapping[str, Any]) -> dict[str, int]:
+def check_sizes(owner: str, known: Sequence[str], sizes: object) -> dict[str, int]:
     """Sizes given by name as integers; ShapeError for an unknown name and what is no number of elements.
 
     >>> check_sizes("f", ("M", "N"), {"N": 3})
     {'N': 3}
     """
+    if not isinstance(sizes, Mapping):
+        raise TypeMismatch(
+            f"sizes are given by name, not as {sizes!r}",
+            loc=here(),
+            label="this call",
+            hint='sizes={"N": 100}',
+        )
     made: dict[str, int] = {}
     for name, value in sizes.items():
         if name not in known:

@@ -278,6 +278,13 @@ def reduce(
     matter, so that schedules may split it; False keeps the points in order. Returns a value, or a tuple.
     """
     loc = here()
+    if not callable(combine):
+        raise TypeMismatch(
+            f"combine is a function, not {combine!r}",
+            loc=loc,
+            label="this reduction",
+            hint="reduce(lambda a, b: a + b, 0.0, x[i, k], k)",
+        )
     several = isinstance(values, list | tuple)
     terms = tuple(lift(v, loc) for v in (values if several else (values,)))
     starts = tuple(lift(v, loc) for v in (init if isinstance(init, list | tuple) else (init,)))

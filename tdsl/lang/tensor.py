@@ -304,6 +304,13 @@ class Func(Handle):
         self.definitions.append(define(pure, builtin(kind, (t,)).init, None, loc, pure=True))
 
     def _define(self, index: tuple[Expr, ...], value: Any, loc: Loc | None) -> None:
+        if isinstance(value, tuple) and not value:
+            raise DefinitionError(
+                f"{self.name!r} is defined by no values",
+                loc=loc,
+                label="this definition",
+                hint="write a value, or a tuple of several",
+            )
         values = tuple(
             _lifted(v, self, loc) for v in (value if isinstance(value, tuple) else (value,))
         )

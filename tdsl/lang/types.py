@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ class DType:
     name: str
     kind: str
     bits: int
+
+    __iter__: ClassVar[None] = None  # or Python would iterate by indexing, without an end
 
     def __getitem__(self, shape: Any) -> TensorType:
         return TensorType(self, shape if isinstance(shape, tuple) else (shape,))

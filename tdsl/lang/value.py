@@ -299,6 +299,13 @@ def binary(op: str, left: Any, right: Any) -> Value:
     if t.kind == "b" and op in ("add", "mul"):
         op = "or" if op == "add" else "and"
     x, y = convert(a, t, loc), convert(b, t, loc)
+    if op == "pow" and t.is_integer and isinstance(y, Const) and y.value < 0:
+        raise TypeMismatch(
+            f"{t} to the power {y.value} is no integer",
+            loc=loc,
+            label="this operator",
+            hint="td.cast the base to a float type",
+        )
     folded = _fold(op, x, y)
     if folded is not None:
         return Value(folded, weak=weak and op not in COMPARISONS)

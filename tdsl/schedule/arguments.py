@@ -28,9 +28,12 @@ def plain(value: Any) -> Any:
         return tuple(map(plain, value))
     if isinstance(value, dict):
         return {key: plain(v) for key, v in value.items()}
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, bool):
         return value
-    return operator.index(value)
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
 
 
 def pairs(pack: object) -> Any:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean
-from tdsl.lang.program import Program, build_program, check_sizes, names_by_handle
+from tdsl.errors import DefinitionError, ScheduleError, TypeMismatch, did_you_mean, is_one_of
+from tdsl.lang.program import Program, build_program, check_sizes, names_by_handle, outline
 from tdsl.lang.show import show_program
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
@@ -17,7 +17,14 @@ from tdsl.schedule.arguments import pairs, plain
 from tdsl.schedule.directive import Directive, apply, from_json, to_json
 from tdsl.schedule.formula import Formula, formula
 from tdsl.schedule.instruction import Instruction
-from tdsl.schedule.naming import Loop, LoopLike, check_owner, name_of_loop, name_of_source
+from tdsl.schedule.naming import (
+    Loop,
+    LoopLike,
+    check_owner,
+    check_recipe,
+    name_of_loop,
+    name_of_source,
+)
 from tdsl.schedule.nest import Illegal, State, initial_state
 from tdsl.schedule.show import show_nests, show_schedule
 from tdsl.schedule.specialize import encode
@@ -43,7 +50,7 @@ class Schedule:
                 loc=here(),
                 hint="td.Schedule(f), or td.Schedule(f, g) for two outputs; for an operator, op.schedule()",
             )
-        self._start(build_program(outputs), outputs, dict(sizes or {}), target)
+        self._start(build_program(outputs), outputs, {} if sizes is None else sizes, target)
 
     @classmethod
     def of_program(
@@ -51,16 +58,23 @@ class Schedule:
     ) -> Schedule:
         """The empty schedule of a program."""
         made = cls.__new__(cls)
-        made._start(program, (), dict(sizes or {}), target)
+        made._start(program, (), {} if sizes is None else sizes, target)
+        return made
+
+    @classmethod
+    def of_state(cls, state: State) -> Schedule:
+        """A schedule that goes on from a state."""
+        made = cls.of_program(state.program)
+        made.state = state
         return made
 
     def _start(
-        self, program: Program, outputs: tuple[Func, ...], sizes: dict[str, int], target: Any
+        self, program: Program, outputs: tuple[Func, ...], sizes: Mapping[str, int], target: Any
     ) -> None:
         self.program, self.target = program, None if target is None else as_target(target)
         self.sizes = check_sizes(program.name, program.sizes, sizes)
         self._outputs = outputs  # keeps what `_names` has by id alive
-        self._names = names_by_handle(outputs)
+        self._names, self._outline = names_by_handle(outputs), outline(outputs)
         self.origins: dict[str, str] = {}  # the func for which a directive made another one
         self.state: State = initial_state(program)
         self.directives: tuple[Directive, ...] = ()
@@ -79,6 +93,18 @@ class Schedule:
                 hint=did_you_mean(name, names),
             )
         return Stage(self, name, 0)
+
+    def check_unchanged(self) -> None:
+        """DefinitionError where a func got another definition after this schedule was made of it."""
+        now = outline(self._outputs)
+        for was, is_now in zip(self._outline, now, strict=False):
+            if was != is_now:
+                raise DefinitionError(
+                    f"{is_now[0]!r} was changed after this schedule was made",
+                    loc=here(),
+                    label="compiled here",
+                    hint="make the schedule after the last definition and the shape",
+                )
 
     def source_name(self, source: Stage | Func | Tensor | str) -> str:
         """The name in this program of a tensor or func given in any way."""
@@ -139,6 +165,7 @@ class Schedule:
 
     def apply(self, recipe: Callable[[Schedule], Any]) -> Schedule:
         """Run a recipe, a function of the schedule; returns the schedule."""
+        check_recipe(recipe)
         recipe(self)
         return self
 
@@ -246,10 +273,10 @@ class Stage:
             arguments["factor"] = factor
         if nparts is not None:
             arguments["nparts"] = nparts
-        if tail != "guard":
+        if not is_one_of(tail, ("guard",)):
             arguments["tail"] = tail
         if names is not None:
-            arguments["names"] = tuple(names)
+            arguments["names"] = names
         self.do("split", **arguments)
         outer, inner = self._new(before)
         return outer, inner
@@ -430,6 +457,7 @@ class Stage:
             )
         scratch = copy.copy(self.schedule)
         if recipe is not None:
+            check_recipe(recipe)
             recipe(Stage(scratch, self.func, self.definition))
         added = scratch.directives[len(self.schedule.directives) :]
         if any(d.func != self.func or d.definition != self.definition for d in added):

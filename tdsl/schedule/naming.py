@@ -65,6 +65,17 @@ def name_of_loop(what: Any, names: Sequence[str]) -> str:
     return what
 
 
+def check_recipe(recipe: object) -> None:
+    """TypeMismatch unless a recipe can be called."""
+    if not callable(recipe):
+        raise TypeMismatch(
+            f"a recipe is a function, not {recipe!r}",
+            loc=here(),
+            label="this directive",
+            hint="pass a function of one argument that gives the directives",
+        )
+
+
 def check_owner(loop: Loop, stage: Stage, origins: Mapping[str, str]) -> None:
     """ScheduleError unless a loop is one of `stage`, or of one that `stage` was made from."""
     theirs = loop.stage

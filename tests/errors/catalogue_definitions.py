@@ -425,3 +425,43 @@ def operator_parameter_with_a_default():
 def comparison_of_a_tensor():
     f = td.Func("f")
     f[i, j] = td.where(a == 0, 1.0, a[i, j])  # here
+
+
+@wrong(td.DefinitionError, "'f' is defined by no values", hint="tuple")
+def definition_by_nothing():
+    f = td.Func("f")
+    f[i] = ()  # here
+
+
+@wrong(td.DefinitionError, "an input cannot be named 'out'", hint="out=")
+def input_named_as_the_argument_for_results():
+    f = td.Func("f")
+    x = td.Tensor("out", (8,), td.f32)  # here
+    f[i] = x[i] * 2
+    td.compile(f)
+
+
+@wrong(td.DefinitionError, "'N' is a scalar and an extent", hint="x.shape[0]")
+def scalar_named_as_an_extent():
+    f, x = td.Func("f"), td.Tensor("x", ("N",), td.f32)
+    f[i] = x[i] * td.Scalar("N", td.f32)  # here
+    td.compile(f)
+
+
+@wrong(td.DefinitionError, "'f' was changed after this schedule was made", hint="last definition")
+def definition_after_the_schedule():
+    f = td.Func("f")
+    f[i] = a[i, 0]
+    s = td.Schedule(f)
+    f[i] += 1
+    td.compile(s)  # here
+
+
+@wrong(td.TypeMismatch, "an operator is made of a function, not of 3", hint="def name")
+def operator_of_a_number():
+    td.op(3)  # here
+
+
+@wrong(td.TypeMismatch, "combine is a function, not None", hint="lambda")
+def combiner_that_is_none():
+    td.reduce(None, 0.0, a[i, k], k)  # here

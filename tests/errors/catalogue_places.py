@@ -333,3 +333,9 @@ def prefetch_of_the_present():
 def prefetch_of_a_fraction():
     g, _, s = chain()
     s[g].prefetch(a, i, offset=1.5)  # here
+
+
+@wrong(td.TypeMismatch, "a recipe is a function, not 3", hint="one argument")
+def recipe_that_is_a_number():
+    _, _, s = chain()
+    s.apply(3)  # here

@@ -274,3 +274,36 @@ def unrolling_of_a_dynamic_loop():
     s = td.Schedule(f)
     s[f].unroll(i)  # here
     td.compile(s, dynamic="N")(np.zeros(3, np.float32))
+
+
+@wrong(td.ShapeError, "1000000000000000000000000 is too large", hint="2**63")
+def extent_beyond_all_integers():
+    td.Tensor("y", (10**24,), td.f32)  # here
+
+
+@wrong(td.TypeMismatch, "dynamic= names sizes", "3", hint='dynamic="N"')
+def dynamic_size_by_number():
+    f = td.Func("f")
+    f[i] = x[i] * 2
+    td.compile(f, dynamic=3)  # here
+
+
+@wrong(td.TypeMismatch, "sizes are given by name", hint="sizes={")
+def sizes_of_a_schedule_by_position():
+    f = td.Func("f")
+    f[i] = x[i] * 2
+    td.Schedule(f, sizes=(3,))  # here
+
+
+@wrong(td.TypeMismatch, "repeat must be a positive integer, not 0", hint="repeat=5")
+def profile_of_no_calls():
+    f = td.Func("f")
+    f[i] = a[i, 0] * 2
+    td.compile(f).profile(np.zeros((8, 9), np.float32), repeat=0)  # here
+
+
+@wrong(td.TargetError, "no 'raw' loops", hint="scheduled, final")
+def loops_of_an_unknown_stage():
+    f = td.Func("f")
+    f[i] = a[i, 0] * 2
+    td.compile(f).loops("raw")  # here

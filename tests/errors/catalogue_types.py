@@ -244,3 +244,9 @@ def compiled_tensor():
 @wrong(td.TypeMismatch, "function cannot be compiled", hint="td.op")
 def compiled_function():
     td.compile(lambda y: y)  # here
+
+
+@wrong(td.TypeMismatch, "i32 to the power -1 is no integer", hint="td.cast", caret="n[i] ** -1")
+def negative_power_of_an_integer():
+    f = td.Func("f")
+    f[i] = n[i] ** -1  # here

@@ -1,0 +1,35 @@
+"""Wrong settings in the environment."""
+
+import os
+from unittest.mock import patch
+
+import numpy as np
+
+import tdsl as td
+from tests.errors.case import Catalogue
+
+CASES = Catalogue()
+wrong = CASES.wrong
+
+i = td.vars("i")
+x = td.Tensor("x", (5,), td.f32)
+ones = np.ones(5, np.float32)
+
+
+def doubled():
+    """A program that has not been compiled yet."""
+    f = td.Func("f")
+    f[i] = x[i] * 2
+    return f
+
+
+@wrong(td.TdslError, "TDSL_DEBUG has no topic 'pases'", hint="did you mean 'passes'")
+def unknown_debug_topic():
+    with patch.dict(os.environ, {"TDSL_DEBUG": "pases"}):
+        td.compile(doubled(), target="python")(ones)  # here
+
+
+@wrong(td.TdslError, "cannot write /dev/null/folder", hint="TDSL_DUMP")
+def dump_where_nothing_can_be_written():
+    with patch.dict(os.environ, {"TDSL_DUMP": "/dev/null/folder"}):
+        td.compile(doubled(), target="python")(ones)  # here
