@@ -101,6 +101,7 @@ from tdsl.lang.types import (
 )
 from tdsl.lang.value import cast, saturating_cast, vars
 from tdsl.op import Operator, op
+from tdsl.schedule import recipes
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.instruction import instruction
 from tdsl.target import Target
@@ -190,6 +191,7 @@ __all__ = [
     "prod",
     "random",
     "range",
+    "recipes",
     "reduce",
     "reinterpret",
     "remainder",

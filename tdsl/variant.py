@@ -8,7 +8,7 @@ from tdsl.codegen.fingerprint import PACKAGE, fingerprint
 from tdsl.codegen.loops import Argument
 from tdsl.codegen.signature import Signature, Specialisation, parameters
 from tdsl.schedule.instruction import instructions_of
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.machine import Machine, described_by
 from tdsl.schedule.nest import State
 from tdsl.target import Target
 
@@ -44,3 +44,6 @@ def machine_of(target: Target) -> Machine:
     from tdsl.codegen.cpu.runtime import num_threads
 
     return Machine(host().vector_bytes, num_threads())
+
+
+described_by(machine_of)

@@ -1,29 +1,37 @@
-"""Register tiles for contractions: sums of products in which each operand is reused along another axis.
+"""Contractions: sums of products in which each operand is reused along another axis.
 
-    for others, blocks of `along` (threads):
+`find_contraction` recognises them by their indices, `plan_tiles` decides how they run:
+
+    for others, [bands of `across`,] blocks of `along`:                  one of them by threads
       [copy the panel of what moves along]
-      for blocks of `across`:
+      for rows of `across`:
         for the terms:  rows of `across` x vectors of `along`, in registers
 
 `along` is the variable of the vectors: what moves with it is loaded as vectors, everything else is
-broadcast. `across` uses each of these vectors again.
+broadcast. `across` uses each of these vectors again. `recipes/matmul.py` writes the plan as directives.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import prod
 
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule import loops, stages
 from tdsl.schedule.facts import extents, stride_of, widest
-from tdsl.schedule.nest import At, Level, Root, State, is_ordered
+from tdsl.schedule.machine import Machine
+from tdsl.schedule.nest import State, is_ordered
 
 LEAST_TERMS = 8  # of a sum, below which tiles do not pay
 REUSE = 64  # rows and terms from which copying a panel pays
 UNKNOWN = 1 << 20  # stands for an extent that is not known
+SERIAL_WORK = 1 << 20  # multiplications that take less time than waking other threads
+NEAR = 1 << 18  # bytes beyond which rows that lie apart are asked for in time
+PANEL = 1 << 20  # bytes of a panel, which should stay in the cache next to the first
+MOST_ROWS = 8  # of a tile: their elements may all lie in one set of the cache
+AHEAD = 8  # iterations from a request for a row to its use
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,17 @@ class Contraction:
     sizes: dict[str, int]
     element: int
     moving: Read
+    ranges: tuple[str, ...]
+
+    @property
+    def terms(self) -> int:
+        """The number of products in a sum."""
+        return prod(self.sizes[name] for name in self.ranges)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The free variables that are neither `along` nor `across`."""
+        return tuple(v for v in self.names if v not in (self.along, self.across))
 
 
 def find_contraction(
@@ -80,10 +99,8 @@ def _contraction(
     ):
         return None
     sizes = {n: UNKNOWN if e is None else e for n, e in extents(f, d, boxes[f.name]).items()}
-    terms = 1
-    for name, _, _ in d.ranges:
-        terms *= sizes[name]
-    if terms < LEAST_TERMS:
+    ranges = tuple(name for name, _, _ in d.ranges)
+    if prod(sizes[name] for name in ranges) < LEAST_TERMS:
         return None
     best: tuple[int, Contraction] | None = None
     for along in d.free:
@@ -91,7 +108,9 @@ def _contraction(
         if scored is None:
             continue
         score, across, moving = scored
-        made = Contraction(f.name, owner.name, along, across, names, sizes, widest(d), moving)
+        made = Contraction(
+            f.name, owner.name, along, across, names, sizes, widest(d), moving, ranges
+        )
         if best is None or score > best[0]:
             best = score, made
     return None if best is None else best[1]
@@ -121,117 +140,104 @@ def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str,
     return None
 
 
-def tile_shape(rows: int, columns: int, lanes: int, registers: int) -> tuple[int, int]:
-    """(rows, vectors) of a register tile: few loads for each multiplication, and little waste at the ends.
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How a contraction runs.
 
-    >>> tile_shape(512, 1024, 16, 32), tile_shape(28, 64, 8, 16)
-    ((6, 4), (4, 3))
+    A register tile has `rows` of `across` and `vectors` vectors of `lanes` elements of `along`. `terms` are
+    summed before the next panel is copied; 0 means all. `panel` says where what moves along is copied:
+    "no", in the "block" that uses it, or all of it at the "root". `parallel` is the loop for threads: a
+    variable of the owner, or "" for none; for `across` these are bands of `band` rows. `ahead` iterations
+    before its use memory that is not copied is asked for; 0 leaves that to the processor.
+    """
+
+    lanes: int
+    rows: int
+    vectors: int
+    terms: int = 0
+    panel: str = "no"
+    parallel: str = ""
+    band: int = 0
+    ahead: int = 0
+
+    @property
+    def width(self) -> int:
+        """The elements of `along` in a tile."""
+        return self.lanes * self.vectors
+
+
+def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
+    """The tiles that fit the shape: few loads, little waste at the ends, work for every thread."""
+    lanes = max(machine.vector_bytes // c.element, 1)
+    while lanes > 1 and lanes > c.sizes[c.along]:
+        lanes //= 2
+    rows_of, columns = c.sizes[c.across], c.sizes[c.along]
+    registers = 32 if machine.vector_bytes == 64 else 16
+    rows, vectors = tile_shape(rows_of, columns, lanes, registers)
+    width = vectors * lanes
+    adjacent = stride_of(c.moving, c.along) == 1
+    copied = not adjacent or (rows_of >= REUSE and c.terms >= REUSE)
+    parallel, band = _for_threads(c, rows, width, machine.threads)
+    moves = {v for e in c.moving.index for v in variables(e)}
+    whole = parallel == c.names[c.across] or not moves.issuperset(c.others)
+    terms = 0
+    if copied and len(c.ranges) == 1 and width * c.terms * c.element > PANEL:
+        blocks = -(-width * c.terms * c.element // PANEL)
+        terms = -(-c.terms // blocks)
+    apart = adjacent and c.element * prod(c.sizes[v] for v in moves) > NEAR
+    return Tiles(
+        lanes, rows, vectors, terms, "no" if not copied else "root" if whole else "block", parallel, band,
+        AHEAD if apart else 0,
+    )  # fmt: skip
+
+
+def _for_threads(c: Contraction, rows: int, width: int, threads: int) -> tuple[str, int]:
+    """(the variable whose loop all threads share evenly, the rows in a band where that is `across`)."""
+    if threads == 1 or prod(c.sizes.values()) < SERIAL_WORK:
+        return "", 0
+    blocks = {c.names[v]: c.sizes[v] for v in c.others}
+    blocks[c.names[c.along]] = -(-c.sizes[c.along] // width)
+    for name, n in blocks.items():
+        if _share(n, threads) > 0.8:
+            return name, 0
+    tiles = -(-c.sizes[c.across] // rows)
+    band = -(-tiles // threads)
+    best = max(blocks, key=lambda name: _share(blocks[name], threads))
+    if _share(tiles, threads) > _share(blocks[best], threads):
+        return c.names[c.across], band * rows
+    return best, 0
+
+
+def _share(n: int, threads: int) -> float:
+    """The part of the time in which a thread has work, when n equal parts are shared out."""
+    return n / (-(-n // threads) * threads)
+
+
+def tile_shape(rows: int, columns: int, lanes: int, registers: int) -> tuple[int, int]:
+    """(rows, vectors) of a register tile: the least time for all tiles, with those at the ends.
+
+    >>> tile_shape(512, 1024, 16, 32), tile_shape(8, 4096, 16, 32), tile_shape(28, 64, 8, 16)
+    ((6, 4), (8, 3), (6, 2))
     """
     best, shape = 0.0, (1, 1)
-    for r in range(1, min(rows, 8) + 1):
+    for r in range(1, min(rows, MOST_ROWS) + 1):
         for v in range(1, 5):
             if r * v + v + 1 > registers or (v > 1 and (v - 1) * lanes >= columns):
                 continue
-            used = rows / (-(-rows // r) * r) * columns / (-(-columns // (v * lanes)) * v * lanes)
-            value = r * v / (r + v) * used
-            if value > best:
-                best, shape = value, (r, v)
+            over, beyond = divmod(rows, r), divmod(-(-columns // lanes), v)
+            time = sum(
+                n * m * _cycles(height, across)
+                for n, height in ((over[0], r), (1, over[1]))
+                for m, across in ((beyond[0], v), (1, beyond[1]))
+            )
+            if not best or time < best:
+                best, shape = time, (r, v)
     return shape
 
 
-def schedule_contraction(state: State, c: Contraction, vector_bytes: int, threads: int) -> State:
-    """Tiles of accumulators in registers: rows of `across`, a few vectors of `along`, all terms inside."""
-    lanes = max(vector_bytes // c.element, 1)
-    while lanes > 1 and lanes > c.sizes[c.along]:
-        lanes //= 2
-    rows, vectors = tile_shape(
-        c.sizes[c.across], c.sizes[c.along], lanes, 32 if vector_bytes == 64 else 16
-    )
-    own, across, along = c.owner, c.names[c.across], c.names[c.along]
-    f = state.program.func(own)
-    outer, inner = (f"{along}_o", f"{across}_o"), (f"{across}_i", f"{along}_i")
-    if {*outer, *inner} & {*f.definitions[0].variables}:
-        return state
-    state = loops.split(
-        state, own, 0, loop=across, factor=rows, tail="peel", names=(outer[1], inner[0])
-    )
-    state = loops.split(
-        state, own, 0, loop=along, factor=vectors * lanes, tail="peel", names=(outer[0], inner[1])
-    )
-    others = [v for v in f.definitions[0].free if v not in (across, along)]
-    ranges = [n for n, _, _ in f.definitions[0].ranges]
-    state = loops.reorder(state, own, 0, loops=(*others, *outer, *ranges, *inner))
-    own_size = {c.names[v]: n for v, n in c.sizes.items() if v in c.names}
-    blocks = {o: own_size[o] for o in others}
-    blocks |= {outer[0]: own_size[along] // (vectors * lanes), outer[1]: own_size[across] // rows}
-    state = loops.parallel(state, own, 0, loop=_for_threads(blocks, threads))
-    state = _vectors(state, own, *inner, lanes)
-    if c.func == own:
-        state = _accumulate(state, c, outer[1], lanes)
-    else:
-        state = _inside(state, c, outer[1], lanes)
-    return _copy_panel(state, c, outer[0], others, lanes)
-
-
-def _for_threads(blocks: dict[str, int], threads: int) -> str:
-    """The outermost loop with enough iterations for the threads, else the longest."""
-    for name, n in blocks.items():
-        if n >= 4 * threads:
-            return name
-    return max(blocks, key=lambda name: blocks[name])
-
-
-def _order(f: FuncDef, along: str) -> tuple[int, ...]:
-    """Storage with a variable's dimension last."""
-    axes = list(range(len(f.variables)))
-    axes.sort(key=lambda a: f.variables[a] == along)
-    return tuple(axes)
-
-
-def _accumulate(state: State, c: Contraction, loop: str, lanes: int) -> State:
-    before = {g.name for g in state.program.funcs}
-    state = stages.cache_write(state, c.func, 0, loop=loop)
-    copy = next(g for g in state.program.funcs if g.name not in before)
-    if copy.variables[-1] == c.along:
-        state = loops.vectorize(state, copy.name, 0, loop=c.along, factor=lanes)
-    f, plan = state.program.func(c.func), state.plan(c.func)
-    return state.with_plan(c.func, replace(plan, order=_order(f, c.along)))
-
-
-def _inside(state: State, c: Contraction, loop: str, lanes: int) -> State:
-    g = state.program.func(c.func)
-    ranges = [n for n, _, _ in g.definitions[0].ranges]
-    rest = [v for v in g.definitions[0].free if v not in (c.across, c.along)]
-    state = loops.reorder(state, c.func, 0, loops=(*rest, *ranges, c.across, c.along))
-    state = _vectors(state, c.func, c.across, c.along, lanes)
-    plan = replace(state.plan(c.func), place=At(Level(c.owner, 0, loop)), order=_order(g, c.along))
-    return state.with_plan(c.func, plan)
-
-
-def _vectors(state: State, func: str, across: str, along: str, lanes: int) -> State:
-    state = loops.vectorize(state, func, 0, loop=along, factor=lanes)
-    state = loops.unroll(state, func, 0, loop=along)
-    return loops.unroll(state, func, 0, loop=across)
-
-
-def _copy_panel(state: State, c: Contraction, loop: str, others: list[str], lanes: int) -> State:
-    """Copy what moves along, so that its vectors are adjacent: a panel a block, or all of it before."""
-    adjacent = stride_of(c.moving, c.along) == 1
-    terms = 1
-    for name, _, _ in state.program.func(c.func).definitions[0].ranges:
-        terms *= c.sizes[name]
-    if adjacent and (c.sizes[c.across] < REUSE or terms < REUSE):
-        return state
-    before = {g.name for g in state.program.funcs}
-    state = stages.cache_read(state, c.func, 0, source=c.moving.name, loop=None)
-    copy = next(g for g in state.program.funcs if g.name not in before)
-    axis = next(n for n, e in enumerate(c.moving.index) if c.along in variables(e))
-    order = (*(n for n in range(len(c.moving.index)) if n != axis), axis)
-    used = {c.names.get(v) for e in c.moving.index for v in variables(e)}
-    inside = all(o in used for o in others)
-    place = At(Level(c.owner, 0, loop)) if inside else Root()
-    state = state.with_plan(copy.name, replace(state.plan(copy.name), order=order, place=place))
-    last = copy.variables[-1]
-    if adjacent:
-        return loops.vectorize(state, copy.name, 0, loop=last, factor=lanes)
-    return state
+def _cycles(rows: int, vectors: int) -> float:
+    """About the time of a term of a tile: two multiplications or loads at a time, four to wait for one."""
+    if not rows or not vectors:
+        return 0.0
+    loads = rows + vectors
+    return max(rows * vectors, loads, 8) / 2 + loads / 64

@@ -21,12 +21,14 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, boxes_of, is_empty, reads_in, union_box
 from tdsl.lang.simplify import subtract
 from tdsl.schedule import loops
-from tdsl.schedule.contraction import find_contraction, schedule_contraction
-from tdsl.schedule.facts import cost, extents, has_effects, root_boxes, volume
+from tdsl.schedule.contraction import find_contraction, plan_tiles
+from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import levels_of
 from tdsl.schedule.machine import Machine
-from tdsl.schedule.nest import At, Inline, Level, Root, State
+from tdsl.schedule.nest import At, Inline, Level, State
+from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.required import definition_ranges
 from tdsl.schedule.rows import ROW_BLOCK, needs_row_block, shape_nest
 
@@ -55,14 +57,6 @@ def complete(state: State, machine: Machine) -> State:
 def _hosts(state: State) -> set[str]:
     """Funcs whose loops are the places of others: a directive has mentioned them, too."""
     return {level.func for _, plan in state.plans for level in levels_of(plan)}
-
-
-def rest_at_root(state: State) -> State:
-    """The state with every func that has no place at the root."""
-    for name, plan in state.plans:
-        if plan.place is None:
-            state = state.with_plan(name, replace(plan, place=Root()))
-    return state
 
 
 def _choose_inline(state: State) -> State:
@@ -114,8 +108,9 @@ def _schedule_group(
 ) -> tuple[State, set[str]]:
     contraction = find_contraction(state, owner, group, boxes)
     if contraction is not None:
-        made = schedule_contraction(state, contraction, machine.vector_bytes, machine.threads)
-        return made, {owner, contraction.func}
+        schedule = Schedule.of_state(state)
+        tile(schedule, contraction, plan_tiles(contraction, machine))
+        return schedule.state, {owner, contraction.func}
     f = state.program.func(owner)
     if len(f.definitions) == 1 and f.definitions[0].init is None:
         near = group[:LONGEST]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.definition import Definition
@@ -23,7 +25,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.lang.simplify import add, subtract
 from tdsl.node import post_order
-from tdsl.schedule.nest import State
+from tdsl.schedule.nest import Root, State
 from tdsl.schedule.required import bounds_of, required
 from tdsl.schedule.tree import ROOT, build_tree
 
@@ -38,6 +40,14 @@ def root_boxes(state: State) -> dict[str, Box]:
         f.output_box(None)
         start[name] = f.natural
     return required(build_tree(state), state, (ROOT,), start, [], NOTHING)
+
+
+def rest_at_root(state: State) -> State:
+    """The state with every func that has no place at the root."""
+    for name, plan in state.plans:
+        if plan.place is None:
+            state = state.with_plan(name, replace(plan, place=Root()))
+    return state
 
 
 def extent(box: Box, axis: int) -> int | None:

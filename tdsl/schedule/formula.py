@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tdsl.lang.symbolic import product
-from tdsl.schedule.default import rest_at_root
-from tdsl.schedule.facts import cost, root_boxes
+from tdsl.schedule.facts import cost, rest_at_root, root_boxes
 from tdsl.schedule.nest import State
 from tdsl.schedule.required import bounds_of
 

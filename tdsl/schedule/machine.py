@@ -1,8 +1,11 @@
-"""What a default schedule knows of the processor."""
+"""What a schedule knows of the processor."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from tdsl.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,3 +14,16 @@ class Machine:
 
     vector_bytes: int = 0
     threads: int = 1
+
+
+_describe: list[Callable[[Target], Machine]] = []
+
+
+def described_by(describe: Callable[[Target], Machine]) -> None:
+    """Say who knows the machine of a target: backends do, which schedules come before."""
+    _describe[:] = [describe]
+
+
+def machine_for(target: Target) -> Machine:
+    """The machine that code for a target runs on."""
+    return _describe[0](target) if _describe else Machine()

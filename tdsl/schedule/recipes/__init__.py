@@ -1,0 +1,9 @@
+"""Schedules written as ordinary functions on the public directives.
+
+A recipe takes a stage and gives its loops the shape that is known to be fast for what it computes. The
+default schedule uses the same functions.
+"""
+
+from tdsl.schedule.recipes.matmul import matmul
+
+__all__ = ["matmul"]

@@ -1,0 +1,164 @@
+"""Products of matrices, and other sums of products, in register tiles.
+
+    c[i, j] = sum of a[i, k] * b[k, j] over k, with
+
+    for j in blocks of vectors (threads):
+      copy the columns of b that the block reads: they are read for every row
+      for i in tiles of rows:
+        for k:  rows x vectors products, their sums in registers
+
+Any operand may be transposed, and there may be further free variables (batches, images) and several
+ranges (the window of a convolution). The operand whose elements lie side by side along the last dimension
+gives the vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tdsl.lang.affine import variables
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.contraction import Contraction, Tiles, find_contraction, plan_tiles
+from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
+from tdsl.schedule.fluent import Schedule, Stage
+from tdsl.schedule.machine import Machine, machine_for
+from tdsl.schedule.naming import Loop
+from tdsl.target import as_target
+
+
+def matmul(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Tiles | None:
+    """Schedule a sum of products, or an element-wise func that alone reads one, in register tiles.
+
+    `choices` replace what is chosen by shape; they are the fields of `Tiles`. Sizes that the schedule does
+    not know count as large. Returns the choices that were made, or None for a stage of another kind, which
+    is left as it is.
+
+    >>> import tdsl as td
+    >>> i, j, k = td.vars("i j k")
+    >>> a, b = td.Tensor("a", ("M", "K"), td.f32), td.Tensor("b", ("K", "N"), td.f32)
+    >>> c = td.Func("c")
+    >>> c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    >>> s = td.Schedule(c)
+    >>> tiles = td.recipes.matmul(s[c], rows=6, vectors=4, lanes=16, terms=0, parallel="")
+    >>> [loop.name for loop in s[c].loops]
+    ['j_o', 'i_o', 'k', 'i_i', 'j_i_o', 'j_i_v']
+    """
+    schedule = stage.schedule
+    found = _find(schedule, stage.func)
+    if found is None:
+        return None
+    tiles = plan_tiles(found, machine or machine_for(as_target(schedule.target)))
+    tiles = replace(tiles, **choices)
+    tile(schedule, found, tiles)
+    return tiles
+
+
+def _find(schedule: Schedule, func: str) -> Contraction | None:
+    """The contraction that a func is, with the sizes that the schedule knows."""
+    state = bind_state(schedule.state, schedule.sizes)
+    read = [g.name for g in state.program.funcs if g.name != func]
+    return find_contraction(state, func, read, root_boxes(rest_at_root(state)))
+
+
+def tile(schedule: Schedule, c: Contraction, tiles: Tiles) -> None:
+    """Write tiles as directives."""
+    own = schedule[c.owner]
+    across, along = c.names[c.across], c.names[c.along]
+    others = [c.names[v] for v in c.others]
+    rest: Loop | str = across
+    band: list[Loop] = []
+    if tiles.band:
+        outer, rest = own.split(across, tiles.band, tail="peel")
+        band = [outer]
+    row, i = own.split(rest, tiles.rows, tail="peel")
+    block, j = own.split(along, tiles.width, tail="peel")
+    if c.func == c.owner:
+        place = _sum_here(own, c, tiles, [*others, *band, block], row, (i, j))
+    else:
+        own.reorder(*others, *band, block, row, i, j)
+        _vectors(own, i, j, tiles.lanes)
+        place = _sum_inside(schedule, c, tiles, own, block, row)
+    if tiles.parallel:
+        shared: Loop | str = block if tiles.parallel == along else tiles.parallel
+        own.parallel(band[0] if tiles.parallel == across and band else shared)
+    if tiles.panel != "no":
+        _panel(schedule, c, tiles, *place)
+    elif tiles.ahead:
+        summed = schedule[c.func]
+        summed.prefetch(c.moving.name, c.ranges[-1], tiles.ahead)
+
+
+def _sum_here(
+    own: Stage, c: Contraction, tiles: Tiles, outer: list[Loop | str], row: Loop, inner: tuple[Loop, Loop]
+) -> tuple[Stage, Loop]:  # fmt: skip
+    """Sum in memory of the stage's own, which is then copied out; the loop around a panel."""
+    terms: list[Loop | str] = list(c.ranges)
+    some: list[Loop] = []
+    if tiles.terms:
+        part, left = own.split(c.ranges[0], tiles.terms, tail="peel")
+        some, terms = [part], [left]
+    own.reorder(*outer, *some, row, *terms, *inner)
+    _vectors(own, *inner, tiles.lanes)
+    block = outer[-1]
+    assert isinstance(block, Loop)
+    copy = own.schedule.cache_write(own, block if some else row)
+    last = own.schedule.state.program.func(copy.func).variables[-1]
+    if last == c.along:
+        copy.vectorize(c.along, tiles.lanes)
+    _store_along(own, c)
+    return own, some[0] if some else block
+
+
+def _sum_inside(
+    schedule: Schedule, c: Contraction, tiles: Tiles, own: Stage, block: Loop, row: Loop
+) -> tuple[Stage, Loop]:
+    """Sum inside of the tiles of the func that reads the sums; the loop around a panel."""
+    summed = schedule[c.func]
+    if not tiles.terms:
+        summed.compute_at(own, row)
+        summed.reorder(*c.others, *c.ranges, c.across, c.along)
+        _vectors(summed, c.across, c.along, tiles.lanes)
+        _store_along(summed, c)
+        return own, block
+    summed.compute_at(own, block)
+    part, left = summed.split(c.ranges[0], tiles.terms, tail="peel")
+    rows, i = summed.split(c.across, tiles.rows, tail="peel")
+    summed.reorder(*c.others, part, rows, left, i, c.along)
+    _vectors(summed, i, c.along, tiles.lanes)
+    _store_along(summed, c)
+    return summed, part
+
+
+def _vectors(stage: Stage, across: Loop | str, along: Loop | str, lanes: int) -> None:
+    stage.vectorize(along, lanes)
+    stage.unroll(along)
+    stage.unroll(across)
+
+
+def _store_along(stage: Stage, c: Contraction) -> None:
+    """Keep the sums of a vector side by side."""
+    variables_ = stage.schedule.state.program.func(stage.func).variables
+    stage.reorder_storage(*(v for v in variables_ if v != c.along), c.along)
+
+
+def _panel(schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: Loop) -> None:
+    """Copy what moves along, so that its vectors are adjacent, and those of a term next to the last one's."""
+    index = c.moving.index
+    axis = next(n for n, e in enumerate(index) if c.along in variables(e))
+    outer = [n for n, e in enumerate(index) if n != axis and not variables(e) & {*c.ranges}]
+    inner = [n for n in range(len(index)) if n != axis and n not in outer]
+    whole = tiles.panel == "root"
+    copy = schedule.cache_read(c.moving.name, c.func, pack={axis: tiles.width} if whole else None)
+    dims = [*outer, axis, *inner, len(index)] if whole else [*outer, *inner, axis]
+    copy.reorder_storage(*dims)
+    if whole:
+        copy.reorder(*(f"d{n}" for n in dims))
+        if tiles.parallel:
+            copy.parallel(f"d{axis}")
+    else:
+        copy.compute_at(host, loop)
+    if stride_of(c.moving, c.along) == 1:
+        copy.vectorize(f"d{dims[-1]}", tiles.lanes)
+        if tiles.ahead and inner:
+            copy.prefetch(c.moving.name, f"d{inner[-1]}", tiles.ahead)
