@@ -55,7 +55,9 @@ class Lowering:
     boxes: dict[str, Box]  # what is needed in all
     buffers: dict[str, Buffer] = field(default_factory=dict)
     stored_at: dict[str, Level] = field(default_factory=dict)
-    needed: dict[str, Box] = field(default_factory=dict)  # of each func that is stored, where that is
+    needed: dict[str, Box] = field(
+        default_factory=dict
+    )  # of each func that is stored, where that is
 
     @property
     def program(self) -> Program:

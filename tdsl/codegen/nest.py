@@ -237,9 +237,7 @@ class NestBuilder:
         # every element is started, also one that no point is added to
         starts = spot.mode == FULL and self.d.init is not None
         ready = [
-            g
-            for g in spot.guards
-            if g.loops <= spot.opened.keys() and not (g.predicate and starts)
+            g for g in spot.guards if g.loops <= spot.opened.keys() and not (g.predicate and starts)
         ]
         left = tuple(g for g in spot.guards if g not in ready)
         used = [g for g in ready if not (g.predicate and spot.mode == INIT)]

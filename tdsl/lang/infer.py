@@ -292,9 +292,13 @@ def _with_ranges(f: FuncDef, d: Definition, scope: dict[str, _Variable]) -> Defi
 def _unknown_range(f: FuncDef, d: Definition, v: _Variable) -> ShapeError:
     if v.given:
         message = f"the range of {v.name!r} in {f.name!r} depends on a variable whose own range is not known"
-        hint = f"bound it by extents and say the rest with where=, or declare the shape of {f.name!r}"
+        hint = (
+            f"bound it by extents and say the rest with where=, or declare the shape of {f.name!r}"
+        )
     else:
-        message = f"the range of {v.name!r} in {f.name!r} does not follow from the tensors that are read"
+        message = (
+            f"the range of {v.name!r} in {f.name!r} does not follow from the tensors that are read"
+        )
         hint = f'say it: {v.name} = td.range("{v.name}", lo, hi)'
     return ShapeError(message, loc=d.loc, label="this definition", hint=hint)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tdsl.errors import IndexBoundError, ShapeError
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Const, Expr, Var, const
+from tdsl.lang.expr import Const, Expr, const
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import (
     Box,

@@ -68,13 +68,6 @@ class Schedule:
         made.state = state
         return made
 
-    @classmethod
-    def of_state(cls, state: State) -> Schedule:
-        """A schedule that goes on from a state."""
-        made = cls.of_program(state.program)
-        made.state = state
-        return made
-
     def _start(
         self, program: Program, outputs: tuple[Func, ...], sizes: Mapping[str, int], target: Any
     ) -> None:

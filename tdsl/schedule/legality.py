@@ -243,7 +243,9 @@ def check_with(state: State, func: str, level: Level) -> None:
         )
     for name in _sharing(state, func):
         if depends(state, func, name) or depends(state, name, func):
-            raise Illegal(f"{name!r} shares these loops, too, and depends on {func!r}", "use compute_at")
+            raise Illegal(
+                f"{name!r} shares these loops, too, and depends on {func!r}", "use compute_at"
+            )
     mine, depth = state.plan(func).nests[0], _depth(state, level)
     if len(mine.loops) < depth:
         raise Illegal(

@@ -103,7 +103,9 @@ def _row_block(state: State, f: FuncDef, definition: int) -> State:
     split = (f"{row}_b", f"{row}_u")
     if any(x in names for x in split):
         return state
-    state = loops.split(state, f.name, definition, loop=row, factor=ROW_BLOCK, tail="peel", names=split)
+    state = loops.split(
+        state, f.name, definition, loop=row, factor=ROW_BLOCK, tail="peel", names=split
+    )
     state = loops.reorder(state, f.name, definition, loops=(split[0], *ranges, split[1]))
     return loops.unroll(state, f.name, definition, loop=split[1])
 

@@ -30,7 +30,9 @@ SILENCE = 180.0  # seconds
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--programs", type=int, default=200)
     parser.add_argument("--schedules", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
@@ -177,7 +179,7 @@ class Campaign:
         for name in WEIGHTS:
             print(f"{name:18} {self.tally.taken[name]:7} {self.tally.dropped[name]:8}")
         shown: set[str] = set()
-        for program, schedule, kind, text in self.faults:
+        for _, _, kind, text in self.faults:
             if kind not in shown:
                 shown.add(kind)
                 others = [f"{p}:{n}" for p, n, k, _ in self.faults if k == kind]

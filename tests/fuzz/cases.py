@@ -66,7 +66,8 @@ class Case:
                 "want = interpret(s.program, arguments)",
                 f"got = td.compile(s{call})(**arguments)",
                 "for x, y in zip(want, got if isinstance(got, tuple) else (got,), strict=True):",
-                "    np.testing.assert_allclose(np.asarray(y, np.float64), np.asarray(x, np.float64), rtol=1e-3)",
+                "    wide = np.asarray(x, np.float64)",
+                "    np.testing.assert_allclose(np.asarray(y, np.float64), wide, rtol=1e-3)",
             ]
         )
 
@@ -110,7 +111,9 @@ def run_case(case: Case, meaning: Meaning, checked: bool = False) -> Outcome:
     except td.TdslError as error:
         return Outcome("refused", f"oracle: {type(error).__name__}")
     except Exception as error:  # noqa: BLE001  # a fault of the language, not of the compiler
-        return Outcome(f"oracle: {type(error).__name__} {_general(str(error))}", traceback.format_exc())
+        return Outcome(
+            f"oracle: {type(error).__name__} {_general(str(error))}", traceback.format_exc()
+        )
     try:
         s = case.schedule()
         with np.errstate(all="ignore"):

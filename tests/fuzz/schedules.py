@@ -166,9 +166,8 @@ class Directives:
         names = self.loops(stage)
         if len(names) < 2:
             raise NotHere
-        chosen = []
-        for _ in range(self.c.integer(2, len(names))):
-            chosen.append(names.pop(self.c.integer(0, len(names) - 1)))
+        count = self.c.integer(2, len(names))
+        chosen = [names.pop(self.c.integer(0, len(names) - 1)) for _ in range(count)]
         stage.reorder(*chosen)
 
     def do_rename(self) -> None:

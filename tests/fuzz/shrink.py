@@ -95,7 +95,10 @@ def legal(made: Made, rows: list[dict[str, object]]) -> str | None:
 
 
 def remade(
-    case: Case, lines: list[str], outputs: list[str] | None = None, sizes: dict[str, int] | None = None
+    case: Case,
+    lines: list[str],
+    outputs: list[str] | None = None,
+    sizes: dict[str, int] | None = None,
 ) -> Case | None:
     """The case with other lines; None where they are no program."""
     old = case.made
@@ -110,7 +113,9 @@ def remade(
         inputs = {}
         for n, t in names.items():
             if isinstance(t, td.Tensor) and n in old.inputs:
-                shape = tuple(sizes[e.name] if isinstance(e, Size) else int(e.value) for e in t.extents)
+                shape = tuple(
+                    sizes[e.name] if isinstance(e, Size) else int(e.value) for e in t.extents
+                )
                 inputs[n] = (shape, t.dtype)
         made = replace(old, lines=lines, names=names, output_names=kept, sizes=sizes, inputs=inputs)
         made.program()
@@ -127,7 +132,9 @@ def _fewer_outputs(case: Case) -> Iterator[Case | None]:
             yield remade(case, made.lines, [n])
     if len(made.output_names) == 1:
         funcs = [n for n, f in made.names.items() if isinstance(f, td.Func) and n.startswith("f")]
-        for n in funcs[: funcs.index(made.output_names[0])] if made.output_names[0] in funcs else []:
+        for n in (
+            funcs[: funcs.index(made.output_names[0])] if made.output_names[0] in funcs else []
+        ):
             yield remade(case, made.lines, [n])
 
 
