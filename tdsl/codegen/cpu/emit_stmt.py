@@ -13,6 +13,7 @@ from tdsl.codegen.cpu.emit_expr import access, scalar_index, value
 from tdsl.codegen.cpu.instructions import invoke
 from tdsl.codegen.cpu.leave import fail, slot_values
 from tdsl.codegen.cpu.parallel import parallel_loop
+from tdsl.codegen.cpu.turn import turn
 from tdsl.codegen.cpu.values import Value, index, spread
 from tdsl.codegen.loops import (
     PARALLEL,
@@ -41,8 +42,12 @@ def statement(cx: Context, s: Stmt) -> None:
     """Write a statement."""
     match s:
         case Block(body):
-            for part in body:
-                statement(cx, part)
+            done = 0
+            while done < len(body):
+                block = turn(cx, body, done)
+                if not block:
+                    statement(cx, body[done])
+                done += block or 1
         case Let(name, x, body):
             _bind(cx, name, value(cx, x), body)
         case Store():

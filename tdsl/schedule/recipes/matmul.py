@@ -26,6 +26,10 @@ from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.naming import Loop
 from tdsl.target import as_target
 
+SQUARE = (
+    8  # the side of blocks that are turned in registers; larger ones only take longer to compile
+)
+
 
 def matmul(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Tiles | None:
     """Schedule a sum of products, or an element-wise func that alone reads one, in register tiles.
@@ -106,6 +110,9 @@ def _sum_here(
     last = own.schedule.state.program.func(copy.func).variables[-1]
     if last == c.along:
         copy.vectorize(c.along, tiles.lanes)
+        if not some:  # straight out of registers
+            copy.unroll(c.across)
+            copy.unroll(c.along)
     _store_along(own, c)
     return own, some[0] if some else block
 
@@ -149,16 +156,42 @@ def _panel(schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: 
     outer = [n for n, e in enumerate(index) if n != axis and not variables(e) & {*c.ranges}]
     inner = [n for n in range(len(index)) if n != axis and n not in outer]
     whole = tiles.panel == "root"
-    copy = schedule.cache_read(c.moving.name, c.func, pack={axis: tiles.width} if whole else None)
     dims = [*outer, axis, *inner, len(index)] if whole else [*outer, *inner, axis]
+    made = None if whole else _open_producer(schedule, c)
+    copy = made or schedule.cache_read(
+        c.moving.name, c.func, pack={axis: tiles.width} if whole else None
+    )
+    names = [loop.name for loop in copy.loops]
     copy.reorder_storage(*dims)
-    if whole:
-        copy.reorder(*(f"d{n}" for n in dims))
-        if tiles.parallel:
-            copy.parallel(f"d{axis}")
-    else:
+    copy.reorder(*(names[n] for n in dims))
+    if not whole:
         copy.compute_at(host, loop)
-    if stride_of(c.moving, c.along) == 1:
-        copy.vectorize(f"d{dims[-1]}", tiles.lanes)
-        if tiles.ahead and inner:
-            copy.prefetch(c.moving.name, f"d{inner[-1]}", tiles.ahead)
+    elif tiles.parallel:
+        copy.parallel(names[axis])
+    if made or stride_of(c.moving, c.along) == 1:
+        copy.vectorize(names[dims[-1]], tiles.lanes)
+    elif inner and inner[-1] == len(index) - 1:
+        _turn(copy, names[inner[-1]], names[dims[-1]], min(tiles.lanes, SQUARE))
+    if tiles.ahead and inner and not made:
+        copy.prefetch(c.moving.name, names[inner[-1]], tiles.ahead)
+
+
+def _turn(copy: Stage, along: str, across: str, lanes: int) -> None:
+    """Copy square blocks: vectors of what is read side by side, as many as they have lanes."""
+    blocks, one = copy.split(across, lanes, tail="peel")
+    vectors, lane = copy.split(along, lanes, tail="peel")
+    copy.reorder(blocks, vectors, one, lane)
+    copy.vectorize(lane)
+    copy.unroll(one)
+
+
+def _open_producer(schedule: Schedule, c: Contraction) -> Stage | None:
+    """What makes the moving operand for this alone, and has no schedule yet: it is made in the panel."""
+    name, state = c.moving.name, schedule.state
+    if not state.program.has_func(name) or name in state.program.outputs:
+        return None
+    f, readers = state.program.func(name), {g.name for g, _ in state.consumers(name)}
+    pure = len(f.definitions) == 1 and not f.definitions[0].ranges
+    if not pure or readers != {c.func} or state.plan(name).touched:
+        return None
+    return schedule[name]

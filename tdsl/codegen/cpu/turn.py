@@ -1,0 +1,114 @@
+"""Stores of vectors side by side, as one block that is turned in registers.
+
+    t[k:k+16, j + 0] = a[j + 0, k:k+16]         16 vector loads, 64 shuffles, 16 vector stores,
+    t[k:k+16, j + 1] = a[j + 1, k:k+16]         in place of 16 x 16 stores of elements
+    ...
+
+This is what a transposed copy is when the loop along the rows it reads is vectorized and the other one,
+along which it writes, is unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tdsl.codegen.cpu import memory
+from tdsl.codegen.cpu.builder import Builder
+from tdsl.codegen.cpu.context import Context
+from tdsl.codegen.cpu.emit_expr import access, value
+from tdsl.codegen.cpu.ir_types import constants, scalar, vector
+from tdsl.codegen.cpu.values import Value, full, spread
+from tdsl.codegen.loops import Stmt, Store
+from tdsl.codegen.passes.statements import loads_of
+from tdsl.lang.affine import difference
+from tdsl.lang.expr import Expr, Ramp, const, dtype_of, lanes_of
+from tdsl.lang.simplify import add
+
+_LEAST = 4  # vectors and lanes for which turning pays
+
+
+def turn(cx: Context, body: Sequence[Stmt], begin: int) -> int:
+    """Write the stores from `begin` on that fill a block together; how many these are, or 0."""
+    first = body[begin]
+    if not isinstance(first, Store) or not _may_turn(cx, first):
+        return 0
+    axis = next(n for n, i in enumerate(first.index) if lanes_of(i) > 1)
+    lanes = lanes_of(first.index[axis])
+    stores = [first]
+    for s in body[begin + 1 : begin + lanes]:
+        if not isinstance(s, Store) or not _follows(first, s, len(stores)):
+            break
+        stores.append(s)
+    if len(stores) < _LEAST:
+        return 0
+    rows = [full(cx.b, spread(value(cx, s.value), lanes)) for s in stores]
+    t = dtype_of(first.value)
+    columns = _turned(cx.b, scalar(t), rows, lanes)
+    ramp = first.index[axis]
+    assert isinstance(ramp, Ramp)
+    for k, name in enumerate(columns):
+        index = list(first.index)
+        index[axis] = add(ramp.base, const(k))
+        index[-1] = Ramp(first.index[-1], 1, len(stores))
+        at = access(cx, first.buffer, tuple(index), certain=True)
+        memory.store(cx, at, Value(name, t, len(stores)), None, first.streaming)
+    cx.forget(first.buffer)
+    return len(stores)
+
+
+def _may_turn(cx: Context, s: Store) -> bool:
+    """True for a plain store of a vector whose lanes lie apart, but not in its last dimension."""
+    moving = [i for i in s.index if lanes_of(i) > 1]
+    if len(moving) != 1 or s.mask is not None or s.atomic or s.fast or len(s.index) < 2:
+        return False
+    (ramp,) = moving
+    even = isinstance(ramp, Ramp) and ramp.stride == 1 and ramp.lanes >= _LEAST
+    last = lanes_of(s.index[-1]) == 1 and cx.buffers[s.buffer].strides[-1] == 1
+    whole = dtype_of(s.value).kind != "b"
+    return even and last and whole and s.buffer not in loads_of(s.value)
+
+
+def _follows(first: Store, s: Store, n: int) -> bool:
+    """True when `s` stores the n-th column after that of `first`."""
+    plain = replace(s, index=first.index, value=first.value, loc=first.loc) == first
+    same = len(s.index) == len(first.index) and s.index[:-1] == first.index[:-1]
+    if not plain or not same or dtype_of(s.value) != dtype_of(first.value):
+        return False
+    return _distance(first.index[-1], s.index[-1]) == n and s.buffer not in loads_of(s.value)
+
+
+def _distance(a: Expr, b: Expr) -> int | None:
+    return None if lanes_of(b) > 1 else difference(b, a)
+
+
+def _turned(b: Builder, element: str, rows: list[str], lanes: int) -> list[str]:
+    """The columns of rows, by exchanging halves of ever larger squares."""
+    count = len(rows)
+    size = 1 << (max(count, lanes) - 1).bit_length()
+    type_ = vector(element, size)
+    whole = [_resized(b, element, x, lanes, size) for x in rows] + ["poison"] * (size - count)
+    step = 1
+    while step < size:
+        for i in range(size):
+            if not i & step and {whole[i], whole[i + step]} != {"poison"}:
+                x, y = whole[i], whole[i + step]
+                low = [n if not n & step else size + n - step for n in range(size)]
+                high = [n + step if not n & step else size + n for n in range(size)]
+                whole[i], whole[i + step] = (_picked(b, type_, x, y, n) for n in (low, high))
+        step *= 2
+    return [_resized(b, element, x, size, count) for x in whole[:lanes]]
+
+
+def _picked(b: Builder, type_: str, x: str, y: str, lanes: list[int]) -> str:
+    chosen = constants("i32", lanes)
+    return b.v(f"shufflevector {type_} {x}, {type_} {y}, <{len(lanes)} x i32> {chosen}")
+
+
+def _resized(b: Builder, element: str, x: str, lanes: int, wanted: int) -> str:
+    """The first lanes of a vector; those that it does not have are undefined."""
+    if lanes == wanted:
+        return x
+    type_ = vector(element, lanes)
+    chosen = ", ".join(f"i32 {n}" if n < lanes else "i32 poison" for n in range(wanted))
+    return b.v(f"shufflevector {type_} {x}, {type_} poison, <{wanted} x i32> <{chosen}>")

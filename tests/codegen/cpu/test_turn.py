@@ -1,0 +1,72 @@
+"""Blocks that are turned in registers: when they are, and that they hold what they should."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+
+i, j = td.vars("i j")
+
+
+def turned(dtype, lanes: int, count: int, value=lambda x: x):
+    """f[i, j] = a[j, i], `count` vectors along i at a time."""
+    a, f = td.Tensor("a", ("N", "M"), dtype), td.Func("f")
+    f[i, j] = value(a[j, i])
+    s = td.Schedule(f)
+    stage = s[f]
+    blocks, one = stage.split(j, count, tail="peel")
+    vectors, lane = stage.split(i, lanes, tail="peel")
+    stage.reorder(blocks, vectors, one, lane)
+    stage.vectorize(lane)
+    stage.unroll(one)
+    return td.compile(s)
+
+
+@pytest.mark.parametrize("dtype", [td.f32, td.f64, td.i16, td.u8, td.bf16, td.bool_], ids=str)
+def test_any_element(rng, dtype):
+    a = rng.integers(0, 99, (40, 24)).astype(dtype.numpy)
+    np.testing.assert_array_equal(turned(dtype, 8, 8)(a), a.T)
+
+
+@pytest.mark.parametrize(
+    "lanes, count", [(16, 16), (8, 4), (4, 8), (16, 5), (5, 16), (7, 7), (8, 32)]
+)
+def test_blocks_of_any_sides_and_what_is_left_over(rng, lanes, count):
+    a = rng.standard_normal((41, 53), dtype=np.float32)
+    np.testing.assert_array_equal(turned(td.f32, lanes, count)(a), a.T)
+
+
+def test_a_block_is_stored_in_vectors():
+    text = str(turned(td.f32, 16, 16).source("llvm", N=64, M=32))
+    assert text.count("store <16 x float>") == 16
+    assert "scatter" not in text
+
+
+def test_values_are_computed_before_they_are_turned(rng):
+    a = rng.integers(-99, 99, (32, 32), dtype=np.int32)
+    f = turned(td.i32, 8, 8, lambda x: x * 3 + 1)
+    np.testing.assert_array_equal(f(a), a.T * 3 + 1)
+
+
+def test_rows_with_a_stride_of_their_own(rng):
+    a = rng.standard_normal((64, 80), dtype=np.float32)
+    f = turned(td.f32, 16, 16)
+    out = np.zeros((32, 100), np.float32)
+    f(a[::2, 3:35], out=out[:, 5:37])
+    np.testing.assert_array_equal(out[:, 5:37], a[::2, 3:35].T)
+    assert not out[:, :5].any()
+    assert not out[:, 37:].any()
+
+
+def test_columns_that_depend_on_each_other_are_stored_one_after_the_other(rng):
+    f = td.Func("f", shape=(8, 8))
+    a, k = td.Tensor("a", (8,), td.i32), td.range("k", 1, 8)
+    f[i, j] = a[i]
+    f[i, k] = f[i, k - 1] * 2
+    s = td.Schedule(f)
+    update = s[f].update()
+    update.reorder("k", "i")
+    update.unroll("k")
+    update.vectorize("i", 8)
+    x = rng.integers(-9, 9, 8, dtype=np.int32)
+    np.testing.assert_array_equal(td.compile(s)(x), x[:, None] * 2 ** np.arange(8))
