@@ -8,6 +8,7 @@ from benchmarks.cases import (
     blur3x3,
     conv_relu,
     demo,
+    gemm,
     harris,
     sgemm,
     unsharp,
@@ -24,6 +25,7 @@ ALL = MappingProxyType(
             bilateral_grid.CASE,
             conv_relu.CASE,
             sgemm.CASE,
+            *gemm.CASES,
         )
     }
 )

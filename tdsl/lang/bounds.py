@@ -97,8 +97,16 @@ def _upper(s: Sum, facts: Facts, arms: int) -> int | None:
         return None if left is None or right is None else max(left, right)
     for atom, coefficient in s.terms.items():
         if not isinstance(atom, Var | Size):
-            replaced = _upper_of_atom(atom, coefficient, facts)
-            return None if replaced is None else _upper(s.without(atom).plus(replaced), facts, arms)
+            limits = _limits_of_atom(atom, coefficient, facts)
+            if arms <= 1:
+                limits = limits[:1]
+            rest, each = s.without(atom), arms // max(len(limits), 1)
+            bounds = [_upper(rest.plus(limit), facts, each) for limit in limits]
+            match atom:
+                case Binary("floordiv", _, Const(k)) if k > 0 and coefficient % k and arms > 1:
+                    whole = _upper(s.times(k), facts, arms // 2)  # k * (x // k) is close to x
+                    bounds.append(None if whole is None else whole // k)
+            return min((b for b in bounds if b is not None), default=None)
     if not s.terms:
         return s.constant
     unknown = [atom for atom in s.terms if isinstance(atom, Var)]
@@ -145,18 +153,21 @@ def _least(a: int | None, b: int | None) -> int | None:
     return min(a, b)
 
 
-def _upper_of_atom(atom: Expr, coefficient: int, facts: Facts) -> Sum | None:
-    """A sum that coefficient * atom never exceeds."""
+def _limits_of_atom(atom: Expr, coefficient: int, facts: Facts) -> list[Sum]:
+    """Sums that coefficient * atom never exceeds."""
+    limits: list[Sum] = []
     match atom:
         case Binary("floordiv", x, Const(k)) if k > 0 and coefficient % k == 0:
             m = coefficient // k  # k * (x // k) is between x - (k - 1) and x
-            return as_sum(x).times(m).plus(Sum({}, 0 if m > 0 else -m * (k - 1)))
+            limits.append(as_sum(x).times(m).plus(Sum({}, 0 if m > 0 else -m * (k - 1))))
+            if m > 0:
+                return limits
         case Binary("mod", x, Const(k)) if k > 0 and not _within(x, k, facts):
-            return Sum({}, max(coefficient * (k - 1), 0))
+            return [Sum({}, max(coefficient * (k - 1), 0))]
         case Binary("mod", x, Const(k)) if k > 0:
-            return as_sum(x).times(coefficient)
+            return [as_sum(x).times(coefficient)]
     bound = value_range(atom, facts)[1 if coefficient > 0 else 0]
-    return None if bound is None else Sum({}, coefficient * bound)
+    return limits if bound is None else [*limits, Sum({}, coefficient * bound)]
 
 
 def _within(x: Expr, k: int, facts: Facts) -> bool:

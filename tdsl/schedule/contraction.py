@@ -181,7 +181,7 @@ def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
     moves = {v for e in c.moving.index for v in variables(e)}
     whole = parallel == c.names[c.across] or not moves.issuperset(c.others)
     terms = 0
-    if copied and len(c.ranges) == 1 and width * c.terms * c.element > PANEL:
+    if copied and len(c.ranges) == 1 and c.terms < UNKNOWN and width * c.terms * c.element > PANEL:
         blocks = -(-width * c.terms * c.element // PANEL)
         terms = -(-c.terms // blocks)
     apart = adjacent and c.element * prod(c.sizes[v] for v in moves) > NEAR
@@ -217,7 +217,7 @@ def tile_shape(rows: int, columns: int, lanes: int, registers: int) -> tuple[int
     """(rows, vectors) of a register tile: the least time for all tiles, with those at the ends.
 
     >>> tile_shape(512, 1024, 16, 32), tile_shape(8, 4096, 16, 32), tile_shape(28, 64, 8, 16)
-    ((6, 4), (8, 3), (4, 3))
+    ((6, 4), (8, 3), (6, 2))
     """
     best, shape = 0.0, (1, 1)
     for r in range(1, min(rows, MOST_ROWS) + 1):

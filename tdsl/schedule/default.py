@@ -110,7 +110,7 @@ def _schedule_group(
     if contraction is not None:
         schedule = Schedule.of_state(state)
         tile(schedule, contraction, plan_tiles(contraction, machine))
-        return schedule.state, {owner, contraction.func}
+        return schedule.state, {name for name, plan in schedule.state.plans if plan.touched}
     f = state.program.func(owner)
     if len(f.definitions) == 1 and f.definitions[0].init is None:
         near = group[:LONGEST]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tdsl.lang.affine import as_expr, as_sum, difference
 from tdsl.lang.bounds import NOTHING, Facts, at_most, lower, upper, value_range
-from tdsl.lang.expr import Expr, Size, Var
+from tdsl.lang.expr import Binary, Expr, Size, Var, const
 from tdsl.lang.simplify import simplify
 from tdsl.node import transform
 from tests.lang.index_expressions import (
@@ -86,3 +86,13 @@ def test_named_extents_are_never_negative_and_otherwise_unknown(
     low, high = lower(sized(e), known), upper(sized(e), known)
     assert low is None or np.all(want >= low)
     assert high is None or np.all(want <= high)
+
+
+def test_blocks_of_a_size_begin_at_zero_or_later_and_inside_of_it():
+    start = Binary("mul", Binary("floordiv", Size("n"), const(64)), const(64))
+    assert at_most(const(0), start)
+    assert at_most(start, Size("n"))
+    assert at_most(Binary("sub", Size("n"), start), const(63))
+    vectors = Binary("floordiv", Binary("add", Size("n"), const(15)), const(16))
+    blocks = Binary("floordiv", Size("n"), const(64))
+    assert upper(Binary("sub", vectors, Binary("mul", const(4), blocks))) == 4

@@ -90,6 +90,17 @@ def test_operands_that_are_computed(rng):
     np.testing.assert_array_equal(compiled(c)(x.astype(np.int8), y), (x * 0.5 + 1) @ y)
 
 
+def test_the_moving_operand_is_computed_in_the_panel(rng):
+    a, b = td.Tensor("a", ("M", "K"), td.f32), td.Tensor("b", ("K", "N"), td.i8)
+    wide, c = td.Func("wide"), td.Func("c")
+    wide[k, j] = td.cast(b[k, j], td.f32) * 0.5 + 1
+    c[i, j] = td.sum(a[i, k] * wide[k, j], axis=k)
+    x, y = operands(rng, 70, 80, 90)
+    f = compiled(c, vectors=4, lanes=16, panel="block")
+    np.testing.assert_array_equal(f(x, y.astype(np.int8)), x @ (y * 0.5 + 1))
+    assert "wide = alloc(f32, [80, 64])" in str(f.loops())
+
+
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 def test_batches(rng, shared):
     a = td.Tensor("a", ("B", "M", "K"), td.f32)
