@@ -22,7 +22,7 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Select, Var, const
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import Box, is_empty
+from tdsl.lang.regions import Box, common_box, is_empty
 from tdsl.lang.simplify import add, maximum, simplify, substitute, subtract
 from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.schedule.nest import Level, State
@@ -94,7 +94,7 @@ class Lowering:
                 statements = [
                     Alloc(component, t, buffer.memory_extents(), scope, as_stmt(statements))
                 ]
-            del self.buffers[f.name]
+            del self.buffers[f.name], self.needed[f.name]
         return statements
 
     def produce(self, name: str, box: Box, around: Open) -> list[Stmt]:
@@ -105,6 +105,8 @@ class Lowering:
             return []
         home = self.tree.home[name]
         if self.stored_at.get(name, home) != home:
+            # seen from further in a box may be looser than its memory, seen from where that is
+            box = common_box(box, self.needed[name], around.facts)
             box = self._bit_by_bit(f, box, around)
         new, start, box, facts = self._named_start(f, box, around.facts)
         statements: list[Stmt] = []
@@ -120,6 +122,7 @@ class Lowering:
                     raise ScheduleError(
                         f"compute_with of {other!r}: {name!r} has no iterations to share",
                         loc=self.state.plan(other).loc,
+                        label="scheduled here",
                         hint="share only loops over equal ranges",
                     )
 

@@ -237,8 +237,19 @@ def interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts = NOTHING)
     >>> lo.value, hi.value
     (0, 36)
     """
-    lo, hi = interval_of(e, ranges, facts)
+    if where == TRUE:
+        return interval_of(e, ranges, facts)
     s = as_sum(e)
+    known = _quotient_where(s, ranges, where, facts)
+    parts: dict[str, Interval] = {}
+    for atom, times in s.terms.items():
+        inner = _part_where(atom, ranges, where, facts)
+        if inner is not None:
+            name = f"part {len(parts)}"
+            parts[name] = inner
+            s = s.without(atom).plus(Sum({Var(name): times}))
+    ranges = {**ranges, **parts}
+    lo, hi = interval_of(as_expr(s), ranges, facts)
     for d in _differences(where):
         shared = next((a for a in d.terms if isinstance(a, Var) and a in s.terms), None)
         if shared is None:
@@ -252,7 +263,37 @@ def interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts = NOTHING)
             hi = high if hi is None else minimum(hi, high, facts)
         if times < 0 and low is not None:
             lo = low if lo is None else maximum(lo, low, facts)
-    return lo, hi
+    return common((lo, hi), known, facts)
+
+
+def _quotient_where(s: Sum, ranges: Ranges, where: Expr, facts: Facts) -> Interval:
+    """The interval of rest + x // k as that of (k * rest + x) // k, which a condition may bound."""
+    for atom, times in s.terms.items():
+        match atom:
+            case Binary("floordiv", x, Const(k)) if k > 0 and times == 1 and len(s.terms) > 1:
+                whole = as_expr(as_sum(x).plus(s.without(atom), int(k)))
+                lo, hi = interval_where(whole, ranges, where, facts)
+                return (
+                    None if lo is None else floordiv(lo, const(k), facts),
+                    None if hi is None else floordiv(hi, const(k), facts),
+                )
+    return EVERYTHING
+
+
+def _part_where(atom: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interval | None:
+    """The interval of a quotient, minimum or maximum of sums that a condition bounds."""
+    match atom:
+        case Binary("floordiv", x, Const(k)) if k > 0 and _moves(x, ranges):
+            lo, hi = interval_where(x, ranges, where, facts)
+            return (
+                None if lo is None else floordiv(lo, const(k), facts),
+                None if hi is None else floordiv(hi, const(k), facts),
+            )
+        case Binary("min" | "max" as op, x, y) if _moves(atom, ranges) and dtype_of(x) == i64:
+            a, b = (interval_where(z, ranges, where, facts) for z in (x, y))
+            return _extreme(op, a, b, facts)
+        case _:
+            return None
 
 
 def _differences(cond: Expr) -> Iterator[Sum]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from graphlib import CycleError
 
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import Var
@@ -30,6 +31,7 @@ from tdsl.schedule.nest import (
     With,
     is_reduction,
 )  # fmt: skip
+from tdsl.schedule.tree import ordered
 
 AT_ROOT = -1  # the definition of a store level that stands for the whole kernel
 
@@ -78,6 +80,8 @@ def check_place(state: State, func: str, *, final: bool) -> None:
     for level in levels_of(plan):
         _check_level(state, func, level)
     _check_acyclic(state, func)
+    if isinstance(plan.place, After | With):
+        _check_order(state, func)
     match plan.place:
         case At(level):
             _check_uses(state, func, level, final=final)
@@ -131,6 +135,17 @@ def _check_acyclic(state: State, func: str) -> None:
             if level.func not in seen:
                 seen.add(level.func)
                 stack.append(level.func)
+
+
+def _check_order(state: State, func: str) -> None:
+    """Raise Illegal where stages that share loops would each have to run before the other."""
+    try:
+        ordered(state)
+    except CycleError:
+        raise Illegal(
+            f"something that {func!r} reads, or that reads it, has to run in the middle of these loops",
+            "compute it inside of a loop of its consumer",
+        ) from None
 
 
 def _check_uses(state: State, func: str, level: Level, *, final: bool) -> None:
@@ -337,7 +352,8 @@ def _check_specialized(state: State, func: str, host: str, *, final: bool) -> No
 
 
 def _enclosing(state: State, level: Level) -> list[Level]:
-    """The loops around a place and the place itself, outermost first."""
+    """The loops around a place and the place itself, outermost first; Illegal where it is gone."""
+    _check_level(state, level.func, level)
     nest = state.plan(level.func).nests[level.definition]
     own = [
         Level(level.func, level.definition, x)

@@ -19,6 +19,7 @@ from tdsl.lang.regions import (
     Interval,
     box_of,
     boxes_of,
+    common,
     free_range,
     interval_of,
     is_empty,
@@ -29,8 +30,6 @@ from tdsl.lang.regions import (
 from tdsl.lang.simplify import (
     add,
     ceildiv,
-    maximum,
-    minimum,
     multiply,
     simplify,
     substitute,
@@ -75,10 +74,10 @@ class Active:
         for name, value in self.roots.items():
             inside = substitute(value, self.opened)
             lo_, hi_ = interval_of(inside, free, facts)
-            assert lo_ is not None and hi_ is not None
             first, extent = self.bounds[name]
             last = subtract(add(first, extent), ONE)
-            result[name] = (maximum(lo_, first, facts), minimum(hi_, last, facts))
+            # a product of a loop and an extent that is not known has no bounds of its own
+            result[name] = common((lo_, hi_), (first, last), facts)
         return result
 
     def written(self, facts: Facts) -> Box:

@@ -14,7 +14,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef, Interval, Program, map_expressions
 from tdsl.lang.regions import reads_in
-from tdsl.lang.simplify import add, conjunction, simplify, substitute, subtract
+from tdsl.lang.simplify import add, conjunction, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.node import transform
 from tdsl.schedule.arguments import check_scope
@@ -278,9 +278,8 @@ def _partial(
         lo = ranges[x][0] if x in ranges else ZERO
         leaves.append((x, lo, add(lo, related.extents[x])))
     where = conjunction([*related.guards, d.where])
-    moved = map_expressions(
-        replace(d, where=where), lambda e: simplify(substitute(e, related.roots))
-    )
+    # not simplified: a quotient of a variable must stay one for the guards to bound it
+    moved = map_expressions(replace(d, where=where), lambda e: substitute(e, related.roots))
     others = tuple(x for x in leaves if x[0] != loop)
     low, high = next((lo, hi) for n, lo, hi in leaves if n == loop)
     made = replace(

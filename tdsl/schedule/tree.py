@@ -31,7 +31,7 @@ class Tree:
 
 def build_tree(state: State) -> Tree:
     """The tree of a complete state: every func has a place and none is inlined."""
-    tree = Tree(order=_ordered(state))
+    tree = Tree(order=ordered(state))
     for name in tree.order:
         plan = state.plan(name)
         match plan.place:
@@ -73,7 +73,7 @@ def _values_at(state: State, name: str) -> Level:
             return ROOT
 
 
-def _ordered(state: State) -> list[str]:
+def ordered(state: State) -> list[str]:
     """Producers before consumers, with stages that share loops treated as one."""
     group: dict[str, str] = {}
     for name, plan in state.plans:

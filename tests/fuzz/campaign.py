@@ -15,8 +15,9 @@ import tdsl as td
 from tdsl.lang.value import Value
 from tests.fuzz.cases import Case, Meaning, Outcome, run_case
 from tests.fuzz.choices import Seeded
+from tests.fuzz.pipelines import random_pipeline
 from tests.fuzz.programs import Made, random_program
-from tests.fuzz.schedules import Tally, scramble
+from tests.fuzz.schedules import Tally, nest_stages, scramble
 
 
 @dataclass(slots=True)
@@ -41,7 +42,8 @@ class Report:
 
 def program_of(seed: int, program: int) -> Made:
     """The program of a number."""
-    return random_program(Seeded(seed * 1_000_003 + program))
+    c = Seeded(seed * 1_000_003 + program)
+    return random_pipeline(c) if program % 4 == 3 else random_program(c)
 
 
 def scheduled(made: Made, seed: int, program: int, schedule: int, tally: Tally) -> Case:
@@ -50,6 +52,9 @@ def scheduled(made: Made, seed: int, program: int, schedule: int, tally: Tally) 
     s = td.Schedule(*made.outputs)
     # the first schedules leave most to the default
     most = (0, 3)[schedule] if schedule < 2 else 14
+    if schedule > 1 and c.chance(60 if program % 4 == 3 else 25):
+        tally.add(nest_stages(s, c))
+        most = 5
     tally.add(scramble(s, c, conditions(made), most))
     _check_copies(s, made)
     dynamic = tuple(n for n in made.sizes if c.chance(60)) if c.chance(20) else ()

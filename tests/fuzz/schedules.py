@@ -16,7 +16,7 @@ from typing import Any
 
 import tdsl as td
 from tdsl.schedule.fluent import Schedule, Stage
-from tdsl.schedule.legality import depends
+from tdsl.schedule.legality import depends, levels_of
 from tdsl.schedule.nest import SCOPES, TAILS, At, Level, is_reduction
 from tests.fuzz.choices import Choices
 
@@ -50,6 +50,20 @@ def scramble(s: Schedule, choices: Choices, conditions: list[Any], most: int = 1
     return maker.tally
 
 
+def nest_stages(s: Schedule, choices: Choices) -> Tally:
+    """Compute most stages inside loops of their consumers, last ones first, stored further out or not."""
+    maker = Directives(s, choices, [])
+    names = [f.name for f in s.state.program.funcs]
+    for name in reversed(names):
+        for _ in range(choices.integer(0, 2)):
+            maker.on_one(
+                name, choices.weighted({"split": 4, "reorder": 3, "fuse": 1, "vectorize": 3})
+            )
+        if name not in s.state.program.outputs and choices.chance(85):
+            maker.on_one(name, choices.weighted({"slide": 6, "compute_at": 3, "compute_root": 1}))
+    return maker.tally
+
+
 class NotHere(Exception):
     """The program has nothing that the directive is for."""
 
@@ -60,12 +74,21 @@ class Directives:
     def __init__(self, s: Schedule, choices: Choices, conditions: list[Any]) -> None:
         self.s, self.c, self.conditions = s, choices, conditions
         self.tally = Tally()
+        self.only: str | None = None
         self.made: dict[str, Callable[[], Any]] = {
             name: getattr(self, "do_" + name.replace(" ", "_")) for name in WEIGHTS
         }
 
     def one(self) -> None:
-        name = self.c.weighted(WEIGHTS)
+        self.attempt(self.c.weighted(WEIGHTS))
+
+    def on_one(self, func: str, name: str) -> None:
+        """A directive on a func that is given."""
+        self.only = func
+        self.attempt(name)
+        self.only = None
+
+    def attempt(self, name: str) -> None:
         before = self.s.state, self.s.directives
         try:
             self.made[name]()
@@ -80,6 +103,8 @@ class Directives:
     # what there is
 
     def func(self, *, output: bool | None = None) -> str:
+        if self.only is not None:
+            return self.only
         names = [
             f.name
             for f in self.s.state.program.funcs
@@ -125,7 +150,12 @@ class Directives:
         place = self.s.state.plan(g.name).place
         if isinstance(place, At) and self.c.chance(40):
             return self.of_level(place.level)
-        return stage, self.loop(stage)
+        # funcs that others are computed in, too: the same loop fits both
+        taken = [x for x in self.loops(stage) if Level(g.name, n, x) in self.levels()]
+        return stage, self.pick(taken) if taken and self.c.chance(50) else self.loop(stage)
+
+    def levels(self) -> set[Level]:
+        return {x for _, plan in self.s.state.plans for x in levels_of(plan)}
 
     def of_level(self, level: Level) -> tuple[Stage, str]:
         stage = self.s[level.func]

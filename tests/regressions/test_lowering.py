@@ -180,3 +180,47 @@ def test_an_update_of_a_diagonal_keeps_to_both_dimensions():
         want = np.subtract.outer(np.arange(shape[0]), np.arange(shape[1]))
         want[range(3), range(3)] += x[:3]
         np.testing.assert_array_equal(same(s, x), want * 2)
+
+
+def test_a_guard_bounds_the_quotient_of_what_was_split():
+    a, b, f = td.Tensor("a", (9,), td.i32), td.Tensor("b", (5,), td.i32), td.Func("f")
+    f[()] = td.sum(a[m] * b[m // 2], axis=m)
+    for loop in ("m_i", "m_o"):
+        s = td.Schedule(f)
+        s[f].split("m", 4)
+        s[f].rfactor(loop)
+        same(s, np.arange(9, dtype=np.int32), np.arange(5, dtype=np.int32))
+
+
+def test_blocks_of_a_size_known_at_a_call_hold_what_is_computed_in_them():
+    a, f, g = td.Tensor("a", ("N",), td.i32), td.Func("f"), td.Func("g")
+    f[i] = a[i] * 2
+    g[i, j] = f[i] + a[j]
+    s = td.Schedule(g)
+    s[f].compute_at(g, i)
+    s[g].split(j, nparts=2)
+    same(s, np.arange(5, dtype=np.int32), dynamic="N")
+
+
+def test_a_cache_of_a_cache_in_a_loop_with_a_tail_of_its_own():
+    f = td.Func("f")
+    f[i, j] = i * 10 + j
+    s = td.Schedule(f.with_shape(1, 13))
+    s[f].split(j, 2, tail="peel")
+    s.cache_write(f, at="j_i")
+    s["f_out"].vectorize(j, 2)
+    s.cache_write("f_out", at="j_o")
+    same(s)
+
+
+def test_a_packed_copy_stored_outside_keeps_to_its_memory():
+    a, f = td.Tensor("a", ("N",), td.u8), td.Func("f")
+    f[i] = a[i]
+    s = td.Schedule(f)
+    s[f].split(i, nparts=2)
+    s[f].unroll("i_i", 2)
+    c = s.cache_read("a", s[f], pack={0: 2}, name="c")
+    c.compute_at(s[f], "i_i_u")
+    c.store_root()
+    same(s, np.arange(1, dtype=np.uint8))
+    assert "c[0, 0] = a[0]" in str(td.compile(s).loops(N=1))

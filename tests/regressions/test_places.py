@@ -197,3 +197,26 @@ def test_a_stage_with_points_cannot_share_an_empty_reduction():
     s[g].compute_with(f, "k")
     with pytest.raises(td.ScheduleError, match="iterations"):
         td.compile(s)(np.zeros(3, np.int32))
+
+
+def test_groups_of_stages_that_share_loops_do_not_wait_for_each_other():
+    a = td.Tensor("a", (3,), td.i32)
+    p, q, f, g = td.Func("p"), td.Func("q"), td.Func("f"), td.Func("g")
+    p[i] = a[i] + 1
+    q[i] = a[i] + 2
+    f[i] = p[i] * 3
+    g[i] = q[i] * 5
+    s = td.Schedule(f, g)
+    s[q].compute_with(f, i)
+    with pytest.raises(td.ScheduleError, match="in the middle"):
+        s[g].compute_with(p, i)
+
+
+def test_a_reduction_loop_that_holds_a_func_stays():
+    a, p, f = td.Tensor("a", (4, 6), td.i32), td.Func("p"), td.Func("f")
+    p[i, j] = a[i, j] * 2
+    f[i] = td.sum(p[i, k], axis=k)
+    s = td.Schedule(f)
+    s[p].compute_at(f, "k")
+    with pytest.raises(td.ScheduleError, match="'p' outside of loop 'k_v'"):
+        s[f].vectorize("k", 2)
