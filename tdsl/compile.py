@@ -190,6 +190,7 @@ class Compiled(Entry):
             raise ShapeError(
                 f"{self.signature.name!r} is compiled for sizes that are not known yet: {', '.join(missing)}",
                 loc=here(),
+                label="this call",
                 hint=f"call it first, or give them: .loops({example})",
             )
         return dense(self.signature, sizes, free)

@@ -42,7 +42,9 @@ def topics() -> frozenset[str]:
     for word in words:
         if word not in TOPICS:
             hint = did_you_mean(word, TOPICS)
-            raise TdslError(f"TDSL_DEBUG has no topic {word!r}", loc=here(), hint=hint)
+            raise TdslError(
+                f"TDSL_DEBUG has no topic {word!r}", loc=here(), label="this call", hint=hint
+            )
     return frozenset(words)
 
 
@@ -79,7 +81,9 @@ def dump(file: str, text: Callable[[], str] | str) -> None:
             f.write((text() if callable(text) else text).rstrip("\n") + "\n")
     except OSError as e:
         hint = "point TDSL_DUMP to a folder that can be written, or unset it"
-        raise TdslError(f"cannot write {path}: {e.strerror}", loc=here(), hint=hint) from None
+        raise TdslError(
+            f"cannot write {path}: {e.strerror}", loc=here(), label="this call", hint=hint
+        ) from None
 
 
 @contextmanager

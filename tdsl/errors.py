@@ -130,5 +130,5 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
     names = list(known)
     listed = f"There are: {', '.join(names)}" if names else "there are none"
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5) if isinstance(name, str) else []
     return f"did you mean {close[0]!r}? {listed}" if close else listed

@@ -24,7 +24,10 @@ def loops(variant: Variant, built: Executable | None, stage: str) -> Listing:
     """The loops of a variant; see `Compiled.loops`."""
     if not is_one_of(stage, STAGES):
         raise TargetError(
-            f"there are no {stage!r} loops", loc=here(), hint=did_you_mean(stage, STAGES)
+            f"there are no {stage!r} loops",
+            loc=here(),
+            label="this call",
+            hint=did_you_mean(stage, STAGES),
         )
     if stage == "scheduled":
         return Listing(show(scheduled(variant)))
@@ -40,6 +43,7 @@ def source(variant: Variant, built: Callable[[], Executable], kind: str) -> List
         raise TargetError(
             f"the target {variant.target.name} has no {kind!r} source",
             loc=here(),
+            label="this call",
             hint=did_you_mean(kind, kinds),
         )
     if kind == "python":

@@ -31,6 +31,7 @@ class Target:
             raise TargetError(
                 f"there is no target {self.name!r}",
                 loc=here(),
+                label="this target",
                 hint=did_you_mean(str(self.name), TARGETS),
             )
 

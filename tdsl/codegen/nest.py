@@ -90,6 +90,7 @@ class NestBuilder:
                     f"compute_with of {self.f.name!r}: loop {loop!r} has another number of iterations than "
                     f"{variable!r}",
                     loc=self.plan.loc,
+                    label="scheduled here",
                     hint="share only loops over equal ranges",
                 )
             opened[loop] = add(subtract(Var(variable), first), own)
@@ -204,6 +205,7 @@ class NestBuilder:
                     f"loop {loop.name!r} of {self.f.name!r} is {kind}, but its number of iterations has "
                     "no constant bound",
                     loc=self.plan.loc,
+                    label="scheduled here",
                     hint=f"give a factor: {directive}({loop.name!r}, 8)",
                 )
             limit = Binary("lt", Var(variable), add(first, extent))

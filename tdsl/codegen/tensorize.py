@@ -39,6 +39,7 @@ def invoke(low: Lowering, active: Active, plan: Tensorization, facts: Facts) -> 
         raise ScheduleError(
             f"tensorize({plan.loop!r}) of {active.func.name!r}: {reason}",
             loc=low.state.plan(active.func.name).loc,
+            label="scheduled here",
             related=((chosen.loc, f"instruction {chosen.name!r} is declared here"),),
             hint="split and reorder so that the inner loops are those of the instruction",
         ) from None

@@ -50,7 +50,10 @@ def _condition(cond: Any, loc: Loc | None) -> Expr:
     c = lift(cond, loc)
     if c.dtype != bool_:
         raise TypeMismatch(
-            f"the condition is {c.dtype}, not bool", loc=loc, hint="compare it: x != 0"
+            f"the condition is {c.dtype}, not bool",
+            loc=loc,
+            label="this call",
+            hint="compare it: x != 0",
         )
     return c.node
 
@@ -60,18 +63,21 @@ def _shown(message: object, shown: tuple[Any, ...], loc: Loc | None) -> tuple[Ex
         raise TypeMismatch(
             f"the message is {message!r}, not a string",
             loc=loc,
+            label="this call",
             hint="write the text first, then the values that fill its {}",
         )
     if message.count("{}") != len(shown):
         raise TypeMismatch(
             f"the message has {message.count('{}')} places for {len(shown)} values",
             loc=loc,
+            label="this call",
             hint="write {} for each value",
         )
     if len(shown) > 8:
         raise TypeMismatch(
             f"at most 8 values can be shown, not {len(shown)}",
             loc=loc,
+            label="this call",
             hint="show fewer, or print in several places",
         )
     return tuple(lift(s, loc).node for s in shown)
@@ -86,6 +92,7 @@ def fast_math(func: Func) -> Func:
         raise TypeMismatch(
             f"fast_math takes a func, not {type(func).__name__}",
             loc=here(),
+            label="this call",
             hint="td.fast_math(f) is for all definitions of f",
         )
     func.fast_math = True

@@ -18,7 +18,10 @@ def where(cond: Any, yes: Any, no: Any) -> Value:
     c, a, b = lift(cond, loc), lift(yes, loc), lift(no, loc)
     if c.dtype != bool_:
         raise TypeMismatch(
-            f"the condition of where is {c.dtype}, not bool", loc=loc, hint="compare it: x != 0"
+            f"the condition of where is {c.dtype}, not bool",
+            loc=loc,
+            label="this call",
+            hint="compare it: x != 0",
         )
     t = common_type(a, b)
     return Value(
@@ -275,7 +278,10 @@ def random(*key: Any, seed: int = 0, dtype: Any = f32) -> Value:
         v = lift(k, loc)
         if not v.dtype.is_integer:
             raise TypeMismatch(
-                f"the key of random must be integers, not {v.dtype}", loc=loc, hint="td.cast it"
+                f"the key of random must be integers, not {v.dtype}",
+                loc=loc,
+                label="this call",
+                hint="td.cast it",
             )
         keys.append(convert(v, i64, loc))
     return Value(Call("random", tuple(keys), t, loc=loc))

@@ -39,12 +39,14 @@ from tdsl.lang.expr import (
     Var,
     const,
 )  # fmt: skip
-from tdsl.lang.program import FuncDef, Interval, Program, map_expressions
+from tdsl.lang.program import FuncDef, Input, Interval, Program, map_expressions
 from tdsl.lang.realised import Bounds, number_of, ranges_at, realised_boxes, split_conditions
 from tdsl.lang.regions import Box
+from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import from_numpy
 from tdsl.node import Node, children, post_order, transform
+from tdsl.source import here
 
 Arguments = Mapping[str, Any]
 Limits = tuple[tuple[float, float], ...]  # inclusive ends of each dimension
@@ -99,7 +101,7 @@ def _sizes(program: Program, arrays: Mapping[str, Array]) -> dict[str, int]:
     for t in program.inputs:
         array = arrays[t.name]
         if array.ndim != len(t.shape):
-            raise ShapeError(f"{t.name!r} has {len(t.shape)} dimensions, the array {array.ndim}")
+            raise _wrong_shape(t, array)
         for e, extent in zip(t.shape, array.shape, strict=True):
             if isinstance(e, Size):
                 found.setdefault(e.name, extent)
@@ -110,9 +112,24 @@ def _check_arrays(program: Program, arrays: Mapping[str, Array]) -> None:
     for t in program.inputs:
         array, shape = arrays[t.name], tuple(number_of(e) for e in t.shape)
         if array.shape != shape:
-            raise ShapeError(f"{t.name!r} has shape {shape}, the array {array.shape}", loc=t.loc)
+            raise _wrong_shape(t, array)
         if from_numpy(array.dtype) != t.dtype:
-            raise TypeMismatch(f"{t.name!r} holds {t.dtype}, the array {array.dtype}", loc=t.loc)
+            raise TypeMismatch(
+                f"{t.name!r} holds {t.dtype}, the array {array.dtype}",
+                loc=t.loc,
+                label="declared here",
+                hint=f"pass an array of {t.dtype.numpy}",
+            )
+
+
+def _wrong_shape(t: Input, array: Array) -> ShapeError:
+    extents = ", ".join(map(show_expr, t.shape))
+    return ShapeError(
+        f"{t.name!r} has shape ({extents}), the array {array.shape}",
+        loc=t.loc,
+        label="declared here",
+        hint=f"pass an array of the declared shape, of {len(t.shape)} dimensions",
+    )
 
 
 def _substituted(program: Program, known: Mapping[Node, Const]) -> Program:
@@ -311,7 +328,9 @@ def _inside(name: str, stored: Stored, index: tuple[Array, ...]) -> tuple[Array,
         if lo < first or hi > last:
             raise IndexBoundError(
                 f"{name!r} is read or written at {lo if lo < first else hi} of axis {axis}",
+                loc=here(),
                 label=f"outside of {first} to {last}",
+                hint="limit the index with td.clip, or pad what is read",
             )
     computed = [(first, first + n - 1) for first, n in zip(stored.first, shape, strict=True)]
     raise AssertionError(f"region bug: {name!r} is computed on {computed}, touched at {touched}")
@@ -381,7 +400,12 @@ class Evaluator:
     def _require(self, e: Require, cond: Array, text: str, shown: list[Array]) -> None:
         for holds, values in self._points(cond, shown):
             if not holds:
-                raise RequireError(_message(text, values), loc=e.loc, label="required here")
+                raise RequireError(
+                    _message(text, values),
+                    loc=e.loc,
+                    label="required here",
+                    hint="pass arguments for which the condition holds",
+                )
 
     def _show(self, cond: Array, text: str, shown: list[Array]) -> None:
         self.shown += [

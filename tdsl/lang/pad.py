@@ -105,7 +105,10 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
     loc = here()
     if not is_one_of(mode, MODES):
         raise DefinitionError(
-            f"there is no padding mode {mode!r}", loc=loc, hint=did_you_mean(str(mode), MODES)
+            f"there is no padding mode {mode!r}",
+            loc=loc,
+            label="this padding",
+            hint=did_you_mean(str(mode), MODES),
         )
     if not isinstance(source, Tensor | Func):
         raise DefinitionError(

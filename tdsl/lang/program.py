@@ -221,6 +221,7 @@ class _Collector:
             raise DefinitionError(
                 f"two inputs are named {name!r}",
                 loc=loc,
+                label="this input",
                 related=((self.used[name], "the other one"),),
                 hint="arguments are passed by name; give each its own",
             )

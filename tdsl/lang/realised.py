@@ -24,6 +24,7 @@ from tdsl.lang.regions import (
     union_box,
 )
 from tdsl.lang.simplify import conjuncts, maximum, minimum, simplify
+from tdsl.source import here
 
 Bounds = tuple[tuple[int, int], ...]  # inclusive ends of each dimension
 
@@ -31,7 +32,9 @@ Bounds = tuple[tuple[int, int], ...]  # inclusive ends of each dimension
 def number_of(e: Expr | None) -> int:
     """A bound that is a number; IndexBoundError where there is none."""
     if e is None:
-        raise IndexBoundError("an index has no bounds", hint="limit it with td.clip")
+        raise IndexBoundError(
+            "an index has no bounds", loc=here(), label="this call", hint="limit it with td.clip"
+        )
     simple = simplify(e)
     assert isinstance(simple, Const), f"{simple} is not a number"
     return int(simple.value)
@@ -44,7 +47,12 @@ def realised_boxes(program: Program) -> dict[str, Bounds]:
         f = program.func(name)
         extents = tuple(number_of(e) for _, e in f.output_box(None))
         if any(e < 0 for e in extents):
-            raise ShapeError(f"{name} would have shape {extents}", loc=f.loc)
+            raise ShapeError(
+                f"{name} would have shape {extents}",
+                loc=f.loc,
+                label="this func",
+                hint="the arguments are too small",
+            )
         if 0 not in extents:
             needed[name] = union_box(needed.get(name), f.natural)
     boxes: dict[str, Bounds] = {}
@@ -137,5 +145,6 @@ def _with_own_updates(f: FuncDef, box: Box) -> Box:
     raise IndexBoundError(
         f"the updates of {f.name!r} need an ever larger range of it",
         loc=f.loc,
+        label="this definition",
         hint=f"declare its shape: {f.name}.with_shape(...)",
     )

@@ -360,6 +360,7 @@ def _check_combiner(
             raise DefinitionError(
                 f"in a combiner no scalar can be named {n.name!r}",
                 loc=n.loc or loc,
+                label="this call",
                 hint="rename it",
             )
 
@@ -375,11 +376,16 @@ def range(name: str, start: Any, stop: Any, where: Any = None) -> Variable:
     """
     loc = here()
     check_name(name, loc)
-    lo, hi = as_index(start, loc), as_index(stop, loc)
+    lo, hi = (as_index(bound, loc, "a bound of this range") for bound in (start, stop))
     plain = Variable(Range(name, lo, hi, None, loc=loc), weak=True)
     if where is None:
         return plain
     cond = lift(where(Variable(Var(name), weak=True)) if callable(where) else where, loc)
     if cond.dtype != bool_:
-        raise TypeMismatch(f"where= is {cond.dtype}, not a condition", loc=loc, hint="where=r <= i")
+        raise TypeMismatch(
+            f"where= is {cond.dtype}, not a condition",
+            loc=loc,
+            label="this call",
+            hint="where=r <= i",
+        )
     return Variable(Range(name, lo, hi, cond.node, loc=loc), weak=True)

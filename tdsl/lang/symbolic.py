@@ -44,6 +44,7 @@ def as_sympy(e: Expr) -> Any:
                 raise TypeMismatch(
                     f"{type(x).__name__} has no symbolic form",
                     loc=x.loc,
+                    label="this call",
                     hint="use extents and numbers",
                 )
 

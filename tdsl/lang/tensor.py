@@ -85,7 +85,10 @@ class Tensor(Handle):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise DefinitionError(
-            f"{self.name!r} is an input; it cannot be defined", loc=here(), hint="define a td.Func"
+            f"{self.name!r} is an input; it cannot be defined",
+            loc=here(),
+            label="this definition",
+            hint="define a td.Func",
         )
 
     def __repr__(self) -> str:
@@ -231,6 +234,7 @@ class Func(Handle):
             raise DefinitionError(
                 f"func {self.name!r} has no definition",
                 loc=here(),
+                label="needed here",
                 related=((self.loc, "made here"),),
                 hint=f"write {self.name}[i, j] = ...",
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -114,7 +115,9 @@ def as_dtype(t: Any) -> DType:
     if isinstance(t, str) and t in BY_NAME:
         return BY_NAME[t]
     try:
-        d = np.dtype(t)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # an old alias is no name here
+            d = np.dtype(t)
     except (TypeError, ValueError):  # ValueError: an object whose own `dtype` is none of NumPy's
         d = None
     if d is None or t is None:  # NumPy takes None for float64
@@ -123,7 +126,7 @@ def as_dtype(t: Any) -> DType:
             f"{t!r} is not an element type",
             loc=here(),
             label="this element type",
-            hint=did_you_mean(str(t), names),
+            hint=did_you_mean(t, names),
         )
     return from_numpy(d)
 

@@ -256,6 +256,7 @@ def convert_const(c: Const, t: DType, loc: Loc | None) -> Const:
         raise TypeMismatch(
             f"{c.value} does not fit in {t}",
             loc=loc,
+            label="used here",
             hint=f"{t} holds {t.low} to {t.high}; td.cast the other operand to a wider type",
         )
     return Const(int(c.value), t, loc=loc)
@@ -384,13 +385,13 @@ def saturating_cast(x: Any, dtype: Any) -> Value:
     return Value(v.node if v.dtype == t else Cast(v.node, t, saturate=not t.is_float, loc=loc))
 
 
-def as_index(x: Any, loc: Loc | None) -> Expr:
+def as_index(x: Any, loc: Loc | None, label: str = "this access") -> Expr:
     """An index expression, an i64; TypeMismatch for floats and bools."""
     if isinstance(x, slice):
         raise TypeMismatch(
             "a slice is no index",
             loc=loc,
-            label="this access",
+            label=label,
             hint='index with variables, i, j = td.vars("i j"), which stand for all points at once',
         )
     v = lift(x, loc)
@@ -399,7 +400,7 @@ def as_index(x: Any, loc: Loc | None) -> Expr:
         raise TypeMismatch(
             f"an index must be an integer, not {t}",
             loc=loc,
-            label="this access",
+            label=label,
             hint="td.cast(index, td.i64)",
         )
     return v.node if isinstance(v.node, Var | Size) else convert(v, i64, loc)
@@ -417,14 +418,19 @@ def vars(names: str) -> tuple[Variable, ...] | Variable:
     loc = here()
     if not isinstance(names, str):
         raise TypeMismatch(
-            f"vars takes names in one string, not {names!r}", loc=loc, hint='i, j = td.vars("i j")'
+            f"vars takes names in one string, not {names!r}",
+            loc=loc,
+            label="this call",
+            hint='i, j = td.vars("i j")',
         )
     found = names.replace(",", " ").split()
     for name in found:
         check_name(name, loc)
     made = tuple(Variable(Var(name), weak=True) for name in found)
     if not made:
-        raise DefinitionError("vars needs at least one name", loc=loc, hint='td.vars("i j")')
+        raise DefinitionError(
+            "vars needs at least one name", loc=loc, label="this call", hint='td.vars("i j")'
+        )
     return made[0] if len(made) == 1 else made
 
 
@@ -432,9 +438,15 @@ def check_name(name: object, loc: Loc | None) -> None:
     """Names are Python identifiers: they appear in printed schedules and in generated code."""
     if not isinstance(name, str) or not name.isidentifier():
         raise DefinitionError(
-            f"{name!r} is not a name", loc=loc, hint="use letters, digits and _, as in Python"
+            f"{name!r} is not a name",
+            loc=loc,
+            label="this name",
+            hint="use letters, digits and _, as in Python",
         )
     if keyword.iskeyword(name):
         raise DefinitionError(
-            f"{name!r} is a keyword of Python", loc=loc, hint=f"for instance {name}_"
+            f"{name!r} is a keyword of Python",
+            loc=loc,
+            label="this name",
+            hint=f"for instance {name}_",
         )

@@ -56,7 +56,10 @@ def check_stage(state: State, func: str, definition: int) -> None:
         raise Illegal(f"there is no func {func!r} in this program", f"There are: {names}")
     count = len(state.program.func(func).definitions)
     if not 0 <= definition < count:
-        raise Illegal(f"{func!r} has {count - 1} updates, not {definition}", "count updates from 0")
+        raise Illegal(
+            f"{func!r} has {count} definitions, there is no definition {definition}",
+            f"definition 0 is the first, then come its updates, up to {count - 1}",
+        )
 
 
 def check_arguments(state: State, rule: Callable[..., State], arguments: Mapping[str, Any]) -> None:

@@ -217,7 +217,7 @@ def tile_shape(rows: int, columns: int, lanes: int, registers: int) -> tuple[int
     """(rows, vectors) of a register tile: the least time for all tiles, with those at the ends.
 
     >>> tile_shape(512, 1024, 16, 32), tile_shape(8, 4096, 16, 32), tile_shape(28, 64, 8, 16)
-    ((6, 4), (8, 3), (6, 2))
+    ((6, 4), (8, 3), (4, 3))
     """
     best, shape = 0.0, (1, 1)
     for r in range(1, min(rows, MOST_ROWS) + 1):

@@ -52,6 +52,7 @@ def apply(directive: Directive, state: State) -> State:
         raise ScheduleError(
             f"there is no directive {directive.name!r}",
             loc=directive.loc,
+            label="this directive",
             hint=did_you_mean(directive.name, DIRECTIVES),
         )
     arguments = dict(directive.arguments)
@@ -95,18 +96,30 @@ def from_json(text: str, loc: Loc | None) -> tuple[Directive, ...]:
     """The directives of `to_json`; ScheduleError for text that is not such."""
     try:
         rows = json.loads(text)
-        return tuple(_directive(row, loc) for row in rows)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ScheduleError(
-            f"this is not a schedule in JSON: {error}",
-            loc=loc,
-            hint="use the text of Schedule.to_json()",
-        ) from None
+    except (ValueError, TypeError) as error:
+        raise _no_schedule(str(error), loc) from None
+    if not isinstance(rows, list):
+        raise _no_schedule(f"{rows!r} is no list of directives", loc)
+    return tuple(_directive(row, loc) for row in rows)
 
 
-def _directive(row: dict[str, Any], loc: Loc | None) -> Directive:
-    arguments = dict(row)
-    name, func, definition = (arguments.pop(k) for k in ("do", "func", "definition"))
-    if not (isinstance(name, str) and isinstance(func, str) and isinstance(definition, int)):
-        raise ValueError(f"{row!r} is not a directive")
-    return Directive(name, func, definition, tuple(plain(arguments).items()), loc)
+def _no_schedule(why: str, loc: Loc | None) -> ScheduleError:
+    return ScheduleError(
+        f"this is not a schedule in JSON: {why}",
+        loc=loc,
+        label="this directive",
+        hint="use the text of Schedule.to_json()",
+    )
+
+
+_KEYS = {"do": (str, "a name"), "func": (str, "a name"), "definition": (int, "a number")}
+
+
+def _directive(row: Any, loc: Loc | None) -> Directive:
+    if not isinstance(row, dict):
+        raise _no_schedule(f"{row!r} is no directive", loc)
+    for key, (kind, words) in _KEYS.items():
+        if not isinstance(row.get(key), kind):
+            raise _no_schedule(f"{key!r} of {row!r} must be {words}", loc)
+    rest = {key: value for key, value in row.items() if key not in _KEYS}
+    return Directive(row["do"], row["func"], row["definition"], tuple(plain(rest).items()), loc)

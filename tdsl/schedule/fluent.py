@@ -48,6 +48,7 @@ class Schedule:
             raise TypeMismatch(
                 f"a schedule is made for funcs, not for {given}",
                 loc=here(),
+                label="this schedule",
                 hint="td.Schedule(f), or td.Schedule(f, g) for two outputs; for an operator, op.schedule()",
             )
         self._start(build_program(outputs), outputs, {} if sizes is None else sizes, target)

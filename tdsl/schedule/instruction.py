@@ -63,12 +63,16 @@ def instruction(
         raise DefinitionError(
             f"there is already an instruction {name!r}",
             loc=loc,
+            label="this declaration",
             related=((known.loc, "declared here"),),
             hint="choose another name",
         )
     if not llvm and python is None:
         raise DefinitionError(
-            f"instruction {name!r} has no code", loc=loc, hint="pass llvm= or python="
+            f"instruction {name!r} has no code",
+            loc=loc,
+            label="this declaration",
+            hint="pass llvm= or python=",
         )
     made = Instruction(name, program, llvm, python, loc)
     INSTRUCTIONS[name] = made

@@ -120,8 +120,10 @@ def positive(value: object, what: str) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise Illegal(f"{what} must be an integer, not {value!r}", "pass a positive int")
     number = value.__index__()
-    if not 0 < number <= MAX_FACTOR:
-        raise Illegal(f"{what} must be positive, not {number}", f"choose one of 1 to {MAX_FACTOR}")
+    if number <= 0:
+        raise Illegal(f"{what} must be positive, not {number}", "pass 1 or more")
+    if number > MAX_FACTOR:
+        raise Illegal(f"{what} is too large: {number}", f"pass at most {MAX_FACTOR}")
     return int(number)
 
 

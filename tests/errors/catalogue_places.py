@@ -143,9 +143,9 @@ def reverse_compute_at_of_a_stencil():
 def reverse_compute_at_of_what_is_not_read():
     g, h, f = td.Func("g"), td.Func("h"), td.Func("f")
     h[i, j] = a[i, j] * 2
-    g[i, j] = h[i, j] * 2
+    g[i, j] = a[i, j] * 3
     f[i, j] = g[i, j] + 1
-    td.Schedule(f)["f"].reverse_compute_at("h", i)  # here
+    td.Schedule(f, h)["f"].reverse_compute_at("h", i)  # here
 
 
 @wrong(td.ScheduleError, "inside 'k' the values of 'g' are not complete", hint="outside of 'k'")

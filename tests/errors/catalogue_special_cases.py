@@ -127,7 +127,13 @@ def replay_of_a_number():
     s.replay("3")  # here
 
 
-@wrong(td.ScheduleError, "not a schedule in JSON", "'definition'", hint="to_json")
+@wrong(
+    td.ScheduleError,
+    "not a schedule in JSON",
+    "'definition' of",
+    "must be a number",
+    hint="to_json",
+)
 def replay_without_a_definition():
     _, _, s = chain()
     s.replay('[{"do": "inline", "func": "g"}]')  # here
@@ -145,7 +151,7 @@ def replay_for_an_unknown_func():
     s.replay('[{"do": "inline", "func": "h", "definition": 0}]')  # here
 
 
-@wrong(td.ScheduleError, "'g' has 0 updates", hint="from 0")
+@wrong(td.ScheduleError, "'g' has 1 definitions, there is no definition 1", hint="up to 0")
 def replay_for_an_update_that_is_not_there():
     _, _, s = chain()
     s.replay('[{"do": "parallel", "func": "g", "definition": 1, "loop": "i"}]')  # here

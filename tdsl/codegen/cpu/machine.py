@@ -100,7 +100,10 @@ def level(name: str) -> CpuTarget:
     """
     if name not in _LEVELS:
         raise TargetError(
-            f"there is no CPU level {name!r}", loc=here(), hint=did_you_mean(name, _LEVELS)
+            f"there is no CPU level {name!r}",
+            loc=here(),
+            label="this call",
+            hint=did_you_mean(name, _LEVELS),
         )
     triple, cpu, features = _LEVELS[name]
     has = frozenset(features)
@@ -154,5 +157,6 @@ def target_machine(target: CpuTarget) -> llvm.TargetMachine:
         raise TargetError(
             f"LLVM has no code generator for {target.triple}: {error}",
             loc=here(),
+            label="this call",
             hint='compile for target="numba" or target="python"',
         ) from None

@@ -75,7 +75,10 @@ class Runtime:
                 self.backend = self._library.path
             elif choice:
                 raise TargetError(
-                    "no OpenMP library is found", loc=here(), hint="leave TDSL_PARALLEL unset"
+                    "no OpenMP library is found",
+                    loc=here(),
+                    label="this call",
+                    hint="leave TDSL_PARALLEL unset",
                 )
             else:
                 self._use_python()
@@ -85,7 +88,10 @@ class Runtime:
     def _use_pool(self) -> None:
         if not _POSIX:
             raise TargetError(
-                "no POSIX threads on this system", loc=here(), hint="leave TDSL_PARALLEL unset"
+                "no POSIX threads on this system",
+                loc=here(),
+                label="this call",
+                hint="leave TDSL_PARALLEL unset",
             )
         self._set("tdsl_region", self._code.address("tdsl_pool"))
         self.backend = "pool"
@@ -144,6 +150,7 @@ def runtime() -> Runtime:
                     raise TargetError(
                         f"TDSL_PARALLEL={choice!r} is no way to run threads",
                         loc=here(),
+                        label="this call",
                         hint=did_you_mean(choice, _CHOICES),
                     )
                 made = Runtime(choice)
@@ -164,6 +171,7 @@ def set_num_threads(count: int) -> None:
         raise TargetError(
             f"{count!r} is not a number of threads",
             loc=here(),
+            label="this call",
             hint=f"give an int from 1 to {MOST_THREADS}",
         )
     runtime().threads = count
@@ -177,6 +185,7 @@ def default_threads() -> int:
             raise TargetError(
                 f"TDSL_NUM_THREADS={asked!r} is not a number of threads",
                 loc=here(),
+                label="this call",
                 hint=f"set it to 1 to {MOST_THREADS}, or leave it unset",
             )
         return int(asked)

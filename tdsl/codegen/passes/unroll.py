@@ -83,6 +83,7 @@ def _most(loop: For, facts: Facts) -> int:
         raise ScheduleError(
             f"cannot unroll loop {loop.name!r}: its extent is not known when the kernel is compiled",
             loc=loop.loc,
+            label="scheduled here",
             hint="split it by a constant factor, and unroll the inner loop",
         )
     return most

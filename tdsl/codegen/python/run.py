@@ -97,7 +97,12 @@ class NumbaExecutable:
 def require_numba() -> None:
     """TargetError, with the way to get it, unless numba is installed."""
     if importlib.util.find_spec("numba") is None:
-        raise TargetError("numba is not installed", loc=here(), hint='pip install "tdsl[numba]"')
+        raise TargetError(
+            "numba is not installed",
+            loc=here(),
+            label="this call",
+            hint='pip install "tdsl[numba]"',
+        )
 
 
 def _numpy_scalar(p: Argument, value: Any) -> Any:
