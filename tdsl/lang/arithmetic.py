@@ -19,13 +19,14 @@ from tdsl.lang.types import DType, bf16, f16, f32
 
 Array = np.ndarray[Any, Any]
 
-_BINARY: dict[str, Callable[..., Any]] = {
+BINARY: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
     "floordiv": np.floor_divide, "mod": np.remainder, "min": np.minimum, "max": np.maximum,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift,
     "shr": np.right_shift, "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
     "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
+UNARY: dict[str, Callable[..., Any]] = {"neg": np.negative, "not": np.invert, "abs": np.absolute}
 
 
 def constant(c: Const) -> Array:
@@ -40,7 +41,7 @@ def unary(op: str, x: Array) -> Array:
     array([255, 128], dtype=uint8)
     """
     with np.errstate(all="ignore"):
-        result: Array = {"neg": np.negative, "not": np.invert, "abs": np.absolute}[op](x)
+        result: Array = UNARY[op](x)
     return result
 
 
@@ -59,7 +60,7 @@ def binary(op: str, x: Array, y: Array) -> Array:
         if op == "pow":
             result = np.power(x, y) if x.dtype.kind == "f" else _integer_power(x, y)
         else:
-            result = _BINARY[op](x, y)
+            result = BINARY[op](x, y)
     return result.astype(dtype) if narrow and op not in COMPARISONS else result
 
 
@@ -137,8 +138,8 @@ def call(fn: str, args: tuple[Array, ...], dtype: DType) -> Array:
             return _PADDING[fn](*args)
         if dtype in (f16, bf16):
             wide = (x.astype(np.float32) for x in args)
-            return np.asarray(_FLOATS[fn](*wide).astype(dtype.numpy))
-        return np.asarray(_FLOATS[fn](*args))
+            return np.asarray(FLOATS[fn](*wide).astype(dtype.numpy))
+        return np.asarray(FLOATS[fn](*args))
 
 
 _TESTS: dict[str, Callable[..., Array]] = {
@@ -241,7 +242,7 @@ def _one(x: Array) -> Any:
     return x.dtype.type(1)
 
 
-_FLOATS: dict[str, Callable[..., Any]] = {
+FLOATS: dict[str, Callable[..., Any]] = {
     **{
         name: getattr(np, name)
         for name in (

@@ -16,7 +16,6 @@ class Handle:
     """
 
     __slots__ = ()
-    __array_ufunc__ = None
     __hash__ = object.__hash__
 
     def refusal(self, loc: Loc | None) -> TypeMismatch:
@@ -29,8 +28,10 @@ class Handle:
             hint=f"read it at a point: {name}[i, j]",
         )
 
-    def _refuse(self, *_: Any) -> Any:
+    def _refuse(self, *_: Any, **__: Any) -> Any:
         raise self.refusal(here())
+
+    __array_ufunc__ = __array_function__ = _refuse
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = (
         _refuse

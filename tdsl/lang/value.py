@@ -42,7 +42,6 @@ class Value:
     """
 
     __slots__ = ("node", "weak")
-    __array_ufunc__ = None  # NumPy scalars leave the operators to this class
     __hash__: ClassVar[None]  # type: ignore[assignment]  # == builds an expression
 
     def __init__(self, node: Expr, *, weak: bool = False) -> None:
@@ -56,6 +55,16 @@ class Value:
     def becomes(self, t: DType) -> bool:
         """Whether NumPy's same-kind rule lets this value be stored as `t` without a cast."""
         return self.dtype.order <= t.order or (self.weak and not self.dtype.is_float)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **options: Any) -> Value:
+        from tdsl.lang.ufunc import call_ufunc
+
+        return call_ufunc(ufunc, method, args, options)
+
+    def __array_function__(self, function: Any, _: Any, args: Any, options: Any) -> Value:
+        from tdsl.lang.ufunc import call_function
+
+        return call_function(function, args, options)
 
     def __repr__(self) -> str:
         from tdsl.lang.show import show_expr

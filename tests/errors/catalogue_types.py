@@ -250,3 +250,28 @@ def compiled_function():
 def negative_power_of_an_integer():
     f = td.Func("f")
     f[i] = n[i] ** -1  # here
+
+
+@wrong(td.TypeMismatch, "np.cbrt does not take values", hint="docs/language.md")
+def function_that_only_numpy_has():
+    np.cbrt(x[i])  # here
+
+
+@wrong(td.TypeMismatch, "np.add.reduce", hint="td.sum(x, axis=i)")
+def method_of_a_ufunc():
+    np.add.reduce(x[i])  # here
+
+
+@wrong(td.TypeMismatch, "np.round", "too many", hint="td.round(x)")
+def argument_that_only_numpy_takes():
+    np.round(x[i], 2)  # here
+
+
+@wrong(td.TypeMismatch, "np.add", "'out'", hint="operator")
+def operator_of_numpy_into_an_array():
+    np.add(x[i], 1, out=np.zeros(8))  # here
+
+
+@wrong(td.TypeMismatch, "Tensor 'x' is used without an index", hint="x[i, j]")
+def ufunc_of_a_whole_tensor():
+    np.exp(x)  # here

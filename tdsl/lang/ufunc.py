@@ -1,0 +1,78 @@
+"""NumPy's functions on values: `np.sin(a[i])` is `td.sin(a[i])`, by NumPy's own protocols."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tdsl.errors import TypeMismatch
+from tdsl.lang import functions, reduction
+from tdsl.lang.arithmetic import BINARY, FLOATS, UNARY
+from tdsl.lang.value import Value, binary, unary
+from tdsl.source import here
+
+
+def call_ufunc(ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Any) -> Value:
+    """A ufunc on values; TypeMismatch where tdsl has no such function, or for another method of it."""
+    if method != "__call__":
+        raise TypeMismatch(
+            f"np.{ufunc.__name__}.{method} does not take values of the index language",
+            loc=here(),
+            label="this call",
+            hint="reduce over a variable, td.sum(x, axis=i), or write an update, f[i] += x",
+        )
+    return call_function(ufunc, args, options)
+
+
+def call_function(function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Value:
+    """A function of NumPy on values; TypeMismatch where tdsl has none like it, or for other arguments.
+
+    >>> from tdsl.lang.value import vars
+    >>> call_function(np.subtract, (vars("i"), 1), {})
+    i - 1
+    """
+    name = function.__name__
+    own = _meaning(function)
+    if own is None:
+        raise TypeMismatch(
+            f"np.{name} does not take values of the index language",
+            loc=here(),
+            label="this call",
+            hint="write it with Python's operators and the functions of td; docs/language.md lists them",
+        )
+    _check_arguments(name, own, args, options)
+    result: Value = own(*args, **options)
+    return result
+
+
+def _meaning(function: Callable[..., Any]) -> Callable[..., Any] | None:
+    """What computes the same in the index language: a function of that name, or an operator."""
+    for module in (functions, reduction):
+        own = vars(module).get(function.__name__)
+        if inspect.isfunction(own) and own.__module__ == module.__name__:
+            return own
+    operators = {f: partial(binary, op) for op, f in BINARY.items()}
+    operators |= {f: partial(unary, op) for op, f in UNARY.items()}
+    if function in operators:
+        return operators[function]
+    return next((vars(functions)[fn] for fn, f in FLOATS.items() if f is function), None)
+
+
+def _check_arguments(
+    name: str, own: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
+) -> None:
+    signature = inspect.signature(own)
+    try:
+        signature.bind(*args, **options)
+    except TypeError as error:
+        taken = ", ".join(signature.parameters)
+        raise TypeMismatch(
+            f"np.{name} on values of the index language: {error}",
+            loc=here(),
+            label="this call",
+            hint=f"td.{own.__name__}({taken})" if hasattr(own, "__name__") else "use the operator",
+        ) from None
