@@ -11,6 +11,7 @@ from tdsl.errors import (
     TargetError,
     TdslError,
     TypeMismatch,
+    UnknownAttribute,
 )
 from tdsl.lang.effects import debug_print, fast_math, require
 from tdsl.lang.functions import (
@@ -126,6 +127,7 @@ __all__ = [
     "TdslError",
     "Tensor",
     "TypeMismatch",
+    "UnknownAttribute",
     "absdiff",
     "absolute",
     "all",

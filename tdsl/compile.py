@@ -19,7 +19,7 @@ from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
-from tdsl.errors import ShapeError, TypeMismatch
+from tdsl.errors import ShapeError, Suggesting, TypeMismatch
 from tdsl.lang.expr import Expr
 from tdsl.lang.program import Program, bind_sizes, check_sizes
 from tdsl.lang.tensor import Func
@@ -101,7 +101,7 @@ def _dynamic(program: Program, dynamic: object, fixed: Mapping[str, int]) -> fro
     return free
 
 
-class Compiled(Entry):
+class Compiled(Entry, Suggesting):
     """A compiled program: call it with arrays; `loops`, `source` and `profile` look inside.
 
     `schedule` is the one that it was compiled with, `target` what it was compiled for.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, NoReturn
 
-from tdsl.source import Loc
+from tdsl.source import Loc, here
 
 Related = tuple[Loc | None, str]
 
@@ -75,6 +76,12 @@ class RequireError(TdslError, ValueError):
     code = "require"
 
 
+class UnknownAttribute(TdslError, AttributeError):
+    """A method or attribute that something of tdsl does not have."""
+
+    code = "attribute"
+
+
 class CacheWarning(UserWarning):
     """The disk cache could not be used; everything still works, more slowly."""
 
@@ -132,3 +139,38 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     listed = f"There are: {', '.join(names)}" if names else "there are none"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5) if isinstance(name, str) else []
     return f"did you mean {close[0]!r}? {listed}" if close else listed
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number of things in words.
+
+    >>> counted(1, "update"), counted(2, "update"), counted(2, "entry", "entries")
+    ('1 update', '2 updates', '2 entries')
+    """
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+class Suggesting:
+    """Raises UnknownAttribute for a public name that an object does not have.
+
+    >>> class Lamp(Suggesting):
+    ...     def light(self): ...
+    >>> Lamp().lihgt()
+    Traceback (most recent call last):
+    tdsl.errors.UnknownAttribute: Lamp has no attribute 'lihgt' [attribute]
+    ...
+      hint: did you mean 'light'? There are: light
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker sees which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            text = f"{type(self).__name__} has no attribute {name!r}"
+            if name.startswith("_"):  # protocols are asked for by others, not by the user
+                raise AttributeError(text, name=name, obj=self)
+            known = (n for n in dir(self) if not n.startswith("_"))
+            raise UnknownAttribute(
+                text, loc=here(), label="no such attribute", hint=did_you_mean(name, known)
+            )

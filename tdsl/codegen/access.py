@@ -9,7 +9,7 @@ from tdsl.errors import IndexBoundError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, at_most
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Read, Size, Var
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Param, Read, Size, Var
 from tdsl.lang.message import message_parts
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval, interval_where, is_empty, reads_in
@@ -79,7 +79,13 @@ def check_boxes(
 
 
 def _out_of_range(r: Read, axis: int) -> str:
-    return f"{r.name!r} is read out of range in axis {axis}"
+    return f"{_is_read(r, axis)} out of range in axis {axis}"
+
+
+def _is_read(r: Read, axis: int) -> str:
+    """Of an index that is made of data only the bounds are known."""
+    data = any(isinstance(n, Read | Param) for n in post_order(r.index[axis]))
+    return f"{r.name!r} {'may be' if data else 'is'} read"
 
 
 Condition = tuple[Expr, str, Loc | None]  # what must hold, the message if not, where it is from
@@ -161,7 +167,7 @@ def _outside(
         cond = simplify(Binary("le", small, large))
         if not any(isinstance(n, Size) for n in post_order(cond)) or variables(cond):
             raise IndexBoundError(
-                f"{r.name!r} is read at {show_expr(wrong)} in axis {axis}, outside of {_shown(limit)}",
+                f"{_is_read(r, axis)} at {show_expr(wrong)} in axis {axis}, outside of {_shown(limit)}",
                 loc=r.loc or loc,
                 label="this access",
                 related=((f.loc, f"{f.name!r} is computed on a range that needs it"),),

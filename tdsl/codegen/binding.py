@@ -9,7 +9,7 @@ import numpy as np
 
 from tdsl.codegen.arrays import Array, as_array, declared, overlaps_itself, share_memory
 from tdsl.codegen.signature import ArrayArg, Signature, extent, names
-from tdsl.errors import Related, ShapeError, TypeMismatch, did_you_mean
+from tdsl.errors import Related, ShapeError, TypeMismatch, counted, did_you_mean
 from tdsl.lang.expr import Const, Expr, Size
 from tdsl.source import here
 
@@ -20,7 +20,7 @@ def bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     name = signature.name
     if len(args) > len(known):
         raise _refused(
-            f"{name} takes {_count(known)}, got {len(args)} positional",
+            f"{name} takes {counted(len(known), 'argument')}, got {len(args)} positional",
             "results go in out=" if known else "",
         )
     values = dict(zip(known, args, strict=False))
@@ -35,14 +35,10 @@ def bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         listed = ", ".join(repr(arg.name) for arg in missing)
         raise _refused(
             f"{name} needs {listed}, too",
-            f"it takes {_count(known)}: {', '.join(known)}",
+            f"it takes {counted(len(known), 'argument')}: {', '.join(known)}",
             tuple(place for arg in missing for place in declared(arg)),
         )
     return tuple(values[key] for key in known)
-
-
-def _count(known: Sequence[str], noun: str = "argument") -> str:
-    return f"{len(known)} {noun}{'' if len(known) == 1 else 's'}"
 
 
 def bind_outputs(signature: Signature, out: Any) -> tuple[Any, ...]:
@@ -61,13 +57,14 @@ def bind_outputs(signature: Signature, out: Any) -> tuple[Any, ...]:
     if isinstance(out, tuple):
         if len(out) != len(known):
             raise _refused(
-                f"out= has {len(out)} entries, but {signature.name} has {_count(known, 'output')}",
+                f"out= has {counted(len(out), 'entry', 'entries')}, "
+                f"but {signature.name} has {counted(len(known), 'output')}",
                 f"in order: {', '.join(known)}; None allocates one",
             )
         return out
     if len(known) > 1:
         raise _refused(
-            f"{signature.name} has {len(known)} outputs, out= is one {type(out).__name__}",
+            f"{signature.name} has {counted(len(known), 'output')}, out= is one {type(out).__name__}",
             f"pass a tuple or dict of arrays: {', '.join(known)}",
         )
     return (out,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdsl.errors import TypeMismatch
+from tdsl.errors import TypeMismatch, counted
 from tdsl.lang.expr import Expr, Require, Show
 from tdsl.lang.tensor import Func
 from tdsl.lang.types import bool_
@@ -68,7 +68,7 @@ def _shown(message: object, shown: tuple[Any, ...], loc: Loc | None) -> tuple[Ex
         )
     if message.count("{}") != len(shown):
         raise TypeMismatch(
-            f"the message has {message.count('{}')} places for {len(shown)} values",
+            f"the message has {counted(message.count('{}'), 'place')} for {counted(len(shown), 'value')}",
             loc=loc,
             label="this call",
             hint="write {} for each value",

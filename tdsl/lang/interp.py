@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.errors import IndexBoundError, RequireError, ShapeError, TypeMismatch
+from tdsl.errors import IndexBoundError, RequireError, ShapeError, TypeMismatch, counted
 from tdsl.lang import arithmetic
 from tdsl.lang.arithmetic import Array
 from tdsl.lang.definition import Definition
@@ -128,7 +128,7 @@ def _wrong_shape(t: Input, array: Array) -> ShapeError:
         f"{t.name!r} has shape ({extents}), the array {array.shape}",
         loc=t.loc,
         label="declared here",
-        hint=f"pass an array of the declared shape, of {len(t.shape)} dimensions",
+        hint=f"pass an array of the declared shape, of {counted(len(t.shape), 'dimension')}",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, did_you_mean, is_one_of
+from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, counted, did_you_mean, is_one_of
 from tdsl.lang.expr import ZERO, Access, Binary, Call, Const, Expr, Select
 from tdsl.lang.extents import as_shape, extent_value
 from tdsl.lang.handle import Handle
@@ -59,7 +59,7 @@ class Padded(Handle):
         given = index if isinstance(index, tuple) else (index,)
         if len(given) != self.ndim:
             raise ShapeError(
-                f"padded {self.name!r} has {self.ndim} dimensions, indexed with {len(given)}",
+                f"padded {self.name!r} has {counted(self.ndim, 'dimension')}, indexed with {len(given)}",
                 loc=loc,
                 label="this access",
                 hint=f"write {self.name}[{', '.join('ijklmnpq'[: self.ndim])}] of the padding",
@@ -129,7 +129,7 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
         source._first()
         if len(source.dtypes) > 1:
             raise TypeMismatch(
-                f"{source.name!r} has {len(source.dtypes)} values, one can be padded",
+                f"{source.name!r} has {counted(len(source.dtypes), 'value')}, one can be padded",
                 loc=loc,
                 label="this padding",
                 hint=f"pad a func of its own: g[...] = {source.name}[...][0]",
@@ -145,7 +145,7 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
     ndim = source.ndim
     if len(box) != ndim:
         raise ShapeError(
-            f"{source.name!r} has {ndim} dimensions, the shape has {len(box)}",
+            f"{source.name!r} has {counted(ndim, 'dimension')}, the shape has {len(box)}",
             loc=loc,
             label="this padding",
             hint="give one extent for each dimension",

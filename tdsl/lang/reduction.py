@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tdsl.errors import DefinitionError, TypeMismatch
+from tdsl.errors import DefinitionError, TypeMismatch, counted
 from tdsl.lang.expr import (
     Access,
     Binary,
@@ -223,7 +223,7 @@ def _known_extent(x: Expr, variable: Expr) -> Expr | None:
     for n in post_order(x):
         if isinstance(n, Access):
             for axis, e in enumerate(n.index):
-                if e == variable and hasattr(n.source, "extents"):
+                if e == variable and "extents" in vars(n.source):
                     extent: Expr = n.source.extents[axis]
                     return extent
     return None
@@ -290,7 +290,7 @@ def reduce(
     starts = tuple(lift(v, loc) for v in (init if isinstance(init, list | tuple) else (init,)))
     if len(terms) != len(starts):
         raise TypeMismatch(
-            f"init has {len(starts)} values, values has {len(terms)}",
+            f"init has {counted(len(starts), 'value')}, values has {len(terms)}",
             loc=loc,
             label="this reduction",
             hint="give one identity for each value that is reduced",
@@ -303,7 +303,7 @@ def reduce(
     results = tuple(lift(r, loc) for r in given)
     if len(results) != len(terms):
         raise TypeMismatch(
-            f"combine returns {len(results)} values for {len(terms)}",
+            f"combine returns {counted(len(results), 'value')} for {len(terms)}",
             loc=loc,
             label="this reduction",
             hint="return a tuple with one value for each that is reduced"

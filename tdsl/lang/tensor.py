@@ -10,7 +10,15 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from tdsl.errors import DefinitionError, IndexBoundError, ShapeError, TdslError, TypeMismatch
+from tdsl.errors import (
+    DefinitionError,
+    IndexBoundError,
+    ShapeError,
+    Suggesting,
+    TdslError,
+    TypeMismatch,
+    counted,
+)  # fmt: skip
 from tdsl.lang.definition import (
     Definition,
     check_pure,
@@ -45,7 +53,7 @@ def _index(name: str, rank: int, index: Any, loc: Loc | None) -> tuple[Expr, ...
     given = index if isinstance(index, tuple) else (index,)
     if len(given) != rank:
         raise ShapeError(
-            f"{name!r} has {rank} dimensions, indexed with {len(given)}",
+            f"{name!r} has {counted(rank, 'dimension')}, indexed with {len(given)}",
             loc=loc,
             label="this access",
             hint=f"write {name}[{', '.join('ijklmnpq'[:rank]) or '()'}]",
@@ -139,7 +147,7 @@ class TupleValue(Handle):
     def __getitem__(self, component: Any) -> Value:
         if not isinstance(component, int) or not -len(self) <= component < len(self):
             raise IndexBoundError(
-                f"{self.name!r} has {len(self)} values, there is no value {component!r}",
+                f"{self.name!r} has {counted(len(self), 'value')}, there is no value {component!r}",
                 loc=here(),
                 label="this value",
                 hint=f"count from 0: [0] to [{len(self) - 1}]",
@@ -152,7 +160,7 @@ class TupleValue(Handle):
 
     def refusal(self, loc: Loc | None) -> TypeMismatch:
         return TypeMismatch(
-            f"{self.name!r} has {len(self)} values, one is needed",
+            f"{self.name!r} has {counted(len(self), 'value')}, one is needed",
             loc=loc,
             label="a value is needed here",
             hint=f"choose one: {self.name}[...][0]",
@@ -183,7 +191,7 @@ class FuncValue(Value):
         return Increment(self.node, "prod", lift(other))  # type: ignore[arg-type]  # an Access
 
 
-class Func(Handle):
+class Func(Handle, Suggesting):
     """A computed tensor: one pure definition `f[i, j] = ...`, then updates in order.
 
     It is total on the integer grid; the range that is computed follows from the tensors it reads, from
@@ -248,7 +256,7 @@ class Func(Handle):
         )
         if self.definitions and len(extents) != self.ndim:
             raise ShapeError(
-                f"{self.name!r} has {self.ndim} dimensions, the shape has {len(extents)}",
+                f"{self.name!r} has {counted(self.ndim, 'dimension')}, the shape has {len(extents)}",
                 loc=loc,
                 label="this shape",
                 related=((self.definitions[0].loc, "defined here"),),
@@ -285,7 +293,7 @@ class Func(Handle):
     def _check_declared(self, rank: int, loc: Loc | None) -> None:
         if self.declared is not None and len(self.declared) != rank:
             raise ShapeError(
-                f"{self.name!r} has {rank} dimensions, its shape has {len(self.declared)}",
+                f"{self.name!r} has {counted(rank, 'dimension')}, its shape has {len(self.declared)}",
                 loc=loc,
                 label="this definition",
                 related=((self.loc, "made here"),),
@@ -352,7 +360,7 @@ class Func(Handle):
         given = tuple(value) if isinstance(value, tuple | TupleValue) else (value,)
         if len(given) != len(self.dtypes):
             raise TypeMismatch(
-                f"{self.name!r} has {len(self.dtypes)} values, this update gives {len(given)}",
+                f"{self.name!r} has {counted(len(self.dtypes), 'value')}, this update gives {len(given)}",
                 loc=loc,
                 label="this update",
                 hint="write a tuple with one value for each",

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tdsl.errors import did_you_mean
+from tdsl.errors import counted, did_you_mean
 from tdsl.schedule.nest import SCOPES, Illegal, State
 
 
@@ -57,7 +57,7 @@ def check_stage(state: State, func: str, definition: int) -> None:
     count = len(state.program.func(func).definitions)
     if not 0 <= definition < count:
         raise Illegal(
-            f"{func!r} has {count} definitions, there is no definition {definition}",
+            f"{func!r} has {counted(count, 'definition')}, there is no definition {definition}",
             f"definition 0 is the first, then come its updates, up to {count - 1}",
         )
 

@@ -1,38 +1,38 @@
-"""The schedule language: `Schedule`, its stages, and handles of loops."""
+"""`Schedule`: the directives of a program, and the state that they lead to."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tdsl.errors import DefinitionError, ScheduleError, TypeMismatch, did_you_mean, is_one_of
+from tdsl.errors import (
+    DefinitionError,
+    ScheduleError,
+    Suggesting,
+    TypeMismatch,
+    did_you_mean,
+)  # fmt: skip
 from tdsl.lang.program import Program, build_program, check_sizes, names_by_handle, outline
 from tdsl.lang.show import show_program
 from tdsl.lang.tensor import Func, Tensor
-from tdsl.lang.value import Value, Variable
 from tdsl.notebook import page
 from tdsl.schedule.arguments import pairs, plain
 from tdsl.schedule.directive import Directive, apply, from_json, to_json
 from tdsl.schedule.formula import Formula, formula
-from tdsl.schedule.instruction import Instruction
 from tdsl.schedule.naming import (
-    Loop,
     LoopLike,
-    check_owner,
     check_recipe,
-    name_of_loop,
     name_of_source,
 )
-from tdsl.schedule.nest import Illegal, State, initial_state
+from tdsl.schedule.nest import State, initial_state
 from tdsl.schedule.show import show_nests, show_schedule
-from tdsl.schedule.specialize import encode
+from tdsl.schedule.stage import Stage
 from tdsl.source import here
 from tdsl.target import as_target
 
 
-class Schedule:
+class Schedule(Suggesting):
     """How the funcs of a program run: `s[f]` is a stage, and its methods are directives.
 
     A directive is checked when it is given and raises ScheduleError if it would change the meaning or
@@ -207,288 +207,3 @@ class Schedule:
             ("program", show_program(self.state.program)),
         ]
         return page(f"Schedule of {self.program.name}", texts)
-
-
-class Stage:
-    """One definition of a func in a schedule. Its methods are directives."""
-
-    __slots__ = ("definition", "func", "schedule")
-
-    def __init__(self, schedule: Schedule, func: str, definition: int) -> None:
-        self.schedule, self.func, self.definition = schedule, func, definition
-
-    def __repr__(self) -> str:
-        update = f".update({self.definition - 1})" if self.definition else ""
-        return f"Stage({self.func!r}){update}"
-
-    def update(self, n: int = 0) -> Stage:
-        """The n-th update of this func."""
-        count = len(self.schedule.state.program.func(self.func).definitions) - 1
-        if n not in range(count):
-            raise ScheduleError(
-                f"{self.func!r} has {count} updates, there is no update({n!r})",
-                loc=here(),
-                label="this update",
-                hint=f"update(0) to update({count - 1})" if count else "schedule the func itself",
-            )
-        return Stage(self.schedule, self.func, n + 1)
-
-    @property
-    def loops(self) -> tuple[Loop, ...]:
-        """The loops as they are now, outermost first."""
-        nest = self.schedule.state.plan(self.func).nests[self.definition]
-        return tuple(Loop(self, name) for name in nest.names())
-
-    def loop_name(self, loop: LoopLike) -> str:
-        """The name of a loop given in any way."""
-        if isinstance(loop, Loop):
-            check_owner(loop, self, self.schedule.origins)
-        return name_of_loop(loop, [x.name for x in self.loops])
-
-    def do(self, directive: str, /, **arguments: Any) -> None:
-        """Apply a directive by name; what the other methods call."""
-        self.schedule.do(
-            Directive(directive, self.func, self.definition, tuple(arguments.items()), here())
-        )
-
-    def _new(self, before: tuple[str, ...]) -> tuple[Loop, ...]:
-        nest = self.schedule.state.plan(self.func).nests[self.definition]
-        return tuple(Loop(self, n) for n in nest.names() if n not in before)
-
-    def _names(self) -> tuple[str, ...]:
-        return self.schedule.state.plan(self.func).nests[self.definition].names()
-
-    def split(
-        self, loop: LoopLike, factor: int | None = None, *, nparts: int | None = None,
-        tail: str = "guard", names: Sequence[str] | None = None,
-    ) -> tuple[Loop, Loop]:  # fmt: skip
-        """Make two loops of one: x = x_o * factor + x_i, or `nparts` outer iterations.
-
-        `tail` says what happens where the factor does not divide the extent: guard (skip), shift (move the
-        last block back, computing some points twice), round_up (compute more than is asked for), peel (a
-        loop of its own for the rest). Returns (outer, inner).
-        """
-        before = self._names()
-        arguments: dict[str, Any] = {"loop": self.loop_name(loop)}
-        if factor is not None:
-            arguments["factor"] = factor
-        if nparts is not None:
-            arguments["nparts"] = nparts
-        if not is_one_of(tail, ("guard",)):
-            arguments["tail"] = tail
-        if names is not None:
-            arguments["names"] = names
-        self.do("split", **arguments)
-        outer, inner = self._new(before)
-        return outer, inner
-
-    def divide(self, loop: LoopLike, parts: int, **options: Any) -> tuple[Loop, Loop]:
-        """Make `parts` blocks of ceil(extent / parts) iterations. Returns (outer, inner)."""
-        return self.split(loop, nparts=parts, **options)
-
-    def tile(
-        self, loops: Sequence[LoopLike], factors: Sequence[int], *, tail: str = "guard"
-    ) -> tuple[Loop, ...]:
-        """Split each loop by its factor and put the outer loops outside. Returns outers, then inners."""
-        listed = isinstance(loops, list | tuple) and isinstance(factors, list | tuple)
-        if not listed or len(loops) != len(factors) or not loops:
-            raise ScheduleError(
-                f"tile takes as many factors as loops, not {factors!r} for {loops!r}",
-                loc=here(),
-                label="this directive",
-                hint='tile(("i", "j"), (8, 32)): one factor for each loop',
-            )
-        pairs = [self.split(x, n, tail=tail) for x, n in zip(loops, factors, strict=True)]
-        outer, inner = [o for o, _ in pairs], [i for _, i in pairs]
-        self.reorder(*outer, *inner)
-        return (*outer, *inner)
-
-    def fuse(self, outer: LoopLike, inner: LoopLike, name: str | None = None) -> Loop:
-        """Make one loop of a loop and the one directly inside it."""
-        before = self._names()
-        arguments: dict[str, Any] = {"outer": self.loop_name(outer), "inner": self.loop_name(inner)}
-        if name is not None:
-            arguments["name"] = name
-        self.do("fuse", **arguments)
-        return self._new(before)[0]
-
-    def reorder(self, *loops: LoopLike) -> Stage:
-        """Put loops in this order, outermost first, into the places that they hold."""
-        self.do("reorder", loops=tuple(self.loop_name(x) for x in loops))
-        return self
-
-    def rename(self, loop: LoopLike, name: str) -> Loop:
-        """Give a loop another name."""
-        self.do("rename", loop=self.loop_name(loop), name=name)
-        return Loop(self, name)
-
-    def serial(self, loop: LoopLike) -> Stage:
-        """Run a loop in order."""
-        self.do("serial", loop=self.loop_name(loop))
-        return self
-
-    def parallel(self, loop: LoopLike) -> Stage:
-        """Run the iterations of a loop on several threads."""
-        self.do("parallel", loop=self.loop_name(loop))
-        return self
-
-    def vectorize(self, loop: LoopLike, lanes: int | None = None) -> Stage:
-        """Run iterations as vector lanes; with `lanes`, groups of that many.
-
-        On a reduction loop each lane keeps a partial result, which changes the order of a float sum.
-        """
-        arguments: dict[str, Any] = {} if lanes is None else {"factor": lanes}
-        self.do("vectorize", loop=self.loop_name(loop), **arguments)
-        return self
-
-    def unroll(self, loop: LoopLike, factor: int | None = None) -> Stage:
-        """Repeat the body for each iteration; with `factor`, for groups of that many."""
-        arguments: dict[str, Any] = {} if factor is None else {"factor": factor}
-        self.do("unroll", loop=self.loop_name(loop), **arguments)
-        return self
-
-    def atomic(self) -> Stage:
-        """Allow reduction loops to run in parallel, with indivisible updates."""
-        self.do("atomic")
-        return self
-
-    def _level(self, consumer: Stage | Func | str, loop: LoopLike) -> tuple[Stage, str]:
-        stage = self.schedule[consumer]
-        return stage, stage.loop_name(loop)
-
-    def compute_at(self, consumer: Stage | Func | str, loop: LoopLike) -> Stage:
-        """Compute this func inside a loop of a consumer: the box that the loop's body needs."""
-        stage, name = self._level(consumer, loop)
-        self.do("compute_at", consumer=stage.func, consumer_definition=stage.definition, loop=name)
-        return self
-
-    def store_at(self, consumer: Stage | Func | str, loop: LoopLike) -> Stage:
-        """Keep the memory of this func for an iteration of an outer loop.
-
-        What an earlier iteration computed and is still needed is then kept (a sliding window), in a ring
-        where that is enough (folded storage); both only where it is proven, else it is computed again.
-        """
-        stage, name = self._level(consumer, loop)
-        self.do("store_at", consumer=stage.func, consumer_definition=stage.definition, loop=name)
-        return self
-
-    def store_root(self) -> Stage:
-        """Keep the memory of a func that is computed inside a loop for the whole kernel."""
-        self.do("store_root")
-        return self
-
-    def compute_root(self) -> Stage:
-        """Compute all of this func before its consumers."""
-        self.do("compute_root")
-        return self
-
-    def inline(self) -> Stage:
-        """Compute this func anew wherever it is read."""
-        self.do("inline")
-        return self
-
-    def reverse_compute_at(self, producer: Stage | Func | str, loop: LoopLike) -> Stage:
-        """Compute this element-wise func inside a loop of its producer, on what the body has made."""
-        stage, name = self._level(producer, loop)
-        self.do(
-            "reverse_compute_at",
-            producer=stage.func,
-            producer_definition=stage.definition,
-            loop=name,
-        )
-        return self
-
-    def compute_with(self, other: Stage | Func | str, loop: LoopLike) -> Stage:
-        """Run this independent stage inside the loops of another, down to a loop."""
-        stage, name = self._level(other, loop)
-        self.do("compute_with", other=stage.func, other_definition=stage.definition, loop=name)
-        return self
-
-    def reorder_storage(self, *dims: Variable | int | str) -> Stage:
-        """The order of dimensions in memory, slowest first."""
-        self.do("reorder_storage", dims=tuple(_dim(d) for d in dims))
-        return self
-
-    def align_storage(self, dim: Variable | int | str, multiple: int) -> Stage:
-        """Pad the extent of a dimension in memory to a multiple."""
-        self.do("align_storage", dim=_dim(dim), multiple=multiple)
-        return self
-
-    def fold_storage(self, dim: Variable | int | str, extent: int) -> Stage:
-        """Keep a ring of `extent` elements of a dimension; an error if more are in use at a time."""
-        self.do("fold_storage", dim=_dim(dim), extent=extent)
-        return self
-
-    def set_scope(self, scope: str) -> Stage:
-        """The memory for this func: "heap", "stack", "register" or "auto"."""
-        self.do("set_scope", scope=scope)
-        return self
-
-    def stream_stores(self) -> Stage:
-        """Write past the caches."""
-        self.do("stream_stores")
-        return self
-
-    def prefetch(self, source: Tensor | Func | str, at: LoopLike, offset: int = 1) -> Stage:
-        """Prefetch what the body of a loop reads of `source`, `offset` iterations ahead."""
-        name = self.schedule.source_name(source)
-        self.do("prefetch", source=name, loop=self.loop_name(at), offset=offset)
-        return self
-
-    def rfactor(self, loop: LoopLike, name: str | None = None) -> Stage:
-        """Reduce each iteration of a reduction loop apart and merge the results; the new stage."""
-        program = self.schedule.state.program
-        before = {f.name for f in program.funcs}
-        arguments: dict[str, Any] = {} if name is None else {"name": name}
-        self.do("rfactor", loop=self.loop_name(loop), **arguments)
-        made = next(f for f in self.schedule.state.program.funcs if f.name not in before)
-        return Stage(self.schedule, made.name, len(made.definitions) - 1)
-
-    def specialize(self, cond: Value, recipe: Callable[[Stage], Any] | None = None) -> Stage:
-        """Other loops for when a condition on extents and scalars holds.
-
-        The loops start as they are now; `recipe` changes them for that case only.
-        """
-        if not isinstance(cond, Value):
-            raise TypeMismatch(
-                f"a specialization needs a condition, not {cond!r}",
-                loc=here(),
-                label="this directive",
-                hint="compare extents or scalars of the program: x.shape[1] % 16 == 0",
-            )
-        scratch = copy.copy(self.schedule)
-        if recipe is not None:
-            check_recipe(recipe)
-            recipe(Stage(scratch, self.func, self.definition))
-        added = scratch.directives[len(self.schedule.directives) :]
-        if any(d.func != self.func or d.definition != self.definition for d in added):
-            raise ScheduleError(
-                "a specialization may change the loops of its own stage only",
-                loc=here(),
-                label="this directive",
-                hint="use only the stage that the recipe is called with",
-            )
-        inner = [{"do": d.name, **dict(d.arguments)} for d in added]
-        try:
-            encoded = encode(cond.node)
-        except Illegal as reason:
-            raise ScheduleError(
-                reason.reason, loc=here(), label="this directive", hint=reason.hint
-            ) from None
-        self.do("specialize", cond=encoded, loops=inner)
-        return self
-
-    def tensorize(self, loop: LoopLike, instruction: Instruction | str) -> Stage:
-        """Replace a loop and its body by a declared instruction that means the same."""
-        name = instruction.name if isinstance(instruction, Instruction) else instruction
-        self.do("tensorize", loop=self.loop_name(loop), instruction=name)
-        return self
-
-    def pin(self) -> Stage:
-        """Leave this stage as it is: no default or automatic schedule changes it."""
-        self.do("pin")
-        return self
-
-
-def _dim(dim: Variable | int | str) -> int | str:
-    return dim.name if isinstance(dim, Variable) else dim

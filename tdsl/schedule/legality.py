@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from graphlib import CycleError
 
-from tdsl.errors import ScheduleError
+from tdsl.errors import ScheduleError, counted
 from tdsl.lang.expr import Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
@@ -264,7 +264,7 @@ def check_with(state: State, func: str, level: Level) -> None:
     mine, depth = state.plan(func).nests[0], _depth(state, level)
     if len(mine.loops) < depth:
         raise Illegal(
-            f"{func!r} has {len(mine.loops)} loops, fewer than the {depth} to share",
+            f"{func!r} has {counted(len(mine.loops), 'loop')}, fewer than the {depth} to share",
             "name a loop further out",
         )
     for a in mine.names()[:depth]:

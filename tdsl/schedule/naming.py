@@ -11,7 +11,7 @@ from tdsl.lang.value import Variable
 from tdsl.source import here
 
 if TYPE_CHECKING:
-    from tdsl.schedule.fluent import Stage
+    from tdsl.schedule.stage import Stage
 
 
 class Loop:

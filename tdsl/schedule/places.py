@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdsl.errors import did_you_mean
+from tdsl.errors import counted, did_you_mean
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.arguments import check_scope
 from tdsl.schedule.legality import AT_ROOT
@@ -134,7 +134,7 @@ def _axis(state: State, func: str, dim: int | str) -> int:
         return f.variables.index(dim)
     if not -len(f.variables) <= dim < len(f.variables):
         raise Illegal(
-            f"{func!r} has {len(f.variables)} dimensions, there is no dimension {dim}",
+            f"{func!r} has {counted(len(f.variables), 'dimension')}, there is no dimension {dim}",
             f"name one of {', '.join(f.variables)}",
         )
     return dim % len(f.variables)

@@ -189,7 +189,7 @@ def too_many_indices():
     f[i, j] = a[i, j, 0]  # here
 
 
-@wrong(td.ShapeError, "'f' has 1 dimensions, indexed with 2", hint="f[i]")
+@wrong(td.ShapeError, "'f' has 1 dimension, indexed with 2", hint="f[i]")
 def update_with_other_rank():
     f = td.Func("f")
     f[i] = a[i, 0]
@@ -275,12 +275,12 @@ def combiner_that_reads_a_tensor():
     f[i] = td.reduce(lambda x, y: x + y * a[0, 0], 0.0, a[i, k], k)  # here
 
 
-@wrong(td.TypeMismatch, "init has 1 values, values has 2", hint="each")
+@wrong(td.TypeMismatch, "init has 1 value, values has 2", hint="each")
 def identities_and_values_of_different_number():
     td.reduce(lambda x, y: x, (0.0,), (a[i, k], k), k)  # here
 
 
-@wrong(td.TypeMismatch, "combine returns 1 values for 2", hint="tuple")
+@wrong(td.TypeMismatch, "combine returns 1 value for 2", hint="tuple")
 def combiner_with_too_few_results():
     td.reduce(lambda x, y: x[0], (0.0, 0), (a[i, k], k), k)  # here
 

@@ -38,6 +38,11 @@ def split_of_an_unknown_loop():
     doubled().split("jj", 4)  # here
 
 
+@wrong(td.UnknownAttribute, "Stage has no attribute 'vectorise'", hint="did you mean 'vectorize'?")
+def misspelt_directive():
+    doubled().vectorise("j", 8)  # here
+
+
 @wrong(td.ScheduleError, "'i' was split into 'i_o' and 'i_i'", hint="one of them")
 def loop_that_was_split():
     f = doubled()
@@ -312,7 +317,7 @@ def update_of_a_pure_func():
     td.Schedule(f)[f].update()  # here
 
 
-@wrong(td.ScheduleError, "'f' has 1 updates, there is no update(1)", hint="update(0)")
+@wrong(td.ScheduleError, "'f' has 1 update, there is no update(1)", hint="update(0)")
 def update_that_is_not_there():
     f, r = td.Func("f"), td.range("r", 1, 20)
     f[i] = a[i, 0]

@@ -170,7 +170,7 @@ def compute_with_another_extent():
     td.compile(s, target="python")(np.zeros((20, 30), np.float32))
 
 
-@wrong(td.ScheduleError, "'g' has 1 loops, fewer than the 2", hint="further out")
+@wrong(td.ScheduleError, "'g' has 1 loop, fewer than the 2", hint="further out")
 def compute_with_too_few_loops():
     g, f = td.Func("g"), td.Func("f")
     g[i] = a[i, 0]

@@ -93,7 +93,7 @@ def padding_of_a_func_without_a_range():
     td.pad(g)
 
 
-@wrong(td.ShapeError, "'f' has 1 dimensions, the shape has 2", hint="each dimension")
+@wrong(td.ShapeError, "'f' has 1 dimension, the shape has 2", hint="each dimension")
 def shape_of_another_rank():
     f = td.Func("f")
     f[i] = a[i, 0]
@@ -222,7 +222,7 @@ def read_at_data_without_a_limit():
     td.compile(f)(np.zeros((8, 9), np.float32), np.zeros(8, np.int32))
 
 
-@wrong(td.IndexBoundError, "'a' is read at 8 in axis 0", hint="td.clip")
+@wrong(td.IndexBoundError, "'a' may be read at 8 in axis 0", hint="td.clip")
 def read_at_data_with_a_wrong_limit():
     f = td.Func("f")
     f[i] = a[td.clip(n[i], 0, 8), 0]  # here
@@ -307,3 +307,10 @@ def loops_of_an_unknown_stage():
     f = td.Func("f")
     f[i] = a[i, 0] * 2
     td.compile(f).loops("raw")  # here
+
+
+@wrong(td.IndexBoundError, "'a' may be read at 255 in axis 0, outside of [0, 8)", hint="td.clip")
+def index_that_is_data():
+    a, at, f = td.Tensor("a", (8,), td.f32), td.Tensor("at", (3,), td.u8), td.Func("f")
+    f[i] = a[at[i]]  # here
+    td.compile(f)(np.zeros(8, np.float32), np.zeros(3, np.uint8))

@@ -151,7 +151,7 @@ def replay_for_an_unknown_func():
     s.replay('[{"do": "inline", "func": "h", "definition": 0}]')  # here
 
 
-@wrong(td.ScheduleError, "'g' has 1 definitions, there is no definition 1", hint="up to 0")
+@wrong(td.ScheduleError, "'g' has 1 definition, there is no definition 1", hint="up to 0")
 def replay_for_an_update_that_is_not_there():
     _, _, s = chain()
     s.replay('[{"do": "parallel", "func": "g", "definition": 1, "loop": "i"}]')  # here

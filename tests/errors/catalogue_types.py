@@ -144,7 +144,7 @@ def requirement_by_an_integer():
     f[i] = td.require(n[i], x[i])  # here
 
 
-@wrong(td.TypeMismatch, "2 places for 1 values", hint="{}")
+@wrong(td.TypeMismatch, "2 places for 1 value", hint="{}")
 def requirement_with_too_few_values():
     f = td.Func("f")
     f[i] = td.require(n[i] > 0, x[i], "{} of {}", i)  # here

@@ -51,6 +51,12 @@ def target() -> None:
     td.Target("gpu")
 
 
+def attribute() -> None:
+    a, f = td.Tensor("a", (8, 9), td.f32), td.Func("f")
+    f[i, j] = a[i, j]
+    td.compile(f).soruce("llvm")
+
+
 def require() -> None:
     a, f = td.Tensor("a", (4,), td.f32), td.Func("f")
     f[i] = td.require(a[i] >= 0, a[i], "a[{}] is {}", i, a[i])
@@ -140,6 +146,16 @@ a[2] is -2 [require]
    LINE | td.compile(f)(np.float32([0, 1, -2, 3]))
           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ in this call
   hint: pass arguments for which the condition holds""",
+    ),
+    td.UnknownAttribute: (
+        attribute,
+        """\
+Compiled has no attribute 'soruce' [attribute]
+  at test_messages.py:LINE
+   LINE | td.compile(f).soruce("llvm")
+          ^^^^^^^^^^^^^^^^^^^^ no such attribute
+  hint: did you mean 'source'? There are: build, dynamic, executable, executables, loops, profile, \
+schedule, signature, sizes, source, state, target, variant""",
     ),
     td.TdslError: (
         setting,

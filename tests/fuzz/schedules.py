@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tdsl as td
-from tdsl.schedule.fluent import Schedule, Stage
+from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import depends, levels_of
 from tdsl.schedule.nest import SCOPES, TAILS, At, Level, is_reduction
+from tdsl.schedule.stage import Stage
 from tests.fuzz.choices import Choices
 
 FACTORS = (1, 2, 3, 4, 5, 8, 16)

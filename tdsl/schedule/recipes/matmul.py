@@ -21,9 +21,10 @@ from tdsl.lang.affine import variables
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.contraction import Contraction, Tiles, find_contraction, plan_tiles
 from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
-from tdsl.schedule.fluent import Schedule, Stage
+from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.naming import Loop
+from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 SQUARE = (

@@ -1,0 +1,46 @@
+"""A misspelt method is told which one is near; what asks whether there is one gets an answer."""
+
+import copy
+from typing import Any
+
+import pytest
+
+import tdsl as td
+
+i = td.vars("i")
+a, f = td.Tensor("a", (8,), td.f32), td.Func("f")
+f[i] = a[i]
+schedule = td.Schedule(f)
+compiled = td.compile(f)
+NEAR = [
+    pytest.param(thing, wrong, right, id=f"{type(thing).__name__}.{wrong}")
+    for thing, wrong, right in (
+        (f, "withshape", "with_shape"),
+        (schedule, "tojson", "to_json"),
+        (schedule[f], "vectorise", "vectorize"),
+        (compiled, "lops", "loops"),
+    )
+]
+
+
+@pytest.mark.parametrize("thing, wrong, right", NEAR)
+def test_a_misspelt_method_is_told_the_nearest(thing: Any, wrong: str, right: str) -> None:
+    with pytest.raises(td.UnknownAttribute) as caught:
+        getattr(thing, wrong)
+    assert isinstance(caught.value, AttributeError)
+    assert f"did you mean {right!r}?" in caught.value.hint
+    assert caught.value.loc.file == __file__
+
+
+@pytest.mark.parametrize("thing, wrong, right", NEAR)
+def test_questions_after_attributes_are_answered(thing: Any, wrong: str, right: str) -> None:
+    assert hasattr(thing, right)
+    assert not hasattr(thing, wrong)
+    assert getattr(thing, wrong, 3) == 3
+
+
+def test_protocols_find_what_is_not_there() -> None:
+    assert str(copy.copy(schedule)) == str(schedule)
+    with pytest.raises(AttributeError) as caught:
+        schedule.__array__()
+    assert not isinstance(caught.value, td.TdslError)
