@@ -18,21 +18,23 @@ from tdsl.schedule.nest import FuncPlan
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """`names` has one buffer a component; `order` lists the axes slowest first; `folds` holds ring sizes."""
+    """`names` has one buffer a component; `order` lists the axes slowest first; `folds` holds ring sizes,
+    and is None until a nest that computes the func has decided which dimensions are rings."""
 
     func: str
     names: tuple[str, ...]
     origin: tuple[Expr, ...]
     extents: tuple[Expr, ...]
     order: tuple[int, ...]
-    folds: tuple[int | None, ...]
+    folds: tuple[Expr | None, ...] | None
 
     def index(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
         """The position in memory of a point of the func."""
         made: list[Expr] = []
-        for e, lo, fold in zip(at, self.origin, self.folds, strict=True):
+        folds = self.folds or (None,) * len(self.origin)
+        for e, lo, fold in zip(at, self.origin, folds, strict=True):
             if fold is not None:
-                made.append(Binary("mod", e, const(fold)))
+                made.append(Binary("mod", e, fold))
             else:
                 made.append(e if lo == ZERO else Binary("sub", e, lo))
         return tuple(made[axis] for axis in self.order)
@@ -71,7 +73,7 @@ def make_buffer(
         extents.append(extent)
     rank = len(box)
     order = plan.order if plan.order is not None else tuple(range(rank))
-    return Buffer(f.name, names, tuple(origin), tuple(extents), order, (None,) * rank)
+    return Buffer(f.name, names, tuple(origin), tuple(extents), order, None)
 
 
 def monotone(e: Expr, name: str, *, rising: bool = True) -> bool:
@@ -114,12 +116,46 @@ def ring_size(needed: int) -> int:
     return 1 << max(needed - 1, 0).bit_length()
 
 
-def check_folds(f: FuncDef, plan: FuncPlan, folds: dict[int, int], box: Box, facts: Facts) -> None:
-    """A ring that the user asked for must hold what is in use at a time."""
+@dataclass(slots=True)
+class Ring:
+    """A dimension of which a part is in use at a time, as large as the largest such part.
+
+    `name` stands for its size until all nests that compute the func are made. `whole` is the extent
+    without a ring, which is large enough for any part.
+    """
+
+    name: str
+    whole: Expr
+    needed: int | None = 0
+
+    def hold(self, needed: int | None) -> None:
+        """Make room for so many elements at a time; None for an unknown number."""
+        known = self.needed is not None and needed is not None
+        self.needed = max(self.needed, needed) if known else None  # type: ignore[type-var]
+
+    def size(self) -> Expr:
+        """How many elements the ring has."""
+        if self.needed is None or shorter(self.whole, ring_size(self.needed)):
+            return self.whole
+        return const(ring_size(self.needed))
+
+
+def shorter(extent: Expr, ring: int) -> bool:
+    """True when a dimension certainly has no more elements than a ring would have."""
+    return isinstance(extent, Const) and extent.value <= ring
+
+
+def elements(box: Box, axis: int, facts: Facts) -> int | None:
+    """The most elements that a box has along an axis; None where that is no constant."""
+    lo, hi = box[axis]
+    assert lo is not None and hi is not None
+    return upper(add(subtract(hi, lo), ONE), facts)
+
+
+def asked_folds(f: FuncDef, plan: FuncPlan, box: Box, facts: Facts) -> dict[int, int]:
+    """The rings that the user asked for; ScheduleError unless each holds what is in use at a time."""
     for axis, extent in plan.fold:
-        lo, hi = box[axis]
-        assert lo is not None and hi is not None
-        needed = upper(add(subtract(hi, lo), ONE), facts)
+        needed = elements(box, axis, facts)
         if needed is None or needed > extent:
             raise ScheduleError(
                 f"fold_storage of {f.name!r}: dimension {f.variables[axis]!r} needs "
@@ -128,4 +164,4 @@ def check_folds(f: FuncDef, plan: FuncPlan, folds: dict[int, int], box: Box, fac
                 label="the last directive of this func",
                 hint="fold to that number or more, or leave it to store_at",
             )
-        folds[axis] = extent
+    return dict(plan.fold)

@@ -12,18 +12,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tdsl.codegen.access import Condition, Messages, check_boxes
-from tdsl.codegen.buffers import Buffer, check_folds, make_buffer, ring_size, sliding_axis
+from tdsl.codegen.buffers import (
+    Buffer,
+    Ring,
+    asked_folds,
+    elements,
+    make_buffer,
+    ring_size,
+    shorter,
+    sliding_axis,
+)  # fmt: skip
 from tdsl.codegen.loops import Alloc, Argument, Kernel, Let, Stmt, as_stmt
 from tdsl.codegen.names import Names
 from tdsl.codegen.nest import NestBuilder
 from tdsl.errors import ScheduleError
-from tdsl.lang.bounds import NOTHING, Facts, upper
-from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Select, Var, const
+from tdsl.lang.bounds import NOTHING, Facts
+from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Select, Var, const
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, common_box, is_empty
 from tdsl.lang.simplify import add, maximum, simplify, substitute, subtract
+from tdsl.node import Node, transform
 from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.schedule.nest import Level, State
 from tdsl.schedule.required import required
@@ -58,6 +69,8 @@ class Lowering:
     needed: dict[str, Box] = field(
         default_factory=dict
     )  # of each func that is stored, where that is
+    rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
+    sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are made
 
     @property
     def program(self) -> Program:
@@ -95,6 +108,7 @@ class Lowering:
                     Alloc(component, t, buffer.memory_extents(), scope, as_stmt(statements))
                 ]
             del self.buffers[f.name], self.needed[f.name]
+            self.sizes |= {r.name: r.size() for r in self.rings.pop(f.name, {}).values()}
         return statements
 
     def produce(self, name: str, box: Box, around: Open) -> list[Stmt]:
@@ -152,22 +166,28 @@ class Lowering:
         return (*box[:axis], (start, hi), *box[axis + 1 :])
 
     def _fold(self, f: FuncDef, box: Box, axis: int | None, facts: Facts) -> None:
-        """Make rings of dimensions of which only a part is in use at a time."""
-        plan, buffer = self.state.plan(f.name), self.buffers[f.name]
-        folds: dict[int, int] = {}
-        if axis is not None:
-            lo, hi = box[axis]
-            assert lo is not None and hi is not None
-            needed = upper(add(subtract(hi, lo), ONE), facts)
-            whole = buffer.extents[axis]
-            if needed is not None and not (
-                isinstance(whole, Const) and whole.value <= ring_size(needed)
-            ):
-                folds[axis] = ring_size(needed)
-        check_folds(f, plan, folds, box, facts)
-        rings = tuple(folds.get(a) for a in range(len(box)))
-        extents = tuple(const(folds[a]) if a in folds else e for a, e in enumerate(buffer.extents))
-        self.buffers[f.name] = replace(buffer, folds=rings, extents=extents)
+        """Make rings of dimensions of which only a part is in use at a time.
+
+        Several nests may compute one func: the last iterations of a loop have one of their own, and so
+        have specializations. The first decides which dimensions are rings, all of them how long.
+        """
+        buffer = self.buffers[f.name]
+        folds: dict[int, Expr] = {
+            a: const(n) for a, n in asked_folds(f, self.state.plan(f.name), box, facts).items()
+        }
+        rings = self.rings.setdefault(f.name, {})
+        if buffer.folds is None:
+            needed = None if axis is None else elements(box, axis, facts)
+            if axis is not None and needed is not None and axis not in folds:
+                whole = buffer.extents[axis]
+                if not shorter(whole, ring_size(needed)):
+                    rings[axis] = Ring(self.names.fresh(f"{f.name}_ring"), whole)
+                    folds[axis] = Var(rings[axis].name)
+            extents = tuple(folds.get(a, e) for a, e in enumerate(buffer.extents))
+            decided = tuple(folds.get(a) for a in range(len(box)))
+            self.buffers[f.name] = replace(buffer, folds=decided, extents=extents)
+        for a, ring in rings.items():
+            ring.hold(elements(box, a, facts))
 
 
 def _moves_in_place(f: FuncDef, axis: int) -> bool:
@@ -196,12 +216,18 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
         lowering.buffers[name] = _output_buffer(f, names.components(f))
         lowering.needed[name] = start[name]
     checks = check_boxes(lowering.tree, state, boxes, lowering.messages, declared)
-    body = lowering.place(ROOT, boxes, Open(), lambda: ())
+    body = as_stmt([*checks, *lowering.place(ROOT, boxes, Open(), lambda: ())])
+    if lowering.sizes:
+        body = transform(body, partial(_sized, lowering.sizes))
     return Kernel(
-        names.kernel, params, as_stmt([*checks, *body]),
+        names.kernel, params, body,
         tuple(lowering.messages.made), all(f.fast_math for f in program.funcs),
         tuple(INSTRUCTIONS[n] for n in lowering.messages.instructions),
     )  # fmt: skip
+
+
+def _sized(sizes: dict[str, Expr], n: Node) -> Node:
+    return sizes.get(n.name, n) if isinstance(n, Var) else n
 
 
 def _output_box(f: FuncDef) -> Box:
@@ -212,12 +238,5 @@ def _output_box(f: FuncDef) -> Box:
 
 def _output_buffer(f: FuncDef, names: tuple[str, ...]) -> Buffer:
     box = f.output_box(None)
-    rank = len(box)
-    return Buffer(
-        f.name,
-        names,
-        tuple(lo for lo, _ in box),
-        tuple(e for _, e in box),
-        tuple(range(rank)),
-        (None,) * rank,
-    )
+    starts, extents = tuple(lo for lo, _ in box), tuple(e for _, e in box)
+    return Buffer(f.name, names, starts, extents, tuple(range(len(box))), None)

@@ -16,6 +16,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.nest import (
     PARALLEL,
+    SHIFT,
     After,
     At,
     FuncPlan,
@@ -30,6 +31,7 @@ from tdsl.schedule.nest import (
     State,
     With,
     is_reduction,
+    parts_of,
 )  # fmt: skip
 from tdsl.schedule.tree import ordered
 
@@ -39,12 +41,42 @@ AT_ROOT = -1  # the definition of a store level that stands for the whole kernel
 def recheck(state: State, func: str) -> None:
     """Check a func that a directive changed, what it reads, and every func that is placed in its loops."""
     _check_acyclic(state, func)
+    plan, f = state.plan(func), state.program.func(func)
+    if f.definitions[0].init is not None:
+        special = [s.nest for s in plan.specializations if s.definition == 0]
+        for nest in (plan.nests[0], *special):
+            _check_shifts(f, nest)
     near = {func}
     for d in state.program.func(func).definitions:
         near |= {r.name for r in reads_in(d.expressions())}
     for name, plan in state.plans:
         if name in near or any(level.func == func for level in levels_of(plan)):
             check_place(state, name, final=False)
+
+
+def _check_shifts(f: FuncDef, nest: Nest) -> None:
+    """Raise Illegal where a reduction would add to points again that a shifted tail computes twice.
+
+    Each block has to start and finish its points by itself, before the next one does.
+    """
+    for r in nest.relations:
+        if not (isinstance(r, Split) and r.tail == SHIFT):
+            continue
+        again = f"the last block of {r.parent!r} computes points of the one before again"
+        blocks = parts_of(nest, r.outer)
+        last = max(nest.position(x) for x in blocks)
+        for x in nest.names()[:last]:
+            if is_reduction(f, 0, nest, x):
+                raise Illegal(
+                    f"{again}, and inside of {x!r}, a reduction, it would add to them twice",
+                    f"put {r.outer!r} outside of {x!r}, or split with tail='guard'",
+                )
+        for x in blocks:
+            if nest.kind(x) == PARALLEL:
+                raise Illegal(
+                    f"{again}, and two iterations of {x!r} would add to them at a time",
+                    "split with tail='guard'",
+                )
 
 
 def check_all(state: State) -> None:

@@ -140,6 +140,20 @@ def roots_of(nest: Nest, name: str) -> frozenset[str]:
     return frozenset(roots)
 
 
+def parts_of(nest: Nest, name: str) -> frozenset[str]:
+    """The loops that are there now of one that may have been split, fused or renamed."""
+    parts = {name}
+    for r in nest.relations:
+        match r:
+            case Split(parent, outer, inner) if parent in parts:
+                parts |= {outer, inner}
+            case Fuse(fused, outer, inner) if parts & {outer, inner}:
+                parts.add(fused)
+            case Rename(old, new) if old in parts:
+                parts.add(new)
+    return frozenset(parts & set(nest.names()))
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
     """A place in the program: the body of a loop of one definition of a func."""

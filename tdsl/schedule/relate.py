@@ -16,7 +16,7 @@ from tdsl.lang.simplify import (
     simplify,
     subtract,
 )
-from tdsl.schedule.nest import PEEL, SHIFT, Fuse, Nest, Rename, Split
+from tdsl.schedule.nest import PEEL, SHIFT, Fuse, Nest, Rename, Split, parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +96,6 @@ def relate(
 
 def is_inside(nest: Nest, outer: str) -> bool:
     """True when all that came of the inner loop of a split stands inside of its outer loop."""
-    first = next(
-        n for n, r in enumerate(nest.relations) if isinstance(r, Split) and r.outer == outer
-    )
-    split = nest.relations[first]
-    assert isinstance(split, Split)
-    made = {split.inner}
-    for r in nest.relations[first:]:
-        match r:
-            case Split(parent, a, b) if parent in made:
-                made |= {a, b}
-            case Fuse(fused, a, b) if made & {a, b}:
-                made.add(fused)
-            case Rename(old, new) if old in made:
-                made.add(new)
-    return split.factor is not None and made.isdisjoint(nest.names()[: nest.position(outer)])
+    split = next(r for r in nest.relations if isinstance(r, Split) and r.outer == outer)
+    around = nest.names()[: nest.position(outer)]
+    return split.factor is not None and parts_of(nest, split.inner).isdisjoint(around)

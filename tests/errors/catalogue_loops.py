@@ -151,6 +151,20 @@ def shifted_tail_of_a_reduction():
     summed().split(k, 8, tail="shift")  # here
 
 
+@wrong(td.ScheduleError, "last block of 'i'", "'k', a reduction", "twice", hint="tail='guard'")
+def shifted_tail_inside_of_a_reduction():
+    f = summed()
+    f.reorder("k", "i")
+    f.split("i", 8, tail="shift")  # here
+
+
+@wrong(td.ScheduleError, "last block of 'i'", "two iterations of 'i_o'", hint="tail='guard'")
+def shifted_tail_of_a_sum_on_threads():
+    f = summed()
+    f.split("i", 8, tail="shift")
+    f.parallel("i_o")  # here
+
+
 @wrong(td.ScheduleError, "splitting 30 by 8", "count points twice", hint="tail='guard'")
 def rounded_tail_of_a_reduction():
     summed().split(k, 8, tail="round_up")  # here

@@ -224,3 +224,47 @@ def test_a_packed_copy_stored_outside_keeps_to_its_memory():
     c.store_root()
     same(s, np.arange(1, dtype=np.uint8))
     assert "c[0, 0] = a[0]" in str(td.compile(s).loops(N=1))
+
+
+@pytest.mark.parametrize("place", ["y_o", "y_i"])
+def test_the_last_iterations_use_the_ring_of_the_others(place):
+    a, rows, blur = td.Tensor("a", (40, 4), td.i32), td.Func("rows"), td.Func("blur")
+    y, x = td.vars("y x")
+    edge = td.pad(a, mode="edge")
+    rows[y, x] = edge[y, x] + edge[y, x + 1]
+    blur[y, x] = rows[y, x] * rows[y + 1, x]
+    s = td.Schedule(blur.with_shape(40, 4))
+    s[blur].split(y, 7, tail="peel")
+    s[rows].compute_at(blur, place).store_root()
+    same(s, np.arange(160, dtype=np.int32).reshape(40, 4))
+    assert f"rows = alloc(i32, [{8 if place == 'y_o' else 2}, 4])" in str(td.compile(s).loops())
+
+
+@pytest.mark.parametrize("size", [32, 33])
+def test_a_ring_has_room_for_every_specialization(size):
+    a, p, f = td.Tensor("a", ("N",), td.i32), td.Func("p"), td.Func("f")
+    edge = td.pad(a, mode="edge")
+    p[i] = edge[i] * 2
+    f[i] = p[i] + p[i + 1]
+    f.with_shape(a.shape[0])
+    s = td.Schedule(f)
+    s[f].split(i, 2, names=("io", "ii"))
+    s[f].reorder("ii", "io")
+    s[p].compute_at(f, "io").store_root()
+    s[f].specialize(a.shape[0] % 4 == 0, lambda g: g.reorder("io", "ii"))
+    same(s, np.arange(size, dtype=np.int32), dynamic="N")
+    loops = str(td.compile(s, dynamic="N").loops())
+    assert "p = alloc(i32, [4])" in loops, loops
+
+
+def test_a_shifted_tail_of_a_sum_adds_to_no_point_twice():
+    a, f = td.Tensor("a", (6, 3), td.i32), td.Func("f")
+    f[i] = td.sum(a[i, m], axis=m)
+    s = td.Schedule(f)
+    s[f].split(i, 4, tail="shift")
+    s[f].reorder("i_o", "m", "i_i")
+    same(s, np.arange(18, dtype=np.int32).reshape(6, 3))
+    with pytest.raises(td.ScheduleError, match="inside of 'm'"):
+        s[f].reorder("m", "i_o")
+    with pytest.raises(td.ScheduleError, match="two iterations of 'i_o'"):
+        s[f].parallel("i_o")
