@@ -17,6 +17,20 @@ class PeerMissing(Exception):
 
 
 @dataclass(frozen=True)
+class Converted:
+    """A call whose result becomes an array, or a tuple of some, afterwards: that is not timed."""
+
+    call: Callable[[], Any]
+    convert: Callable[[Any], Array]
+
+    def __call__(self) -> Any:
+        result = self.call()
+        if isinstance(result, tuple):
+            return tuple(self.convert(part) for part in result)
+        return self.convert(result)
+
+
+@dataclass(frozen=True)
 class Case:
     """A computation and its peers.
 
@@ -32,6 +46,7 @@ class Case:
     peers: Mapping[str, Prepare]
     flops: float = 0.0
     bytes: float = 0.0
+    group: str = ""
 
 
 def within(

@@ -13,7 +13,7 @@ from rich.table import Table
 from benchmarks.case import Case
 from benchmarks.rounds import Timing
 
-PACKAGES = ("tdsl", "numpy", "llvmlite", "numba", "halide", "scipy")
+PACKAGES = ("tdsl", "numpy", "llvmlite", "numba", "numexpr", "halide", "scipy", "torch", "jax")
 
 
 def machine() -> dict[str, Any]:

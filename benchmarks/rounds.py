@@ -22,6 +22,10 @@ THREAD_VARIABLES = (
     "HL_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 )  # fmt: skip
 
+# Freed memory stays with the process, or a peer that makes its result anew in each call would spend its
+# time on page faults, which a peer that is given memory for the result does not have.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 62)}
+
 
 @dataclass
 class Timing:
@@ -79,7 +83,7 @@ class Worker:
 def running(case: Case, peer: str, threads: int) -> Iterator[Worker]:
     """A worker that is gone when the block ends."""
     command = [sys.executable, "-m", "benchmarks.worker", case.name, peer]
-    environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads))
+    environment = os.environ | KEEP_MEMORY | dict.fromkeys(THREAD_VARIABLES, str(threads))
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from benchmarks import cases, report, rounds, worker
-from benchmarks.case import Case, PeerMissing, function, within
+from benchmarks import cases, report, rounds, torch_peers, worker
+from benchmarks.case import Case, Converted, PeerMissing, function, within
 
 
 def total(a):
@@ -34,6 +36,29 @@ def test_worker_judges_the_result_first():
     assert len(worker.times_ms(call, 3)) == 3
     assert not worker.prepare(CASE, "wrong")[0]["right"]
     assert worker.prepare(CASE, "absent")[0] == {"missing": "pip install absent"}
+
+
+def test_making_an_array_of_a_result_is_checked_but_not_timed():
+    def convert(result):
+        made.append(result)
+        return np.asarray(result)
+
+    made = []
+    peers = {"lists": lambda arrays: Converted(lambda: total(arrays[0]).tolist(), convert)}
+    first, call = worker.prepare(replace(CASE, peers=peers), "lists")
+    assert first["right"]
+    assert len(made) == 1
+    worker.times_ms(call, 2)
+    assert len(made) == 1
+
+
+def test_tensors_share_the_memory_of_arrays():
+    torch = pytest.importorskip("torch")
+    for dtype in (np.float32, np.int8, ml_dtypes.bfloat16):
+        a = np.arange(6).astype(dtype).reshape(2, 3)
+        b = torch_peers.array(torch, torch_peers.tensor(torch, a))
+        assert b.dtype == a.dtype
+        assert np.shares_memory(a, b)
 
 
 def test_a_result_of_another_shape_is_wrong():

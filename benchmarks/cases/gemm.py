@@ -3,6 +3,7 @@
 import numpy as np
 
 import tdsl as td
+from benchmarks import jax_peers, torch_peers
 from benchmarks.case import Array, Arrays, Call, Case, Prepare, kernel, within
 
 SIDES = (256, 512, 1000, 1024, 2048, 4096)
@@ -44,7 +45,9 @@ def _upright(turned: str, a: Array, b: Array) -> Arrays:
     return (a if turned[0] == "n" else a.T, b if turned[1] == "n" else b.T)
 
 
-def case(name: str, dtype: td.DType, m: int, n: int, k: int, turned: str = "nn") -> Case:
+def case(
+    name: str, dtype: td.DType, m: int, n: int, k: int, turned: str = "nn", group: str = ""
+) -> Case:
     """A product of m x k by k x n."""
 
     def inputs() -> Arrays:
@@ -66,14 +69,17 @@ def case(name: str, dtype: td.DType, m: int, n: int, k: int, turned: str = "nn")
         peers={
             "tdsl": kernel(lambda: td.compile(product(dtype, turned), M=m, N=n, K=k)),
             "numpy": blas(turned),
+            "torch": torch_peers.peer(lambda torch, a, b: torch.matmul(*_upright(turned, a, b))),
+            "jax": jax_peers.peer(lambda jax, a, b: jax.numpy.matmul(*_upright(turned, a, b))),
         },
         flops=2 * m * n * k,
+        group=group,
     )
 
 
 CASES = (
-    *(case(f"sgemm-{n}", td.f32, n, n, n) for n in SIDES),
-    *(case(f"dgemm-{n}", td.f64, n, n, n) for n in SIDES),
-    *(case(f"sgemm-{m}x{n}x{k}", td.f32, m, n, k) for m, n, k in SKINNY),
+    *(case(f"sgemm-{n}", td.f32, n, n, n, group="sgemm") for n in SIDES),
+    *(case(f"dgemm-{n}", td.f64, n, n, n, group="dgemm") for n in SIDES),
+    *(case(f"sgemm-{m}x{n}x{k}", td.f32, m, n, k, group="skinny") for m, n, k in SKINNY),
     *(case(f"sgemm-1000-{turned}", td.f32, 1000, 1000, 1000, turned) for turned in TURNED),
 )
