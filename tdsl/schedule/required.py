@@ -131,9 +131,12 @@ def grown(f: FuncDef, box: Box, facts: Facts) -> Box:
 
 
 def rounded(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) -> Box:
-    """The box enlarged for splits that round up; as seen from outside of its place, by a whole factor."""
+    """The box enlarged for splits that round up; as seen from outside of its place, by a whole factor.
+
+    Outputs have no room for more, and what follows its producer has no more to read.
+    """
     made = list(box)
-    if f.name in state.program.outputs:
+    if f.name in state.program.outputs or isinstance(state.plan(f.name).place, After):
         return box
     for d, nest in zip(f.definitions, state.plan(f.name).nests, strict=True):
         for r in nest.relations:

@@ -3,7 +3,8 @@
     python -m tests.fuzz --programs 2000 --schedules 5 --seed 0 --seconds 3600 --jobs 2
     python -m tests.fuzz --only 17:3 --seed 0         one case again, made small
 
-A worker is a process of its own: one that dies, or is silent for too long, is a fault of the case it was at.
+A worker is a process of its own: one that dies, computes for too long, or is silent for too long, is a fault
+of the case it was at.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import faulthandler
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +28,8 @@ from tests.fuzz.cases import Case, Meaning, run_case
 from tests.fuzz.schedules import WEIGHTS, Tally
 from tests.fuzz.shrink import shrink
 
-SILENCE = 180.0  # seconds
+BUSY = 120.0  # seconds of CPU time on one case
+SILENCE = 900.0  # seconds
 
 
 def main() -> int:
@@ -57,6 +60,7 @@ def work(options: argparse.Namespace) -> int:
     os.environ["TDSL_DEBUG"] = "verify"
 
     def tell(**what: Any) -> None:
+        signal.setitimer(signal.ITIMER_PROF, BUSY)  # SIGPROF ends the worker
         print(json.dumps(what), flush=True)
 
     for program in range(options.worker, options.first + options.programs, options.jobs):
@@ -162,7 +166,8 @@ class Campaign:
         if w.process.returncode == 0 and w.at is None:
             return []
         if w.at is not None:
-            kind = "hang" if time.monotonic() - w.heard > SILENCE else "crash"
+            silent = time.monotonic() - w.heard > SILENCE
+            kind = "hang" if silent or w.process.returncode == -signal.SIGPROF else "crash"
             self.found(w.at[0], w.at[1], kind, f"target {w.at[2]}, checked {w.at[3]}")
             self.outcomes[kind] += 1
             w.next = w.at[0] + self.options.jobs

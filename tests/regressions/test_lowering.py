@@ -268,3 +268,15 @@ def test_a_shifted_tail_of_a_sum_adds_to_no_point_twice():
         s[f].reorder("m", "i_o")
     with pytest.raises(td.ScheduleError, match="two iterations of 'i_o'"):
         s[f].parallel("i_o")
+
+
+def test_what_follows_its_producer_does_not_round_up():
+    p, f = td.Func("p"), td.Func("f")
+    p[i, j] = i * 10 + j
+    f[i] = p[i, 0]
+    s = td.Schedule(f.with_shape(1))
+    s[p].compute_root()
+    s.cache_write(p, at=j)
+    s["p_out"].split("j", 2, tail="round_up")
+    same(s)
+    assert "p = alloc(i64, [1, 1])" in str(td.compile(s).loops())
