@@ -6,6 +6,7 @@ from benchmarks.case import Case
 from benchmarks.cases import (
     bilateral_grid,
     blur3x3,
+    conv,
     conv_relu,
     demo,
     gemm,
@@ -24,6 +25,7 @@ ALL = MappingProxyType(
             harris.CASE,
             bilateral_grid.CASE,
             conv_relu.CASE,
+            *conv.CASES,
             sgemm.CASE,
             *gemm.CASES,
         )
