@@ -1,4 +1,6 @@
-"""`python -m benchmarks run [--suite cpu|compile] [--case NAME] [--peer NAME] [--json FILE]`."""
+"""`python -m benchmarks run [--suite cpu|compile] [--group G] [--case NAME] [--peer NAME] [--json FILE]`,
+`python -m benchmarks page FILE...`.
+"""
 
 import json
 import os
@@ -9,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import cases, compile_time, report, rounds
+from benchmarks import cases, compile_time, goals, page, report, rounds
 
 app = typer.Typer(add_completion=False, help="Time tdsl and its peers side by side.")
 console = Console(width=None if sys.stdout.isatty() else 110)
@@ -18,6 +20,9 @@ console = Console(width=None if sys.stdout.isatty() else 110)
 @app.command()
 def run(
     suite: Annotated[str, typer.Option(help="cpu: run time; compile: time until it runs")] = "cpu",
+    group: Annotated[
+        list[str] | None, typer.Option(help="cases of this group; may be repeated")
+    ] = None,
     case: Annotated[list[str] | None, typer.Option(help="only this case; may be repeated")] = None,
     peer: Annotated[list[str] | None, typer.Option(help="only this peer; may be repeated")] = None,
     count: Annotated[int, typer.Option("--rounds", help="turns of each peer")] = 9,
@@ -28,15 +33,25 @@ def run(
 ) -> None:
     """Check every result, time the peers in alternating turns, print tables with ratios."""
     head = report.machine() | {"suite": suite, "rounds": count, "threads": threads}
+    head["command"] = " ".join(["python -m benchmarks", *sys.argv[1:]])
     console.print(f"{head['date']}  {head['cpu']}, {head['cores']} cores, load {head['load']:.1f}")
     if suite == "compile":
         results = compile_time.run(console, case or [], count)
     else:
-        results = run_cases(case or list(cases.ALL), peer or [], count, threads)
+        results = run_cases(choose(group or [], case or []), peer or [], count, threads)
+        head["summary"] = goals.summarize(results)
+        console.print(report.summary(head["summary"]))
     if json_:
         json_.write_text(json.dumps(head | {"results": results}, indent=1) + "\n")
     if any("WRONG" in p["note"] for r in results for p in r.get("peers", {}).values()):
         raise typer.Exit(1)
+
+
+def choose(groups: list[str], names: list[str]) -> list[str]:
+    """The cases with these names and of these groups; all when none are given."""
+    wanted = {cases.find(name).name for name in names}
+    wanted |= {case.name for case in cases.ALL.values() if case.group in groups}
+    return [name for name in cases.ALL if name in wanted or not (groups or names)]
 
 
 def run_cases(names: list[str], peers: list[str], count: int, threads: int) -> list[dict]:
@@ -49,6 +64,14 @@ def run_cases(names: list[str], peers: list[str], count: int, threads: int) -> l
         console.print(report.table(case, timings))
         records.append(report.record(case, timings))
     return records
+
+
+@app.command("page")
+def print_page(
+    records: Annotated[list[Path], typer.Argument(help="what `run --json` wrote, by parts")],
+) -> None:
+    """Print docs/performance.md for these results."""
+    sys.stdout.write(page.markdown([json.loads(path.read_text()) for path in records]))
 
 
 @app.command("list")

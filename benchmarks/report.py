@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.case import Case
+from benchmarks.goals import COMPILE_MS
 from benchmarks.rounds import Timing
 
 PACKAGES = ("tdsl", "numpy", "llvmlite", "numba", "numexpr", "halide", "scipy", "torch", "jax")
@@ -59,7 +60,7 @@ def table(case: Case, timings: list[Timing]) -> Table:
     name = reference.peer if reference else "-"
     out = Table(title=f"{case.name}: {case.title}", title_justify="left")
     out.add_column("peer", no_wrap=True)
-    for head in ("min ms", "median ms", "max ms", "rate", f"/ {name}", "range", "first ms"):
+    for head in ("min ms", "median ms", "max ms", "rate", f"/ {name}", "range", "compile ms"):
         out.add_column(head, justify="right", no_wrap=True)
     for t in timings:
         if not t.turns or reference is None:
@@ -69,19 +70,46 @@ def table(case: Case, timings: list[Timing]) -> Table:
         out.add_row(
             t.peer,
             *(f"{ms:.3f}" for ms in (min(t.turns), t.median, max(t.turns))),
-            rate(case, t.median),
+            rate(case.flops, case.bytes, t.median),
             f"{statistics.median(r):.2f}",
             f"{min(r):.2f}-{max(r):.2f}",
-            f"{t.first_ms:.0f}",
+            f"{t.compile_ms:.0f}",
         )
     return out
 
 
-def rate(case: Case, ms: float) -> str:
+def rate(flops: float, bytes_: float, ms: float) -> str:
     """The work of a case over a time, in GFLOP/s or GB/s."""
-    if case.flops:
-        return f"{case.flops / ms / 1e6:.1f} GFLOP/s"
-    return f"{case.bytes / ms / 1e6:.1f} GB/s" if case.bytes else ""
+    if flops:
+        return f"{flops / ms / 1e6:.1f} GFLOP/s"
+    return f"{bytes_ / ms / 1e6:.1f} GB/s" if bytes_ else ""
+
+
+def summary(lines: list[dict[str, Any]]) -> Table:
+    """The lines of `goals.summarize`: each case with its ratio, then the mean and the least of the group."""
+    out = Table(
+        title="ratio to the fastest of the peers, above 1 where tdsl is faster",
+        title_justify="left",
+    )
+    for head in ("group", "peer"):
+        out.add_column(head, no_wrap=True)
+    for head in ("ratio", "goal", "compile ms"):
+        out.add_column(head, justify="right", no_wrap=True)
+    for line in lines:
+        for name, found in line["cases"].items():
+            ms = found["compile_ms"]
+            slow = "[red]" if ms > COMPILE_MS else ""
+            out.add_row(f"  {name}", found["peer"], f"{found['ratio']:.2f}", "", f"{slow}{ms:.0f}")
+        goal, colour = line["goal"], "green" if line["met"] else "red"
+        out.add_row(
+            f"[bold]{line['group']}[/]" + (f" ({line['ours']})" if line["ours"] != "tdsl" else ""),
+            ", ".join(line["peers"]),
+            f"[{colour}]mean {line['mean']:.2f}, least {line['least']:.2f}",
+            f"{goal['mean']}" + (f", {goal['least']}" if goal["least"] else ""),
+            f"{max(found['compile_ms'] for found in line['cases'].values()):.0f}",
+            end_section=True,
+        )
+    return out
 
 
 def record(case: Case, timings: list[Timing]) -> dict[str, Any]:
@@ -89,11 +117,15 @@ def record(case: Case, timings: list[Timing]) -> dict[str, Any]:
     reference = against(timings)
     return {
         "case": case.name,
+        "title": case.title,
+        "group": case.group,
+        "flops": case.flops,
+        "bytes": case.bytes,
         "reference": reference.peer if reference else None,
         "peers": {
             t.peer: {
                 "note": t.note,
-                "first_ms": t.first_ms,
+                "compile_ms": t.compile_ms,
                 "turns_ms": t.turns,
                 **(_summary(t, reference) if t.turns and reference else {}),
             }

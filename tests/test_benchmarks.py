@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from benchmarks import cases, report, rounds, torch_peers, worker
+from benchmarks import cases, goals, page, report, rounds, torch_peers, worker
 from benchmarks.case import Case, Converted, PeerMissing, function, within
 
 
@@ -95,8 +95,56 @@ def test_record_has_every_turn_and_the_reason_of_a_missing_peer():
 
 
 def test_rates_are_in_flops_or_bytes():
-    assert report.rate(cases.find("sgemm"), ms=1000) == "2.1 GFLOP/s"
-    assert report.rate(cases.find("equalize"), ms=0.5) == "1.6 GB/s"
+    assert report.rate(2e9, 0, ms=1000) == "2.0 GFLOP/s"
+    assert report.rate(0, 1e6, ms=0.5) == "2.0 GB/s"
+
+
+def timed(name, group, **peers):
+    """The record of a case from the turns of its peers."""
+    case = replace(CASE, name=name, group=group)
+    return report.record(case, [rounds.Timing(peer, turns=turns) for peer, turns in peers.items()])
+
+
+def test_a_goal_takes_the_fastest_peer_of_each_case():
+    records = [
+        timed("soft", "rows", tdsl=[1.0, 2.0], torch=[4.0, 8.0], jax=[2.0, 4.0]),
+        timed("norm", "rows", tdsl=[1.0], numba=[8.0], numpy=[0.1]),
+        timed("lone", "rows", tdsl=[1.0], numpy=[0.1]),
+    ]
+    (line,) = goals.summarize(records)
+    assert {name: (c["peer"], c["ratio"]) for name, c in line["cases"].items()} == {
+        "soft": ("jax", 2.0),
+        "norm": ("numba", 8.0),
+    }
+    assert line["mean"] == pytest.approx(4.0)
+    assert line["least"] == 2.0
+    assert line["met"]
+
+
+def test_one_slow_case_fails_a_goal_that_says_so():
+    peers = {"tdsl": [1.0], "numpy": [3.0]}
+    records = [timed("a", "sgemm", **peers), timed("b", "sgemm", tdsl=[1.0], numpy=[0.9])]
+    assert not goals.summarize(records)[0]["met"]
+    assert goals.summarize(records[:1])[0]["met"]
+
+
+def test_every_group_of_cases_has_a_goal_and_a_peer_of_it():
+    for case in cases.ALL.values():
+        wanted = [goal for goal in goals.GOALS if goal.group == case.group]
+        assert wanted or not case.group
+        assert all(goal.ours in case.peers and set(goal.peers) & set(case.peers) for goal in wanted)
+
+
+def test_the_page_names_the_peers_that_are_faster():
+    records = [
+        timed("a", "sgemm", tdsl=[1.0], numpy=[0.5]),
+        timed("b", "sgemm", tdsl=[1.0], jax=[2.0]),
+    ]
+    head = report.machine() | {"threads": 1, "rounds": 1, "command": "run"}
+    text = page.markdown([head | {"results": records}])
+    losses = text.partition("## Where tdsl loses")[2].partition("## Group")[0]
+    assert "| a | numpy | 0.50 |" in losses
+    assert "| b |" not in losses
 
 
 def test_unknown_case_lists_the_known_ones():

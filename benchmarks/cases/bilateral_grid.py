@@ -139,4 +139,5 @@ CASE = Case(
     is_right=within(1e3 * np.finfo(np.float32).eps, expected, widen=False),
     peers={"tdsl": kernel(default), "tdsl-hand": kernel(hand), **halide.peers("bilateral_grid")},
     bytes=2 * 4 * HEIGHT * WIDTH,
+    group="pipelines",
 )

@@ -52,4 +52,5 @@ CASE = Case(
         **halide.peers("blur3x3"),
     },
     bytes=4 * (HEIGHT * WIDTH + (HEIGHT + 2) * (WIDTH + 2)),
+    group="pipelines",
 )

@@ -74,4 +74,5 @@ CASE = Case(
         **halide.peers("conv_relu"),
     },
     flops=2 * BATCH * HEIGHT * WIDTH * OUT * IN * 9,
+    group="pipelines",
 )

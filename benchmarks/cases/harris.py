@@ -90,4 +90,5 @@ CASE = Case(
         **halide.peers("harris"),
     },
     bytes=4 * (3 * HEIGHT * WIDTH + (HEIGHT - 6) * (WIDTH - 6)),
+    group="pipelines",
 )

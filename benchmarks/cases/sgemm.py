@@ -67,4 +67,5 @@ CASE = Case(
         **halide.peers("sgemm"),
     },
     flops=2 * M * N * K,
+    group="pipelines",
 )

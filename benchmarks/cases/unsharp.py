@@ -84,4 +84,5 @@ CASE = Case(
         **halide.peers("unsharp"),
     },
     bytes=2 * 4 * 3 * HEIGHT * WIDTH,
+    group="pipelines",
 )

@@ -1,0 +1,113 @@
+"""docs/performance.md, written from the records of runs."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks import goals, report
+
+HEAD = """# Performance
+
+Written by `python -m benchmarks page` from the records of the runs below. A ratio is the time of a peer over
+that of tdsl with its default schedule, so it is above 1 where tdsl is faster; [benchmarks.md](benchmarks.md)
+says how times are taken. Ratios hold for this machine and these versions; absolute times vary from run
+to run.
+"""
+
+
+def markdown(records: list[dict[str, Any]]) -> str:
+    """The page for the records of one or more runs, which may be of different cases."""
+    cases = [case for record in records for case in record["results"]]
+    lines = goals.summarize(cases)
+    parts = [HEAD, _runs(records), _goals(lines), _losses(cases)]
+    parts += [_group(name, cases) for name in dict.fromkeys(case["group"] for case in cases)]
+    return "\n".join(parts)
+
+
+def _runs(records: list[dict[str, Any]]) -> str:
+    rows = [
+        (
+            r["date"],
+            f"{r['cpu']}, {r['cores']} cores",
+            r["threads"],
+            r["rounds"],
+            f"`{r['command']}`",
+        )
+        for r in records
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in records[0]["versions"].items())
+    made = _table(("date", "machine", "threads", "rounds", "command"), rows)
+    return f"{made}\nPython {records[0]['python']}, {versions}; {records[0]['system']}.\n"
+
+
+def _goals(lines: list[dict[str, Any]]) -> str:
+    rows = []
+    for line in lines:
+        goal = line["goal"]
+        rows.append(
+            (
+                line["group"] + (" (schedule by hand)" if line["ours"] == "tdsl-hand" else ""),
+                "best of " * (len(line["peers"]) > 1) + ", ".join(line["peers"]),
+                len(line["cases"]),
+                f"{line['mean']:.2f}",
+                f"{line['least']:.2f}",
+                f"{goal['mean']}" + (f", none under {goal['least']}" if goal["least"] else ""),
+                "yes" if line["met"] else "no",
+                f"{max(case['compile_ms'] for case in line['cases'].values()):.0f}",
+            )
+        )
+    heads = ("group", "peer", "cases", "mean ratio", "least", "goal", "met", "longest compile ms")
+    return f"## Goals\n\nMeans are geometric.\n\n{_table(heads, rows)}"
+
+
+def _losses(cases: Iterable[dict[str, Any]]) -> str:
+    """Every peer that is faster than the default schedule."""
+    lost = []
+    for case in cases:
+        ours = case["peers"].get("tdsl", {}).get("turns_ms")
+        for name, peer in case["peers"].items():
+            if ours and peer["turns_ms"] and not name.startswith("tdsl"):
+                ratio = goals.ratio(peer["turns_ms"], ours)
+                if ratio < 1:
+                    lost.append((case["case"], name, f"{ratio:.2f}"))
+    lost.sort(key=lambda row: row[2])
+    body = _table(("case", "peer", "ratio"), lost) if lost else "Nowhere in these cases.\n"
+    return f"## Where tdsl loses\n\n{body}"
+
+
+def _group(name: str, cases: Iterable[dict[str, Any]]) -> str:
+    mine = [case for case in cases if case["group"] == name]
+    others = list(dict.fromkeys(p for case in mine for p in case["peers"] if p != "tdsl"))
+    rows = []
+    for case in mine:
+        ours = case["peers"].get("tdsl", {})
+        if ours.get("turns_ms"):
+            ms, compile_ms = ours["median_ms"], ours["compile_ms"]
+            rate = report.rate(case["flops"], case["bytes"], ms)
+            ratios = [_ratio(case["peers"].get(other), ours) for other in others]
+            rows.append(
+                (
+                    case["case"],
+                    case["title"],
+                    f"{ms:.3g}",
+                    rate,
+                    *ratios,
+                    f"{compile_ms:.0f}",
+                )
+            )
+    heads = ("case", "what", "ms", "rate", *(f"/ {other}" for other in others), "compile ms")
+    return f"## Group {name or 'without a goal'}\n\n{_table(heads, rows)}"
+
+
+def _ratio(peer: dict[str, Any] | None, ours: dict[str, Any]) -> str:
+    if peer is None:
+        return ""
+    return (
+        f"{goals.ratio(peer['turns_ms'], ours['turns_ms']):.2f}"
+        if peer["turns_ms"]
+        else peer["note"]
+    )
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    lines = [heads, ("---",) * len(heads), *rows]
+    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
