@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from tdsl.errors import did_you_mean
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Expr, Read, Var, const
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Expr, Read, Select, Var, const, dtype_of
 from tdsl.lang.program import FuncDef, Interval, Program, map_expressions
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import add, conjunction, substitute, subtract
 from tdsl.lang.types import DType
-from tdsl.node import transform
+from tdsl.node import Node, transform
 from tdsl.schedule.arguments import check_scope
 from tdsl.schedule.loops import find_loop, positive, split
 from tdsl.schedule.nest import (
@@ -38,6 +38,7 @@ from tdsl.schedule.nest import (
     is_reduction,
     roots_of,
 )  # fmt: skip
+from tdsl.schedule.padding import PaddedRead, padded_reads
 from tdsl.schedule.relate import relate
 
 
@@ -91,12 +92,13 @@ def _source(program: Program, name: str) -> tuple[tuple[DType, ...], tuple[Inter
 
 def cache_read(
     state: State, func: str, definition: int | None, *, source: str, loop: str | None,
-    scope: str = "auto", pack: tuple[tuple[int, int], ...] = (), name: str | None = None,
+    scope: str = "auto", pack: tuple[tuple[int, int], ...] = (), padded: bool = False,
+    name: str | None = None,
 ) -> State:  # fmt: skip
     """Copy what the body of a loop reads of a tensor or func into memory of its own first.
 
     `pack` splits axes: (axis, n) makes two of it, index // n in its place and index % n at the end.
-    Without a loop the copy is made at the root.
+    With `padded` the copy has what is read beyond the edges, too. Without a loop it is made at the root.
     """
     check_scope(scope)
     program = state.program
@@ -107,43 +109,33 @@ def cache_read(
     )
     if source not in read:
         raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
-    dtypes, limits = _source(program, source)
-    rank = len(limits)
-    factors = {}
-    for axis, n in pack:
-        if not 0 <= axis < rank or axis in factors:
-            raise Illegal(
-                f"pack names axis {axis} of {rank}, or names it twice",
-                f"name axes 0 to {rank - 1}, each once",
-            )
-        factors[axis] = positive(n, "a packing factor")
     made = _new_func(program, name, f"{source}_cache")
-    variables = tuple(f"d{n}" for n in range(rank + len(factors)))
-    index = [Var(v) for v in variables]
-    inner = {axis: index[rank + n] for n, axis in enumerate(factors)}
-    at: list[Expr] = []
-    for axis, (lo, hi) in enumerate(limits):
-        if axis not in factors:
-            at.append(index[axis])
-            continue
-        whole = Binary("add", Binary("mul", index[axis], const(factors[axis])), inner[axis])
-        # the first and the last panel may reach beyond the tensor; what they hold there is never read
-        inside: Expr = whole if hi is None else Binary("min", whole, hi)
-        at.append(inside if lo is None else Binary("max", inside, lo))
-    values = tuple(Read(source, tuple(at), c, t) for c, t in enumerate(dtypes))
-    d = Definition(tuple(index), variables, (), TRUE, values, None, None)
-    f = FuncDef(made, dtypes, (d,), ((None, None),) * len(index), ((None, None),) * len(index))
+    chosen = [d for n, d in enumerate(consumer.definitions) if definition in (None, n)]
+    reads: dict[Expr, tuple[Expr, ...]]
+    if padded:
+        reads, values, limits = _padding(chosen, func, source)
+    else:
+        dtypes, limits = _source(program, source)
+        whole = tuple(Var(f"d{n}") for n in range(len(limits)))
+        values = tuple(Read(source, whole, c, t) for c, t in enumerate(dtypes))
+        reads = {r: r.index for d in chosen for r in reads_in(d.expressions()) if r.name == source}
+    factors = _factors(pack, len(limits))
+    f = _copy(made, values, limits, factors)
 
-    def moved(r: Read) -> Read:
+    def moved(n: Node) -> Node:
+        if not isinstance(n, Read | Select) or n not in reads:
+            return n
+        index = reads[n]
         outer = tuple(
-            Binary("floordiv", e, const(factors[n])) if n in factors else e
-            for n, e in enumerate(r.index)
+            Binary("floordiv", e, const(factors[k])) if k in factors else e
+            for k, e in enumerate(index)
         )
-        rest = tuple(Binary("mod", r.index[n], const(k)) for n, k in factors.items())
-        return Read(made, (*outer, *rest), r.component, r.dtype, loc=r.loc)
+        rest = tuple(Binary("mod", index[k], const(size)) for k, size in factors.items())
+        component = n.component if isinstance(n, Read) and not padded else 0
+        return Read(made, (*outer, *rest), component, dtype_of(n), loc=n.loc)
 
     definitions = tuple(
-        _map_reads(d, source, moved) if definition in (None, n) else d
+        map_expressions(d, lambda e: transform(e, moved)) if definition in (None, n) else d
         for n, d in enumerate(consumer.definitions)
     )
     place = (
@@ -153,6 +145,61 @@ def cache_read(
     )
     state = _replace_func(state, replace(consumer, definitions=definitions))
     return _insert(state, func, f, replace(fresh_plan(f), place=place, scope=scope, touched=True))
+
+
+def _padding(
+    definitions: list[Definition], func: str, source: str
+) -> tuple[dict[Expr, tuple[Expr, ...]], tuple[Expr, ...], tuple[Interval, ...]]:
+    """(the index in the copy for each read of the padding, the value of the copy, its limits)."""
+    found: dict[Expr, PaddedRead] = {}
+    for d in definitions:
+        found |= padded_reads(d, source)
+    if len({read.value for read in found.values()}) != 1:
+        raise Illegal(
+            f"{func!r} does not read one padding of {source!r}",
+            "leave out padded=True, or read the tensor as td.pad(tensor) continues it",
+        )
+    first = next(iter(found.values()))
+    return (
+        {part: read.index for part, read in found.items()},
+        (first.value,),
+        ((None, None),) * len(first.index),
+    )
+
+
+def _factors(pack: tuple[tuple[int, int], ...], rank: int) -> dict[int, int]:
+    factors: dict[int, int] = {}
+    for axis, n in pack:
+        if not 0 <= axis < rank or axis in factors:
+            raise Illegal(
+                f"pack names axis {axis} of {rank}, or names it twice",
+                f"name axes 0 to {rank - 1}, each once",
+            )
+        factors[axis] = positive(n, "a packing factor")
+    return factors
+
+
+def _copy(
+    made: str, values: tuple[Expr, ...], limits: tuple[Interval, ...], factors: dict[int, int]
+) -> FuncDef:
+    """The func with these values over d0, d1, ..., its axes split by the factors."""
+    rank = len(limits)
+    variables = tuple(f"d{n}" for n in range(rank + len(factors)))
+    index = [Var(v) for v in variables]
+    inner = {axis: index[rank + n] for n, axis in enumerate(factors)}
+    at: dict[str, Expr] = {}
+    for axis, (lo, hi) in enumerate(limits):
+        if axis not in factors:
+            continue
+        whole = Binary("add", Binary("mul", index[axis], const(factors[axis])), inner[axis])
+        # the first and the last panel may reach beyond the tensor; what they hold there is never read
+        inside: Expr = whole if hi is None else Binary("min", whole, hi)
+        at[variables[axis]] = inside if lo is None else Binary("max", inside, lo)
+    d = Definition(
+        tuple(index), variables, (), TRUE, tuple(substitute(v, at) for v in values), None, None
+    )
+    dtypes = tuple(dtype_of(v) for v in values)
+    return FuncDef(made, dtypes, (d,), ((None, None),) * len(index), ((None, None),) * len(index))
 
 
 def cache_write(

@@ -203,6 +203,12 @@ def cache_in_an_unknown_memory():
     s.cache_read(a, g, at=i, scope="shared")  # here
 
 
+@wrong(td.ScheduleError, "'g' does not read one padding of 'a'", hint="td.pad")
+def padded_cache_of_what_is_not_padded():
+    g, _, s = chain()
+    s.cache_read(a, g, at=i, padded=True)  # here
+
+
 @wrong(td.ScheduleError, "pack names axis 2 of 2", hint="axes 0 to 1")
 def cache_packed_along_a_missing_axis():
     g, _, s = chain()

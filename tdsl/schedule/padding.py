@@ -1,0 +1,97 @@
+"""Reads of padding as a stage: what is read beyond the edges is made once, and then read without tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Binary, Call, Const, Expr, Read, Select, Var
+from tdsl.lang.simplify import conjuncts
+from tdsl.node import Node, children, map_children
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedRead:
+    """A read of padding: `value`, over the variables d0, d1, ..., at an index for these.
+
+    >>> from tdsl.lang.expr import ONE, const
+    >>> from tdsl.lang.types import f32, i64
+    >>> at = Binary("add", Var("i"), Var("k"))
+    >>> edge = Read("a", (Call("pad_edge", (at, const(9)), i64),), 0, f32)
+    >>> found = padded_read(edge)
+    >>> from tdsl.lang.show import show_expr
+    >>> [show_expr(e) for e in found.index], show_expr(found.value)
+    (['i + k'], 'a[pad_edge(d0, 9)]')
+    """
+
+    index: tuple[Expr, ...]
+    value: Expr
+
+
+def padded_reads(d: Definition, source: str) -> dict[Expr, PaddedRead]:
+    """The reads of paddings of a tensor or func in a definition, which are one as its first one is."""
+    found: dict[Expr, PaddedRead] = {}
+    for e in d.expressions():
+        for part in _parts(e, source):
+            read = padded_read(part)
+            if read is not None and all(read.value == other.value for other in found.values()):
+                found[part] = read
+    return found
+
+
+def _parts(e: Node, source: str) -> Iterator[Expr]:
+    """The largest expressions that may be reads of padding."""
+    match e:
+        case Select(_, Read(name), Const()) | Read(name) if name == source:
+            yield e
+        case _:
+            for child in children(e):
+                yield from _parts(child, source)
+
+
+def padded_read(e: Expr) -> PaddedRead | None:
+    """What an expression reads if it is a read of padding, that is of clipped or tested indices."""
+    match e:
+        case Select(cond, Read(_, index), Const()):
+            tested = [o for test in conjuncts(cond) for o in _tested(test)]
+        case Read(_, index):
+            tested = []
+            if not any(isinstance(x, Call) for x in index):
+                return None
+        case _:
+            return None
+    inside = [x for x in map(_unclipped, index) if variables(x)]
+    outer = [o for o in dict.fromkeys(tested) if o not in inside]
+    offsets = tuple(dict.fromkeys((*outer, *inside)))
+    names = {o: f"d{n}" for n, o in enumerate(offsets)}
+
+    def lifted(n: Node) -> Node:
+        if n in names:
+            return Var(names[n])  # type: ignore[index]  # only expressions are in there
+        return map_children(n, lifted)
+
+    value = lifted(e)
+    assert isinstance(value, Expr)
+    return PaddedRead(offsets, value) if variables(value) <= set(names.values()) else None
+
+
+def _tested(test: Expr) -> list[Expr]:
+    match test:
+        case Binary("le", Const(), x) | Binary("lt", x, _) if variables(x):
+            return [x]
+    return []
+
+
+def _unclipped(e: Expr) -> Expr:
+    match e:
+        case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap", (x, _)):
+            return x
+        case Binary("max", Binary("min", x, _), Const()) | Binary("max", x, Const()):
+            return x
+        case Binary("min", x, Const()):
+            return x
+        case Binary("add", Call() as inner, low) if not variables(low):
+            return _unclipped(inner)
+    return e
