@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first program")
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--cpu-seconds", type=float, default=1e9, help="of all workers together")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--stop", type=int, default=0, help="end after so many faults")
     parser.add_argument("--small", type=float, default=60.0, help="seconds to make a fault small")
@@ -71,7 +72,7 @@ def work(options: argparse.Namespace) -> int:
 
         run_program(options.seed, program, options.schedules, report, started)
         tell(
-            program=program, outcomes=report.outcomes, taken=report.tally.taken,
+            program=program, cpu=time.process_time(), outcomes=report.outcomes, taken=report.tally.taken,
             dropped=report.tally.dropped,
             faults=[
                 [f.program, f.schedule, f.outcome.kind, f.outcome.text[-3000:]] for f in report.faults
@@ -85,6 +86,7 @@ class Worker:
     process: subprocess.Popen[str]
     share: int
     at: Any = None
+    cpu: float = 0.0
     heard: float = field(default_factory=time.monotonic)
     next: int = 0
 
@@ -98,6 +100,7 @@ class Campaign:
         self.tally = Tally()
         self.faults: list[tuple[int, int, str, str]] = []
         self.programs = 0
+        self.cpu = 0.0
         self.selector = selectors.DefaultSelector()
         self.start = time.monotonic()
         self.cache = tempfile.TemporaryDirectory()
@@ -122,7 +125,8 @@ class Campaign:
 
     def enough(self) -> bool:
         o = self.options
-        return time.monotonic() - self.start > o.seconds or 0 < o.stop <= len(self.faults)
+        late = time.monotonic() - self.start > o.seconds or self.cpu > o.cpu_seconds
+        return late or 0 < o.stop <= len(self.faults)
 
     def hire(self, share: int, first: int) -> Worker:
         o = self.options
@@ -147,6 +151,8 @@ class Campaign:
             w.at = told["at"]
             return
         self.programs += 1
+        self.cpu += told["cpu"] - w.cpu
+        w.cpu = told["cpu"]
         w.next, w.at = told["program"] + self.options.jobs, None
         self.outcomes += Counter(told["outcomes"])
         self.tally.add(Tally(Counter(told["taken"]), Counter(told["dropped"])))
@@ -177,7 +183,10 @@ class Campaign:
 
     def report(self) -> None:
         seconds = time.monotonic() - self.start
-        print(f"\n{self.programs} programs, {sum(self.outcomes.values())} cases, {seconds:.0f} s")
+        cases = sum(self.outcomes.values())
+        print(
+            f"\n{self.programs} programs, {cases} cases, {seconds:.0f} s, {self.cpu:.0f} s of CPU"
+        )
         for outcome, count in self.outcomes.most_common():
             print(f"{count:8} {outcome}")
         print("\ndirective            taken  dropped")

@@ -43,7 +43,7 @@ class Report:
 def program_of(seed: int, program: int) -> Made:
     """The program of a number."""
     c = Seeded(seed * 1_000_003 + program)
-    return random_pipeline(c) if program % 4 == 3 else random_program(c)
+    return random_pipeline(c) if program % 3 == 2 else random_program(c)
 
 
 def scheduled(made: Made, seed: int, program: int, schedule: int, tally: Tally) -> Case:
@@ -52,7 +52,7 @@ def scheduled(made: Made, seed: int, program: int, schedule: int, tally: Tally) 
     s = td.Schedule(*made.outputs)
     # the first schedules leave most to the default
     most = (0, 3)[schedule] if schedule < 2 else 14
-    if schedule > 1 and c.chance(60 if program % 4 == 3 else 25):
+    if schedule > 1 and c.chance(60 if program % 3 == 2 else 25):
         tally.add(nest_stages(s, c))
         most = 5
     tally.add(scramble(s, c, conditions(made), most))

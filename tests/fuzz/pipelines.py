@@ -61,7 +61,16 @@ class _Pipeline:
 
     def value(self, source: str, point: tuple[str, ...] = ()) -> str:
         how = self.c.weighted(
-            {"stencil": 6, "window": 3, "point": 3, "down": 2, "up": 2, "back": 1}
+            {
+                "stencil": 6,
+                "window": 4,
+                "point": 3,
+                "down": 2,
+                "up": 2,
+                "back": 1,
+                "quotient": 2,
+                "cycle": 1,
+            }
         )
         point = point or self.variables
         at = self.c.integer(0, len(point) - 1)
@@ -77,13 +86,24 @@ class _Pipeline:
             case "window":
                 lo = self.c.integer(-3, 0)
                 hi = lo + self.c.integer(1, 5)
-                axis = f'td.range("m", {lo}, {hi})'
+                where = ""
+                if self.c.chance(30):
+                    op = self.c.pick(("<", ">=", "!="))
+                    where = (
+                        f", where=lambda m: m {op} {self.c.pick(point)} - {self.c.integer(0, 4)}"
+                    )
+                axis = f'td.range("m", {lo}, {hi}{where})'
                 inner = read(f"{v} + m")
                 return f"td.sum({inner} * (m + 2), axis={axis}, dtype=td.i32)"
             case "down":
                 return f"({read(f'2 * {v}')} + {read(f'2 * {v} + 1')})"
             case "up":
                 return f"({read(f'{v} // 2')} ^ {read(f'({v} + 1) // 2')})"
+            case "quotient":
+                op, by = self.c.pick(("//", "%")), self.c.pick((3, 5, 7, -3, -6))
+                return f"({read(f'{v} // 3')} {op} {by})"
+            case "cycle":
+                return read(f"({v} + 1) % {self.c.integer(2, 6)}")
             case "back":
                 return read(f"5 - {v}")
             case _:

@@ -32,6 +32,13 @@ from tests.fuzz.terms import Ends, Readable, Scope, Term, Terms
 EXTENTS = {5: 4, 8: 3, 3: 3, 7: 3, 13: 2, 16: 2, 2: 1, 1: 2, 11: 1, 4: 1, 0: 1}
 TYPES = {"f32": 8, "i32": 4, "u8": 4, "f64": 3, "i64": 1, "i16": 1, "u16": 1, "bool_": 1, "i8": 1,
          "u32": 1, "u64": 1, "f16": 1, "bf16": 1}  # fmt: skip
+# text, identity of each value, and whether the order matters
+COMBINERS = (
+    ("lambda a, b: (td.maximum(a[0], b[0]), a[1] + b[1])", -8.0, 0, False),
+    ("lambda a, b: (td.minimum(a[0], b[0]), a[1] ^ b[1])", 8.0, 0, False),
+    ("lambda a, b: (a[0] * 0.5 + b[0], a[1] * 3 + b[1])", 0.0, 0, True),
+    ("lambda a, b: (td.where(b[1] == 0, a[0], b[0]), td.where(b[1] == 0, a[1], b[1]))", 0.0, 0, True),
+)  # fmt: skip
 VARIABLES = ("i", "j", "k", "l")
 MOST_POINTS = 3000
 
@@ -300,7 +307,7 @@ class _Builder:
         self.run(f'{name} = td.Func("{name}")')
         kind = self.c.weighted({"f": 6, "i": 5, "b": 1})
         depth = self.c.integer(1, 3)
-        how = self.c.weighted({"value": 9, "reduction": 5, "tuple": 1, "custom": 1, "constant": 1})
+        how = self.c.weighted({"value": 9, "reduction": 5, "tuple": 1, "custom": 2, "constant": 1})
         match how:
             case "reduction" if kind != "b":
                 value = self.terms.reduction(scope, kind, depth, False)
@@ -325,18 +332,14 @@ class _Builder:
         inner, axis = self.terms.reduction_variable(scope, "m")
         x = self.terms.of_type(inner, td.f32, depth, False)
         y = self.terms.of_type(inner, td.i32, 1, True)
-        if self.c.chance(50):
-            combine = "lambda a, b: (td.maximum(a[0], b[0]), a[1] + b[1])"
-            init, most = "(-8.0, 0)", max(x.most, 8.0)
-        else:
-            combine = "lambda a, b: (td.minimum(a[0], b[0]), a[1] ^ b[1])"
-            init, most = "(8.0, 0)", max(x.most, 8.0)
-        init = init.replace(", 0", ", td.cast(0, td.i32)").replace("8.0", "td.cast(8.0, td.f32)")
-        init = init.replace("-td.cast(8.0", "td.cast(-8.0")
-        ordered = ", associative=False" if self.c.chance(20) else ""
-        values = f"({x.text}, {y.text})"
-        self.run(f"{name}[{left}] = td.reduce({combine}, {init}, {values}, axis={axis}{ordered})")
-        return Term(name, td.f32, x.exact, most)
+        combine, first, second, ordered = self.c.pick(COMBINERS)
+        ordered = ordered or self.c.chance(20)
+        init = f"(td.cast({first}, td.f32), td.cast({second}, td.i32))"
+        more = ", associative=False" if ordered else ""
+        self.run(
+            f"{name}[{left}] = td.reduce({combine}, {init}, ({x.text}, {y.text}), axis={axis}{more})"
+        )
+        return Term(name, td.f32, x.exact, max(2 * x.most, 8.0))
 
     # updates
 

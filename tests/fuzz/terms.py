@@ -258,7 +258,9 @@ class Terms:
         text = x.text
         match how:
             case "number":
-                n, op = self.c.integer(1, 7), self.c.pick(("+", "-", "*", "//", "%"))
+                n, op = self.c.integer(1, 7), self.c.pick(("+", "-", "*", "//", "//", "%"))
+                if x.dtype.kind == "i" and self.c.chance(30):
+                    n = -n
                 return self.made(f"({text} {op} {n})", True, 8)
             case "unary":
                 return self.made(f"{self.c.pick(('-', '~', 'abs'))}({text})", True, 8)
