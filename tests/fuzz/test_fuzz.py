@@ -8,15 +8,15 @@ import pytest
 from tests.fuzz.campaign import Report, run_program
 
 SEED = 20_000
-PER_TEST = 10
+PER_TEST = 8
 
 
-@pytest.mark.parametrize("first", range(0, 16 * PER_TEST, PER_TEST))
+@pytest.mark.parametrize("first", range(0, 12 * PER_TEST, PER_TEST))
 def test_scheduled_programs_give_what_they_mean(first, monkeypatch):
     monkeypatch.setenv("TDSL_DEBUG", "verify")
     report = Report()
     for program in range(first, first + PER_TEST):
-        run_program(SEED, program, 4, report)
+        run_program(SEED, program, 3, report)
     shown = [
         f"python -m tests.fuzz --seed {SEED} --only {f.program}:{f.schedule}   # {f.outcome.kind}"
         for f in report.faults
