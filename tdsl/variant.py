@@ -43,7 +43,7 @@ def machine_of(target: Target) -> Machine:
     from tdsl.codegen.cpu.machine import host
     from tdsl.codegen.cpu.runtime import num_threads
 
-    return Machine(host().vector_bytes, num_threads())
+    return Machine(host().vector_bytes, num_threads(), host().has)
 
 
 described_by(machine_of)

@@ -28,6 +28,7 @@ from tdsl.codegen.buffers import (
 from tdsl.codegen.loops import Alloc, Argument, Kernel, Let, Stmt, as_stmt
 from tdsl.codegen.names import Names
 from tdsl.codegen.nest import NestBuilder
+from tdsl.codegen.tensorize import check_strides
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Select, Var, const
@@ -219,11 +220,13 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
     body = as_stmt([*checks, *lowering.place(ROOT, boxes, Open(), lambda: ())])
     if lowering.sizes:
         body = transform(body, partial(_sized, lowering.sizes))
-    return Kernel(
+    kernel = Kernel(
         names.kernel, params, body,
         tuple(lowering.messages.made), all(f.fast_math for f in program.funcs),
         tuple(INSTRUCTIONS[n] for n in lowering.messages.instructions),
     )  # fmt: skip
+    check_strides(kernel)
+    return kernel
 
 
 def _sized(sizes: dict[str, Expr], n: Node) -> Node:

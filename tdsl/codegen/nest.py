@@ -17,7 +17,7 @@ from tdsl.codegen.loops import (
     as_stmt,
 )  # fmt: skip
 from tdsl.codegen.prefetch import prefetch_box
-from tdsl.codegen.tensorize import invoke
+from tdsl.codegen.tensorize import fits, invoke
 from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
@@ -142,8 +142,9 @@ class NestBuilder:
             return self._guarded(ready, self._point(spot, around), around.facts)
         loop = loops[spot.depth]
         instruction = self._instruction(loop.name)
-        if instruction is not None and spot.mode != INIT:
-            made = invoke(self.low, self._active(spot), instruction, around.facts)
+        if instruction is not None and self._is_invoked(instruction, spot, around):
+            guarded = self._has_guards(spot, around.facts)
+            made = invoke(self.low, self._active(spot), instruction, around.facts, guarded=guarded)
             if spot.mode == FULL and self.d.init is not None:
                 return [*self._open(replace(spot, mode=INIT), around), made]
             return [made]
@@ -192,6 +193,21 @@ class NestBuilder:
             if t.definition == self.n and t.loop == loop:
                 return t
         return None
+
+    def _is_invoked(self, t: Tensorization, spot: Spot, around: Open) -> bool:
+        """False for the start of a sum, and in a tail that is too short for the instruction."""
+        if spot.mode == INIT or not spot.tails:
+            return spot.mode != INIT
+        guarded = self._has_guards(spot, around.facts)
+        return not guarded and fits(self._active(spot), t, around.facts)
+
+    def _has_guards(self, spot: Spot, facts: Facts) -> bool:
+        """True when a guard that waits for inner loops may fail in one of their iterations."""
+        for x in self.nest.names()[spot.depth :]:
+            first = self.bounds[x][0] if x in self.bounds else const(0)
+            facts = facts.knowing(x, first, subtract(add(first, spot.related.extents[x]), ONE))
+        conditions = (substitute(g.cond, spot.opened) for g in spot.guards)
+        return any(simplify(c, facts) != TRUE for c in conditions)
 
     def _loop(self, spot: Spot, around: Open, first: Expr, extent: Expr) -> list[Stmt]:
         loop = self.nest.loops[spot.depth]

@@ -1,22 +1,25 @@
 """Replace a loop and its body by an instruction, after checking that both mean the same.
 
 The nest's loops from the chosen one inwards are matched with the variables of the instruction's meaning,
-in order; then the two definitions must agree: the same combiner, the same value expression, with each read
-of the nest moving along the matched loops exactly as the instruction's operand moves along its axes.
+in order; then the two definitions must agree: the same combiner, the same value expression (factors and
+summands in any order), with each read of the nest moving along the matched loops exactly as the
+instruction's operand moves along its axes. In the tail of a peeled split, where loops are shorter than those
+of the instruction, they run as loops.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tdsl.codegen.loops import Invoke, Operand
+from tdsl.codegen.loops import Alloc, BufferParam, Invoke, Kernel, Operand, Stmt
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import Facts
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Const, Expr, Read, Var
+from tdsl.lang.expr import ONE, Binary, Const, Expr, Read, Var
 from tdsl.lang.show import show_expr
-from tdsl.lang.simplify import simplify, substitute
+from tdsl.lang.simplify import add, simplify, substitute, subtract
 from tdsl.node import Node, children
 from tdsl.schedule.instruction import INSTRUCTIONS, Instruction
 from tdsl.schedule.nest import Tensorization
@@ -30,10 +33,25 @@ class _Mismatch(Exception):  # a reason, made a ScheduleError below
     pass
 
 
-def invoke(low: Lowering, active: Active, plan: Tensorization, facts: Facts) -> Invoke:
-    """The instruction in the place of the loops from `plan.loop` inwards; ScheduleError if it differs."""
+def fits(active: Active, plan: Tensorization, facts: Facts) -> bool:
+    """True when the loops from `plan.loop` inwards have the extents of the instruction."""
+    chosen = INSTRUCTIONS[plan.instruction]
+    inner = [x for x in active.nest.names() if x not in active.opened]
+    have = [simplify(active.extents[x], facts) for x in inner]
+    return have == [e for _, e in _loops(chosen, chosen.meaning.funcs[0].definitions[-1])]
+
+
+def invoke(
+    low: Lowering, active: Active, plan: Tensorization, facts: Facts, *, guarded: bool
+) -> Invoke:
+    """The instruction in the place of the loops from `plan.loop` inwards; ScheduleError if it differs.
+
+    `guarded` says that conditions on these loops are left to test.
+    """
     chosen = INSTRUCTIONS[plan.instruction]
     try:
+        if guarded:
+            raise _Mismatch("not all iterations of the loops inside run; split with tail='peel'")
         operands = _match(low, active, chosen, active.opened, facts)
     except _Mismatch as reason:
         raise ScheduleError(
@@ -45,6 +63,54 @@ def invoke(low: Lowering, active: Active, plan: Tensorization, facts: Facts) -> 
         ) from None
     low.messages.instructions[chosen.name] = None
     return Invoke(chosen.name, operands)
+
+
+def check_strides(kernel: Kernel) -> None:
+    """ScheduleError where a tile has other strides than its instruction takes for granted."""
+    if kernel.instructions:
+        known = {p.name: p.strides for p in kernel.params if isinstance(p, BufferParam)}
+        _check_strides(kernel.body, known)
+
+
+def _check_strides(s: Node, known: Mapping[str, tuple[int | None, ...]]) -> None:
+    match s:
+        case Alloc(name, _, extents, _, body):
+            _check_strides(body, {**known, name: s.strides or _dense(extents)})
+        case Invoke(name, operands):
+            chosen = INSTRUCTIONS[name]
+            wanted = dict(chosen.strides)
+            for operand, called in zip(operands, chosen.operands(), strict=True):
+                have = tuple(known[operand.buffer][axis] for axis in operand.axes)
+                _check_tile(chosen, operand.buffer, called, have, wanted.get(called))
+        case _:
+            for child in children(s):
+                if isinstance(child, Stmt):
+                    _check_strides(child, known)
+
+
+def _dense(extents: tuple[Expr, ...]) -> tuple[int | None, ...]:
+    """The strides of a dense array, None where an extent that is not known comes into them."""
+    made: list[int | None] = [1]
+    for e in reversed(extents[1:]):
+        step = made[-1]
+        made.append(step * max(int(e.value), 1) if isinstance(e, Const) and step else None)
+    return tuple(reversed(made))
+
+
+def _check_tile(
+    chosen: Instruction, buffer: str, operand: str, have: tuple[int | None, ...],
+    wanted: tuple[int | None, ...] | None,
+) -> None:  # fmt: skip
+    for axis, (a, b) in enumerate(zip(have, wanted or have, strict=True)):
+        if b is not None and a != b:
+            found = "a stride that is known at a call only" if a is None else f"stride {a}"
+            raise ScheduleError(
+                f"instruction {chosen.name!r} takes {operand!r} with stride {b} in axis {axis}, "
+                f"{buffer!r} has {found}",
+                loc=chosen.loc,
+                label="declared here",
+                hint=f"copy {buffer!r} into the layout of the instruction: cache_read and reorder_storage",
+            )
 
 
 def _match(
@@ -74,6 +140,9 @@ def _match(
     values = {n: substitute(v, opened) for n, v in active.roots.items()}
     matched = dict(zip((name for name, _ in theirs), inner, strict=True))
     starts = {x: active.first_of(x) for x in inner}
+    for x, (_, extent) in zip(inner, theirs, strict=True):
+        last = add(starts[x], subtract(extent, ONE))
+        facts = facts.knowing(x, starts[x], last)
     writer = _Operands(low, values, matched, starts, facts)
     writer.tile(
         low.buffers[active.func.name].names[0],
@@ -113,6 +182,7 @@ class _Operands:
     def tile(self, buffer: str, index: tuple[Expr, ...], theirs: tuple[Expr, ...]) -> Operand:
         """The tile that an access covers: the axis of the buffer along each axis of the operand."""
         axes = []
+        index = tuple(simplify(at, self.facts) for at in index)
         for e in theirs:
             if not isinstance(e, Var):
                 raise _Mismatch("an operand of the instruction is indexed by more than a variable")
@@ -143,7 +213,18 @@ class _Operands:
             return
         if type(mine) is not type(their) or _label(mine) != _label(their):
             raise _Mismatch(f"{show_expr(mine)} is not {show_expr(their)}")
-        for a, b in zip(children(mine), children(their), strict=True):
+        known = dict(self.inputs)
+        try:
+            self.all_same(children(mine), children(their))
+        except _Mismatch:
+            if not (isinstance(mine, Binary) and mine.op in ("add", "mul")):
+                raise
+            self.inputs = known
+            self.all_same((mine.right, mine.left), children(their))
+
+    def all_same(self, mine: Sequence[Node], theirs: Sequence[Node]) -> None:
+        """Raise unless two lists of expressions agree one by one."""
+        for a, b in zip(mine, theirs, strict=True):
             self.same(a, b)  # type: ignore[arg-type]  # children of an Expr are Exprs
 
     def ordered(self, chosen: Instruction) -> list[Operand]:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from math import prod
 
 from tdsl.lang.affine import variables
-from tdsl.lang.expr import Read, Var
+from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
+from tdsl.schedule.dots import Dot, find_dot
 from tdsl.schedule.facts import extents, stride_of, widest
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State, is_ordered
@@ -38,7 +39,8 @@ AHEAD = 8  # iterations from a request for a row to its use
 class Contraction:
     """`func` reduces; `owner` is it, or an element-wise func that alone reads it.
 
-    `names` gives the owner's variable for each of the func's; `moving` is the operand of the vectors.
+    `names` gives the owner's variable for each of the func's; `value` is what is summed, `moving` the operand
+    of the vectors in it.
     """
 
     func: str
@@ -48,6 +50,7 @@ class Contraction:
     names: dict[str, str]
     sizes: dict[str, int]
     element: int
+    value: Expr
     moving: Read
     ranges: tuple[str, ...]
 
@@ -109,7 +112,7 @@ def _contraction(
             continue
         score, across, moving = scored
         made = Contraction(
-            f.name, owner.name, along, across, names, sizes, widest(d), moving, ranges
+            f.name, owner.name, along, across, names, sizes, widest(d), d.values[0], moving, ranges
         )
         if best is None or score > best[0]:
             best = score, made
@@ -148,7 +151,8 @@ class Tiles:
     summed before the next panel is copied; 0 means all. `panel` says where what moves along is copied:
     "no", in the "block" that uses it, or all of it at the "root". `parallel` is the loop for threads: a
     variable of the owner, or "" for none; for `across` these are bands of `band` rows. `ahead` iterations
-    before its use memory that is not copied is asked for; 0 leaves that to the processor.
+    before its use memory that is not copied is asked for; 0 leaves that to the processor. `dot` names the
+    row of `dots.DOTS` whose instruction sums several terms at once, "" for none.
     """
 
     lanes: int
@@ -159,6 +163,7 @@ class Tiles:
     parallel: str = ""
     band: int = 0
     ahead: int = 0
+    dot: str = ""
 
     @property
     def width(self) -> int:
@@ -168,7 +173,8 @@ class Tiles:
 
 def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
     """The tiles that fit the shape: few loads, little waste at the ends, work for every thread."""
-    lanes = max(machine.vector_bytes // c.element, 1)
+    dot = _dot(c, machine)
+    lanes = dot.lanes if dot else max(machine.vector_bytes // c.element, 1)
     while lanes > 1 and lanes > c.sizes[c.along]:
         lanes //= 2
     rows_of, columns = c.sizes[c.across], c.sizes[c.along]
@@ -176,7 +182,7 @@ def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
     rows, vectors = tile_shape(rows_of, columns, lanes, registers)
     width = vectors * lanes
     adjacent = stride_of(c.moving, c.along) == 1
-    copied = not adjacent or (rows_of >= REUSE and c.terms >= REUSE)
+    copied = dot is not None or not adjacent or (rows_of >= REUSE and c.terms >= REUSE)
     parallel, band = _for_threads(c, rows, width, machine.threads)
     moves = {v for e in c.moving.index for v in variables(e)}
     whole = parallel == c.names[c.across] or not moves.issuperset(c.others)
@@ -187,8 +193,19 @@ def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
     apart = adjacent and c.element * prod(c.sizes[v] for v in moves) > NEAR
     return Tiles(
         lanes, rows, vectors, terms, "no" if not copied else "root" if whole else "block", parallel, band,
-        AHEAD if apart else 0,
+        AHEAD if apart else 0, dot.name if dot else "",
     )  # fmt: skip
+
+
+def _dot(c: Contraction, machine: Machine) -> Dot | None:
+    """The instruction that sums several terms at once, where the operands lie right for it."""
+    dot, last = find_dot(c.value, c.moving, machine), c.ranges[-1]
+    if dot is None or c.sizes[c.along] < dot.lanes or c.sizes[last] < dot.terms:
+        return None
+    (left,) = (r for r in reads_in((c.value,)) if r != c.moving)
+    paired = sum(last in variables(e) for e in c.moving.index) == 1 and Var(last) in c.moving.index
+    rows = c.sizes[c.across] >= dot.terms  # so many uses pay for the copy of a panel
+    return dot if paired and rows and stride_of(left, last) == 1 else None
 
 
 def _for_threads(c: Contraction, rows: int, width: int, threads: int) -> tuple[str, int]:

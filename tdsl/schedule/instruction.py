@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,26 +20,36 @@ class Instruction:
 
     The operands are the output tile, then the input tiles in the order of the meaning's inputs. `llvm` is
     the text of a function `define void @NAME(...)` with, for each operand, a pointer to its first element
-    and one i64 stride in elements for each of its axes. `python` does the same on array views.
+    and one i64 stride in elements for each of its axes. `python` does the same on array views. `strides`
+    has what the text takes for granted: for an operand, its stride along each axis, None where any will do.
     """
 
     name: str
     meaning: Program
     llvm: str
     python: Callable[..., None] | None
+    strides: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
     loc: Loc | None = field(default=None, compare=False)
+
+    def operands(self) -> tuple[str, ...]:
+        """The names of the operands, the output first."""
+        return (self.meaning.outputs[0], *(t.name for t in self.meaning.inputs))
 
 
 INSTRUCTIONS: dict[str, Instruction] = {}
 
 
 def instruction(
-    name: str, meaning: Func, *, llvm: str = "", python: Callable[..., Any] | None = None
-) -> Instruction:
+    name: str, meaning: Func, *, llvm: str = "", python: Callable[..., Any] | None = None,
+    strides: Mapping[str, tuple[int | None, ...]] | None = None,
+) -> Instruction:  # fmt: skip
     """Declare an instruction for `tensorize`.
 
     `meaning` is a func over tensors of constant shape: `acc[i, j] += a[i, k] * b[k, j]`, or a pure
-    definition. Raises DefinitionError where its extents are not constants or a name is used twice.
+    definition. `llvm` is a function that takes, for each operand (the output first), a pointer and the
+    stride in elements along each axis. `strides={"b": (None, 1)}` are strides that the text relies on:
+    tensorize refuses tiles that have others. Raises DefinitionError where extents of the meaning are not
+    constants, a name is used twice, or strides are given for what is no operand.
     """
     loc = here()
     check_name(name, loc)
@@ -74,9 +84,24 @@ def instruction(
             label="this declaration",
             hint="pass llvm= or python=",
         )
-    made = Instruction(name, program, llvm, python, loc)
+    made = Instruction(name, program, llvm, python, tuple(sorted((strides or {}).items())), loc)
+    _check_strides(made)
     INSTRUCTIONS[name] = made
     return made
+
+
+def _check_strides(made: Instruction) -> None:
+    f = made.meaning.funcs[0]
+    ranks = {f.name: len(f.variables)} | {t.name: len(t.shape) for t in made.meaning.inputs}
+    for operand, wanted in made.strides:
+        if ranks.get(operand) != len(wanted):
+            raise DefinitionError(
+                f"strides of {operand!r} do not fit the operands of instruction {made.name!r}",
+                loc=made.loc,
+                label="this declaration",
+                hint="give a stride or None for each axis of: "
+                + ", ".join(f"{n} ({rank})" for n, rank in ranks.items()),
+            )
 
 
 def instructions_of(state: State) -> tuple[tuple[str, Program, str], ...]:

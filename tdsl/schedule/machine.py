@@ -10,10 +10,12 @@ from tdsl.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The bytes of a vector (0: the backend makes no vectors), and the number of threads."""
+    """The bytes of a vector (0: the backend makes no vectors), the number of threads, and LLVM's names of
+    what the processor can do beyond its architecture."""
 
     vector_bytes: int = 0
     threads: int = 1
+    features: frozenset[str] = frozenset()
 
 
 _describe: list[Callable[[Target], Machine]] = []

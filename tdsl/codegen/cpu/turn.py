@@ -5,7 +5,8 @@
     ...
 
 This is what a transposed copy is when the loop along the rows it reads is vectorized and the other one,
-along which it writes, is unrolled.
+along which it writes, is unrolled. A block that is dense in memory is stored in whole vectors: rows of two
+or four elements, as dot products of neighbours want them, are interleaved.
 """
 
 from __future__ import annotations
@@ -40,21 +41,32 @@ def turn(cx: Context, body: Sequence[Stmt], begin: int) -> int:
         if not isinstance(s, Store) or not _follows(first, s, len(stores)):
             break
         stores.append(s)
-    if len(stores) < _LEAST:
+    count = len(stores)
+    dense = cx.buffers[first.buffer].strides[axis] == count and count in (2, 4)
+    if count < _LEAST and not dense:
         return 0
     rows = [full(cx.b, spread(value(cx, s.value), lanes)) for s in stores]
     t = dtype_of(first.value)
+    if dense:
+        whole = _interleaved(cx.b, scalar(t), rows, lanes)
+        _store(cx, first, axis, 0, Value(whole, t, count * lanes))
+        return count
     columns = _turned(cx.b, scalar(t), rows, lanes)
-    ramp = first.index[axis]
-    assert isinstance(ramp, Ramp)
     for k, name in enumerate(columns):
-        index = list(first.index)
-        index[axis] = add(ramp.base, const(k))
-        index[-1] = Ramp(first.index[-1], 1, len(stores))
-        at = access(cx, first.buffer, tuple(index), certain=True)
-        memory.store(cx, at, Value(name, t, len(stores)), None, first.streaming)
+        _store(cx, first, axis, k, Value(name, t, count))
+    return count
+
+
+def _store(cx: Context, first: Store, axis: int, k: int, v: Value) -> None:
+    """Store elements side by side from lane k of the first store on."""
+    index = list(first.index)
+    ramp = index[axis]
+    assert isinstance(ramp, Ramp)
+    index[axis] = add(ramp.base, const(k))
+    index[-1] = Ramp(index[-1], 1, v.lanes)
+    at = access(cx, first.buffer, tuple(index), certain=True)
+    memory.store(cx, at, v, None, first.streaming)
     cx.forget(first.buffer)
-    return len(stores)
 
 
 def _may_turn(cx: Context, s: Store) -> bool:
@@ -98,6 +110,16 @@ def _turned(b: Builder, element: str, rows: list[str], lanes: int) -> list[str]:
                 whole[i], whole[i + step] = (_picked(b, type_, x, y, n) for n in (low, high))
         step *= 2
     return [_resized(b, element, x, size, count) for x in whole[:lanes]]
+
+
+def _interleaved(b: Builder, element: str, rows: list[str], lanes: int) -> str:
+    """The first lane of each row, then the second of each, and so on."""
+    if len(rows) == 1:
+        return rows[0]
+    x, y = (_interleaved(b, element, rows[n::2], lanes) for n in (0, 1))
+    size = lanes * len(rows) // 2
+    chosen = [n // 2 + size * (n % 2) for n in range(2 * size)]
+    return _picked(b, vector(element, size), x, y, chosen)
 
 
 def _picked(b: Builder, type_: str, x: str, y: str, lanes: list[int]) -> str:

@@ -18,8 +18,10 @@ from dataclasses import replace
 from typing import Any
 
 from tdsl.lang.affine import variables
+from tdsl.lang.expr import Var
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.contraction import Contraction, Tiles, find_contraction, plan_tiles
+from tdsl.schedule.dots import DOTS, declare
 from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
@@ -103,8 +105,7 @@ def _sum_here(
     if tiles.terms:
         part, left = own.split(c.ranges[0], tiles.terms, tail="peel")
         some, terms = [part], [left]
-    own.reorder(*outer, *some, row, *terms, *inner)
-    _vectors(own, *inner, tiles.lanes)
+    _products(own, tiles, [*outer, *some, row], terms, *inner)
     block = outer[-1]
     assert isinstance(block, Loop)
     copy = own.schedule.cache_write(own, block if some else row)
@@ -125,17 +126,34 @@ def _sum_inside(
     summed = schedule[c.func]
     if not tiles.terms:
         summed.compute_at(own, row)
-        summed.reorder(*c.others, *c.ranges, c.across, c.along)
-        _vectors(summed, c.across, c.along, tiles.lanes)
+        _products(summed, tiles, [*c.others], [*c.ranges], c.across, c.along)
         _store_along(summed, c)
         return own, block
     summed.compute_at(own, block)
     part, left = summed.split(c.ranges[0], tiles.terms, tail="peel")
     rows, i = summed.split(c.across, tiles.rows, tail="peel")
-    summed.reorder(*c.others, part, rows, left, i, c.along)
-    _vectors(summed, i, c.along, tiles.lanes)
+    _products(summed, tiles, [*c.others, part, rows], [left], i, c.along)
     _store_along(summed, c)
     return summed, part
+
+
+def _products(
+    stage: Stage, tiles: Tiles, outer: list[Loop | str], terms: list[Loop | str], across: Loop | str,
+    along: Loop | str,
+) -> None:  # fmt: skip
+    """The loops of a register tile: its products term by term, or several terms in one instruction."""
+    dot = next((d for d in DOTS if d.name == tiles.dot), None)
+    if dot is None:
+        stage.reorder(*outer, *terms, across, along)
+        _vectors(stage, across, along, tiles.lanes)
+        return
+    step, term = stage.split(terms[-1], dot.terms, tail="peel")
+    several, one = stage.split(along, dot.lanes, tail="peel")
+    stage.reorder(*outer, *terms[:-1], step, across, several, one, term)
+    stage.vectorize(one)
+    stage.unroll(several)
+    stage.unroll(across)
+    stage.tensorize(one, declare(dot))
 
 
 def _vectors(stage: Stage, across: Loop | str, along: Loop | str, lanes: int) -> None:
@@ -152,12 +170,13 @@ def _store_along(stage: Stage, c: Contraction) -> None:
 
 def _panel(schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: Loop) -> None:
     """Copy what moves along, so that its vectors are adjacent, and those of a term next to the last one's."""
-    index = c.moving.index
-    axis = next(n for n, e in enumerate(index) if c.along in variables(e))
-    outer = [n for n, e in enumerate(index) if n != axis and not variables(e) & {*c.ranges}]
-    inner = [n for n in range(len(index)) if n != axis and n not in outer]
+    if tiles.dot:
+        _paired_panel(schedule, c, tiles, host, loop)
+        return
+    axis, outer, inner = _axes(c)
+    rank = len(c.moving.index)
     whole = tiles.panel == "root"
-    dims = [*outer, axis, *inner, len(index)] if whole else [*outer, *inner, axis]
+    dims = [*outer, axis, *inner, rank] if whole else [*outer, *inner, axis]
     made = None if whole else _open_producer(schedule, c)
     copy = made or schedule.cache_read(
         c.moving.name, c.func, pack={axis: tiles.width} if whole else None
@@ -165,16 +184,50 @@ def _panel(schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: 
     names = [loop.name for loop in copy.loops]
     copy.reorder_storage(*dims)
     copy.reorder(*(names[n] for n in dims))
-    if not whole:
-        copy.compute_at(host, loop)
-    elif tiles.parallel:
-        copy.parallel(names[axis])
+    _place(copy, tiles, host, loop, names[axis])
     if made or stride_of(c.moving, c.along) == 1:
         copy.vectorize(names[dims[-1]], tiles.lanes)
-    elif inner and inner[-1] == len(index) - 1:
+    elif inner and inner[-1] == rank - 1:
         _turn(copy, names[inner[-1]], names[dims[-1]], min(tiles.lanes, SQUARE))
     if tiles.ahead and inner and not made:
         copy.prefetch(c.moving.name, names[inner[-1]], tiles.ahead)
+
+
+def _paired_panel(
+    schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: Loop
+) -> None:
+    """Copy what moves along, with the terms of an instruction side by side for each lane."""
+    dot = next(d for d in DOTS if d.name == tiles.dot)
+    axis, outer, inner = _axes(c)
+    rank = len(c.moving.index)
+    paired = c.moving.index.index(Var(c.ranges[-1]))
+    copy = schedule.cache_read(c.moving.name, c.func, pack={axis: tiles.width, paired: dot.terms})
+    names = [loop.name for loop in copy.loops]
+    along, term = names[rank], names[rank + 1]
+    copy.reorder_storage(*outer, axis, *inner, rank, rank + 1)
+    copy.reorder(*(names[n] for n in (*outer, axis, *inner, rank, rank + 1)))
+    _place(copy, tiles, host, loop, names[axis])
+    copy.unroll(term)
+    if stride_of(c.moving, c.along) == 1:
+        several, one = copy.split(along, dot.lanes * dot.terms, tail="peel")
+        copy.reorder(several, term, one)
+        copy.vectorize(one)
+
+
+def _axes(c: Contraction) -> tuple[int, list[int], list[int]]:
+    """The axis of the moving operand that moves along, those of other free variables, those of terms."""
+    index = c.moving.index
+    axis = next(n for n, e in enumerate(index) if c.along in variables(e))
+    outer = [n for n, e in enumerate(index) if n != axis and not variables(e) & {*c.ranges}]
+    return axis, outer, [n for n in range(len(index)) if n != axis and n not in outer]
+
+
+def _place(copy: Stage, tiles: Tiles, host: Stage, loop: Loop, blocks: str) -> None:
+    """Copy in the loop that uses the panel, or all of it first, by all threads."""
+    if tiles.panel != "root":
+        copy.compute_at(host, loop)
+    elif tiles.parallel:
+        copy.parallel(blocks)
 
 
 def _turn(copy: Stage, along: str, across: str, lanes: int) -> None:

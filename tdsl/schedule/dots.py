@@ -1,0 +1,129 @@
+"""Instructions of processors that add several products of small numbers to each lane at once.
+
+    total[j] += sum of left[k] * right[j, k] over k = 0 .. terms-1          j = 0 .. lanes-1
+
+`left` is broadcast; `right` has the terms of a lane side by side, which is how a panel is packed for it.
+They are rows of a table; `declare` makes the instruction of a row, for `tensorize`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdsl.lang.expr import Binary, Cast, Expr, Read
+from tdsl.lang.tensor import Func, Tensor
+from tdsl.lang.types import DType, bf16, f32, i8, i16, i32, u8
+from tdsl.lang.value import cast, vars
+from tdsl.schedule.instruction import Instruction, instruction
+from tdsl.schedule.machine import Machine
+
+_VNNI = "call <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32> {}, <64 x i8> {}, <64 x i8> {})"
+_SUM = "%sum = " + _VNNI
+# The first factor of vpdpbusd is unsigned: with 128 added to one factor, 128 times the other is too much.
+_SIGNED = f"""%flipped = xor <64 x i8> %right, splat (i8 -128)
+  %large = {_VNNI.format("%total", "%flipped", "%left")}
+  %excess = {_VNNI.format("zeroinitializer", "splat (i8 -128)", "%left")}
+  %sum = sub <16 x i32> %large, %excess"""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """An instruction: what the processor must have, its shape, its types, and its code in LLVM's words.
+
+    The body makes %sum of the vectors %total, %left and %right by calls of the intrinsic.
+    """
+
+    name: str
+    feature: str
+    lanes: int
+    terms: int
+    left: DType
+    right: DType
+    total: DType
+    intrinsic: str
+    body: str
+
+
+DOTS = (
+    Dot(
+        "dot_bf16", "avx512bf16", 16, 2, bf16, bf16, f32, "llvm.x86.avx512bf16.dpbf16ps.512",
+        "%sum = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512"
+        "(<16 x float> %total, <32 x bfloat> %right, <32 x bfloat> %left)",
+    ),
+    Dot(
+        "dot_i16", "avx512vnni", 16, 2, i16, i16, i32, "llvm.x86.avx512.vpdpwssd.512",
+        "%sum = call <16 x i32> @llvm.x86.avx512.vpdpwssd.512"
+        "(<16 x i32> %total, <32 x i16> %right, <32 x i16> %left)",
+    ),
+    Dot("dot_i8", "avx512vnni", 16, 4, i8, i8, i32, "llvm.x86.avx512.vpdpbusd.512", _SIGNED),
+    Dot(
+        "dot_i8_u8", "avx512vnni", 16, 4, i8, u8, i32, "llvm.x86.avx512.vpdpbusd.512",
+        _SUM.format("%total", "%right", "%left"),
+    ),
+    Dot(
+        "dot_u8_i8", "avx512vnni", 16, 4, u8, i8, i32, "llvm.x86.avx512.vpdpbusd.512",
+        _SUM.format("%total", "%left", "%right"),
+    ),
+)  # fmt: skip
+
+_LLVM = {bf16: "bfloat", f32: "float", i8: "i8", u8: "i8", i16: "i16", i32: "i32"}
+
+
+def find_dot(value: Expr, moving: Read, machine: Machine) -> Dot | None:
+    """The instruction for a product of two reads, each cast to the type of the sum.
+
+    `moving` is the read that gives each lane a value of its own.
+    """
+    match value:
+        case Binary("mul", Cast(Read() as x, total), Cast(Read() as y, _)):
+            left = y if x == moving else x
+            types = (left.dtype, moving.dtype, total)
+            fitting = (d for d in DOTS if (d.left, d.right, d.total) == types)
+            return next((d for d in fitting if d.feature in machine.features), None)
+        case _:
+            return None
+
+
+@functools.cache
+def declare(dot: Dot) -> Instruction:
+    """The instruction of a row of the table."""
+    j, k = vars("j k")
+    left, right = (
+        Tensor("left", (dot.terms,), dot.left),
+        Tensor("right", (dot.lanes, dot.terms), dot.right),
+    )
+    total = Func("total")
+    total[j] += cast(left[k], dot.total) * cast(right[j, k], dot.total)
+
+    def run(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
+        total += right.astype(total.dtype) @ left.astype(total.dtype)
+
+    return instruction(
+        dot.name, total, llvm=_text(dot), python=run,
+        strides={"total": (1,), "left": (1,), "right": (dot.terms, 1)},
+    )  # fmt: skip
+
+
+def _text(dot: Dot) -> str:
+    n, size = dot.lanes, dot.total.bytes
+    sums, many = (
+        f"<{n} x {_LLVM[dot.total]}>",
+        f"<{n * dot.terms} x {_LLVM[dot.left]}>",
+    )
+    operands = "ptr %t, i64 %ts, ptr %l, i64 %ls, ptr %r, i64 %rs, i64 %rt"
+    return f"""declare {sums} @{dot.intrinsic}({sums}, {many}, {many})
+define internal void @{dot.name}({operands}) alwaysinline nounwind {{
+  %total = load {sums}, ptr %t, align {size}
+  %right = load {many}, ptr %r, align {dot.right.bytes}
+  %word = load i32, ptr %l, align {dot.left.bytes}
+  %first = insertelement <{n} x i32> poison, i32 %word, i64 0
+  %words = shufflevector <{n} x i32> %first, <{n} x i32> poison, <{n} x i32> zeroinitializer
+  %left = bitcast <{n} x i32> %words to {many}
+  {dot.body}
+  store {sums} %sum, ptr %t, align {size}
+  ret void
+}}
+"""
