@@ -8,7 +8,7 @@ from tdsl.codegen.call import Executable
 from tdsl.codegen.show import show
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature
 from tdsl.errors import TargetError, did_you_mean, is_one_of
-from tdsl.lang.show import show_expr, show_program
+from tdsl.lang.show import show_expr
 from tdsl.notebook import Listing, page
 from tdsl.pipeline import after_passes, lowered, make_kernel, scheduled
 from tdsl.schedule.fluent import Schedule
@@ -69,7 +69,7 @@ def _python(variant: Variant) -> str:
 def compiled_page(title: str, schedule: Schedule, signature: Signature, loops: str) -> str:
     """HTML for a notebook; `loops` is empty where no variant is known."""
     texts = [
-        ("program", show_program(schedule.state.program)),
+        ("program", str(schedule.state.program)),
         ("schedule", str(schedule) or "no directives: the default schedule"),
         ("signature", show_signature(signature)),
     ]

@@ -83,7 +83,8 @@ class Program:
     """Inputs, scalars, and funcs with producers before consumers; `outputs` are names of funcs.
 
     `parameters` is the order of the arguments of a call; `output_names` are the names that the user gave
-    the outputs, which stay when a schedule puts a copy in the place of one.
+    the outputs, which stay when a schedule puts a copy in the place of one. As text, each func has its range
+    and its definitions.
     """
 
     name: str
@@ -94,13 +95,21 @@ class Program:
     parameters: tuple[str, ...]
     output_names: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        from tdsl.lang.show import show_program
+
+        return show_program(self)
+
     def func(self, name: str) -> FuncDef:
+        """The func of a name, which must be one of the program."""
         return next(f for f in self.funcs if f.name == name)
 
     def has_func(self, name: str) -> bool:
+        """Whether a func has this name."""
         return any(f.name == name for f in self.funcs)
 
     def input(self, name: str) -> Input:
+        """The input array of a name, which must be one of the program."""
         return next(t for t in self.inputs if t.name == name)
 
     @property

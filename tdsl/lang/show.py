@@ -242,7 +242,7 @@ def show_program(p: Program) -> str:
     >>> from tdsl.lang.value import vars
     >>> i, a, f = vars("i"), Tensor("a", ("N",), "f32"), Func("f")
     >>> f[i] = a[i] + a[i + 1]
-    >>> print(show_program(build_program((f,))))
+    >>> print(build_program((f,)))
     f(a: f32[N]) -> f
     f: f32 on 0 <= i < N - 1
       f[i] = a[i] + a[i + 1]

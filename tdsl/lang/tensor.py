@@ -419,12 +419,11 @@ class Func(Handle, Suggesting):
 
     def _repr_html_(self) -> str:
         from tdsl.lang.program import build_program
-        from tdsl.lang.show import show_program
 
         texts = [("definitions", repr(self))]
         if self.definitions:
             with contextlib.suppress(TdslError):  # a program is not complete yet, or is wrong
-                texts.append(("program", show_program(build_program((self,)))))
+                texts.append(("program", str(build_program((self,)))))
         return page(f"Func {self.name}", texts)
 
 

@@ -14,7 +14,6 @@ from tdsl.errors import (
     did_you_mean,
 )  # fmt: skip
 from tdsl.lang.program import Program, build_program, check_sizes, names_by_handle, outline
-from tdsl.lang.show import show_program
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.notebook import page
 from tdsl.schedule.arguments import pairs, plain
@@ -206,6 +205,6 @@ class Schedule(Suggesting):
         texts = [
             ("directives", str(self) or "none: the default schedule"),
             ("loops", show_nests(self.state)),
-            ("program", show_program(self.state.program)),
+            ("program", str(self.state.program)),
         ]
         return page(f"Schedule of {self.program.name}", texts)
