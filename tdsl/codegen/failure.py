@@ -31,7 +31,7 @@ def check_error(message: Message, values: Sequence[Any]) -> TdslError:
             loc=_place(message.where),
             label="this access",
             related=related,
-            hint="pass larger arrays, or make every read safe with td.pad or td.clip",
+            hint="pass larger arrays, or keep the index inside with td.pad or td.clip",
         )
     return RequireError(
         text,

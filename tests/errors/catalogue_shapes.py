@@ -237,7 +237,7 @@ def read_beyond_a_declared_func():
     td.compile(f)(np.zeros((8, 9), np.float32))
 
 
-@wrong(td.IndexBoundError, "output 'f'", "is written", hint="td.clip")
+@wrong(td.IndexBoundError, "axis 0 of 'f'", "may be written", hint="td.clip")
 def scatter_outside_of_the_shape():
     f = td.Func("f", shape=(4,))
     f[i] = 0
@@ -245,12 +245,30 @@ def scatter_outside_of_the_shape():
     td.compile(f)(np.zeros(8, np.int32))
 
 
-@wrong(td.IndexBoundError, "output 'f'", "is written", hint="larger shape")
+@wrong(td.IndexBoundError, "axis 0 of 'f'", "[0, 8) is written", hint="larger shape")
 def update_beyond_the_shape():
     f, r = td.Func("f", shape=(4,)), td.range("r", 0, 8)
     f[i] = 0
     f[r] += n[r]  # here
     td.compile(f)(np.zeros(8, np.int32))
+
+
+@wrong(td.IndexBoundError, "axis 0 of 'g'", "[0, 8) is written", hint="larger shape")
+def update_beyond_the_shape_of_a_func_in_the_middle():
+    g, f, r = td.Func("g", shape=(4,)), td.Func("f"), td.range("r", 0, 8)
+    g[i] = 0
+    g[r] += n[r]  # here
+    f[i] = g[i] * 2
+    td.compile(f)(np.zeros(8, np.int32))
+
+
+@wrong(td.IndexBoundError, "'g' may be written out of range in axis 0", hint="td.clip")
+def scatter_that_is_outside_for_the_size_of_a_call():
+    g, f = td.Func("g", shape="N"), td.Func("f")
+    g[i] = x[i]
+    g[td.clip(n[j], 0, 4)] += 1  # here
+    f[i] = g[i] * 2
+    td.compile(f, dynamic="N")(np.zeros(4, np.float32), np.zeros(8, np.int32))
 
 
 @wrong(td.IndexBoundError, "'x' is read out of range in axis 0", hint="td.pad")

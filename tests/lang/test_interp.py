@@ -48,7 +48,7 @@ def test_arguments_must_fit() -> None:
     f[i] = a[i]
     with pytest.raises(TypeMismatch, match="holds f32"):
         run(f, a=counted(3, dtype=np.float64))
-    with pytest.raises(ShapeError, match="dimensions"):
+    with pytest.raises(ShapeError, match="of 1 dimension"):
         run(f, a=counted(3, 1))
     with pytest.raises(ShapeError, match="shape"):
         run(f, a=counted(4))

@@ -189,6 +189,21 @@ def test_a_declared_shape_of_a_dynamic_size_is_checked_wherever_its_func_is_comp
         compiled(data, data[:2])
 
 
+@pytest.mark.parametrize("target", ["cpu", "python"])
+@pytest.mark.parametrize("inner", [True, False])
+def test_a_scatter_into_a_declared_shape_of_a_dynamic_size_is_checked(target, inner):
+    at = td.Tensor("at", ("N",), td.i32)
+    g, f = td.Func("g", shape="N"), td.Func("f")
+    g[i] = td.cast(0, td.i32)
+    g[td.clip(at[k], 0, 3)] += 1
+    f[i] = g[i] * 2
+    compiled = td.compile(f if inner else g, dynamic="N", target=target)
+    data, times = np.array([0, 1, 7, 2, 3], np.int32), 2 if inner else 1
+    np.testing.assert_array_equal(compiled(data), times * np.array([1, 1, 1, 2, 0]))
+    with pytest.raises(td.IndexBoundError, match="'g' may be written out of range in axis 0"):
+        compiled(data[:2])
+
+
 def test_a_stage_with_points_cannot_share_an_empty_reduction():
     a, f, g = td.Tensor("a", (3,), td.i32), td.Func("f"), td.Func("g")
     f[()] = td.sum(a[k], axis=td.range("k", 0, 0))
