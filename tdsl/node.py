@@ -63,7 +63,7 @@ def _children_of(cls: Any) -> Callable[[Any], tuple[Node, ...]]:
         return lambda n: ()
     if all(types[name] in ("Expr", "Stmt") for name in holders):
         get = operator.attrgetter(*holders)
-        return get if len(holders) > 1 else lambda n: (get(n),)  # type: ignore[return-value]
+        return get if len(holders) > 1 else lambda n: (get(n),)  # type: ignore[return-value]  # a tuple
 
     def found(n: Any) -> tuple[Node, ...]:
         inside: list[Node] = []

@@ -17,7 +17,7 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import Facts
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, Binary, Const, Expr, Read, Var
+from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, simplify, substitute, subtract
 from tdsl.node import Node, children
@@ -129,7 +129,7 @@ def _match(
                 f"loop {mine!r} has {show_expr(have)} iterations, {name!r} of the instruction "
                 f"{show_expr(extent)}"
             )
-    if active.d.where != meaning.where and active.d.where != Const(True, active.d.where.dtype):  # type: ignore[union-attr]
+    if own.where not in (meaning.where, TRUE):
         raise _Mismatch("the definition has a predicate")
     if (own.combine is None) != (meaning.combine is None) or (
         own.combine is not None

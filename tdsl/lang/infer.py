@@ -94,7 +94,7 @@ def infer(program: Program) -> Program:
 
 def _resolve(program: Program, sizes: _Sizes) -> Program:
     def interval(i: Interval) -> Interval:
-        return tuple(None if e is None else sizes.resolve(e) for e in i)  # type: ignore[return-value]
+        return tuple(None if e is None else sizes.resolve(e) for e in i)  # type: ignore[return-value]  # of 2
 
     return replace(
         program,

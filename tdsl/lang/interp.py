@@ -352,7 +352,7 @@ class Evaluator:
     def __call__(self, root: Expr) -> Array:
         done: dict[int, Array] = {}
         for n in post_order(root):
-            done[id(n)] = np.asarray(self.node(n, lambda e: done[id(e)], root))  # type: ignore[arg-type]
+            done[id(n)] = np.asarray(self.node(n, lambda e: done[id(e)], root))  # type: ignore[arg-type]  # an Expr
         return done[id(root)]
 
     def node(self, e: Expr, value: Callable[[Node], Array], root: Expr) -> Array:

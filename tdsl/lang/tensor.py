@@ -432,7 +432,7 @@ _Hoisted = dict[tuple[Any, ...], tuple["Func", tuple[Expr, ...]]]
 
 
 def _lifted(v: Any, own: Func, loc: Loc | None) -> Value:
-    if isinstance(v, FuncValue) and v.dtype is UNKNOWN and v.node.source is own:  # type: ignore[union-attr]
+    if isinstance(v, FuncValue) and v.dtype is UNKNOWN and v.node.source is own:  # type: ignore[union-attr]  # an Access
         return v
     return lift(v, loc)
 

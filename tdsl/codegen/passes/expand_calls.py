@@ -87,10 +87,9 @@ def _symmetric(i: Expr, n: Expr, facts: Facts) -> Expr:
 def _wrap(i: Expr, n: Expr, facts: Facts) -> Expr:
     if not _within(subtract(ZERO, n), i, subtract(add(n, n), ONE), facts):
         return _modulo(i, n, facts)
-    low = simplify_node(Binary("lt", i, ZERO), facts)
-    high = simplify_node(Binary("ge", i, n), facts)
-    beyond = simplify_node(Select(high, subtract(i, n), i), facts)  # type: ignore[arg-type]
-    return simplify_node(Select(low, add(i, n), beyond), facts)  # type: ignore[arg-type, return-value]
+    low, high = _simple(Binary("lt", i, ZERO), facts), _simple(Binary("ge", i, n), facts)
+    beyond = _simple(Select(high, subtract(i, n), i), facts)
+    return _simple(Select(low, add(i, n), beyond), facts)
 
 
 _MODES = {
@@ -103,4 +102,8 @@ def _within(lo: Expr, i: Expr, hi: Expr, facts: Facts) -> bool:
 
 
 def _modulo(i: Expr, n: Expr, facts: Facts) -> Expr:
-    return simplify_node(Binary("mod", i, n), facts)  # type: ignore[return-value]  # an Expr
+    return _simple(Binary("mod", i, n), facts)
+
+
+def _simple(e: Expr, facts: Facts) -> Expr:
+    return simplify_node(e, facts)  # type: ignore[return-value]  # an Expr stays one

@@ -18,7 +18,6 @@ from tdsl.codegen.loops import (
     VECTORIZED,
     Alloc,
     For,
-    If,
     Kernel,
     Let,
     Stmt,
@@ -27,6 +26,7 @@ from tdsl.codegen.passes.fresh import Fresh
 from tdsl.codegen.passes.sample import sample
 from tdsl.codegen.passes.scope import inside, last_of, narrowed
 from tdsl.codegen.passes.statements import (
+    conditional,
     exprs_of,
     loads_of,
     map_exprs,
@@ -137,7 +137,7 @@ class _Partition:
                 tests.append(Binary("le", first, Var(s.name)))
             if last != last_of(s, facts):
                 tests.append(Binary("le", Var(s.name), last))
-            return rebuilt(s, body=If(conjunction(tests), inner, self.fresh.copy(s.body)))
+            return rebuilt(s, body=conditional(conjunction(tests), inner, self.fresh.copy(s.body)))
         begin = minimum(first, end, facts)
         after = maximum(minimum(add(last, ONE, facts), end, facts), begin, facts)
         parts = [
@@ -205,11 +205,11 @@ class _Steady:
         for n in post_order(e):
             if n in decided:
                 continue
-            new = map_children(n, lambda child: decided[child])  # type: ignore[index]
-            choice = self.choose(n, new)  # type: ignore[arg-type]  # expressions hold expressions only
+            new = map_children(n, decided.__getitem__)  # type: ignore[arg-type]  # of an Expr: Exprs
+            choice = self.choose(n, new)  # type: ignore[arg-type]  # as above
             if choice is not None:
-                self.chosen[n] = new = choice  # type: ignore[index]
-            decided[n] = new  # type: ignore[index, assignment]
+                self.chosen[n] = new = choice  # type: ignore[index]  # as above
+            decided[n] = new  # type: ignore[index, assignment]  # as above
 
     def choose(self, old: Expr, e: Expr) -> Expr | None:
         """What stands for `e` in most of the loop; that part becomes the steady one."""

@@ -20,7 +20,7 @@ from tdsl.codegen.loops import (
     Stmt,
     Store,
 )  # fmt: skip
-from tdsl.lang.expr import Expr, Load, Param, Var
+from tdsl.lang.expr import FALSE, TRUE, Expr, Load, Param, Var
 from tdsl.node import post_order
 
 S = TypeVar("S", bound=Stmt | Operand)
@@ -139,7 +139,11 @@ def map_parts(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
 
 
 def conditional(cond: Expr, then: Stmt, orelse: Stmt | None = None, like: If | None = None) -> Stmt:
-    """`If`, or nothing where no branch does anything."""
+    """`If`; the branch that is taken where that is certain, nothing where no branch does anything."""
+    if cond == TRUE:
+        return then
+    if cond == FALSE:
+        return EMPTY if orelse is None else orelse
     if is_empty(orelse):
         if is_empty(then):
             return EMPTY

@@ -99,7 +99,7 @@ class _Rows:
             new = map_children(n, memo.__getitem__)  # type: ignore[arg-type]  # of expressions
             if isinstance(new, Load) and self.is_whole(new.buffer, new.index, new.mask):
                 new = dataclasses.replace(new, mask=None)
-            memo[n] = new  # type: ignore[index, assignment]
+            memo[n] = new  # type: ignore[index, assignment]  # as above
         return memo[e]
 
     def is_whole(self, buffer: str, index: tuple[Expr, ...], mask: Expr | None) -> bool:

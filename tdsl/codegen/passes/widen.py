@@ -58,7 +58,7 @@ class Lanes:
             return memo[e]
         for n in post_order(e):
             if n not in memo:
-                memo[n] = self.node(n)  # type: ignore[index, arg-type]  # expressions hold expressions only
+                memo[n] = self.node(n)  # type: ignore[index, arg-type]  # an expression
         return memo[e]
 
     def full(self, e: Expr) -> Expr:
@@ -66,21 +66,28 @@ class Lanes:
         return self.broadcast(self.wide(e))
 
     def broadcast(self, x: Expr) -> Expr:
+        """A value as a vector of all lanes."""
         return x if lanes_of(x) > 1 else Broadcast(x, self.count)
 
+    def broadcast_parts(self, e: Expr) -> Expr:
+        """An expression of the vectors of its parts."""
+        vectors = {part: self.broadcast(self.memo[part]) for part in _parts(e)}
+        return map_children(e, vectors.__getitem__)  # type: ignore[arg-type]  # of expressions
+
     def node(self, e: Expr) -> Expr:
+        """The expression over all lanes, when those in it have been widened."""
         memo = self.memo
         match e:
             case Var(name) | Param(name):
                 return self.vectors.get(name, e)
             case Load():
                 return self.load(e)
-            case _ if all(lanes_of(memo[child]) == 1 for child in children(e)):  # type: ignore[index]
-                return map_children(e, lambda child: memo[child])  # type: ignore[index]
+            case _ if all(lanes_of(memo[child]) == 1 for child in _parts(e)):
+                return map_children(e, memo.__getitem__)  # type: ignore[arg-type]  # of expressions
             case Binary("add" | "sub" | "mul") | Unary("neg") if dtype_of(e) == i64:
                 return self.sum(e)
             case Binary() | Unary() | Select() | Cast() | Call():
-                return map_children(e, lambda child: self.broadcast(memo[child]))  # type: ignore[index]
+                return self.broadcast_parts(e)
             case _:
                 raise AssertionError(f"{type(e).__name__} in a loop that is not yet vectorized")
 
@@ -88,7 +95,7 @@ class Lanes:
         """A sum of indices: what moves evenly with the lanes as one ramp, other vectors added to it."""
         total = as_sum(e)
         if e in total.terms:  # a product of two values that are not constant
-            return map_children(e, lambda child: self.broadcast(self.memo[child]))  # type: ignore[index]
+            return self.broadcast_parts(e)
         scalar, step = Sum({}, total.constant), 0
         others: list[tuple[Expr, int]] = []
         for atom, times in total.terms.items():
@@ -123,6 +130,7 @@ class Lanes:
         return (*wide, Ramp(ZERO, 1, self.count)) if buffer in self.private else wide
 
     def load(self, e: Load) -> Expr:
+        """A load over all lanes, without a mask where it may be done in every lane."""
         index = self.index(e.buffer, e.index)
         given = None if e.mask is None else self.wide(e.mask)
         vector = any(lanes_of(i) > 1 for i in index) or (given is not None and lanes_of(given) > 1)
@@ -157,3 +165,7 @@ class Lanes:
             )
             for lane in (self.lo, last)
         )
+
+
+def _parts(e: Expr) -> tuple[Expr, ...]:
+    return children(e)  # type: ignore[return-value]  # an expression holds expressions only

@@ -162,3 +162,19 @@ def test_ends_that_overlap_leave_no_steady_part():
     after = cut(before)
     assert sum(isinstance(s, For) and s.name[0] == "x" for s in walk(after.body)) == 3
     same(before, after)
+
+
+@pytest.mark.parametrize("how", ["serial", "parallel"])
+def test_no_condition_that_is_certain_is_left(how):
+    k = kernel(
+        "out[64], a[64]",
+        f"""
+        for x in {how}(0, 8):
+            for v in vectorized(0, 8):
+                if x * 8 + v < 64:
+                    out[x * 8 + v] = a[x * 8 + v]
+        """,
+    )
+    text = show(partition(k))
+    assert "if" not in text
+    same(k, partition(k))
