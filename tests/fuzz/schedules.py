@@ -369,7 +369,8 @@ class Directives:
         if rank and self.c.chance(30):
             pack = {self.c.integer(0, rank - 1): self.pick((2, 3, 4, 8))}
         at = self.loop(stage) if self.c.chance(75) else None
-        made = self.s.cache_read(source, stage, at, pack=pack)
+        padded = self.c.chance(35)
+        made = self.s.cache_read(source, stage, at, pack=pack, padded=padded)
         if self.c.chance(30):
             made.vectorize(self.pick(self.loops(made)[-1:]), 4)
 
