@@ -166,15 +166,15 @@ class Compiled(Entry, Suggesting):
         wanted = self._specialisation(sizes)
         return source(self.variant(wanted), lambda: self.executable(wanted), kind)
 
-    def profile(self, *args: Any, repeat: int = 5, **kwargs: Any) -> Profile:
+    def profile(self, *args: Any, out: Any = None, repeat: int = 5, **kwargs: Any) -> Profile:
         """Where the time goes in a call with these arguments; see `profiling.Profile`.
 
         `repeat` is the number of timed rounds. Raises what the call raises.
         """
         from tdsl.profiling import arguments_of, profile
 
-        self(*args, **kwargs)
-        values, exact = arguments_of(self.signature, args, kwargs)
+        values, exact = arguments_of(self.signature, args, kwargs, out)
+        self(*args, out=out, **kwargs)
         whole = self.executables.get(exact) or self._build(exact)
         return profile(self.variant(exact), whole, values, repeat)
 

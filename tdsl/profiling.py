@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import as_array, as_scalar, layout_of
-from tdsl.codegen.binding import bind, bind_sizes, output_shape
+from tdsl.codegen.arrays import apart, as_array, as_scalar, layout_of
+from tdsl.codegen.binding import bind, bind_outputs, bind_sizes, output_array, output_shape
 from tdsl.codegen.call import Executable
 from tdsl.codegen.loops import BufferParam
 from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, extent
@@ -115,17 +115,29 @@ def _timed(s: RootStage, seconds: float) -> StageTime:
 
 
 def arguments_of(
-    signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+    signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 ) -> tuple[dict[str, Any], Specialisation]:
-    """Every argument and output by name, and the variant for exactly these."""
-    values: dict[str, Any] = {}
-    for arg, value in zip(signature.inputs, bind(signature, args, kwargs), strict=True):
-        values[arg.name] = (
-            as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
-        )
+    """Every argument and output by name, and the variant for exactly these.
+
+    An input that shares memory with an output is copied, so that all rounds compute the same.
+    """
+    written = {
+        arg.name: output_array(arg, given)
+        for arg, given in zip(signature.outputs, bind_outputs(signature, out), strict=True)
+        if given is not None
+    }
+    inputs = tuple(
+        as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
+        for arg, value in zip(signature.inputs, bind(signature, args, kwargs), strict=True)
+    )
+    names = [arg.name for arg in signature.inputs]
+    values = dict(zip(names, apart(inputs, list(written.values())), strict=True))
     sizes = bind_sizes([(a, values[a.name]) for a in signature.inputs if isinstance(a, ArrayArg)])
-    for out in signature.outputs:
-        values[out.name] = np.empty(output_shape(signature, out, sizes), out.dtype.numpy)
+    for made in signature.outputs:
+        array = written.get(made.name)
+        if array is None or not array.flags.aligned:  # machine code takes aligned memory only
+            array = np.empty(output_shape(signature, made, sizes), made.dtype.numpy)
+        values[made.name] = array
     layouts = tuple(layout_of(values[a.name], True) for a in signature.arrays)
     return values, Specialisation(tuple((n, sizes[n]) for n in signature.sizes), layouts)
 

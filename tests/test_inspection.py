@@ -179,6 +179,26 @@ def test_profile_runs_what_the_target_runs():
     assert [t.name for t in f.profile(np.ones((4, 5), np.float32), repeat=1).stages][-1] == "c"
 
 
+def test_profile_takes_what_a_call_takes(f):
+    a = np.random.default_rng(0).random(SHAPE, dtype=np.float32)
+    want = f(a)
+    out = np.full((*want.shape, 2), np.nan, np.float32)[..., 0]
+    assert f.profile(a, out=out, repeat=2).stages
+    np.testing.assert_array_equal(out, want)
+    for given in ({"c": out}, (out,)):
+        assert f.profile(a=a, out=given, repeat=1).stages
+    with pytest.raises(td.TdslError, match="no output 'd'"):
+        f.profile(a, out={"d": out})
+
+
+def test_profile_in_place_leaves_the_result_of_one_call():
+    i, x, y = td.vars("i"), td.Tensor("x", (9,), td.f32), td.Func("y")
+    y[i] = x[i] * 2
+    data = np.arange(9, dtype=np.float32)
+    assert td.compile(y).profile(data, out=data, repeat=3).stages
+    np.testing.assert_array_equal(data, 2 * np.arange(9))
+
+
 def test_profile_of_a_call_that_fails_fails_as_the_call(f):
     with pytest.raises(td.TypeMismatch):
         f.profile(np.ones(SHAPE, np.float64).astype("S8"))

@@ -7,12 +7,10 @@ the outputs into a canonical `Program`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 
 from tdsl.errors import (
     DefinitionError,
-    IndexBoundError,
     ShapeError,
     Suggesting,
     TdslError,
@@ -40,6 +38,7 @@ from tdsl.lang.expr import (
     Var,
 )
 from tdsl.lang.extents import as_shape, extent_value
+from tdsl.lang.func_value import FuncValue, Increment, TupleValue
 from tdsl.lang.handle import Handle
 from tdsl.lang.reduction import Combine, builtin
 from tdsl.lang.types import DType, TensorType, as_dtype
@@ -121,74 +120,6 @@ class Scalar(Value):
     @property
     def name(self) -> str:
         return self.node.name  # type: ignore[union-attr]  # a Param
-
-
-class TupleValue(Handle):
-    """A value of a tuple-valued func: index it with the number of the component."""
-
-    __slots__ = ("access", "parts")
-
-    def __init__(self, access: Access, dtypes: Sequence[DType]) -> None:
-        self.access = access
-        self.parts = tuple(
-            Value(Access(access.source, access.index, n, t, loc=access.loc))
-            for n, t in enumerate(dtypes)
-        )
-
-    def __repr__(self) -> str:
-        return f"({', '.join(map(repr, self.parts))})"
-
-    def __len__(self) -> int:
-        return len(self.parts)
-
-    def __iter__(self) -> Any:
-        return iter(self.parts)
-
-    def __getitem__(self, component: Any) -> Value:
-        if not isinstance(component, int) or not -len(self) <= component < len(self):
-            raise IndexBoundError(
-                f"{self.name!r} has {counted(len(self), 'value')}, there is no value {component!r}",
-                loc=here(),
-                label="this value",
-                hint=f"count from 0: [0] to [{len(self) - 1}]",
-            )
-        return self.parts[component]
-
-    @property
-    def name(self) -> str:
-        return str(self.access.source.name)
-
-    def refusal(self, loc: Loc | None) -> TypeMismatch:
-        return TypeMismatch(
-            f"{self.name!r} has {counted(len(self), 'value')}, one is needed",
-            loc=loc,
-            label="a value is needed here",
-            hint=f"choose one: {self.name}[...][0]",
-        )
-
-
-class Increment:
-    """What `f[i] += e` hands from `__iadd__` to `__setitem__`."""
-
-    __slots__ = ("access", "kind", "value")
-
-    def __init__(self, access: Access, kind: str, value: Value) -> None:
-        self.access, self.kind, self.value = access, kind, value
-
-
-class FuncValue(Value):
-    """A value of a func: it also takes `+=`, `-=`, `*=`, `&=` and `|=` on the left."""
-
-    __slots__ = ()
-
-    def __iadd__(self, other: Any) -> Any:
-        return Increment(self.node, "sum", lift(other))  # type: ignore[arg-type]  # an Access
-
-    def __isub__(self, other: Any) -> Any:
-        return Increment(self.node, "sum", -lift(other))  # type: ignore[arg-type]  # an Access
-
-    def __imul__(self, other: Any) -> Any:
-        return Increment(self.node, "prod", lift(other))  # type: ignore[arg-type]  # an Access
 
 
 class Func(Handle, Suggesting):

@@ -75,6 +75,12 @@ def first_definition_at_a_number():
     f[0] = 1.0  # here
 
 
+@wrong(td.DefinitionError, "`&=`", "'f' has no definition yet", hint="first write f[...]")
+def augmented_update_without_a_start():
+    f, m = td.Func("f"), td.Tensor("m", (8,), td.bool_)
+    f[i] &= m[i]  # here
+
+
 @wrong(td.DefinitionError, "'f' is read before it is defined", hint="td.range")
 def recursion_in_the_first_definition():
     f = td.Func("f")

@@ -151,7 +151,7 @@ def runtime() -> Runtime:
                         f"TDSL_PARALLEL={choice!r} is no way to run threads",
                         loc=here(),
                         label="this call",
-                        hint=did_you_mean(choice, _CHOICES),
+                        hint=f"{did_you_mean(choice, _CHOICES)}; or leave it unset",
                     )
                 made = Runtime(choice)
                 if hasattr(os, "register_at_fork"):
