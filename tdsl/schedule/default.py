@@ -28,6 +28,7 @@ from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import levels_of
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import At, Inline, Level, State
+from tdsl.schedule.recipes.conv import convolve
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.required import definition_ranges
 from tdsl.schedule.rows import ROW_BLOCK, needs_row_block, shape_nest
@@ -109,7 +110,8 @@ def _schedule_group(
     contraction = find_contraction(state, owner, group, boxes)
     if contraction is not None:
         schedule = Schedule.of_state(state)
-        tile(schedule, contraction, plan_tiles(contraction, machine))
+        if convolve(schedule, contraction, machine) is None:
+            tile(schedule, contraction, plan_tiles(contraction, machine))
         return schedule.state, {name for name, plan in schedule.state.plans if plan.touched}
     f = state.program.func(owner)
     if len(f.definitions) == 1 and f.definitions[0].init is None:

@@ -4,6 +4,7 @@ A recipe takes a stage and gives its loops the shape that is known to be fast fo
 default schedule uses the same functions.
 """
 
+from tdsl.schedule.recipes.conv import conv
 from tdsl.schedule.recipes.matmul import matmul
 
-__all__ = ["matmul"]
+__all__ = ["conv", "matmul"]

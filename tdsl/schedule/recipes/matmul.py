@@ -68,8 +68,8 @@ def _find(schedule: Schedule, func: str) -> Contraction | None:
     return find_contraction(state, func, read, root_boxes(rest_at_root(state)))
 
 
-def tile(schedule: Schedule, c: Contraction, tiles: Tiles) -> None:
-    """Write tiles as directives."""
+def tile(schedule: Schedule, c: Contraction, tiles: Tiles, *, threads: bool = True) -> None:
+    """Write tiles as directives; without `threads` for loops that stand inside of a parallel one."""
     own = schedule[c.owner]
     across, along = c.names[c.across], c.names[c.along]
     others = [c.names[v] for v in c.others]
@@ -86,7 +86,7 @@ def tile(schedule: Schedule, c: Contraction, tiles: Tiles) -> None:
         own.reorder(*others, *band, block, row, i, j)
         _vectors(own, i, j, tiles.lanes)
         place = _sum_inside(schedule, c, tiles, own, block, row)
-    if tiles.parallel:
+    if tiles.parallel and threads:
         shared: Loop | str = block if tiles.parallel == along else tiles.parallel
         own.parallel(band[0] if tiles.parallel == across and band else shared)
     if tiles.panel != "no":
