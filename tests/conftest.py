@@ -21,12 +21,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts anew")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Kernels of tests are kept out of the user's cache, and none of the user's is taken for a test."""
-    os.environ["TDSL_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
-
-
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Compares a text with tests/golden/<test file>/<test name>.txt, or writes it under --update-golden."""

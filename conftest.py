@@ -1,0 +1,11 @@
+"""Tests and doctests keep their kernels in a folder of their own."""
+
+import os
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The cache of the user is neither filled nor used."""
+    os.environ["TDSL_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
