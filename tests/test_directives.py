@@ -1,0 +1,232 @@
+"""Every directive, on loops of no, one, a prime number and other numbers of iterations, keeps the meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.lang.interp import interpret
+from tdsl.schedule.directive import DIRECTIVES
+from tdsl.schedule.fluent import Schedule
+
+SHAPES = {1: ((0,), (1,), (13,), (20,)), 2: ((0, 5), (13, 1), (20, 13))}
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Funcs of a tensor `a` of one or two dimensions; `outer` and `inner` are their loops."""
+
+    a: td.Tensor
+    index: tuple[Any, ...]
+
+    @property
+    def outer(self) -> str:
+        return self.index[0].name
+
+    @property
+    def inner(self) -> str:
+        return self.index[-1].name
+
+    def stencil(self) -> Schedule:
+        """f reads g, which is made of the padded tensor, at its own point and the next one."""
+        g, f, padded = td.Func("g"), td.Func("f"), td.pad(self.a, "edge")
+        g[self.index] = padded[self.index] * 2 + 1
+        f[self.index] = g[self.index] + g[(*self.index[:-1], self.index[-1] + 1)]
+        return td.Schedule(f.with_shape(*self.a.shape))
+
+    def scaled(self) -> Schedule:
+        """f is an element-wise func of g, and g of the tensor."""
+        g, f = td.Func("g"), td.Func("f")
+        g[self.index] = self.a[self.index] * 2
+        f[self.index] = g[self.index] + 1
+        return td.Schedule(f)
+
+    def sums(self) -> Schedule:
+        """f sums over the last dimension."""
+        f, k = td.Func("f"), td.vars("k")
+        f[self.index[:-1]] = td.sum(self.a[(*self.index[:-1], k)], axis=k)
+        return td.Schedule(f)
+
+    def counts(self) -> Schedule:
+        """f counts, by an update, how often a value stands in a row."""
+        f, k, bins = td.Func("f", shape=(*self.a.shape[:-1], 4)), td.vars("k"), td.vars("b")
+        place = td.clip(td.cast(self.a[(*self.index[:-1], k)], td.i64), 0, 3)
+        f[(*self.index[:-1], bins)] = td.cast(0, td.i32)
+        f[(*self.index[:-1], place)] += 1
+        return td.Schedule(f)
+
+    def two(self) -> Schedule:
+        """f and g, which have nothing to do with each other."""
+        g, f = td.Func("g"), td.Func("f")
+        f[self.index] = self.a[self.index] + 1
+        g[self.index] = self.a[self.index] - 1
+        return td.Schedule(f, g)
+
+
+Use = Callable[[Programs], Schedule]
+
+
+def on(program: Callable[[Programs], Schedule], steps: Callable[[Schedule, Programs], Any]) -> Use:
+    """A schedule of a program by some steps."""
+
+    def use(p: Programs) -> Schedule:
+        s = program(p)
+        steps(s, p)
+        return s
+
+    return use
+
+
+P = Programs
+
+
+def fused(s: Schedule, p: Programs) -> None:
+    outer, inner = s["f"].split(p.inner, 4)
+    s["f"].fuse(outer, inner)
+    if len(p.index) > 1:
+        s["f"].fuse(*s["f"].loops)
+
+
+def reordered(s: Schedule, p: Programs) -> None:
+    outer, inner = s["f"].split(p.inner, 4)
+    s["f"].reorder(inner, outer)
+
+
+def inside_blocks(s: Schedule, p: Programs) -> Any:
+    """g in blocks of 4 points of f, as part of other uses."""
+    block, _ = s["f"].split(p.inner, 4)
+    s["g"].compute_at("f", block)
+    return block
+
+
+def in_a_window(s: Schedule, p: Programs) -> None:
+    block, point = s["f"].split(p.inner, 4)
+    s["g"].store_at("f", block).compute_at("f", point)
+
+
+def after_its_producer(s: Schedule, p: Programs) -> None:
+    block, _ = s["g"].compute_root().split(p.inner, 4)
+    s["f"].reverse_compute_at("g", block)
+
+
+@cache
+def doubling(t: td.DType) -> Any:
+    """An instruction that doubles four elements."""
+    x, y, i = td.Tensor("x", (4,), t), td.Func("y"), td.vars("i")
+    y[i] = x[i] * 2
+
+    def double(out: np.ndarray, four: np.ndarray) -> None:
+        out[...] = four * 2
+
+    return td.instruction(f"double_{t}", y, python=double)
+
+
+def by_an_instruction(p: Programs) -> Schedule:
+    f = td.Func("f")
+    f[p.index] = p.a[p.index] * 2
+    s = td.Schedule(f, target="python")
+    _, four = s[f].split(p.inner, 4, tail="peel")
+    s[f].tensorize(four, doubling(p.a.dtype))
+    return s
+
+
+USES: dict[str, tuple[Use, ...]] = {
+    "split": (
+        on(P.scaled, lambda s, p: s["f"].split(p.inner, 4)),
+        on(P.scaled, lambda s, p: s["f"].split(p.inner, 4, tail="shift")),
+        on(P.scaled, lambda s, p: s["f"].split(p.inner, 4, tail="peel")),
+        on(P.stencil, lambda s, p: s["g"].compute_root().split(p.inner, 4, tail="round_up")),
+        on(P.scaled, lambda s, p: s["f"].divide(p.outer, 3)),
+    ),
+    "fuse": (on(P.stencil, fused),),
+    "rename": (on(P.scaled, lambda s, p: s["f"].rename(p.inner, "x")),),
+    "reorder": (on(P.stencil, reordered),),
+    "serial": (on(P.sums, lambda s, p: s["f"].serial("k")),),
+    "parallel": (on(P.stencil, lambda s, p: s["f"].parallel(p.outer)),),
+    "unroll": (
+        on(P.stencil, lambda s, p: s["f"].unroll(p.inner, 4)),
+        on(P.sums, lambda s, p: s["f"].unroll("k", 4)),
+    ),
+    "vectorize": (
+        on(P.stencil, lambda s, p: s["f"].vectorize(p.inner, 8)),
+        on(P.sums, lambda s, p: s["f"].vectorize("k", 8)),
+    ),
+    "atomic": (on(P.counts, lambda s, p: s["f"].update().atomic().parallel("k")),),
+    "compute_at": (on(P.stencil, inside_blocks),),
+    "store_at": (on(P.stencil, in_a_window),),
+    "store_root": (on(P.stencil, lambda s, p: s["g"].compute_at("f", p.inner).store_root()),),
+    "compute_root": (on(P.stencil, lambda s, p: s["g"].compute_root()),),
+    "inline": (on(P.stencil, lambda s, p: s["g"].inline()),),
+    "reverse_compute_at": (on(P.scaled, after_its_producer),),
+    "compute_with": (on(P.two, lambda s, p: s["g"].compute_with("f", p.inner)),),
+    "reorder_storage": (
+        on(P.stencil, lambda s, p: s["g"].compute_root().reorder_storage(*reversed(p.index))),
+    ),
+    "align_storage": (on(P.stencil, lambda s, p: s["g"].compute_root().align_storage(p.inner, 16)),),
+    "fold_storage": (
+        on(P.stencil, lambda s, p: s["g"].compute_at("f", p.inner).store_root().fold_storage(p.inner, 4)),
+    ),
+    "set_scope": (
+        on(P.stencil, lambda s, p: (inside_blocks(s, p), s["g"].set_scope("stack"))),
+        on(P.stencil, lambda s, p: s["g"].compute_root().set_scope("heap")),
+    ),
+    "stream_stores": (
+        on(P.scaled, lambda s, p: s["f"].vectorize(p.inner, 8).stream_stores()),
+    ),
+    "prefetch": (on(P.sums, lambda s, p: s["f"].prefetch("a", "k", 2)),),
+    "pin": (on(P.stencil, lambda s, p: s["f"].pin()),),
+    "cache_read": (
+        on(P.stencil, lambda s, p: s.cache_read("g", "f", p.outer)),
+        on(P.sums, lambda s, p: s.cache_read("a", "f", pack={0: 4})),
+    ),
+    "cache_write": (on(P.stencil, lambda s, p: s.cache_write("f", p.outer)),),
+    "rfactor": (
+        on(P.sums, lambda s, p: s["f"].rfactor("k")),
+        on(P.sums, lambda s, p: s["f"].rfactor(s["f"].split("k", 4)[1])),
+    ),
+    "specialize": (
+        on(
+            P.stencil,
+            lambda s, p: s["f"].specialize(p.a.shape[-1] >= 13, lambda f: f.vectorize(p.inner, 4)),
+        ),
+    ),
+    "tensorize": (by_an_instruction,),
+}  # fmt: skip
+
+CASES = [
+    pytest.param(use, rank, id=f"{name}-{n}-{rank}d")
+    for name, uses in USES.items()
+    for n, use in enumerate(uses)
+    for rank in SHAPES
+]
+
+
+def test_every_directive_is_used() -> None:
+    assert set(USES) == set(DIRECTIVES)
+
+
+@pytest.mark.parametrize("use, rank", CASES)
+def test_a_directive_keeps_the_meaning_at_every_size(use: Use, rank: int) -> None:
+    for dtype, shapes in ((td.i32, SHAPES[rank]), (td.f32, SHAPES[rank][-2:])):
+        a = td.Tensor("a", ("M", "N")[-rank:], dtype)
+        s = use(Programs(a, (td.vars("i j")[:rank])))
+        compiled = td.compile(s)
+        for shape in shapes:
+            # whole numbers: their sums are exact in any order
+            x = (np.arange(np.prod(shape)) * 7 % 11 - 3).reshape(shape).astype(dtype.numpy)
+            want, got = interpret(s.program, {"a": x}), compiled(x)
+            for mine, own in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
+                np.testing.assert_array_equal(mine, own, strict=True)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_the_uses_of_a_directive_hold_it(name: str) -> None:
+    for use in USES[name]:
+        s = use(Programs(td.Tensor("a", ("M", "N"), td.i32), td.vars("i j")))
+        assert name in {d.name for d in s.directives}
