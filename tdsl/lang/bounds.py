@@ -12,12 +12,14 @@ from tdsl.lang.affine import Memo, Sum, as_sum, may_wrap
 from tdsl.lang.expr import (
     COMPARISONS,
     Binary,
+    Broadcast,
     Call,
     Cast,
     Const,
     Expr,
     Load,
     Param,
+    Ramp,
     Read,
     Select,
     Size,
@@ -182,6 +184,21 @@ def value_range(e: Expr, facts: Facts = NOTHING) -> tuple[int | None, int | None
     >>> value_range(Cast(Param("p", u8), i64))
     (0, 255)
     """
+    match e:
+        case Ramp(base, step, lanes):
+            furthest = step * (lanes - 1)
+            first, last = lower(base, facts), upper(base, facts)
+            return _plus(first, min(furthest, 0)), _plus(last, max(furthest, 0))
+        case Broadcast(x):
+            return _range(x, facts)
+        case Binary(op, x, Broadcast(y)):
+            return value_range(Binary(op, x, y), facts)
+        case _:
+            return _one_range(e, facts)
+
+
+def _one_range(e: Expr, facts: Facts) -> tuple[int | None, int | None]:
+    """`value_range` of what is not a vector by its own form."""
     match e:
         case Const(value):
             return int(value), int(value)

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from tdsl.codegen.cpu.builder import Builder
-from tdsl.codegen.cpu.context import Context
+from tdsl.codegen.cpu.context import Buffer, Context
 from tdsl.codegen.cpu.ir_types import memory
 from tdsl.codegen.cpu.values import Value, full, splat
-from tdsl.lang.affine import Sum, as_sum
+from tdsl.lang.affine import Sum, as_expr, as_sum
+from tdsl.lang.bounds import lower, upper, value_range
 from tdsl.lang.expr import Binary, Broadcast, Const, Expr, Ramp, Unary, lanes_of
 
 Evaluate = Callable[[Context, Expr], Value]
@@ -65,7 +66,8 @@ class Address:
     """Where the lanes of an access are.
 
     Lane k is at `pointer` + k * `step` elements, or at the k-th of `offsets` bytes (or elements, by
-    `unit`) from `pointer`. `align` is what is known of `pointer`.
+    `unit`) from `pointer`. `align` is what is known of `pointer`. Offsets in elements are in the range
+    `within`, both ends of which are inside the buffer, where that is known.
     """
 
     buffer: str
@@ -76,6 +78,7 @@ class Address:
     step: int = 0
     offsets: str = ""
     unit: str = ""
+    within: tuple[int, int] | None = None
 
 
 def address(
@@ -111,7 +114,30 @@ def address(
     offsets = moving[0]
     for other in moving[1:]:
         offsets = cx.b.v(f"add <{lanes} x i64> {offsets}, {other}")
-    return Address(name, pointer, element, aligned, lanes, 0, offsets, unit)
+    within = _within(cx, buffer, sums, lanes)
+    return Address(name, pointer, element, aligned, lanes, 0, offsets, unit, within)
+
+
+def _within(cx: Context, buffer: Buffer, sums: list[LaneSum], lanes: int) -> tuple[int, int] | None:
+    """The range of the offsets of lanes, in elements, if all of it is known to be inside the buffer."""
+    if buffer.size is None:
+        return None
+    scalar, lo, hi = Sum(), 0, 0
+    for total, stride in zip(sums, buffer.strides, strict=True):
+        if isinstance(stride, str):
+            return None
+        scalar = scalar.plus(total.scalar, stride)
+        ranges = [(value_range(e, cx.facts), times * stride) for e, times in total.vectors]
+        for (least, most), factor in (*ranges, ((0, lanes - 1), total.step * stride)):
+            if least is None or most is None:
+                return None
+            ends = least * factor, most * factor
+            lo, hi = lo + min(ends), hi + max(ends)
+    base = as_expr(scalar)
+    first, last = lower(base, cx.facts), upper(base, cx.facts)
+    if first is None or last is None or first + lo < 0 or last + hi >= buffer.size:
+        return None
+    return lo, hi
 
 
 def scalar_sum(cx: Context, evaluate: Evaluate, total: Sum) -> str:

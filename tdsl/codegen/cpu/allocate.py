@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tdsl.codegen.cpu.context import Buffer, Context, Held
 from tdsl.codegen.cpu.emit_expr import scalar_index
@@ -54,11 +55,12 @@ def allocated(cx: Context, a: Alloc) -> Iterator[Buffer]:
             pointer = cx.b.alloca(type_, ALIGN)
             if a.scope == STACK:
                 _lifetime(cx, "start", pointer)
-            yield Buffer(pointer, a.dtype, strides, ALIGN)
+            yield Buffer(pointer, a.dtype, strides, ALIGN, size=size // a.dtype.bytes)
             if a.scope == STACK:
                 _lifetime(cx, "end", pointer)
             return
         raw, buffer = _on_heap(cx, a, strides, str(size))
+        buffer = replace(buffer, size=size // a.dtype.bytes)
     cx.owned.append(Held(raw, cx.b.labels("out")[0]))
     yield buffer
     release(cx)

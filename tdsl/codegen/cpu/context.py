@@ -19,7 +19,7 @@ LARGEST_INDEX = 1 << 40
 class Buffer:
     """Memory: a pointer, and for each axis a stride in elements, or the name of one in bytes.
 
-    `align` is what is known of the pointer, in bytes.
+    `align` is what is known of the pointer, in bytes, `size` how many elements follow it, if that is known.
     """
 
     pointer: str
@@ -27,6 +27,7 @@ class Buffer:
     strides: tuple[int | str, ...]
     align: int
     written: bool = True
+    size: int | None = None
 
 
 @dataclass

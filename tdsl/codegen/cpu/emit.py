@@ -12,6 +12,8 @@ the site of the check, or -1 when there was no memory. The text holds no address
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tdsl.codegen.cpu.builder import Builder, Module
 from tdsl.codegen.cpu.context import LARGEST_INDEX, Buffer, Context
 from tdsl.codegen.cpu.emit_stmt import statement
@@ -26,6 +28,7 @@ from tdsl.codegen.cpu.ir_types import memory
 from tdsl.codegen.cpu.machine import CpuTarget
 from tdsl.codegen.cpu.values import Value
 from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam, SizeParam, Store
+from tdsl.lang.expr import Const
 from tdsl.lang.types import DType, i64
 from tdsl.node import post_order
 
@@ -48,12 +51,10 @@ def emit(kernel: Kernel, target: CpuTarget) -> str:
     b, renamed = begin_function(module, f"{kernel.name}.body", read.arguments)
     names = {n: x._replace(name=renamed[x.name]) for n, x in read.names.items()}
     buffers = {
-        name: Buffer(
-            renamed[buffer.pointer],
-            buffer.dtype,
-            tuple(renamed[s] if isinstance(s, str) else s for s in buffer.strides),
-            buffer.align,
-            buffer.written,
+        name: replace(
+            buffer,
+            pointer=renamed[buffer.pointer],
+            strides=tuple(renamed[s] if isinstance(s, str) else s for s in buffer.strides),
         )
         for name, buffer in read.buffers.items()
     }
@@ -91,7 +92,18 @@ class _Frame:
         attributes = "" if updated else "noalias " + "readonly " * (not p.written)
         pointer = self._next("ptr", attributes)
         strides = tuple(self._next("i64") if s is None else s for s in p.strides)
-        self.buffers[p.name] = Buffer(pointer, p.dtype, strides, p.dtype.bytes, p.written)
+        size = self._elements(p)
+        self.buffers[p.name] = Buffer(pointer, p.dtype, strides, p.dtype.bytes, p.written, size)
+
+    @staticmethod
+    def _elements(p: BufferParam) -> int | None:
+        """How many elements follow the first one, where extents and strides are known."""
+        furthest = 0
+        for e, stride in zip(p.extents, p.strides, strict=True):
+            if not isinstance(e, Const) or stride is None or stride < 0:
+                return None
+            furthest += (int(e.value) - 1) * stride
+        return furthest + 1
 
     def _scalar(self, t: DType) -> str:
         if t.kind != "b":

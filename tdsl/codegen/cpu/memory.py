@@ -2,7 +2,7 @@
 
     lane step 1, -1           one vector load or store, masked if need be, reversed for -1
     lane step 2..4, -2..-4    as many vector loads as the step, then shuffles (without a mask)
-    anything else             gather and scatter
+    anything else             a lookup in registers where all elements fit into two, else gather and scatter
 
 A streaming store bypasses the caches where the vector is aligned; when that is not known beforehand a
 test of the address decides at every store, which costs little beside the memory traffic.
@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tdsl.codegen.cpu import lookup
 from tdsl.codegen.cpu.address import Address
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.context import Context
 from tdsl.codegen.cpu.ir_types import constants, register, suffix, vector
 from tdsl.codegen.cpu.values import Value, full, select, splat
-from tdsl.lang.types import DType
+from tdsl.lang.types import DType, bool_
 
 _LARGEST_STEP = 4
 
@@ -35,6 +36,8 @@ def load(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None) -> 
         mask = None
     if at.lanes == 1 or (at.step == 0 and not at.offsets):
         return _load_one(cx, replace(at, lanes=1), t, lanes, mask)
+    if lookup.registers(b.target, at):
+        return _chosen(cx, _from_memory(b, _look_up(cx, at), t, at.lanes), mask)
     if scattered or (mask is not None and abs(at.step) != 1):
         return _from_memory(b, _gather(cx, at, mask), t, at.lanes)
     if abs(at.step) == 1:
@@ -165,6 +168,26 @@ def _gather(cx: Context, at: Address, mask: Value | None) -> str:
         (f"<{at.lanes} x i1>", "", full(b, mask) if mask else "splat (i1 true)"),
         (type_, "", "zeroinitializer"),
     ))  # fmt: skip
+
+
+def _look_up(cx: Context, at: Address) -> str:
+    """A gather out of registers; also lanes that no mask wants are within their range."""
+    tables = []
+    for start, count in lookup.parts(at):
+        pointer = cx.b.v(f"getelementptr inbounds {at.element}, ptr {at.pointer}, i64 {start}")
+        part = replace(at, pointer=pointer, align=_element_align(at), step=1, offsets="")
+        lanes = constants("i1", (int(k < count) for k in range(at.lanes)))
+        mask = None if count == at.lanes else Value(lanes, bool_, at.lanes)
+        tables.append(_contiguous(cx, part, mask))
+    return lookup.pick(cx.b, at, tables)
+
+
+def _chosen(cx: Context, x: Value, mask: Value | None) -> Value:
+    """The lanes where a mask holds, 0 in the others."""
+    if mask is None:
+        return x
+    zero = splat(cx.b, register(x.dtype), _zero(x.dtype), x.lanes)
+    return x._replace(name=select(cx.b, x.type, full(cx.b, mask), x.name, zero))
 
 
 def _store_contiguous(

@@ -66,7 +66,7 @@ def agree(kernel: Kernel, *arguments: Any) -> None:
 def indices(draw: st.DrawFn, lanes: int) -> Expr:
     """A vector index within 0..SIDE - 1, or a scalar; `p` is 3 and `idx` holds any numbers below SIDE."""
     base = draw(st.sampled_from([const(40), Var("i"), Binary("add", Param("p", i64), const(38))]))
-    kinds = ["scalar", "ramp", "ramp", "ramp", "broadcast", "gather", "shifted"]
+    kinds = ["scalar", "ramp", "ramp", "ramp", "broadcast", "gather", "near", "shifted"]
     match draw(st.sampled_from(kinds)) if lanes > 1 else "scalar":
         case "ramp":
             return Ramp(base, draw(st.integers(-(40 // lanes), 40 // lanes)), lanes)
@@ -74,6 +74,11 @@ def indices(draw: st.DrawFn, lanes: int) -> Expr:
             return Broadcast(base, lanes)
         case "gather":
             return Cast(Load("idx", (Ramp(const(draw(st.integers(0, 40))), 1, lanes),), i32), i64)
+        case "near":
+            far = Load("idx", (Ramp(const(draw(st.integers(0, 40))), 1, lanes),), i32)
+            low, most = Const(draw(st.integers(0, 9)), i32), Const(draw(st.integers(9, 36)), i32)
+            above = Binary("max", far, Broadcast(low, lanes))
+            return Cast(Binary("min", above, Broadcast(most, lanes)), i64)
         case "shifted":
             ramp = Binary("mul", Ramp(const(-9), 1, lanes), Broadcast(const(2), lanes))
             return Binary("add", Broadcast(base, lanes), ramp)

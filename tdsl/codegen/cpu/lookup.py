@@ -1,0 +1,54 @@
+"""Gathers whose elements lie close together: the whole range is loaded, and a permutation picks the lanes.
+
+A gather asks the cache once for each lane. Where the offsets are known to stay within two registers'
+worth of elements, two loads and one permutation of registers do the same.
+"""
+
+from __future__ import annotations
+
+from tdsl.codegen.cpu.address import Address
+from tdsl.codegen.cpu.builder import Builder
+from tdsl.codegen.cpu.ir_types import vector
+from tdsl.codegen.cpu.machine import CpuTarget
+
+# (type, lanes) -> what picks from one register and from two, with the features that they need
+_PICKS = {
+    ("float", 16): ("avx512.permvar.sf.512", "avx512.vpermi2var.ps.512", "avx512f", "avx512f"),
+    ("i32", 16): ("avx512.permvar.si.512", "avx512.vpermi2var.d.512", "avx512f", "avx512f"),
+    ("double", 8): ("avx512.permvar.df.512", "avx512.vpermi2var.pd.512", "avx512f", "avx512f"),
+    ("i64", 8): ("avx512.permvar.di.512", "avx512.vpermi2var.q.512", "avx512f", "avx512f"),
+    ("float", 8): ("avx2.permps", "avx512.vpermi2var.ps.256", "avx2", "avx512vl"),
+    ("i32", 8): ("avx2.permd", "avx512.vpermi2var.d.256", "avx2", "avx512vl"),
+}
+
+
+def registers(target: CpuTarget, at: Address) -> int:
+    """How many registers hold all elements that the lanes can be: 1 or 2, or 0 where it must be a gather."""
+    found = _PICKS.get((at.element, at.lanes))
+    if at.within is None or found is None:
+        return 0
+    lo, hi = at.within
+    count = -(-(hi - lo + 1) // at.lanes)
+    return count if count <= 2 and found[count + 1] in target.has else 0
+
+
+def parts(at: Address) -> list[tuple[int, int]]:
+    """(first element, how many) of each register."""
+    assert at.within is not None
+    lo, hi = at.within
+    return [(k, min(at.lanes, hi + 1 - k)) for k in range(lo, hi + 1, at.lanes)]
+
+
+def pick(b: Builder, at: Address, tables: list[str]) -> str:
+    """The lanes of an access whose elements are in `tables`, the registers of `parts`."""
+    assert at.within is not None
+    lanes, type_ = at.lanes, vector(at.element, at.lanes)
+    places, index = at.offsets, "i64"
+    if at.within[0]:
+        places = b.v(f"sub <{lanes} x i64> {places}, splat (i64 {at.within[0]})")
+    if at.element in ("float", "i32"):
+        index = "i32"
+        places = b.v(f"trunc <{lanes} x i64> {places} to <{lanes} x i32>")
+    name = f"llvm.x86.{_PICKS[at.element, lanes][len(tables) - 1]}"
+    first, *others = ((type_, table) for table in tables)
+    return b.call(type_, name, first, (f"<{lanes} x {index}>", places), *others)
