@@ -57,26 +57,32 @@ def default():
 
 
 def hand():
-    """The grid, deep and across line by line in parallel; then strips of one cell's height."""
+    """The grid, deep and across line by line in parallel; then strips of one cell's height.
+
+    Levels are next to each other in memory: those of a cell fit a vector, so that a pixel's are looked up
+    in registers.
+    """
     f = program()
     s = td.Schedule(f["out"])
     grid, deep, across, down, row, out = (
         s[f[name]] for name in ("grid", "deep", "across", "down", "row", "out")
     )
+    for stage in (grid, deep, across, down, row):
+        stage.reorder("y", "c", "x", "z")
+        stage.reorder_storage("c", "y", "x", "z")
+        stage.vectorize("z", 16)
     across.compute_root()
-    across.reorder("y", "c", "z", "x")
     across.parallel("y")
-    across.vectorize("x", 16)
-    for stage in (deep, grid):
-        stage.compute_at(across, "y")
-        stage.vectorize("x", 16)
+    deep.compute_at(across, "y")
+    grid.compute_at(across, "y")
+    splat = grid.update(0)
+    splat.reorder("y", "x", "i", "j", "c")
+    splat.unroll("c")
     strip, line = out.split("y", CELL)
     out.parallel(strip)
     out.vectorize("x", 16)
     down.compute_at(out, strip)
-    down.vectorize("x", 16)
     row.compute_at(out, line)
-    row.vectorize("x", 16)
     s[f["cut"]].inline()
     return td.compile(s)
 

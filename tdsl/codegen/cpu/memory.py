@@ -4,8 +4,9 @@
     lane step 2..4, -2..-4    as many vector loads as the step, then shuffles (without a mask)
     anything else             a lookup in registers where all elements fit into two, else gather and scatter
 
-A streaming store bypasses the caches where the vector is aligned; when that is not known beforehand a
-test of the address decides at every store, which costs little beside the memory traffic.
+A streaming store bypasses the caches where memory is aligned. When that is not known beforehand a test of
+the address decides at every store, which costs little beside the memory traffic, and the vector is written
+in pieces of 16 bytes, the alignment of any large array; the processor puts them together.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tdsl.codegen.cpu.values import Value, full, select, splat
 from tdsl.lang.types import DType, bool_
 
 _LARGEST_STEP = 4
+_PIECE = 16  # bytes of a streaming store where no larger alignment is known: that of any large array
 
 
 def load(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None) -> Value:
@@ -202,19 +204,32 @@ def _store_contiguous(
         ))  # fmt: skip
         return
     size = at.lanes * _element_align(at)
-    if not streaming or size < 16 or size & (size - 1):
+    if not streaming or size < _PIECE or size & (size - 1):
         b.do(f"store {type_} {name}, ptr {at.pointer}, align {at.align}")
         return
     cx.streams = True
     b.declare("!0 = !{i32 1}")
-    past_caches = f"store {type_} {name}, ptr {at.pointer}, align {size}, !nontemporal !0"
-    through_caches = f"store {type_} {name}, ptr {at.pointer}, align {at.align}"
     if at.align % size == 0:
-        b.do(past_caches)
+        b.do(f"store {type_} {name}, ptr {at.pointer}, align {size}, !nontemporal !0")
         return
-    bits = b.v(f"and i64 {b.v(f'ptrtoint ptr {at.pointer} to i64')}, {size - 1}")
+    bits = b.v(f"and i64 {b.v(f'ptrtoint ptr {at.pointer} to i64')}, {_PIECE - 1}")
     aligned = b.v(f"icmp eq i64 {bits}, 0")
-    b.branch(aligned, lambda: b.do(past_caches), lambda: b.do(through_caches))
+    b.branch(
+        aligned,
+        lambda: _store_pieces(b, at, name),
+        lambda: b.do(f"store {type_} {name}, ptr {at.pointer}, align {at.align}"),
+    )
+
+
+def _store_pieces(b: Builder, at: Address, name: str) -> None:
+    """Streaming stores of pieces that are aligned although the vector may not be."""
+    type_, lanes = vector(at.element, at.lanes), _PIECE // _element_align(at)
+    for start in range(0, at.lanes, lanes):
+        order = constants("i32", range(start, start + lanes))
+        part = b.v(f"shufflevector {type_} {name}, {type_} poison, <{lanes} x i32> {order}")
+        pointer = b.v(f"getelementptr inbounds {at.element}, ptr {at.pointer}, i64 {start}")
+        piece = vector(at.element, lanes)
+        b.do(f"store {piece} {part}, ptr {pointer}, align {_PIECE}, !nontemporal !0")
 
 
 def _intrinsic(
