@@ -29,6 +29,7 @@ def hand():
     strip, line = s[blur].split("y", 64)
     s[blur].parallel(strip)
     s[blur].vectorize("x", 16)
+    s[blur].stream_stores()
     s[rows].store_at(s[blur], strip)
     s[rows].compute_at(s[blur], line)
     s[rows].vectorize("x", 16)

@@ -48,6 +48,7 @@ def hand():
     out.reorder(strip, line, "c", "x")
     out.parallel(strip)
     out.vectorize("x", 16)
+    out.stream_stores()
     s[f["gray"]].store_at(out, strip)
     for name in ("gray", "down", "ratio"):
         s[f[name]].compute_at(out, line)

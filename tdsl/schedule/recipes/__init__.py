@@ -6,5 +6,6 @@ default schedule uses the same functions.
 
 from tdsl.schedule.recipes.conv import conv
 from tdsl.schedule.recipes.matmul import matmul
+from tdsl.schedule.recipes.stencil import strips
 
-__all__ = ["conv", "matmul"]
+__all__ = ["conv", "matmul", "strips"]
