@@ -10,8 +10,8 @@ from tdsl.lang.expr import TRUE, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.schedule.nest import Inline, Root, State, fresh_plan
+from tdsl.schedule.new_stage import fresh_func
 from tdsl.schedule.required import required
-from tdsl.schedule.stages import fresh_func
 from tdsl.schedule.tree import ROOT, build_tree
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tdsl.errors import ScheduleError, did_you_mean
-from tdsl.schedule import loops, places, specialize, stages
+from tdsl.schedule import caches, loops, places, rfactor, specialize
 from tdsl.schedule.arguments import check_arguments, check_stage, plain
 from tdsl.schedule.legality import recheck
 from tdsl.schedule.nest import Illegal, State
@@ -22,7 +22,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "reorder_storage": places.reorder_storage, "align_storage": places.align_storage,
     "fold_storage": places.fold_storage, "set_scope": places.set_scope,
     "stream_stores": places.stream_stores, "prefetch": places.prefetch, "pin": places.pin,
-    "cache_read": stages.cache_read, "cache_write": stages.cache_write, "rfactor": stages.rfactor,
+    "cache_read": caches.cache_read, "cache_write": caches.cache_write, "rfactor": rfactor.rfactor,
     "specialize": specialize.specialize, "tensorize": specialize.tensorize,
 }  # fmt: skip
 

@@ -318,7 +318,7 @@ def vectorize(
                 f"iterations of {name!r} depend on earlier ones ({func!r} reads itself or overwrites)",
                 "vectorize a free loop",
             )
-        from tdsl.schedule.stages import vectorize_reduction
+        from tdsl.schedule.rfactor import vectorize_reduction
 
         return vectorize_reduction(state, func, definition, name, factor)
     if factor is not None:

@@ -70,7 +70,7 @@ MUTANTS = (
      "add(subtract(hi, lo, facts), ONE, facts)", "subtract(hi, lo, facts)"),
     ("steady part one too long", "codegen/passes/partition.py",
      "add(last, ONE, facts), end", "add(last, add(ONE, ONE), facts), end"),
-    ("partial sums without their predicate", "schedule/stages.py",
+    ("partial sums without their predicate", "schedule/rfactor.py",
      "where = conjunction([*related.guards, d.where])", "where = d.where"),
     ("box of consumers not united", "schedule/required.py",
      "boxes[name] = union_box(boxes.get(name), box, facts)", "boxes[name] = box"),

@@ -1,0 +1,222 @@
+"""cache_read and cache_write: a stage that holds a part of another one in memory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tdsl.errors import did_you_mean
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Expr, Read, Select, Var, const, dtype_of
+from tdsl.lang.program import FuncDef, Interval, Program, map_expressions
+from tdsl.lang.regions import reads_in
+from tdsl.lang.simplify import substitute, subtract
+from tdsl.lang.types import DType
+from tdsl.node import Node, transform
+from tdsl.schedule.arguments import check_scope
+from tdsl.schedule.loops import find_loop, positive
+from tdsl.schedule.nest import (
+    After,
+    At,
+    Illegal,
+    Level,
+    Root,
+    State,
+    fresh_plan,
+    is_reduction,
+)  # fmt: skip
+from tdsl.schedule.new_stage import insert, new_func, replace_func
+from tdsl.schedule.padding import PaddedRead, padded_reads
+
+
+def _map_reads(d: Definition, name: str, new: Callable[[Read], Expr]) -> Definition:
+    def rewritten(e: Expr) -> Expr:
+        return transform(e, lambda n: new(n) if isinstance(n, Read) and n.name == name else n)
+
+    return map_expressions(d, rewritten)
+
+
+def _source(program: Program, name: str) -> tuple[tuple[DType, ...], tuple[Interval, ...]]:
+    for t in program.inputs:
+        if t.name == name:
+            return (t.dtype,), tuple((ZERO, subtract(e, ONE)) for e in t.shape)
+    f = program.func(name)
+    return f.dtypes, f.limits
+
+
+def cache_read(
+    state: State, func: str, definition: int | None, *, source: str, loop: str | None,
+    scope: str = "auto", pack: tuple[tuple[int, int], ...] = (), padded: bool = False,
+    name: str | None = None,
+) -> State:  # fmt: skip
+    """Copy what the body of a loop reads of a tensor or func into memory of its own first.
+
+    `pack` splits axes: (axis, n) makes two of it, index // n in its place and index % n at the end.
+    With `padded` the copy has what is read beyond the edges, too. Without a loop it is made at the root.
+    """
+    check_scope(scope)
+    program = state.program
+    consumer = program.func(func)
+    scheduled = 0 if definition is None else definition
+    read = sorted(
+        {r.name for d in consumer.definitions for r in reads_in(d.expressions())} - {func}
+    )
+    if source not in read:
+        raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
+    made = new_func(program, name, f"{source}_cache")
+    chosen = [d for n, d in enumerate(consumer.definitions) if definition in (None, n)]
+    reads: dict[Expr, tuple[Expr, ...]]
+    if padded:
+        reads, values, limits = _padding(chosen, func, source)
+    else:
+        dtypes, limits = _source(program, source)
+        whole = tuple(Var(f"d{n}") for n in range(len(limits)))
+        values = tuple(Read(source, whole, c, t) for c, t in enumerate(dtypes))
+        reads = {r: r.index for d in chosen for r in reads_in(d.expressions()) if r.name == source}
+    factors = _factors(pack, len(limits))
+    f = _copy(made, values, limits, factors)
+
+    def moved(n: Node) -> Node:
+        if not isinstance(n, Read | Select) or n not in reads:
+            return n
+        index = reads[n]
+        outer = tuple(
+            Binary("floordiv", e, const(factors[k])) if k in factors else e
+            for k, e in enumerate(index)
+        )
+        rest = tuple(Binary("mod", index[k], const(size)) for k, size in factors.items())
+        component = n.component if isinstance(n, Read) and not padded else 0
+        return Read(made, (*outer, *rest), component, dtype_of(n), loc=n.loc)
+
+    definitions = tuple(
+        map_expressions(d, lambda e: transform(e, moved)) if definition in (None, n) else d
+        for n, d in enumerate(consumer.definitions)
+    )
+    place = (
+        Root()
+        if loop is None
+        else At(Level(func, scheduled, find_loop(state, func, scheduled, loop)))
+    )
+    state = replace_func(state, replace(consumer, definitions=definitions))
+    return insert(state, func, f, replace(fresh_plan(f), place=place, scope=scope, touched=True))
+
+
+def _padding(
+    definitions: list[Definition], func: str, source: str
+) -> tuple[dict[Expr, tuple[Expr, ...]], tuple[Expr, ...], tuple[Interval, ...]]:
+    """(the index in the copy for each read of the padding, the value of the copy, its limits)."""
+    found: dict[Expr, PaddedRead] = {}
+    for d in definitions:
+        found |= padded_reads(d, source)
+    if len({read.value for read in found.values()}) != 1:
+        raise Illegal(
+            f"{func!r} does not read one padding of {source!r}",
+            "leave out padded=True, or read the tensor as td.pad(tensor) continues it",
+        )
+    first = next(iter(found.values()))
+    return (
+        {part: read.index for part, read in found.items()},
+        (first.value,),
+        ((None, None),) * len(first.index),
+    )
+
+
+def _factors(pack: tuple[tuple[int, int], ...], rank: int) -> dict[int, int]:
+    factors: dict[int, int] = {}
+    for axis, n in pack:
+        if not 0 <= axis < rank or axis in factors:
+            raise Illegal(
+                f"pack names axis {axis} of {rank}, or names it twice",
+                f"name axes 0 to {rank - 1}, each once",
+            )
+        factors[axis] = positive(n, "a packing factor")
+    return factors
+
+
+def _copy(
+    made: str, values: tuple[Expr, ...], limits: tuple[Interval, ...], factors: dict[int, int]
+) -> FuncDef:
+    """The func with these values over d0, d1, ..., its axes split by the factors."""
+    rank = len(limits)
+    variables = tuple(f"d{n}" for n in range(rank + len(factors)))
+    index = [Var(v) for v in variables]
+    inner = {axis: index[rank + n] for n, axis in enumerate(factors)}
+    at: dict[str, Expr] = {}
+    for axis, (lo, hi) in enumerate(limits):
+        if axis not in factors:
+            continue
+        whole = Binary("add", Binary("mul", index[axis], const(factors[axis])), inner[axis])
+        # the first and the last panel may reach beyond the tensor; what they hold there is never read
+        inside: Expr = whole if hi is None else Binary("min", whole, hi)
+        at[variables[axis]] = inside if lo is None else Binary("max", inside, lo)
+    d = Definition(
+        tuple(index), variables, (), TRUE, tuple(substitute(v, at) for v in values), None, None
+    )
+    dtypes = tuple(dtype_of(v) for v in values)
+    return FuncDef(made, dtypes, (d,), ((None, None),) * len(index), ((None, None),) * len(index))
+
+
+def cache_write(
+    state: State,
+    func: str,
+    definition: int,
+    *,
+    loop: str,
+    scope: str = "auto",
+    name: str | None = None,
+) -> State:
+    """Make the values of a loop's body in memory of their own, and copy them out when it is done.
+
+    The stage keeps its name and its loops; what consumers read, or the output, becomes a copy.
+    """
+    check_scope(scope)
+    f, plan = state.program.func(func), state.plan(func)
+    at = _loop_of_complete_values(state, f, loop)
+    made = new_func(state.program, name, f"{func}_out")
+    index = tuple(Var(v) for v in f.variables)
+    values = tuple(Read(func, index, c, t) for c, t in enumerate(f.dtypes))
+    d = Definition(index, f.variables, (), TRUE, values, None, None, f.definitions[0].loc)
+    copy = replace(f, name=made, definitions=(d,))
+
+    def moved(r: Read) -> Read:
+        return Read(made, r.index, r.component, r.dtype, loc=r.loc)
+
+    funcs: list[FuncDef] = []
+    for g in state.program.funcs:
+        if g.name == func:
+            funcs += [replace(f, declared=False), copy]
+        else:
+            funcs.append(
+                replace(g, definitions=tuple(_map_reads(x, func, moved) for x in g.definitions))
+            )
+    outputs = tuple(made if o == func else o for o in state.program.outputs)
+    program = replace(state.program, funcs=tuple(funcs), outputs=outputs)
+    level = Level(func, 0, at)
+    copied = replace(
+        fresh_plan(copy), place=After(level), touched=True, stream=plan.stream, order=plan.order,
+        align=plan.align,
+    )  # fmt: skip
+    state = State(program, (*state.plans, (made, copied)))
+    own = replace(plan, store=level, scope=scope, stream=False, order=None, align=(), touched=True)
+    return state.with_plan(func, own)
+
+
+def _loop_of_complete_values(state: State, f: FuncDef, loop: str) -> str:
+    """The loop as it is called now, if its body makes values of `f` that can be copied out."""
+    if len(f.definitions) > 1:
+        raise Illegal(
+            f"{f.name!r} has updates", "only a func with one definition can be written by a cache"
+        )
+    plan = state.plan(f.name)
+    at, nest = find_loop(state, f.name, 0, loop), plan.nests[0]
+    for x in nest.names()[: nest.position(at) + 1]:
+        if is_reduction(f, 0, nest, x):
+            raise Illegal(
+                f"inside {x!r} the values of {f.name!r} are not complete",
+                f"place it outside of {x!r}",
+            )
+    if plan.fold or plan.store is not None:
+        raise Illegal(
+            f"{f.name!r} is stored in another way already", "cache_write before store_at and fold"
+        )
+    return at

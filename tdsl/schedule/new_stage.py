@@ -1,0 +1,47 @@
+"""Funcs that directives put into a program, and names for them."""
+
+from __future__ import annotations
+
+import keyword
+from dataclasses import replace
+
+from tdsl.lang.program import FuncDef, Program
+from tdsl.schedule.nest import (
+    FuncPlan,
+    Illegal,
+    State,
+)  # fmt: skip
+
+
+def fresh_func(program: Program, wanted: str) -> str:
+    """A name that no func or input has."""
+    used = {f.name for f in program.funcs} | {t.name for t in program.inputs}
+    name, count = wanted, 0
+    while name in used:
+        count += 1
+        name = f"{wanted}_{count}"
+    return name
+
+
+def new_func(program: Program, wanted: str | None, default: str) -> str:
+    """The name of a new func: the wanted one, which must be free, or one made of `default`."""
+    if wanted is None:
+        return fresh_func(program, default)
+    if not wanted.isidentifier() or keyword.iskeyword(wanted):
+        raise Illegal(f"{wanted!r} is not a name", "use letters, digits and _, as in Python")
+    if wanted != fresh_func(program, wanted):
+        raise Illegal(f"there is already a func or input {wanted!r}", "choose another name")
+    return wanted
+
+
+def insert(state: State, before: str, f: FuncDef, plan: FuncPlan) -> State:
+    """A state with a func more, before a consumer of it."""
+    at = next(n for n, g in enumerate(state.program.funcs) if g.name == before)
+    funcs = (*state.program.funcs[:at], f, *state.program.funcs[at:])
+    return State(replace(state.program, funcs=funcs), (*state.plans, (f.name, plan)))
+
+
+def replace_func(state: State, f: FuncDef) -> State:
+    """A state with another func of the same name in the place of one."""
+    funcs = tuple(f if g.name == f.name else g for g in state.program.funcs)
+    return replace(state, program=replace(state.program, funcs=funcs))

@@ -1,0 +1,182 @@
+"""rfactor: a reduction in two steps, and vector reductions by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import ONE, TRUE, ZERO, Expr, Read, Var
+from tdsl.lang.program import FuncDef, Interval, map_expressions
+from tdsl.lang.simplify import add, conjunction, substitute, subtract
+from tdsl.lang.types import DType
+from tdsl.schedule.loops import find_loop, split
+from tdsl.schedule.nest import (
+    VECTORIZED,
+    At,
+    FuncPlan,
+    Fuse,
+    Illegal,
+    Level,
+    Loop,
+    Nest,
+    Rename,
+    Root,
+    Split,
+    State,
+    fresh_plan,
+    is_ordered,
+    is_reduction,
+    roots_of,
+)  # fmt: skip
+from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func
+from tdsl.schedule.relate import relate
+
+
+def rfactor(
+    state: State, func: str, definition: int, *, loop: str, name: str | None = None
+) -> State:
+    """Reduce each iteration of a reduction loop apart, in a stage of its own, then merge these.
+
+    The new stage has one dimension more, the loop, over which it is free.
+    """
+    f, plan = state.program.func(func), state.plan(func)
+    d, nest = f.definitions[definition], plan.nests[definition]
+    u = find_loop(state, func, definition, loop)
+    _check_reducible(f, definition, nest, u)
+    if any(special.definition == definition for special in plan.specializations):
+        raise Illegal(f"{func!r} has loops for special cases already", "specialize after it")
+    ranges = {
+        n: (lo, subtract(hi, lo)) for n, lo, hi in d.ranges if lo is not None and hi is not None
+    }
+    reduced = Nest(
+        tuple(x for x in nest.loops if roots_of(nest, x.name) & set(ranges)),
+        tuple(r for r in nest.relations if _of(nest, r) & set(ranges)),
+    )
+    made = new_func(state.program, name, f"{func}_partial")
+    partial, (low, high) = _partial(d, reduced, ranges, u)
+    definitions, merge = _in_two_steps(f, d, partial, made, (u, low, high))
+    natural = (*f.natural, (low, subtract(high, ONE)))
+    limits: tuple[Interval, ...] = ((None, None),) * len(natural)
+    p = FuncDef(made, f.dtypes, definitions, limits, natural, False, f.fast_math, f.loc)
+    changed = (*f.definitions[:definition], merge, *f.definitions[definition + 1 :])
+    state = replace_func(state, replace(f, definitions=changed))
+    own = (
+        _merge_nest(nest, set(ranges), merge)
+        if d.init is not None
+        else Nest(tuple(map(Loop, merge.variables)))
+    )
+    atomics = plan.atomic - {definition}
+    state = state.with_plan(
+        func, replace(plan.with_nest(definition, own), atomic=atomics, touched=True)
+    )
+    return insert(state, func, p, _partial_plan(p, reduced))
+
+
+def _check_reducible(f: FuncDef, definition: int, nest: Nest, loop: str) -> None:
+    """Illegal unless a loop is reduced over, by a combiner that allows it to be reduced in parts."""
+    if not is_reduction(f, definition, nest, loop):
+        raise Illegal(f"{loop!r} is not reduced over; it is free already", "name a reduction loop")
+    if is_ordered(f, definition):
+        combine = f.definitions[definition].combine
+        associative = combine is not None and combine.associative
+        why = "reads itself" if associative else "has no associative combiner"
+        raise Illegal(
+            f"this definition of {f.name!r} {why}", "the order of its points cannot be changed"
+        )
+
+
+def _partial(
+    d: Definition, reduced: Nest, ranges: dict[str, tuple[Expr, Expr]], loop: str
+) -> tuple[Definition, tuple[Expr, Expr]]:
+    """The reduction that is free over a loop, and (first, end) of this; `ranges` are (first, extent)."""
+    related = relate(reduced, ranges)
+    leaves = []
+    for x in reduced.names():
+        lo = ranges[x][0] if x in ranges else ZERO
+        leaves.append((x, lo, add(lo, related.extents[x])))
+    where = conjunction([*related.guards, d.where])
+    # not simplified: a quotient of a variable must stay one for the guards to bound it
+    moved = map_expressions(replace(d, where=where), lambda e: substitute(e, related.roots))
+    others = tuple(x for x in leaves if x[0] != loop)
+    low, high = next((lo, hi) for n, lo, hi in leaves if n == loop)
+    made = replace(
+        moved, index=(*moved.index, Var(loop)), free=(*d.free, loop), ranges=others, init=d.init
+    )
+    return made, (low, high)
+
+
+def _in_two_steps(
+    f: FuncDef, d: Definition, partial: Definition, made: str, over: tuple[str, Expr, Expr]
+) -> tuple[tuple[Definition, ...], Definition]:
+    """The definitions of the new stage `made`, and what merges it: an update has a start of its own."""
+    assert d.combine is not None
+    loop, low, high = over
+    if d.init is not None:
+        values = _partials(made, (*d.index, Var(loop)), f.dtypes)
+        return (partial,), replace(d, values=values, where=TRUE, ranges=(over,))
+    axis = f"{made}_{loop}" if loop in f.variables else loop
+    dims = tuple(Var(v) for v in f.variables)
+    start = Definition(
+        (*dims, Var(axis)), (*f.variables, axis), (), TRUE, d.combine.init, None, None, d.loc
+    )
+    merge = Definition(
+        dims, f.variables, ((axis, low, high),), TRUE,
+        _partials(made, (*dims, Var(axis)), f.dtypes), d.combine, None, d.loc,
+    )  # fmt: skip
+    return (start, partial), merge
+
+
+def _partial_plan(p: FuncDef, reduced: Nest) -> FuncPlan:
+    """At the root, with loops that run as they did in the nest that was reduced over."""
+    plan = replace(fresh_plan(p), touched=True, place=Root())
+    before, last = {x.name: x for x in reduced.loops}, plan.nests[-1]
+    loops = tuple(before.get(x.name, x) for x in last.loops)
+    return plan.with_nest(len(p.definitions) - 1, replace(last, loops=loops))
+
+
+def _of(nest: Nest, r: Split | Fuse | Rename) -> frozenset[str]:
+    before = replace(nest, relations=nest.relations[: nest.relations.index(r)])
+    match r:
+        case Split(parent):
+            return roots_of(before, parent)
+        case Fuse(_, outer, inner):
+            return roots_of(before, outer) | roots_of(before, inner)
+        case Rename(old):
+            return roots_of(before, old)
+
+
+def _partials(name: str, index: tuple[Expr, ...], dtypes: tuple[DType, ...]) -> tuple[Expr, ...]:
+    return tuple(Read(name, index, c, t) for c, t in enumerate(dtypes))
+
+
+def _merge_nest(nest: Nest, ranges: set[str], merge: Definition) -> Nest:
+    """The free loops as they were, and the merge inside them."""
+    free = tuple(x for x in nest.loops if not roots_of(nest, x.name) & ranges)
+    relations = tuple(r for r in nest.relations if not _of(nest, r) & ranges)
+    return Nest((*free, *(Loop(n) for n, _, _ in merge.ranges)), relations, nest.aliases)
+
+
+def vectorize_reduction(
+    state: State, func: str, definition: int, name: str, factor: int | None
+) -> State:
+    """Reduce in `factor` lanes, each a partial result, merged after the loop."""
+    nest = state.plan(func).nests[definition]
+    lane = name
+    if factor is not None:
+        lane = nest.fresh(f"{name}_v")
+        state = split(state, func, definition, loop=name, factor=factor, names=(None, lane))
+        nest = state.plan(func).nests[definition]
+    made = fresh_func(state.program, f"{func}_lanes")
+    f = state.program.func(func)
+    first = next(n for n, x in enumerate(nest.names()) if is_reduction(f, definition, nest, x))
+    outside = nest.names()[:first]
+    state = rfactor(state, func, definition, loop=lane, name=made)
+    plan = state.plan(made)
+    for n, made_nest in enumerate(plan.nests):
+        own = made_nest.names()
+        axis = lane if lane in own else own[-1]
+        order = [x for x in made_nest.loops if x.name != axis] + [Loop(axis, VECTORIZED)]
+        plan = plan.with_nest(n, replace(made_nest, loops=tuple(order)))
+    if outside:
+        plan = replace(plan, place=At(Level(func, definition, outside[-1])))
+    return state.with_plan(made, replace(plan, scope="auto"))
