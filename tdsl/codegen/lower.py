@@ -108,7 +108,7 @@ class Lowering:
                 statements = [
                     Alloc(component, t, buffer.memory_extents(), scope, as_stmt(statements))
                 ]
-            del self.buffers[f.name], self.needed[f.name]
+            del self.buffers[f.name], self.needed[f.name], self.stored_at[f.name]
             self.sizes |= {r.name: r.size() for r in self.rings.pop(f.name, {}).values()}
         return statements
 
