@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
@@ -143,6 +144,22 @@ def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str,
     return None
 
 
+def has_window(f: FuncDef) -> bool:
+    """True for a sum of what is read at sums of a free variable and one that is summed over."""
+    return window_variable(f.definitions[0]) is not None
+
+
+def window_variable(d: Definition) -> str | None:
+    """The free variable that a window moves along."""
+    ranges = {name for name, _, _ in d.ranges}
+    for r in reads_in(d.values):
+        for e in reversed(r.index):
+            free = variables(e) & {*d.free}
+            if free and variables(e) & ranges:
+                return min(free)
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """How a contraction runs.
@@ -215,17 +232,17 @@ def _for_threads(c: Contraction, rows: int, width: int, threads: int) -> tuple[s
     blocks = {c.names[v]: c.sizes[v] for v in c.others}
     blocks[c.names[c.along]] = -(-c.sizes[c.along] // width)
     for name, n in blocks.items():
-        if _share(n, threads) > 0.8:
+        if share(n, threads) > 0.8:
             return name, 0
     tiles = -(-c.sizes[c.across] // rows)
     band = -(-tiles // threads)
-    best = max(blocks, key=lambda name: _share(blocks[name], threads))
-    if _share(tiles, threads) > _share(blocks[best], threads):
+    best = max(blocks, key=lambda name: share(blocks[name], threads))
+    if share(tiles, threads) > share(blocks[best], threads):
         return c.names[c.across], band * rows
     return best, 0
 
 
-def _share(n: int, threads: int) -> float:
+def share(n: int, threads: int) -> float:
     """The part of the time in which a thread has work, when n equal parts are shared out."""
     return n / (-(-n // threads) * threads)
 

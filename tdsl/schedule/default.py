@@ -20,6 +20,7 @@ from tdsl.lang.expr import Const, Expr
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule import loops
+from tdsl.schedule.bands import plan_bands
 from tdsl.schedule.contraction import find_contraction, plan_tiles
 from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes
 from tdsl.schedule.fluent import Schedule
@@ -28,6 +29,7 @@ from tdsl.schedule.legality import levels_of
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import At, Inline, Level, State
 from tdsl.schedule.places import stream_stores
+from tdsl.schedule.recipes.bands import write_bands
 from tdsl.schedule.recipes.conv import convolve
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.recipes.stencil import write_strips
@@ -102,6 +104,11 @@ def _most_alike(indices: set[tuple[Expr, ...]]) -> int:
 def _schedule_group(
     state: State, owner: str, group: list[str], boxes: dict[str, Box], machine: Machine
 ) -> tuple[State, set[str]]:
+    chain = plan_bands(state, owner, group, boxes, machine)
+    if chain is not None:
+        schedule = Schedule.of_state(state)
+        write_bands(schedule, *chain, machine)
+        return schedule.state, {name for name, plan in schedule.state.plans if plan.touched}
     contraction = find_contraction(state, owner, group, boxes)
     if contraction is not None:
         schedule = Schedule.of_state(state)

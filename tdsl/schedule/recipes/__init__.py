@@ -4,8 +4,9 @@ A recipe takes a stage and gives its loops the shape that is known to be fast fo
 default schedule uses the same functions.
 """
 
+from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.conv import conv
 from tdsl.schedule.recipes.matmul import matmul
 from tdsl.schedule.recipes.stencil import strips
 
-__all__ = ["conv", "matmul", "strips"]
+__all__ = ["bands", "conv", "matmul", "strips"]

@@ -17,13 +17,19 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tdsl.lang.affine import variables
-from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.contraction import UNKNOWN, Contraction, Tiles, find_contraction, plan_tiles
+from tdsl.schedule.contraction import (
+    UNKNOWN,
+    Contraction,
+    Tiles,
+    find_contraction,
+    has_window,
+    plan_tiles,
+    window_variable,
+)
 from tdsl.schedule.facts import extents, rest_at_root, root_boxes, widest
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
@@ -69,7 +75,7 @@ def convolve(schedule: Schedule, c: Contraction, machine: Machine, **choices: An
     """Write the tiles of a convolution as directives; None, and nothing, where it is a plain product."""
     tiles = replace(plan_tiles(c, machine), **choices)
     inner = _inner(schedule, c, tiles)
-    if not inner and not _has_window(schedule.state.program.func(c.func)):
+    if not inner and not has_window(schedule.state.program.func(c.func)):
         return None
     if _copy_paddings(schedule, c.func, machine):
         c = _contraction(schedule, c.owner) or c
@@ -97,21 +103,6 @@ def _contraction(schedule: Schedule, func: str) -> Contraction | None:
     state, boxes = _known(schedule)
     read = [g.name for g in state.program.funcs if g.name != func]
     return find_contraction(state, func, read, boxes)
-
-
-def _has_window(f: FuncDef) -> bool:
-    """True for a sum of what is read at sums of a free variable and one that is summed over."""
-    return _window_variable(f.definitions[0]) is not None
-
-
-def _window_variable(d: Definition) -> str | None:
-    ranges = {name for name, _, _ in d.ranges}
-    for r in reads_in(d.values):
-        for e in reversed(r.index):
-            free = variables(e) & {*d.free}
-            if free and variables(e) & ranges:
-                return min(free)
-    return None
 
 
 def _copy_paddings(schedule: Schedule, func: str, machine: Machine) -> bool:
@@ -189,7 +180,7 @@ def _window(schedule: Schedule, name: str, machine: Machine) -> None:
     lanes = max(machine.vector_bytes // widest(d), 1)
     while lanes > 1 and lanes > sizes[along]:
         lanes //= 2
-    pixel = _window_variable(d)
+    pixel = window_variable(d)
     across = pixel if pixel not in (None, along) else None
     stage = schedule[name]
     block, j = stage.split(along, lanes, tail="peel")

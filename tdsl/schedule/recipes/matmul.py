@@ -184,7 +184,7 @@ def _panel(schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: 
     names = [loop.name for loop in copy.loops]
     copy.reorder_storage(*dims)
     copy.reorder(*(names[n] for n in dims))
-    _place(copy, tiles, host, loop, names[axis])
+    _place(copy, tiles, host, loop, names[(*outer, axis)[0]])
     if made or stride_of(c.moving, c.along) == 1:
         copy.vectorize(names[dims[-1]], tiles.lanes)
     elif inner and inner[-1] == rank - 1:
@@ -206,7 +206,7 @@ def _paired_panel(
     along, term = names[rank], names[rank + 1]
     copy.reorder_storage(*outer, axis, *inner, rank, rank + 1)
     copy.reorder(*(names[n] for n in (*outer, axis, *inner, rank, rank + 1)))
-    _place(copy, tiles, host, loop, names[axis])
+    _place(copy, tiles, host, loop, names[(*outer, axis)[0]])
     copy.unroll(term)
     if stride_of(c.moving, c.along) == 1:
         several, one = copy.split(along, dot.lanes * dot.terms, tail="peel")
@@ -222,12 +222,12 @@ def _axes(c: Contraction) -> tuple[int, list[int], list[int]]:
     return axis, outer, [n for n in range(len(index)) if n != axis and n not in outer]
 
 
-def _place(copy: Stage, tiles: Tiles, host: Stage, loop: Loop, blocks: str) -> None:
+def _place(copy: Stage, tiles: Tiles, host: Stage, loop: Loop, outermost: str) -> None:
     """Copy in the loop that uses the panel, or all of it first, by all threads."""
     if tiles.panel != "root":
         copy.compute_at(host, loop)
     elif tiles.parallel:
-        copy.parallel(blocks)
+        copy.parallel(outermost)
 
 
 def _turn(copy: Stage, along: str, across: str, lanes: int) -> None:

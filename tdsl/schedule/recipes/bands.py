@@ -1,0 +1,107 @@
+"""Chains with products of matrices, computed for some rows at a time so that what they pass on stays near.
+
+    for others, bands of rows (one of them by threads):
+      for each func of the chain: the rows of this band,
+        products in register tiles, the rest by vectors
+
+Attention is such a chain (scores, softmax, weighted values), and so is a network of dense layers. What the
+products multiply every band with is packed once, in front.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tdsl.lang.regions import Box
+from tdsl.schedule.bands import Bands, Chain, plan_bands
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.contraction import Contraction, Tiles, find_contraction, plan_tiles
+from tdsl.schedule.facts import rest_at_root, root_boxes
+from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.groups import group_of
+from tdsl.schedule.machine import Machine, machine_for
+from tdsl.schedule.recipes.matmul import tile
+from tdsl.schedule.rows import shape_nest
+from tdsl.schedule.stage import Stage
+from tdsl.target import as_target
+
+
+def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Bands | None:
+    """Schedule a func and the products, reductions and element-wise funcs in front of it by bands of rows.
+
+    `choices` replace what is chosen by shape; they are the fields of `Bands`. Returns the choices that were
+    made, or None where the func ends no such chain, and then nothing is changed.
+
+    >>> import tdsl as td
+    >>> i, j, k = td.vars("i j k")
+    >>> x, v, w = (td.Tensor(n, (512, 512), td.f32) for n in "xvw")
+    >>> hidden, y = td.Func("hidden"), td.Func("y")
+    >>> hidden[i, j] = td.maximum(td.sum(x[i, k] * v[k, j], axis=k), 0)
+    >>> y[i, j] = td.sum(hidden[i, k] * w[k, j], axis=k) + x[i, j]
+    >>> s = td.Schedule(y)
+    >>> td.recipes.bands(s[y], parallel="")
+    Bands(row='i', rows=128, parallel='')
+    """
+    schedule = stage.schedule
+    machine = machine or machine_for(as_target(schedule.target))
+    state = rest_at_root(bind_state(schedule.state, schedule.sizes))
+    open_ = {name for name, plan in schedule.state.plans if not plan.touched}
+    boxes = root_boxes(state)
+    found = plan_bands(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
+    if found is None:
+        return None
+    chain, plan = found
+    plan = replace(plan, **choices)
+    write_bands(schedule, chain, plan, machine)
+    return plan
+
+
+def write_bands(schedule: Schedule, chain: Chain, plan: Bands, machine: Machine) -> None:
+    """Write bands as directives."""
+    own, left = schedule[chain.owner], list(chain.inside)
+    boxes = dict(chain.boxes)
+    ends = find_contraction(schedule.state, chain.owner, left, boxes)
+    if ends is not None and ends.names[ends.across] == plan.row and ends.func != chain.owner:
+        left.remove(ends.func)
+        names = {loop.name for loop in own.loops}
+        _tile(schedule, ends, chain, machine, band=plan.rows)
+        band = next(x for x in own.loops if x.name not in names)
+    else:
+        _vectors(schedule, chain.owner, boxes, machine)
+        band, _ = own.split(plan.row, plan.rows, tail="peel")
+    if plan.parallel:
+        own.parallel(band if plan.parallel == plan.row else plan.parallel)
+    while left:
+        name = left.pop(0)
+        product = find_contraction(schedule.state, name, left, boxes)
+        if product is None:
+            _vectors(schedule, name, boxes, machine)
+        else:
+            left = [n for n in left if n != product.func]
+            _tile(schedule, product, chain, machine)
+        schedule[name].compute_at(own, band)
+
+
+def _tile(
+    schedule: Schedule, c: Contraction, chain: Chain, machine: Machine, band: int = 0
+) -> None:
+    """Register tiles for a product; what it multiplies with is packed in front if all bands need the same."""
+    tiles = plan_tiles(c, machine)
+    same = c.moving.name not in chain.inside
+    panel = "no" if tiles.panel == "no" or not same or _is_packed(c, tiles) else "root"
+    parallel = tiles.parallel or c.names[c.along]
+    tiles = replace(tiles, panel=panel, parallel=parallel, band=band, terms=0)
+    tile(schedule, c, tiles, threads=False)
+
+
+def _is_packed(c: Contraction, tiles: Tiles) -> bool:
+    """True when the vectors of a term lie next to those of the last one as they are."""
+    return not tiles.dot and c.sizes[c.along] <= tiles.width
+
+
+def _vectors(schedule: Schedule, name: str, boxes: dict[str, Box], machine: Machine) -> None:
+    state = schedule.state
+    for n in range(len(state.program.func(name).definitions)):
+        state = shape_nest(state, name, n, boxes[name], machine.vector_bytes, outer=False)
+    schedule.state = state

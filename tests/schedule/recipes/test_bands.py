@@ -1,0 +1,113 @@
+"""Chains of products by bands of rows: attention and dense layers of any size give what NumPy gives."""
+
+import re
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.schedule.machine import Machine
+
+h, i, j, k, e = td.vars("h i j k e")
+WIDE = Machine(vector_bytes=64, threads=2)
+
+
+def attention(causal=False):
+    """softmax(q k^T / 8) v for each head."""
+    q, key, v = (td.Tensor(n, ("H", "S", "D"), td.f32) for n in ("q", "key", "v"))
+    scores, most, p, total, out = (td.Func(n) for n in ("scores", "most", "p", "total", "out"))
+    scores[h, i, j] = td.sum(q[h, i, k] * key[h, j, k], axis=k) / 8
+    seen = td.where(j <= i, scores[h, i, j], -np.inf) if causal else scores[h, i, j]
+    most[h, i] = td.max(seen, axis=j)
+    p[h, i, j] = td.exp(seen - most[h, i])
+    total[h, i] = td.sum(p[h, i, j], axis=j)
+    out[h, i, e] = td.sum(p[h, i, j] * v[h, j, e], axis=j) / total[h, i]
+    return out
+
+
+def expected_attention(q, key, v, causal=False):
+    scores = q.astype(np.float64) @ key.transpose(0, 2, 1) / 8
+    if causal:
+        scores[:, ~np.tri(q.shape[1], dtype=bool)] = -np.inf
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)) @ v
+
+
+def layers():
+    """Two dense layers, a residual, and a normalisation of rows."""
+    x = td.Tensor("x", ("M", "D"), td.f32)
+    w1, w2 = td.Tensor("w1", ("D", "F"), td.f32), td.Tensor("w2", ("F", "D"), td.f32)
+    hidden, y, mean, out = (td.Func(n) for n in ("hidden", "y", "mean", "out"))
+    hidden[i, j] = td.maximum(td.sum(x[i, k] * w1[k, j], axis=k), 0)
+    y[i, j] = td.sum(hidden[i, k] * w2[k, j], axis=k) + x[i, j]
+    mean[i] = td.mean(y[i, j], axis=j)
+    out[i, j] = y[i, j] - mean[i]
+    return out
+
+
+def expected_layers(x, w1, w2):
+    y = np.maximum(x.astype(np.float64) @ w1, 0) @ w2 + x
+    return y - y.mean(1, keepdims=True)
+
+
+def close(got, want, terms):
+    scale = np.abs(want).max(initial=1.0)
+    np.testing.assert_allclose(got, want, rtol=0, atol=terms * np.finfo(np.float32).eps * scale)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize("shape", [(2, 64, 32), (3, 37, 19), (1, 8, 16), (2, 1, 1), (0, 16, 16)])
+def test_attention(rng, shape, causal):
+    q, key, v = (rng.standard_normal(shape, dtype=np.float32) for _ in range(3))
+    got = td.compile(attention(causal))(q, key, v)
+    close(got, expected_attention(q, key, v, causal), 4 * sum(shape))
+
+
+@pytest.mark.parametrize("shape", [(64, 48, 96), (33, 17, 70), (8, 130, 40), (1, 5, 3), (0, 8, 8)])
+def test_layers(rng, shape):
+    m, d, f = shape
+    x, w1, w2 = (rng.standard_normal(s, dtype=np.float32) for s in ((m, d), (d, f), (f, d)))
+    close(td.compile(layers())(x=x, w1=w1, w2=w2), expected_layers(x, w1, w2), 4 * sum(shape))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 40, 64])
+@pytest.mark.parametrize("parallel", ["", "i", "h"])
+def test_choices_may_be_replaced(rng, rows, parallel):
+    out = attention()
+    s = td.Schedule(out, sizes={"H": 2, "S": 40, "D": 16})
+    s["scores"].inline()
+    plan = td.recipes.bands(s[out], machine=WIDE, rows=rows, parallel=parallel)
+    assert (plan.row, plan.rows, plan.parallel) == ("i", rows, parallel)
+    q, key, v = (rng.standard_normal((2, 40, 16), dtype=np.float32) for _ in range(3))
+    close(td.compile(s)(q, key, v), expected_attention(q, key, v), 240)
+
+
+def test_what_a_band_passes_on_is_as_large_as_the_band():
+    text = str(td.compile(attention()).loops(H=2, S=512, D=64))
+    rows = [int(n) for n in re.findall(r"alloc\(f32, \[1, (\d+), 512\]\)", text)]
+    assert len(rows) == 2  # scores and p
+    assert max(rows) < 140
+    assert "[2, 512, 512]" not in text
+
+
+def test_the_band_of_a_long_chain_shrinks_to_what_the_cache_holds():
+    s = td.Schedule(attention(), sizes={"H": 1, "S": 4096, "D": 64})
+    s["scores"].inline()
+    plan = td.recipes.bands(s["out"], machine=WIDE)
+    assert 8 <= plan.rows < 128
+
+
+def test_a_product_alone_is_no_chain():
+    x, w, y = td.Tensor("x", (64, 64), td.f32), td.Tensor("w", (64, 64), td.f32), td.Func("y")
+    y[i, j] = td.maximum(td.sum(x[i, k] * w[k, j], axis=k), 0)
+    s = td.Schedule(y)
+    assert td.recipes.bands(s[y], machine=WIDE) is None
+    assert str(s) == str(td.Schedule(y))
+
+
+def test_rows_that_need_each_other_are_no_chain():
+    x, w, y = td.Tensor("x", (64, 64), td.f32), td.Tensor("w", (64, 64), td.f32), td.Func("y")
+    hidden = td.Func("hidden")
+    hidden[i, j] = td.sum(x[i, k] * w[k, j], axis=k)
+    y[i, j] = td.sum(hidden[k, j] * w[i, k], axis=k)
+    assert td.recipes.bands(td.Schedule(y)[y], machine=WIDE) is None
