@@ -9,3 +9,9 @@ import pytest
 def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The cache of the user is neither filled nor used."""
     os.environ["TDSL_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built_in_machine() -> None:
+    """What the user has measured does not change the schedules of tests."""
+    os.environ["TDSL_MACHINE"] = "builtin"

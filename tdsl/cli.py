@@ -1,4 +1,6 @@
-"""The command `tdsl`: what works here (doctor), a demonstration (demo), the disk cache (cache)."""
+"""The command `tdsl`: what works here (doctor), a demonstration (demo), the disk cache (cache), and what
+schedules know of the machine (machine).
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,30 @@ from rich.table import Table
 
 from tdsl import doctor as checks
 from tdsl.codegen import cache
+from tdsl.errors import TdslError
+from tdsl.schedule import description
+from tdsl.schedule.machine import Machine
+from tdsl.target import Target
+from tdsl.variant import machine_of
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__
 )
 cache_app = typer.Typer(no_args_is_help=True, help="Look at or empty the disk cache of kernels.")
 app.add_typer(cache_app, name="cache")
+machine_app = typer.Typer(no_args_is_help=True, help="Measure or show what schedules know of it.")
+app.add_typer(machine_app, name="machine")
 
 COLOURS = {"PASS": "green", "SKIP": "yellow", "FAIL": "red"}
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line; an error of tdsl is its message, its hint and exit code 1."""
+    try:
+        app()
+    except TdslError as error:
+        typer.echo(f"{error.message}\n  hint: {error.hint}", err=True)
+        sys.exit(1)
 
 
 @app.command()
@@ -107,3 +120,87 @@ def cache_verify() -> None:
 def cache_clear() -> None:
     """Remove every entry."""
     typer.echo(f"removed {cache.clear()} files")
+
+
+@machine_app.command("measure")
+def machine_measure(
+    quick: Annotated[bool, typer.Option("--quick", help="seconds, with larger errors")] = False,
+    to: Annotated[str, typer.Option(help="the file; by default the one that is read")] = "",
+) -> None:
+    """Measure bandwidths, rates and launch cost by kernels, and write them for later schedules."""
+    from tdsl.measure import measure
+
+    file = to or description.path()
+    if not file:
+        raise typer.BadParameter("TDSL_MACHINE=builtin names no file: give --to")
+    console = Console(stderr=True)
+    with console.status("measuring") as status:
+        described = measure(quick=quick, tell=status.update)
+    description.write(file, described)
+    typer.echo(file)
+
+
+@machine_app.command("show")
+def machine_show(
+    as_json: Annotated[bool, typer.Option("--json", help="the form of the file")] = False,
+) -> None:
+    """The levels and rates that schedules for this processor get, measured or built in."""
+    from tdsl.codegen.cpu.machine import host
+
+    machine = machine_of(Target("cpu"))
+    found = description.read()
+    used = found is not None and found.cpu == host().cpu
+    date = found.date if found is not None and used else ""
+    if as_json:
+        typer.echo(
+            description.to_text(description.Description(machine, host().cpu, date)), nl=False
+        )
+        return
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    if found is not None and not used:
+        console.print(f"{description.path()} describes {found.cpu}: it is not used", soft_wrap=True)
+    origin = f"measured {date}" if used else "built in; `tdsl machine measure` measures it"
+    console.print(
+        f"{host().cpu}, {machine.threads} threads, {machine.registers} vector registers of "
+        f"{machine.vector_bytes} bytes ({origin})",
+        soft_wrap=True,
+    )
+    for table in machine_tables(machine):
+        console.print(table)
+
+
+def machine_tables(machine: Machine) -> list[Table]:
+    """The levels of a machine, and its rates where they are known."""
+    levels = Table(title="levels", title_justify="left")
+    counts = sorted({threads for level in machine.levels for threads, _ in level.bandwidth})
+    levels.add_column("level")
+    for head in ("bytes", "line", "shared by", *(f"GB/s, {n} threads" for n in counts)):
+        levels.add_column(head, justify="right")
+    for level in machine.levels:
+        rates = dict(level.bandwidth)
+        levels.add_row(
+            level.name,
+            "" if level.bytes is None else _short(level.bytes),
+            str(level.line),
+            str(level.shared_by),
+            *(f"{rates[n] / 1e9:.1f}" if n in rates else "" for n in counts),
+        )
+    if not machine.rates:
+        return [levels]
+    rates_ = Table(title="operations of one thread", title_justify="left")
+    for head in ("unit", "dtype"):
+        rates_.add_column(head)
+    rates_.add_column("10^9 per second", justify="right")
+    for rate in machine.rates:
+        rates_.add_row(rate.unit, rate.dtype, f"{rate.per_second / 1e9:.1f}")
+    if machine.launch is not None:
+        rates_.caption = f"launch of a parallel loop: {machine.launch * 1e6:.1f} us"
+    return [levels, rates_]
+
+
+def _short(size: int) -> str:
+    """A number of bytes with a binary unit, where it is a multiple of one."""
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size % (1 << shift) == 0:
+            return f"{size >> shift} {unit}"
+    return str(size)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tdsl.codegen.fingerprint import PACKAGE, fingerprint
 from tdsl.codegen.loops import Argument
 from tdsl.codegen.signature import Signature, Specialisation, parameters
+from tdsl.schedule.description import read
 from tdsl.schedule.instruction import instructions_of
 from tdsl.schedule.machine import Machine, described_by
 from tdsl.schedule.nest import State
@@ -37,13 +38,22 @@ class Variant:
 
 
 def machine_of(target: Target) -> Machine:
-    """What a default schedule may use: vectors and threads only where the backend makes them."""
+    """What a default schedule may use: vectors and threads only where the backend makes them.
+
+    Caches and times are those of the machine's description, where there is one of this processor.
+    """
     if target.name != "cpu":
         return Machine()
+    from tdsl.codegen.cpu.hierarchy import describe
     from tdsl.codegen.cpu.machine import host
     from tdsl.codegen.cpu.runtime import num_threads
 
-    return Machine(host().vector_bytes, num_threads(), host().has)
+    machine = replace(describe(host()), threads=num_threads())
+    described = read()
+    if described is None or described.cpu != host().cpu:
+        return machine
+    measured = described.machine
+    return replace(machine, levels=measured.levels, rates=measured.rates, launch=measured.launch)
 
 
 described_by(machine_of)

@@ -1,13 +1,16 @@
 """The command line: what it prints, and the exit code that scripts rely on."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from tdsl import doctor
-from tdsl.cli import app
+from tdsl.cli import app, main
 from tdsl.codegen import cache
+from tdsl.schedule import description
+from tdsl.schedule.machine import Machine, Rate
 
 RUNNER = CliRunner()
 KEY = "0" * 64
@@ -91,3 +94,42 @@ def test_demo_of_an_unknown_case():
     done = RUNNER.invoke(app, ["demo", "sharpen"])
     assert "sharpen" in done.output
     assert done.exit_code == 2
+
+
+def test_machine_show_tells_the_file_and_what_is_used(tmp_path, monkeypatch):
+    file = tmp_path / "machine.json"
+    shown = RUNNER.invoke(app, ["machine", "show", "--json"])
+    described = description.from_text(shown.stdout)
+    levels = tuple(replace(x, bandwidth=((1, 5e9),)) for x in described.machine.levels)
+    rates = (Rate("vector", "f32", 7e9),)
+    machine = replace(described.machine, levels=levels, rates=rates, launch=3e-6)
+    description.write(str(file), replace(described, machine=machine, date="2026"))
+    monkeypatch.setenv("TDSL_MACHINE", str(file))
+    done = RUNNER.invoke(app, ["machine", "show"])
+    assert done.exit_code == 0
+    for text in ("measured 2026", "L1", "5.0", "vector", "7.0", "3.0 us"):
+        assert text in done.stdout
+    description.write(str(file), replace(described, cpu="another"))
+    assert "is not used" in RUNNER.invoke(app, ["machine", "show"]).stdout
+
+
+def test_machine_measure_writes_the_file_that_is_read(tmp_path, monkeypatch):
+    file = tmp_path / "new" / "machine.json"
+    monkeypatch.setattr(
+        "tdsl.measure.measure", lambda **_: description.Description(Machine(16), "x")
+    )
+    monkeypatch.setenv("TDSL_MACHINE", str(file))
+    done = RUNNER.invoke(app, ["machine", "measure", "--quick"])
+    assert done.stdout.strip() == str(file)
+    assert description.read().cpu == "x"
+
+
+def test_an_error_of_tdsl_is_its_message_and_hint(monkeypatch, capsys):
+    monkeypatch.setenv("TDSL_MACHINE", "/nowhere.json")
+    monkeypatch.setattr("sys.argv", ["tdsl", "machine", "show"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 1
+    told = capsys.readouterr().err
+    assert "/nowhere.json does not describe a machine" in told
+    assert "hint: write it anew" in told

@@ -16,7 +16,8 @@ PACKAGE = Path(__file__).parent.parent / "tdsl"
 RANKS = (
     ("source",), ("errors",), ("node",), ("debug", "target"), ("rewrite", "text", "notebook"), ("lang",),
     ("schedule",), ("tilegraph", "codegen"), ("distribute",), ("variant",), ("pipeline",),
-    ("inspection",), ("profiling",), ("compile",), ("op",), ("demo", "doctor"), ("cli",), ("__main__",),
+    ("inspection",), ("profiling",), ("compile",), ("op",), ("demo", "doctor", "measure"), ("cli",),
+    ("__main__",),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 

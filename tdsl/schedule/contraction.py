@@ -30,8 +30,9 @@ LEAST_TERMS = 8  # of a sum, below which tiles do not pay
 REUSE = 64  # rows and terms from which copying a panel pays
 UNKNOWN = 1 << 20  # stands for an extent that is not known
 SERIAL_WORK = 1 << 20  # multiplications that take less time than waking other threads
-NEAR = 1 << 18  # bytes beyond which rows that lie apart are asked for in time
-PANEL = 1 << 20  # bytes of a panel, which should stay in the cache next to the first
+APART = (
+    0.25  # of the cache next to the first, beyond which rows that lie apart are asked for in time
+)
 MOST_ROWS = 8  # of a tile: their elements may all lie in one set of the cache
 AHEAD = 8  # iterations from a request for a row to its use
 
@@ -195,8 +196,7 @@ def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
     while lanes > 1 and lanes > c.sizes[c.along]:
         lanes //= 2
     rows_of, columns = c.sizes[c.across], c.sizes[c.along]
-    registers = 32 if machine.vector_bytes == 64 else 16
-    rows, vectors = tile_shape(rows_of, columns, lanes, registers)
+    rows, vectors = tile_shape(rows_of, columns, lanes, machine.registers)
     width = vectors * lanes
     adjacent = stride_of(c.moving, c.along) == 1
     copied = dot is not None or not adjacent or (rows_of >= REUSE and c.terms >= REUSE)
@@ -204,10 +204,11 @@ def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
     moves = {v for e in c.moving.index for v in variables(e)}
     whole = parallel == c.names[c.across] or not moves.issuperset(c.others)
     terms = 0
-    if copied and len(c.ranges) == 1 and c.terms < UNKNOWN and width * c.terms * c.element > PANEL:
-        blocks = -(-width * c.terms * c.element // PANEL)
+    panel = width * c.terms * c.element  # bytes, which should stay in the cache next to the first
+    if copied and len(c.ranges) == 1 and c.terms < UNKNOWN and panel > machine.near_bytes:
+        blocks = -(-panel // machine.near_bytes)
         terms = -(-c.terms // blocks)
-    apart = adjacent and c.element * prod(c.sizes[v] for v in moves) > NEAR
+    apart = adjacent and c.element * prod(c.sizes[v] for v in moves) > APART * machine.near_bytes
     return Tiles(
         lanes, rows, vectors, terms, "no" if not copied else "root" if whole else "block", parallel, band,
         AHEAD if apart else 0, dot.name if dot else "",

@@ -1,4 +1,8 @@
-"""What a schedule knows of the processor."""
+"""What a schedule knows of the machine: vectors, threads, and one memory hierarchy from registers outwards.
+
+Levels are data: those of a processor are its registers, caches and memory; those of a GPU and the network
+to other machines have the same fields and stand in the same list.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,95 @@ from tdsl.target import Target
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryLevel:
+    """A level of the memory hierarchy.
+
+    One instance holds `bytes` (None: as much as is asked for), moves `line` bytes at a time and serves
+    `shared_by` threads. A level is `managed` if it holds what a program puts there, otherwise it is a cache.
+    `bandwidth` pairs numbers of threads, rising, with the bytes a second that they read together; it is
+    empty where that has not been measured.
+    """
+
+    name: str
+    bytes: int | None
+    line: int = 64
+    shared_by: int = 1
+    managed: bool = False
+    bandwidth: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def share(self) -> int | None:
+        """The bytes of an instance for each of the threads that share it."""
+        return None if self.bytes is None else self.bytes // self.shared_by
+
+    def bytes_per_second(self, threads: int) -> float | None:
+        """What this many threads read together: that of the nearest number which was measured, or None.
+
+        >>> MemoryLevel("memory", None, bandwidth=((1, 20e9), (4, 50e9))).bytes_per_second(3)
+        50000000000.0
+        """
+        if not self.bandwidth:
+            return None
+        return min(self.bandwidth, key=lambda pair: (abs(pair[0] - threads), pair[0]))[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The operations a second of one thread; a multiplication and its addition are two.
+
+    `unit` is what computes them: "scalar" or "vector" for sums of products, "exp" for that function, or the
+    name of a tensor instruction; `dtype` is that of the sums.
+    """
+
+    unit: str
+    dtype: str
+    per_second: float
+
+
+# What stands here where nothing says more: small enough for any processor of the last ten years.
+CACHES = (MemoryLevel("L1", 32 << 10), MemoryLevel("L2", 512 << 10))
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
-    """The bytes of a vector (0: the backend makes no vectors), the number of threads, and LLVM's names of
-    what the processor can do beyond its architecture."""
+    """Vectors, threads and memory of what code runs on.
+
+    `vector_bytes` are the bytes of a vector (0: the backend makes no vectors), `features` are LLVM's names of
+    what the processor can do beyond its architecture, `registers` is the number of vector registers. `levels` go from the nearest to the farthest. `launch` is the time that a parallel loop
+    takes beyond its work, in seconds; it and `rates` are there only where they have been measured.
+    """
 
     vector_bytes: int = 0
     threads: int = 1
     features: frozenset[str] = frozenset()
+    registers: int = 16
+    levels: tuple[MemoryLevel, ...] = (*CACHES, MemoryLevel("memory", None, managed=True))
+    rates: tuple[Rate, ...] = ()
+    launch: float | None = None
+
+    @property
+    def caches(self) -> tuple[MemoryLevel, ...]:
+        """The levels that hold what was used last, nearest first."""
+        return tuple(x for x in self.levels if not x.managed and x.bytes is not None)
+
+    @property
+    def nearest_bytes(self) -> int:
+        """The bytes of the nearest cache that one thread may count on."""
+        return self.caches[0].share or 0
+
+    @property
+    def near_bytes(self) -> int:
+        """The bytes that one thread may count on in the cache behind the nearest.
+
+        >>> Machine().near_bytes >> 10
+        512
+        """
+        return self.caches[min(1, len(self.caches) - 1)].share or 0
+
+    @property
+    def last_bytes(self) -> int:
+        """The bytes of the cache before memory, for all threads that share it."""
+        return self.caches[-1].bytes or 0
 
 
 _describe: list[Callable[[Target], Machine]] = []

@@ -28,7 +28,6 @@ from tdsl.schedule.nest import State
 from tdsl.schedule.required import definition_ranges
 from tdsl.schedule.streaming import pays_to_stream, work_of_a_point
 
-NEAR = 1 << 20  # bytes of intermediates that are worth keeping near
 HEIGHTS = (32, 64, 128, 256, 512, 1024)
 AGAIN = 1.1  # how often each point may be computed for strips to be high enough
 MOST_AGAIN = 2.5  # above which all of a func is better computed first
@@ -145,7 +144,7 @@ def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:
     inside = g.inside(near)
     sizes = extents(f, f.definitions[0], g.boxes[f.name])
     lines = sizes[g.line]
-    if not inside or lines == 1 or _bytes(g, near, inside) > NEAR:
+    if not inside or lines == 1 or _bytes(g, near, inside) > machine.near_bytes:
         return None
     one, far = g.work(near, inside), g.work(g.near(1 + FAR), inside)
     each = None if one is None or far is None else (far - one) / FAR

@@ -35,6 +35,11 @@ class CpuTarget:
         """The first part of the triple: x86_64, aarch64, ..."""
         return self.triple.partition("-")[0]
 
+    @property
+    def vector_registers(self) -> int:
+        """How many vector registers a function may use."""
+        return 32 if self.architecture != "x86_64" or "avx512f" in self.has else 16
+
 
 # The first whose features are all there names the CPU. The model number that a hypervisor reports may
 # be another's (Sapphire Rapids as Rocket Lake), and with it LLVM's scheduling model and vector width.

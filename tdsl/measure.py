@@ -1,0 +1,210 @@
+"""What this machine can do, measured by kernels of tdsl: `tdsl machine measure`.
+
+A bandwidth is that of sums over an array which fits into a level and into no nearer one. A rate is that of
+sums of products whose operands come from the nearest cache and whose sums stay in registers. Each figure is
+that of the fastest of several runs: whatever else runs here can only make one slower.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import tdsl as td
+from tdsl.codegen.cpu.hierarchy import describe
+from tdsl.codegen.cpu.machine import host
+from tdsl.codegen.cpu.runtime import num_threads, set_num_threads
+from tdsl.schedule.description import BUILT_IN, Description
+from tdsl.schedule.machine import MemoryLevel, Rate
+
+ROWS = 6  # of the register tile whose rate is measured
+SUMS = 16  # vectors in registers while memory is read
+BEYOND = 4  # times the last cache is an array that counts as memory
+LARGEST = 1 << 30  # bytes of such an array
+TASKS = 256  # of the loop whose launch is measured: some 50 us of work
+
+
+@contextmanager
+def _built_in() -> Iterator[None]:
+    """Kernels do not ask for the description that is being made."""
+    before = os.environ.get("TDSL_MACHINE")
+    os.environ["TDSL_MACHINE"] = BUILT_IN
+    try:
+        yield
+    finally:
+        del os.environ["TDSL_MACHINE"]
+        os.environ |= {} if before is None else {"TDSL_MACHINE": before}
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = num_threads()
+    set_num_threads(count)
+    try:
+        yield
+    finally:
+        set_num_threads(before)
+
+
+class Measurement:
+    """Takes figures one by one; `seconds` is how long each is run, `tell` hears what comes next."""
+
+    def __init__(self, seconds: float, tell: Callable[[str], None]) -> None:
+        self.seconds, self.tell = seconds, tell
+        self.machine = replace(describe(host()), threads=num_threads())
+
+    def describe(self) -> Description:
+        """All figures of this machine."""
+        machine = replace(
+            self.machine, levels=self.levels(), rates=self.rates(), launch=self.launch()
+        )
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        return Description(machine, host().cpu, now)
+
+    def levels(self) -> tuple[MemoryLevel, ...]:
+        """The levels, with the bandwidth of all but the registers."""
+        found, nearer = [], 0
+        for level in self.machine.levels:
+            if level.name == "registers":
+                found.append(level)
+                continue
+            rates = []
+            for threads in _counts(self.machine.threads):
+                self.tell(f"bandwidth of {level.name}, {threads} threads")
+                with _threads(threads):
+                    rates.append(
+                        (threads, self.bandwidth(self._set(level, nearer, threads), threads))
+                    )
+            found.append(replace(level, bandwidth=tuple(rates)))
+            nearer = level.bytes or 0
+        return tuple(found)
+
+    def _set(self, level: MemoryLevel, nearer: int, threads: int) -> int:
+        """The bytes for each thread that lie in a level, and do not in the one before."""
+        if level.bytes is None:
+            return min(BEYOND * nearer, LARGEST) // threads
+        return max(level.bytes // min(threads, level.shared_by) // 2, 2 * nearer)
+
+    def bandwidth(self, size: int, threads: int) -> float:
+        """The bytes a second that some threads read together, each from `size` bytes of its own."""
+        width = SUMS * self.machine.vector_bytes // 4
+        rows = max(size // (4 * width), 1)
+        repeat = max((1 << 23) // size, 1)
+        t, l, i = td.vars("t l i")
+        again = td.range("again", 0, repeat)
+        a, total = td.Tensor("a", (threads, rows, width), td.f32), td.Func("total")
+        total[t, l] = td.sum(a[t, i, l], axis=(again, i))
+        kernel = _compiled(total, t, (again, i), l, lanes=self.machine.vector_bytes // 4)
+        array = np.ones((threads, rows, width), np.float32)
+        return array.nbytes * repeat / self.time(kernel, array)
+
+    def rates(self) -> tuple[Rate, ...]:
+        """The rates of one thread."""
+        wide = self.machine.vector_bytes
+        found = []
+        with _threads(1):
+            for dtype in (td.f32, td.f64, td.i32):
+                for unit, lanes in (("scalar", 1), ("vector", wide // dtype.bytes)):
+                    self.tell(f"rate of {unit} {dtype}")
+                    found.append(Rate(unit, str(dtype), self.products(dtype, lanes)))
+            self.tell("rate of exp")
+            found.append(Rate("exp", "f32", self.exponentials(wide // 4)))
+        return tuple(found)
+
+    def products(self, dtype: td.DType, lanes: int) -> float:
+        """The multiplications and additions a second of a tile of sums in registers."""
+        rows, vectors = ROWS, 4 if lanes > 1 and self.machine.registers >= 32 else 2
+        width = vectors * lanes
+        depth = max(self.machine.nearest_bytes // 2 // ((rows + width) * dtype.bytes), 1)
+        repeat = max((1 << 21) // (depth * rows * vectors), 1)
+        t, i, j, k = td.vars("t i j k")
+        again = td.range("again", 0, repeat)
+        a, b = td.Tensor("a", (depth, rows), dtype), td.Tensor("b", (depth, width), dtype)
+        c = td.Func("c", shape=(1, rows, width))
+        c[t, i, j] = td.sum(a[k, i] * b[k, j], axis=(again, k))
+        kernel = _compiled(c, t, (again, k), i, j, lanes=lanes)
+        arrays = [np.ones(shape, dtype.numpy) for shape in ((depth, rows), (depth, width))]
+        return 2 * repeat * depth * rows * width / self.time(kernel, *arrays)
+
+    def exponentials(self, lanes: int) -> float:
+        """The values of exp a second, of an array in the nearest cache."""
+        width = 4 * lanes
+        depth = max(self.machine.nearest_bytes // 2 // (4 * width), 1)
+        repeat = max((1 << 20) // (depth * width), 1)
+        t, j, k = td.vars("t j k")
+        again = td.range("again", 0, repeat)
+        a, total = td.Tensor("a", (depth, width), td.f32), td.Func("total", shape=(1, width))
+        total[t, j] = td.sum(td.exp(a[k, j]), axis=(again, k))
+        kernel = _compiled(total, t, (again, k), j, lanes=lanes)
+        array = np.linspace(-1, 1, depth * width, dtype=np.float32).reshape(depth, width)
+        return repeat * array.size / self.time(kernel, array)
+
+    def launch(self) -> float:
+        """What a loop shared by all threads takes beyond its even share of the work, in seconds."""
+        self.tell("launch of a parallel loop")
+        t, i = td.vars("t i")
+        a = td.Tensor("a", (TASKS, 1024), td.f32)
+        times = []
+        for shared in (True, False):
+            f = td.Func("f")
+            f[t, i] = td.exp(a[t, i])
+            s = td.Schedule(f)
+            s[f].vectorize(i, self.machine.vector_bytes // 4)
+            if shared:
+                s[f].parallel(t)
+            times.append(self.time(td.compile(s), np.zeros((TASKS, 1024), np.float32)))
+        return max(times[0] - times[1] / self.machine.threads, 1e-9)
+
+    def time(self, kernel: td.Compiled, *arrays: Any) -> float:
+        """The seconds of the fastest call."""
+        out = kernel(*arrays)
+        best, end = float("inf"), time.perf_counter() + self.seconds
+        while True:
+            start = time.perf_counter()
+            kernel(*arrays, out=out)
+            now = time.perf_counter()
+            best = min(best, now - start)
+            if now >= end:
+                return best
+
+
+def _compiled(
+    total: td.Func, task: Any, terms: tuple[Any, ...], *kept: Any, lanes: int
+) -> td.Compiled:
+    """Tasks by threads, whose sums over `terms` stay in registers: vectors along the last of `kept`."""
+    s = td.Schedule(total)
+    stage = s[total]
+    stage.reorder(task, *terms, *kept)
+    stage.parallel(task)
+    copy = s.cache_write(stage, task)
+    for part in (stage, copy):
+        if lanes > 1:
+            part.vectorize(str(kept[-1]), lanes)
+        for loop in kept:
+            part.unroll(str(loop))
+    return td.compile(s)
+
+
+def _counts(threads: int) -> list[int]:
+    """The numbers of threads that are tried: powers of two, and all.
+
+    >>> _counts(6)
+    [1, 2, 4, 6]
+    """
+    return sorted({2**n for n in range(threads.bit_length())} | {threads})
+
+
+def measure(*, quick: bool = False, tell: Callable[[str], None] = lambda _: None) -> Description:
+    """Measure this machine: takes about a minute, `quick` a few seconds, with larger errors.
+
+    `tell` hears what is measured next. The number of threads that kernels use changes meanwhile.
+    """
+    with _built_in():
+        return Measurement(0.02 if quick else 0.5, tell).describe()
