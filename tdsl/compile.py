@@ -126,7 +126,7 @@ class Compiled(Entry, Suggesting):
         return Variant(self.state, self.target, machine, self.signature, specialisation)
 
     def __repr__(self) -> str:
-        return f"{Entry.__repr__(self)[:-1]} for {self.target.name}>"
+        return f"{Entry.__repr__(self)[:-1]} for {self.target}>"
 
     def _repr_html_(self) -> str:
         from tdsl.inspection import compiled_page
@@ -224,9 +224,11 @@ def build(variant: Variant) -> Executable:
         return make_kernel(variant)
 
     if variant.target.name == "cpu":
+        from tdsl.codegen.cpu.machine import processor
         from tdsl.codegen.cpu.stored import load_or_build
 
-        return load_or_build(variant.fingerprint(), variant.params, kernel)
+        cpu = processor(variant.target)
+        return load_or_build(variant.fingerprint(), variant.params, kernel, cpu)
     from tdsl.pipeline import backend
 
     return backend(kernel(), variant.target)

@@ -48,11 +48,24 @@ def source(variant: Variant, built: Callable[[], Executable], kind: str) -> List
         )
     if kind == "python":
         return Listing(_python(variant))
+    if variant.target.level:
+        return Listing(_code(variant, kind))
     from tdsl.codegen.cpu.executable import CpuExecutable
 
     executable = built()
     assert isinstance(executable, CpuExecutable)
     return Listing(executable.llvm if kind == "llvm" else executable.asm())
+
+
+def _code(variant: Variant, kind: str) -> str:
+    """The code for a level of the CPU, which this machine may not be able to run."""
+    from tdsl.codegen.cpu import jit
+    from tdsl.codegen.cpu.executable import text_of
+    from tdsl.codegen.cpu.machine import processor
+
+    cpu, kernel = processor(variant.target), make_kernel(variant)
+    text = text_of(kernel, cpu)
+    return text if kind == "llvm" else jit.assembly(text, cpu, kernel.name)
 
 
 def _python(variant: Variant) -> str:

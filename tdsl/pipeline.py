@@ -47,8 +47,9 @@ def backend(kernel: Kernel, target: Target) -> Executable:
         match target.name:
             case "cpu":
                 from tdsl.codegen.cpu.executable import build as build_cpu
+                from tdsl.codegen.cpu.machine import processor
 
-                return build_cpu(kernel)
+                return build_cpu(kernel, processor(target))
             case "numba":
                 from tdsl.codegen.python.run import NumbaExecutable
 

@@ -45,11 +45,11 @@ def machine_of(target: Target) -> Machine:
     if target.name != "cpu":
         return Machine()
     from tdsl.codegen.cpu.hierarchy import describe
-    from tdsl.codegen.cpu.machine import host
+    from tdsl.codegen.cpu.machine import host, processor
     from tdsl.codegen.cpu.runtime import num_threads
 
-    machine = replace(describe(host()), threads=num_threads())
-    described = read()
+    machine = replace(describe(processor(target)), threads=num_threads())
+    described = None if target.level else read()
     if described is None or described.cpu != host().cpu:
         return machine
     measured = described.machine

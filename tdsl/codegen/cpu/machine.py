@@ -15,6 +15,7 @@ import llvmlite.binding as llvm
 
 from tdsl.errors import TargetError, did_you_mean
 from tdsl.source import here
+from tdsl.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,27 @@ def level(name: str) -> CpuTarget:
     triple, cpu, features = _LEVELS[name]
     has = frozenset(features)
     return CpuTarget(triple, cpu, flatten(dict.fromkeys(features, True)), vector_bytes(has), has)
+
+
+def processor(target: Target) -> CpuTarget:
+    """What code for a target of the CPU is made for: a level, or this machine."""
+    return level(target.level) if target.level else host()
+
+
+def check_runs_here(target: CpuTarget) -> None:
+    """TargetError unless this machine has all that code for `target` may use."""
+    if target.architecture != host().architecture:
+        missing = f"it is for {target.architecture}, this machine is {host().architecture}"
+    elif not target.has <= host().has:
+        missing = f"this machine has no {', '.join(sorted(target.has - host().has))}"
+    else:
+        return
+    raise TargetError(
+        f"code for {target.cpu} cannot run here: {missing}",
+        loc=here(),
+        label="this call",
+        hint='only look at it, by .source("asm")',
+    )
 
 
 def flatten(features: Mapping[str, bool]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from tdsl.codegen import cache
 from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.executable import CpuExecutable, ObjectCode, text_of
-from tdsl.codegen.cpu.machine import host
+from tdsl.codegen.cpu.machine import CpuTarget, check_runs_here
 from tdsl.codegen.loops import Argument, Kernel
 from tdsl.debug import looks_inside, tell, timed
 
@@ -26,14 +26,15 @@ _CALLER = (sys.version, np.__version__)  # whose objects the entry for Python re
 
 
 def load_or_build(
-    program: str, params: tuple[Argument, ...], make: Callable[[], Kernel]
+    program: str, params: tuple[Argument, ...], make: Callable[[], Kernel], target: CpuTarget
 ) -> CpuExecutable:
-    """The machine code of `make()` on this machine, from the disk cache where it is there.
+    """The machine code of `make()` for this machine or a level of it, from the disk cache where it is there.
 
     `program` is the fingerprint of all that the kernel is made of, `params` are what it takes. The kernel
-    is made only where the cache does not have its code, or when someone asks for it.
+    is made only where the cache does not have its code, or when someone asks for it. TargetError where
+    this machine cannot run the code.
     """
-    target = host()
+    check_runs_here(target)
     key = cache.key("cpu program", *jit.made_by(target), *_CALLER, program)
     payload = None if looks_inside() else cache.load(key)
     tell("cache", f"{'found' if payload is not None else 'not found'} {key}")
