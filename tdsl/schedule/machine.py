@@ -67,8 +67,9 @@ class Machine:
     """Vectors, threads and memory of what code runs on.
 
     `vector_bytes` are the bytes of a vector (0: the backend makes no vectors), `features` are LLVM's names of
-    what the processor can do beyond its architecture, `registers` is the number of vector registers. `levels` go from the nearest to the farthest. `launch` is the time that a parallel loop
-    takes beyond its work, in seconds; it and `rates` are there only where they have been measured.
+    what the processor can do beyond its architecture, `registers` is the number of vector registers. `levels`
+    go from the nearest to the farthest. `launch` is the time that a parallel loop takes beyond its work, in
+    seconds; it and `rates` are there only where they have been measured.
     """
 
     vector_bytes: int = 0

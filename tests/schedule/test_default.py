@@ -9,7 +9,7 @@ from tdsl.schedule.contraction import tile_shape
 from tdsl.schedule.default import Machine, complete
 from tdsl.schedule.nest import At, Root, State
 
-WIDE = Machine(vector_bytes=64, threads=2)
+WIDE = Machine(vector_bytes=64, threads=2, registers=32)
 
 
 def completed(func: td.Func, machine: Machine = WIDE, **sizes: int) -> State:

@@ -22,7 +22,9 @@ LEVELS = (
     MemoryLevel("memory", None, managed=True),
     MemoryLevel("network", None, 4096, managed=True, bandwidth=((1, 1e9),)),
 )
-MACHINE = Machine(32, 4, frozenset({"avx", "fma"}), 16, LEVELS, (Rate("vector", "f32", 1e11),), 2e-6)
+MACHINE = Machine(
+    32, 4, frozenset({"avx", "fma"}), 16, LEVELS, (Rate("vector", "f32", 1e11),), 2e-6
+)
 ABOUT = Description(MACHINE, "haswell", "2026-01-02T03:04:05+00:00")
 
 

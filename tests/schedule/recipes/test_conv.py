@@ -8,7 +8,7 @@ import tdsl as td
 from tdsl.schedule.machine import Machine
 
 n, i, j, c, f, g, r, s = td.vars("n i j c f g r s")
-WIDE = Machine(vector_bytes=64, threads=2)
+WIDE = Machine(vector_bytes=64, threads=2, registers=32)
 
 
 def small(rng, *shape):

@@ -8,7 +8,7 @@ from tdsl.schedule.contraction import tile_shape
 from tdsl.schedule.machine import Machine
 
 i, j, k, n = td.vars("i j k n")
-WIDE = Machine(vector_bytes=64, threads=2)
+WIDE = Machine(vector_bytes=64, threads=2, registers=32)
 
 
 def product(dtype=td.f32, a_turned=False, b_turned=False):
@@ -132,7 +132,7 @@ def test_a_panel_of_many_terms_is_copied_in_parts(rng):
 
 def test_threads_share_rows_where_there_are_few_columns():
     s = td.Schedule(product(), sizes={"M": 6000, "N": 64, "K": 512})
-    tiles = td.recipes.matmul(s["c"], machine=Machine(vector_bytes=64, threads=8))
+    tiles = td.recipes.matmul(s["c"], machine=Machine(vector_bytes=64, threads=8, registers=32))
     assert tiles is not None
     assert tiles.parallel == "i"
     assert tiles.band >= 6000 // 8
