@@ -14,6 +14,7 @@ from tdsl.errors import (
     UnknownAttribute,
 )
 from tdsl.lang.effects import debug_print, fast_math, require
+from tdsl.lang.einsum import einsum
 from tdsl.lang.functions import (
     absdiff,
     absolute,
@@ -153,6 +154,7 @@ __all__ = [
     "count_leading_zeros",
     "count_trailing_zeros",
     "debug_print",
+    "einsum",
     "erf",
     "exp",
     "exp2",
