@@ -18,10 +18,14 @@ from dataclasses import dataclass
 from tdsl.lang.expr import Expr
 from tdsl.lang.types import DType
 from tdsl.node import Node, node
-
-SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "unrolled"
-HEAP, STACK, REGISTER = "heap", "stack", "register"
-AUTO = "auto"  # not chosen yet: `passes/hoist_allocs.py` does
+from tdsl.schedule.nest import AUTO as AUTO  # kinds of loops and memory have their names from there
+from tdsl.schedule.nest import HEAP as HEAP
+from tdsl.schedule.nest import PARALLEL as PARALLEL
+from tdsl.schedule.nest import REGISTER as REGISTER
+from tdsl.schedule.nest import SERIAL as SERIAL
+from tdsl.schedule.nest import STACK as STACK
+from tdsl.schedule.nest import UNROLLED as UNROLLED
+from tdsl.schedule.nest import VECTORIZED as VECTORIZED
 
 
 @node

@@ -14,14 +14,8 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from tdsl.codegen.loops import (
-    AUTO,
-    HEAP,
-    PARALLEL,
     REGISTER,
-    SERIAL,
     STACK,
-    UNROLLED,
-    VECTORIZED,
     Alloc,
     Block,
     BufferParam,
@@ -70,9 +64,8 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.types import DType, bool_, i64
 from tdsl.node import post_order
+from tdsl.schedule.nest import KINDS, SCOPES
 
-LOOP_KINDS = (SERIAL, PARALLEL, VECTORIZED, UNROLLED)
-SCOPES = (HEAP, STACK, REGISTER, AUTO)
 ATOMICS = ("", "add", "min", "max", "and", "or", "xor", "mul")
 _OF_INTEGERS = ("popcount", "clz", "ctz", "random")
 _TESTS = ("isnan", "isinf", "isfinite")
@@ -162,7 +155,7 @@ class _Verifier:
         match s:
             case For(name, lo, extent, kind, body):
                 with self.within(f"For {name}"):
-                    self.require(kind in LOOP_KINDS, f"no loop kind is called {kind!r}")
+                    self.require(kind in KINDS, f"no loop kind is called {kind!r}")
                     self.indices((lo, extent), scalar=True)
                     with self.binding(name, i64):
                         self.statement(body)

@@ -15,8 +15,8 @@ from tdsl.errors import ShapeError
 from tdsl.lang.affine import difference, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Expr, Read, Size, Var
-from tdsl.lang.program import FuncDef, Interval, Program, map_expressions
-from tdsl.lang.regions import interval_of, reads_in, solve, tighten
+from tdsl.lang.program import FuncDef, Program, map_expressions
+from tdsl.lang.regions import Interval, interval_of, reads_in, solve, tighten
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjunction, maximum, minimum, simplify, subtract
 from tdsl.node import Node, post_order, transform

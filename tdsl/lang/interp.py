@@ -39,9 +39,9 @@ from tdsl.lang.expr import (
     Var,
     const,
 )  # fmt: skip
-from tdsl.lang.program import FuncDef, Input, Interval, Program, map_expressions
+from tdsl.lang.program import FuncDef, Input, Program, map_expressions
 from tdsl.lang.realised import Bounds, number_of, ranges_at, realised_boxes, split_conditions
-from tdsl.lang.regions import Box
+from tdsl.lang.regions import Box, Interval
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import from_numpy

@@ -13,12 +13,11 @@ from typing import Any
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, did_you_mean
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, Access, Expr, Param, Read, Size, const
+from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import DType
 from tdsl.node import Node, children, post_order, transform
 from tdsl.source import Loc, here
-
-Interval = tuple[Expr | None, Expr | None]  # inclusive ends; None is unbounded
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ from tdsl.lang.simplify import (
 from tdsl.lang.types import i64
 from tdsl.node import post_order
 
-Interval = tuple[Expr | None, Expr | None]
+Interval = tuple[Expr | None, Expr | None]  # inclusive ends; None is unbounded
 Ranges = Mapping[str, Interval]
 Box = tuple[Interval, ...]
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from tdsl.errors import did_you_mean
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Expr, Read, Select, Var, const, dtype_of
-from tdsl.lang.program import FuncDef, Interval, Program, map_expressions
-from tdsl.lang.regions import reads_in
+from tdsl.lang.program import FuncDef, Program, map_expressions
+from tdsl.lang.regions import Interval, reads_in
 from tdsl.lang.simplify import substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.node import Node, transform

@@ -16,9 +16,11 @@ from tdsl.lang.regions import reads_in
 from tdsl.source import Loc
 
 SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "unrolled"
+KINDS = (SERIAL, PARALLEL, VECTORIZED, UNROLLED)
 GUARD, SHIFT, ROUND_UP, PEEL = "guard", "shift", "round_up", "peel"
 TAILS = (GUARD, SHIFT, ROUND_UP, PEEL)
-SCOPES = ("auto", "heap", "stack", "register")
+AUTO, HEAP, STACK, REGISTER = "auto", "heap", "stack", "register"  # the first is chosen by a pass
+SCOPES = (AUTO, HEAP, STACK, REGISTER)
 
 
 class Illegal(Exception):  # a reason, made a ScheduleError where the directive is known

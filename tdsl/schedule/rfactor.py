@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Expr, Read, Var
-from tdsl.lang.program import FuncDef, Interval, map_expressions
+from tdsl.lang.program import FuncDef, map_expressions
+from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, conjunction, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.schedule.loops import find_loop, split

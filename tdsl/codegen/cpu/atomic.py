@@ -6,19 +6,10 @@ from tdsl.codegen.cpu import arith
 from tdsl.codegen.cpu.address import Address
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.context import Context
+from tdsl.codegen.cpu.int_arith import BOOL
 from tdsl.codegen.cpu.ir_types import scalar
 from tdsl.codegen.cpu.memory import lane_pointers
 from tdsl.codegen.cpu.values import Value, full
-
-_BOOL = {
-    "add": "or",
-    "max": "or",
-    "or": "or",
-    "mul": "and",
-    "min": "and",
-    "and": "and",
-    "xor": "xor",
-}
 
 
 def update(cx: Context, at: Address, op: str, x: Value, mask: Value | None) -> None:
@@ -45,7 +36,7 @@ def _update_one(b: Builder, pointer: str, op: str, x: Value) -> None:
     t = x.dtype
     if t.kind == "b":
         byte = b.v(f"zext i1 {x.name} to i8")
-        b.do(f"atomicrmw {_BOOL[op]} ptr {pointer}, i8 {byte} monotonic, align 1")
+        b.do(f"atomicrmw {BOOL[op]} ptr {pointer}, i8 {byte} monotonic, align 1")
     elif t.is_integer and op != "mul":
         if op in ("min", "max") and t.kind == "u":
             op = f"u{op}"

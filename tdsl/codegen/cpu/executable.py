@@ -22,7 +22,7 @@ from tdsl.lang.expr import dtype_of
 from tdsl.lang.types import DType
 from tdsl.node import post_order
 
-_CHECK_SLOTS = 8
+CHECK_SLOTS = 8  # of the frame: where the kernel leaves the values of a failed Check
 _FASTCALL = 0x0080
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
@@ -77,7 +77,7 @@ class CpuExecutable:
         self._code = _Code(code, origin)
         self._entry = _ENTRY(self._code.loaded.address(code.name))
         self._values = sum(map(_slots, code.params))
-        self._frame = ctypes.c_int64 * (self._values + _CHECK_SLOTS)
+        self._frame = ctypes.c_int64 * (self._values + CHECK_SLOTS)
         self.fast = self._code.builtin()
 
     @property

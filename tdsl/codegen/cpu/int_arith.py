@@ -8,7 +8,7 @@ from tdsl.codegen.cpu.values import Value, full, select, splat
 from tdsl.lang.types import DType, i32, u32
 
 _PLAIN = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
-_BOOL = {
+BOOL = {
     "add": "or", "max": "or", "or": "or", "mul": "and", "min": "and", "and": "and",
     "xor": "xor", "sub": "xor",
 }  # fmt: skip
@@ -18,7 +18,7 @@ def int_binary(b: Builder, op: str, x: Value, y: Value, nsw: bool = False) -> st
     """`x op y`; `nsw` promises that an addition, subtraction or multiplication does not wrap."""
     t = x.type
     if x.dtype.kind == "b":
-        return b.v(f"{_BOOL[op]} {t} {full(b, x)}, {full(b, y)}")
+        return b.v(f"{BOOL[op]} {t} {full(b, x)}, {full(b, y)}")
     if op in _PLAIN:
         flag = " nsw" if nsw and op in ("add", "sub", "mul") else ""
         return b.v(f"{_PLAIN[op]}{flag} {t} {full(b, x)}, {full(b, y)}")

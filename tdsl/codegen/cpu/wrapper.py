@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tdsl.codegen.cpu.executable import CHECK_SLOTS
 from tdsl.codegen.loops import (
     Argument,
     BufferParam,
@@ -42,7 +43,6 @@ _TYPE, _DATA, _RANK, _EXTENTS, _STRIDES, _DESCR, _FLAGS = 8, 16, 24, 32, 40, 56,
 _BYTE_ORDER, _TYPE_NUMBER = 26, 28
 _C_CONTIGUOUS, _F_CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x2, 0x100, 0x400
 
-_CHECK_SLOTS = 8  # of the frame: where the kernel leaves the values of a failed Check
 
 _DECLARATIONS = """\
 @tdsl_ndarray = external global i8
@@ -152,7 +152,7 @@ def wrapper(kernel: Kernel) -> str:
 
 def _slot_count(kernel: Kernel) -> int:
     strides = sum(p.strides.count(None) for p in kernel.params if isinstance(p, BufferParam))
-    return len(kernel.params) + strides + _CHECK_SLOTS
+    return len(kernel.params) + strides + CHECK_SLOTS
 
 
 @dataclass
