@@ -102,8 +102,6 @@ class Compiled:
         return out
 
 
-# -- truth --------------------------------------------------------------------------------------------
-
 _NUMPY = {"pow": "power", "round": "rint"}
 
 
@@ -150,8 +148,6 @@ def errors(got: Array, want: Array) -> Array:
     result = np.where(plain, ulp, np.where(same, 0.0, np.inf))
     return np.where(flipped, np.inf, result).astype(np.float64)
 
-
-# -- inputs -------------------------------------------------------------------------------------------
 
 # Where each function is interesting, beside all floats alike: (low, high) of uniform numbers.
 RANGES = {
@@ -249,9 +245,6 @@ def largest(fn: str, t: DType, runs: list[Compiled], count: int, every: int = 0)
         want = exact(fn, *xs)
         worst = np.maximum(worst, [errors(run(*xs), want).max() for run in runs])
     return [float(w) for w in worst]
-
-
-# -- reports ------------------------------------------------------------------------------------------
 
 
 def table(names: list[str], count: int, every: int) -> None:

@@ -100,6 +100,7 @@ class Operator:
         return compile(Schedule.of_program(self.program), target=target, dynamic=dynamic, **sizes)
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """The outputs for arrays and numbers; see `td.compile`."""
         if self._compiled is None:
             self._compiled = self.compile()
         return self._compiled(*args, out=out, **kwargs)

@@ -95,6 +95,7 @@ class Writer:
     depth: int = 0
 
     def line(self, text: str = "") -> None:
+        """Add a line at the present depth."""
         self.lines.append(self.step * self.depth + text if text else "")
 
     @contextmanager

@@ -103,6 +103,7 @@ class Entry:
         self._quick: tuple[Quick, ...] = ()
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """Run it on arrays and numbers; compiled first where these sizes and layouts are new."""
         if not kwargs:
             if out is None:
                 for quick in self._quick:

@@ -64,6 +64,7 @@ class Sum:
         return Sum(terms, self.constant + times * other.constant)
 
     def times(self, factor: int) -> Sum:
+        """The sum times an integer."""
         if factor == 0:
             return Sum()
         if factor == 1:
@@ -71,6 +72,7 @@ class Sum:
         return Sum({a: c * factor for a, c in self.terms.items()}, self.constant * factor)
 
     def without(self, atom: Expr) -> Sum:
+        """The sum without the term of an atom."""
         return Sum({a: c for a, c in self.terms.items() if a != atom}, self.constant)
 
     def divided(self, factor: int) -> Sum:

@@ -54,9 +54,11 @@ class TupleValue(Handle):
 
     @property
     def name(self) -> str:
+        """The name of the func."""
         return str(self.access.source.name)
 
     def refusal(self, loc: Loc | None) -> TypeMismatch:
+        """The error for using all values where one is needed."""
         return TypeMismatch(
             f"{self.name!r} has {counted(len(self), 'value')}, one is needed",
             loc=loc,

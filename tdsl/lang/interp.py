@@ -350,6 +350,7 @@ class Evaluator:
         self.params = params or {}
 
     def __call__(self, root: Expr) -> Array:
+        """The value of an expression."""
         done: dict[int, Array] = {}
         for n in post_order(root):
             done[id(n)] = np.asarray(self.node(n, lambda e: done[id(e)], root))  # type: ignore[arg-type]  # an Expr

@@ -35,6 +35,7 @@ class Padded(Handle):
 
     @property
     def name(self) -> str:
+        """The name of what is padded."""
         return self.source.name
 
     @property
@@ -44,6 +45,7 @@ class Padded(Handle):
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return len(self.box)
 
     def __setitem__(self, index: Any, value: Any) -> None:

@@ -84,6 +84,7 @@ class Tensor(Handle):
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return len(self.extents)
 
     def __getitem__(self, index: Any) -> Value:
@@ -119,6 +120,7 @@ class Scalar(Value):
 
     @property
     def name(self) -> str:
+        """The name by which a call passes it."""
         return self.node.name  # type: ignore[union-attr]  # a Param
 
 

@@ -38,14 +38,17 @@ class DType:
 
     @property
     def bytes(self) -> int:
+        """The size of an element in memory."""
         return self.bits // 8
 
     @property
     def is_float(self) -> bool:
+        """Whether it is a float, also one of 16 bits."""
         return self.kind in "fe"
 
     @property
     def is_integer(self) -> bool:
+        """Whether it is an integer; a bool is none."""
         return self.kind in "iu"
 
     @property

@@ -192,6 +192,7 @@ class Variable(Value):
 
     @property
     def name(self) -> str:
+        """The name of the variable."""
         return self.node.name  # type: ignore[union-attr]  # a Var or a Range
 
 

@@ -57,6 +57,7 @@ class Active:
 
     @property
     def d(self) -> Definition:
+        """The definition whose loops are open."""
         return self.func.definitions[self.definition]
 
     def first_of(self, loop: str) -> Expr:

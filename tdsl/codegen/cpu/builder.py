@@ -94,8 +94,6 @@ class Builder:
         self._level: dict[str, int] = {}
         self._names = self._labels = 0
 
-    # -- values ---------------------------------------------------------------------------------------
-
     def v(self, instruction: str) -> str:
         """The name of a pure instruction's value (no memory access, no undefined behaviour)."""
         level = self.level(instruction)
@@ -120,8 +118,6 @@ class Builder:
     def declare(self, text: str) -> None:
         """Add a declaration to the module, once."""
         self.module.declare(text)
-
-    # -- effects and control flow ---------------------------------------------------------------------
 
     def do(self, line: str) -> None:
         """Write an instruction that stays where it is."""

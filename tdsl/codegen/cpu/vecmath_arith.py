@@ -45,8 +45,6 @@ class Arith:
         has, arch = b.target.has, b.target.architecture
         self.fused = arch in _ALWAYS_FUSED or "fma" in has or "avx512f" in has
 
-    # -- constants ------------------------------------------------------------------------------------
-
     def c(self, value: float) -> str:
         """A constant in every lane."""
         return self._splat(register(self.t), literal(value, self.t))
@@ -58,21 +56,24 @@ class Arith:
     def _splat(self, element: str, text: str) -> str:
         return text if self.lanes == 1 else f"splat ({element} {text})"
 
-    # -- floats ---------------------------------------------------------------------------------------
-
     def add(self, x: str, y: str) -> str:
+        """x + y."""
         return self.b.v(f"fadd {self.type} {x}, {y}")
 
     def sub(self, x: str, y: str) -> str:
+        """x - y."""
         return self.b.v(f"fsub {self.type} {x}, {y}")
 
     def mul(self, x: str, y: str) -> str:
+        """x * y."""
         return self.b.v(f"fmul {self.type} {x}, {y}")
 
     def div(self, x: str, y: str) -> str:
+        """x / y."""
         return self.b.v(f"fdiv {self.type} {x}, {y}")
 
     def neg(self, x: str) -> str:
+        """-x, the sign of NaN and zero changed, too."""
         return self.b.v(f"fneg {self.type} {x}")
 
     def mad(self, x: str, y: str, z: str) -> str:
@@ -96,12 +97,15 @@ class Arith:
         return self.b.call(self.type, f"llvm.{name}.{suffix(self.type)}", *given)
 
     def abs(self, x: str) -> str:
+        """|x|."""
         return self.intrinsic("fabs", x)
 
     def sqrt(self, x: str) -> str:
+        """The square root, rounded correctly."""
         return self.intrinsic("sqrt", x)
 
     def copysign(self, x: str, sign: str) -> str:
+        """`x` with the sign of `sign`."""
         return self.intrinsic("copysign", x, sign)
 
     def two_sum(self, x: str, y: str) -> tuple[str, str]:
@@ -110,16 +114,16 @@ class Arith:
         part = self.sub(s, x)
         return s, self.add(self.sub(x, self.sub(s, part)), self.sub(y, part))
 
-    # -- masks ----------------------------------------------------------------------------------------
-
     def cmp(self, predicate: str, x: str, y: str) -> str:
         """A mask; `predicate` as in `fcmp`."""
         return self.b.v(f"fcmp {predicate} {self.type} {x}, {y}")
 
     def select(self, mask: str, yes: str, no: str) -> str:
+        """`yes` in the lanes of a mask, else `no`."""
         return self.b.v(f"select {self._mask(mask)}, {self.type} {yes}, {self.type} {no}")
 
     def select_bits(self, mask: str, yes: str, no: str) -> str:
+        """The same for integers as wide as the float type."""
         return self.b.v(f"select {self._mask(mask)}, {self.bits_type} {yes}, {self.bits_type} {no}")
 
     def in_bits(self, x: str, low: float, high: float) -> str:
@@ -151,12 +155,12 @@ class Arith:
         """min(x, high), and NaN where x is NaN."""
         return self.select(self.cmp("ogt", x, self.c(high)), self.c(high), x)
 
-    # -- bits -----------------------------------------------------------------------------------------
-
     def bits(self, x: str) -> str:
+        """The bits of a float as an integer."""
         return self.b.v(f"bitcast {self.type} {x} to {self.bits_type}")
 
     def from_bits(self, x: str) -> str:
+        """The float of these bits."""
         return self.b.v(f"bitcast {self.bits_type} {x} to {self.type}")
 
     def integer(self, op: str, x: str, y: str | int) -> str:
@@ -211,8 +215,6 @@ class Arith:
         e = self.integer("ashr", offset, self.mantissa)
         m = self.integer("sub", self.bits(x), self.integer("shl", e, self.mantissa))
         return e, self.from_bits(m)
-
-    # -- types and lanes ------------------------------------------------------------------------------
 
     def widen(self, x: str, to: Arith) -> str:
         """A value of `self` in the wider float type of `to`."""

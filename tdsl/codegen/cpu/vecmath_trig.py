@@ -42,9 +42,6 @@ def _periodic(a: Arith, name: str, near: Callable[[Arith, str], str], x: str) ->
     return with_rare_lanes(a, name, [x], near, far, mend)
 
 
-# -- reduction ----------------------------------------------------------------------------------------
-
-
 def _subtract_pi(a: Arith, x: str, q: str, unit: float = 1.0) -> tuple[str, str]:
     """x - q pi unit as a float and, in f64, what that one lacks; `unit` is a power of 2."""
     if a.t == f32 and not a.fused:
@@ -125,9 +122,6 @@ def _tan(a: Arith, x: str) -> str:
     odd = a.b.v(f"icmp ne {a.bits_type} {parity}, {a.i(0)}")
     quotient = a.div(a.select(odd, a.neg(c), s), a.select(odd, s, c))
     return a.from_bits(a.integer("xor", a.bits(quotient), _sign_of(a, x)))
-
-
-# -- inverse functions --------------------------------------------------------------------------------
 
 
 def _pi(a: Arith, part: float = 1.0) -> tuple[str, str]:

@@ -32,6 +32,7 @@ class Renaming:
     done: dict[int, tuple[Node, Node]] = field(default_factory=dict)
 
     def expr(self, e: Expr) -> Expr:
+        """An expression with the values and names put in."""
         done = self.done
         for n in post_order(e):
             if id(n) in done:

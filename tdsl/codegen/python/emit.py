@@ -98,6 +98,7 @@ class Emitter:
         self.decorator = '@np.errstate(all="ignore")'
 
     def kernel(self, function: str) -> None:
+        """The function of the kernel: its arguments made ready, then its loops."""
         coercions, arguments = [], []
         for p in self.source.params:
             name = self.names.fresh(p.name)
@@ -138,6 +139,7 @@ class Emitter:
                 self.writer.line("pass")
 
     def statement(self, s: Stmt) -> None:
+        """The lines of a statement."""
         match s:
             case For():
                 self.loop(s)
@@ -172,6 +174,7 @@ class Emitter:
                 assert_never(s)
 
     def loop(self, s: For) -> None:
+        """A loop; where too many are nested for Python, in a function of its own."""
         if self.depth and self.depth % _DEEPEST == 0:
             name = self.names.fresh("nest")
             with self.writer.block(f"def {name}():"):
@@ -181,6 +184,7 @@ class Emitter:
             self.nest(s)
 
     def nest(self, s: For) -> None:
+        """A loop with its body."""
         lo, extent = (self.expressions.fit(v) for v in self.expressions.values(s.lo, s.extent))
         name = self.scalar_name(s.name)
         self.expressions.scalars[s.name] = _loop_variable(name, lo, extent)
@@ -199,12 +203,14 @@ class Emitter:
         return known.text if known is not None else self.names.fresh(name)
 
     def let(self, name: str, e: Expr) -> None:
+        """An assignment of a named value."""
         value = self.expressions.settled(self.expressions.value(e), dtype_of(e))
         target = self.scalar_name(name)
         self.writer.line(f"{target} = {value.text}")
         self.expressions.scalars[name] = Value(Piece(target), value.kind, value.lo, value.hi)
 
     def alloc(self, s: Alloc) -> None:
+        """An array for a buffer, then the statements that use it."""
         extents = self.expressions.values(*s.extents)
         name = self.expressions.buffers.setdefault(s.name, self.names.fresh(s.name))
         dtype = self.expressions.scalar_type(s.dtype)
@@ -216,6 +222,7 @@ class Emitter:
         self.writer.line(f"{name} = {text}")
 
     def store(self, s: Store) -> None:
+        """An assignment to an element, or to those of all lanes."""
         if s.mask is None:
             self.unmasked(s)
         elif lanes_of(s.mask) == 1:
@@ -226,6 +233,7 @@ class Emitter:
             self.scatter(s, index, self.expressions.settled(value, dtype_of(s.value)), mask.text)
 
     def unmasked(self, s: Store) -> None:
+        """A store whose mask holds, or that has none."""
         dtype, value = dtype_of(s.value), s.value
         if s.atomic:
             value = Binary(s.atomic, Load(s.buffer, s.index, dtype), s.value)
@@ -248,6 +256,7 @@ class Emitter:
         self.writer.line(piece.text)
 
     def check(self, cond: Expr, site: int, values: tuple[Expr, ...]) -> None:
+        """Raise CheckFailed where a condition does not hold."""
         condition = self.expressions.value(cond)
         with self.writer.block(f"if {prefix('not', condition.piece)}:"):
             shown = [v.text for v in self.expressions.values(*values)]
@@ -255,10 +264,12 @@ class Emitter:
             self.writer.line(f"raise {failure}{self.comment(site)}")
 
     def comment(self, site: int) -> str:
+        """The message of a site as a comment."""
         text = "{}".join(self.source.messages[site].parts).replace("\n", " ")
         return f"  # {text}"
 
     def print(self, s: Print) -> None:
+        """A call of print, under its condition."""
         if s.cond == TRUE:
             self.say(s)
         else:
@@ -266,6 +277,7 @@ class Emitter:
                 self.say(s)
 
     def say(self, s: Print) -> None:
+        """The line that prints."""
         values = [v.text for v in self.expressions.values(*s.values)]
         self.writer.line(self.message(s, values))
 

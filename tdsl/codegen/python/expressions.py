@@ -59,6 +59,7 @@ class Value:
 
     @property
     def text(self) -> str:
+        """The text alone."""
         return self.piece.text
 
 
@@ -103,9 +104,11 @@ class Expressions:
         return [memo[root] for root in roots]
 
     def value(self, e: Expr) -> Value:
+        """The text of one expression; see `values`."""
         return self.values(e)[0]
 
     def hoist(self, v: Value) -> Value:
+        """The value under a name, which a line before gives it."""
         if v.kind == LITERAL:
             return v
         name = self.names.fresh("t")
@@ -161,6 +164,7 @@ class Expressions:
     # Nodes
 
     def node(self, e: Expr, memo: dict[Node, Value]) -> Value:
+        """The text of a node from those of its children."""
         match e:
             case Const():
                 return _constant(e)
@@ -190,6 +194,7 @@ class Expressions:
                 assert_never(e)
 
     def unary(self, op: str, x: Value, t: DType) -> Value:
+        """`-x`, `~x` or `abs(x)` in type `t`."""
         if op == "not" and t == bool_:
             return Value(prefix("~" if x.kind == ARRAY else "not", x.piece), x.kind)
         if x.kind == INT:
@@ -203,6 +208,7 @@ class Expressions:
         return self.down(Value(piece, x.kind), t)
 
     def binary(self, op: str, a: Value, b: Value, t: DType) -> Value:
+        """`a op b` of two values of type `t`."""
         if a.kind == INT and b.kind == INT:
             return self.of_integers(op, a, b)
         kind = ARRAY if ARRAY in (a.kind, b.kind) else SCALAR
@@ -251,6 +257,7 @@ class Expressions:
         return Value(_infix(op, a, b), SCALAR)
 
     def select(self, cond: Value, yes: Value, no: Value, t: DType) -> Value:
+        """`yes` where a condition holds, else `no`."""
         yes, no = self.fit(yes), self.fit(no)
         if cond.kind == ARRAY:
             if LITERAL in (yes.kind, no.kind) and (yes.kind == no.kind or t == bf16):
@@ -265,6 +272,7 @@ class Expressions:
         return Value(ternary(cond.piece, yes.piece, no.piece), kind)
 
     def cast(self, x: Value, source: DType, target: DType, saturate: bool) -> Value:
+        """A value as another type."""
         if source == target:
             return x
         x = self.fit(x)
@@ -294,6 +302,7 @@ class Expressions:
         return Value(call(name, x.text), kind)
 
     def clip(self, x: Value, source: DType, target: DType) -> Value:
+        """An integer limited to what both types hold."""
         lo, hi = max(int(source.low), int(target.low)), min(int(source.high), int(target.high))
         if x.kind == INT:
             return integer(call("min", call("max", x.text, lo), hi), lo, hi)
@@ -301,6 +310,7 @@ class Expressions:
         return Value(call("np.clip", x.text, lo, hi), x.kind)
 
     def call(self, fn: str, args: list[tuple[Value, DType]], result: DType) -> Value:
+        """A call of a function of `expr.FUNCTIONS`."""
         t = args[0][1]
         kind = ARRAY if any(v.kind == ARRAY for v, _ in args) else SCALAR
         if fn == "random":
@@ -321,6 +331,7 @@ class Expressions:
     # Memory
 
     def load(self, e: Load, memo: dict[Node, Value]) -> Value:
+        """A load; 0 in lanes where its mask does not hold."""
         index = [memo[i] for i in e.index]
         vector = any(v.kind == ARRAY for v in index)
         kind = ARRAY if vector else BOOL if e.dtype == bool_ else SCALAR
@@ -348,12 +359,14 @@ class Expressions:
         return Piece(f"{name}[{', '.join(texts) or '()'}]")
 
     def slice(self, base: Value, stride: int, lanes: int) -> str:
+        """The subscript for lanes that stand `stride` apart, from `base` on."""
         last = stride * (lanes - 1) + 1
         constant = base.lo == base.hi and base.kind == INT
         end = number(int(base.lo) + last) if constant else infix("+", base.piece, number(last))
         return f"{base.piece}:{end}" + (f":{stride}" if stride != 1 else "")
 
     def ramp(self, base: Value, stride: int, lanes: int) -> Value:
+        """An array of indices, one for each lane."""
         base = self.fit(base)
         steps = call("np.arange", *((lanes,) if stride == 1 else (0, stride * lanes, stride)))
         if base.kind == INT and base.lo == base.hi == 0:

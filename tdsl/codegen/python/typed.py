@@ -180,12 +180,15 @@ class TypedExpressions(Expressions):
     """Makes the text of scalar expressions in which numba infers the types of the loops."""
 
     def fit(self, v: Value) -> Value:
+        """The value as it is: 64-bit integers wrap."""
         return v  # 64-bit integers wrap
 
     def typed(self, v: Value, t: DType) -> Value:
+        """The value as it is: every text has its type."""
         return v  # every text has its type
 
     def node(self, e: Expr, memo: dict[Node, Value]) -> Value:
+        """The text of a node; division and shifts by constants need no test."""
         match e:
             case Const():
                 return self.constant(e)
@@ -198,6 +201,7 @@ class TypedExpressions(Expressions):
                 return Expressions.node(self, e, memo)
 
     def constant(self, c: Const) -> Value:
+        """A number with the type that numba has to take it for."""
         t = c.dtype
         if t == bool_:
             return Value(Piece(str(bool(c.value))), BOOL)
@@ -216,12 +220,14 @@ class TypedExpressions(Expressions):
         return Value(call(self.scalar_type(t), piece), SCALAR)
 
     def unary(self, op: str, x: Value, t: DType) -> Value:
+        """`-x`, `~x` or `abs(x)` in type `t`."""
         if op == "not" and t == bool_:
             return Value(prefix("not", x.piece), BOOL)
         piece = call("abs", x.text) if op == "abs" else prefix(SYMBOLS[op], x.piece)
         return Value(piece, SCALAR) if t.is_float else self.narrow(piece, t)
 
     def binary(self, op: str, a: Value, b: Value, t: DType) -> Value:
+        """`a op b` of two values of type `t`."""
         if t == bool_:
             symbol = {"and": "and", "or": "or", "min": "and", "max": "or", "xor": "!="}.get(op)
             return Value(infix(symbol or SYMBOLS[op], a.piece, b.piece), BOOL)
@@ -244,6 +250,7 @@ class TypedExpressions(Expressions):
         return self.narrow(infix(SYMBOLS[op], a.piece, b.piece), t)
 
     def of_floats(self, op: str, a: Value, b: Value, t: DType) -> Value:
+        """`a op b` of two floats."""
         if op in ("min", "max", "pow"):
             name = {"min": "np.minimum", "max": "np.maximum", "pow": "np.power"}[op]
             return self.narrow(call(name, a.text, b.text), t)
@@ -252,9 +259,11 @@ class TypedExpressions(Expressions):
         return Value(infix(SYMBOLS[op], a.piece, b.piece), SCALAR)
 
     def select(self, cond: Value, yes: Value, no: Value, t: DType) -> Value:
+        """`yes` where a condition holds, else `no`."""
         return Value(ternary(cond.piece, yes.piece, no.piece), BOOL if t == bool_ else SCALAR)
 
     def cast(self, x: Value, source: DType, target: DType, saturate: bool) -> Value:
+        """A value as another type."""
         if source == target:
             return x
         if target == bool_:
@@ -269,11 +278,13 @@ class TypedExpressions(Expressions):
         return Value(call(self.scalar_type(target), x.text), SCALAR)
 
     def clip(self, x: Value, source: DType, target: DType) -> Value:
+        """An integer limited to what both types hold."""
         lo, hi = max(int(source.low), int(target.low)), min(int(source.high), int(target.high))
         limits = [self.constant(Const(v, source)).text for v in (lo, hi)]
         return Value(call("min", call("max", x.text, limits[0]), limits[1]), SCALAR)
 
     def call(self, fn: str, args: list[tuple[Value, DType]], result: DType) -> Value:
+        """A call of a function of `expr.FUNCTIONS`."""
         texts, t = [v.text for v, _ in args], args[0][1]
         if fn == "random":
             return self.random(texts, result)
@@ -293,6 +304,7 @@ class TypedExpressions(Expressions):
         return Value(piece, BOOL) if result == bool_ else self.narrow(piece, result)
 
     def count(self, fn: str, x: Piece, bits: int) -> Piece:
+        """A number of bits of an unsigned integer."""
         if fn == "popcount":
             return self.support("popcount", x)
         if fn == "clz":
@@ -301,6 +313,7 @@ class TypedExpressions(Expressions):
         return call("min", self.support("popcount", below), bits)
 
     def random(self, texts: list[str], result: DType) -> Value:
+        """The hash of a seed and keys as a float."""
         seed, *keys = (call("np.uint64", t).text for t in texts)
         h = self.support("random", seed, tuple_text(keys))
         if not keys:  # numba gives an empty tuple no type
