@@ -166,6 +166,27 @@ class Compiled(Entry, Suggesting):
         wanted = self._specialisation(sizes)
         return source(self.variant(wanted), lambda: self.executable(wanted), kind)
 
+    def explain(self, **sizes: int) -> Listing:
+        """Which recipe schedules each func, with what it chose, and why: of the variant that `loops` shows.
+
+        >>> import tdsl as td
+        >>> i, k, a = td.vars("i"), td.vars("k"), td.Tensor("a", ("N", 8), td.f32)
+        >>> twice, total = td.Func("twice"), td.Func("total")
+        >>> twice[i, k] = a[i, k] * 2
+        >>> total[i] = td.sum(twice[i, k], axis=k)
+        >>> td.compile(total, target="python").explain(N=10)
+        twice: inline
+          it is one operation or less
+        total: root
+          the target has no vectors
+
+        ShapeError where sizes are not known and no call has been made.
+        """
+        from tdsl.pipeline import decisions
+        from tdsl.schedule.explain import explain
+
+        return Listing(explain(decisions(self.variant(self._specialisation(sizes)))))
+
     def profile(self, *args: Any, out: Any = None, repeat: int = 5, **kwargs: Any) -> Profile:
         """Where the time goes in a call with these arguments; see `profiling.Profile`.
 

@@ -22,7 +22,8 @@ from tdsl.codegen.show import show
 from tdsl.codegen.verify import verify
 from tdsl.debug import run_passes, timed
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.default import complete
+from tdsl.schedule.default import complete, decide
+from tdsl.schedule.explain import Decision
 from tdsl.schedule.nest import State
 from tdsl.target import Target
 from tdsl.variant import Variant
@@ -74,6 +75,11 @@ def lowered(variant: Variant) -> Kernel:
 def ready(variant: Variant) -> State:
     """The state that is lowered: sizes bound, every func placed, none inlined."""
     return complete(_bound(variant), variant.machine)
+
+
+def decisions(variant: Variant) -> tuple[Decision, ...]:
+    """What was decided for each func while the state was made ready."""
+    return decide(_bound(variant), variant.machine)[1]
 
 
 def _bound(variant: Variant) -> State:

@@ -71,9 +71,17 @@ def find_contraction(
     state: State, owner: str, group: list[str], boxes: dict[str, Box]
 ) -> Contraction | None:
     """The contraction that `owner` is, or that it reads element by element."""
+    found = recognize(state, owner, group, boxes)
+    return found if isinstance(found, Contraction) else None
+
+
+def recognize(
+    state: State, owner: str, group: list[str], boxes: dict[str, Box]
+) -> Contraction | str:
+    """The contraction that `owner` is, or that it reads element by element; or why there is none."""
     f = state.program.func(owner)
     if len(f.definitions) > 1:
-        return None
+        return "it has updates"
     if f.definitions[0].ranges:
         return _contraction(f, f, {v: v for v in f.variables}, boxes)
     for name in group:
@@ -86,27 +94,25 @@ def find_contraction(
             continue
         if len(g.definitions) == 1 and sorted(bare) == sorted(f.variables):
             found = _contraction(g, f, dict(zip(g.variables, bare, strict=True)), boxes)
-            if found is not None and found.names[found.along] == f.variables[-1]:
+            if isinstance(found, Contraction) and found.names[found.along] == f.variables[-1]:
                 return found
-    return None
+    return "it is no sum of products, and reads none element by element"
 
 
 def _contraction(
     f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, Box]
-) -> Contraction | None:
+) -> Contraction | str:
     d = f.definitions[0]
-    if (
-        d.init is None
-        or is_ordered(f, 0)
-        or len(f.dtypes) > 1
-        or len(d.free) < 2
-        or f.name not in boxes
-    ):
-        return None
+    if d.init is None or f.name not in boxes:
+        return "it is no reduction"
+    if is_ordered(f, 0):
+        return "its terms are taken in order"
+    if len(f.dtypes) > 1 or len(d.free) < 2:
+        return "it has no two variables for a tile of single values"
     sizes = {n: UNKNOWN if e is None else e for n, e in extents(f, d, boxes[f.name]).items()}
     ranges = tuple(name for name, _, _ in d.ranges)
     if prod(sizes[name] for name in ranges) < LEAST_TERMS:
-        return None
+        return f"its sums have fewer than {LEAST_TERMS} terms"
     best: tuple[int, Contraction] | None = None
     for along in d.free:
         scored = _candidate(f, along, sizes)
@@ -118,7 +124,7 @@ def _contraction(
         )
         if best is None or score > best[0]:
             best = score, made
-    return None if best is None else best[1]
+    return "no operand is used again along a variable of another one" if best is None else best[1]
 
 
 def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str, Read] | None:

@@ -21,7 +21,8 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule import loops
 from tdsl.schedule.bands import plan_bands
-from tdsl.schedule.contraction import find_contraction, plan_tiles
+from tdsl.schedule.contraction import Contraction, plan_tiles, recognize
+from tdsl.schedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
 from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.inlining import inline_funcs
@@ -42,19 +43,32 @@ LONGEST = 32  # funcs of a chain that are tried together; what is left starts a 
 
 def complete(state: State, machine: Machine) -> State:
     """The state with a place and loops for every func, and inlined funcs put into their readers."""
-    state = inline_funcs(_choose_inline(state))
+    return decide(state, machine)[0]
+
+
+def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
+    """What `complete` gives, and what was decided for each func, in the order of the program."""
+    order = {f.name: n for n, f in enumerate(state.program.funcs)}
+    state, decisions = _choose_inline(state)
+    state = inline_funcs(state)
     open_ = {name for name, plan in state.plans if not plan.touched} - _hosts(state)
-    if not machine.vector_bytes:
-        return rest_at_root(state)
-    boxes = root_boxes(rest_at_root(state))
-    done: set[str] = set()
-    for name in reversed([f.name for f in state.program.funcs]):
-        if name not in open_ or name in done or name not in boxes:
-            continue
-        group = group_of(state, name, open_ - done)
-        state, scheduled = _schedule_group(state, name, group, boxes, machine)
-        done |= scheduled
-    return rest_at_root(state)
+    decisions += [
+        Decision(name, BY_HAND, (plan,)) for name, plan in state.plans if name not in open_
+    ]
+    if machine.vector_bytes:
+        boxes = root_boxes(rest_at_root(state))
+        done: set[str] = set()
+        for name in reversed([f.name for f in state.program.funcs]):
+            if name not in open_ or name in done or name not in boxes:
+                continue
+            group = group_of(state, name, open_ - done)
+            state, made = _schedule_group(state, name, group, boxes, machine)
+            done |= {name, *made.inside}
+            decisions.append(made)
+    else:
+        decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
+    decisions.sort(key=lambda d: order[d.func])
+    return rest_at_root(state), tuple(decisions)
 
 
 def _hosts(state: State) -> set[str]:
@@ -62,8 +76,8 @@ def _hosts(state: State) -> set[str]:
     return {level.func for _, plan in state.plans for level in levels_of(plan)}
 
 
-def _choose_inline(state: State) -> State:
-    hosts = _hosts(state)
+def _choose_inline(state: State) -> tuple[State, list[Decision]]:
+    hosts, decisions = _hosts(state), []
     for f in state.program.funcs:
         plan = state.plan(f.name)
         if (
@@ -73,15 +87,20 @@ def _choose_inline(state: State) -> State:
             or f.name in state.program.outputs
         ):
             continue
-        if len(f.definitions) == 1 and f.definitions[0].init is None and _worth_inlining(state, f):
+        if len(f.definitions) > 1 or f.definitions[0].init is not None:
+            continue
+        reason = _why_inline(state, f)
+        if reason:
             state = state.with_plan(f.name, replace(plan, place=Inline()))
-    return state
+            decisions.append(Decision(f.name, INLINE, why=(reason,)))
+    return state, decisions
 
 
-def _worth_inlining(state: State, f: FuncDef) -> bool:
+def _why_inline(state: State, f: FuncDef) -> str:
+    """Why a func is worth inlining; empty where it is not."""
     d = f.definitions[0]
     if has_effects(d):
-        return False
+        return ""
     sites = 0
     for c, n in state.consumers(f.name):
         reader = c.definitions[n]
@@ -90,8 +109,10 @@ def _worth_inlining(state: State, f: FuncDef) -> bool:
         for index in found:
             used = {v for e in index for v in variables(e)}
             if any(v not in used for v in reader.variables) and cost(d) > 1:
-                return False  # it would be computed again for each value of the other variables
-    return cost(d) <= 1 or sites <= 1
+                return ""  # it would be computed again for each value of the other variables
+    if cost(d) <= 1:
+        return "it is one operation or less"
+    return "it is read in one place" if sites <= 1 else ""
 
 
 def _most_alike(indices: set[tuple[Expr, ...]]) -> int:
@@ -103,45 +124,60 @@ def _most_alike(indices: set[tuple[Expr, ...]]) -> int:
 
 def _schedule_group(
     state: State, owner: str, group: list[str], boxes: dict[str, Box], machine: Machine
-) -> tuple[State, set[str]]:
+) -> tuple[State, Decision]:
     chain = plan_bands(state, owner, group, boxes, machine)
     if chain is not None:
         schedule = Schedule.of_state(state)
         write_bands(schedule, *chain, machine)
-        return schedule.state, {name for name, plan in schedule.state.plans if plan.touched}
-    contraction = find_contraction(state, owner, group, boxes)
-    if contraction is not None:
-        schedule = Schedule.of_state(state)
-        if convolve(schedule, contraction, machine) is None:
-            tile(schedule, contraction, plan_tiles(contraction, machine))
-        return schedule.state, {name for name, plan in schedule.state.plans if plan.touched}
+        return schedule.state, _by_recipe(state, schedule.state, owner, "bands", *chain[1:])
+    contraction = recognize(state, owner, group, boxes)
+    if isinstance(contraction, Contraction):
+        schedule, how = Schedule.of_state(state), "conv"
+        tiles = convolve(schedule, contraction, machine)
+        if tiles is None:
+            tiles, how = plan_tiles(contraction, machine), "matmul"
+            tile(schedule, contraction, tiles)
+        return schedule.state, _by_recipe(state, schedule.state, owner, how, contraction, tiles)
     f = state.program.func(owner)
     if len(f.definitions) == 1 and f.definitions[0].init is None:
         near = group[:LONGEST]
         while near:
-            made, inner = _fuse_group(state, owner, near, boxes, machine)
-            if inner:
-                return made, {owner, *inner}
+            made, plan = _fuse_group(state, owner, near, boxes, machine)
+            if plan is not None:
+                how = "strips" if plan.height else "rows"
+                return made, Decision(owner, how, (plan,), plan.inside)
             near = near[: len(near) // 2]
     for n in range(len(f.definitions)):
         state = shape_nest(state, owner, n, boxes[owner], machine.vector_bytes, outer=True)
     if pays_to_stream(state, owner, boxes, work_of_a_point(f)):
         state = stream_stores(state, owner, 0)
-    return state, {owner}
+    alone = "nothing that it alone reads stays near along its lines"
+    reasons = (
+        f"not matmul: {contraction}",
+        f"not strips: {alone if group else 'it alone reads no func'}",
+    )
+    return state, Decision(owner, GENERAL, (state.plan(owner),), why=reasons)
+
+
+def _by_recipe(before: State, after: State, owner: str, how: str, *plan: object) -> Decision:
+    """The decision of a recipe that has mentioned all that it has scheduled."""
+    mentioned = {name for name, plan in after.plans if plan.touched}
+    inside = tuple(n for n, p in before.plans if n in mentioned and not p.touched and n != owner)
+    return Decision(owner, how, plan, inside)
 
 
 def _fuse_group(
     state: State, owner: str, group: list[str], boxes: dict[str, Box], machine: Machine
-) -> tuple[State, tuple[str, ...]]:
+) -> tuple[State, Strips | None]:
     """Compute a group inside the loops of its owner: row by row, or in strips with a window."""
     plan = plan_strips(state, owner, group, boxes, machine)
     if plan is None:
-        return state, ()
+        return state, None
     if plan.height:
         schedule = Schedule.of_state(state)
         write_strips(schedule, owner, plan, boxes, machine)
-        return schedule.state, plan.inside
-    return _by_rows(state, owner, plan, boxes, machine), plan.inside
+        return schedule.state, plan
+    return _by_rows(state, owner, plan, boxes, machine), plan
 
 
 def _by_rows(

@@ -1,0 +1,102 @@
+"""What was decided about each func, and why: recorded by the default schedule while it decides."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tdsl.schedule.bands import Bands
+from tdsl.schedule.contraction import Contraction, Tiles
+from tdsl.schedule.nest import SERIAL, FuncPlan
+from tdsl.schedule.strips import Strips
+
+BY_HAND, INLINE, GENERAL, ROOT = "by hand", "inline", "general schedule", "root"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Who schedules a func, and those `inside` of it.
+
+    `how` is the name of a recipe, or one of BY_HAND, INLINE, GENERAL and ROOT. `plan` is what a recipe
+    recognised and chose: frozen dataclasses. `why` are the reasons, among them those against other recipes.
+    """
+
+    func: str
+    how: str
+    plan: tuple[object, ...] = ()
+    inside: tuple[str, ...] = ()
+    why: tuple[str, ...] = ()
+
+
+def explain(decisions: Iterable[Decision]) -> str:
+    """Decisions as text: who schedules what, the numbers of the plan, the reasons.
+
+    >>> print(explain([Decision("c", "matmul", (Tiles(16, 6, 4, parallel="j"),), ("acc",), ("a reason",))]))
+    c: matmul, with acc inside
+      6 x 64 register tiles (4 vectors of 16), all terms at once, nothing copied, threads over j
+      a reason
+    """
+    lines = []
+    for d in decisions:
+        inside = f", with {', '.join(d.inside)} inside" if d.inside else ""
+        lines += [f"{d.func}: {d.how}{inside}"]
+        lines += [f"  {text}" for text in (*map(plan_text, d.plan), *d.why) if text]
+    return "\n".join(lines)
+
+
+def plan_text(plan: object) -> str:
+    """The numbers of a plan; those without words of their own are named as their fields are.
+
+    >>> plan_text(Bands("i", 32, "h"))
+    'bands of 32 rows of i, threads over h'
+    """
+    match plan:
+        case Contraction():
+            return (
+                f"a sum of {plan.terms} products: vectors along {plan.along} of {plan.moving.name}, "
+                f"each used again along {plan.across}"
+            )
+        case Tiles():
+            return _tiles(plan)
+        case Strips(line, outer, parallel, height, _, _, stream):
+            each = f"strips of {height} lines of {line}" if height else f"each line of {line} apart"
+            around = f" inside of {', '.join(outer)}" if outer else ""
+            past = ", stored past the caches" if stream else ""
+            return f"{each}{around}, threads over {parallel}{past}"
+        case Bands(row, rows, parallel):
+            return f"bands of {rows} rows of {row}, {_threads(parallel)}"
+        case FuncPlan():
+            return "; ".join(_loops(plan))
+        case _:
+            assert dataclasses.is_dataclass(plan)
+            fields = [(f.name, getattr(plan, f.name)) for f in dataclasses.fields(plan)]
+            return ", ".join(f"{name} {value}" for name, value in fields)
+
+
+def _tiles(t: Tiles) -> str:
+    copied = {
+        "no": "nothing copied",
+        "block": "panels copied by the block",
+        "root": "panels copied once",
+    }
+    parts = [
+        f"{t.rows} x {t.width} register tiles ({t.vectors} vectors of {t.lanes})",
+        f"{t.terms} terms at a time" if t.terms else "all terms at once",
+        copied[t.panel],
+        _threads(t.parallel) + (f" by bands of {t.band}" if t.band else ""),
+    ]
+    if t.dot:
+        parts.append(f"terms summed by {t.dot}")
+    return ", ".join(parts)
+
+
+def _threads(parallel: str) -> str:
+    return f"threads over {parallel}" if parallel else "one thread"
+
+
+def _loops(plan: FuncPlan) -> Iterable[str]:
+    """The loops of each definition, outermost first, with how they run."""
+    for nest in plan.nests:
+        loops = [x.name + (f" ({x.kind})" if x.kind != SERIAL else "") for x in nest.loops]
+        yield f"loops {' > '.join(loops)}" if loops else "no loops"

@@ -1,0 +1,163 @@
+"""What the default schedule says of its decisions is what it has done."""
+
+from __future__ import annotations
+
+import pytest
+
+import tdsl as td
+from tdsl import demo
+from tdsl.errors import ShapeError
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.contraction import Contraction, Tiles
+from tdsl.schedule.default import complete, decide
+from tdsl.schedule.explain import Decision, explain, plan_text
+from tdsl.schedule.machine import Machine
+from tdsl.schedule.nest import At
+from tdsl.schedule.strips import Strips
+
+WIDE = Machine(vector_bytes=64, threads=2, registers=32)
+i, j, k, y, x = td.vars("i j k y x")
+
+
+def decided(func, **sizes):
+    """The decisions for a func, or for a schedule, by the name of the func."""
+    s = func if isinstance(func, td.Schedule) else td.Schedule(func)
+    state = bind_state(s.state, sizes)
+    made, decisions = decide(state, WIDE)
+    assert made == complete(state, WIDE)
+    return {d.func: d for d in decisions}
+
+
+def product(m=512, n=512, terms=512):
+    a, b, c = td.Tensor("a", (m, terms), td.f32), td.Tensor("b", (terms, n), td.f32), td.Func("c")
+    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    return c
+
+
+def test_a_product_is_told_with_its_tiles():
+    made = decided(product())["c"]
+    contraction, tiles = made.plan
+    assert made.how == "matmul"
+    assert isinstance(contraction, Contraction)
+    assert isinstance(tiles, Tiles)
+    text = explain([made])
+    assert f"{tiles.rows} x {tiles.width} register tiles" in text
+    assert "vectors along j of b, each used again along i" in text
+    assert "threads over j" in text
+
+
+def test_what_is_computed_with_a_recipe_is_named():
+    c, out = product(), td.Func("out")
+    out[i, j] = td.maximum(c[i, j], 0)
+    found = decided(out)
+    assert found["out"].inside == ("c",)
+    assert set(found) == {"out"}
+
+
+def test_stencils_are_told_with_their_strips():
+    a = td.Tensor("a", (1002, 1000), td.f32)
+    rows, blur = td.Func("rows"), td.Func("blur")
+    rows[y, x] = a[y, x] + a[y, x + 1] + a[y, x + 2]
+    blur[y, x] = rows[y, x] + rows[y + 1, x] + rows[y + 2, x]
+    made = decided(blur)["blur"]
+    (strips,) = made.plan
+    assert isinstance(strips, Strips)
+    assert (made.how, made.inside) == ("strips", ("rows",))
+    assert f"strips of {strips.height} lines of y" in explain([made])
+
+
+def pointwise(f, a):
+    f[i, j] = a[i, j] + 1
+
+
+def row_sums(f, a):
+    f[i] = td.sum(a[i, k], axis=k)
+
+
+def few_terms(f, a):
+    r = td.range("r", 0, 4)
+    f[i, j] = td.sum(a[i, r] * a[r, j], axis=r)
+
+
+def updated(f, a):
+    f[i, j] = a[i, j]
+    f[i, j] += 1
+
+
+def no_reuse(f, a):
+    f[i, j] = td.sum(a[i, k] * a[j, i], axis=k)
+
+
+@pytest.mark.parametrize(
+    "define, reason",
+    [
+        (pointwise, "it is no sum of products"),
+        (row_sums, "it has no two variables"),
+        (few_terms, "fewer than 8 terms"),
+        (updated, "it has updates"),
+        (no_reuse, "no operand is used again"),
+    ],
+)
+def test_the_general_schedule_says_what_a_func_is_not(define, reason):
+    f = td.Func("f")
+    define(f, td.Tensor("a", (100, 100), td.f32))
+    made = decided(f)["f"]
+    assert made.how == "general schedule"
+    assert any(why.startswith(f"not matmul: {reason}") or reason in why for why in made.why)
+    assert "not strips: it alone reads no func" in made.why
+
+
+def test_loops_of_the_general_schedule_are_those_that_are_compiled():
+    f = td.Func("f")
+    pointwise(f, td.Tensor("a", ("N", 64), td.f32))
+    compiled = td.compile(f)
+    text = str(compiled.explain(N=1000))
+    assert "i (parallel)" in text
+    assert "# parallel" in str(compiled.loops(N=1000))
+    assert "(parallel)" not in str(compiled.explain(N=2))
+
+
+def test_inlined_funcs_say_why():
+    a = td.Tensor("a", (10, 10), td.f32)
+    cheap, once, f = td.Func("cheap"), td.Func("once"), td.Func("f")
+    cheap[i, j] = a[i, j] * 2
+    once[i, j] = td.exp(cheap[i, j]) / 3
+    f[i, j] = once[i, j] + cheap[i, j]
+    found = decided(f)
+    assert found["cheap"].why == ("it is one operation or less",)
+    assert found["once"].why == ("it is read in one place",)
+
+
+def test_what_the_user_scheduled_is_left_and_told_with_its_loops():
+    c = product()
+    s = td.Schedule(c)
+    s[c].reorder(k, i, j)
+    s[c].parallel(i)
+    made = decided(s)["c"]
+    assert made.how == "by hand"
+    assert plan_text(made.plan[0]) == "loops k > i (parallel) > j"
+
+
+def test_sizes_have_to_be_known():
+    f = td.Func("f")
+    pointwise(f, td.Tensor("a", ("N", 64), td.f32))
+    with pytest.raises(ShapeError, match="not known yet: N"):
+        td.compile(f).explain()
+
+
+@pytest.mark.parametrize("case", demo.CASES, ids=lambda case: case.name)
+def test_every_func_is_decided_once(case):
+    compiled = case.default()
+    compiled(*case.inputs())
+    (specialisation,) = compiled.executables
+    state = bind_state(compiled.state, dict(specialisation.sizes))
+    made, decisions = decide(state, WIDE)
+    named = [name for d in decisions for name in (d.func, *d.inside)]
+    assert sorted(named) == sorted(f.name for f in compiled.state.program.funcs)
+    for d in decisions:
+        if d.how in ("strips", "rows"):
+            assert all(isinstance(made.plan(name).place, At) for name in d.inside)
+
+
+def test_a_plan_without_words_of_its_own_is_told_by_its_fields():
+    assert plan_text(Decision("f", "root")) == "func f, how root, plan (), inside (), why ()"
