@@ -130,8 +130,10 @@ class Ring:
 
     def hold(self, needed: int | None) -> None:
         """Make room for so many elements at a time; None for an unknown number."""
-        known = self.needed is not None and needed is not None
-        self.needed = max(self.needed, needed) if known else None  # type: ignore[type-var]
+        if self.needed is None or needed is None:
+            self.needed = None
+        else:
+            self.needed = max(self.needed, needed)
 
     def size(self) -> Expr:
         """How many elements the ring has."""
