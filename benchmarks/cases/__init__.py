@@ -6,6 +6,7 @@ from benchmarks.case import Case
 from benchmarks.cases import (
     bilateral_grid,
     blur3x3,
+    chains,
     conv,
     conv_relu,
     demo,
@@ -28,6 +29,7 @@ ALL = MappingProxyType(
             *conv.CASES,
             sgemm.CASE,
             *gemm.CASES,
+            *chains.CASES,
         )
     }
 )

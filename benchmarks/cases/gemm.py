@@ -1,5 +1,7 @@
 """Products of matrices of many shapes, by the default schedule, against BLAS."""
 
+from typing import Any
+
 import numpy as np
 
 import tdsl as td
@@ -77,7 +79,53 @@ def case(
     )
 
 
+def small_product(dtype: td.DType, total: td.DType, out: td.DType) -> td.Func:
+    """The product of a and b of a small type, summed in a larger one."""
+    i, j, k = td.vars("i j k")
+    a, b = td.Tensor("a", ("M", "K"), dtype), td.Tensor("b", ("K", "N"), dtype)
+    sums, c = td.Func("sums"), td.Func("c")
+    terms = td.cast(a[i, k], total) * td.cast(b[k, j], total)
+    sums[i, j] = td.sum(terms, axis=k, dtype=total)
+    c[i, j] = td.cast(sums[i, j], out)
+    return c
+
+
+def small_case(name: str, dtype: td.DType, n: int, group: str) -> Case:
+    """A square product of bf16 to bf16, or of i8 to i32."""
+    whole = dtype == td.i8
+    total, out = (td.i32, td.i32) if whole else (td.f32, td.bf16)
+
+    def inputs() -> Arrays:
+        rng = np.random.default_rng(6)
+        if whole:
+            return tuple(rng.integers(-128, 128, (n, n), dtype=np.int8) for _ in range(2))
+        return tuple(rng.standard_normal((n, n)).astype(dtype.numpy) for _ in range(2))
+
+    def torch_product(torch: Any, a: Any, b: Any) -> Any:
+        return torch._int_mm(a, b) if whole else torch.matmul(a, b)
+
+    def jax_product(jax: Any, a: Any, b: Any) -> Any:
+        kind = jax.numpy.int32 if whole else jax.numpy.bfloat16
+        return jax.lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=kind)
+
+    return Case(
+        name=name,
+        title=f"matrix product, {n} x {n} x {n}, {dtype} to {out}",
+        inputs=inputs,
+        is_right=within(0.0 if whole else 2.0**-8, np.matmul),
+        peers={
+            "tdsl": kernel(lambda: td.compile(small_product(dtype, total, out), M=n, N=n, K=n)),
+            "torch": torch_peers.peer(torch_product),
+            "jax": jax_peers.peer(jax_product),
+        },
+        flops=2 * n**3,
+        group=group,
+    )
+
+
 CASES = (
+    *(small_case(f"bf16-gemm-{n}", td.bf16, n, "narrow") for n in (1024, 2048)),
+    small_case("int8-gemm-1024", td.i8, 1024, "narrow"),
     *(case(f"sgemm-{n}", td.f32, n, n, n, group="sgemm") for n in SIDES),
     *(case(f"dgemm-{n}", td.f64, n, n, n, group="dgemm") for n in SIDES),
     *(case(f"sgemm-{m}x{n}x{k}", td.f32, m, n, k, group="skinny") for m, n, k in SKINNY),
