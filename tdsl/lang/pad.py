@@ -112,13 +112,7 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
             label="this padding",
             hint=did_you_mean(str(mode), MODES),
         )
-    if not isinstance(source, Tensor | Func):
-        raise DefinitionError(
-            f"only tensors and funcs can be padded, not {type(source).__name__}",
-            loc=loc,
-            label="this padding",
-            hint="declare an array as td.Tensor(name, shape, dtype)",
-        )
+    _check_source(source, loc)
     fill = lift(value, loc)
     if not isinstance(fill.node, Const):
         raise DefinitionError(
@@ -126,6 +120,33 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
             loc=loc,
             label="this padding",
             hint="for other values choose with td.where",
+        )
+    number = _filling(fill.node, source.dtype, loc)
+    box: tuple[tuple[Expr, Expr], ...]
+    if shape is not None:
+        box = tuple((ZERO, e) for e in as_shape(shape, loc))
+    elif isinstance(source, Tensor):
+        box = tuple((ZERO, e) for e in source.extents)
+    else:
+        box = source._domain()
+    if len(box) != source.ndim:
+        raise ShapeError(
+            f"{source.name!r} has {counted(source.ndim, 'dimension')}, the shape has {len(box)}",
+            loc=loc,
+            label="this padding",
+            hint="give one extent for each dimension",
+        )
+    return Padded(source, box, mode, number)
+
+
+def _check_source(source: Any, loc: Loc | None) -> None:
+    """An error for what cannot be padded."""
+    if not isinstance(source, Tensor | Func):
+        raise DefinitionError(
+            f"only tensors and funcs can be padded, not {type(source).__name__}",
+            loc=loc,
+            label="this padding",
+            hint="declare an array as td.Tensor(name, shape, dtype)",
         )
     if isinstance(source, Func):
         source._first()
@@ -136,23 +157,6 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
                 label="this padding",
                 hint=f"pad a func of its own: g[...] = {source.name}[...][0]",
             )
-    number = _filling(fill.node, source.dtype, loc)
-    box: tuple[tuple[Expr, Expr], ...]
-    if shape is not None:
-        box = tuple((ZERO, e) for e in as_shape(shape, loc))
-    elif isinstance(source, Tensor):
-        box = tuple((ZERO, e) for e in source.extents)
-    else:
-        box = source._domain()
-    ndim = source.ndim
-    if len(box) != ndim:
-        raise ShapeError(
-            f"{source.name!r} has {counted(ndim, 'dimension')}, the shape has {len(box)}",
-            loc=loc,
-            label="this padding",
-            hint="give one extent for each dimension",
-        )
-    return Padded(source, box, mode, number)
 
 
 def _filling(c: Const, t: DType, loc: Loc | None) -> Value:

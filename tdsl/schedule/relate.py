@@ -43,6 +43,16 @@ def relate(
     outer loops of peeled splits that stand at their last, partial iteration: there the inner loop has only
     the iterations that are left, where these are a known number.
     """
+    extents, peels = _extents(nest, bounds, facts, tails)
+    values, guards = _values(nest, bounds, extents, facts)
+    roots = {name: add(values[name], lo, facts) for name, (lo, _) in bounds.items()}
+    return Related(roots, extents, guards, peels)
+
+
+def _extents(
+    nest: Nest, bounds: dict[str, tuple[Expr, Expr]], facts: Facts, tails: frozenset[str]
+) -> tuple[dict[str, Expr], dict[str, Expr]]:
+    """How far each loop runs; of the outer loops of peeled splits, how many iterations are whole."""
     extents = {name: extent for name, (_, extent) in bounds.items()}
     peels: dict[str, Expr] = {}
     for r in nest.relations:
@@ -66,6 +76,13 @@ def relate(
                 extents[fused] = multiply(extents[outer], extents[inner], facts)
             case Rename(old, new):
                 extents[new] = extents[old]
+    return extents, peels
+
+
+def _values(
+    nest: Nest, bounds: dict[str, tuple[Expr, Expr]], extents: dict[str, Expr], facts: Facts
+) -> tuple[dict[str, Expr], tuple[Expr, ...]]:
+    """What each loop and variable is, counted from 0, by the loops there are, and what must hold."""
     values: dict[str, Expr] = {
         name: subtract(Var(name), bounds[name][0]) if name in bounds else Var(name)
         for name in nest.names()
@@ -90,8 +107,7 @@ def relate(
                 values[inner] = Binary("mod", values[fused], extents[inner])
             case Rename(old, new):
                 values[old] = values[new]
-    roots = {name: add(values[name], lo, facts) for name, (lo, _) in bounds.items()}
-    return Related(roots, extents, tuple(reversed(guards)), peels)
+    return values, tuple(reversed(guards))
 
 
 def is_inside(nest: Nest, outer: str) -> bool:

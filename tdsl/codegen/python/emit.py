@@ -210,7 +210,7 @@ class Emitter:
         self.expressions.scalars[name] = Value(Piece(target), value.kind, value.lo, value.hi)
 
     def alloc(self, s: Alloc) -> None:
-        """An array for a buffer, then the statements that use it."""
+        """The array of a buffer; its elements have no values yet."""
         extents = self.expressions.values(*s.extents)
         name = self.expressions.buffers.setdefault(s.name, self.names.fresh(s.name))
         dtype = self.expressions.scalar_type(s.dtype)
