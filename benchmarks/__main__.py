@@ -78,7 +78,8 @@ def print_page(
 def list_cases() -> None:
     """The cases and their peers."""
     for case in cases.ALL.values():
-        console.print(f"{case.name:16} {case.title}  [{', '.join(case.peers)}]", markup=False)
+        peers = ", ".join(case.peers)
+        console.print(f"{case.name:20} {case.title}  [{peers}]", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

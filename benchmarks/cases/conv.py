@@ -133,9 +133,10 @@ def case(name: str, what: str, op: td.Operator, sizes: dict[str, int], first: bo
         peers={
             "tdsl": kernel(lambda: op.compile(**sizes)),
             "torch": torch_peer(first, compiled=False),
-            "torch.compile": torch_peer(first, compiled=True),
+            "torch-compile": torch_peer(first, compiled=True),
         },
         flops=2.0 * n * h * w * inner * (terms + g),
+        group="conv",
     )
 
 

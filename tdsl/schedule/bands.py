@@ -19,8 +19,7 @@ from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State
 
 LEAST, MOST = 8, 128  # rows of a band: fewer use a panel too seldom, more bring nothing
-CACHE = 1 << 20  # bytes of a band's intermediates
-SPILLED = 2  # how many times that they may be, before bands become smaller than the tiles like
+SPILLED = 2  # near caches that its intermediates may fill, before bands are lower than tiles like
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def plan_bands(
             continue
         one = boxes_of_rows(state, owner, row, group, first, 1)
         size, again = _price(state, inside, one, boxes, count * prod(outer.values()))
-        rows = None if size is None or again > 1.1 else _rows(size, count)
+        rows = None if size is None or again > 1.1 else _rows(size, count, machine.near_bytes)
         if rows is not None:
             near = boxes_of_rows(state, owner, row, group, first, rows)
             even = (v for v, n in outer.items() if share(n, machine.threads) > 0.8)
@@ -111,9 +110,9 @@ def _price(
     return size, points / max(whole, 1)
 
 
-def _rows(size: int, count: int) -> int | None:
+def _rows(size: int, count: int, cache: int) -> int | None:
     """The rows of a band, each of `size` bytes: a divisor of all rows where there is a good one."""
-    fit = CACHE // max(size, 1)
+    fit = cache // max(size, 1)
     rows = min(max(fit, min(SPILLED * fit, MOST // 2)), MOST, count)
     if rows < LEAST:
         return None

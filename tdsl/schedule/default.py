@@ -149,7 +149,7 @@ def _schedule_group(
             near = near[: len(near) // 2]
     for n in range(len(f.definitions)):
         state = shape_nest(state, owner, n, boxes[owner], machine.vector_bytes, outer=True)
-    if pays_to_stream(state, owner, boxes, work_of_a_point(f)):
+    if pays_to_stream(state, owner, boxes, work_of_a_point(f), machine):
         state = stream_stores(state, owner, 0)
     alone = "nothing that it alone reads stays near along its lines"
     reasons = (

@@ -58,8 +58,8 @@ class Rate:
     per_second: float
 
 
-# What stands here where nothing says more: small enough for any processor of the last ten years.
-CACHES = (MemoryLevel("L1", 32 << 10), MemoryLevel("L2", 512 << 10))
+# What stands here where nothing says more: any processor of the last years has about as much.
+CACHES = (MemoryLevel("L1", 32 << 10), MemoryLevel("L2", 512 << 10), MemoryLevel("L3", 16 << 20))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,16 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.lang.simplify import subtract
 from tdsl.schedule.facts import cost, volume
+from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State
 
-LARGE = 1 << 24  # bytes of a result that will not be in a cache when it is read
+LARGE = 0.5  # of the last cache: a larger result will not be there when it is read
 MOST_WORK = 6  # operations for a byte of it: with more, memory is not what is waited for
 
 
-def pays_to_stream(state: State, name: str, boxes: dict[str, Box], work: float) -> bool:
+def pays_to_stream(
+    state: State, name: str, boxes: dict[str, Box], work: float, machine: Machine
+) -> bool:
     """True for an output that is written once and larger than a cache; `work` is that of a point.
 
     An ordinary store first reads the line of the cache that it changes; a streaming one does not.
@@ -28,7 +31,8 @@ def pays_to_stream(state: State, name: str, boxes: dict[str, Box], work: float) 
     if any(True for _ in state.consumers(name)):
         return False
     points, size = volume(boxes[name]), sum(t.bytes for t in f.dtypes)
-    return points is not None and points * size >= LARGE and work <= MOST_WORK * size
+    large = LARGE * machine.last_bytes
+    return points is not None and points * size >= large and work <= MOST_WORK * size
 
 
 def work_of_a_point(f: FuncDef) -> float:

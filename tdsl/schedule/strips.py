@@ -154,7 +154,8 @@ def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:
     outer = tuple(v for v in f.variables[: depth - 1] if v in used)
     above = prod(sizes[v] or 1 for v in outer)
     points = (volume(g.boxes[f.name]) or 1) / (above * (lines or 1))  # of a line
-    stream = pays_to_stream(g.state, f.name, g.boxes, each / points + work_of_a_point(f))
+    work = each / points + work_of_a_point(f)
+    stream = pays_to_stream(g.state, f.name, g.boxes, work, machine)
     last = lookup_axes(g.state, (f.name, *inside), g.boxes, machine.vector_bytes)
     if one <= AGAIN * each and not last:
         return Strips(g.line, outer, g.line, 0, inside, stream=stream)

@@ -40,7 +40,7 @@ from tdsl.schedule.rows import vector_variable
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
-NEAR = 1 << 18  # bytes of a row of values that stay near until they are read
+NEAR = 0.25  # of the cache next to the first, that a row of values may fill which stays until it is read
 WINDOW = 32  # terms of a window that are unrolled
 PIXELS = 6  # sums side by side in a window without reuse across channels
 
@@ -74,7 +74,7 @@ def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Til
 def convolve(schedule: Schedule, c: Contraction, machine: Machine, **choices: Any) -> Tiles | None:
     """Write the tiles of a convolution as directives; None, and nothing, where it is a plain product."""
     tiles = replace(plan_tiles(c, machine), **choices)
-    inner = _inner(schedule, c, tiles)
+    inner = _inner(schedule, c, tiles, machine)
     if not inner and not has_window(schedule.state.program.func(c.func)):
         return None
     if _copy_paddings(schedule, c.func, machine):
@@ -124,7 +124,7 @@ def _copy_paddings(schedule: Schedule, func: str, machine: Machine) -> bool:
     return bool(padded)
 
 
-def _inner(schedule: Schedule, c: Contraction, tiles: Tiles) -> list[str]:
+def _inner(schedule: Schedule, c: Contraction, tiles: Tiles, machine: Machine) -> list[str]:
     """The sums that are read here only, and of which every iteration of the outer loops needs its own."""
     if not c.others or tiles.parallel not in ("", *(c.names[v] for v in c.others)):
         return []
@@ -136,7 +136,13 @@ def _inner(schedule: Schedule, c: Contraction, tiles: Tiles) -> list[str]:
             continue
         p, plan = state.program.func(r.name), state.plan(r.name)
         alone = {g.name for g, _ in state.consumers(p.name)} == {c.func}
-        if alone and not plan.touched and plan.place is None and _is_sum(p) and _follows(r, c):
+        if (
+            alone
+            and not plan.touched
+            and plan.place is None
+            and _is_sum(p)
+            and _follows(r, c, machine)
+        ):
             found.append(p.name)
     return found
 
@@ -148,12 +154,13 @@ def _is_sum(f: FuncDef) -> bool:
     )
 
 
-def _follows(r: Read, c: Contraction) -> bool:
+def _follows(r: Read, c: Contraction, machine: Machine) -> bool:
     """True where no value is read in two iterations of the outer loops, and those of one are few."""
     names = [e.name for e in r.index if isinstance(e, Var)]
     if len(names) < len(r.index) or len({*names}) < len(names) or not {*c.others} <= {*names}:
         return False
-    return c.element * prod(c.sizes[v] for v in names if v not in c.others) <= NEAR
+    size = c.element * prod(c.sizes[v] for v in names if v not in c.others)
+    return size <= NEAR * machine.near_bytes
 
 
 def _make_inside(schedule: Schedule, name: str, host: Stage, loop: str, machine: Machine) -> None:
