@@ -13,6 +13,7 @@ from benchmarks.cases import (
     gemm,
     harris,
     sgemm,
+    tensor,
     unsharp,
 )
 
@@ -30,6 +31,7 @@ ALL = MappingProxyType(
             sgemm.CASE,
             *gemm.CASES,
             *chains.CASES,
+            *tensor.CASES,
         )
     }
 )

@@ -1,12 +1,12 @@
 """Two convolutions in a row, channels first and channels last, against PyTorch (oneDNN)."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import tdsl as td
-from benchmarks.case import Array, Arrays, Call, Case, PeerMissing, Prepare, kernel, within
+from benchmarks import torch_peers
+from benchmarks.case import Array, Arrays, Call, Case, Converted, Prepare, kernel, within
 
 BLOCK = {"N": 1, "C": 64, "H": 56, "W": 56, "F": 64, "G": 256}
 SEPARABLE = {"N": 1, "C": 128, "H": 56, "W": 56, "G": 128}
@@ -74,38 +74,33 @@ def expected(x: Array, w: Array, v: Array, first: bool) -> Array:
     return out
 
 
-def torch_peer(first: bool, compiled: bool) -> Prepare:
-    """PyTorch, eager or compiled, with all tensors in the layout of the input."""
+def program(torch: Any, x: Any, w: Any, v: Any) -> Any:
+    """The same by PyTorch, which wants channels first."""
+    w = w if w.ndim == 4 else w[:, None]
+    groups = x.shape[1] // w.shape[1]
+    conv = torch.nn.functional.conv2d
+    return conv(torch.relu(conv(x, w, padding=1, groups=groups)), v[:, :, None, None])
+
+
+def channels_last(peer: Prepare) -> Prepare:
+    """A peer that is given images stored pixel by pixel as the layout "channels last" of PyTorch."""
 
     def prepare(arrays: Arrays) -> Call:
-        try:
-            import torch
-        except ImportError:
-            raise PeerMissing("pip install torch") from None
-        x, w, v = (torch.from_numpy(a) for a in arrays)
-        if first:
-            w, v = (w if w.ndim == 4 else w[:, None]), v[:, :, None, None]
-        else:
-            x = x.permute(0, 3, 1, 2)
-            w = w.permute(3, 2, 0, 1) if w.ndim == 4 else w.permute(2, 0, 1)[:, None]
-            v = v.T[:, :, None, None]
-            w, v = (t.contiguous(memory_format=torch.channels_last) for t in (w, v))
-        groups = x.shape[1] // w.shape[1]
-
-        def program(x: Any, w: Any, v: Any) -> Any:
-            conv = torch.nn.functional.conv2d
-            return conv(torch.relu(conv(x, w, padding=1, groups=groups)), v)
-
-        run: Callable[..., Any] = torch.compile(program) if compiled else program
-
-        def call() -> Array:
-            with torch.inference_mode():
-                out = run(x, w, v)
-                return np.asarray((out if first else out.permute(0, 2, 3, 1)).numpy())
-
-        return call
+        x, w, v = arrays
+        order = (3, 2, 0, 1) if w.ndim == 4 else (2, 0, 1)
+        call = peer((x.transpose(0, 3, 1, 2), np.ascontiguousarray(w.transpose(order)), v.T))
+        assert isinstance(call, Converted)
+        return Converted(call.call, lambda result: call.convert(result).transpose(0, 2, 3, 1))
 
     return prepare
+
+
+def torch(first: bool) -> dict[str, Prepare]:
+    """PyTorch in both layouts; in that of the input where this is channels last."""
+    found = torch_peers.peers(program, channels_last=True)
+    if first:
+        return found
+    return {name: channels_last(peer) for name, peer in found.items() if "last" in name}
 
 
 def case(name: str, what: str, op: td.Operator, sizes: dict[str, int], first: bool) -> Case:
@@ -132,8 +127,7 @@ def case(name: str, what: str, op: td.Operator, sizes: dict[str, int], first: bo
         ),
         peers={
             "tdsl": kernel(lambda: op.compile(**sizes)),
-            "torch": torch_peer(first, compiled=False),
-            "torch-compile": torch_peer(first, compiled=True),
+            **torch(first),
         },
         flops=2.0 * n * h * w * inner * (terms + g),
         group="conv",
