@@ -70,3 +70,32 @@ def test_columns_that_depend_on_each_other_are_stored_one_after_the_other(rng):
     update.vectorize("i", 8)
     x = rng.integers(-9, 9, 8, dtype=np.int32)
     np.testing.assert_array_equal(td.compile(s)(x), x[:, None] * 2 ** np.arange(8))
+
+
+def paired(dtype, count: int, lanes: int):
+    """f[k // count, i, k % count] = a[k, i]: rows side by side, as dot products want them."""
+    a, f = td.Tensor("a", ("K", "N"), dtype), td.Func("f")
+    k = td.vars("k")
+    f[i] = td.sum(a[k, i] * 1, axis=k, dtype=dtype)
+    s = td.Schedule(f)
+    copy = s.cache_read("a", f, pack={0: count}, name="p")
+    rows, columns, term = (loop.name for loop in copy.loops)
+    copy.reorder(rows, term, columns)
+    blocks, lane = copy.split(columns, lanes, tail="peel")
+    copy.reorder(rows, blocks, term, lane)
+    copy.vectorize(lane)
+    copy.unroll(term)
+    return td.compile(s)
+
+
+@pytest.mark.parametrize("dtype", [td.f32, td.i16, td.u8], ids=str)
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_rows_are_interleaved(rng, dtype, count):
+    a = rng.integers(0, 4, (4 * count + 1, 37)).astype(dtype.numpy)
+    np.testing.assert_array_equal(paired(dtype, count, 16)(a), a.sum(0, dtype=dtype.numpy))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_interleaved_rows_are_stored_in_whole_vectors(count):
+    text = str(paired(td.f32, count, 16).source("llvm", K=8 * count, N=64))
+    assert f"store <{16 * count} x float>" in text
