@@ -13,6 +13,7 @@ from benchmarks.cases import (
     gemm,
     harris,
     sgemm,
+    stream,
     tensor,
     unsharp,
 )
@@ -30,6 +31,7 @@ ALL = MappingProxyType(
             *conv.CASES,
             sgemm.CASE,
             *gemm.CASES,
+            *stream.CASES,
             *chains.CASES,
             *tensor.CASES,
         )
