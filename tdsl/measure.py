@@ -22,12 +22,14 @@ from tdsl.codegen.cpu.hierarchy import describe
 from tdsl.codegen.cpu.machine import host
 from tdsl.codegen.cpu.runtime import num_threads, set_num_threads
 from tdsl.schedule.description import BUILT_IN, Description
+from tdsl.schedule.dots import DOTS, Dot
 from tdsl.schedule.machine import MemoryLevel, Rate
 
 ROWS = 6  # of the register tile whose rate is measured
 SUMS = 16  # vectors in registers while memory is read
 BEYOND = 4  # times the last cache is an array that counts as memory
 LARGEST = 1 << 30  # bytes of such an array
+SIDE = 512  # of the matrices whose product takes instructions for small numbers
 TASKS = 256  # of the loop whose launch is measured: some 50 us of work
 
 
@@ -116,6 +118,10 @@ class Measurement:
                     found.append(Rate(unit, str(dtype), self.products(dtype, lanes)))
             self.tell("rate of exp")
             found.append(Rate("exp", "f32", self.exponentials(wide // 4)))
+            for dot in DOTS:
+                if dot.feature in self.machine.features:
+                    self.tell(f"rate of {dot.name}")
+                    found.append(Rate(dot.name, str(dot.total), self.narrow_products(dot)))
         return tuple(found)
 
     def products(self, dtype: td.DType, lanes: int) -> float:
@@ -132,6 +138,22 @@ class Measurement:
         kernel = _compiled(c, t, (again, k), i, j, lanes=lanes)
         arrays = [np.ones(shape, dtype.numpy) for shape in ((depth, rows), (depth, width))]
         return 2 * repeat * depth * rows * width / self.time(kernel, *arrays)
+
+    def narrow_products(self, dot: Dot) -> float:
+        """The multiplications and additions a second by an instruction that sums several terms.
+
+        They are those of a product of matrices, with the copy of its panels.
+        """
+        i, j, k = td.vars("i j k")
+        a, b = td.Tensor("a", (SIDE, SIDE), dot.left), td.Tensor("b", (SIDE, SIDE), dot.right)
+        c = td.Func("c")
+        terms = td.cast(a[i, k], dot.total) * td.cast(b[k, j], dot.total)
+        c[i, j] = td.sum(terms, axis=k, dtype=dot.total)
+        s = td.Schedule(c)
+        tiles = td.recipes.matmul(s[c], machine=self.machine)
+        assert tiles is not None and tiles.dot == dot.name
+        arrays = [np.ones((SIDE, SIDE), t.numpy) for t in (dot.left, dot.right)]
+        return 2 * SIDE**3 / self.time(td.compile(s), *arrays)
 
     def exponentials(self, lanes: int) -> float:
         """The values of exp a second, of an array in the nearest cache."""

@@ -7,6 +7,7 @@ import pytest
 from tdsl.codegen.cpu.runtime import num_threads
 from tdsl.measure import Measurement, measure
 from tdsl.schedule.description import from_text, to_text
+from tdsl.schedule.dots import DOTS
 from tdsl.schedule.machine import MemoryLevel
 
 
@@ -34,6 +35,7 @@ def test_all_figures_are_found_and_fit_into_a_file(measurement):
     assert {(rate.unit, rate.dtype) for rate in found.machine.rates} == {
         *((unit, dtype) for unit in ("scalar", "vector") for dtype in ("f32", "f64", "i32")),
         ("exp", "f32"),
+        *((dot.name, str(dot.total)) for dot in DOTS if dot.feature in found.machine.features),
     }
 
 
