@@ -43,16 +43,23 @@ def default():
 
 
 def hand():
-    """Grey and both gradients slide through rings of three lines."""
+    """Grey and both gradients slide through rings of lines, four lines at a time.
+
+    The windows of two lines have most of their loads and products in common.
+    """
     f = program()
     s = td.Schedule(f["out"])
     out = s[f["out"]]
-    strip, line = out.split("y", 64)
+    strip, lines = out.split("y", 64)
+    four, lines = out.split(lines, 4)
+    two, line = out.split(lines, 2)
+    out.reorder(strip, four, two, "x", line)
     out.parallel(strip)
+    out.unroll(line)
     out.vectorize("x", 16)
     for name in ("gray", "dx", "dy"):
         s[f[name]].store_at(out, strip)
-        s[f[name]].compute_at(out, line)
+        s[f[name]].compute_at(out, four)
         s[f[name]].vectorize("x", 16)
     for name in ("xx", "yy", "xy"):
         s[f[name]].inline()

@@ -38,8 +38,6 @@ from tdsl.schedule.rows import ROW_BLOCK, needs_row_block, shape_nest
 from tdsl.schedule.streaming import pays_to_stream, work_of_a_point
 from tdsl.schedule.strips import Strips, group_of, plan_strips
 
-LONGEST = 32  # funcs of a chain that are tried together; what is left starts a group of its own
-
 
 def complete(state: State, machine: Machine) -> State:
     """The state with a place and loops for every func, and inlined funcs put into their readers."""
@@ -140,13 +138,10 @@ def _schedule_group(
         return schedule.state, _by_recipe(state, schedule.state, owner, how, contraction, tiles)
     f = state.program.func(owner)
     if len(f.definitions) == 1 and f.definitions[0].init is None:
-        near = group[:LONGEST]
-        while near:
-            made, plan = _fuse_group(state, owner, near, boxes, machine)
-            if plan is not None:
-                how = "strips" if plan.height else "rows"
-                return made, Decision(owner, how, (plan,), plan.inside)
-            near = near[: len(near) // 2]
+        made, plan = _fuse_group(state, owner, group, boxes, machine)
+        if plan is not None:
+            how = "strips" if plan.height else "rows"
+            return made, Decision(owner, how, (plan,), plan.inside)
     for n in range(len(f.definitions)):
         state = shape_nest(state, owner, n, boxes[owner], machine.vector_bytes, outer=True)
     if pays_to_stream(state, owner, boxes, work_of_a_point(f), machine):

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING
-from tdsl.lang.expr import Var, const
+from tdsl.lang.expr import Const, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, boxes_of, is_empty, union_box
-from tdsl.lang.simplify import subtract
+from tdsl.lang.simplify import add
 from tdsl.schedule.facts import extents, volume
 from tdsl.schedule.lookups import lookup_axes
 from tdsl.schedule.machine import Machine
@@ -28,12 +27,12 @@ from tdsl.schedule.nest import State
 from tdsl.schedule.required import definition_ranges
 from tdsl.schedule.streaming import pays_to_stream, work_of_a_point
 
+LONGEST = 32  # funcs of a group that are tried together, the nearest to the owner first, then half of them
 HEIGHTS = (32, 64, 128, 256, 512, 1024)
 AGAIN = 1.1  # how often each point may be computed for strips to be high enough
 MOST_AGAIN = 2.5  # above which all of a func is better computed first
 LEAST_LINES = 16  # of the whole, from which strips pay
 EVEN = 8  # lines, of which a strip has a multiple
-_MARK = "'"  # of variables of the owner, where those of its producers may have the same names
 FAR = 64  # lines that show how much each further line costs
 
 
@@ -76,9 +75,25 @@ def plan_strips(
     f = state.program.func(owner)
     if len(f.definitions) > 1 or f.definitions[0].init is not None:
         return None
+    near = tuple(group)[:LONGEST]
+    while near:
+        found = _longest(state, f, near, boxes, machine)
+        if found is not None:
+            return found
+        near = near[: len(near) // 2]
+    return None
+
+
+def _longest(
+    state: State, f: FuncDef, group: tuple[str, ...], boxes: dict[str, Box], machine: Machine
+) -> Strips | None:
+    """The strips along any variable that have most of a group inside."""
+    sizes = extents(f, f.definitions[0], boxes[f.name])
     best: tuple[int, Strips] | None = None
     for n, line in enumerate(f.variables):
-        found = _along(_Group(state, f, tuple(group), boxes, line), machine, n + 1)
+        e = sizes[line]
+        steps = FAR if e is None else max(min(FAR, e // 4), 1)
+        found = _along(_Group(state, f, group, boxes, line, steps), machine, n + 1)
         if found is not None and (best is None or len(found.inside) > best[0]):
             best = len(found.inside), found
         if best is not None and best[0] == len(group):
@@ -88,23 +103,27 @@ def plan_strips(
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A group, the box of each func in all, and a variable of the owner along which lines are counted."""
+    """A group, the box of each func in all, and a variable of the owner along which lines are counted.
+
+    `steps` is a number of lines from whose cost that of any number follows.
+    """
 
     state: State
     owner: FuncDef
     names: tuple[str, ...]
     boxes: dict[str, Box]
     line: str
+    steps: int
 
-    def near(self, lines: int) -> dict[str, Box]:
-        """What some lines of the owner need, in terms of the first of them and of the variables before."""
+    def near(self, lines: int = 1, moved: str = "") -> dict[str, Box]:
+        """What some lines in the midst of the owner need; `moved` is a variable to go on along."""
         f, box = self.owner, list(self.boxes[self.owner.name])
         for axis, v in enumerate(f.variables):
-            first = Var(v + _MARK)
+            place = self.place(axis)
+            first = add(place, const(self.steps)) if v == moved else place
+            box[axis] = (first, add(first, const(lines - 1)) if v == self.line else first)
             if v == self.line:
-                box[axis] = (first, subtract(first, const(1 - lines)))
                 break
-            box[axis] = (first, first)
         found: dict[str, Box] = {f.name: tuple(box)}
         for g in map(self.state.program.func, (f.name, *self.names)):
             for d in g.definitions if g.name in found else ():
@@ -116,12 +135,25 @@ class _Group:
                         found[source] = union_box(found.get(source), touched)
         return found
 
+    def place(self, axis: int) -> Expr:
+        """A place along a dimension of the owner that is not near its ends."""
+        lo, hi = self.boxes[self.owner.name][axis]
+        if isinstance(lo, Const) and isinstance(hi, Const):
+            return const(int(lo.value) + (int(hi.value) - int(lo.value)) // 4)
+        return Var(f"{self.owner.variables[axis]} of the owner")  # no variable has spaces
+
+    def moving(self, near: dict[str, Box], variable: str) -> frozenset[str]:
+        """The funcs of which another part is needed further along a variable of the owner."""
+        further = self.near(moved=variable)
+        return frozenset(
+            name
+            for name in self.names
+            if name in near and name in self.boxes and near[name] != further[name]
+        )
+
     def inside(self, near: dict[str, Box]) -> tuple[str, ...]:
         """The funcs that move with the lines and are not read from outside of them."""
-        moving = {
-            n for n in self.names if n in near and n in self.boxes and _uses(near[n]) & {self.line}
-        }
-        kept: list[str] = []
+        moving, kept = self.moving(near, self.line), list[str]()
         for name in self.names:
             readers = {c.name for c, _ in self.state.consumers(name)}
             if name in moving and readers <= {self.owner.name, *kept}:
@@ -140,18 +172,17 @@ class _Group:
 
 
 def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:
-    near, f = g.near(1), g.owner
+    near, f = g.near(), g.owner
     inside = g.inside(near)
     sizes = extents(f, f.definitions[0], g.boxes[f.name])
     lines = sizes[g.line]
     if not inside or lines == 1 or _bytes(g, near, inside) > machine.near_bytes:
         return None
-    one, far = g.work(near, inside), g.work(g.near(1 + FAR), inside)
-    each = None if one is None or far is None else (far - one) / FAR
+    one, far = g.work(near, inside), g.work(g.near(1 + g.steps), inside)
+    each = None if one is None or far is None else (far - one) / g.steps
     if one is None or not each:
         return None
-    used = frozenset[str]().union(*(_uses(near[name]) for name in inside))
-    outer = tuple(v for v in f.variables[: depth - 1] if v in used)
+    outer = tuple(v for v in f.variables[: depth - 1] if g.moving(near, v) & {*inside})
     above = prod(sizes[v] or 1 for v in outer)
     points = (volume(g.boxes[f.name]) or 1) / (above * (lines or 1))  # of a line
     work = each / points + work_of_a_point(f)
@@ -190,9 +221,3 @@ def _bytes(g: _Group, near: dict[str, Box], inside: tuple[str, ...]) -> int:
     for name in inside:
         total += (volume(near[name]) or 0) * sum(t.bytes for t in g.state.program.func(name).dtypes)
     return total
-
-
-def _uses(box: Box) -> frozenset[str]:
-    """The variables of the owner in the ends of a box."""
-    names = {v for ends in box for e in ends if e is not None for v in variables(e)}
-    return frozenset(v.removesuffix(_MARK) for v in names if v.endswith(_MARK))

@@ -23,7 +23,7 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import Box, reads_in
 from tdsl.node import post_order
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import extents, rest_at_root, root_boxes, widest
+from tdsl.schedule.facts import extent, extents, rest_at_root, root_boxes, widest
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import is_ordered
@@ -32,6 +32,8 @@ from tdsl.schedule.stage import Stage
 from tdsl.schedule.strips import Strips, group_of, plan_strips
 from tdsl.target import as_target
 
+SETS = 2048  # bytes after which lines of the caches share a set with earlier ones
+LINE = 64  # bytes of a line of the caches
 FEW = 4  # values of a variable whose loop is unrolled around an update that scatters
 
 
@@ -89,9 +91,20 @@ def write_strips(
         if name in last:
             all_ = schedule.state.program.func(name).variables
             stage.reorder_storage(*(v for v in all_ if v != last[name]), last[name])
+        else:
+            _spread(stage, boxes[name])
         for n in range(len(schedule.state.program.func(name).definitions)):
             definition = stage.update(n - 1) if n else stage
             _vectors(definition, boxes[name], machine, last)
+
+
+def _spread(stage: Stage, box: Box) -> None:
+    """Lines that do not all begin in the same sets of the cache."""
+    f = stage.schedule.state.program.func(stage.func)
+    size = max(t.bytes for t in f.dtypes)
+    elements = extent(box, len(box) - 1)
+    if elements and elements * size % SETS == 0:
+        stage.align_storage(f.variables[-1], elements + LINE // size)
 
 
 def _vectors(stage: Stage, box: Box, machine: Machine, last: Mapping[str, str]) -> None:

@@ -145,3 +145,22 @@ def test_updates_that_scatter_share_the_place(rng):
     sums = (cells * (cells == 2)).sum(2)
     expected = sums[:-1] + (cells == 3).sum(2)[:-1] + (cells == 2).sum(2)[1:]
     np.testing.assert_array_equal(td.compile(s)(a), expected.astype(np.float32))
+
+
+def test_lines_do_not_share_the_sets_of_a_cache():
+    s = td.Schedule(blur(64, 1024))
+    assert td.recipes.strips(s["out"], machine=WIDE) is not None
+    assert "alloc(f32, [4, 1040])" in td.compile(s).loops().replace("rows = ", "")
+
+
+def test_as_much_of_a_long_chain_as_stays_near_is_computed_together():
+    image = td.Tensor("image", (400, 300), td.f32)
+    last = image
+    for n in range(40):
+        edge = td.pad(last, mode="edge", **({"shape": (400, 300)} if n else {}))
+        step = td.Func(f"step{n}")
+        step[y, x] = (edge[y - 1, x] + edge[y + 1, x] + edge[y, x - 1] + edge[y, x + 1]) / 4
+        last = step
+    s = td.Schedule(last.with_shape(400, 300))
+    plan = td.recipes.strips(s["step39"], machine=WIDE)
+    assert 8 <= len(plan.inside) < 39
