@@ -7,6 +7,7 @@ import pytest
 
 from tdsl.codegen import cache
 from tdsl.codegen.cpu import stored
+from tdsl.codegen.cpu.machine import host
 from tdsl.codegen.cpu.stored import load_or_build
 from tdsl.codegen.loops import Block, BufferParam, Check, Kernel, Message, Print, Store
 from tdsl.errors import RequireError
@@ -39,7 +40,7 @@ def made(monkeypatch, tmp_path):
         calls.append(1)
         return kernel()
 
-    return (lambda program: load_or_build(program, (X,), make)), calls
+    return (lambda program: load_or_build(program, (X,), make, host())), calls
 
 
 def test_code_is_made_once_and_its_loops_when_they_are_asked_for(made, capfd):
