@@ -57,7 +57,10 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
         boxes = root_boxes(rest_at_root(state))
         done: set[str] = set()
         for name in reversed([f.name for f in state.program.funcs]):
-            if name not in open_ or name in done or name not in boxes:
+            if name not in open_ or name in done:
+                continue
+            if name not in boxes:
+                decisions.append(Decision(name, ROOT, why=("none of its values is needed",)))
                 continue
             group = group_of(state, name, open_ - done)
             state, made = _schedule_group(state, name, group, boxes, machine)

@@ -14,6 +14,8 @@ from tdsl.schedule.explain import Decision, explain, plan_text
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import At
 from tdsl.schedule.strips import Strips
+from tests.fuzz.choices import Seeded
+from tests.fuzz.programs import random_program
 
 WIDE = Machine(vector_bytes=64, threads=2, registers=32)
 i, j, k, y, x = td.vars("i j k y x")
@@ -157,6 +159,17 @@ def test_every_func_is_decided_once(case):
     for d in decisions:
         if d.how in ("strips", "rows"):
             assert all(isinstance(made.plan(name).place, At) for name in d.inside)
+
+
+def test_funcs_of_random_programs_are_decided_once():
+    for seed in range(5, 65, 7):
+        made = random_program(Seeded(seed))
+        program = td.Schedule(*made.outputs).state.program
+        sizes = {name: size for name, size in made.sizes.items() if name in program.sizes}
+        _, decisions = decide(bind_state(td.Schedule(*made.outputs).state, sizes), WIDE)
+        named = [name for d in decisions for name in (d.func, *d.inside)]
+        assert sorted(named) == sorted(f.name for f in program.funcs)
+        assert explain(decisions)
 
 
 def test_a_plan_without_words_of_its_own_is_told_by_its_fields():
