@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tdsl.codegen.loops import SERIAL, For, Prefetch, Stmt
+from tdsl.codegen.loops import SERIAL, UNROLLED, For, Prefetch, Stmt
+from tdsl.lang.bounds import upper
 from tdsl.lang.expr import ONE, Binary, Const, Expr, Var, const, dtype_of
 from tdsl.lang.regions import box_of, reads_in, union_box
 from tdsl.lang.simplify import add, ceildiv, multiply, simplify, substitute, subtract
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 LINE = 64  # bytes
 MOST = 1024  # lines: a larger box would only evict itself
+FEW = 16  # requests that need no loop
 
 
 def prefetch_box(
@@ -42,6 +44,8 @@ def prefetch_box(
         step = max(LINE // size, 1) if axis == len(box) - 1 else 1
         extent = simplify(add(subtract(hi, lo), ONE), around.facts)
         count = ceildiv(extent, const(step), around.facts)
+        if upper(count, around.facts) == 1:
+            count = ONE  # where it is none, a request for what is not there does nothing
         lines *= int(count.value) if isinstance(count, Const) else 1
         name = low.names.fresh(f"{source}_line_{axis}")
         loops.append((name, count))
@@ -53,6 +57,7 @@ def prefetch_box(
         return []  # its memory is made inside the loop
     at = tuple(index) if buffer is None else buffer.index(index)
     made: Stmt = Prefetch(source if buffer is None else buffer.names[0], at)
+    few = lines <= FEW and all(isinstance(count, Const) for _, count in loops)
     for name, count in reversed(loops):
-        made = For(name, const(0), count, SERIAL, made)
+        made = For(name, const(0), count, UNROLLED if few else SERIAL, made)
     return [made]

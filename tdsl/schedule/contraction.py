@@ -175,8 +175,9 @@ class Tiles:
     summed before the next panel is copied; 0 means all. `panel` says where what moves along is copied:
     "no", in the "block" that uses it, or all of it at the "root". `parallel` is the loop for threads: a
     variable of the owner, or "" for none; for `across` these are bands of `band` rows. `ahead` iterations
-    before its use memory that is not copied is asked for; 0 leaves that to the processor. `dot` names the
-    row of `dots.DOTS` whose instruction sums several terms at once, "" for none.
+    before its use memory that is not copied is asked for; 0 leaves that to the processor. What is broadcast
+    is asked for, too, in pieces of `fetch` terms. `dot` names the row of `dots.DOTS` whose instruction sums
+    several terms at once, "" for none.
     """
 
     lanes: int
@@ -188,6 +189,7 @@ class Tiles:
     band: int = 0
     ahead: int = 0
     dot: str = ""
+    fetch: int = 0
 
     @property
     def width(self) -> int:
@@ -218,7 +220,17 @@ def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
     return Tiles(
         lanes, rows, vectors, terms, "no" if not copied else "root" if whole else "block", parallel, band,
         AHEAD if apart else 0, dot.name if dot else "",
+        0 if dot or terms or columns > width else _fetch(c, machine),
     )  # fmt: skip
+
+
+def _fetch(c: Contraction, machine: Machine) -> int:
+    """The terms in a line of the cache, where what is broadcast comes from memory, line by line."""
+    for r in reads_in((c.value,)):
+        size = c.element * prod(c.sizes[v] for v in {v for e in r.index for v in variables(e)})
+        if r != c.moving and stride_of(r, c.ranges[-1]) == 1 and size > machine.last_bytes:
+            return machine.levels[0].line // c.element
+    return 0
 
 
 def _dot(c: Contraction, machine: Machine) -> Dot | None:

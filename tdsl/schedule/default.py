@@ -32,6 +32,7 @@ from tdsl.schedule.nest import At, Inline, Level, State
 from tdsl.schedule.places import stream_stores
 from tdsl.schedule.recipes.bands import write_bands
 from tdsl.schedule.recipes.conv import convolve
+from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.recipes.stencil import write_strips
 from tdsl.schedule.rows import ROW_BLOCK, needs_row_block, shape_nest
@@ -139,6 +140,10 @@ def _schedule_group(
             tiles, how = plan_tiles(contraction, machine), "matmul"
             tile(schedule, contraction, tiles)
         return schedule.state, _by_recipe(state, schedule.state, owner, how, contraction, tiles)
+    schedule = Schedule.of_state(state)
+    sums = inner_sums(schedule[owner], machine=machine) if group else None
+    if sums is not None:
+        return schedule.state, _by_recipe(state, schedule.state, owner, "inner_sums", sums)
     f = state.program.func(owner)
     if len(f.definitions) == 1 and f.definitions[0].init is None:
         made, plan = _fuse_group(state, owner, group, boxes, machine)

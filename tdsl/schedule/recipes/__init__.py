@@ -6,7 +6,8 @@ default schedule uses the same functions.
 
 from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.conv import conv
+from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.matmul import matmul
 from tdsl.schedule.recipes.stencil import strips
 
-__all__ = ["bands", "conv", "matmul", "strips"]
+__all__ = ["bands", "conv", "inner_sums", "matmul", "strips"]

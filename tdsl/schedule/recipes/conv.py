@@ -67,7 +67,7 @@ def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Til
     """
     schedule = stage.schedule
     machine = machine or machine_for(as_target(schedule.target))
-    found = _contraction(schedule, stage.func)
+    found = contraction_of(schedule, stage.func)
     return None if found is None else convolve(schedule, found, machine, **choices)
 
 
@@ -78,16 +78,16 @@ def convolve(schedule: Schedule, c: Contraction, machine: Machine, **choices: An
     if not inner and not has_window(schedule.state.program.func(c.func)):
         return None
     if _copy_paddings(schedule, c.func, machine):
-        c = _contraction(schedule, c.owner) or c
+        c = contraction_of(schedule, c.owner) or c
     if c.moving.name in inner:
         tiles = replace(tiles, panel="no", ahead=0)
     tile(schedule, c, tiles)
     for name in inner:
-        _make_inside(schedule, name, schedule[c.owner], c.names[c.others[-1]], machine)
+        make_inside(schedule, name, schedule[c.owner], c.names[c.others[-1]], machine)
     return tiles
 
 
-def _known(schedule: Schedule) -> tuple[State, dict[str, Box]]:
+def known(schedule: Schedule) -> tuple[State, dict[str, Box]]:
     """The state for the sizes that the schedule knows, and what is needed of every func."""
     state = bind_state(schedule.state, schedule.sizes)
     return state, root_boxes(rest_at_root(state))
@@ -99,8 +99,9 @@ def _sizes(f: FuncDef, box: Box) -> dict[str, int]:
     return {name: UNKNOWN if e is None else e for name, e in found.items()}
 
 
-def _contraction(schedule: Schedule, func: str) -> Contraction | None:
-    state, boxes = _known(schedule)
+def contraction_of(schedule: Schedule, func: str) -> Contraction | None:
+    """The contraction that a func is, with the sizes that the schedule knows."""
+    state, boxes = known(schedule)
     read = [g.name for g in state.program.funcs if g.name != func]
     return find_contraction(state, func, read, boxes)
 
@@ -112,7 +113,7 @@ def _copy_paddings(schedule: Schedule, func: str, machine: Machine) -> bool:
     padded = [name for name in names if padded_reads(d, name)]
     for name in padded:
         copy = schedule.cache_read(name, func, padded=True)
-        state, boxes = _known(schedule)
+        state, boxes = known(schedule)
         f = state.program.func(copy.func)
         sizes = _sizes(f, boxes[copy.func])
         lanes = machine.vector_bytes // f.dtypes[0].bytes
@@ -128,23 +129,23 @@ def _inner(schedule: Schedule, c: Contraction, tiles: Tiles, machine: Machine) -
     """The sums that are read here only, and of which every iteration of the outer loops needs its own."""
     if not c.others or tiles.parallel not in ("", *(c.names[v] for v in c.others)):
         return []
-    state, _ = _known(schedule)
+    state, _ = known(schedule)
     d = state.program.func(c.func).definitions[0]
-    found = []
-    for r in dict.fromkeys(reads_in(d.values)):
-        if not state.program.has_func(r.name) or r.name in state.program.outputs:
-            continue
-        p, plan = state.program.func(r.name), state.plan(r.name)
-        alone = {g.name for g, _ in state.consumers(p.name)} == {c.func}
-        if (
-            alone
-            and not plan.touched
-            and plan.place is None
-            and _is_sum(p)
-            and _follows(r, c, machine)
-        ):
-            found.append(p.name)
-    return found
+    reads = dict.fromkeys(reads_in(d.values))
+    return [r.name for r in reads if is_inner(state, r.name, c.func) and _follows(r, c, machine)]
+
+
+def is_inner(state: State, name: str, reader: str) -> bool:
+    """True for a sum that is read by one func only, and has no schedule yet."""
+    if not state.program.has_func(name) or name in state.program.outputs:
+        return False
+    plan, readers = state.plan(name), {g.name for g, _ in state.consumers(name)}
+    return (
+        readers == {reader}
+        and not plan.touched
+        and plan.place is None
+        and _is_sum(state.program.func(name))
+    )
 
 
 def _is_sum(f: FuncDef) -> bool:
@@ -163,10 +164,10 @@ def _follows(r: Read, c: Contraction, machine: Machine) -> bool:
     return size <= NEAR * machine.near_bytes
 
 
-def _make_inside(schedule: Schedule, name: str, host: Stage, loop: str, machine: Machine) -> None:
+def make_inside(schedule: Schedule, name: str, host: Stage, loop: str, machine: Machine) -> None:
     """Compute a sum inside a loop that runs on threads, or in one that does."""
     _copy_paddings(schedule, name, machine)
-    c = _contraction(schedule, name)
+    c = contraction_of(schedule, name)
     if c is not None:
         tiles = plan_tiles(c, machine)
         tile(schedule, c, replace(tiles, band=0), threads=False)
@@ -177,7 +178,7 @@ def _make_inside(schedule: Schedule, name: str, host: Stage, loop: str, machine:
 
 def _window(schedule: Schedule, name: str, machine: Machine) -> None:
     """Vectors of sums over a window, of several pixels side by side, with its terms unrolled."""
-    state, boxes = _known(schedule)
+    state, boxes = known(schedule)
     f = state.program.func(name)
     d = f.definitions[0]
     sizes = _sizes(f, boxes[name])

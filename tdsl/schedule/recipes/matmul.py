@@ -19,6 +19,7 @@ from typing import Any
 
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Var
+from tdsl.lang.regions import reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.contraction import Contraction, Tiles, find_contraction, plan_tiles
 from tdsl.schedule.dots import DOTS, declare
@@ -89,10 +90,14 @@ def tile(schedule: Schedule, c: Contraction, tiles: Tiles, *, threads: bool = Tr
     if tiles.parallel and threads:
         shared: Loop | str = block if tiles.parallel == along else tiles.parallel
         own.parallel(band[0] if tiles.parallel == across and band else shared)
+    summed = schedule[c.func]
+    if tiles.fetch:
+        line, _ = summed.split(c.ranges[-1], tiles.fetch, tail="peel")
+        for name in dict.fromkeys(r.name for r in reads_in((c.value,)) if r != c.moving):
+            summed.prefetch(name, line)
     if tiles.panel != "no":
         _panel(schedule, c, tiles, *place)
     elif tiles.ahead:
-        summed = schedule[c.func]
         summed.prefetch(c.moving.name, c.ranges[-1], tiles.ahead)
 
 

@@ -1,0 +1,112 @@
+"""Sums of what other sums give, such as a matricised tensor times a Khatri-Rao product.
+
+for rows (threads):
+  the sums of products that this row reads, in register tiles
+  for blocks of vectors:
+    for the terms: one vector of sums
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tdsl.lang.expr import Read, Var
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import reads_in
+from tdsl.schedule.facts import extents
+from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.machine import Machine, machine_for
+from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.recipes.conv import contraction_of, is_inner, known, make_inside
+from tdsl.schedule.rows import lanes_for, vector_variable
+from tdsl.schedule.stage import Stage
+from tdsl.target import as_target
+
+NEAR = 0.5  # of the cache next to the first, that the sums of a row may fill
+
+
+@dataclass(frozen=True, slots=True)
+class InnerSums:
+    """The sums `inside` are made for each value of `row`, whose loop threads share."""
+
+    row: str
+    inside: tuple[str, ...]
+
+
+def inner_sums(stage: Stage, *, machine: Machine | None = None) -> InnerSums | None:
+    """Schedule a sum that alone reads sums of products, of which each of its rows needs others.
+
+    Returns what was found, or None for a stage of another kind, which is left as it is. Sizes that the
+    schedule does not know count as large.
+
+    >>> import tdsl as td
+    >>> x, b, c = (td.Tensor(n, (64,) * r, td.f32) for n, r in (("x", 3), ("b", 2), ("c", 2)))
+    >>> s = td.Schedule(td.einsum("ijk,jr,kr->ir", x, b, c))
+    >>> td.recipes.inner_sums(s["einsum"])
+    InnerSums(row='i', inside=('einsum_0',))
+    """
+    schedule = stage.schedule
+    machine = machine or machine_for(as_target(schedule.target))
+    plan = plan_inner_sums(schedule, stage.func, machine)
+    if plan is not None:
+        write_inner_sums(schedule, stage.func, plan, machine)
+    return plan
+
+
+def plan_inner_sums(schedule: Schedule, func: str, machine: Machine) -> InnerSums | None:
+    """The rows of a sum, and the sums of products that can be made for each of them."""
+    state, boxes = known(schedule)
+    f = state.program.func(func)
+    d = f.definitions[0]
+    if len(f.definitions) > 1 or d.init is None or not d.ranges or is_ordered(f, 0):
+        return None
+    if func not in boxes:
+        return None
+    sizes = extents(f, d, boxes[func])
+    several = [v for v in f.variables if v in d.free and sizes[v] != 1]
+    if len(several) < 2:
+        return None
+    reads = dict.fromkeys(r for r in reads_in(d.values) if is_inner(state, r.name, func))
+    inside = [
+        r.name
+        for r in reads
+        if _is_of_a_row(r, several[0], state, sizes, machine)
+        and contraction_of(schedule, r.name) is not None
+    ]
+    return InnerSums(several[0], tuple(inside)) if inside else None
+
+
+def _is_of_a_row(
+    r: Read, row: str, state: State, sizes: dict[str, int | None], machine: Machine
+) -> bool:
+    """True where each row reads others of these values, and few enough to stay near."""
+    names = [e.name for e in r.index if isinstance(e, Var)]
+    others = [sizes[v] for v in names if v != row]
+    if len(names) < len(r.index) or len({*names}) < len(names) or row not in names:
+        return False
+    bytes_ = state.program.func(r.name).dtypes[0].bytes
+    return all(others) and bytes_ * prod(n or 0 for n in others) <= NEAR * machine.near_bytes
+
+
+def write_inner_sums(schedule: Schedule, func: str, plan: InnerSums, machine: Machine) -> None:
+    """The plan as directives."""
+    state, boxes = known(schedule)
+    f: FuncDef = state.program.func(func)
+    d, own = f.definitions[0], schedule[func]
+    along = vector_variable(d)
+    lanes = 1
+    if along is not None and along != plan.row:
+        lanes = lanes_for(d, extents(f, d, boxes[func])[along], machine.vector_bytes)
+    ranges = [name for name, _, _ in d.ranges]
+    rest = [v for v in d.free if v not in (plan.row, along)]
+    if along is not None and lanes > 1:
+        block, one = own.split(along, lanes, tail="peel")
+        own.reorder(plan.row, *rest, block, *ranges, one)
+        own.vectorize(one)
+    else:
+        own.reorder(plan.row, *(v for v in d.free if v != plan.row), *ranges)
+    if machine.threads > 1:
+        own.parallel(plan.row)
+    for name in plan.inside:
+        make_inside(schedule, name, own, plan.row, machine)
