@@ -227,8 +227,10 @@ def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
 def _fetch(c: Contraction, machine: Machine) -> int:
     """The terms in a line of the cache, where what is broadcast comes from memory, line by line."""
     for r in reads_in((c.value,)):
-        size = c.element * prod(c.sizes[v] for v in {v for e in r.index for v in variables(e)})
-        if r != c.moving and stride_of(r, c.ranges[-1]) == 1 and size > machine.last_bytes:
+        plain = r != c.moving and all(isinstance(e, Var) for e in r.index)
+        if not plain or stride_of(r, c.ranges[-1]) != 1:
+            continue
+        if c.element * prod(c.sizes[v] for e in r.index for v in variables(e)) > machine.last_bytes:
             return machine.levels[0].line // c.element
     return 0
 
