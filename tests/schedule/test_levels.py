@@ -174,7 +174,7 @@ def inputs(compiled, rng):
 @pytest.mark.parametrize("name", RUNNABLE)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_default_schedules_are_right_on_every_level(program, name, rng):
-    """The bound is that of so many roundings of positive numbers; exp turns those of 32 large terms into more."""
+    """The bound is that of so many roundings of positive numbers; exp makes more of those of its argument."""
     func, expected, roundings = PROGRAMS[program]
     compiled = td.compile(func, target=f"cpu:{name}")
     arrays = inputs(compiled, rng)
