@@ -252,9 +252,10 @@ def _for_threads(c: Contraction, rows: int, width: int, threads: int) -> tuple[s
         return "", 0
     blocks = {c.names[v]: c.sizes[v] for v in c.others}
     blocks[c.names[c.along]] = -(-c.sizes[c.along] // width)
-    for name, n in blocks.items():
-        if share(n, threads) > 0.8:
-            return name, 0
+    for enough in (0.95, 0.8):
+        for name, n in blocks.items():
+            if share(n, threads) > enough:
+                return name, 0
     tiles = -(-c.sizes[c.across] // rows)
     band = -(-tiles // threads)
     best = max(blocks, key=lambda name: share(blocks[name], threads))

@@ -202,3 +202,16 @@ def test_stages_of_other_kinds_are_left_alone():
         schedule = td.Schedule(func)
         assert td.recipes.conv(schedule[func], machine=WIDE) is None
         assert not schedule.directives
+
+
+def test_threads_share_what_is_even():
+    x, w, out = (
+        td.Tensor("x", (5, 42, 22, 64), td.f32),
+        td.Tensor("w", (3, 3, 64, 32), td.f32),
+        td.Func("out"),
+    )
+    out[n, i, j, f] = td.sum(x[n, i + r, j + s, c] * w[r, s, c, f], axis=(r, s, c))
+    tiles = td.recipes.conv(td.Schedule(out)["out"], machine=WIDE)
+    assert (
+        tiles.parallel == "i"
+    )  # 5 images would leave a thread without work for a fifth of the time
