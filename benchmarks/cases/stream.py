@@ -25,14 +25,18 @@ def triad() -> td.Func:
     return out
 
 
-def blur() -> td.Func:
-    """Sums of three lines, then of three columns."""
+def blur(*, lines_first: bool) -> td.Func:
+    """Sums of three neighbours in lines and in columns, in one order or the other."""
     y, x = td.vars("y x")
     a = td.Tensor("a", (SIDE, SIDE), td.f32)
-    edge, rows = td.pad(a, mode="edge"), td.Func("rows")
+    edge, sums = td.pad(a, mode="edge"), td.Func("sums")
     out = td.Func("out", shape=(SIDE, SIDE))
-    rows[y, x] = edge[y - 1, x] + edge[y, x] + edge[y + 1, x]
-    out[y, x] = (rows[y, x - 1] + rows[y, x] + rows[y, x + 1]) * (1 / 9)
+    if lines_first:
+        sums[y, x] = edge[y, x - 1] + edge[y, x] + edge[y, x + 1]
+        out[y, x] = (sums[y - 1, x] + sums[y, x] + sums[y + 1, x]) * (1 / 9)
+    else:
+        sums[y, x] = edge[y - 1, x] + edge[y, x] + edge[y + 1, x]
+        out[y, x] = (sums[y, x - 1] + sums[y, x] + sums[y, x + 1]) * (1 / 9)
     return out
 
 
@@ -45,6 +49,21 @@ def blurred(a: Array) -> Array:
 def arrays(count: int, *shape: int) -> Arrays:
     rng = np.random.default_rng(8)
     return tuple(rng.standard_normal(shape, dtype=np.float32) for _ in range(count))
+
+
+def blur_case(name: str, *, lines_first: bool, group: str) -> Case:
+    return Case(
+        name=name,
+        title=f"3x3 blur, {SIDE} x {SIDE}, {'lines' if lines_first else 'columns'} first, against a copy",
+        inputs=lambda: arrays(1, SIDE, SIDE),
+        is_right=within(9 * EPS, blurred),
+        peers={
+            "tdsl": kernel(lambda: td.compile(blur(lines_first=lines_first))),
+            "stream": stream_peers.same_traffic(blurred),
+        },
+        bytes=2 * 4 * SIDE * SIDE,
+        group=group,
+    )
 
 
 CASES = (
@@ -66,16 +85,6 @@ CASES = (
         bytes=3 * 4 * COUNT,
         group="stream",
     ),
-    Case(
-        name="stream-blur",
-        title=f"3x3 blur, {SIDE} x {SIDE}, against a copy",
-        inputs=lambda: arrays(1, SIDE, SIDE),
-        is_right=within(9 * EPS, blurred),
-        peers={
-            "tdsl": kernel(lambda: td.compile(blur())),
-            "stream": stream_peers.same_traffic(blurred),
-        },
-        bytes=2 * 4 * SIDE * SIDE,
-        group="stream",
-    ),
+    blur_case("stream-blur", lines_first=True, group="stream"),
+    blur_case("stream-blur-columns", lines_first=False, group=""),
 )
