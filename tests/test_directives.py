@@ -179,7 +179,10 @@ USES: dict[str, tuple[Use, ...]] = {
     "stream_stores": (
         on(P.scaled, lambda s, p: s["f"].vectorize(p.inner, 8).stream_stores()),
     ),
-    "prefetch": (on(P.sums, lambda s, p: s["f"].prefetch("a", "k", 2)),),
+    "prefetch": (
+        on(P.sums, lambda s, p: s["f"].prefetch("a", "k", 2)),
+        on(P.sums, lambda s, p: s["f"].prefetch("a", "k", of=s["f"].loops[0])),
+    ),
     "pin": (on(P.stencil, lambda s, p: s["f"].pin()),),
     "cache_read": (
         on(P.stencil, lambda s, p: s.cache_read("g", "f", p.outer)),

@@ -303,7 +303,9 @@ class NestBuilder:
                 shared = self._shared(spot)
                 yield from NestBuilder(self.low, f, 0).join(self.low.boxes[name], around, shared)
 
-        ahead = [s for p in prefetches for s in self._prefetch(p.source, p.offset, spot, around)]
+        ahead = [
+            s for p in prefetches for s in prefetch_box(self.low, self._active(spot), p, around)
+        ]
         made = [*ahead, *self.low.place(here, boxes, around, lambda: list(body()))]
         return made if joined else self._guarded(ready, made, around.facts)
 
@@ -336,9 +338,6 @@ class NestBuilder:
                     opened[x] = add(subtract(Var(variable), first), own)
                 made.append(Active(f, 0, nest, related.roots, related.extents, bounds, opened))
         return made
-
-    def _prefetch(self, source: str, offset: int, spot: Spot, around: Open) -> list[Stmt]:
-        return prefetch_box(self.low, self._active(spot), source, offset, around)
 
     def _point(self, spot: Spot, around: Open) -> list[Stmt]:
         """The statements at one point of the definition."""

@@ -10,6 +10,7 @@ from tdsl.lang.bounds import upper
 from tdsl.lang.expr import ONE, Binary, Const, Expr, Var, const, dtype_of
 from tdsl.lang.regions import box_of, reads_in, union_box
 from tdsl.lang.simplify import add, ceildiv, multiply, simplify, substitute, subtract
+from tdsl.schedule.nest import PrefetchPlan
 from tdsl.schedule.required import Active
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ MOST = 1024  # lines: a larger box would only evict itself
 FEW = 16  # requests that need no loop
 
 
-def prefetch_box(
-    low: Lowering, active: Active, source: str, offset: int, around: Open
-) -> list[Stmt]:
-    """Loops over the cache lines of the box of `source` that is read `offset` iterations later."""
-    assert around.loop is not None
-    later: dict[str, Expr] = {around.loop: Binary("add", Var(around.loop), const(offset))}
+def prefetch_box(low: Lowering, active: Active, plan: PrefetchPlan, around: Open) -> list[Stmt]:
+    """Loops over the cache lines of the box that the body of a loop reads some iterations later."""
+    source, counted = plan.source, active.opened.get(plan.of)
+    if not isinstance(counted, Var):
+        return []  # a later directive has put that loop inside, or there is but one iteration
+    later: dict[str, Expr] = {counted.name: Binary("add", counted, const(plan.offset))}
     opened = {name: substitute(e, later) for name, e in active.opened.items()}
     ranges = replace(active, opened=opened).ranges(around.facts)
     box = None

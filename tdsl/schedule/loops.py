@@ -77,9 +77,13 @@ def _change(
         own = x.definition == definition
         return replace(x, loop=names.get(x.loop, x.loop)) if own else x
 
+    ahead = tuple(
+        replace(p, of=names.get(p.of, p.of)) if p.definition == definition else p
+        for p in map(at, plan.prefetches)
+    )
     plan = replace(
         plan,
-        prefetches=tuple(map(at, plan.prefetches)),
+        prefetches=ahead,
         tensorizations=tuple(map(at, plan.tensorizations)),
     )
     state = state.with_plan(func, plan)

@@ -201,12 +201,13 @@ Place = Root | Inline | At | After | With
 
 @dataclass(frozen=True, slots=True)
 class PrefetchPlan:
-    """Prefetch what the loop's body reads of `source`, `offset` iterations ahead."""
+    """Prefetch what the body of `loop` reads of `source`, `offset` iterations of the loop `of` ahead."""
 
     definition: int
     loop: str
     source: str
     offset: int
+    of: str
 
 
 @dataclass(frozen=True, slots=True)

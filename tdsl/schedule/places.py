@@ -185,9 +185,13 @@ def stream_stores(state: State, func: str, definition: int) -> State:
 
 
 def prefetch(
-    state: State, func: str, definition: int, *, source: str, loop: str, offset: int = 1
-) -> State:
-    """Prefetch the box of `source` that the body of a loop reads `offset` iterations later."""
+    state: State, func: str, definition: int, *, source: str, loop: str, offset: int = 1,
+    of: str | None = None,
+) -> State:  # fmt: skip
+    """Prefetch the box of `source` that the body of a loop reads `offset` iterations later.
+
+    These are iterations of the loop itself, or `of` one around it.
+    """
     name = find_loop(state, func, definition, loop)
     d = state.program.func(func).definitions[definition]
     read = sorted({r.name for r in reads_in(d.expressions())})
@@ -195,7 +199,14 @@ def prefetch(
         raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
     positive(offset, "the offset")
     plan = state.plan(func)
-    made = PrefetchPlan(definition, name, source, offset)
+    outer = name if of is None else find_loop(state, func, definition, of)
+    nest = plan.nests[definition]
+    if nest.position(outer) > nest.position(name):
+        raise Illegal(
+            f"loop {outer!r} is inside of {name!r}",
+            "count iterations of the loop itself, or of one around it",
+        )
+    made = PrefetchPlan(definition, name, source, offset, outer)
     return _touch(state, func, replace(plan, prefetches=(*plan.prefetches, made)))
 
 

@@ -88,7 +88,10 @@ def _call(d: Directive) -> str:
             first = [_value(a["loop"])] + ([_value(a["factor"])] if "factor" in a else [])
             return f"{stage}.split({', '.join(first)}{_options(a, 'loop', 'factor')})"
         case "prefetch":
-            return f"{stage}.prefetch({_value(a['source'])}, {_value(a['loop'])}, {a['offset']})"
+            of = f", of={_value(a['of'])}" if a.get("of") else ""
+            return (
+                f"{stage}.prefetch({_value(a['source'])}, {_value(a['loop'])}, {a['offset']}{of})"
+            )
         case "specialize":
             arguments = ", ".join(f"{k}={_value(v)}" for k, v in a.items())
             return f'{stage}.do("specialize", {arguments})'

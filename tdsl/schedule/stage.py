@@ -252,10 +252,21 @@ class Stage(Suggesting):
         self.do("stream_stores")
         return self
 
-    def prefetch(self, source: Tensor | Func | str, at: LoopLike, offset: int = 1) -> Stage:
-        """Prefetch what the body of a loop reads of `source`, `offset` iterations ahead."""
+    def prefetch(
+        self,
+        source: Tensor | Func | str,
+        at: LoopLike,
+        offset: int = 1,
+        of: LoopLike | None = None,
+    ) -> Stage:
+        """Prefetch what the body of a loop reads of `source`, `offset` iterations ahead.
+
+        With `of` these are iterations of a loop around it: the requests for its next iteration are then
+        spread over this one.
+        """
         name = self.schedule.source_name(source)
-        self.do("prefetch", source=name, loop=self.loop_name(at), offset=offset)
+        arguments: dict[str, Any] = {} if of is None else {"of": self.loop_name(of)}
+        self.do("prefetch", source=name, loop=self.loop_name(at), offset=offset, **arguments)
         return self
 
     def rfactor(self, loop: LoopLike, name: str | None = None) -> Stage:

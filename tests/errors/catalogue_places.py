@@ -335,6 +335,12 @@ def prefetch_of_the_present():
     s[g].prefetch(a, i, offset=0)  # here
 
 
+@wrong(td.ScheduleError, "loop 'j' is inside of 'i'", hint="of one around it")
+def prefetch_of_iterations_inside():
+    g, _, s = chain()
+    s[g].prefetch(a, i, of=j)  # here
+
+
 @wrong(td.ScheduleError, "offset must be an integer, not 1.5", hint="integer")
 def prefetch_of_a_fraction():
     g, _, s = chain()

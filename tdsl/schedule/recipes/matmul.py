@@ -90,15 +90,16 @@ def tile(schedule: Schedule, c: Contraction, tiles: Tiles, *, threads: bool = Tr
     if tiles.parallel and threads:
         shared: Loop | str = block if tiles.parallel == along else tiles.parallel
         own.parallel(band[0] if tiles.parallel == across and band else shared)
-    summed = schedule[c.func]
+    summed, term = schedule[c.func], c.ranges[-1]
     if tiles.fetch:
-        line, _ = summed.split(c.ranges[-1], tiles.fetch, tail="peel")
+        line, inner = summed.split(term, tiles.fetch, tail="peel")
+        term = inner.name
         for name in dict.fromkeys(r.name for r in reads_in((c.value,)) if r != c.moving):
-            summed.prefetch(name, line)
+            summed.prefetch(name, line, of=row if c.func == c.owner else None)
     if tiles.panel != "no":
         _panel(schedule, c, tiles, *place)
     elif tiles.ahead:
-        summed.prefetch(c.moving.name, c.ranges[-1], tiles.ahead)
+        summed.prefetch(c.moving.name, term, tiles.ahead)
 
 
 def _sum_here(

@@ -1,10 +1,12 @@
 """The recipe for sums of sums of products, by default, too."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.machine import Machine, MemoryLevel
 from tdsl.schedule.recipes.inner_sums import InnerSums
 
 WIDE = Machine(vector_bytes=64, threads=2)
@@ -56,6 +58,26 @@ def test_inner_sums_are_made_for_each_row(rng):
     run = td.compile(schedule)
     np.testing.assert_array_equal(run(**given), np.einsum(text, *arrays))
     assert "einsum_0_out = alloc(f32, [1, 24, 20])" in str(run.loops())
+
+
+@pytest.mark.parametrize("k, fused", [(37, False), (64, False), (40, True)])
+def test_rows_from_memory_are_asked_for_in_time(rng, k, fused):
+    i, j, r = td.vars("i j r")
+    x, c, out = td.Tensor("x", (3, 21, k), td.f32), td.Tensor("c", (k, 20), td.f32), td.Func("out")
+    product = td.einsum("ijk,kr->ijr", x, c)
+    out[i, j, r] = td.maximum(product[i, j, r], 0)
+    small = tuple(MemoryLevel(name, 1 << 10) for name in ("L1", "L2", "L3"))
+    schedule = td.Schedule(out if fused else product)
+    tiles = td.recipes.matmul(
+        schedule["out" if fused else "einsum"], machine=replace(WIDE, levels=small)
+    )
+    assert tiles.fetch == 16
+    run = td.compile(schedule)
+    a, b = operands(rng, "ijk,kr", i=3, j=21, k=k, r=20)
+    want = a @ b
+    np.testing.assert_array_equal(run(a, b), np.maximum(want, 0) if fused else want)
+    later = f"einsum_j_o * {tiles.rows} + x_line_1 + {tiles.rows}, einsum_k_o * 16]"
+    assert ("einsum_k_o * 16 + 16]" if fused else later) in str(run.loops())
 
 
 def test_stages_of_other_kinds_are_left_alone():
