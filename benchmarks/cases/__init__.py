@@ -12,6 +12,7 @@ from benchmarks.cases import (
     demo,
     gemm,
     harris,
+    jacobi,
     sgemm,
     stream,
     tensor,
@@ -34,6 +35,7 @@ ALL = MappingProxyType(
             *stream.CASES,
             *chains.CASES,
             *tensor.CASES,
+            jacobi.CASE,
         )
     }
 )
