@@ -47,6 +47,8 @@ def plan_bands(
     f = state.program.func(owner)
     if len(f.definitions) != 1 or f.definitions[0].init is not None or len(f.variables) < 2:
         return None
+    if all(d.init is None for name in group for d in state.program.func(name).definitions):
+        return None  # no product among them; their boxes need not be found
     sizes = extents(f, f.definitions[0], boxes[owner])
     for at in range(len(f.variables) - 2, -1, -1):
         row, count = f.variables[at], sizes[f.variables[at]]

@@ -25,6 +25,7 @@ from tdsl.schedule.contraction import Contraction, plan_tiles, recognize
 from tdsl.schedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
 from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes
 from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.groups import group_of
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import levels_of
 from tdsl.schedule.machine import Machine
@@ -37,7 +38,7 @@ from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.recipes.stencil import write_strips
 from tdsl.schedule.rows import ROW_BLOCK, needs_row_block, shape_nest
 from tdsl.schedule.streaming import pays_to_stream, work_of_a_point
-from tdsl.schedule.strips import Strips, group_of, plan_strips
+from tdsl.schedule.strips import Strips, plan_strips
 
 
 def complete(state: State, machine: Machine) -> State:

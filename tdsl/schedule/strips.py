@@ -27,12 +27,13 @@ from tdsl.schedule.nest import State
 from tdsl.schedule.required import definition_ranges
 from tdsl.schedule.streaming import pays_to_stream, work_of_a_point
 
-LONGEST = 32  # funcs of a group that are tried together, the nearest to the owner first, then half of them
+LONGEST = 32  # funcs of a group that are computed together, the nearest to the owner
 HEIGHTS = (32, 64, 128, 256, 512, 1024)
 AGAIN = 1.1  # how often each point may be computed for strips to be high enough
 MOST_AGAIN = 2.5  # above which all of a func is better computed first
 LEAST_LINES = 16  # of the whole, from which strips pay
 EVEN = 8  # lines, of which a strip has a multiple
+MIDST = 1 << 12  # a place between the ends of a dimension whose extent is not known
 FAR = 64  # lines that show how much each further line costs
 
 
@@ -56,18 +57,6 @@ class Strips:
     stream: bool = False
 
 
-def group_of(state: State, owner: str, open_: set[str]) -> list[str]:
-    """The open funcs that are read by `owner` and each other only, consumers first."""
-    group: list[str] = []
-    for f in reversed(state.program.funcs):
-        if f.name == owner or f.name not in open_ or f.name in state.program.outputs:
-            continue
-        readers = {c.name for c, _ in state.consumers(f.name)}
-        if readers and readers <= {owner, *group}:
-            group.append(f.name)
-    return group
-
-
 def plan_strips(
     state: State, owner: str, group: Sequence[str], boxes: dict[str, Box], machine: Machine
 ) -> Strips | None:
@@ -75,30 +64,18 @@ def plan_strips(
     f = state.program.func(owner)
     if len(f.definitions) > 1 or f.definitions[0].init is not None:
         return None
-    near = tuple(group)[:LONGEST]
-    while near:
-        found = _longest(state, f, near, boxes, machine)
-        if found is not None:
-            return found
-        near = near[: len(near) // 2]
-    return None
-
-
-def _longest(
-    state: State, f: FuncDef, group: tuple[str, ...], boxes: dict[str, Box], machine: Machine
-) -> Strips | None:
-    """The strips along any variable that have most of a group inside."""
-    sizes = extents(f, f.definitions[0], boxes[f.name])
-    best: tuple[int, Strips] | None = None
+    sizes = extents(f, f.definitions[0], boxes[owner])
+    best: Strips | None = None
     for n, line in enumerate(f.variables):
         e = sizes[line]
         steps = FAR if e is None else max(min(FAR, e // 4), 1)
-        found = _along(_Group(state, f, group, boxes, line, steps), machine, n + 1)
-        if found is not None and (best is None or len(found.inside) > best[0]):
-            best = len(found.inside), found
-        if best is not None and best[0] == len(group):
+        near = _Group(state, f, tuple(group)[:LONGEST], boxes, line, steps)
+        found = _along(near, machine, n + 1)
+        if found is not None and (best is None or len(found.inside) > len(best.inside)):
+            best = found
+        if best is not None and (best.height or len(best.inside) == len(group)):
             break
-    return best and best[1]
+    return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,25 +115,29 @@ class _Group:
     def place(self, axis: int) -> Expr:
         """A place along a dimension of the owner that is not near its ends."""
         lo, hi = self.boxes[self.owner.name][axis]
-        if isinstance(lo, Const) and isinstance(hi, Const):
-            return const(int(lo.value) + (int(hi.value) - int(lo.value)) // 4)
-        return Var(f"{self.owner.variables[axis]} of the owner")  # no variable has spaces
+        if not isinstance(lo, Const):
+            return Var(f"{self.owner.variables[axis]} of the owner")  # no variable has spaces
+        inside = (int(hi.value) - int(lo.value)) // 4 if isinstance(hi, Const) else MIDST
+        return const(int(lo.value) + inside)
 
-    def moving(self, near: dict[str, Box], variable: str) -> frozenset[str]:
-        """The funcs of which another part is needed further along a variable of the owner."""
-        further = self.near(moved=variable)
+    def moving(self, near: dict[str, Box], further: dict[str, Box]) -> frozenset[str]:
+        """The funcs of which another part is needed further on."""
         return frozenset(
             name
             for name in self.names
             if name in near and name in self.boxes and near[name] != further[name]
         )
 
-    def inside(self, near: dict[str, Box]) -> tuple[str, ...]:
-        """The funcs that move with the lines and are not read from outside of them."""
-        moving, kept = self.moving(near, self.line), list[str]()
+    def inside(self, near: dict[str, Box], moving: frozenset[str], room: int) -> tuple[str, ...]:
+        """The funcs that move with the lines and are read inside only, as far as there is room."""
+        kept: list[str] = []
         for name in self.names:
+            f = self.state.program.func(name)
             readers = {c.name for c, _ in self.state.consumers(name)}
             if name in moving and readers <= {self.owner.name, *kept}:
+                room -= (volume(near[name]) or 0) * sum(t.bytes for t in f.dtypes)
+                if room < 0:
+                    break
                 kept.append(name)
         return tuple(kept)
 
@@ -172,17 +153,18 @@ class _Group:
 
 
 def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:
-    near, f = g.near(), g.owner
-    inside = g.inside(near)
+    f, near, further = g.owner, g.near(), g.near(1 + g.steps)
+    inside = g.inside(near, g.moving(near, further), machine.near_bytes)
     sizes = extents(f, f.definitions[0], g.boxes[f.name])
     lines = sizes[g.line]
-    if not inside or lines == 1 or _bytes(g, near, inside) > machine.near_bytes:
+    if not inside or lines == 1:
         return None
-    one, far = g.work(near, inside), g.work(g.near(1 + g.steps), inside)
+    one, far = g.work(near, inside), g.work(further, inside)
     each = None if one is None or far is None else (far - one) / g.steps
     if one is None or not each:
         return None
-    outer = tuple(v for v in f.variables[: depth - 1] if g.moving(near, v) & {*inside})
+    before = f.variables[: depth - 1]
+    outer = tuple(v for v in before if g.moving(near, g.near(moved=v)) & {*inside})
     above = prod(sizes[v] or 1 for v in outer)
     points = (volume(g.boxes[f.name]) or 1) / (above * (lines or 1))  # of a line
     work = each / points + work_of_a_point(f)
@@ -213,11 +195,3 @@ def _height(lines: int | None, threads: int, twice: float) -> int:
     height = max(-(-lines // strips), 1)
     even = -(-height // EVEN) * EVEN
     return even if -(-lines // even) == strips else height
-
-
-def _bytes(g: _Group, near: dict[str, Box], inside: tuple[str, ...]) -> int:
-    """The size of what a line needs of the funcs inside; unknown extents count as none."""
-    total = 0
-    for name in inside:
-        total += (volume(near[name]) or 0) * sum(t.bytes for t in g.state.program.func(name).dtypes)
-    return total

@@ -25,11 +25,12 @@ from tdsl.node import post_order
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.facts import extent, extents, rest_at_root, root_boxes, widest
 from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.groups import group_of
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import is_ordered
 from tdsl.schedule.rows import lanes_for, vector_variable
 from tdsl.schedule.stage import Stage
-from tdsl.schedule.strips import Strips, group_of, plan_strips
+from tdsl.schedule.strips import Strips, plan_strips
 from tdsl.target import as_target
 
 SETS = 2048  # bytes after which lines of the caches share a set with earlier ones
