@@ -2,7 +2,7 @@
 
 import ast
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tdsl.text import ATOM, Names, Piece, Writer, call, infix, number, prefix, ternary
@@ -33,16 +33,32 @@ def trees(draw, depth=4):
     return call("f", a, b), f"f({full_a}, {full_b})"
 
 
+class Chains(ast.NodeTransformer):
+    """`(a and b) and c` as Python reads `a and b and c`: one operation of three values."""
+
+    def visit_BoolOp(self, node):
+        self.generic_visit(node)
+        first = node.values[0]
+        if isinstance(first, ast.BoolOp) and type(first.op) is type(node.op):
+            node.values[:1] = first.values
+        return node
+
+
+def meaning(text: str) -> str:
+    return ast.dump(Chains().visit(ast.parse(text)))
+
+
 @given(trees())
+@example((Piece("a and a and a"), "((a and a) and a)"))
 def test_the_text_means_the_tree(tree):
     piece, full = tree
-    assert ast.dump(ast.parse(piece.text)) == ast.dump(ast.parse(full))
+    assert meaning(piece.text) == meaning(full)
 
 
 @given(trees(depth=2))
 def test_no_parenthesis_can_be_left_out(tree):
     piece, full = tree
-    meaning = ast.dump(ast.parse(full))
+    right = meaning(full)
     for start, character in enumerate(piece.text):
         if character != "(" or (start and piece.text[start - 1] == "f"):
             continue
@@ -54,7 +70,7 @@ def test_no_parenthesis_can_be_left_out(tree):
             end += 1
         shorter = piece.text[:start] + piece.text[start + 1 : end] + piece.text[end + 1 :]
         try:
-            same = ast.dump(ast.parse(shorter)) == meaning
+            same = meaning(shorter) == right
         except SyntaxError:
             same = False
         assert not same, (piece.text, shorter)

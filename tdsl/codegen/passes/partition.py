@@ -58,7 +58,7 @@ _SOMEWHAT = 0.25  # of the innermost one
 def partition(kernel: Kernel) -> Kernel:
     """Cut loops around vectorized ones so that clipping, padding and tails are left to the ends.
 
-    >>> from tdsl.codegen.loops import Store
+    >>> from tdsl.codegen.loops import If, Store
     >>> from tdsl.codegen.passes.simplify_loops import simplify_loops
     >>> from tdsl.codegen.show import show
     >>> from tdsl.lang.expr import ONE, ZERO, Load, const
