@@ -154,7 +154,7 @@ Compiled has no attribute 'soruce' [attribute]
   at test_messages.py:LINE
    LINE | td.compile(f).soruce("llvm")
           ^^^^^^^^^^^^^^^^^^^^ no such attribute
-  hint: did you mean 'source'? There are: build, dynamic, executable, executables, loops, profile, \
+  hint: did you mean 'source'? There are: build, dynamic, executable, executables, explain, loops, profile, \
 schedule, signature, sizes, source, state, target, variant""",
     ),
     td.TdslError: (
