@@ -67,13 +67,25 @@ def within(
     return is_right
 
 
-def kernel(build: Callable[[], Callable[..., Array]]) -> Prepare:
+@dataclass(frozen=True)
+class Compiled:
+    """A call of a compiled program; `again` compiles the same once more."""
+
+    call: Call
+    again: Callable[[], object]
+
+    def __call__(self) -> Array:
+        return self.call()
+
+
+def kernel(build: Callable[[], Any]) -> Prepare:
     """A peer that tdsl compiles: the call writes into the array that the first one made."""
 
     def prepare(arrays: Arrays) -> Call:
         compiled = build()
         out = compiled(*arrays)
-        return lambda: compiled(*arrays, out=out)
+        (made,) = compiled.executables
+        return Compiled(lambda: compiled(*arrays, out=out), lambda: build().executable(made))
 
     return prepare
 

@@ -32,7 +32,8 @@ COLD = {"TDSL_CACHE": "0"}  # compiling is timed, too
 class Timing:
     """What is known of one peer: `turns` holds the median time of each turn in milliseconds.
 
-    `compile_ms` is how much longer than the second call the first one took, with all preparation.
+    `compile_ms` is how long tdsl took to compile the program, defining it included, when it had compiled it
+    before; of others, how much longer than the second call the first one took, with all preparation.
     `note` is empty, or why there are no times: not installed, wrong result, or the error.
     """
 
