@@ -91,7 +91,8 @@ def _tile(
     same = c.moving.name not in chain.inside
     panel = "no" if tiles.panel == "no" or not same or _is_packed(c, tiles) else "root"
     parallel = tiles.parallel or c.names[c.along]
-    tiles = replace(tiles, panel=panel, parallel=parallel, band=band, terms=0)
+    dot = "" if panel == "no" else tiles.dot  # instructions take panels
+    tiles = replace(tiles, panel=panel, parallel=parallel, band=band, terms=0, dot=dot)
     tile(schedule, c, tiles, threads=False)
 
 

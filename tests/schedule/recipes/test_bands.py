@@ -111,3 +111,31 @@ def test_rows_that_need_each_other_are_no_chain():
     hidden[i, j] = td.sum(x[i, k] * w[k, j], axis=k)
     y[i, j] = td.sum(hidden[k, j] * w[i, k], axis=k)
     assert td.recipes.bands(td.Schedule(y)[y], machine=WIDE) is None
+
+
+def test_products_of_small_numbers_in_a_chain(rng):
+    x, w1, w2 = (td.Tensor(n, (48, 48), td.i8) for n in ("x", "w1", "w2"))
+    hidden, y = td.Func("hidden"), td.Func("y")
+    sums = td.sum(td.cast(x[i, k], td.i32) * td.cast(w1[k, j], td.i32), axis=k, dtype=td.i32)
+    hidden[i, j] = td.cast(sums // 64, td.i8)
+    terms = td.cast(hidden[i, k], td.i32) * td.cast(w2[k, j], td.i32)
+    y[i, j] = td.sum(terms, axis=k, dtype=td.i32) + 1
+    a, b, c = (rng.integers(-128, 128, (48, 48), dtype=np.int8) for _ in range(3))
+    s = td.Schedule(y)
+    assert td.recipes.bands(s[y]) is not None
+    want = (a.astype(np.int32) @ b // 64).astype(np.int8).astype(np.int32) @ c + 1
+    np.testing.assert_array_equal(td.compile(s)(x=a, w1=b, w2=c), want)
+    np.testing.assert_array_equal(td.compile(y)(x=a, w1=b, w2=c), want)
+
+
+def test_a_product_with_what_differs_for_each_row(rng):
+    x, w = td.Tensor("x", (16, 20, 12), td.i8), td.Tensor("w", (5, 12), td.i8)
+    doubled, total, y = td.Func("doubled"), td.Func("total"), td.Func("y")
+    doubled[i, k, e] = x[i, k, e] * 2
+    terms = td.cast(w[j, k], td.i32) * td.cast(doubled[i, e, k], td.i32)
+    total[i, j, e] = td.sum(terms, axis=k, dtype=td.i32)
+    y[i, j, e] = total[i, j, e] + doubled[i, e, 0]
+    a, b = (rng.integers(-60, 60, s, dtype=np.int8) for s in ((16, 20, 12), (5, 12)))
+    twice = (a * 2).astype(np.int32)
+    want = np.einsum("jk,iek->ije", b.astype(np.int32), twice) + twice[:, None, :, 0]
+    np.testing.assert_array_equal(td.compile(y)(x=a, w=b), want)
