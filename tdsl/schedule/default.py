@@ -23,7 +23,7 @@ from tdsl.schedule import loops
 from tdsl.schedule.bands import plan_bands
 from tdsl.schedule.contraction import Contraction, plan_tiles, recognize
 from tdsl.schedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
-from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes
+from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import group_of
 from tdsl.schedule.inlining import inline_funcs
@@ -113,9 +113,18 @@ def _why_inline(state: State, f: FuncDef) -> str:
             used = {v for e in index for v in variables(e)}
             if any(v not in used for v in reader.variables) and cost(d) > 1:
                 return ""  # it would be computed again for each value of the other variables
+            if any(True for _ in reads_in(index)) and cost(d) > 1 and _is_smaller(state, f, c):
+                return ""  # a table: data chooses the same element again and again
     if cost(d) <= 1:
         return "it is one operation or less"
     return "it is read in one place" if sites <= 1 else ""
+
+
+def _is_smaller(state: State, f: FuncDef, reader: FuncDef) -> bool:
+    """True where a func certainly has fewer points than its reader."""
+    boxes = root_boxes(rest_at_root(state))
+    points, reads = volume(boxes[f.name]), volume(boxes[reader.name])
+    return points is not None and (reads is None or points < reads)
 
 
 def _most_alike(indices: set[tuple[Expr, ...]]) -> int:

@@ -115,6 +115,16 @@ def test_cheap_funcs_and_funcs_read_once_are_inlined():
     assert [f.name for f in completed(out, N=100).program.funcs] == ["out"]
 
 
+def test_a_table_is_not_computed_for_each_look_at_it():
+    i, j = td.vars("i j")
+    a = td.Tensor("a", ("N",), td.u8)
+    table, out = td.Func("table"), td.Func("out")
+    table[j] = td.sqrt(td.cast(j, td.f32))
+    out[i] = table[td.cast(a[i], td.i64)]
+    assert [f.name for f in completed(out, N=1000).program.funcs] == ["table", "out"]
+    assert [f.name for f in completed(out, N=100).program.funcs] == ["out"]
+
+
 def test_what_is_broadcast_is_not_inlined():
     i, j = td.vars("i j")
     a = td.Tensor("a", ("M", "N"), td.f32)
