@@ -74,8 +74,8 @@ def mlp() -> td.Func:
     sums[i, j] = td.sum(x[i, k] * w1[k, j], axis=k) + b1[j]
     hidden[i, j] = sums[i, j] * (td.erf(sums[i, j] * 0.5**0.5) + 1) / 2
     y[i, j] = td.sum(hidden[i, k] * w2[k, j], axis=k) + b2[j] + x[i, j]
-    mean[i] = td.mean(y[i, j], axis=j)
-    spread[i] = td.mean((y[i, j] - mean[i]) ** 2, axis=j)
+    mean[i] = td.sum(y[i, j], axis=j) / x.shape[1]
+    spread[i] = td.sum((y[i, j] - mean[i]) ** 2, axis=j) / x.shape[1]
     normal = (y[i, j] - mean[i]) * td.rsqrt(spread[i] + EPSILON)
     out[i, j] = normal * scale[j] + shift[j]
     return out
