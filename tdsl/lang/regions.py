@@ -14,6 +14,7 @@ no bound. Ranges are inclusive.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
@@ -363,10 +364,18 @@ def boxes_of(
     >>> [(lo.value, hi.value) for lo, hi in boxes_of([e], {"i": (ZERO, const(9))})["a"]]
     [(-1, 10)]
     """
-    found: dict[str, Box] = {}
+    intervals: dict[Expr, Interval] = {}  # windows read few different indices at many points
+    axes: dict[str, tuple[dict[Interval, None], ...]] = {}
     for r in reads_in(exprs):
-        found[r.name] = union_box(found.get(r.name), box_of(r.index, ranges, facts, where), facts)
-    return found
+        touched = axes.setdefault(r.name, tuple({} for _ in r.index))
+        for e, axis in zip(r.index, touched, strict=True):
+            if e not in intervals:
+                intervals[e] = interval_where(e, ranges, where, facts)
+            axis[intervals[e]] = None
+    return {
+        name: tuple(functools.reduce(lambda a, b: union(a, b, facts), axis) for axis in touched)
+        for name, touched in axes.items()
+    }
 
 
 def tighten(ranges: Ranges, cond: Expr, facts: Facts = NOTHING) -> dict[str, Interval]:
