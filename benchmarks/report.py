@@ -91,8 +91,8 @@ def summary(lines: list[dict[str, Any]]) -> Table:
         title="ratio to the fastest of the peers, above 1 where tdsl is faster",
         title_justify="left",
     )
-    for head in ("group", "peer"):
-        out.add_column(head, no_wrap=True)
+    out.add_column("group", no_wrap=True)
+    out.add_column("peer")
     for head in ("ratio", "goal", "compile ms"):
         out.add_column(head, justify="right", no_wrap=True)
     for line in lines:
