@@ -13,7 +13,7 @@ broadcast. `across` uses each of these vectors again. `recipes/matmul.py` writes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tdsl.lang.affine import variables
@@ -25,6 +25,7 @@ from tdsl.schedule.dots import Dot, find_dot
 from tdsl.schedule.facts import extents, stride_of, widest
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.streaming import LARGE
 
 LEAST_TERMS = 8  # of a sum, below which tiles do not pay
 REUSE = 64  # rows and terms from which copying a panel pays
@@ -34,6 +35,8 @@ APART = (
     0.25  # of the cache next to the first, beyond which rows that lie apart are asked for in time
 )
 MOST_ROWS = 8  # of a tile: their elements may all lie in one set of the cache
+THIN = 64  # terms of sums that are written more slowly than computed
+FEW = 4  # tiles in the rows of such a result that are written together
 AHEAD = 8  # iterations from a request for a row to its use
 
 
@@ -42,7 +45,7 @@ class Contraction:
     """`func` reduces; `owner` is it, or an element-wise func that alone reads it.
 
     `names` gives the owner's variable for each of the func's; `value` is what is summed, `moving` the operand
-    of the vectors in it.
+    of the vectors in it. `final` says that the owner is a result that no func reads.
     """
 
     func: str
@@ -55,6 +58,7 @@ class Contraction:
     value: Expr
     moving: Read
     ranges: tuple[str, ...]
+    final: bool = False
 
     @property
     def terms(self) -> int:
@@ -79,6 +83,14 @@ def recognize(
     state: State, owner: str, group: list[str], boxes: dict[str, Box]
 ) -> Contraction | str:
     """The contraction that `owner` is, or that it reads element by element; or why there is none."""
+    found = _recognize(state, owner, group, boxes)
+    final = owner in state.program.outputs and not state.consumers(owner)
+    return replace(found, final=final) if isinstance(found, Contraction) else found
+
+
+def _recognize(
+    state: State, owner: str, group: list[str], boxes: dict[str, Box]
+) -> Contraction | str:
     f = state.program.func(owner)
     if len(f.definitions) > 1:
         return "it has updates"
@@ -177,7 +189,7 @@ class Tiles:
     variable of the owner, or "" for none; for `across` these are bands of `band` rows. `ahead` iterations
     before its use memory that is not copied is asked for; 0 leaves that to the processor. What is broadcast
     is asked for, too, in pieces of `fetch` terms. `dot` names the row of `dots.DOTS` whose instruction sums
-    several terms at once, "" for none.
+    several terms at once, "" for none. `stream` writes the result past the caches.
     """
 
     lanes: int
@@ -190,6 +202,7 @@ class Tiles:
     ahead: int = 0
     dot: str = ""
     fetch: int = 0
+    stream: bool = False
 
     @property
     def width(self) -> int:
@@ -217,11 +230,28 @@ def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
         blocks = -(-panel // machine.near_bytes)
         terms = -(-c.terms // blocks)
     apart = adjacent and c.element * prod(c.sizes[v] for v in moves) > APART * machine.near_bytes
+    if _is_outer(c, machine):
+        across = c.names[c.across] if parallel else ""
+        return Tiles(
+            lanes, rows, vectors, panel="root", parallel=across, band=FEW * rows,
+            dot=dot.name if dot else "", stream=True,
+        )  # fmt: skip
     return Tiles(
         lanes, rows, vectors, terms, "no" if not copied else "root" if whole else "block", parallel, band,
         AHEAD if apart else 0, dot.name if dot else "",
         0 if dot or terms or columns > width else _fetch(c, machine),
     )  # fmt: skip
+
+
+def _is_outer(c: Contraction, machine: Machine) -> bool:
+    """True for a large result of short sums, which takes longer to write than to compute.
+
+    It is then written by few rows at a time: a row of it is a page of memory or more.
+    """
+    free = prod(c.sizes[v] for v in c.names)
+    known = max(c.sizes.values()) < UNKNOWN
+    large = known and free * c.element >= LARGE * machine.last_bytes
+    return large and c.final and c.terms <= THIN and not c.others and len(c.ranges) == 1
 
 
 def _fetch(c: Contraction, machine: Machine) -> int:

@@ -86,6 +86,8 @@ def tile(schedule: Schedule, c: Contraction, tiles: Tiles, *, threads: bool = Tr
     else:
         own.reorder(*others, *band, block, row, i, j)
         _vectors(own, i, j, tiles.lanes)
+        if tiles.stream:
+            own.stream_stores()
         place = _sum_inside(schedule, c, tiles, own, block, row)
     if tiles.parallel and threads:
         shared: Loop | str = block if tiles.parallel == along else tiles.parallel
@@ -121,6 +123,8 @@ def _sum_here(
         if not some:  # straight out of registers
             copy.unroll(c.across)
             copy.unroll(c.along)
+    if tiles.stream:
+        copy.stream_stores()
     _store_along(own, c)
     return own, some[0] if some else block
 

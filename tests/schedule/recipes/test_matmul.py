@@ -167,3 +167,18 @@ def test_a_tile_fits_the_registers(rows, registers):
         r, v = tile_shape(rows, columns, 16, registers)
         assert r * v + v + 1 <= registers
         assert r <= rows
+
+
+@pytest.mark.parametrize("shape", [(2049, 3, 2111), (3001, 16, 3003)])
+@pytest.mark.parametrize("doubled", [False, True])
+def test_a_large_result_of_short_sums_is_written_past_the_caches(rng, shape, doubled):
+    m, terms, columns = shape
+    c = product()
+    if doubled:
+        c, products = td.Func("out"), c
+        c[i, j] = products[i, j] * 2
+    s = td.Schedule(c, sizes={"M": m, "K": terms, "N": columns})
+    tiles = td.recipes.matmul(s[c], machine=WIDE)
+    assert tiles is None if terms < 8 else tiles.stream and tiles.parallel == "i"
+    a, b = operands(rng, m, terms, columns)
+    np.testing.assert_array_equal(td.compile(s)(a, b), (a @ b) * (1 + doubled))
