@@ -84,7 +84,7 @@ def recognize(
 ) -> Contraction | str:
     """The contraction that `owner` is, or that it reads element by element; or why there is none."""
     found = _recognize(state, owner, group, boxes)
-    final = owner in state.program.outputs and not state.consumers(owner)
+    final = owner in state.program.outputs and not any(True for _ in state.consumers(owner))
     return replace(found, final=final) if isinstance(found, Contraction) else found
 
 
