@@ -2,12 +2,12 @@
 
 1. Funcs that are cheap, or read in one place only, are inlined.
 2. A contraction (a sum over products, with reuse in two directions) gets register tiles.
-3. Row-wise chains and stencils are computed inside the outer loop of their last stage.
+3. Row-wise chains and stencils are computed inside the loops of their last stage.
 4. The rest is computed at the root.
 Then every nest gets vectors along memory and threads outside.
 
-Nothing here changes results: float sums keep their order. Stages that a directive has mentioned are left
-as they are.
+Nothing here changes results but the last bits of float reductions, which become lanes and parts. Stages that
+a directive has mentioned are left as they are.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from tdsl.lang.affine import variables
 from tdsl.lang.expr import Const, Expr
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule import loops
 from tdsl.schedule.bands import plan_bands
 from tdsl.schedule.contraction import Contraction, plan_tiles, recognize
 from tdsl.schedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
-from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.facts import cost, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import group_of
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import levels_of
 from tdsl.schedule.machine import Machine
-from tdsl.schedule.nest import At, Inline, Level, State
+from tdsl.schedule.nest import Inline, State
+from tdsl.schedule.parts import in_parts
 from tdsl.schedule.places import stream_stores
 from tdsl.schedule.recipes.bands import write_bands
 from tdsl.schedule.recipes.conv import convolve
 from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.matmul import tile
+from tdsl.schedule.recipes.pairs import pairs
+from tdsl.schedule.recipes.rows import RowChain, plan_rows, write_rows
 from tdsl.schedule.recipes.stencil import write_strips
-from tdsl.schedule.rows import ROW_BLOCK, needs_row_block, shape_nest
+from tdsl.schedule.rows import shape_nest
 from tdsl.schedule.streaming import pays_to_stream, work_of_a_point
 from tdsl.schedule.strips import Strips, plan_strips
 
@@ -154,6 +156,9 @@ def _schedule_group(
     sums = inner_sums(schedule[owner], machine=machine) if group else None
     if sums is not None:
         return schedule.state, _by_recipe(state, schedule.state, owner, "inner_sums", sums)
+    near = pairs(schedule[owner], machine=machine) if group else None
+    if near is not None:
+        return schedule.state, _by_recipe(state, schedule.state, owner, "pairs", near)
     f = state.program.func(owner)
     if len(f.definitions) == 1 and f.definitions[0].init is None:
         made, plan = _fuse_group(state, owner, group, boxes, machine)
@@ -161,7 +166,11 @@ def _schedule_group(
             how = "strips" if plan.height else "rows"
             return made, Decision(owner, how, (plan,), plan.inside)
     for n in range(len(f.definitions)):
-        state = shape_nest(state, owner, n, boxes[owner], machine.vector_bytes, outer=True)
+        parted = in_parts(state, owner, n, boxes[owner], machine.vector_bytes)
+        if parted is not None:
+            state = parted
+        else:
+            state = shape_nest(state, owner, n, boxes[owner], machine.vector_bytes, outer=True)
     if pays_to_stream(state, owner, boxes, work_of_a_point(f), machine):
         state = stream_stores(state, owner, 0)
     alone = "nothing that it alone reads stays near along its lines"
@@ -190,34 +199,7 @@ def _fuse_group(
         schedule = Schedule.of_state(state)
         write_strips(schedule, owner, plan, boxes, machine)
         return schedule.state, plan
-    return _by_rows(state, owner, plan, boxes, machine), plan
-
-
-def _by_rows(
-    state: State, owner: str, plan: Strips, boxes: dict[str, Box], machine: Machine
-) -> State:
-    f, row, inside = state.program.func(owner), plan.line, plan.inside
-    rows = extents(f, f.definitions[0], boxes[owner])[row]
-    sums = any(needs_row_block(state.program.func(n)) for n in inside)
-    rest = tuple(v for v in f.variables if v != row and v not in plan.outer)
-    loop = row
-    if sums and (rows is None or rows >= ROW_BLOCK):
-        names = (f"{row}_o", f"{row}_i")
-        state = loops.split(state, owner, 0, loop=row, factor=ROW_BLOCK, tail="peel", names=names)
-        state = loops.reorder(state, owner, 0, loops=(*plan.outer, *names, *rest))
-        loop = names[0]
-    else:
-        state = loops.reorder(state, owner, 0, loops=(*plan.outer, row, *rest))
-    state = shape_nest(state, owner, 0, boxes[owner], machine.vector_bytes, outer=False)
-    if plan.stream:
-        state = stream_stores(state, owner, 0)
-    # vectors along the row itself have split it
-    loop = loops.find_loop(state, owner, 0, loop)
-    state = loops.parallel(state, owner, 0, loop=loop)
-    for name in inside:
-        g = state.program.func(name)
-        for n in range(len(g.definitions)):
-            state = shape_nest(state, name, n, boxes[name], machine.vector_bytes, outer=False)
-        place = At(Level(owner, 0, loop))
-        state = state.with_plan(name, replace(state.plan(name), place=place))
-    return state
+    schedule = Schedule.of_state(state)
+    chain = RowChain.of(state, owner, plan, boxes)
+    write_rows(schedule, chain, plan_rows(state, chain, boxes, machine), machine)
+    return schedule.state, plan

@@ -172,6 +172,9 @@ def vectorize_reduction(
     first = next(n for n, x in enumerate(nest.names()) if is_reduction(f, definition, nest, x))
     outside = nest.names()[:first]
     state = rfactor(state, func, definition, loop=lane, name=made)
+    merge = state.plan(func).nests[definition]
+    merge = merge.with_kind(merge.names()[-1], VECTORIZED)
+    state = state.with_plan(func, state.plan(func).with_nest(definition, merge))
     plan = state.plan(made)
     for n, made_nest in enumerate(plan.nests):
         own = made_nest.names()

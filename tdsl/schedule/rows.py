@@ -11,29 +11,7 @@ from tdsl.schedule.facts import cost, extents, stride_of, widest
 from tdsl.schedule.nest import PARALLEL, SERIAL, State, is_ordered, roots_of
 
 PARALLEL_WORK = 30_000  # operations below which threads cost more than they bring
-EXACT = ("min", "max", "any", "all", "argmin", "argmax")  # kinds whose result has no order
-ROW_BLOCK = 4  # rows of a float sum along memory at a time, so that additions overlap
-
-
-def needs_row_block(f: FuncDef) -> bool:
-    """True for a float sum along memory: in order, each addition waits for the last."""
-    d = f.definitions[0]
-    return (
-        d.init is not None
-        and d.combine is not None
-        and not _has_no_order(f, d)
-        and bool(d.free)
-        and vector_variable(d) is None
-    )
-
-
-def _has_no_order(f: FuncDef, d: Definition) -> bool:
-    assert d.combine is not None
-    if f.fast_math and d.combine.kind in ("sum", "prod"):
-        return True
-    return d.combine.kind in EXACT or (
-        d.combine.kind in ("sum", "prod") and not f.dtypes[0].is_float
-    )
+SUMS = 4  # vectors of partial results in a reduction along memory: additions take 4 cycles
 
 
 def vector_variable(d: Definition) -> str | None:
@@ -70,62 +48,57 @@ def shape_nest(
     return _threads(state, f, definition, sizes) if threads else state
 
 
+def vectors_of(
+    f: FuncDef, definition: int, sizes: dict[str, int | None], vector_bytes: int
+) -> tuple[str, int] | None:
+    """The variable of a definition that becomes vectors, and how many lanes; None where none pays.
+
+    Lanes of a free variable fill a vector; those of a range fill several, so that additions overlap.
+    """
+    d = f.definitions[definition]
+    vector, over = vector_variable(d), _vector_range(f, definition)
+    if vector is not None and over is not None and _uneven(d, vector) > _uneven(d, over):
+        vector = None
+    lanes = 1 if vector is None else lanes_for(d, sizes[vector], vector_bytes)
+    if vector is not None and lanes > 1:
+        return vector, lanes
+    if over is None:
+        return None
+    lanes = lanes_for(d, sizes[over], SUMS * vector_bytes)
+    return (over, lanes) if lanes > 1 else None
+
+
+def _vector_range(f: FuncDef, definition: int) -> str | None:
+    """The innermost range of a reduction, if its reads are along memory."""
+    d = f.definitions[definition]
+    if not d.ranges or d.init is None or is_ordered(f, definition) or len(f.dtypes) > 1:
+        return None
+    inner = d.ranges[-1][0]
+    return None if any(stride_of(r, inner) is None for r in reads_in(d.values)) else inner
+
+
+def _uneven(d: Definition, variable: str) -> int:
+    """How many reads a vector of a variable has to gather."""
+    steps = [stride_of(r, variable) for r in reads_in(d.values)]
+    return sum(s is None or abs(s) > 4 for s in steps)
+
+
 def _vectors(
     state: State, f: FuncDef, definition: int, sizes: dict[str, int | None], vector_bytes: int
 ) -> State:
-    d = f.definitions[definition]
-    names = state.plan(f.name).nests[definition].names()
-    vector = vector_variable(d)
-    lanes = 1 if vector is None else lanes_for(d, sizes[vector], vector_bytes)
-    if vector is not None and lanes > 1:
-        loop = vector if vector in names else _block_of(vector)
-        if loop not in names or state.plan(f.name).nests[definition].kind(loop) != SERIAL:
-            return state
-        if d.ranges and not is_ordered(f, definition):
-            others = [x for x in names if x != loop]
-            state = loops.reorder(state, f.name, definition, loops=(*others, loop))
-        return loops.vectorize(state, f.name, definition, loop=loop, factor=lanes)
-    if d.free and needs_row_block(f):
-        return _row_block(state, f, definition)
-    if d.ranges and d.init is not None and not is_ordered(f, definition) and _has_no_order(f, d):
-        return _vector_reduction(state, f, definition, sizes, vector_bytes)
-    return state
-
-
-def _row_block(state: State, f: FuncDef, definition: int) -> State:
-    """for j: for i of a few rows, unrolled: sums in order, side by side."""
-    names = state.plan(f.name).nests[definition].names()
-    d = f.definitions[definition]
-    row = d.free[-1]
-    if row not in names:
+    found = vectors_of(f, definition, sizes, vector_bytes)
+    if found is None:
         return state
-    ranges = tuple(n for n, _, _ in d.ranges if n in names)
-    split = (f"{row}_b", f"{row}_u")
-    if any(x in names for x in split):
+    variable, lanes = found
+    d, nest = f.definitions[definition], state.plan(f.name).nests[definition]
+    names = nest.names()
+    loop = variable if variable in names else _block_of(variable)
+    if loop not in names or nest.kind(loop) != SERIAL:
         return state
-    state = loops.split(
-        state, f.name, definition, loop=row, factor=ROW_BLOCK, tail="peel", names=split
-    )
-    state = loops.reorder(state, f.name, definition, loops=(split[0], *ranges, split[1]))
-    return loops.unroll(state, f.name, definition, loop=split[1])
-
-
-def _vector_reduction(
-    state: State, f: FuncDef, definition: int, sizes: dict[str, int | None], vector_bytes: int
-) -> State:
-    """Lanes over the innermost range, where the order of combining does not matter."""
-    d = f.definitions[definition]
-    inner = d.ranges[-1][0]
-    steps = [stride_of(r, inner) for r in reads_in(d.values)]
-    lanes = lanes_for(d, sizes[inner], vector_bytes)
-    if lanes <= 1 or any(s is None for s in steps) or len(f.dtypes) > 1:
-        return state
-    names = state.plan(f.name).nests[definition].names()
-    return (
-        loops.vectorize(state, f.name, definition, loop=inner, factor=lanes)
-        if inner in names
-        else state
-    )
+    if variable in d.free and d.ranges and not is_ordered(f, definition):
+        others = [x for x in names if x != loop]
+        state = loops.reorder(state, f.name, definition, loops=(*others, loop))
+    return loops.vectorize(state, f.name, definition, loop=loop, factor=lanes)
 
 
 def _is_much(d: Definition, sizes: dict[str, int | None]) -> bool:

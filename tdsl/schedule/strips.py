@@ -21,6 +21,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, boxes_of, is_empty, union_box
 from tdsl.lang.simplify import add
 from tdsl.schedule.facts import extents, volume
+from tdsl.schedule.groups import with_own_reads
 from tdsl.schedule.lookups import lookup_axes
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State
@@ -71,11 +72,18 @@ def plan_strips(
         steps = FAR if e is None else max(min(FAR, e // 4), 1)
         near = _Group(state, f, tuple(group)[:LONGEST], boxes, line, steps)
         found = _along(near, machine, n + 1)
-        if found is not None and (best is None or len(found.inside) > len(best.inside)):
+        if found is not None and (best is None or _is_better(found, best, f)):
             best = found
-        if best is not None and (best.height or len(best.inside) == len(group)):
+        if best is not None and best.height:
             break
     return best
+
+
+def _is_better(a: Strips, b: Strips, f: FuncDef) -> bool:
+    """True when `a`, whose lines are inside of those of `b`, has more in them, or needs less for each."""
+    if len(a.inside) == len(b.inside):
+        return not a.height and not b.height and a.line != f.variables[-1]
+    return len(a.inside) > len(b.inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +111,10 @@ class _Group:
                 break
         found: dict[str, Box] = {f.name: tuple(box)}
         for g in map(self.state.program.func, (f.name, *self.names)):
-            for d in g.definitions if g.name in found else ():
+            if g.name not in found:
+                continue
+            found[g.name] = with_own_reads(g, found[g.name])
+            for d in g.definitions:
                 ranges = definition_ranges(g, d, found[g.name], NOTHING)
                 if any(is_empty(r) for r in ranges.values()):
                     continue

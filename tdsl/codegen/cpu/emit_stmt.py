@@ -30,11 +30,11 @@ from tdsl.codegen.loops import (
     Stmt,
     Store,
 )  # fmt: skip
-from tdsl.lang.expr import Binary, Const, Expr, const, lanes_of
+from tdsl.lang.expr import Binary, Const, Expr, const, dtype_of, lanes_of
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import i64
 
-# Loops of at most so many stores become straight code: their accumulators can be registers.
+# Loops that store at most so many registers become straight code: their accumulators can be registers.
 _WRITTEN_OUT = 16
 
 
@@ -107,7 +107,7 @@ def _loop(cx: Context, s: For) -> None:
     lo, extent = scalar_index(cx, s.lo), scalar_index(cx, s.extent)
     if extent.constant is not None and extent.constant <= 0:
         return
-    short = s.kind == SERIAL and _stores(s) <= _WRITTEN_OUT
+    short = s.kind == SERIAL and _stores(s, cx.b.target.vector_bytes) <= _WRITTEN_OUT
     if extent.constant is not None and (extent.constant == 1 or short):
         for k in range(extent.constant):
             _bind(cx, s.name, _later(cx, lo, k), s.body)
@@ -124,17 +124,17 @@ def _loop(cx: Context, s: For) -> None:
     cx.facts = outside
 
 
-def _stores(s: Stmt) -> int:
-    """How many stores a statement without branches executes; a large number for any other."""
+def _stores(s: Stmt, vector_bytes: int) -> int:
+    """How many registers a statement without branches stores; a large number for any other."""
     match s:
-        case Store():
-            return 1
+        case Store(_, _, x):
+            return -(-lanes_of(x) * dtype_of(x).bytes // vector_bytes)
         case Block(body):
-            return sum(map(_stores, body))
+            return sum(_stores(part, vector_bytes) for part in body)
         case Let(_, _, body):
-            return _stores(body)
+            return _stores(body, vector_bytes)
         case For(_, _, Const(count), "serial", body):
-            return max(int(count), 0) * _stores(body)
+            return max(int(count), 0) * _stores(body, vector_bytes)
         case _:
             return _WRITTEN_OUT + 1
 

@@ -6,6 +6,8 @@
     expand_calls     padding indices as arithmetic
     unroll           copies for unrolled loops
     simplify_loops   (again, for what is constant now)
+    carry_values     what a serial loop reads of its last iteration in a register
+    merge_lanes      lanes of a reduction combined by halves
     vectorize        vector code for vectorized loops
     whole_vectors    masks of last, partial vectors in memory of the kernel's own go
     drop_unread      memory without readers and unused lets go
@@ -15,9 +17,11 @@ Each is a function from kernel to kernel with the same meaning; each gives what 
 """
 
 from tdsl.codegen.passes.bound_loops import bound_loops
+from tdsl.codegen.passes.carry_values import carry_values
 from tdsl.codegen.passes.drop_unread import drop_unread
 from tdsl.codegen.passes.expand_calls import expand_calls
 from tdsl.codegen.passes.hoist_allocs import hoist_allocs
+from tdsl.codegen.passes.merge_lanes import merge_lanes
 from tdsl.codegen.passes.partition import partition
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.unroll import unroll
@@ -31,6 +35,8 @@ PASSES = (
     expand_calls,
     unroll,
     simplify_loops,
+    carry_values,
+    merge_lanes,
     vectorize,
     whole_vectors,
     drop_unread,

@@ -8,6 +8,8 @@ from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.conv import conv
 from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.matmul import matmul
+from tdsl.schedule.recipes.pairs import pairs
+from tdsl.schedule.recipes.rows import rows
 from tdsl.schedule.recipes.stencil import strips
 
-__all__ = ["bands", "conv", "inner_sums", "matmul", "strips"]
+__all__ = ["bands", "conv", "inner_sums", "matmul", "pairs", "rows", "strips"]

@@ -1,0 +1,177 @@
+"""Chains of row operations: softmax, layer norm, and others whose stages need one row of each other.
+
+    for i in rows (threads):
+      what a row needs, stage by stage, in the nearest cache:
+      element-wise stages by vectors, reductions along memory by several vectors of partial results
+
+A large result is written past the caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.facts import extents, rest_at_root, root_boxes, volume
+from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.groups import boxes_of_rows, group_of
+from tdsl.schedule.machine import Machine, machine_for
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.rows import lanes_for, vectors_of
+from tdsl.schedule.stage import Stage
+from tdsl.schedule.streaming import pays_to_stream
+from tdsl.schedule.strips import Strips, plan_strips
+from tdsl.target import as_target
+
+_MUCH = 16  # points of a row that are worth vectors
+
+
+@dataclass(frozen=True, slots=True)
+class RowChain:
+    """Funcs (consumers first) that are computed in the rows of an owner, inside its variables `outer`.
+
+    `count` is the number of rows where it is known, `boxes` are those that one row needs of the owner, the
+    funcs and what they read. `stream` says that the work is too little to hide the stores behind it.
+    """
+
+    owner: str
+    outer: tuple[str, ...]
+    row: str
+    count: int | None
+    inside: tuple[str, ...]
+    boxes: Mapping[str, Box]
+    stream: bool
+
+    @staticmethod
+    def of(state: State, owner: str, found: Strips, boxes: dict[str, Box]) -> RowChain:
+        """The chain that lines without strips are."""
+        f, row = state.program.func(owner), found.line
+        count = extents(f, f.definitions[0], boxes[owner])[row]
+        near = boxes_of_rows(state, owner, row, list(found.inside), boxes, 1, found.outer)
+        return RowChain(owner, found.outer, row, count, found.inside, near, found.stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The choices: rows at a time, the variable that threads share, and stores past the caches."""
+
+    together: int
+    parallel: str
+    stream: bool
+
+
+def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Rows | None:
+    """Schedule a func and what only its rows read, row by row.
+
+    `choices` replace what is chosen; they are the fields of `Rows`. The schedule has to know what a row
+    takes: `td.Schedule(f, sizes=...)`. Returns the choices that were made, or
+    None where nothing is computed row by row, and then nothing is changed.
+
+    >>> import tdsl as td
+    >>> i, j = td.vars("i j")
+    >>> x = td.Tensor("x", ("R", "C"), td.f32)
+    >>> total, y = td.Func("total"), td.Func("y")
+    >>> total[i] = td.sum(x[i, j], axis=j)
+    >>> y[i, j] = x[i, j] / total[i]
+    >>> s = td.Schedule(y, sizes={"R": 500, "C": 500})
+    >>> td.recipes.rows(s[y], machine=Machine(vector_bytes=64))
+    Rows(together=1, parallel='i', stream=False)
+    >>> print(s)
+    s["y"].reorder("i", "j")
+    s["y"].vectorize("j", 16)
+    s["total"].vectorize("j", 64)
+    s["total"].compute_at(s["y"], "i")
+    s["y"].parallel("i")
+    """
+    schedule = stage.schedule
+    machine = machine or machine_for(as_target(schedule.target))
+    state = bind_state(schedule.state, schedule.sizes)
+    boxes = root_boxes(rest_at_root(state))
+    open_ = {name for name, plan in state.plans if not plan.touched}
+    found = plan_strips(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
+    if found is None or found.height:
+        return None
+    chain = RowChain.of(state, stage.func, found, boxes)
+    plan = replace(plan_rows(state, chain, boxes, machine), **choices)
+    write_rows(schedule, chain, plan, machine)
+    return plan
+
+
+def plan_rows(state: State, group: RowChain, boxes: dict[str, Box], machine: Machine) -> Rows:
+    """Choose by shape; `boxes` are what the outputs need in all."""
+    f = state.program.func(group.owner)
+    lanes = lanes_for(f.definitions[0], group.count, machine.vector_bytes)
+    across = any(_is_across(state.program.func(n), group, boxes, machine) for n in group.inside)
+    size = sum(_bytes(state, name, group.boxes[name]) or 0 for name in group.inside)
+    together = lanes if across and lanes * size <= machine.near_bytes else 1
+    sizes = extents(f, f.definitions[0], boxes[group.owner])
+    shared = [v for v in group.outer[:1] if (sizes[v] or 0) >= 2 * machine.threads] or [group.row]
+    return Rows(
+        together, shared[0], group.stream or pays_to_stream(state, f.name, boxes, 0, machine)
+    )
+
+
+def _is_across(f: FuncDef, group: RowChain, boxes: dict[str, Box], machine: Machine) -> bool:
+    """True when a func has vectors only across several rows, and enough to do in each."""
+    for n, d in enumerate(f.definitions):
+        here = extents(f, d, group.boxes[f.name])
+        if vectors_of(f, n, here, machine.vector_bytes) or _points(here) < _MUCH:
+            continue
+        if vectors_of(f, n, extents(f, d, boxes[f.name]), machine.vector_bytes):
+            return True
+    return False
+
+
+def _points(sizes: dict[str, int | None]) -> int:
+    return prod(1000 if n is None else max(n, 0) for n in sizes.values())
+
+
+def _bytes(state: State, name: str, box: Box) -> int | None:
+    count = volume(box)
+    if count is None:
+        return None
+    return count * sum(t.bytes for t in state.program.func(name).dtypes)
+
+
+def write_rows(schedule: Schedule, group: RowChain, plan: Rows, machine: Machine) -> None:
+    """Write the choices as directives."""
+    state, own = schedule.state, schedule[group.owner]
+    inside, owner = list(group.inside), state.program.func(group.owner)
+    first = (*group.outer, group.row)
+    near = dict(group.boxes)
+    if plan.together > 1:
+        near = boxes_of_rows(state, owner.name, group.row, inside, near, plan.together, group.outer)
+    own.reorder(*first, *(v for v in owner.variables if v not in first))
+    loop: Loop | str = group.row
+    if plan.together > 1 and owner.variables[-1] == group.row:
+        own.vectorize(group.row, plan.together)
+    else:
+        if plan.together > 1:
+            loop, _ = own.split(group.row, plan.together)
+        _vectors(own, owner, 0, near[owner.name], machine)
+    for name in group.inside:
+        f = state.program.func(name)
+        for n in range(len(f.definitions)):
+            stage = schedule[name] if n == 0 else schedule[name].update(n - 1)
+            _vectors(stage, f, n, near[name], machine)
+        schedule[name].compute_at(own, loop)
+    own.parallel(loop if plan.parallel == group.row else plan.parallel)
+    if plan.stream:
+        own.stream_stores()
+
+
+def _vectors(stage: Stage, f: FuncDef, definition: int, box: Box, machine: Machine) -> None:
+    d = f.definitions[definition]
+    found = vectors_of(f, definition, extents(f, d, box), machine.vector_bytes)
+    if found is None:
+        return
+    variable, lanes = found
+    if variable in d.free and d.ranges and not is_ordered(f, definition):
+        stage.reorder(*(v for v in d.variables if v != variable), variable)
+    stage.vectorize(variable, lanes)

@@ -1,0 +1,49 @@
+"""Values that a loop reads of its last iteration, and the loops that must stay as they are."""
+
+import pytest
+
+from tdsl.codegen.passes.carry_values import carry_values
+from tests.codegen.passes.written import kernel, same
+
+
+def carried(text: str) -> bool:
+    before = kernel("a[8, 16], b[16], out[8, 16]", text)
+    after = carry_values(before)
+    same(before, after)
+    return after != before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "out[y, r - 1] + a[y, r]",
+        "out[y, r - 1] * 2 + out[y, r - 1]",
+        "max(out[y, r - 1], out[y, r])",
+    ],
+)
+@pytest.mark.parametrize("loop", ["serial(1, 16)", "serial(3, 4)", "serial(1, min(a[0, 0], 16))"])
+def test_the_last_value_stays_in_a_register(loop, value):
+    text = f"""
+    for y in serial(0, 8):
+        for r in {loop}:
+            out[y, r] = {value}
+    """
+    assert carried(text)
+
+
+@pytest.mark.parametrize(
+    "index, value",
+    [
+        ("y, r", "out[y, r] + 1"),
+        ("y, r", "out[y, r - 2 + b[0] * 0] + 1"),
+        ("y, 0", "out[y, 0] + a[y, r]"),
+        ("y, r", "a[y, r - 1] + 1"),
+    ],
+)
+def test_other_loops_stay(index, value):
+    text = f"""
+    for y in serial(0, 8):
+        for r in serial(2, 16):
+            out[{index}] = {value}
+    """
+    assert not carried(text)

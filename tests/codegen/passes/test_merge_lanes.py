@@ -1,0 +1,63 @@
+"""Lanes combined as trees, and the loops that must stay as they are."""
+
+import pytest
+
+from tdsl.codegen.loops import For
+from tdsl.codegen.passes.merge_lanes import merge_lanes
+from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.passes.vectorize import vectorize
+from tests.codegen.passes.written import kernel, same
+
+
+def merged(text: str) -> bool:
+    """Whether the pass changes a kernel, which computes the same before, after, and as vectors."""
+    before = kernel("a[8, 16], b[16], out[8]", text)
+    after = merge_lanes(before)
+    same(before, after)
+    same(before, vectorize(after))
+    return after != before
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("op", ["{} + {}", "{} * {}", "min({}, {})", "max({}, {})"])
+def test_lanes_are_combined_by_halves(lanes, op):
+    value = op.format("out[y]", "a[y, x]")
+    text = f"""
+    for y in serial(0, 8):
+        out[y] = 3
+        for x in vectorized(0, {lanes}):
+            out[y] = {value}
+    """
+    assert merged(text)
+
+
+@pytest.mark.parametrize(
+    "loop, value",
+    [
+        ("serial(0, 8)", "out[y] + a[y, x]"),
+        ("vectorized(0, 6)", "out[y] + a[y, x]"),  # not a power of two
+        ("vectorized(0, 2)", "out[y] + a[y, x]"),
+        ("vectorized(0, 8)", "out[y] - a[y, x]"),
+        ("vectorized(0, 8)", "out[y] + a[y, x] * b[x]"),
+        ("vectorized(0, 8)", "out[y] + a[x, x]"),
+        ("vectorized(0, 8)", "out[y] + out[x]"),
+        ("vectorized(0, 8)", "out[0] + a[y, x]"),
+    ],
+)
+def test_other_loops_stay(loop, value):
+    text = f"""
+    for y in serial(0, 8):
+        for x in {loop}:
+            out[y] = {value}
+    """
+    assert not merged(text)
+
+
+def test_no_loop_over_lanes_is_left():
+    text = """
+    for y in serial(0, 8):
+        for x in vectorized(0, 16):
+            out[y] = out[y] + a[y, x]
+    """
+    after = vectorize(merge_lanes(kernel("a[8, 16], b[16], out[8]", text)))
+    assert [s.name for s in walk(after.body) if isinstance(s, For)] == ["y"]

@@ -1,0 +1,109 @@
+"""The recipe for rows: what NumPy gives, at any size, with threads, streaming, and rows in groups."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.schedule.machine import Machine
+
+i, j = td.vars("i j")
+WIDE = Machine(vector_bytes=64, threads=2)
+SHAPES = [(0, 5), (1, 1), (3, 7), (5, 64), (2, 67), (13, 131), (7, 1000)]
+
+
+def softmax(dtype=td.f32):
+    x = td.Tensor("x", ("R", "C"), dtype)
+    top, e, total, y = (td.Func(n) for n in ("top", "e", "total", "y"))
+    top[i] = td.max(x[i, j], axis=j)
+    e[i, j] = td.exp(x[i, j] - top[i])
+    total[i] = td.sum(e[i, j], axis=j)
+    y[i, j] = e[i, j] / total[i]
+    return y
+
+
+def centred(dtype=td.f32):
+    """Rows less their mean, over their root mean square; the mean is one of two reductions."""
+    x = td.Tensor("x", ("R", "C"), dtype)
+    n = td.cast(x.shape[1], dtype)
+    mean, square, y = td.Func("mean"), td.Func("square"), td.Func("y")
+    mean[i] = td.sum(x[i, j], axis=j) / n
+    square[i] = td.sum((x[i, j] - mean[i]) ** 2, axis=j) / n
+    y[i, j] = (x[i, j] - mean[i]) / td.sqrt(square[i] + 1e-3)
+    return y
+
+
+def numpy_softmax(x):
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def numpy_centred(x):
+    d = x - x.mean(1, keepdims=True)
+    return d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-3)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [td.f32, td.f64], ids=str)
+def test_default_schedule_at_any_size(rng, shape, dtype):
+    x = rng.standard_normal(shape).astype(dtype.numpy)
+    tolerance = 50 * float(np.finfo(dtype.numpy).eps)
+    for program, expected in ((softmax, numpy_softmax), (centred, numpy_centred)):
+        got = td.compile(program(dtype))(x)
+        np.testing.assert_allclose(got, expected(x.astype(np.float64)), tolerance, tolerance)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4])
+def test_results_past_the_caches_at_any_alignment(rng, offset):
+    s = td.Schedule(softmax(), sizes={"R": 9, "C": 131})
+    assert td.recipes.rows(s["y"], machine=WIDE, stream=True).stream
+    x = rng.standard_normal((9, 131), dtype=np.float32)
+    memory = np.full(9 * 131 + 32, np.nan, np.float32)
+    start = -(memory.ctypes.data // 4) % 16 + offset
+    out = memory[start : start + 9 * 131].reshape(9, 131)
+    td.compile(s)(x, out=out)
+    np.testing.assert_allclose(out, numpy_softmax(x), 1e-5)
+    assert np.isnan(memory[:start]).all()
+    assert np.isnan(memory[start + 9 * 131 :]).all()
+
+
+@pytest.mark.parametrize("together", [1, 4, 16])
+def test_rows_together(rng, together):
+    s = td.Schedule(softmax(), sizes={"R": 21, "C": 50})
+    td.recipes.rows(s["y"], machine=WIDE, together=together)
+    x = rng.standard_normal((21, 50), dtype=np.float32)
+    np.testing.assert_allclose(td.compile(s)(x), numpy_softmax(x), 1e-5)
+
+
+def test_nan_and_infinities_stay_in_their_rows(rng):
+    x = rng.standard_normal((6, 100), dtype=np.float32)
+    x[0, 70], x[1, 3], x[2, 99] = np.nan, np.inf, -np.inf
+    x[3] = -np.inf
+    with np.errstate(all="ignore"):
+        expected = numpy_softmax(x)
+    np.testing.assert_allclose(td.compile(softmax())(x), expected, 1e-5)
+
+
+def test_sums_do_not_depend_on_threads(rng, monkeypatch):
+    x = rng.standard_normal((300, 517), dtype=np.float32)
+    results = []
+    for threads in ("1", "2"):
+        monkeypatch.setenv("TDSL_NUM_THREADS", threads)
+        results.append(td.compile(centred(), R=300, C=517)(x))
+    np.testing.assert_array_equal(*results)
+
+
+def test_columns_are_summed_in_vectors_of_them():
+    x = td.Tensor("x", ("R", "C"), td.f32)
+    mean = td.Func("mean")
+    mean[j] = td.sum(x[i, j], axis=i) / td.cast(x.shape[0], td.f32)
+    s = td.Schedule(mean, sizes={"R": 100, "C": 100})
+    assert td.recipes.rows(s[mean], machine=WIDE).together == 16
+
+
+def test_a_stage_without_rows_is_left_as_it_is():
+    x = td.Tensor("x", ("R", "C"), td.f32)
+    y = td.Func("y")
+    y[i, j] = x[i, j] + 1
+    s = td.Schedule(y)
+    assert td.recipes.rows(s[y]) is None
+    assert not s.directives
