@@ -22,7 +22,7 @@ from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import group_of
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.recipes.matmul import tile
-from tdsl.schedule.rows import shape_nest
+from tdsl.schedule.recipes.rows import write_vectors
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
@@ -102,7 +102,7 @@ def _is_packed(c: Contraction, tiles: Tiles) -> bool:
 
 
 def _vectors(schedule: Schedule, name: str, boxes: dict[str, Box], machine: Machine) -> None:
-    state = schedule.state
-    for n in range(len(state.program.func(name).definitions)):
-        state = shape_nest(state, name, n, boxes[name], machine.vector_bytes, outer=False)
-    schedule.state = state
+    f = schedule.state.program.func(name)
+    for n in range(len(f.definitions)):
+        stage = schedule[name] if n == 0 else schedule[name].update(n - 1)
+        write_vectors(stage, f, n, boxes[name], machine)

@@ -154,19 +154,20 @@ def write_rows(schedule: Schedule, group: RowChain, plan: Rows, machine: Machine
     else:
         if plan.together > 1:
             loop, _ = own.split(group.row, plan.together)
-        _vectors(own, owner, 0, near[owner.name], machine)
+        write_vectors(own, owner, 0, near[owner.name], machine)
     for name in group.inside:
         f = state.program.func(name)
         for n in range(len(f.definitions)):
             stage = schedule[name] if n == 0 else schedule[name].update(n - 1)
-            _vectors(stage, f, n, near[name], machine)
+            write_vectors(stage, f, n, near[name], machine)
         schedule[name].compute_at(own, loop)
     own.parallel(loop if plan.parallel == group.row else plan.parallel)
     if plan.stream:
         own.stream_stores()
 
 
-def _vectors(stage: Stage, f: FuncDef, definition: int, box: Box, machine: Machine) -> None:
+def write_vectors(stage: Stage, f: FuncDef, definition: int, box: Box, machine: Machine) -> None:
+    """Vectors for a definition, with its reductions outside of them where their order is free."""
     d = f.definitions[definition]
     found = vectors_of(f, definition, extents(f, d, box), machine.vector_bytes)
     if found is None:
