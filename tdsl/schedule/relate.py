@@ -67,7 +67,7 @@ def _extents(
                     extents[inner] = ceildiv(extents[parent], const(parts), facts)
                 if tail == PEEL:
                     block = maximum(extents[inner], const(1))
-                    peels[outer] = floordiv(extents[parent], block, facts)
+                    peels[outer] = maximum(floordiv(extents[parent], block, facts), ZERO, facts)
                     whole = multiply(peels[outer], block, facts)
                     left = simplify(subtract(extents[parent], whole), facts)
                     if outer in tails and isinstance(left, Const):

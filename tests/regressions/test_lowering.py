@@ -280,3 +280,12 @@ def test_what_follows_its_producer_does_not_round_up():
     s["p_out"].split("j", 2, tail="round_up")
     same(s)
     assert "p = alloc(i64, [1, 1])" in str(td.compile(s).loops())
+
+
+def test_a_peeled_loop_over_less_than_nothing_does_not_run():
+    a, g, f = td.Tensor("a", ("N",), td.i32), td.Tensor("g", ("M", "N"), td.i32), td.Func("f")
+    f[i] = a[i] + 1
+    f[0] += g[m, m - 2]
+    s = td.Schedule(f)
+    s[f].update(0).split("m", 2, tail="peel")
+    same(s, np.arange(3, dtype=np.int32), np.ones((1, 3), np.int32))
