@@ -31,13 +31,13 @@ from tdsl.codegen.nest import NestBuilder
 from tdsl.codegen.tensorize import check_strides
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts
-from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Select, Var, const
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Select, Var, const
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, common_box, is_empty
 from tdsl.lang.simplify import add, maximum, simplify, substitute, subtract
 from tdsl.node import Node, transform
 from tdsl.schedule.instruction import INSTRUCTIONS
-from tdsl.schedule.nest import Level, State
+from tdsl.schedule.nest import REGISTER, STACK, Level, State
 from tdsl.schedule.required import required
 from tdsl.schedule.tree import ROOT, Tree, build_tree
 
@@ -104,13 +104,28 @@ class Lowering:
         statements += body()
         for f in reversed(stored):
             buffer, scope = self.buffers[f.name], self.state.plan(f.name).scope
+            self.sizes |= {r.name: r.size() for r in self.rings.pop(f.name, {}).values()}
+            self._check_scope(f, around.facts)
             for component, t in zip(buffer.names, f.dtypes, strict=True):
                 statements = [
                     Alloc(component, t, buffer.memory_extents(), scope, as_stmt(statements))
                 ]
             del self.buffers[f.name], self.needed[f.name], self.stored_at[f.name]
-            self.sizes |= {r.name: r.size() for r in self.rings.pop(f.name, {}).values()}
         return statements
+
+    def _check_scope(self, f: FuncDef, facts: Facts) -> None:
+        """Memory on the stack and in registers is of a size that is known here."""
+        plan = self.state.plan(f.name)
+        if plan.scope not in (STACK, REGISTER):
+            return
+        for e in self.buffers[f.name].memory_extents():
+            if not isinstance(simplify(substitute(e, self.sizes), facts), Const):
+                raise ScheduleError(
+                    f"{f.name!r} is in {plan.scope} memory, but its size is known at a call only",
+                    loc=plan.loc,
+                    label="scheduled here",
+                    hint='leave the scope to the compiler, or take "heap"',
+                )
 
     def produce(self, name: str, box: Box, around: Open) -> list[Stmt]:
         """The nests of a func on a box: its definitions in order."""

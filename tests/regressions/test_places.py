@@ -235,3 +235,16 @@ def test_a_reduction_loop_that_holds_a_func_stays():
     s[p].compute_at(f, "k")
     with pytest.raises(td.ScheduleError, match="'p' outside of loop 'k_v'"):
         s[f].vectorize("k", 2)
+
+
+def test_registers_hold_what_has_a_constant_size():
+    a, f, g = td.Tensor("a", ("N", 3), td.i32), td.Func("f"), td.Func("g")
+    f[i, j] = a[i, j] * 2
+    g[i] = f[i, 0] + f[i, 1]
+    for scope in ("register", "stack"):
+        s = td.Schedule(g)
+        s[f].compute_root().set_scope(scope)
+        with pytest.raises(td.ScheduleError, match=f"in {scope} memory, but its size"):
+            td.compile(s, dynamic="N")(np.ones((4, 3), np.int32))
+        x = np.arange(12, dtype=np.int32).reshape(4, 3)
+        np.testing.assert_array_equal(td.compile(s)(x), 2 * (x[:, 0] + x[:, 1]))
