@@ -53,24 +53,18 @@ def plan_bands(
     for at in range(len(f.variables) - 2, -1, -1):
         row, count = f.variables[at], sizes[f.variables[at]]
         outer = {v: sizes[v] or 1 for v in f.variables[:at]}
-        first = {**boxes, owner: _first(boxes[owner], at)}
-        inside = _inside(state, f, row, group, first)
+        inside = _inside(state, f, row, group, boxes)
         if count is None or count < LEAST or not _is_chain(state, owner, inside, boxes):
             continue
-        one = boxes_of_rows(state, owner, row, group, first, 1)
+        one = boxes_of_rows(state, owner, row, group, boxes, 1, tuple(outer))
         size, again = _price(state, inside, one, boxes, count * prod(outer.values()))
         rows = None if size is None or again > 1.1 else _rows(size, count, machine.near_bytes)
         if rows is not None:
-            near = boxes_of_rows(state, owner, row, group, first, rows)
+            near = boxes_of_rows(state, owner, row, group, boxes, rows, tuple(outer))
             even = (v for v, n in outer.items() if share(n, machine.threads) > 0.8)
             parallel = next(even, row) if machine.threads > 1 else ""
             return Chain(owner, tuple(inside), near), Bands(row, rows, parallel)
     return None
-
-
-def _first(box: Box, count: int) -> Box:
-    """The box at the first value of its first variables."""
-    return tuple((lo, lo) if n < count else (lo, hi) for n, (lo, hi) in enumerate(box))
 
 
 def _inside(

@@ -12,7 +12,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, Facts, at_most
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Load, Var, const
 from tdsl.lang.simplify import simplify, substitute, subtract
-from tdsl.node import map_children, post_order
+from tdsl.node import post_order, transform
 
 
 def carry_values(kernel: Kernel) -> Kernel:
@@ -85,7 +85,4 @@ def _with_register(s: For, store: Store, before: Load, fresh: Fresh, facts: Fact
 
 
 def _replaced(e: Expr, old: Expr, new: Expr) -> Expr:
-    memo: dict[int, Expr] = {}
-    for n in post_order(e):
-        memo[id(n)] = new if n == old else map_children(n, lambda child: memo[id(child)])  # type: ignore[assignment]
-    return memo[id(e)]
+    return transform(e, lambda n: new if n == old else n)
