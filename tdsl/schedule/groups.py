@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.expr import Var, const
@@ -39,8 +41,13 @@ def boxes_of_rows(
         box[f.variables.index(v)] = (Var(f"row of {v}"), Var(f"row of {v}"))
     first = Var("row")
     box[axis] = (first, subtract(first, const(1 - rows)))
-    found: dict[str, Box] = {owner: tuple(box)}
-    for name in [owner, *group]:
+    return boxes_within(state, owner, tuple(box), group)
+
+
+def boxes_within(state: State, owner: str, box: Box, group: Iterable[str]) -> dict[str, Box]:
+    """What a box of `owner` needs of a group, consumers first, and of all that these read."""
+    found: dict[str, Box] = {owner: box}
+    for name in (owner, *group):
         if name not in found:
             continue
         g = state.program.func(name)

@@ -15,17 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tdsl.lang.bounds import NOTHING
 from tdsl.lang.expr import Const, Expr, Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, boxes_of, is_empty, union_box
+from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add
 from tdsl.schedule.facts import extents, volume
-from tdsl.schedule.groups import with_own_reads
+from tdsl.schedule.groups import boxes_within
 from tdsl.schedule.lookups import lookup_axes
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State
-from tdsl.schedule.required import definition_ranges
 from tdsl.schedule.streaming import pays_to_stream, work_of_a_point
 
 LONGEST = 32  # funcs of a group that are computed together, the nearest to the owner
@@ -109,19 +107,7 @@ class _Group:
             box[axis] = (first, add(first, const(lines - 1)) if v == self.line else first)
             if v == self.line:
                 break
-        found: dict[str, Box] = {f.name: tuple(box)}
-        for g in map(self.state.program.func, (f.name, *self.names)):
-            if g.name not in found:
-                continue
-            found[g.name] = with_own_reads(g, found[g.name])
-            for d in g.definitions:
-                ranges = definition_ranges(g, d, found[g.name], NOTHING)
-                if any(is_empty(r) for r in ranges.values()):
-                    continue
-                for source, touched in boxes_of(d.expressions(), ranges, NOTHING, d.where).items():
-                    if source != g.name:
-                        found[source] = union_box(found.get(source), touched)
-        return found
+        return boxes_within(self.state, f.name, tuple(box), self.names)
 
     def place(self, axis: int) -> Expr:
         """A place along a dimension of the owner that is not near its ends."""
