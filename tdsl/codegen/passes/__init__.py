@@ -4,11 +4,12 @@
     bound_loops      conditions around a loop's body become its bounds
     partition        loops around vectors, cut into a steady part without clipping and its ends
     expand_calls     padding indices as arithmetic
-    unroll           copies for unrolled loops
-    simplify_loops   (again, for what is constant now)
+    unroll_clipped   copies for unrolled loops in which the ends of vectors differ by iteration
     carry_values     what a serial loop reads of its last iteration in a register
     merge_lanes      lanes of a reduction combined by halves
     vectorize        vector code for vectorized loops
+    unroll           copies for the other unrolled loops
+    simplify_loops   (again, for what is constant now)
     whole_vectors    masks of last, partial vectors in memory of the kernel's own go
     drop_unread      memory without readers and unused lets go
     hoist_allocs     memory outside hot loops, in registers or on the stack where it is small
@@ -25,6 +26,7 @@ from tdsl.codegen.passes.merge_lanes import merge_lanes
 from tdsl.codegen.passes.partition import partition
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.unroll import unroll
+from tdsl.codegen.passes.unroll_clipped import unroll_clipped
 from tdsl.codegen.passes.vectorize import vectorize
 from tdsl.codegen.passes.whole_vectors import whole_vectors
 
@@ -33,11 +35,12 @@ PASSES = (
     bound_loops,
     partition,
     expand_calls,
-    unroll,
-    simplify_loops,
+    unroll_clipped,
     carry_values,
     merge_lanes,
     vectorize,
+    unroll,
+    simplify_loops,
     whole_vectors,
     drop_unread,
     hoist_allocs,

@@ -25,6 +25,7 @@ from tdsl.codegen.loops import (
 from tdsl.codegen.passes.fresh import Fresh
 from tdsl.codegen.passes.sample import sample
 from tdsl.codegen.passes.scope import inside, last_of, narrowed
+from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.statements import (
     conditional,
     exprs_of,
@@ -59,14 +60,13 @@ def partition(kernel: Kernel) -> Kernel:
     """Cut loops around vectorized ones so that clipping, padding and tails are left to the ends.
 
     >>> from tdsl.codegen.loops import If, Store
-    >>> from tdsl.codegen.passes.simplify_loops import simplify_loops
     >>> from tdsl.codegen.show import show
     >>> from tdsl.lang.expr import ONE, ZERO, Load, const
     >>> x = Binary("add", Binary("mul", Var("x"), const(8)), Var("v"))
     >>> clipped = Binary("max", Binary("sub", x, ONE), ZERO)
     >>> store = If(Binary("lt", x, const(99)), Store("b", (x,), Load("a", (clipped,), i64)))
     >>> nest = For("x", ZERO, const(13), SERIAL, For("v", ZERO, const(8), VECTORIZED, store))
-    >>> print(show(simplify_loops(partition(Kernel("k", (), nest))).body))
+    >>> print(show(partition(Kernel("k", (), nest)).body))
     for v_1 in range(0, 8):  # vectorized
       b[v_1] = a[max(v_1 - 1, 0)]
     for x in range(1, 12):
@@ -79,8 +79,8 @@ def partition(kernel: Kernel) -> Kernel:
     moving = _moving(kernel.body)
     if not moving:
         return kernel
-    body, _ = _Partition(Fresh(kernel), moving).visit(kernel.body, NOTHING)
-    return dataclasses.replace(kernel, body=body)
+    body, cut = _Partition(Fresh(kernel), moving).visit(kernel.body, NOTHING)
+    return simplify_loops(dataclasses.replace(kernel, body=body)) if cut else kernel
 
 
 def _moving(s: Stmt) -> frozenset[str]:

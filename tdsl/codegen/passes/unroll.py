@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Set as AbstractSet
 
-from tdsl.codegen.loops import (
-    SERIAL,
-    UNROLLED,
-    VECTORIZED,
-    For,
-    Kernel,
-    Stmt,
-)  # fmt: skip
+from tdsl.codegen.loops import SERIAL, UNROLLED, For, Kernel, Stmt
 from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
 from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import (
@@ -28,15 +22,13 @@ from tdsl.lang.expr import Binary, Const, Expr, const
 from tdsl.lang.simplify import add
 
 _MOST_COPIES = 4096  # of single statements; beyond, the loop stays a loop
-_MOST_VECTORS = 16  # iterations of a vectorized loop around another one that are worth copies
 
 
 def unroll(kernel: Kernel) -> Kernel:
     """Replace each unrolled loop by a copy of its body for each value of its variable.
 
-    An extent must be constant, or have a constant bound: then copies that may not run are guarded. A
-    vectorized loop around another one is unrolled, too. Loops that would make too many copies are serial.
-    The indices of the copies are left for `simplify_loops`.
+    An extent must be constant, or have a constant bound: then copies that may not run are guarded. Loops
+    that would make too many copies are serial. The indices of the copies are left for `simplify_loops`.
 
     >>> from tdsl.codegen.loops import Store
     >>> from tdsl.codegen.show import show
@@ -52,29 +44,22 @@ def unroll(kernel: Kernel) -> Kernel:
 
     Raises ScheduleError for an extent without a constant bound.
     """
-    if not any(isinstance(s, For) and s.kind in (UNROLLED, VECTORIZED) for s in walk(kernel.body)):
+    loops = {s.name for s in walk(kernel.body) if isinstance(s, For) and s.kind == UNROLLED}
+    return unroll_some(kernel, loops)
+
+
+def unroll_some(kernel: Kernel, loops: AbstractSet[str]) -> Kernel:
+    """As `unroll`, for the loops with these names alone."""
+    if not loops:
         return kernel
-    return dataclasses.replace(kernel, body=_unroll(kernel.body, NOTHING, Fresh(kernel)))
+    return dataclasses.replace(kernel, body=_unroll(kernel.body, loops, NOTHING, Fresh(kernel)))
 
 
-def _unroll(s: Stmt, facts: Facts, fresh: Fresh) -> Stmt:
-    match s:
-        case For():
-            body = _unroll(s.body, inside(facts, s), fresh)
-            loop = rebuilt(s, body=body)
-            if s.kind == UNROLLED:
-                return _copies(loop, _most(loop, facts), facts, fresh)
-            if s.kind == VECTORIZED and any(_is_vectorized(x) for x in walk(body)):
-                most = upper(s.extent, facts)
-                few = most is not None and most <= _MOST_VECTORS
-                return _copies(loop, most or 0, facts, fresh) if few else rebuilt(loop, kind=SERIAL)
-            return loop
-        case _:
-            return map_parts(s, lambda part: _unroll(part, inside(facts, s), fresh))
-
-
-def _is_vectorized(s: Stmt) -> bool:
-    return isinstance(s, For) and s.kind == VECTORIZED
+def _unroll(s: Stmt, loops: AbstractSet[str], facts: Facts, fresh: Fresh) -> Stmt:
+    new = map_parts(s, lambda part: _unroll(part, loops, inside(facts, s), fresh))
+    if isinstance(new, For) and new.name in loops:
+        return _copies(new, _most(new, facts), facts, fresh)
+    return new
 
 
 def _most(loop: For, facts: Facts) -> int:

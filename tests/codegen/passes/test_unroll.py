@@ -104,21 +104,3 @@ def test_too_many_copies_stay_a_loop():
     after = unroll(before)
     assert [s.name for s in walk(after.body) if isinstance(s, For)] == ["y"]
     same(before, after)
-
-
-def test_of_two_vectorized_loops_the_outer_is_unrolled():
-    becomes(
-        unrolled,
-        "out[2, 4]",
-        """
-        for y in vectorized(0, 2):
-            for x in vectorized(0, 4):
-                out[y, x] = 1
-        """,
-        """
-        for x_1 in vectorized(0, 4):
-          out[0, x_1] = 1
-        for x_2 in vectorized(0, 4):
-          out[1, x_2] = 1
-        """,
-    )

@@ -1,0 +1,100 @@
+"""Unrolled loops in which the ends of vectors depend on the iteration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Set as AbstractSet
+
+from tdsl.codegen.loops import SERIAL, UNROLLED, VECTORIZED, For, Kernel, Let, Stmt
+from tdsl.codegen.passes.scope import inside
+from tdsl.codegen.passes.simplify_loops import simplify_loops
+from tdsl.codegen.passes.statements import exprs_of, map_parts, rebuilt, walk
+from tdsl.codegen.passes.unroll import unroll_some
+from tdsl.lang.affine import variables
+from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.expr import Binary, Call, dtype_of
+from tdsl.lang.types import i64
+from tdsl.node import post_order
+
+_MOST_VECTORS = 16  # iterations of a vectorized loop around another one that are worth copies
+_UNEVEN = ("min", "max", "floordiv", "mod", "lt", "le", "gt", "ge", "eq", "ne")
+
+
+def unroll_clipped(kernel: Kernel) -> Kernel:
+    """Unroll the loops whose variable decides, together with a vector lane, what is clipped or left out.
+
+    In a copy that is often decided for all lanes, and its vectors are whole. All other loops wait until
+    there is vector code, so that this is made once for all copies.
+
+    >>> from tdsl.codegen.loops import If, Store
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import ZERO, Var, const
+    >>> x = Binary("add", Binary("mul", Var("u"), const(8)), Var("v"))
+    >>> store = If(Binary("lt", x, const(12)), Store("b", (Var("w"), x), x))
+    >>> lanes = For("v", ZERO, const(8), VECTORIZED, store)
+    >>> nest = For("w", ZERO, const(2), UNROLLED, For("u", ZERO, const(2), UNROLLED, lanes))
+    >>> print(show(unroll_clipped(Kernel("k", (), nest)).body))
+    for w in range(0, 2):  # unrolled
+      for v_1 in range(0, 8):  # vectorized
+        b[w, v_1] = v_1
+      for v_2 in range(0, 8):  # vectorized
+        if v_2 + 8 < 12:
+          b[w, v_2 + 8] = v_2 + 8
+    """
+    body = _one_level(kernel.body, NOTHING)
+    loops = {s.name for s in walk(body) if isinstance(s, For) and s.kind == UNROLLED}
+    if body is not kernel.body:
+        kernel = dataclasses.replace(kernel, body=body)
+    clipped = loops and loops & _beside_lanes(body)
+    return simplify_loops(unroll_some(kernel, clipped)) if clipped else kernel
+
+
+def _one_level(s: Stmt, facts: Facts) -> Stmt:
+    """A vectorized loop around another one as an unrolled loop, or as a serial one if it is long."""
+    new = map_parts(s, lambda part: _one_level(part, inside(facts, s)))
+    if isinstance(new, For) and new.kind == VECTORIZED and any(map(_is_vectorized, walk(new.body))):
+        most = upper(new.extent, facts)
+        few = most is not None and most <= _MOST_VECTORS
+        return rebuilt(new, kind=UNROLLED if few else SERIAL)
+    return new
+
+
+def _is_vectorized(s: Stmt) -> bool:
+    return isinstance(s, For) and s.kind == VECTORIZED
+
+
+def _beside_lanes(s: Stmt) -> AbstractSet[str]:
+    """The variables that what is not even over vector lanes depends on."""
+    lanes = {x.name for x in walk(s) if isinstance(x, For) and x.kind == VECTORIZED}
+    if not lanes:
+        return lanes
+    behind: dict[str, frozenset[str]] = {}  # what the value of a let depends on
+    found: set[str] = set()
+
+    def look(used: frozenset[str]) -> None:
+        used = used.union(*(behind[name] for name in used if name in behind))
+        if not lanes.isdisjoint(used):
+            found.update(used)
+
+    for x in walk(s):
+        for n in post_order(*exprs_of(x)):
+            if isinstance(n, Binary | Call) and _is_uneven(n):
+                look(variables(n))
+        match x:
+            case For(name, lo, extent):
+                look(variables(lo) | variables(extent) | {name})
+            case Let(name, value):
+                used = variables(value)
+                behind[name] = used.union(*(behind[v] for v in used if v in behind))
+            case _:
+                pass
+    return found
+
+
+def _is_uneven(e: Binary | Call) -> bool:
+    """Is it no multiple of the lane, for a value that is?"""
+    match e:
+        case Binary(op, left):
+            return op in _UNEVEN and dtype_of(left) == i64
+        case Call(fn):
+            return fn.startswith("pad_")
