@@ -136,6 +136,16 @@ def by_an_instruction(p: Programs) -> Schedule:
     return s
 
 
+def by_unsigned_factors(p: Programs) -> Schedule:
+    g, f, out, k = td.Func("g"), td.Func("f"), td.Func("out"), td.vars("k")
+    g[p.index] = td.cast(p.a[p.index], td.i8)
+    f[p.index[:-1]] = td.sum(td.cast(g[(*p.index[:-1], k)], td.i32) * 3, axis=k, dtype=td.i32)
+    out[p.index[:-1]] = f[p.index[:-1]] + 1
+    s = td.Schedule(out)
+    s[f].unsigned(g)
+    return s
+
+
 USES: dict[str, tuple[Use, ...]] = {
     "split": (
         on(P.scaled, lambda s, p: s["f"].split(p.inner, 4)),
@@ -200,6 +210,7 @@ USES: dict[str, tuple[Use, ...]] = {
         ),
     ),
     "tensorize": (by_an_instruction,),
+    "unsigned": (by_unsigned_factors,),
 }  # fmt: skip
 
 CASES = [

@@ -36,7 +36,8 @@ def _map_reads(d: Definition, name: str, new: Callable[[Read], Expr]) -> Definit
     return map_expressions(d, rewritten)
 
 
-def _source(program: Program, name: str) -> tuple[tuple[DType, ...], tuple[Interval, ...]]:
+def source_of(program: Program, name: str) -> tuple[tuple[DType, ...], tuple[Interval, ...]]:
+    """The element types of a tensor or func, and where it may be read."""
     for t in program.inputs:
         if t.name == name:
             return (t.dtype,), tuple((ZERO, subtract(e, ONE)) for e in t.shape)
@@ -69,7 +70,7 @@ def cache_read(
     if padded:
         reads, values, limits = _padding(chosen, func, source)
     else:
-        dtypes, limits = _source(program, source)
+        dtypes, limits = source_of(program, source)
         whole = tuple(Var(f"d{n}") for n in range(len(limits)))
         values = tuple(Read(source, whole, c, t) for c, t in enumerate(dtypes))
         reads = {r: r.index for d in chosen for r in reads_in(d.expressions()) if r.name == source}

@@ -266,14 +266,19 @@ def _fetch(c: Contraction, machine: Machine) -> int:
 
 
 def _dot(c: Contraction, machine: Machine) -> Dot | None:
-    """The instruction that sums several terms at once, where the operands lie right for it."""
+    """The instruction that sums several terms at once, where the operands can be copied for it."""
     dot, last = find_dot(c.value, c.moving, machine), c.ranges[-1]
     if dot is None or c.sizes[c.along] < dot.lanes or c.sizes[last] < dot.terms:
         return None
     (left,) = (r for r in reads_in((c.value,)) if r != c.moving)
-    paired = sum(last in variables(e) for e in c.moving.index) == 1 and Var(last) in c.moving.index
     rows = c.sizes[c.across] >= dot.terms  # so many uses pay for the copy of a panel
-    return dot if paired and rows and stride_of(left, last) == 1 else None
+    beside = stride_of(left, last) == 1 or _is_paired(left, last)
+    return dot if rows and beside and _is_paired(c.moving, last) else None
+
+
+def _is_paired(r: Read, term: str) -> bool:
+    """True when a copy of what is read can have the terms of a sum side by side."""
+    return sum(term in variables(e) for e in r.index) == 1 and Var(term) in r.index
 
 
 def _for_threads(c: Contraction, rows: int, width: int, threads: int) -> tuple[str, int]:

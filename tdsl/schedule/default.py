@@ -73,7 +73,7 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
     else:
         decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
     decisions.sort(key=lambda d: order[d.func])
-    return rest_at_root(state), tuple(decisions)
+    return inline_funcs(rest_at_root(state)), tuple(decisions)  # recipes may have inlined some, too
 
 
 def _hosts(state: State) -> set[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tdsl.errors import ScheduleError, did_you_mean
-from tdsl.schedule import caches, loops, places, rfactor, specialize
+from tdsl.schedule import caches, loops, places, rfactor, specialize, unsigned
 from tdsl.schedule.arguments import check_arguments, check_stage, plain
 from tdsl.schedule.legality import recheck
 from tdsl.schedule.nest import Illegal, State
@@ -24,6 +24,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "stream_stores": places.stream_stores, "prefetch": places.prefetch, "pin": places.pin,
     "cache_read": caches.cache_read, "cache_write": caches.cache_write, "rfactor": rfactor.rfactor,
     "specialize": specialize.specialize, "tensorize": specialize.tensorize,
+    "unsigned": unsigned.unsigned,
 }  # fmt: skip
 
 

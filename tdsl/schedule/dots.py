@@ -19,14 +19,10 @@ from tdsl.lang.types import DType, bf16, f32, i8, i16, i32, u8
 from tdsl.lang.value import cast, vars
 from tdsl.schedule.instruction import Instruction, instruction
 from tdsl.schedule.machine import Machine
+from tdsl.schedule.unsigned import UNSIGNED
 
 _VNNI = "call <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32> {}, <64 x i8> {}, <64 x i8> {})"
 _SUM = "%sum = " + _VNNI
-# The first factor of vpdpbusd is unsigned: with 128 added to one factor, 128 times the other is too much.
-_SIGNED = f"""%flipped = xor <64 x i8> %right, splat (i8 -128)
-  %large = {_VNNI.format("%total", "%flipped", "%left")}
-  %excess = {_VNNI.format("zeroinitializer", "splat (i8 -128)", "%left")}
-  %sum = sub <16 x i32> %large, %excess"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +54,6 @@ DOTS = (
         "%sum = call <16 x i32> @llvm.x86.avx512.vpdpwssd.512"
         "(<16 x i32> %total, <32 x i16> %right, <32 x i16> %left)",
     ),
-    Dot("dot_i8", "avx512vnni", 16, 4, i8, i8, i32, "llvm.x86.avx512.vpdpbusd.512", _SIGNED),
     Dot(
         "dot_i8_u8", "avx512vnni", 16, 4, i8, u8, i32, "llvm.x86.avx512.vpdpbusd.512",
         _SUM.format("%total", "%right", "%left"),
@@ -75,14 +70,18 @@ _LLVM = {bf16: "bfloat", f32: "float", i8: "i8", u8: "i8", i16: "i16", i32: "i32
 def find_dot(value: Expr, moving: Read, machine: Machine) -> Dot | None:
     """The instruction for a product of two reads, each cast to the type of the sum.
 
-    `moving` is the read that gives each lane a value of its own.
+    `moving` is the read that gives each lane a value of its own. It may have to be read as unsigned.
     """
     match value:
         case Binary("mul", Cast(Read() as x, total), Cast(Read() as y, _)):
             left = y if x == moving else x
-            types = (left.dtype, moving.dtype, total)
-            fitting = (d for d in DOTS if (d.left, d.right, d.total) == types)
-            return next((d for d in fitting if d.feature in machine.features), None)
+            able = [d for d in DOTS if d.feature in machine.features]
+            fitting = [d for d in able if (d.left, d.total) == (left.dtype, total)]
+            for right in (moving.dtype, UNSIGNED.get(moving.dtype)):
+                for d in fitting:
+                    if d.right == right:
+                        return d
+            return None
         case _:
             return None
 

@@ -278,6 +278,17 @@ class Stage(Suggesting):
         made = next(f for f in self.schedule.state.program.funcs if f.name not in before)
         return Stage(self.schedule, made.name, len(made.definitions) - 1)
 
+    def unsigned(self, source: Tensor | Func | str) -> tuple[Stage, Stage]:
+        """Sum products with a source of signed integers as if they were unsigned.
+
+        For processors that multiply unsigned by signed integers. Returns the stage of the source made
+        unsigned, and that of what the sums then have too much, which their readers take away.
+        """
+        before = {f.name for f in self.schedule.state.program.funcs}
+        self.do("unsigned", source=self.schedule.source_name(source))
+        made = [f.name for f in self.schedule.state.program.funcs if f.name not in before]
+        return Stage(self.schedule, made[0], 0), Stage(self.schedule, made[1], 0)
+
     def specialize(self, cond: Value, recipe: Callable[[Stage], Any] | None = None) -> Stage:
         """Other loops for when a condition on extents and scalars holds.
 

@@ -367,3 +367,34 @@ def rfactor_of_an_ordered_reduction():
 @wrong(td.ScheduleError, "already a func or input 'a'", hint="another name")
 def rfactor_with_a_name_in_use():
     summed().rfactor(k, name="a")  # here
+
+
+def bytes_summed(factor=td.i32):
+    """A sum of products of bytes, and what reads it."""
+    small, c, out = td.Tensor("small", (20, 30), td.i8), td.Func("c"), td.Func("out")
+    c[i] = td.sum(td.cast(small[i, k], factor) * td.cast(3, factor), axis=k, dtype=factor)
+    out[i] = c[i]
+    return td.Schedule(out)
+
+
+@wrong(td.ScheduleError, "unsigned", "'out' is an output", hint="cache_write")
+def unsigned_factors_of_an_output():
+    bytes_summed()["out"].unsigned("c")  # here
+
+
+@wrong(td.ScheduleError, "unsigned", "no sum of products of integers", hint="excess")
+def unsigned_factors_of_a_float_sum():
+    bytes_summed(td.f32)["c"].unsigned("small")  # here
+
+
+@wrong(td.ScheduleError, "unsigned", "does not read 'smal'", hint="small")
+def unsigned_factors_of_a_name_with_a_mistake():
+    bytes_summed()["c"].unsigned("smal")  # here
+
+
+@wrong(td.ScheduleError, "unsigned", "signed integers", hint="f32")
+def unsigned_factors_that_are_floats():
+    f, g = td.Func("f"), td.Func("g")
+    f[i] = td.sum(a[i, k], axis=k)
+    g[i] = f[i]
+    td.Schedule(g)[f].unsigned(a)  # here

@@ -107,7 +107,7 @@ DIRECTIVES: dict[str, tuple[Any, ...]] = {
     "reverse_compute_at": ("f", "i"), "compute_with": ("f", "i"), "reorder_storage": ("j", "i"),
     "align_storage": ("j", 4), "fold_storage": ("i", 4), "set_scope": ("heap",),
     "prefetch": ("a", "i", 1, "i"), "rfactor": ("i", "part"), "specialize": (True, None),
-    "tensorize": ("i", "q"), "update": (0,),
+    "tensorize": ("i", "q"), "unsigned": ("a",), "update": (0,),
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.contraction import Contraction, Tiles, find_contraction, plan_tiles
 from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.groups import group_of
+from tdsl.schedule.groups import group_of, moves
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.recipes.rows import write_vectors
@@ -88,7 +88,8 @@ def _tile(
 ) -> None:
     """Register tiles for a product; what it multiplies with is packed in front if all bands need the same."""
     tiles = plan_tiles(c, machine)
-    same = c.moving.name not in chain.inside
+    axis = schedule.state.program.func(c.func).variables.index(c.along)
+    same = c.moving.name not in chain.inside and not moves(chain.boxes[c.func][axis : axis + 1])
     panel = "no" if tiles.panel == "no" or not same or _is_packed(c, tiles) else "root"
     parallel = tiles.parallel or c.names[c.along]
     dot = "" if panel == "no" else tiles.dot  # instructions take panels

@@ -18,11 +18,12 @@ from dataclasses import replace
 from typing import Any
 
 from tdsl.lang.affine import variables
-from tdsl.lang.expr import Var
+from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import reads_in
+from tdsl.node import transform
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.contraction import Contraction, Tiles, find_contraction, plan_tiles
-from tdsl.schedule.dots import DOTS, declare
+from tdsl.schedule.dots import DOTS, Dot, declare
 from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
@@ -98,6 +99,12 @@ def tile(schedule: Schedule, c: Contraction, tiles: Tiles, *, threads: bool = Tr
         term = inner.name
         for name in dict.fromkeys(r.name for r in reads_in((c.value,)) if r != c.moving):
             summed.prefetch(name, line, of=row if c.func == c.owner else None)
+    dot = _dot(tiles)
+    if dot is not None and dot.right != c.moving.dtype:
+        once = threads and c.sizes[c.along] > tiles.width
+        c = _unsigned(schedule, c, tiles, own, None if once else row)
+    if dot is not None:
+        _lay_beside(schedule, c, tiles, own, None if threads else row)
     if tiles.panel != "no":
         _panel(schedule, c, tiles, *place)
     elif tiles.ahead:
@@ -152,7 +159,7 @@ def _products(
     along: Loop | str,
 ) -> None:  # fmt: skip
     """The loops of a register tile: its products term by term, or several terms in one instruction."""
-    dot = next((d for d in DOTS if d.name == tiles.dot), None)
+    dot = _dot(tiles)
     if dot is None:
         stage.reorder(*outer, *terms, across, along)
         _vectors(stage, across, along, tiles.lanes)
@@ -164,6 +171,56 @@ def _products(
     stage.unroll(several)
     stage.unroll(across)
     stage.tensorize(one, declare(dot))
+
+
+def _dot(tiles: Tiles) -> Dot | None:
+    return next((d for d in DOTS if d.name == tiles.dot), None)
+
+
+def _left(c: Contraction) -> Read:
+    """What is broadcast in a product of two reads."""
+    return next(r for r in reads_in((c.value,)) if r != c.moving)
+
+
+def _lay_beside(
+    schedule: Schedule, c: Contraction, tiles: Tiles, own: Stage, row: Loop | None
+) -> None:
+    """Copy what is broadcast so that the terms of a sum lie side by side, where they do not."""
+    left, term = _left(c), c.ranges[-1]
+    if stride_of(left, term) == 1:
+        return
+    copy = schedule.cache_read(left.name, c.func, at=row)
+    rank, axis = len(left.index), left.index.index(Var(term))
+    names, dims = [x.name for x in copy.loops], [n for n in range(rank) if n != axis]
+    copy.reorder_storage(*dims, axis)
+    copy.reorder(*(names[n] for n in (*dims, axis)))
+    blocks, vectors = _turn(copy, names[dims[-1]], names[axis], SQUARE)
+    copy.reorder(vectors, blocks)  # what is written together lies together
+    if row is None and tiles.parallel:
+        copy.parallel(copy.loops[0])
+
+
+def _unsigned(
+    schedule: Schedule, c: Contraction, tiles: Tiles, own: Stage, row: Loop | None
+) -> Contraction:
+    """Read what moves along as unsigned, and what the sums then have too much once, or inside of a loop."""
+    made, excess = schedule[c.func].unsigned(c.moving.name)
+    made.inline()
+    state, lanes = schedule.state, 4 * tiles.lanes
+    summed = state.program.func(excess.func).definitions[0]
+    if stride_of(_left(c), c.ranges[-1]) == 1:
+        excess.vectorize(c.ranges[-1], lanes)
+    elif summed.free:
+        block, one = excess.split(summed.free[-1], lanes, tail="peel")
+        excess.reorder(block, *c.ranges, one)
+        excess.vectorize(one)
+    if row is not None:
+        excess.compute_at(own, row)
+    elif tiles.parallel and summed.free:
+        excess.parallel(excess.loops[0])
+    moving = replace(c.moving, name=made.func, dtype=state.program.func(made.func).dtypes[0])
+    value = transform(c.value, lambda n: moving if n == c.moving else n)
+    return replace(c, moving=moving, value=value)
 
 
 def _vectors(stage: Stage, across: Loop | str, along: Loop | str, lanes: int) -> None:
@@ -207,7 +264,8 @@ def _paired_panel(
     schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: Loop
 ) -> None:
     """Copy what moves along, with the terms of an instruction side by side for each lane."""
-    dot = next(d for d in DOTS if d.name == tiles.dot)
+    dot = _dot(tiles)
+    assert dot is not None
     axis, outer, inner = _axes(c)
     rank = len(c.moving.index)
     paired = c.moving.index.index(Var(c.ranges[-1]))
@@ -240,13 +298,14 @@ def _place(copy: Stage, tiles: Tiles, host: Stage, loop: Loop, outermost: str) -
         copy.parallel(outermost)
 
 
-def _turn(copy: Stage, along: str, across: str, lanes: int) -> None:
+def _turn(copy: Stage, along: str, across: str, lanes: int) -> tuple[Loop, Loop]:
     """Copy square blocks: vectors of what is read side by side, as many as they have lanes."""
     blocks, one = copy.split(across, lanes, tail="peel")
     vectors, lane = copy.split(along, lanes, tail="peel")
     copy.reorder(blocks, vectors, one, lane)
     copy.vectorize(lane)
     copy.unroll(one)
+    return blocks, vectors
 
 
 def _open_producer(schedule: Schedule, c: Contraction) -> Stage | None:

@@ -139,3 +139,14 @@ def test_a_product_with_what_differs_for_each_row(rng):
     twice = (a * 2).astype(np.int32)
     want = np.einsum("jk,iek->ije", b.astype(np.int32), twice) + twice[:, None, :, 0]
     np.testing.assert_array_equal(td.compile(y)(x=a, w=b), want)
+
+
+def test_bands_across_the_vectors_of_a_product_use_no_packed_panel(rng):
+    # both operands transposed: the vectors are rows of the result, which bands cut anywhere
+    a, b = td.Tensor("a", ("K", "M"), td.bf16), td.Tensor("b", ("N", "K"), td.bf16)
+    c, out = td.Func("c"), td.Func("out")
+    c[i, j] = td.sum(td.cast(a[k, i], td.f32) * td.cast(b[j, k], td.f32), axis=k)
+    out[i, j] = td.maximum(c[i, j], 0) * 3
+    x, y = (rng.integers(-9, 9, shape).astype(td.bf16.numpy) for shape in ((45, 130), (37, 45)))
+    want = np.maximum(x.T.astype(np.float32) @ y.T.astype(np.float32), 0) * 3
+    np.testing.assert_array_equal(td.compile(out)(x, y), want)

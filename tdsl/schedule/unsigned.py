@@ -1,0 +1,124 @@
+"""unsigned: signed integers read as unsigned ones, as some instructions multiply them by signed ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tdsl.errors import did_you_mean
+from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import TRUE, Binary, Cast, Const, Expr, Read, Var
+from tdsl.lang.program import FuncDef, map_expressions
+from tdsl.lang.regions import Interval, reads_in
+from tdsl.lang.types import i8, i16, i32, u8, u16, u32
+from tdsl.node import Node, transform
+from tdsl.schedule.caches import source_of
+from tdsl.schedule.nest import Illegal, State, fresh_plan
+from tdsl.schedule.new_stage import insert, new_func, replace_func
+
+UNSIGNED = {i8: u8, i16: u16, i32: u32}
+
+
+def unsigned(state: State, func: str, definition: int, *, source: str) -> State:
+    """Read the signed integers of a source as unsigned ones, larger by half of their range.
+
+        c[i, j] = sum of a[i, k] * b[k, j]     b_unsigned[k, j] = b[k, j] + 128
+                                               c[i, j]          = sum of a[i, k] * b_unsigned[k, j]
+                                               c_excess[i]      = sum of a[i, k] * 128
+                                               where c is read:   c[i, j] - c_excess[i]
+
+    Integers wrap around, so what readers of the sum get is what it was.
+    """
+    program, f = state.program, state.program.func(func)
+    if func in program.outputs:
+        raise Illegal(
+            f"{func!r} is an output, and its excess is taken away where it is read",
+            "write the output through cache_write first",
+        )
+    d, t = f.definitions[definition], f.dtypes[0]
+    read = _read_of(d, source)
+    summed = d.init is not None and d.combine is not None and d.combine.kind == "sum"
+    wider = t.is_integer and t.bits > read.dtype.bits
+    if not (
+        summed and wider and len(f.definitions) == 1 and _is_factor(d.values[0], Cast(read, t))
+    ):
+        raise Illegal(
+            f"{func!r} is no sum of products of integers with {source!r}, cast to a wider type, in each",
+            "only such a sum has an excess that its readers can take away",
+        )
+    limits = source_of(program, source)[1]
+    raised = _raised(new_func(program, None, f"{source}_unsigned"), read, limits)
+    half = Const(-int(read.dtype.low), t)
+    excess = _excess(new_func(program, None, f"{func}_excess"), f, _with(d, Cast(read, t), half))
+    own = Cast(Read(raised.name, read.index, 0, raised.dtypes[0], loc=read.loc), t)
+
+    def less(n: Node) -> Node:
+        if not (isinstance(n, Read) and n.name == func):
+            return n
+        at = dict(zip(f.variables, n.index, strict=True))
+        over = Read(excess.name, tuple(at[v] for v in excess.variables), 0, t, loc=n.loc)
+        return Binary("sub", n, over)
+
+    for name in {g.name for g, _ in state.consumers(func)}:
+        g = program.func(name)
+        readers = tuple(map_expressions(e, lambda x: transform(x, less)) for e in g.definitions)
+        state = replace_func(state, replace(g, definitions=readers))
+    state = replace_func(state, replace(f, definitions=(_with(d, Cast(read, t), own),)))
+    for made in (raised, excess):
+        state = insert(state, func, made, fresh_plan(made))
+    return state
+
+
+def _read_of(d: Definition, source: str) -> Read:
+    """The one read of a source of signed integers."""
+    found = list(dict.fromkeys(reads_in(d.expressions())))
+    mine = [r for r in found if r.name == source]
+    if not mine:
+        raise Illegal(f"it does not read {source!r}", did_you_mean(source, [r.name for r in found]))
+    if len(mine) > 1 or mine[0].dtype not in UNSIGNED:
+        raise Illegal(
+            f"{source!r} is not read in one place, as signed integers of at most 32 bits",
+            f"it has elements of {mine[0].dtype}, read in {len(mine)} places",
+        )
+    return mine[0]
+
+
+def _is_factor(e: Expr, wanted: Cast) -> bool:
+    """True for a product with one factor that is the wanted one, and others that do not read it."""
+    match e:
+        case Binary("mul", x, y):
+            return any(
+                _is_factor(one, wanted) and all(r != wanted.x for r in reads_in((other,)))
+                for one, other in ((x, y), (y, x))
+            )
+        case _:
+            return e == wanted
+
+
+def _with(d: Definition, old: Expr, new: Expr) -> Definition:
+    """A definition with another expression in the place of one in its values."""
+    values = tuple(transform(v, lambda n: new if n == old else n) for v in d.values)
+    return replace(d, values=values)
+
+
+def _raised(name: str, read: Read, limits: tuple[Interval, ...]) -> FuncDef:
+    """The elements of a source and half of their range: the first bit flipped."""
+    index = tuple(Var(f"d{n}") for n in range(len(read.index)))
+    whole = replace(read, index=index)
+    t = UNSIGNED[read.dtype]
+    value = Cast(Binary("xor", whole, Const(int(read.dtype.low), read.dtype)), t)
+    d = Definition(index, tuple(v.name for v in index), (), TRUE, (value,), None, None, read.loc)
+    return FuncDef(name, (t,), (d,), limits, limits)
+
+
+def _excess(name: str, f: FuncDef, d: Definition) -> FuncDef:
+    """The sum of a definition, for the variables of a func that it depends on."""
+    ends = [e for _, lo, hi in d.ranges for e in (lo, hi) if e is not None]
+    used = {v for e in (*d.values, d.where, *ends) for v in variables(e)}
+    kept = [n for n, v in enumerate(f.variables) if v in used]
+    free = tuple(f.variables[n] for n in kept)
+    made = replace(d, index=tuple(map(Var, free)), free=free)
+    limits, natural = (tuple(box[n] for n in kept) for box in (f.limits, f.natural))
+    return replace(
+        f, name=name, definitions=(made,), limits=limits, natural=natural, declared=False
+    )
