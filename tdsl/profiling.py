@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import apart, as_array, as_scalar, layout_of
+from tdsl.codegen.arrays import apart, as_array, as_scalar, layout_of, new_output, well_placed
 from tdsl.codegen.binding import bind, bind_outputs, bind_sizes, output_array, output_shape
 from tdsl.codegen.call import Executable
 from tdsl.codegen.loops import BufferParam
@@ -136,10 +136,11 @@ def arguments_of(
     for made in signature.outputs:
         array = written.get(made.name)
         if array is None or not array.flags.aligned:  # machine code takes aligned memory only
-            array = np.empty(output_shape(signature, made, sizes), made.dtype.numpy)
+            array = new_output(output_shape(signature, made, sizes), made.dtype)
         values[made.name] = array
     layouts = tuple(layout_of(values[a.name], True) for a in signature.arrays)
-    return values, Specialisation(tuple((n, sizes[n]) for n in signature.sizes), layouts)
+    placed = well_placed(values[a.name] for a in signature.outputs)
+    return values, Specialisation(tuple((n, sizes[n]) for n in signature.sizes), layouts, placed)
 
 
 def _run(executable: Executable, arguments: list[Any]) -> Run:

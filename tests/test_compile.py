@@ -209,3 +209,22 @@ def test_a_program_that_cannot_be_compiled_leaves_the_next_call_fit(monkeypatch,
     stored = cache.info().entries
     assert compiled(np.ones(8, np.float32)).tolist() == [1] * 6
     assert cache.info().entries == stored + 1
+
+
+def test_large_results_begin_at_a_line_of_the_caches():
+    i, j = td.vars("i j")
+    a, f = td.Tensor("a", (1000, 500), td.f32), td.Func("f")
+    f[i, j] = a[i, j] * 2
+    s = td.Schedule(f)
+    s[f].vectorize(j, 16).stream_stores()
+    double, x = td.compile(s), np.ones((1000, 500), np.float32)
+    for result in (double(x), double(x), double(a=x)):
+        assert result.ctypes.data % 64 == 0
+        np.testing.assert_array_equal(result, 2 * x)
+    memory = np.empty(500_020, np.float32)
+    for start in (0, 1, 4, 16):
+        out = memory[start : start + 500_000].reshape(1000, 500)
+        out[...] = 0
+        assert double(x, out=out) is out
+        np.testing.assert_array_equal(out, 2 * x)
+    assert len(double.executables) == 2

@@ -11,7 +11,7 @@ import numpy as np
 
 from tdsl.codegen.dlpack import device_of, from_dlpack
 from tdsl.codegen.loops import row_major
-from tdsl.codegen.signature import ArrayArg, Layout, ScalarArg
+from tdsl.codegen.signature import ALIGN, LARGE, ArrayArg, Layout, ScalarArg
 from tdsl.errors import Related, TypeMismatch
 from tdsl.lang.types import DType
 from tdsl.source import here
@@ -158,6 +158,26 @@ def _wrong_kind(arg: ScalarArg, value: Any) -> TypeMismatch:
     )
     hint = "pass True or False" if arg.dtype.kind == "b" else "pass a Python number"
     return _mismatch(arg, f"{arg.name} needs {wanted} ({arg.dtype.numpy}), got {got}", hint)
+
+
+def new_output(shape: tuple[int, ...], dtype: DType) -> Array:
+    """Memory for an output; that of a large one begins at a multiple of `ALIGN` bytes."""
+    if math.prod(shape) * dtype.bytes < LARGE:
+        return np.empty(shape, dtype.numpy)
+    return aligned_empty(shape, dtype.numpy)
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array of unknown values that begins at a multiple of `ALIGN` bytes."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + ALIGN, np.uint8)
+    start = -memory.ctypes.data % ALIGN
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def well_placed(outputs: Iterable[Array]) -> bool:
+    """True where all large arrays begin at a multiple of `ALIGN` bytes."""
+    return all(out.nbytes < LARGE or out.ctypes.data % ALIGN == 0 for out in outputs)
 
 
 def layout_of(array: Array, fixed: bool) -> Layout:

@@ -19,7 +19,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tdsl.codegen.arrays import Array, apart, as_array, as_scalar, layout_of
+from tdsl.codegen.arrays import (
+    Array,
+    apart,
+    as_array,
+    as_scalar,
+    layout_of,
+    new_output,
+    well_placed,
+)
 from tdsl.codegen.binding import (
     bind,
     bind_outputs,
@@ -193,7 +201,7 @@ class Entry:
             shape = output_shape(self.signature, arg, sizes)
             array = written.get(arg.name)
             if array is None:
-                array = np.empty(shape, arg.dtype.numpy)
+                array = new_output(shape, arg.dtype)
             else:
                 check_shape(arg, array, shape)
             outputs.append(array)
@@ -209,6 +217,7 @@ class Entry:
         specialisation = Specialisation(
             tuple((name, sizes[name]) for name in self._fixed),
             tuple(map(layout_of, arrays, self._still)),
+            well_placed(targets),
         )
         executable = self.executable(specialisation)
         named = {

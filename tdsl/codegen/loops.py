@@ -158,7 +158,8 @@ class BufferParam:
 
     `strides` holds for each axis a constant stride in elements where it is known when the kernel is
     compiled, else None: then it is an argument, in bytes.
-    `written` is true for outputs; `aliased` when another argument may share its memory.
+    `written` is true for outputs; `aliased` when another argument may share its memory. It begins at a
+    multiple of `align` bytes.
     """
 
     name: str
@@ -166,6 +167,7 @@ class BufferParam:
     extents: tuple[Expr, ...]
     strides: tuple[int | None, ...]
     written: bool
+    align: int = 1
 
 
 @dataclass(frozen=True, slots=True)

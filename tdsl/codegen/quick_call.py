@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.signature import Signature, places
+from tdsl.codegen.arrays import aligned_empty
+from tdsl.codegen.signature import Signature, is_large, places
 from tdsl.lang.expr import Expr, Size, const
+from tdsl.lang.program import bind_expr
 from tdsl.lang.show import show_expr
 from tdsl.lang.types import BY_NAME
 from tdsl.node import Node, transform
@@ -26,7 +28,7 @@ def quick_call(signature: Signature, fixed: Mapping[str, int], entry: Callable[.
     `entry(*inputs, *outputs)` returns True when it ran. The inputs must decide every size that is not
     among the `fixed` ones.
     """
-    namespace: dict[str, Any] = {"empty": np.empty, "entry": entry}
+    namespace: dict[str, Any] = {"empty": np.empty, "entry": entry, "aligned": aligned_empty}
     namespace |= {"where": lambda cond, yes, no: yes if cond else no, "cast": lambda x, _: x}
     namespace |= BY_NAME
     for k, arg in enumerate(signature.outputs):
@@ -63,7 +65,8 @@ def quick_text(signature: Signature, fixed: Mapping[str, int]) -> str:
     lines = ["def call(args):", "    try:", f"        {_tuple(inputs)} = args"]
     for k, (name, arg) in enumerate(zip(outputs, signature.outputs, strict=True)):
         shape = _tuple([_text(e, fixed, read) for e in arg.shape])
-        lines.append(f"        {name} = empty({shape}, t{k})")
+        large = is_large(tuple(bind_expr(e, fixed) for e in arg.shape), arg.dtype)
+        lines.append(f"        {name} = {'aligned' if large else 'empty'}({shape}, t{k})")
     return "\n".join(
         [
             *lines,

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from math import prod
 
 from tdsl.codegen.loops import Argument, BufferParam, ScalarParam, SizeParam, row_major
 from tdsl.lang.expr import Binary, Cast, Const, Expr, Select, Size, Unary
@@ -57,6 +58,8 @@ class Signature:
 
 
 Layout = tuple[int | None, ...]
+ALIGN = 64  # bytes: a line of the caches, and the widest vector
+LARGE = 1 << 20  # bytes of an output from which its place in memory matters
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +68,13 @@ class Specialisation:
 
     `sizes` are the extents fixed at compile time by name. `layouts` has the strides in elements of each
     array, inputs then outputs: all of them for a dense row-major array whose extents are fixed; else None,
-    except for one axis along which elements are adjacent, whose stride is 1.
+    except for one axis along which elements are adjacent, whose stride is 1. `aligned` promises that large
+    outputs begin at a multiple of `ALIGN` bytes, as those that are made for a call do.
     """
 
     sizes: tuple[tuple[str, int], ...]
     layouts: tuple[Layout, ...]
+    aligned: bool = True
 
 
 def parameters(signature: Signature, variant: Specialisation) -> tuple[Argument, ...]:
@@ -90,8 +95,15 @@ def parameters(signature: Signature, variant: Specialisation) -> tuple[Argument,
         else:
             extents = tuple(bind_expr(e, sizes) for e in arg.shape)
             written = position >= len(signature.inputs)
-            made.append(BufferParam(arg.name, arg.dtype, extents, next(layouts), written))
+            align = ALIGN if written and variant.aligned and is_large(extents, arg.dtype) else 1
+            made.append(BufferParam(arg.name, arg.dtype, extents, next(layouts), written, align))
     return (*made, *(SizeParam(name) for name in signature.sizes if name not in sizes))
+
+
+def is_large(extents: tuple[Expr, ...], dtype: DType) -> bool:
+    """True for an array of known extents that is worth being made at a multiple of `ALIGN` bytes."""
+    known = [int(e.value) for e in extents if isinstance(e, Const)]
+    return len(known) == len(extents) and prod(known) * dtype.bytes >= LARGE
 
 
 def dense(

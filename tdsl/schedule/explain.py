@@ -59,11 +59,12 @@ def plan_text(plan: object) -> str:
             )
         case Tiles():
             return _tiles(plan)
-        case Strips(line, outer, parallel, height, _, _, stream):
+        case Strips(line, outer, parallel, height, _, _, stream, lines):
             each = f"strips of {height} lines of {line}" if height else f"each line of {line} apart"
             around = f" inside of {', '.join(outer)}" if outer else ""
+            together = f", {lines} at a time" if lines > 1 else ""
             past = ", stored past the caches" if stream else ""
-            return f"{each}{around}, threads over {parallel}{past}"
+            return f"{each}{around}{together}, threads over {parallel}{past}"
         case Bands(row, rows, parallel):
             return f"bands of {rows} rows of {row}, {_threads(parallel)}"
         case FuncPlan():

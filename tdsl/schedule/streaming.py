@@ -32,7 +32,12 @@ def pays_to_stream(
         return False
     points, size = volume(boxes[name]), sum(t.bytes for t in f.dtypes)
     large = LARGE * machine.last_bytes
-    return points is not None and points * size >= large and work <= MOST_WORK * size
+    return points is not None and points * size >= large and is_bound_by_memory(f, work)
+
+
+def is_bound_by_memory(f: FuncDef, work: float) -> bool:
+    """True where the `work` for a point of a func takes less time than writing it to memory."""
+    return work <= MOST_WORK * sum(t.bytes for t in f.dtypes)
 
 
 def work_of_a_point(f: FuncDef) -> float:

@@ -5,6 +5,14 @@
         the lines of each producer that this line is the first to need, in a ring
         the line
 
+or, where that takes few operations, some lines at a time, with nothing kept in memory:
+
+    for strips of lines (threads):
+      for some lines:
+        for some vectors of them:
+          what they need of each producer, in registers
+          the lines
+
 `plan_strips` finds the group and decides the height of a strip; `recipes/stencil.py` writes the plan as
 directives. The lines that two strips need are computed in both: a strip is so high that they are few.
 """
@@ -12,19 +20,20 @@ directives. The lines that two strips need are computed in both: a strip is so h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tdsl.lang.expr import Const, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add
-from tdsl.schedule.facts import extents, volume
+from tdsl.schedule.facts import extent, extents, volume
 from tdsl.schedule.groups import boxes_within
 from tdsl.schedule.lookups import lookup_axes
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State
-from tdsl.schedule.streaming import pays_to_stream, work_of_a_point
+from tdsl.schedule.rows import vectors_of
+from tdsl.schedule.streaming import is_bound_by_memory, pays_to_stream, work_of_a_point
 
 LONGEST = 32  # funcs of a group that are computed together, the nearest to the owner
 HEIGHTS = (32, 64, 128, 256, 512, 1024)
@@ -34,6 +43,10 @@ LEAST_LINES = 16  # of the whole, from which strips pay
 EVEN = 8  # lines, of which a strip has a multiple
 MIDST = 1 << 12  # a place between the ends of a dimension whose extent is not known
 FAR = 64  # lines that show how much each further line costs
+TOGETHER = (4, 8)  # lines whose needs may be held in registers
+REGISTERS = 16  # vectors for that
+LEAST_BLOCKS = 4  # of such vectors in a line
+MOST_TWICE = 1.5  # how often each point may be computed instead of being kept in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +58,8 @@ class Strips:
     `height` lines; 0 means that each line is computed apart, and nothing is kept for the
     next. `inside` are the funcs of the group, consumers first. `last` gives funcs whose elements along a
     variable lie side by side, since they are looked up along it. `stream` writes past the caches.
+    `lines` above 1 are computed together, `vectors` of each at a time, and what they need of the funcs
+    inside is computed for them alone.
     """
 
     line: str
@@ -54,6 +69,8 @@ class Strips:
     inside: tuple[str, ...]
     last: tuple[tuple[str, str], ...] = ()
     stream: bool = False
+    lines: int = 1
+    vectors: int = 1
 
 
 def plan_strips(
@@ -98,8 +115,11 @@ class _Group:
     line: str
     steps: int
 
-    def near(self, lines: int = 1, moved: str = "") -> dict[str, Box]:
-        """What some lines in the midst of the owner need; `moved` is a variable to go on along."""
+    def near(self, lines: int = 1, moved: str = "", columns: int = 0) -> dict[str, Box]:
+        """What some lines in the midst of the owner need, or only some columns of them.
+
+        `moved` is a variable to go on along.
+        """
         f, box = self.owner, list(self.boxes[self.owner.name])
         for axis, v in enumerate(f.variables):
             place = self.place(axis)
@@ -107,6 +127,9 @@ class _Group:
             box[axis] = (first, add(first, const(lines - 1)) if v == self.line else first)
             if v == self.line:
                 break
+        if columns:
+            first = self.place(len(box) - 1)
+            box[-1] = (first, add(first, const(columns - 1)))
         return boxes_within(self.state, f.name, tuple(box), self.names)
 
     def place(self, axis: int) -> Expr:
@@ -177,7 +200,30 @@ def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:
     height = _height(lines, threads, twice)
     if twice > (MOST_AGAIN - 1) * height:
         return None
-    return Strips(g.line, outer, own, height, inside, tuple(last.items()), stream)
+    plan = Strips(g.line, outer, own, height, inside, tuple(last.items()), stream)
+    return plan if last or not is_bound_by_memory(f, work) else _together(g, plan, each, machine)
+
+
+def _together(g: _Group, plan: Strips, each: float, machine: Machine) -> Strips:
+    """Several lines at a time, if what they need of the funcs inside fits into registers."""
+    f, sizes = g.owner, extents(g.owner, g.owner.definitions[0], g.boxes[g.owner.name])
+    first, across = vectors_of(f, 0, sizes, machine.vector_bytes) or ("", 1)
+    funcs = [g.state.program.func(name) for name in plan.inside]
+    plain = all(len(h.definitions) == 1 and h.definitions[0].init is None for h in funcs)
+    if f.variables[-2:] != (g.line, first) or not plain:
+        return plan
+    if any(t.bytes * across != machine.vector_bytes for h in (f, *funcs) for t in h.dtypes):
+        return plan
+    for lines in (n for n in TOGETHER if n <= plan.height):
+        near = g.near(lines, columns=across)
+        points = sum(volume(near[name]) or 0 for name in plan.inside)
+        aligned = all(extent(near[name], -1) == across for name in plan.inside)
+        again = (g.work(near, plan.inside) or 0) / (lines * across) * (sizes[first] or 0) / each
+        vectors = min(REGISTERS * across // max(points, 1), 2)
+        enough = (sizes[first] or 0) >= LEAST_BLOCKS * vectors * across
+        if aligned and vectors and enough and again <= MOST_TWICE:
+            return replace(plan, lines=lines, vectors=vectors)
+    return plan
 
 
 def _height(lines: int | None, threads: int, twice: float) -> int:

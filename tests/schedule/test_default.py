@@ -1,5 +1,8 @@
 """The schedule of what is left open: it changes no result, and puts loops where they should be."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,11 +19,11 @@ def completed(func: td.Func, machine: Machine = WIDE, **sizes: int) -> State:
     return complete(bind_state(td.Schedule(func).state, sizes), machine)
 
 
-def blur() -> td.Func:
+def blur(each: Callable[[Any], Any] = lambda v: v) -> td.Func:
     y, x = td.vars("y x")
     edge = td.pad(td.Tensor("image", ("H", "W"), td.f32), mode="edge")
     rows, out = td.Func("rows"), td.Func("blur")
-    rows[y, x] = edge[y, x - 1] + edge[y, x] + edge[y, x + 1]
+    rows[y, x] = each(edge[y, x - 1] + edge[y, x] + edge[y, x + 1])
     out[y, x] = rows[y - 1, x] + rows[y, x] + rows[y + 1, x]
     return out
 
@@ -48,8 +51,16 @@ def kinds(state: State, func: str, definition: int = 0) -> dict[str, str]:
     return {x.name: x.kind for x in state.plan(func).nests[definition].loops}
 
 
-def test_a_stencil_slides_inside_strips():
+def test_a_stencil_of_little_work_keeps_nothing_for_the_next_lines():
     state = completed(blur(), H=1000, W=600)
+    place = state.plan("rows").place
+    assert isinstance(place, At)
+    assert (place.level.func, state.plan("rows").store) == ("blur", None)
+    assert {"parallel", "unrolled", "vectorized"} <= set(kinds(state, "blur").values())
+
+
+def test_a_stencil_of_much_work_slides_inside_strips():
+    state = completed(blur(lambda v: td.exp(td.sin(v) / td.cos(v))), H=1000, W=600)
     place = state.plan("rows").place
     assert isinstance(place, At)
     assert place.level.func == "blur"

@@ -12,9 +12,9 @@ from tdsl.codegen.cpu.ir_types import memory
 from tdsl.codegen.cpu.leave import NO_MEMORY, fail, release
 from tdsl.codegen.cpu.values import Value
 from tdsl.codegen.loops import HEAP, STACK, Alloc, row_major
+from tdsl.codegen.signature import ALIGN
 from tdsl.lang.expr import Const
 
-ALIGN = 64
 _LARGEST_FRAME = 1 << 20  # bytes on the stack of one function; threads have few MiB
 _SMALL = 1 << 14  # bytes that are on the stack in any case
 

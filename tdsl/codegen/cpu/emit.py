@@ -92,8 +92,8 @@ class _Frame:
         attributes = "" if updated else "noalias " + "readonly " * (not p.written)
         pointer = self._next("ptr", attributes)
         strides = tuple(self._next("i64") if s is None else s for s in p.strides)
-        size = self._elements(p)
-        self.buffers[p.name] = Buffer(pointer, p.dtype, strides, p.dtype.bytes, p.written, size)
+        size, align = self._elements(p), max(p.align, p.dtype.bytes)
+        self.buffers[p.name] = Buffer(pointer, p.dtype, strides, align, p.written, size)
 
     @staticmethod
     def _elements(p: BufferParam) -> int | None:

@@ -210,6 +210,9 @@ def _check_and_run(w: _Writer, kernel: Kernel) -> None:
     for array in arrays:
         _check_extents(w, array, sizes)
         _check_strides(w, array)
+        if array.param.align > 1:
+            rest = w.v(f"and i64 {array.data}, {array.param.align - 1}")
+            w.require(w.v(f"icmp eq i64 {rest}, 0"))
         slots[array.param.name] = [array.data, *_passed_strides(array)]
     _check_apart(w, arrays)
     slots |= {

@@ -27,6 +27,7 @@ from tdsl.schedule.facts import extent, extents, rest_at_root, root_boxes, wides
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import group_of
 from tdsl.schedule.machine import Machine, machine_for
+from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import is_ordered
 from tdsl.schedule.rows import lanes_for, vector_variable
 from tdsl.schedule.stage import Stage
@@ -81,10 +82,13 @@ def write_strips(
     inner = [v for v in names if v != plan.line and v not in plan.outer]
     own.reorder(*plan.outer, strip, line, *inner)
     own.parallel(strip if plan.parallel == plan.line else plan.parallel)
-    last = dict(plan.last)
-    _vectors(own, boxes[owner], machine, last)
     if plan.stream:
         own.stream_stores()
+    if plan.lines > 1:
+        _write_blocks(schedule, own, line, plan, machine)
+        return
+    last = dict(plan.last)
+    _vectors(own, boxes[owner], machine, last)
     for name in plan.inside:
         stage = schedule[name]
         stage.store_at(own, strip)
@@ -97,6 +101,24 @@ def write_strips(
         for n in range(len(schedule.state.program.func(name).definitions)):
             definition = stage.update(n - 1) if n else stage
             _vectors(definition, boxes[name], machine, last)
+
+
+def _write_blocks(
+    schedule: Schedule, own: Stage, line: Loop, plan: Strips, machine: Machine
+) -> None:
+    """Some lines at a time, by a vector or two of each, with all that they need in registers."""
+    f = schedule.state.program.func(own.func)
+    lanes = machine.vector_bytes // max(t.bytes for t in f.dtypes)
+    _, line = own.split(line, plan.lines)
+    block, inner = own.split(f.variables[-1], lanes * plan.vectors)
+    own.reorder(block, line, inner)
+    for stage in (own, *(schedule[name] for name in plan.inside)):
+        if stage is not own:
+            stage.compute_at(own, block)
+            line, inner = stage.loops[-2:]
+        stage.unroll(line)
+        stage.vectorize(inner, lanes)
+        stage.unroll(inner)
 
 
 def _spread(stage: Stage, box: Box) -> None:

@@ -45,6 +45,30 @@ def test_any_height_gives_what_numpy_gives(rng, shape, height):
     np.testing.assert_array_equal(td.compile(s)(a), blurred(a))
 
 
+@pytest.mark.parametrize("shape", [(97, 200), (64, 128), (131, 257), (20, 1029)])
+@pytest.mark.parametrize("lines", [4, 8])
+def test_what_some_lines_need_is_held_in_registers(rng, shape, lines):
+    s = td.Schedule(blur(*shape))
+    plan = td.recipes.strips(s["out"], machine=WIDE, lines=lines)
+    assert (plan.lines, plan.vectors) == (lines, 2)
+    assert s.state.plan("rows").store is None
+    a = rng.integers(0, 9, shape).astype(np.float32)
+    np.testing.assert_array_equal(td.compile(s)(a), blurred(a))
+
+
+def test_what_takes_much_work_or_more_columns_is_kept_in_memory():
+    a = td.Tensor("a", (500, 500), td.f32)
+    for value, reach in (
+        (td.exp(td.sin(a[y, x]) / td.cos(a[y, x])), 0),
+        (a[y, x] + a[y, x + 1], 1),
+    ):
+        rows, out = td.Func("rows"), td.Func("out")
+        rows[y, x] = value
+        out[y, x] = rows[y, x] + rows[y + 1, x] + rows[y + 2, x + reach]
+        plan = td.recipes.strips(td.Schedule(out)["out"], machine=WIDE)
+        assert plan.lines == 1
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (40, 2), (130, 67)])
 def test_the_default_serves_every_size(rng, shape):
     a = rng.integers(0, 9, shape).astype(np.float32)
@@ -149,7 +173,7 @@ def test_updates_that_scatter_share_the_place(rng):
 
 def test_lines_do_not_share_the_sets_of_a_cache():
     s = td.Schedule(blur(64, 1024))
-    assert td.recipes.strips(s["out"], machine=WIDE) is not None
+    assert td.recipes.strips(s["out"], machine=WIDE, lines=1) is not None
     assert "alloc(f32, [4, 1040])" in td.compile(s).loops().replace("rows = ", "")
 
 
