@@ -78,7 +78,24 @@ class NestBuilder:
         return chosen
 
     def join(self, box: Box, around: Open, shared: list[tuple[str, Expr, Expr]]) -> list[Stmt]:
-        """The nest inside the loops of another: `shared` are (variable, first, extent) of these."""
+        """The nest inside the loops of another: `shared` are (variable, first, extent) of these.
+
+        Where it reduces over one of them, `start` has been called before that.
+        """
+        opened = self._opened(box, around, shared)
+        nest = self.plan.nests[self.n]
+        started = any(is_reduction(self.f, self.n, nest, x) for x in opened)
+        return self._nest(nest, box, around, opened, UPDATE if started else FULL)
+
+    def start(self, box: Box, around: Open, shared: list[tuple[str, Expr, Expr]]) -> list[Stmt]:
+        """The start of a reduction in front of a loop of another nest that it reduces over."""
+        opened = self._opened(box, around, shared)
+        return self._nest(self.plan.nests[self.n], box, around, opened, INIT)
+
+    def _opened(
+        self, box: Box, around: Open, shared: list[tuple[str, Expr, Expr]]
+    ) -> dict[str, Expr]:
+        """What the loops are that another nest has opened."""
         nest = self.plan.nests[self.n]
         bounds = bounds_of(self.f, self.d, box)
         related = relate(nest, bounds, around.facts)
@@ -94,9 +111,11 @@ class NestBuilder:
                     hint="share only loops over equal ranges",
                 )
             opened[loop] = add(subtract(Var(variable), first), own)
-        return self._nest(nest, box, around, opened)
+        return opened
 
-    def _nest(self, nest: Nest, box: Box, around: Open, opened: dict[str, Expr]) -> list[Stmt]:
+    def _nest(
+        self, nest: Nest, box: Box, around: Open, opened: dict[str, Expr], mode: str = FULL
+    ) -> list[Stmt]:
         self.nest = nest
         bounds = bounds_of(self.f, self.d, box)
         related = relate(nest, bounds, around.facts)
@@ -109,7 +128,7 @@ class NestBuilder:
             if self.low.tree.joined.get(Level(self.f.name, self.n, x))
         ]
         self.shared_depth = max(shared, default=0)
-        return self._open(Spot(len(opened), FULL, opened, guards, related), around)
+        return self._open(Spot(len(opened), mode, opened, guards, related), around)
 
     def _guards(self, related: Related) -> tuple[Guard, ...]:
         tails = [self._guard(c, related, predicate=False) for c in related.guards]
@@ -151,6 +170,11 @@ class NestBuilder:
         if spot.mode == FULL and self.d.init is not None and loop.name in self.reduced:
             start = self._open(replace(spot, mode=INIT), around)
             return [*start, *self._open(replace(spot, mode=UPDATE), around)]
+        return [*self._starts(spot, around), *self._loops(spot, around)]
+
+    def _loops(self, spot: Spot, around: Open) -> list[Stmt]:
+        """The next loop, in two parts where its split is peeled."""
+        loop = self.nest.loops[spot.depth]
         first = self.bounds[loop.name][0] if loop.name in self.bounds else const(0)
         extent = simplify(spot.related.extents[loop.name], around.facts)
         if loop.name in spot.related.peels:
@@ -162,6 +186,19 @@ class NestBuilder:
             main = self._loop(spot, around, first, full)
             return [*main, *self._loop(tail, around, begin, rest)]
         return self._loop(spot, around, first, extent)
+
+    def _starts(self, spot: Spot, around: Open) -> Iterator[Stmt]:
+        """The starts of reductions that share the next loop as the first that they reduce over."""
+        for level in self._levels_from(spot.depth) if spot.mode != INIT else ():
+            for name in self.low.tree.joined.get(level, ()):
+                f, nest = self.low.program.func(name), self.low.state.plan(name).nests[0]
+                shared = nest.names()[: self.nest.position(level.loop) + 1]
+                reduced = [n for n, x in enumerate(shared) if is_reduction(f, 0, nest, x)]
+                if name in self.low.boxes and reduced[:1] == [spot.depth]:
+                    outer = self._shared(spot)
+                    yield from NestBuilder(self.low, f, 0).start(
+                        self.low.boxes[name], around, outer
+                    )
 
     def _shared_out(
         self, spot: Spot, tail: Spot, around: Open, first: Expr, begin: Expr, extent: Expr

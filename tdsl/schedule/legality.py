@@ -16,7 +16,9 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.nest import (
     PARALLEL,
+    SERIAL,
     SHIFT,
+    UNROLLED,
     After,
     At,
     FuncPlan,
@@ -299,9 +301,7 @@ def check_with(state: State, func: str, level: Level) -> None:
             f"{func!r} has {counted(len(mine.loops), 'loop')}, fewer than the {depth} to share",
             "name a loop further out",
         )
-    for a in mine.names()[:depth]:
-        if is_reduction(f, 0, mine, a):
-            raise Illegal(f"{a!r} of {func!r} is reduced over", "share free loops only")
+    _check_shared_order(state, func, level, mine.names()[:depth])
     shared = mine.names()[:depth]
     for name, plan in state.plans:
         for used in levels_of(plan):
@@ -309,6 +309,26 @@ def check_with(state: State, func: str, level: Level) -> None:
                 raise Illegal(
                     f"{name!r} has its place at loop {used.loop!r}", "move that one first"
                 )
+
+
+def _check_shared_order(state: State, func: str, level: Level, shared: tuple[str, ...]) -> None:
+    """Raise Illegal where a reduction would not be started before a shared loop, or run out of order."""
+    f, mine, other = state.program.func(func), state.plan(func).nests[0], state.plan(level.func)
+    theirs = other.nests[level.definition]
+    foreign = _depth(state, other.place.level) if isinstance(other.place, With) else 0
+    for n, (a, b) in enumerate(zip(shared, theirs.names(), strict=False)):
+        if not is_reduction(f, 0, mine, a):
+            continue
+        if n < foreign:
+            raise Illegal(
+                f"{func!r} reduces over {a!r}, which {level.func!r} shares with another stage",
+                "share the loops of that stage",
+            )
+        if theirs.kind(b) not in (SERIAL, UNROLLED):
+            raise Illegal(
+                f"{func!r} reduces over {a!r}, but {b!r} of {level.func!r} does not run in order",
+                f"leave {b!r} serial, or share loops outside of it",
+            )
 
 
 def _sharing(state: State, func: str) -> Iterator[str]:

@@ -179,6 +179,27 @@ def compute_with_too_few_loops():
     s[g].compute_with(s[f], j)  # here
 
 
+@wrong(td.ScheduleError, "'i' of 'f' does not run in order", hint="serial")
+def compute_with_a_parallel_loop_that_is_reduced_over():
+    g, f = td.Func("g"), td.Func("f")
+    g[j] = td.sum(a[k, j], axis=k)
+    f[i, j] = a[i, j]
+    s = td.Schedule(g, f)
+    s[f].parallel(i)
+    s[g].reorder(k, j).compute_with(s[f], i)  # here
+
+
+@wrong(td.ScheduleError, "'f' shares with another stage", hint="of that stage")
+def compute_with_a_loop_reduced_over_at_second_hand():
+    g, f, h = td.Func("g"), td.Func("f"), td.Func("h")
+    g[j] = td.sum(a[k, j], axis=k)
+    f[i, j] = a[i, j]
+    h[i, j] = a[i, j]
+    s = td.Schedule(g, f, h)
+    s[f].compute_with(s[h], i)
+    s[g].reorder(k, j).compute_with(s[f], j)  # here
+
+
 @wrong(td.ScheduleError, "cannot be computed with itself", hint="another func")
 def compute_with_itself():
     _, f, s = chain()
