@@ -74,25 +74,28 @@ def extents(f: FuncDef, d: Definition, box: Box) -> dict[str, int | None]:
     return {name: upper(e) for name, (_, e) in bounds_of(f, d, box).items()}
 
 
-def cost(d: Definition) -> int:
-    """About how many simple operations a point costs; index arithmetic is free."""
+def cost(d: Definition, along: str | None = None) -> int:
+    """About how many simple operations a point costs; index arithmetic is free.
+
+    Only those that give something else for each value of the variable `along`, where one is given.
+    """
     total = 0
     in_index: set[int] = set()
     for n in post_order(*d.values):
         if isinstance(n, Read | Access):
             in_index |= {id(m) for m in post_order(*n.index)}
     for n in post_order(*d.values):
-        if id(n) in in_index:
+        if id(n) in in_index or not isinstance(n, Binary | Call | Unary | Select):
+            continue
+        if along is not None and along not in variables(n):
             continue
         match n:
             case Binary(op):
                 total += _COSTLY.get(op, 1)
             case Call(fn):
                 total += 1 if fn in ("fma", "isnan", "isinf", "isfinite") else 12
-            case Unary() | Select():
-                total += 1
             case _:
-                pass
+                total += 1
     return total
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import Any
 
+from tdsl.lang.affine import variables
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box
+from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.facts import extents, rest_at_root, root_boxes, volume
+from tdsl.schedule.facts import cost, extents, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import boxes_of_rows, group_of
 from tdsl.schedule.machine import Machine, machine_for
@@ -37,7 +38,7 @@ class RowChain:
     """Funcs (consumers first) that are computed in the rows of an owner, inside its variables `outer`.
 
     `count` is the number of rows where it is known, `boxes` are those that one row needs of the owner, the
-    funcs and what they read. `stream` says that the work is too little to hide the stores behind it.
+    funcs and what they read. `work` are the operations for a point of the owner with all that it needs.
     """
 
     owner: str
@@ -46,7 +47,7 @@ class RowChain:
     count: int | None
     inside: tuple[str, ...]
     boxes: Mapping[str, Box]
-    stream: bool
+    work: float
 
     @staticmethod
     def of(state: State, owner: str, found: Strips, boxes: dict[str, Box]) -> RowChain:
@@ -54,7 +55,9 @@ class RowChain:
         f, row = state.program.func(owner), found.line
         count = extents(f, f.definitions[0], boxes[owner])[row]
         near = boxes_of_rows(state, owner, row, list(found.inside), boxes, 1, found.outer)
-        return RowChain(owner, found.outer, row, count, found.inside, near, found.stream)
+        work = sum(_work(state.program.func(name), near[name]) for name in (owner, *found.inside))
+        each = work / max(volume(near[owner]) or 1, 1)
+        return RowChain(owner, found.outer, row, count, found.inside, near, each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +115,8 @@ def plan_rows(state: State, group: RowChain, boxes: dict[str, Box], machine: Mac
     together = lanes if across and lanes * size <= machine.near_bytes else 1
     sizes = extents(f, f.definitions[0], boxes[group.owner])
     shared = [v for v in group.outer[:1] if (sizes[v] or 0) >= 2 * machine.threads] or [group.row]
-    return Rows(
-        together, shared[0], group.stream or pays_to_stream(state, f.name, boxes, 0, machine)
-    )
+    stream = pays_to_stream(state, f.name, boxes, group.work, machine, most=inf)
+    return Rows(together, shared[0], stream)
 
 
 def _is_across(f: FuncDef, group: RowChain, boxes: dict[str, Box], machine: Machine) -> bool:
@@ -126,6 +128,17 @@ def _is_across(f: FuncDef, group: RowChain, boxes: dict[str, Box], machine: Mach
         if vectors_of(f, n, extents(f, d, boxes[f.name]), machine.vector_bytes):
             return True
     return False
+
+
+def _work(f: FuncDef, box: Box) -> int:
+    """Operations and reads for a box; those that stay the same along its innermost loop are not counted."""
+    total = 0
+    for d in f.definitions:
+        sizes = extents(f, d, box)
+        inner = next((v for v in reversed(d.variables) if sizes[v] != 1), None)
+        reads = sum(any(inner in variables(e) for e in r.index) for r in reads_in(d.values))
+        total += (cost(d, inner) + reads) * _points(sizes) if inner is not None else 0
+    return total
 
 
 def _points(sizes: dict[str, int | None]) -> int:
