@@ -325,9 +325,7 @@ def tile_shape(rows: int, columns: int, lanes: int, registers: int) -> tuple[int
                 for m, across in ((beyond[0], v), (1, beyond[1]))
             )
             time *= 1 + EVEN * (bool(over[1]) + bool(beyond[1]))
-            if (
-                not best or time <= best
-            ):  # of equal ones the one with more rows: these are read nearer by
+            if not best or time <= best:  # rows are read from nearer by than vectors
                 best, shape = time, (r, v)
     return shape
 
