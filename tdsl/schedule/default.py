@@ -60,20 +60,35 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
     if machine.vector_bytes:
         boxes = root_boxes(rest_at_root(state))
         done: set[str] = set()
-        for name in reversed([f.name for f in state.program.funcs]):
-            if name not in open_ or name in done:
+        for name in _in_order(state, open_):
+            if name in done:
                 continue
             if name not in boxes:
                 decisions.append(Decision(name, ROOT, why=("none of its values is needed",)))
                 continue
             group = group_of(state, name, open_ - done)
             state, made = _schedule_group(state, name, group, boxes, machine)
-            done |= {name, *made.inside}
+            done |= {name, *made.inside, *made.beside}
             decisions.append(made)
+            beside = (f"reduced in parts in the loops of {name}",)
+            decisions += [Decision(x, made.how, why=beside) for x in made.beside]
     else:
         decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
     decisions.sort(key=lambda d: order[d.func])
     return inline_funcs(rest_at_root(state)), tuple(decisions)  # recipes may have inlined some, too
+
+
+def _in_order(state: State, open_: set[str]) -> list[str]:
+    """Consumers before what they read; last the reductions that other funcs may take along."""
+    names = [f.name for f in reversed(state.program.funcs) if f.name in open_]
+    return sorted(names, key=lambda name: _is_lone_sum(state, name, open_))
+
+
+def _is_lone_sum(state: State, name: str, open_: set[str]) -> bool:
+    """True for a reduction of inputs, or of what others read, too, that is a result only."""
+    reduces = state.program.func(name).definitions[0].init is not None
+    read = any(True for _ in state.consumers(name))
+    return reduces and not read and not group_of(state, name, open_)
 
 
 def _hosts(state: State) -> set[str]:
@@ -161,10 +176,10 @@ def _schedule_group(
         return schedule.state, _by_recipe(state, schedule.state, owner, "pairs", near)
     f = state.program.func(owner)
     if len(f.definitions) == 1 and f.definitions[0].init is None:
-        made, plan = _fuse_group(state, owner, group, boxes, machine)
+        made, plan, beside = _fuse_group(state, owner, group, boxes, machine)
         if plan is not None:
             how = "strips" if plan.height else "rows"
-            return made, Decision(owner, how, (plan,), plan.inside)
+            return made, Decision(owner, how, (plan,), plan.inside, beside=beside)
     for n in range(len(f.definitions)):
         parted = in_parts(state, owner, n, boxes[owner], machine.vector_bytes)
         if parted is not None:
@@ -190,16 +205,17 @@ def _by_recipe(before: State, after: State, owner: str, how: str, *plan: object)
 
 def _fuse_group(
     state: State, owner: str, group: list[str], boxes: dict[str, Box], machine: Machine
-) -> tuple[State, Strips | None]:
-    """Compute a group inside the loops of its owner: row by row, or in strips with a window."""
+) -> tuple[State, Strips | None, tuple[str, ...]]:
+    """Compute a group inside the loops of its owner, row by row or in strips; and what else runs there."""
     plan = plan_strips(state, owner, group, boxes, machine)
     if plan is None:
-        return state, None
+        return state, None, ()
     if plan.height:
         schedule = Schedule.of_state(state)
         write_strips(schedule, owner, plan, boxes, machine)
-        return schedule.state, plan
+        return schedule.state, plan, ()
     schedule = Schedule.of_state(state)
     chain = RowChain.of(state, owner, plan, boxes)
-    write_rows(schedule, chain, plan_rows(state, chain, boxes, machine), machine)
-    return schedule.state, plan
+    rows = plan_rows(state, chain, boxes, machine)
+    write_rows(schedule, chain, rows, boxes, machine)
+    return schedule.state, plan, rows.beside.names if rows.beside else ()

@@ -16,7 +16,7 @@ BY_HAND, INLINE, GENERAL, ROOT = "by hand", "inline", "general schedule", "root"
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Who schedules a func, and those `inside` of it.
+    """Who schedules a func, those `inside` of it, and those `beside` it, which run in its loops.
 
     `how` is the name of a recipe, or one of BY_HAND, INLINE, GENERAL and ROOT. `plan` is what a recipe
     recognised and chose: frozen dataclasses. `why` are the reasons, among them those against other recipes.
@@ -27,6 +27,7 @@ class Decision:
     plan: tuple[object, ...] = ()
     inside: tuple[str, ...] = ()
     why: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 def explain(decisions: Iterable[Decision]) -> str:

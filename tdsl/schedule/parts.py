@@ -25,31 +25,43 @@ def in_parts(state: State, func: str, definition: int, box: Box, vector_bytes: i
     its order. How many parts there are depends on the sizes alone.
     """
     f = state.program.func(func)
-    d = f.definitions[definition]
-    sizes = {**extents(f, f.definitions[0], box), **extents(f, d, box)}
-    count = _count(f, definition, {v: sizes[v] for v in d.variables}, volume(box))
+    sizes = _sizes(f, definition, box)
+    count = count_parts(f, definition, box)
     if not count:
         return None
-    schedule = Schedule.of_state(state)
-    stage = Stage(schedule, func, definition)
+    stage = Stage(Schedule.of_state(state), func, definition)
+    extent = sizes[f.definitions[definition].ranges[0][0]] or 1
+    partial = reduce_in_parts(stage, -(-extent // count), box, vector_bytes)
+    partial.parallel(partial.loops[0])
+    return stage.schedule.state
+
+
+def reduce_in_parts(stage: Stage, size: int, box: Box, vector_bytes: int) -> Stage:
+    """Reduce `size` terms of the outermost range at a time in a new stage, whose first loop is the parts."""
+    f, definition = stage.schedule.state.program.func(stage.func), stage.definition
+    d, sizes = f.definitions[definition], _sizes(f, definition, box)
     found = vectors_of(f, definition, sizes, vector_bytes)
     first = d.ranges[0][0]
-    part, inner = stage.split(first, -(-(sizes[first] or 1) // count))
+    part, inner = stage.split(first, size)
     partial = stage.rfactor(part)
     partial.reorder_storage(len(f.variables), *range(len(f.variables)))
     partial.reorder(part, *(x for x in partial.loops if x.name != part.name))
-    partial.parallel(part)
     if found is not None:
         _vectors(partial, d, inner.name if found[0] == first else found[0], found[1])
     if partial.definition:
-        _side_by_side(Stage(schedule, partial.func, 0), part.name, sizes, vector_bytes)
+        _side_by_side(Stage(stage.schedule, partial.func, 0), part.name, sizes, vector_bytes)
     _side_by_side(stage, part.name, sizes, vector_bytes)
-    return schedule.state
+    return partial
 
 
-def _count(f: FuncDef, definition: int, sizes: dict[str, int | None], values: int | None) -> int:
+def _sizes(f: FuncDef, definition: int, box: Box) -> dict[str, int | None]:
+    return {**extents(f, f.definitions[0], box), **extents(f, f.definitions[definition], box)}
+
+
+def count_parts(f: FuncDef, definition: int, box: Box) -> int:
     """How many parts pay; 0 where the reduction is better left whole."""
-    d = f.definitions[definition]
+    d, values = f.definitions[definition], volume(box)
+    sizes = {v: n for v, n in _sizes(f, definition, box).items() if v in d.variables}
     if not d.ranges or is_ordered(f, definition) or (d.init is None and f.dtypes[0].is_float):
         return 0
     vector = vector_variable(d)

@@ -173,4 +173,7 @@ def test_funcs_of_random_programs_are_decided_once():
 
 
 def test_a_plan_without_words_of_its_own_is_told_by_its_fields():
-    assert plan_text(Decision("f", "root")) == "func f, how root, plan (), inside (), why ()"
+    assert (
+        plan_text(Decision("f", "root"))
+        == "func f, how root, plan (), inside (), why (), beside ()"
+    )

@@ -4,7 +4,8 @@
       what a row needs, stage by stage, in the nearest cache:
       element-wise stages by vectors, reductions along memory by several vectors of partial results
 
-A large result is written past the caches.
+A large result is written past the caches. Reductions over the rows that read the same run in these loops,
+too, in parts.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from tdsl.lang.affine import variables
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
+from tdsl.schedule.beside import Beside, find_beside, run_beside
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.facts import cost, extents, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
@@ -62,11 +64,15 @@ class RowChain:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The choices: rows at a time, the variable that threads share, and stores past the caches."""
+    """The choices: rows at a time, the variable that threads share, and stores past the caches.
+
+    `beside` are reductions over the rows that run with them.
+    """
 
     together: int
     parallel: str
     stream: bool
+    beside: Beside | None = None
 
 
 def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Rows | None:
@@ -84,7 +90,7 @@ def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Row
     >>> y[i, j] = x[i, j] / total[i]
     >>> s = td.Schedule(y, sizes={"R": 500, "C": 500})
     >>> td.recipes.rows(s[y], machine=Machine(vector_bytes=64))
-    Rows(together=1, parallel='i', stream=False)
+    Rows(together=1, parallel='i', stream=False, beside=None)
     >>> print(s)
     s["y"].reorder("i", "j")
     s["y"].vectorize("j", 16)
@@ -102,7 +108,7 @@ def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Row
         return None
     chain = RowChain.of(state, stage.func, found, boxes)
     plan = replace(plan_rows(state, chain, boxes, machine), **choices)
-    write_rows(schedule, chain, plan, machine)
+    write_rows(schedule, chain, plan, boxes, machine)
     return plan
 
 
@@ -116,7 +122,9 @@ def plan_rows(state: State, group: RowChain, boxes: dict[str, Box], machine: Mac
     sizes = extents(f, f.definitions[0], boxes[group.owner])
     shared = [v for v in group.outer[:1] if (sizes[v] or 0) >= 2 * machine.threads] or [group.row]
     stream = pays_to_stream(state, f.name, boxes, group.work, machine, most=inf)
-    return Rows(together, shared[0], stream)
+    alone = together > 1 or group.outer
+    beside = None if alone else find_beside(state, f.name, group.row, boxes, machine)
+    return Rows(together, shared[0], stream, beside)
 
 
 def _is_across(f: FuncDef, group: RowChain, boxes: dict[str, Box], machine: Machine) -> bool:
@@ -152,8 +160,10 @@ def _bytes(state: State, name: str, box: Box) -> int | None:
     return count * sum(t.bytes for t in state.program.func(name).dtypes)
 
 
-def write_rows(schedule: Schedule, group: RowChain, plan: Rows, machine: Machine) -> None:
-    """Write the choices as directives."""
+def write_rows(
+    schedule: Schedule, group: RowChain, plan: Rows, boxes: dict[str, Box], machine: Machine
+) -> None:
+    """Write the choices as directives; `boxes` are what the outputs need in all."""
     state, own = schedule.state, schedule[group.owner]
     inside, owner = list(group.inside), state.program.func(group.owner)
     first = (*group.outer, group.row)
@@ -161,12 +171,16 @@ def write_rows(schedule: Schedule, group: RowChain, plan: Rows, machine: Machine
     if plan.together > 1:
         near = boxes_of_rows(state, owner.name, group.row, inside, near, plan.together, group.outer)
     own.reorder(*first, *(v for v in owner.variables if v not in first))
+    threads: Loop | str = group.row
     loop: Loop | str = group.row
+    if plan.beside:
+        threads, loop = own.split(group.row, plan.beside.part)
     if plan.together > 1 and owner.variables[-1] == group.row:
         own.vectorize(group.row, plan.together)
     else:
         if plan.together > 1:
-            loop, _ = own.split(group.row, plan.together)
+            threads, _ = own.split(group.row, plan.together)
+            loop = threads
         write_vectors(own, owner, 0, near[owner.name], machine)
     for name in group.inside:
         f = state.program.func(name)
@@ -174,9 +188,11 @@ def write_rows(schedule: Schedule, group: RowChain, plan: Rows, machine: Machine
             stage = schedule[name] if n == 0 else schedule[name].update(n - 1)
             write_vectors(stage, f, n, near[name], machine)
         schedule[name].compute_at(own, loop)
-    own.parallel(loop if plan.parallel == group.row else plan.parallel)
+    own.parallel(threads if plan.parallel == group.row else plan.parallel)
     if plan.stream:
         own.stream_stores()
+    if plan.beside:
+        run_beside(own, loop, plan.beside, boxes, machine.vector_bytes, far=plan.stream)
 
 
 def write_vectors(stage: Stage, f: FuncDef, definition: int, box: Box, machine: Machine) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.schedule.beside import Beside
 from tdsl.schedule.machine import Machine
 
 i, j = td.vars("i j")
@@ -107,3 +108,91 @@ def test_a_stage_without_rows_is_left_as_it_is():
     s = td.Schedule(y)
     assert td.recipes.rows(s[y]) is None
     assert not s.directives
+
+
+def gradients(dtype=td.f32):
+    """What a layer norm passes back: to its input by rows, to its gain and shift by columns."""
+    dy, x = (td.Tensor(n, ("R", "C"), dtype) for n in ("dy", "x"))
+    gain = td.Tensor("gain", ("C",), dtype)
+    mean, dx, dgain, dshift = (td.Func(n) for n in ("mean", "dx", "dgain", "dshift"))
+    mean[i] = td.sum(dy[i, j] * gain[j], axis=j) / td.cast(x.shape[1], dtype)
+    dx[i, j] = dy[i, j] * gain[j] - mean[i] * x[i, j]
+    dgain[j] = td.sum(dy[i, j] * x[i, j], axis=i)
+    dshift[j] = td.sum(dy[i, j], axis=i)
+    return dx, dgain, dshift
+
+
+def numpy_gradients(dy, x, gain):
+    own = dy * gain
+    return own - own.mean(1, keepdims=True) * x, (dy * x).sum(0), dy.sum(0)
+
+
+def gradient_inputs(rng, rows, columns):
+    shapes = {"dy": (rows, columns), "x": (rows, columns), "gain": (columns,)}
+    return {name: rng.standard_normal(s, dtype=np.float32) for name, s in shapes.items()}
+
+
+def check_gradients(compiled, arrays):
+    exact = numpy_gradients(**{name: a.astype(np.float64) for name, a in arrays.items()})
+    for got, expected in zip(compiled(**arrays), exact, strict=True):
+        np.testing.assert_allclose(got, expected, 1e-5, 1e-5 * len(arrays["x"]))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 64), (13, 131), (16, 32)], ids=str)
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize("stream", [True, False])
+def test_sums_of_columns_run_beside_rows(rng, shape, columns, stream):
+    rows, width = shape
+    s = td.Schedule(*gradients(), sizes={"R": rows, "C": width})
+    beside = Beside(("dgain", "dshift"), 4, ("dy",), columns and width > 1)
+    td.recipes.rows(s["dx"], machine=WIDE, beside=beside, stream=stream)
+    check_gradients(td.compile(s), gradient_inputs(rng, rows, width))
+
+
+def rows_with_columns():
+    """Gradients of many rows, whose sums are found beside them."""
+    s = td.Schedule(*gradients(), sizes={"R": 1031, "C": 517})
+    plan = td.recipes.rows(s["dx"], machine=WIDE)
+    assert set(plan.beside.names) == {"dgain", "dshift"}
+    assert plan.beside.columns
+    return td.compile(s)
+
+
+def test_sums_of_columns_are_found_beside_rows_that_read_the_same(rng):
+    check_gradients(rows_with_columns(), gradient_inputs(rng, 1031, 517))
+
+
+def test_the_default_schedule_of_gradients_is_right(rng):
+    check_gradients(td.compile(td.Schedule(*gradients())), gradient_inputs(rng, 1031, 517))
+
+
+def test_sums_beside_rows_do_not_depend_on_threads(rng, monkeypatch):
+    arrays = gradient_inputs(rng, 1031, 517)
+    results = []
+    for threads in ("1", "2"):
+        monkeypatch.setenv("TDSL_NUM_THREADS", threads)
+        results.append(rows_with_columns()(**arrays))
+    for one, two in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_nan_and_infinities_spread_over_rows_and_columns_only(rng):
+    arrays = gradient_inputs(rng, 1031, 517)
+    dy, x = arrays["dy"], arrays["x"]
+    dy[3, 5], dy[700, 516], x[9, 0] = np.nan, np.inf, -np.inf
+    got = rows_with_columns()(**arrays)
+    with np.errstate(all="ignore"):
+        exact = numpy_gradients(**arrays)
+    for a, b in zip(got, exact, strict=True):
+        np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b))
+        np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+
+
+def test_a_sum_that_a_row_needs_is_made_before_the_rows():
+    x = td.Tensor("x", ("R", "C"), td.f32)
+    total, row, y = td.Func("total"), td.Func("row"), td.Func("y")
+    total[j] = td.sum(x[i, j], axis=i)
+    row[i] = td.sum(x[i, j], axis=j)
+    y[i, j] = x[i, j] / row[i] - total[j]
+    s = td.Schedule(y, total, sizes={"R": 4096, "C": 1024})
+    assert td.recipes.rows(s[y], machine=WIDE).beside is None
