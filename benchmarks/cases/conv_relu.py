@@ -28,7 +28,10 @@ def default():
 
 
 def hand():
-    """A register tile of 5 pixels by 64 channels holds its sums over the whole window."""
+    """A register tile of 5 pixels by 64 channels holds its sums over the whole window.
+
+    The weights of 64 channels are side by side in the order of the sums.
+    """
     s = conv_relu.schedule(**SIZES)
     out, acc = s["out"], s["acc"]
     block, inner = out.split("f", 64)
@@ -42,6 +45,10 @@ def hand():
     acc.reorder("r", "s", "c", "n", "y", "x", "f")
     vectors(acc, "f")
     acc.unroll("x")
+    panels = s.cache_read("kernel", acc, pack={3: 64}, name="panels")
+    panels.reorder_storage(3, 1, 2, 0, 4)
+    panels.reorder("d3", "d1", "d2", "d0", "d4")
+    panels.vectorize("d4", 16)
     return td.compile(s)
 
 

@@ -12,30 +12,31 @@ HEIGHT, WIDTH = 2560, 1536
 def program() -> dict[str, td.Func]:
     y, x = td.vars("y x")
     image = td.Tensor("image", (3, HEIGHT, WIDTH), td.f32)
-    gray, dx, dy, out = td.Func("gray"), td.Func("dx"), td.Func("dy"), td.Func("out")
+    gray, gradient, out = td.Func("gray"), td.Func("gradient"), td.Func("out")
     xx, yy, xy = td.Func("xx"), td.Func("yy"), td.Func("xy")
     gray[y, x] = 0.299 * image[0, y, x] + 0.587 * image[1, y, x] + 0.114 * image[2, y, x]
-    dx[y, x] = (2 / 12) * (gray[y + 1, x + 2] - gray[y + 1, x]) + (1 / 12) * (
+    dx = (2 / 12) * (gray[y + 1, x + 2] - gray[y + 1, x]) + (1 / 12) * (
         gray[y, x + 2] - gray[y, x] + gray[y + 2, x + 2] - gray[y + 2, x]
     )
-    dy[y, x] = (2 / 12) * (gray[y + 2, x + 1] - gray[y, x + 1]) + (1 / 12) * (
+    dy = (2 / 12) * (gray[y + 2, x + 1] - gray[y, x + 1]) + (1 / 12) * (
         gray[y + 2, x] - gray[y, x] + gray[y + 2, x + 2] - gray[y, x + 2]
     )
+    gradient[y, x] = (dx, dy)
 
-    def window(a: td.Func, b: td.Func):
-        near = [(i, j) for i in range(3) for j in range(3)]
-        total = a[y, x] * b[y, x]
-        for i, j in near[1:]:
-            total = total + a[y + i, x + j] * b[y + i, x + j]
+    def window(a: int, b: int):
+        near = [gradient[y + i, x + j] for i in range(3) for j in range(3)]
+        total = near[0][a] * near[0][b]
+        for g in near[1:]:
+            total = total + g[a] * g[b]
         return total
 
-    xx[y, x], yy[y, x], xy[y, x] = window(dx, dx), window(dy, dy), window(dx, dy)
+    xx[y, x], yy[y, x], xy[y, x] = window(0, 0), window(1, 1), window(0, 1)
     trace = xx[y + 1, x + 1] + yy[y + 1, x + 1]
     determinant = xx[y + 1, x + 1] * yy[y + 1, x + 1] - xy[y + 1, x + 1] * xy[y + 1, x + 1]
     out[y, x] = determinant - 0.04 * trace * trace
     # One pixel more than the windows need stays free at the far edges too.
     out = out.with_shape(HEIGHT - 6, WIDTH - 6)
-    return {"gray": gray, "dx": dx, "dy": dy, "xx": xx, "yy": yy, "xy": xy, "out": out}
+    return {"gray": gray, "gradient": gradient, "xx": xx, "yy": yy, "xy": xy, "out": out}
 
 
 def default():
@@ -43,24 +44,26 @@ def default():
 
 
 def hand():
-    """Grey and both gradients slide through rings of lines, four lines at a time.
+    """Grey and the gradient slide through rings of lines, four lines at a time.
 
-    The windows of two lines have most of their loads and products in common.
+    The windows of four lines have most of their loads in common, and the gradients of two.
     """
     f = program()
     s = td.Schedule(f["out"])
-    out = s[f["out"]]
+    out, gray, gradient = s[f["out"]], s[f["gray"]], s[f["gradient"]]
     strip, lines = out.split("y", 64)
-    four, lines = out.split(lines, 4)
-    two, line = out.split(lines, 2)
-    out.reorder(strip, four, two, "x", line)
+    four, line = out.split(lines, 4)
+    out.reorder(strip, four, "x", line)
     out.parallel(strip)
     out.unroll(line)
     out.vectorize("x", 16)
-    for name in ("gray", "dx", "dy"):
-        s[f[name]].store_at(out, strip)
-        s[f[name]].compute_at(out, four)
-        s[f[name]].vectorize("x", 16)
+    for stage in (gray, gradient):
+        stage.store_at(out, strip)
+        stage.compute_at(out, four)
+        stage.vectorize("x", 16)
+    two, line = gradient.split("y", 2)
+    gradient.reorder(two, "x", line)
+    gradient.unroll(line)
     for name in ("xx", "yy", "xy"):
         s[f[name]].inline()
     return td.compile(s)

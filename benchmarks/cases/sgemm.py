@@ -26,24 +26,23 @@ def default():
 
 
 def hand():
-    """Panels of b laid out for a register tile of 8 x 32, which runs over the whole of k."""
+    """Columns of b by 64, copied for all rows of a; tiles of 6 x 64 sums over the whole of k."""
     s = sgemm.schedule(**SIZES)
     out, acc = s["out"], s["acc"]
-    block_i, _, i, j = out.tile(("i", "j"), (64, 256))
-    tile_i, tile_j, i0, j0 = out.tile((i, j), (8, 32))
-    out.reorder(tile_j, tile_i)
-    out.parallel(block_i)
-    vectors(out, j0)
-    out.unroll(i0)
-    acc.compute_at(out, tile_i)
+    rows, i = out.split("i", 6, tail="peel")
+    columns, j = out.split("j", 64)
+    out.reorder(columns, rows, i, j)
+    out.parallel(columns)
+    vectors(out, j)
+    out.unroll(i)
+    acc.compute_at(out, rows)
     acc.reorder("k", "i", "j")
     vectors(acc, "j")
     acc.unroll("i")
-    panels = s.cache_read("b", acc, pack={1: 32}, name="panels")
-    panels.reorder_storage(1, 0, 2)
-    panels.reorder("d1", "d0", "d2")
-    panels.parallel("d1")
-    panels.vectorize("d2", 16)
+    panel = s.cache_read("b", acc)
+    panel.compute_at(out, columns)
+    panel.vectorize("d1", 16)
+    panel.prefetch("b", "d0", 8)
     return td.compile(s)
 
 
