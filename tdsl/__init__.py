@@ -1,6 +1,8 @@
 """tdsl: write what to compute, how it runs, and where data lives, apart from each other."""
 
+from tdsl import cuda
 from tdsl.compile import Compiled, compile
+from tdsl.emulation import emulate
 from tdsl.errors import (
     CacheWarning,
     DefinitionError,
@@ -153,8 +155,10 @@ __all__ = [
     "cosh",
     "count_leading_zeros",
     "count_trailing_zeros",
+    "cuda",
     "debug_print",
     "einsum",
+    "emulate",
     "erf",
     "exp",
     "exp2",

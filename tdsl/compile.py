@@ -250,6 +250,13 @@ def build(variant: Variant) -> Executable:
 
         cpu = processor(variant.target)
         return load_or_build(variant.fingerprint(), variant.params, kernel, cpu)
+    if variant.target.name == "cuda":
+        from tdsl.codegen.cuda import module
+        from tdsl.codegen.cuda.executable import CudaExecutable
+
+        arch = variant.target.arch or module.DEFAULT_ARCH
+        made = module.load_or_build(variant.fingerprint(), kernel, arch)
+        return CudaExecutable(made, variant.params, kernel)
     from tdsl.pipeline import backend
 
     return backend(kernel(), variant.target)

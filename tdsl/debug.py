@@ -26,6 +26,7 @@ TOPICS = {
     "llvm": "the LLVM IR of each kernel before LLVM's own passes",
     "asm": "the machine code of each kernel",
     "python": "the Python text of each kernel",
+    "cuda": "the CUDA text of each program",
     "cache": "what is found in the disk cache, and what is not",
 }
 

@@ -17,7 +17,12 @@ from tdsl.target import Target
 from tdsl.variant import Variant
 
 STAGES = ("scheduled", "final")
-KINDS = {"cpu": ("llvm", "asm", "python"), "numba": ("python",), "python": ("python",)}
+KINDS = {
+    "cpu": ("llvm", "asm", "python"),
+    "cuda": ("cuda", "ptx"),
+    "numba": ("python",),
+    "python": ("python",),
+}
 
 
 def loops(variant: Variant, built: Executable | None, stage: str) -> Listing:
@@ -48,13 +53,21 @@ def source(variant: Variant, built: Callable[[], Executable], kind: str) -> List
         )
     if kind == "python":
         return Listing(_python(variant))
+    if variant.target.name == "cuda":
+        from tdsl.codegen.cuda.executable import CudaExecutable
+        from tdsl.codegen.cuda.nvrtc import ptx
+
+        executable = built()
+        assert isinstance(executable, CudaExecutable)
+        module = executable.module
+        return Listing(module.source if kind == "cuda" else ptx(module.source, module.arch))
     if variant.target.level:
         return Listing(_code(variant, kind))
     from tdsl.codegen.cpu.executable import CpuExecutable
 
-    executable = built()
-    assert isinstance(executable, CpuExecutable)
-    return Listing(executable.llvm if kind == "llvm" else executable.asm())
+    made = built()
+    assert isinstance(made, CpuExecutable)
+    return Listing(made.llvm if kind == "llvm" else made.asm())
 
 
 def _code(variant: Variant, kind: str) -> str:

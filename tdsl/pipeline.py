@@ -12,19 +12,22 @@ from __future__ import annotations
 
 from tdsl.codegen.access import check_declared
 from tdsl.codegen.call import Executable
-from tdsl.codegen.loops import Kernel
+from tdsl.codegen.loops import AXES, For, Kernel
 from tdsl.codegen.lower import lower
 from tdsl.codegen.outputs import separate_outputs
-from tdsl.codegen.passes import PASSES, SCALAR_PASSES
+from tdsl.codegen.passes import CUDA_PASSES, PASSES, SCALAR_PASSES
 from tdsl.codegen.passes.bound_loops import bound_loops
 from tdsl.codegen.passes.simplify_loops import simplify_loops
+from tdsl.codegen.passes.statements import walk
 from tdsl.codegen.show import show
 from tdsl.codegen.verify import verify
 from tdsl.debug import run_passes, timed
+from tdsl.errors import TargetError
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.default import complete, decide
 from tdsl.schedule.explain import Decision
 from tdsl.schedule.nest import State
+from tdsl.source import here
 from tdsl.target import Target
 from tdsl.variant import Variant
 
@@ -37,9 +40,25 @@ def make_kernel(variant: Variant) -> Kernel:
 
 
 def after_passes(kernel: Kernel, target: Target) -> Kernel:
-    """A kernel as `lowered` gives it, made ready for the backend of a target."""
-    passes = PASSES if target.name == "cpu" else SCALAR_PASSES
+    """A kernel as `lowered` gives it, made ready for the backend of a target.
+
+    TargetError for loops on axes of a GPU where the target is none.
+    """
+    if target.name != "cuda":
+        _refuse_axes(kernel, target)
+    passes = {"cpu": PASSES, "cuda": CUDA_PASSES}.get(target.name, SCALAR_PASSES)
     return run_passes(kernel, passes, show=show, verify=verify, name=kernel.name)
+
+
+def _refuse_axes(kernel: Kernel, target: Target) -> None:
+    for s in walk(kernel.body):
+        if isinstance(s, For) and s.kind in AXES:
+            raise TargetError(
+                f"loop {s.name!r} runs on {s.kind}, and the target {target.name} is no GPU",
+                loc=here(),
+                label="compiled here",
+                hint='compile for target="cuda"',
+            )
 
 
 def backend(kernel: Kernel, target: Target) -> Executable:

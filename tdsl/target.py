@@ -9,6 +9,7 @@ from tdsl.source import here
 
 TARGETS = {
     "cpu": "LLVM, for the processor of this machine",
+    "cuda": "kernels of NVIDIA GPUs, through TVM",
     "numba": "the loops as Python text, compiled by numba",
     "python": "the loops as Python text, run as it is: slow, and easy to step through",
 }
@@ -22,49 +23,62 @@ LEVELS = {
     "aarch64": "any ARM processor of 64 bits",
 }
 
+ARCHS = {
+    "sm_80": "A100",
+    "sm_86": "RTX 30",
+    "sm_89": "RTX 40, L4, L40",
+    "sm_90": "H100, H200, without what is their own",
+    "sm_90a": "H100, H200",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A backend by name, and for the CPU one of LEVELS instead of all that this processor has.
+    """A backend by name; one of LEVELS instead of all that this CPU has; one of ARCHS for a GPU.
 
-    >>> Target("cpu")
-    Target(name='cpu', level='')
+    >>> Target("cpu"), Target("cuda", arch="sm_80")
+    (Target(name='cpu', level='', arch=''), Target(name='cuda', level='', arch='sm_80'))
 
-    Code for a level of another architecture can be looked at and not run. Raises TargetError for a name that
-    is not in TARGETS, and for a level that is not in LEVELS or not of the CPU.
+    Code for a level of another architecture, or for a GPU that is not here, can be looked at and not run.
+    Without `arch` code for a GPU is for sm_90a. Raises TargetError for a name that is not in TARGETS, and for
+    a level or architecture that it does not have.
     """
 
     name: str
     level: str = ""
+    arch: str = ""
 
     def __post_init__(self) -> None:
-        _check(self.name, TARGETS, "target", "this target")
+        _check(self.name, TARGETS, "target", "only the cpu has levels")
         if not is_one_of(self.level, ("",)):
-            _check(
-                self.level,
-                LEVELS if self.name == "cpu" else {},
-                f"level of {self.name}",
-                "this target",
-            )
+            known = LEVELS if self.name == "cpu" else {}
+            _check(self.level, known, f"level of {self.name}", "only the cpu has levels")
+        if not is_one_of(self.arch, ("",)):
+            known = ARCHS if self.name == "cuda" else {}
+            _check(self.arch, known, f"architecture of {self.name}", "only cuda has architectures")
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.level}" if self.level else self.name
+        part = self.level or self.arch
+        return f"{self.name}:{part}" if part else self.name
 
 
-def _check(name: object, known: dict[str, str], kind: str, label: str) -> None:
+def _check(name: object, known: dict[str, str], kind: str, none: str) -> None:
     if not is_one_of(name, known):
-        hint = did_you_mean(str(name), known) if known else "only the cpu has levels"
-        raise TargetError(f"there is no {kind} {name!r}", loc=here(), label=label, hint=hint)
+        hint = did_you_mean(str(name), known) if known else none
+        raise TargetError(
+            f"there is no {kind} {name!r}", loc=here(), label="this target", hint=hint
+        )
 
 
 def as_target(target: Target | str | None) -> Target:
-    """The target for its text, "cpu" or "cpu:avx2"; the CPU by default.
+    """The target for its text, "cpu", "cpu:avx2" or "cuda:sm_80"; the CPU by default.
 
     >>> as_target("cpu:avx2")
-    Target(name='cpu', level='avx2')
+    Target(name='cpu', level='avx2', arch='')
     """
     if isinstance(target, Target):
         return target
     if isinstance(target, str) and ":" in target:
-        return Target(*target.split(":", 1))
+        name, part = target.split(":", 1)
+        return Target(name, arch=part) if name == "cuda" else Target(name, part)
     return Target("cpu" if target is None else target)

@@ -115,6 +115,26 @@ def after_its_producer(s: Schedule, p: Programs) -> None:
     s["f"].reverse_compute_at("g", block)
 
 
+def in_blocks_of_threads(s: Schedule, p: Programs) -> Any:
+    """f in blocks of 4 threads, as part of other uses."""
+    block, thread = s["f"].split(p.inner, 4)
+    s["f"].reorder(block, *(x for x in s["f"].loops if x.name not in (block.name, thread.name)))
+    s["f"].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    return thread
+
+
+def by_all_threads(s: Schedule, p: Programs) -> None:
+    thread = in_blocks_of_threads(s, p)
+    s["g"].compute_at("f", thread).set_scope("shared").cooperate(2)
+
+
+def compiled(s: Schedule) -> Any:
+    """The program as a callable; on a GPU, emulated, where loops run there."""
+    if any(d.name == "bind" for d in s.directives):
+        return td.emulate(td.compile(s, target="cuda"))
+    return td.compile(s)
+
+
 @cache
 def doubling(t: td.DType) -> Any:
     """An instruction that doubles four elements."""
@@ -167,6 +187,11 @@ USES: dict[str, tuple[Use, ...]] = {
         on(P.stencil, lambda s, p: s["f"].vectorize(p.inner, 8)),
         on(P.sums, lambda s, p: s["f"].vectorize("k", 8)),
     ),
+    "bind": (
+        on(P.stencil, lambda s, p: s["f"].bind(p.outer, "blockIdx.x")),
+        on(P.scaled, in_blocks_of_threads),
+    ),
+    "cooperate": (on(P.stencil, by_all_threads),),
     "atomic": (on(P.counts, lambda s, p: s["f"].update().atomic().parallel("k")),),
     "compute_at": (on(P.stencil, inside_blocks),),
     "store_at": (on(P.stencil, in_a_window),),
@@ -230,11 +255,11 @@ def test_a_directive_keeps_the_meaning_at_every_size(use: Use, rank: int) -> Non
     for dtype, shapes in ((td.i32, SHAPES[rank]), (td.f32, SHAPES[rank][-2:])):
         a = td.Tensor("a", ("M", "N")[-rank:], dtype)
         s = use(Programs(a, (td.vars("i j")[:rank])))
-        compiled = td.compile(s)
+        run = compiled(s)
         for shape in shapes:
             # whole numbers: their sums are exact in any order
             x = (np.arange(np.prod(shape)) * 7 % 11 - 3).reshape(shape).astype(dtype.numpy)
-            want, got = interpret(s.program, {"a": x}), compiled(x)
+            want, got = interpret(s.program, {"a": x}), run(x)
             for mine, own in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
                 np.testing.assert_array_equal(mine, own, strict=True)
 

@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parent.parent / "tdsl"
 RANKS = (
     ("source",), ("errors",), ("node",), ("debug", "target"), ("rewrite", "text", "notebook"), ("lang",),
     ("schedule",), ("tilegraph", "codegen"), ("distribute",), ("variant",), ("pipeline",),
-    ("inspection",), ("profiling",), ("compile",), ("op",), ("demo", "doctor", "measure"), ("cli",),
-    ("__main__",),
+    ("inspection",), ("cuda", "emulation", "profiling"), ("compile",), ("op",),
+    ("demo", "doctor", "measure"), ("cli",), ("__main__",),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 
@@ -26,6 +26,8 @@ RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 HEAVY = {
     "llvmlite": ("codegen/cpu", True),
     "numba": ("codegen/python", True),
+    "tvm": ("codegen/cuda", True),
+    "cuda": ("codegen/cuda", False),
     "typer": ("cli.py", True),
     "rich": ("cli.py", True),
     "sympy": ("lang", False),

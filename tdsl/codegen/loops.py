@@ -1,7 +1,7 @@
 """The loop IR: the one language between schedules and backends.
 
     Kernel = name, params, body
-    Stmt   = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke
+    Stmt   = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Barrier
     Expr   = lang.expr without Access, Read, Reduce and Range; the pad_* calls are gone, too
 
 Indices are i64 and multi-dimensional: a buffer has extents and strides, and the backend makes addresses.
@@ -19,18 +19,28 @@ from tdsl.lang.expr import Expr
 from tdsl.lang.types import DType
 from tdsl.node import Node, node
 from tdsl.schedule.nest import AUTO as AUTO  # kinds of loops and memory have their names from there
+from tdsl.schedule.nest import AXES as AXES
+from tdsl.schedule.nest import BLOCKS as BLOCKS
+from tdsl.schedule.nest import CONCURRENT as CONCURRENT
 from tdsl.schedule.nest import HEAP as HEAP
 from tdsl.schedule.nest import PARALLEL as PARALLEL
 from tdsl.schedule.nest import REGISTER as REGISTER
 from tdsl.schedule.nest import SERIAL as SERIAL
+from tdsl.schedule.nest import SHARED as SHARED
 from tdsl.schedule.nest import STACK as STACK
+from tdsl.schedule.nest import THREADS as THREADS
 from tdsl.schedule.nest import UNROLLED as UNROLLED
 from tdsl.schedule.nest import VECTORIZED as VECTORIZED
 
 
 @node
 class For(Node):
-    """`body` for name = lo, lo + 1, ..., lo + extent - 1; not at all when extent <= 0."""
+    """`body` for name = lo, lo + 1, ..., lo + extent - 1; not at all when extent <= 0.
+
+    Of a loop on an axis of a GPU each block or thread runs the iteration that has its number; inside of
+    another loop of that axis, it takes the other's place. What no loop of an axis is around is run by the
+    number 0 of that axis.
+    """
 
     name: str
     lo: Expr
@@ -53,7 +63,8 @@ class Alloc(Node):
     """Memory of `body`'s own, not initialised. `strides` are in elements; row-major when empty.
 
     `extents` are at least 0 and do not depend on what `body` binds. `scope` is a memory of the CPU:
-    heap, stack, or register (small, with indices that are constant once loops are unrolled).
+    heap, stack, or register (small, with indices that are constant once loops are unrolled); or one of a GPU:
+    heap outside of all loops, shared by the threads of a block, or registers of each thread.
     """
 
     name: str
@@ -144,7 +155,12 @@ class Invoke(Node):
     operands: tuple[Operand, ...]
 
 
-Stmt = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke
+@node
+class Barrier(Node):
+    """No thread of a block goes on before all have come here, and sees what they have written."""
+
+
+Stmt = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Barrier
 
 
 def as_stmt(statements: Sequence[Stmt]) -> Stmt:

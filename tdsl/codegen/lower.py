@@ -25,7 +25,7 @@ from tdsl.codegen.buffers import (
     shorter,
     sliding_axis,
 )  # fmt: skip
-from tdsl.codegen.loops import Alloc, Argument, Kernel, Let, Stmt, as_stmt
+from tdsl.codegen.loops import Alloc, Argument, If, Kernel, Let, Stmt, as_stmt
 from tdsl.codegen.names import Names
 from tdsl.codegen.nest import NestBuilder
 from tdsl.codegen.tensorize import check_strides
@@ -33,11 +33,11 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Select, Var, const
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import Box, common_box, is_empty
-from tdsl.lang.simplify import add, maximum, simplify, substitute, subtract
+from tdsl.lang.regions import Box, Interval, common_box, is_empty
+from tdsl.lang.simplify import add, conjunction, maximum, simplify, substitute, subtract
 from tdsl.node import Node, transform
 from tdsl.schedule.instruction import INSTRUCTIONS
-from tdsl.schedule.nest import REGISTER, STACK, Level, State
+from tdsl.schedule.nest import REGISTER, SHARED, STACK, Level, State
 from tdsl.schedule.required import required
 from tdsl.schedule.tree import ROOT, Tree, build_tree
 
@@ -47,13 +47,19 @@ class Open:
     """What is around the statement being made.
 
     `loop` is the innermost loop's variable, `first` its first value; `steady` says that it is serial and
-    that nothing but the tails of splits skips iterations of it.
+    that nothing but the tails of splits skips iterations of it. `threads` are the open loops over threads
+    of a GPU: the axis of each, its variable, and the first and last value.
     """
 
     facts: Facts = NOTHING
     loop: str | None = None
     first: Expr = ZERO
     steady: bool = False
+    threads: tuple[tuple[str, str, Interval], ...] = ()
+
+    def runs(self) -> dict[str, Interval]:
+        """Where the open loops over threads run, outermost first."""
+        return {name: run for _, name, run in self.threads}
 
 
 @dataclass(slots=True)
@@ -107,16 +113,16 @@ class Lowering:
             self.sizes |= {r.name: r.size() for r in self.rings.pop(f.name, {}).values()}
             self._check_scope(f, around.facts)
             for component, t in zip(buffer.names, f.dtypes, strict=True):
-                statements = [
-                    Alloc(component, t, buffer.memory_extents(), scope, as_stmt(statements))
-                ]
+                body_, loc = as_stmt(statements), self.state.plan(f.name).loc
+                extents = buffer.memory_extents()
+                statements = [Alloc(component, t, extents, scope, body_, loc=loc)]
             del self.buffers[f.name], self.needed[f.name], self.stored_at[f.name]
         return statements
 
     def _check_scope(self, f: FuncDef, facts: Facts) -> None:
         """Memory on the stack and in registers is of a size that is known here."""
         plan = self.state.plan(f.name)
-        if plan.scope not in (STACK, REGISTER):
+        if plan.scope not in (STACK, REGISTER, SHARED):
             return
         for e in self.buffers[f.name].memory_extents():
             if not isinstance(simplify(substitute(e, self.sizes), facts), Const):
@@ -124,7 +130,9 @@ class Lowering:
                     f"{f.name!r} is in {plan.scope} memory, but its size is known at a call only",
                     loc=plan.loc,
                     label="scheduled here",
-                    hint='leave the scope to the compiler, or take "heap"',
+                    hint="split the loops by constants around it"
+                    if plan.scope == SHARED
+                    else 'leave the scope to the compiler, or take "heap"',
                 )
 
     def produce(self, name: str, box: Box, around: Open) -> list[Stmt]:
@@ -141,8 +149,22 @@ class Lowering:
         new, start, box, facts = self._named_start(f, box, around.facts)
         statements: list[Stmt] = []
         for n in range(len(f.definitions)):
-            statements += NestBuilder(self, f, n).build(box, replace(around, facts=facts))
+            made = NestBuilder(self, f, n).build(box, replace(around, facts=facts))
+            statements += self._once(f, n, around, made)
         return [Let(new, start, as_stmt(statements))] if new and statements else statements
+
+    def _once(self, f: FuncDef, n: int, around: Open, made: list[Stmt]) -> list[Stmt]:
+        """What threads share is made by the first one on each axis that its loops do not run on."""
+        plan = self.state.plan(f.name)
+        if plan.scope != SHARED or not made:
+            return made
+        own = {x.kind for x in plan.nests[n].loops}
+        tests: list[Expr] = [
+            Binary("eq", Var(name), first)
+            for axis, name, (first, _) in around.threads
+            if axis not in own and first is not None
+        ]
+        return [If(conjunction(tests), as_stmt(made))] if tests else made
 
     def check_joined_empty(self, name: str) -> None:
         """Stages in the loops of one that has no points have none, too."""

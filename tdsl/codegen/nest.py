@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tdsl.codegen.loops import (
+    CONCURRENT,
     PARALLEL,
     SERIAL,
+    SHARED,
+    THREADS,
     UNROLLED,
     VECTORIZED,
     For,
@@ -28,7 +31,7 @@ from tdsl.lang.regions import Box, common_box
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.nest import Level, Nest, Tensorization, is_reduction
 from tdsl.schedule.relate import Related, is_inside, relate
-from tdsl.schedule.required import Active, bounds_of, required
+from tdsl.schedule.required import Active, bounds_of, inside, of_all_threads, required
 
 if TYPE_CHECKING:
     from tdsl.codegen.lower import Lowering, Open
@@ -128,7 +131,23 @@ class NestBuilder:
             if self.low.tree.joined.get(Level(self.f.name, self.n, x))
         ]
         self.shared_depth = max(shared, default=0)
+        self.common_depth = self._common_depth()
         return self._open(Spot(len(opened), mode, opened, guards, related), around)
+
+    def _common_depth(self) -> int:
+        """How many loops are around all that is in shared memory; all threads take part in making that."""
+        tree, state = self.low.tree, self.low.state
+        return max(
+            (
+                n + 1
+                for n, x in enumerate(self.nest.names())
+                if any(
+                    state.plan(name).scope == SHARED
+                    for name in inside(tree, state, [Level(self.f.name, self.n, x)])
+                )
+            ),
+            default=0,
+        )
 
     def _guards(self, related: Related) -> tuple[Guard, ...]:
         tails = [self._guard(c, related, predicate=False) for c in related.guards]
@@ -282,13 +301,16 @@ class NestBuilder:
         opened = {**spot.opened, loop.name: first if only else Var(variable)}
         ready, inner = self._ready(replace(spot, depth=spot.depth + 1, opened=opened))
         steady = loop.kind == SERIAL and not conjuncts(self.d.where)
-        inside = replace(around, facts=facts, loop=variable, first=first, steady=steady)
-        return self._inside(loop.name, ready, inner, inside)
+        within = replace(around, facts=facts, loop=variable, first=first, steady=steady)
+        if loop.kind in THREADS:
+            thread = (loop.kind, variable, (first, last))
+            within = replace(within, threads=(*around.threads, thread))
+        return self._inside(loop.name, ready, inner, within)
 
     def _ready(self, spot: Spot) -> tuple[list[Expr], Spot]:
         """Guards whose loops are all open, in the loop IR, and the spot without them."""
-        if spot.depth < self.shared_depth:
-            return [], spot  # the stage that shares these loops has points of its own
+        if spot.depth < max(self.shared_depth, self.common_depth):
+            return [], spot  # what stands in these loops, too, has points of its own
         # every element is started, also one that no point is added to
         starts = spot.mode == FULL and self.d.init is not None
         ready = [
@@ -318,16 +340,21 @@ class NestBuilder:
         if spot.mode == INIT or not (tree.at(here) or prefetches):
             return self._guarded(ready, self._open(spot, around), around.facts)
         joined = [n for n in tree.joined.get(here, ()) if n in self.low.boxes]
+        # what stands here and has points of its own is not under the guards
+        apart = bool(joined) or spot.depth <= self.common_depth
         levels = self._levels_from(spot.depth - 1)
         actives = [self._active(spot), *self._joined_actives(spot, around)]
-        boxes = required(tree, self.low.state, levels, {}, actives, around.facts)
+        runs = around.runs()
+        boxes = required(tree, self.low.state, levels, {}, actives, around.facts, runs)
         own = self.f.name
         if own in tree.stored.get(here, ()):
             boxes[own] = actives[0].written(around.facts)
+            if self.plan.scope == SHARED:
+                boxes[own] = of_all_threads(boxes[own], runs, around.facts)
 
         def body() -> Iterator[Stmt]:
             own = self._open(spot, around)
-            yield from self._guarded(ready, own, around.facts) if joined else own
+            yield from self._guarded(ready, own, around.facts) if apart else own
             for name in tree.after.get(here, ()):
                 if name in boxes:
                     f = self.low.program.func(name)
@@ -344,7 +371,7 @@ class NestBuilder:
             s for p in prefetches for s in prefetch_box(self.low, self._active(spot), p, around)
         ]
         made = [*ahead, *self.low.place(here, boxes, around, lambda: list(body()))]
-        return made if joined else self._guarded(ready, made, around.facts)
+        return made if apart else self._guarded(ready, made, around.facts)
 
     def _levels_from(self, depth: int) -> tuple[Level, ...]:
         return tuple(Level(self.f.name, self.n, x) for x in self.nest.names()[depth:])
@@ -398,7 +425,7 @@ class NestBuilder:
 
     def _is_atomic(self) -> bool:
         return self.n in self.plan.atomic and any(
-            x.kind == PARALLEL and x.name in self.reduced for x in self.nest.loops
+            x.kind in CONCURRENT and x.name in self.reduced for x in self.nest.loops
         )
 
 

@@ -14,6 +14,7 @@ from tdsl.codegen.loops import (
     SERIAL,
     Alloc,
     Argument,
+    Barrier,
     Block,
     BufferParam,
     Check,
@@ -122,6 +123,8 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
             w.line(f"prefetch {buffer}[{show_index(index)}]")
         case Invoke(instruction, operands):
             w.line(call(instruction, *map(_operand, operands)).text)
+        case Barrier():
+            w.line("barrier()")
         case _:
             assert_never(s)
 

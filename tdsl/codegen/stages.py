@@ -132,7 +132,7 @@ def stage_kernels(kernel: Kernel, state: State) -> Iterator[tuple[str, Kernel]]:
         checks = []
     for name, body in bodies.items():
         block = Block(tuple(body))
-        params = _used((*kernel.params, *between), block)
+        params = used_params((*kernel.params, *between), block)
         yield name, replace(kernel, name=f"{kernel.name}_{name}", params=params, body=block)
 
 
@@ -156,7 +156,7 @@ def _written(s: Stmt) -> set[str]:
     return stores | {n.operands[0].buffer for n in post_order(s) if isinstance(n, Invoke)}
 
 
-def _used(params: Iterable[Argument], body: Stmt) -> tuple[Argument, ...]:
+def used_params(params: Iterable[Argument], body: Stmt) -> tuple[Argument, ...]:
     """The parameters that the body names."""
     written = _written(body)
     buffers = {

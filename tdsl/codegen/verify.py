@@ -15,8 +15,10 @@ from typing import assert_never
 
 from tdsl.codegen.loops import (
     REGISTER,
+    SHARED,
     STACK,
     Alloc,
+    Barrier,
     Block,
     BufferParam,
     Check,
@@ -193,6 +195,8 @@ class _Verifier:
                     self.require(known, "the kernel declares no such instruction")
                     for operand in operands:
                         self.operand(operand)
+            case Barrier():
+                pass
             case _:
                 assert_never(s)
 
@@ -207,7 +211,7 @@ class _Verifier:
             self.indices(a.extents, scalar=True)
             ranks = (0, len(a.extents))
             self.require(len(a.strides) in ranks, f"{len(a.strides)} strides for {ranks[1]} axes")
-            if a.scope in (STACK, REGISTER):
+            if a.scope in (STACK, REGISTER, SHARED):
                 constant = all(isinstance(e, Const) for e in a.extents)
                 self.require(constant, f"{a.scope} memory needs constant extents")
             with self.holding(a.name, a.dtype, len(a.extents)):

@@ -211,6 +211,10 @@ def _one_range(e: Expr, facts: Facts) -> tuple[int | None, int | None]:
         case Binary("floordiv", x, Const(k)) if k > 0:
             lo, hi = _range(x, facts)
             return None if lo is None else lo // k, None if hi is None else hi // k
+        case Binary("floordiv", x, n) if (least := lower(n, facts)) is not None and least >= 0:
+            lo, hi = _range(x, facts)
+            k = max(least, 1)
+            return None if lo is None else min(lo // k, 0), None if hi is None else max(hi // k, 0)
         case Binary("mod", _, Const(k)) if k > 0:
             lo, hi = _range(e.left, facts)
             inside = lo is not None and hi is not None and lo >= 0 and hi < k

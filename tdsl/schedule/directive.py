@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tdsl.errors import ScheduleError, did_you_mean
-from tdsl.schedule import caches, loops, places, rfactor, specialize, unsigned
+from tdsl.schedule import caches, launch, loops, places, rfactor, specialize, unsigned
 from tdsl.schedule.arguments import check_arguments, check_stage, plain
 from tdsl.schedule.legality import recheck
 from tdsl.schedule.nest import Illegal, State
@@ -16,6 +16,7 @@ from tdsl.source import Loc
 
 DIRECTIVES: dict[str, Callable[..., State]] = {
     **loops.LOOP_DIRECTIVES, "atomic": loops.atomic,
+    "bind": launch.bind, "cooperate": launch.cooperate,
     "compute_at": places.compute_at, "store_at": places.store_at, "store_root": places.store_root,
     "compute_root": places.compute_root, "inline": places.inline,
     "reverse_compute_at": places.reverse_compute_at, "compute_with": places.compute_with,

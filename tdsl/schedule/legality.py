@@ -15,9 +15,13 @@ from tdsl.lang.expr import Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.nest import (
-    PARALLEL,
+    AXES,
+    BLOCKS,
+    CONCURRENT,
     SERIAL,
+    SHARED,
     SHIFT,
+    THREADS,
     UNROLLED,
     After,
     At,
@@ -74,7 +78,7 @@ def _check_shifts(f: FuncDef, nest: Nest) -> None:
                     f"put {r.outer!r} outside of {x!r}, or split with tail='guard'",
                 )
         for x in blocks:
-            if nest.kind(x) == PARALLEL:
+            if nest.kind(x) in CONCURRENT:
                 raise Illegal(
                     f"{again}, and two iterations of {x!r} would add to them at a time",
                     "split with tail='guard'",
@@ -86,6 +90,7 @@ def check_all(state: State) -> None:
     for name, plan in state.plans:
         try:
             check_place(state, name, final=True)
+            _check_launch(state, name)
         except Illegal as reason:
             raise ScheduleError(
                 f"schedule of {name!r}: {reason.reason}", loc=plan.loc, label="placed here",
@@ -371,7 +376,7 @@ def _check_store(state: State, func: str, plan: FuncPlan, store: Level, *, final
             return
         raise Illegal(f"{func!r} is stored at a loop but not computed inside it", "add compute_at")
     compute = plan.place.level
-    around = _enclosing(state, compute)
+    around = enclosing(state, compute)
     if store.definition == AT_ROOT:
         between = around
     elif store not in around:
@@ -383,11 +388,39 @@ def _check_store(state: State, func: str, plan: FuncPlan, store: Level, *, final
     else:
         between = around[around.index(store) + 1 :]
     for x in between:
-        if state.plan(x.func).nests[x.definition].kind(x.loop) == PARALLEL:
+        if state.plan(x.func).nests[x.definition].kind(x.loop) in CONCURRENT:
             raise Illegal(
                 f"loop {x.loop!r} of {x.func!r} is parallel, and its iterations would share {func!r}",
                 "store it inside that loop",
             )
+
+
+def _check_launch(state: State, func: str) -> None:
+    """Raise Illegal unless loops on the axes of a GPU, and memory of a block, stand where these exist."""
+    plan = state.plan(func)
+    around = [x for level in levels_of(plan) for x in enclosing(state, level)]
+    everywhere = {state.plan(x.func).nests[x.definition].kind(x.loop) for x in around}
+    kinds = {state.plan(x.func).nests[x.definition].kind(x.loop) for x in around if x.func != func}
+    for nest in plan.nests:
+        for n, x in enumerate(nest.loops):
+            if x.kind in BLOCKS and (kinds or any(y.kind not in BLOCKS for y in nest.loops[:n])):
+                raise Illegal(
+                    f"loop {x.name!r} runs on {x.kind}, but stands inside of another loop",
+                    "loops over blocks stand outside of all others: reorder, or compute the func at the root",
+                )
+    bound = [x for nest in plan.nests for x in nest.loops if x.kind in THREADS]
+    shared = isinstance(plan.place, After) and state.plan(plan.place.level.func).scope == SHARED
+    if bound and not kinds.isdisjoint(THREADS) and not shared and plan.scope != SHARED:
+        raise Illegal(
+            f"loop {bound[0].name!r} runs on {bound[0].kind}, but each thread around it has a {func!r} "
+            "of its own",
+            'set_scope("shared"), or compute it outside of the loops over threads',
+        )
+    if plan.scope == SHARED and everywhere.isdisjoint(AXES):
+        raise Illegal(
+            f"{func!r} is in shared memory, but not inside of a block",
+            'compute it inside of a loop that runs on "blockIdx.x"',
+        )
 
 
 def _check_specialized(state: State, func: str, host: str, *, final: bool) -> None:
@@ -403,7 +436,7 @@ def _check_specialized(state: State, func: str, host: str, *, final: bool) -> No
             ) from None
 
 
-def _enclosing(state: State, level: Level) -> list[Level]:
+def enclosing(state: State, level: Level) -> list[Level]:
     """The loops around a place and the place itself, outermost first; Illegal where it is gone."""
     _check_level(state, level.func, level)
     nest = state.plan(level.func).nests[level.definition]
@@ -413,9 +446,9 @@ def _enclosing(state: State, level: Level) -> list[Level]:
     ]
     match state.plan(level.func).place:
         case At(outer) | After(outer):
-            return [*_enclosing(state, outer), *own]
+            return [*enclosing(state, outer), *own]
         case With(outer):
-            return [*_enclosing(state, outer), *own[_depth(state, outer) :]]
+            return [*enclosing(state, outer), *own[_depth(state, outer) :]]
         case _:
             return own
 
@@ -429,7 +462,7 @@ def _paths(state: State, func: str, definition: int, *, final: bool) -> Iterator
     own = [Level(func, definition, x) for x in plan.nests[definition].names()]
     match plan.place:
         case At(level) | After(level) | With(level):
-            yield [*_enclosing(state, level), *own]
+            yield [*enclosing(state, level), *own]
         case Inline():
             for user, n in state.consumers(func):
                 yield from _paths(state, user.name, n, final=final)

@@ -257,19 +257,26 @@ def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...])
     return _change(state, func, definition, replace(nest, loops=new))
 
 
-def _mark(state: State, func: str, definition: int, name: str, kind: str) -> State:
+def mark(state: State, func: str, definition: int, name: str, kind: str) -> State:
+    """Run a loop, which is called so now, in another way."""
     nest = state.plan(func).nests[definition]
     return _change(state, func, definition, nest.with_kind(name, kind))
 
 
 def serial(state: State, func: str, definition: int, *, loop: str) -> State:
     """Run a loop in order, taking back parallel, vectorize or unroll."""
-    return _mark(state, func, definition, find_loop(state, func, definition, loop), SERIAL)
+    return mark(state, func, definition, find_loop(state, func, definition, loop), SERIAL)
 
 
 def parallel(state: State, func: str, definition: int, *, loop: str) -> State:
     """Run the iterations of a loop on several threads."""
     name = find_loop(state, func, definition, loop)
+    check_concurrent(state, func, definition, name)
+    return mark(state, func, definition, name, PARALLEL)
+
+
+def check_concurrent(state: State, func: str, definition: int, name: str) -> None:
+    """Raise Illegal unless the iterations of a loop may run side by side."""
     plan = state.plan(func)
     nest, f = plan.nests[definition], state.program.func(func)
     if is_reduction(f, definition, nest, name) and definition not in plan.atomic:
@@ -284,7 +291,6 @@ def parallel(state: State, func: str, definition: int, *, loop: str) -> State:
             f"partial = rfactor({name!r}) and parallelise that, or allow it with atomic()",
             ((f.definitions[definition].loc, "this definition"),),
         )
-    return _mark(state, func, definition, name, PARALLEL)
 
 
 def unroll(
@@ -293,7 +299,7 @@ def unroll(
     """Repeat the body of a loop; with a factor, of groups of its iterations."""
     name = find_loop(state, func, definition, loop)
     if factor is None:
-        return _mark(state, func, definition, name, UNROLLED)
+        return mark(state, func, definition, name, UNROLLED)
     return _inner_part(state, func, definition, name, factor, "u", UNROLLED)
 
 
@@ -307,7 +313,7 @@ def _inner_part(
     nest = state.plan(func).nests[definition]
     made = replace(nest, aliases=(*nest.aliases, (name, outer)))
     state = _change(state, func, definition, made, {inner: outer})
-    return _mark(state, func, definition, inner, kind)
+    return mark(state, func, definition, inner, kind)
 
 
 def vectorize(
@@ -341,7 +347,7 @@ def vectorize(
             f"the number of iterations of {name!r} is not a constant here",
             f"say how many lanes: vectorize({name!r}, 16)",
         )
-    return _mark(state, func, definition, name, VECTORIZED)
+    return mark(state, func, definition, name, VECTORIZED)
 
 
 def _constant_extent(state: State, func: str, definition: int, nest: Nest, name: str) -> int | None:

@@ -16,11 +16,16 @@ from tdsl.lang.regions import reads_in
 from tdsl.source import Loc
 
 SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "unrolled"
-KINDS = (SERIAL, PARALLEL, VECTORIZED, UNROLLED)
+BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+AXES = (*BLOCKS, *THREADS)  # of a launch on a GPU: kinds of loops, too
+CONCURRENT = (PARALLEL, *AXES)  # kinds whose iterations run side by side
+KINDS = (SERIAL, PARALLEL, VECTORIZED, UNROLLED, *AXES)
 GUARD, SHIFT, ROUND_UP, PEEL = "guard", "shift", "round_up", "peel"
 TAILS = (GUARD, SHIFT, ROUND_UP, PEEL)
 AUTO, HEAP, STACK, REGISTER = "auto", "heap", "stack", "register"  # the first is chosen by a pass
-SCOPES = (AUTO, HEAP, STACK, REGISTER)
+SHARED = "shared"  # of a GPU: one memory for all threads of a block
+SCOPES = (AUTO, HEAP, STACK, REGISTER, SHARED)
 
 
 class Illegal(Exception):  # a reason, made a ScheduleError where the directive is known
@@ -93,7 +98,7 @@ class Nest:
         return self.names().index(name)
 
     def kind(self, name: str) -> str:
-        """How a loop runs: SERIAL, PARALLEL, VECTORIZED or UNROLLED."""
+        """How a loop runs: one of KINDS."""
         return self.loops[self.position(name)].kind
 
     def used_names(self) -> set[str]:

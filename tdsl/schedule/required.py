@@ -7,7 +7,7 @@ through every func computed inside the place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tdsl.lang.bounds import Facts
@@ -35,8 +35,10 @@ from tdsl.lang.simplify import (
     substitute,
     subtract,
 )
-from tdsl.schedule.nest import ROUND_UP, After, Level, Nest, Split, State
+from tdsl.schedule.nest import ROUND_UP, SHARED, After, Level, Nest, Split, State
 from tdsl.schedule.tree import Tree
+
+NO_THREADS: Mapping[str, Interval] = {}
 
 
 @dataclass(slots=True)
@@ -176,12 +178,13 @@ def inside(tree: Tree, state: State, levels: Iterable[Level]) -> set[str]:
 
 def required(
     tree: Tree, state: State, levels: tuple[Level, ...], start: dict[str, Box], actives: list[Active],
-    facts: Facts,
+    facts: Facts, threads: Mapping[str, Interval] = NO_THREADS,
 ) -> dict[str, Box]:  # fmt: skip
     """The box of every input and func that is needed inside a place, the first of `levels`.
 
     `levels` are the place and those inside it. What is needed starts from outputs (`start`) and from the
-    active nests, and is followed from consumers to producers through every func computed inside.
+    active nests, and is followed from consumers to producers through every func computed inside. What is
+    in shared memory is needed by all `threads`: open loops over threads, and where they run.
     """
     names = inside(tree, state, levels)
     here = set(tree.computed.get(levels[0], ()))
@@ -204,12 +207,36 @@ def required(
             continue
         f = state.program.func(name)
         box = grown(f, boxes[name], facts)
+        if state.plan(name).scope == SHARED:
+            box = of_all_threads(box, threads, facts)
         boxes[name] = box = rounded(state, f, box, facts, whole=name in here)
         for d in f.definitions:
             ranges = definition_ranges(f, d, box, facts)
             if not any(is_empty(r, facts) for r in ranges.values()):
                 _need(boxes, name, boxes_of(d.expressions(), ranges, facts, d.where), facts)
     return boxes
+
+
+def of_all_threads(box: Box, threads: Mapping[str, Interval], facts: Facts) -> Box:
+    """The box that all threads need, from that of one of them.
+
+    >>> from tdsl.lang.bounds import NOTHING
+    >>> from tdsl.lang.expr import Binary, const
+    >>> t = Binary("mul", Var("t"), const(4))
+    >>> one = ((t, add(t, const(3))),)
+    >>> (lo, hi), = of_all_threads(one, {"t": (const(0), const(15))}, NOTHING)
+    >>> lo.value, hi.value
+    (0, 63)
+    """
+    for name, run in reversed(list(threads.items())):
+        box = tuple(
+            (
+                None if lo is None else interval_of(lo, {name: run}, facts)[0],
+                None if hi is None else interval_of(hi, {name: run}, facts)[1],
+            )
+            for lo, hi in box
+        )
+    return box
 
 
 def _need(boxes: dict[str, Box], reader: str, reads: dict[str, Box], facts: Facts) -> None:

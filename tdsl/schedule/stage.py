@@ -155,6 +155,20 @@ class Stage(Suggesting):
         self.do("parallel", loop=self.loop_name(loop))
         return self
 
+    def bind(self, loop: LoopLike, axis: str) -> Stage:
+        """Run each iteration on the block or thread of a GPU that has its number on an axis.
+
+        `axis` is "blockIdx.x", "threadIdx.x", or .y or .z of these. Loops over blocks stand outside of
+        all others.
+        """
+        self.do("bind", loop=self.loop_name(loop), axis=axis)
+        return self
+
+    def cooperate(self, vector: int = 1) -> Stage:
+        """Have all threads of a block make this stage of shared memory, `vector` elements at a time."""
+        self.do("cooperate", vector=vector)
+        return self
+
     def vectorize(self, loop: LoopLike, lanes: int | None = None) -> Stage:
         """Run iterations as vector lanes; with `lanes`, groups of that many.
 
@@ -243,7 +257,7 @@ class Stage(Suggesting):
         return self
 
     def set_scope(self, scope: str) -> Stage:
-        """The memory for this func: "heap", "stack", "register" or "auto"."""
+        """The memory for this func: "heap", "stack", "register", "auto", or "shared" by a block."""
         self.do("set_scope", scope=scope)
         return self
 

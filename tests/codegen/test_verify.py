@@ -112,7 +112,7 @@ BAD = {
     "For i: indices or extents of [4] lanes": loop(store(ZERO), extent=lanes(const(2))),
     "Let x: 4 lanes where 1 are needed": Let("x", lanes(ONE), store(ZERO)),
     "Let x: Store: Param: 'x' is f32, not f64": Let("x", ONE, store(Cast(Param("x", f64), f32))),
-    "Alloc t: no scope is called 'shared'": Alloc("t", f32, (), "shared", store(ZERO)),
+    "Alloc t: no scope is called 'cloud'": Alloc("t", f32, (), "cloud", store(ZERO)),
     "Alloc t: stack memory needs constant extents": Alloc("t", f32, (n,), "stack", store(ZERO)),
     "Alloc a: buffer 'a' is bound twice": Alloc("a", f32, (), "heap", store(ZERO)),
     "Alloc t: 1 strides for 2 axes": Alloc("t", f32, (n, n), "heap", store(ZERO), (1,)),

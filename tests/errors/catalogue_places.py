@@ -218,10 +218,10 @@ def cache_of_none():
     s.cache_read(None, f)  # here
 
 
-@wrong(td.ScheduleError, "no memory scope 'shared'", hint="auto, heap, stack, register")
+@wrong(td.ScheduleError, "no memory scope 'cloud'", hint="auto, heap, stack, register, shared")
 def cache_in_an_unknown_memory():
     g, _, s = chain()
-    s.cache_read(a, g, at=i, scope="shared")  # here
+    s.cache_read(a, g, at=i, scope="cloud")  # here
 
 
 @wrong(td.ScheduleError, "'g' does not read one padding of 'a'", hint="td.pad")

@@ -17,7 +17,7 @@ from typing import Any
 import tdsl as td
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import depends, levels_of
-from tdsl.schedule.nest import SCOPES, TAILS, At, Level, is_reduction
+from tdsl.schedule.nest import SCOPES, SHARED, TAILS, At, Level, is_reduction
 from tdsl.schedule.stage import Stage
 from tests.fuzz.choices import Choices
 
@@ -335,7 +335,7 @@ class Directives:
         self.s[name].reorder_storage(*order)
 
     def do_set_scope(self) -> None:
-        self.s[self.func(output=False)].set_scope(self.pick(SCOPES))
+        self.s[self.func(output=False)].set_scope(self.pick(x for x in SCOPES if x != SHARED))
 
     def do_stream_stores(self) -> None:
         self.s[self.func()].stream_stores()

@@ -19,6 +19,7 @@ from tdsl.codegen.loops import (
     PARALLEL,
     SERIAL,
     Alloc,
+    Barrier,
     Block,
     Check,
     For,
@@ -58,7 +59,9 @@ def statement(cx: Context, s: Stmt) -> None:
             cx.forget()
 
 
-def _compound(cx: Context, s: For | Alloc | If | Check | Print | Prefetch | Invoke) -> None:
+def _compound(
+    cx: Context, s: For | Alloc | If | Check | Print | Prefetch | Invoke | Barrier
+) -> None:
     """Write a statement around blocks of its own, or with effects that are not known."""
     b = cx.b
     match s:
@@ -94,6 +97,8 @@ def _compound(cx: Context, s: For | Alloc | If | Check | Print | Prefetch | Invo
             b.do(f"call void @llvm.prefetch.p0(ptr {at.pointer}, i32 0, i32 3, i32 1)")
         case Invoke():
             invoke(cx, s)
+        case Barrier():
+            raise AssertionError("only a GPU has barriers")
         case _:
             assert_never(s)
 

@@ -14,16 +14,25 @@
     drop_unread      memory without readers and unused lets go
     hoist_allocs     memory outside hot loops, in registers or on the stack where it is small
 
+For a GPU there are three more, and loops stay to be unrolled by its compiler:
+
+    count_from_zero  loops that start at 0, so that indices of registers are constant
+    place_memory     memory on the heap, shared by a block, or in registers
+    place_barriers   what threads of a block pass to each other is parted by barriers
+
 Each is a function from kernel to kernel with the same meaning; each gives what `verify` accepts.
 """
 
 from tdsl.codegen.passes.bound_loops import bound_loops
 from tdsl.codegen.passes.carry_values import carry_values
+from tdsl.codegen.passes.count_from_zero import count_from_zero
 from tdsl.codegen.passes.drop_unread import drop_unread
 from tdsl.codegen.passes.expand_calls import expand_calls
 from tdsl.codegen.passes.hoist_allocs import hoist_allocs
 from tdsl.codegen.passes.merge_lanes import merge_lanes
 from tdsl.codegen.passes.partition import partition
+from tdsl.codegen.passes.place_barriers import place_barriers
+from tdsl.codegen.passes.place_memory import place_memory
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.unroll import unroll
 from tdsl.codegen.passes.unroll_clipped import unroll_clipped
@@ -47,3 +56,15 @@ PASSES = (
 )
 
 SCALAR_PASSES = (simplify_loops, bound_loops, expand_calls, drop_unread, hoist_allocs)
+
+CUDA_PASSES = (
+    simplify_loops,
+    bound_loops,
+    expand_calls,
+    count_from_zero,
+    simplify_loops,
+    vectorize,
+    drop_unread,
+    place_memory,
+    place_barriers,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from tdsl.codegen.loops import Alloc, Block, Check, For, If, Kernel, Let, Print, Stmt
+from tdsl.codegen.loops import BLOCKS, Alloc, Block, Check, For, If, Kernel, Let, Print, Stmt
 from tdsl.codegen.passes.scope import inside, where
 from tdsl.codegen.passes.statements import (
     EMPTY,
@@ -91,6 +91,10 @@ class _Scope:
     def loop(self, s: For) -> Stmt:
         lo, extent = self.expr(s.lo), self.expr(s.extent)
         if extent == ONE:
+            if s.kind in BLOCKS and not loads_of(lo):  # what is inside stays one kernel
+                return rebuilt(
+                    s, lo=lo, extent=ONE, body=self.replacing(s.name, lo).statement(s.body)
+                )
             if not loads_of(lo):
                 return self.replacing(s.name, lo).statement(s.body)
             return self.let(Let(s.name, lo, s.body, loc=s.loc), s.name, lo, s.body)

@@ -8,6 +8,7 @@ from typing import TypeVar, assert_never
 
 from tdsl.codegen.loops import (
     Alloc,
+    Barrier,
     Block,
     Check,
     For,
@@ -85,7 +86,7 @@ def exprs_of(s: Stmt) -> tuple[Expr, ...]:
             return (*index, value) if mask is None else (*index, value, mask)
         case If(cond):
             return (cond,)
-        case Block():
+        case Block() | Barrier():
             return ()
         case Check(cond, _, values) | Print(cond, _, values):
             return cond, *values
@@ -111,7 +112,7 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             return rebuilt(s, index=_each(index, f), value=f(value), mask=new_mask)
         case If(cond):
             return rebuilt(s, cond=f(cond))
-        case Block():
+        case Block() | Barrier():
             return s
         case Check(cond, _, values) | Print(cond, _, values):
             return rebuilt(s, cond=f(cond), values=_each(values, f))

@@ -9,6 +9,7 @@ from tdsl.codegen.loops import (
     SERIAL,
     VECTORIZED,
     Alloc,
+    Barrier,
     Block,
     BufferParam,
     Check,
@@ -153,7 +154,7 @@ class _Vector:
             case Prefetch(_, index):
                 first = {self.lanes.name: self.lanes.lo}
                 return rebuilt(s, index=tuple(self.scalar(substitute(i, first)) for i in index))
-            case Check() | Print() | Invoke():
+            case Check() | Print() | Invoke() | Barrier():
                 raise _Serial
 
     def within(self, **changes: object) -> _Vector:

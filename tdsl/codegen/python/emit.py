@@ -13,6 +13,7 @@ from typing import assert_never
 
 from tdsl.codegen.loops import (
     Alloc,
+    Barrier,
     Block,
     BufferParam,
     Check,
@@ -170,6 +171,8 @@ class Emitter:
                 shapes = tile_shapes(self.instructions[instruction])
                 views = map(self.view, operands, shapes)
                 self.writer.line(call(instruction, *views).text)
+            case Barrier():
+                raise AssertionError("only a GPU has barriers")
             case _:
                 assert_never(s)
 

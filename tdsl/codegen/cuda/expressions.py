@@ -1,0 +1,337 @@
+"""Expressions of loops as TIR, with tdsl's arithmetic.
+
+Indices are i64 in the loops and 32 bits wide here wherever the ranges of their variables allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
+
+from tdsl.errors import TargetError
+from tdsl.lang.affine import as_expr, as_sum
+from tdsl.lang.bounds import NOTHING, Facts, value_range
+from tdsl.lang.expr import (
+    COMPARISONS,
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Param,
+    Ramp,
+    Select,
+    Unary,
+    Var,
+    dtype_of,
+)  # fmt: skip
+from tdsl.lang.expr import const as integer
+from tdsl.lang.types import DType, bf16, bool_, f16, f32, i64
+from tdsl.node import map_children, post_order
+
+TIR = Any
+
+_NAMES = {"b": "bool", "i": "int", "u": "uint", "f": "float"}
+_C_TYPES = {
+    "bool": "bool", "int8": "signed char", "int16": "short", "int32": "int", "int64": "long long",
+    "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned int",
+    "uint64": "unsigned long long", "float32": "float", "float64": "double", "float16": "half",
+    "bfloat16": "nv_bfloat16",
+}  # fmt: skip
+_COMPARE: dict[str, Callable[[TIR, TIR], TIR]] = {
+    "eq": T.EQ, "ne": T.NE, "lt": T.LT, "le": T.LE, "gt": T.GT, "ge": T.GE,
+}  # fmt: skip
+_PLAIN: dict[str, Callable[[TIR, TIR], TIR]] = {
+    "add": T.Add, "sub": T.Sub, "mul": T.Mul, "div": T.Div, "min": T.Min, "max": T.Max,
+}  # fmt: skip
+_BITS: dict[str, Callable[[TIR, TIR], TIR]] = {
+    "and": T.bitwise_and, "or": T.bitwise_or, "xor": T.bitwise_xor,
+}  # fmt: skip
+_LOGIC: dict[str, Callable[[TIR, TIR], TIR]] = {"and": T.And, "or": T.Or, "xor": T.NE}
+# functions of CUDA with an overload for each type of float
+_FUNCTIONS = {
+    "sqrt": "sqrt", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2",
+    "log10": "log10", "log1p": "log1p", "sin": "sin", "cos": "cos", "tan": "tan", "arcsin": "asin",
+    "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
+    "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh", "erf": "erf", "hypot": "hypot",
+    "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint", "copysign": "copysign",
+    "fma": "fma", "sigmoid": "tdsl_sigmoid",
+}  # fmt: skip
+
+
+def tir_type(t: DType) -> str:
+    """The name of an element type in TIR.
+
+    >>> tir_type(f16), tir_type(bf16), tir_type(bool_)
+    ('float16', 'bfloat16', 'bool')
+    """
+    if t == bf16:
+        return "bfloat16"
+    kind = _NAMES.get("f" if t.is_float else t.kind)
+    if kind is None:
+        raise TargetError(f"CUDA kernels do not compute with {t}", hint="cast to another type")
+    return kind if kind == "bool" else f"{kind}{t.bits}"
+
+
+def c_type(t: DType) -> str:
+    """The name of an element type in CUDA."""
+    return _C_TYPES[tir_type(t)]
+
+
+def in_int32(e: Expr, facts: Facts) -> bool:
+    """True when an index and all that it is made of certainly fit into 32 bits."""
+    for n in post_order(e):
+        match n:
+            case Var() | Const() | Binary() | Select() | Unary():
+                if dtype_of(n) == i64:
+                    lo, hi = value_range(n, facts)
+                    if lo is None or hi is None or lo < -(2**31) or hi >= 2**31:
+                        return False
+                elif dtype_of(n) != bool_:
+                    return False
+            case _:
+                return False
+    return True
+
+
+@dataclass(slots=True)
+class Expressions:
+    """Writes expressions: `scalars` are what names stand for, `buffers` flat memories and their strides."""
+
+    scalars: dict[str, TIR] = field(default_factory=dict)
+    buffers: dict[str, tuple[TIR, tuple[int, ...]]] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    facts: Facts = NOTHING
+
+    def call(self, name: str, dtype: str, *args: TIR) -> TIR:
+        """A call of a function of CUDA or of `helpers`."""
+        if name.startswith("tdsl_"):
+            self.used.add(name)
+        return T.call_pure_extern(dtype, name, *args)
+
+    def value(self, e: Expr) -> TIR:
+        """A scalar expression, of its own type."""
+        return self.node(e, {})
+
+    def node(self, e: Expr, done: dict[Expr, TIR]) -> TIR:
+        """An expression, each part of it made once."""
+        if e not in done:
+            done[e] = self.made(e, done)
+        return done[e]
+
+    def made(self, e: Expr, done: dict[Expr, TIR]) -> TIR:
+        """An expression from its parts."""
+        if dtype_of(e) == i64 and not isinstance(e, Const) and in_int32(e, self.facts):
+            return _cast("int64", self.index(e))
+        match e:
+            case Const(value, dtype):
+                return _constant(value, dtype)
+            case Var(name) | Param(name):
+                return _cast(tir_type(dtype_of(e)), self.scalars[name])
+            case Unary(op, x):
+                return self.unary(op, dtype_of(x), self.node(x, done))
+            case Binary(op, x, y) if dtype_of(x) == i64 and op in COMPARISONS:
+                if in_int32(x, self.facts) and in_int32(y, self.facts):
+                    return _COMPARE[op](self.index(x), self.index(y))
+                return _COMPARE[op](self.node(x, done), self.node(y, done))
+            case Binary(op, x, y):
+                return self.binary(op, dtype_of(x), self.node(x, done), self.node(y, done))
+            case Select(cond, yes, no):
+                return T.Select(self.node(cond, done), self.node(yes, done), self.node(no, done))
+            case Cast(x, to, saturate):
+                return self.cast(self.node(x, done), dtype_of(x), to, saturate=saturate)
+            case Call(fn, args, dtype):
+                return self.function(fn, [self.node(a, done) for a in args], args, dtype)
+            case Load(buffer, index, dtype, mask):
+                memory, _ = self.buffers[buffer]
+                loaded = T.BufferLoad(memory, [self.offset(buffer, index)])
+                if mask is None:
+                    return loaded
+                return T.if_then_else(self.node(mask, done), loaded, _constant(0, dtype))
+            case _:
+                raise AssertionError(f"no scalar expression of loops is a {type(e).__name__}")
+
+    def index(self, e: Expr) -> TIR:
+        """An index, in 32 bits where it fits."""
+        if not in_int32(e, self.facts):
+            return self.value(e)
+        match e:
+            case Const(value):
+                return T.const(int(value), "int32")
+            case Var(name):
+                return _cast("int32", self.scalars[name])
+            case Binary("floordiv" | "mod" as op, x, y):
+                return self.quotient(op, x, y)
+            case Binary(op, x, y) if op in _PLAIN:
+                return _PLAIN[op](self.index(x), self.index(y))
+            case Select(cond, yes, no):
+                return T.Select(self.value(cond), self.index(yes), self.index(no))
+            case Unary("neg", x):
+                return T.Sub(T.const(0, "int32"), self.index(x))
+            case _:
+                return _cast("int32", self.general(e))
+
+    def general(self, e: Expr) -> TIR:
+        """Arithmetic of indices that has no operator of TIR."""
+        match e:
+            case Binary(op, x, y):
+                return self.binary(
+                    op, i64, _cast("int64", self.index(x)), _cast("int64", self.index(y))
+                )
+            case Unary(op, x):
+                return self.unary(op, i64, _cast("int64", self.index(x)))
+            case _:
+                raise AssertionError(f"no index is a {type(e).__name__}")
+
+    def quotient(self, op: str, x: Expr, y: Expr) -> TIR:
+        """floordiv or mod of indices: plain division where nothing is negative."""
+        low = value_range(x, self.facts)[0]
+        if isinstance(y, Const) and y.value > 0 and low is not None and low >= 0:
+            divide = T.truncdiv if op == "floordiv" else T.truncmod
+            return divide(self.index(x), self.index(y))
+        return self.call(f"tdsl_{op}", "int32", self.index(x), self.index(y))
+
+    def offset(self, buffer: str, index: tuple[Expr, ...]) -> TIR:
+        """Where an element lies in the flat memory of a buffer."""
+        return self.index(self.flat(buffer, index))
+
+    def flat(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
+        """The same in the language of loops."""
+        total: Expr = integer(0)
+        for i, stride in zip(index, self.buffers[buffer][1], strict=True):
+            total = as_expr(as_sum(total).plus(as_sum(i), stride))
+        return total
+
+    def unary(self, op: str, t: DType, x: TIR) -> TIR:
+        """An operator on a value of a type."""
+        if t == bool_:
+            return T.Not(x)
+        if op == "not":
+            return T.bitwise_not(x)
+        if not t.is_float:
+            return self.call(f"tdsl_{op}<{c_type(t)}>", tir_type(t), x)
+        wide = _wide(t, x)
+        if op == "abs":
+            return _cast(tir_type(t), self.call("fabs", _wide_type(t), wide))
+        return _cast(tir_type(t), T.Mul(T.const(-1.0, _wide_type(t)), wide))
+
+    def binary(self, op: str, t: DType, x: TIR, y: TIR) -> TIR:
+        """An operator on two values of a type."""
+        if op in COMPARISONS:
+            return _COMPARE[op](_wide(t, x), _wide(t, y))
+        if t == bool_:
+            return {"min": T.And, "max": T.Or, **_LOGIC}[op](x, y)
+        if op in _BITS:
+            return _BITS[op](x, y)
+        name = tir_type(t)
+        if not t.is_float:
+            return self.call(f"tdsl_{op}<{c_type(t)}>", name, x, y)
+        a, b, wide = _wide(t, x), _wide(t, y), _wide_type(t)
+        match op:
+            case "add" | "sub" | "mul" | "div":
+                made = _PLAIN[op](a, b)
+            case "floordiv" | "mod":
+                made = self.call(f"tdsl_float_{op}", wide, a, b)
+            case "pow":
+                made = self.call("pow", wide, a, b)
+            case _:
+                made = self.call(f"tdsl_{op}", wide, a, b)
+        return _cast(name, made)
+
+    def cast(self, x: TIR, of: DType, to: DType, *, saturate: bool) -> TIR:
+        """A value as another type."""
+        if of == to:
+            return x
+        name = tir_type(to)
+        if to == bool_:
+            return T.NE(_wide(of, x), T.const(0, _wide_type(of)))
+        if to.is_float or of == bool_:
+            # integers reach the half types by way of f32, as in NumPy
+            step = _cast("float32", x) if to in (f16, bf16) else x
+            return _cast(name, _wide(of, step) if of in (f16, bf16) else step)
+        if of.is_float:
+            return self.call(f"tdsl_to_integer<{c_type(to)}>", name, _wide(of, x))
+        if saturate:
+            return self.call(f"tdsl_saturate<{c_type(to)}>", name, x)
+        return _cast(name, x)
+
+    def function(self, fn: str, args: list[TIR], given: tuple[Expr, ...], dtype: DType) -> TIR:
+        """A function of `lang.expr.FUNCTIONS`; `given` are its arguments in the loops."""
+        of = dtype_of(given[0])
+        if fn in ("popcount", "clz", "ctz"):
+            made = self.call(f"tdsl_{fn}<{c_type(of)}>", tir_type(of), args[0])
+            return self.cast(made, of, dtype, saturate=False)
+        if fn == "reinterpret":
+            return self.call(f"tdsl_bits<{c_type(dtype)}>", tir_type(dtype), args[0])
+        if fn == "random":
+            return self.random(args, dtype)
+        wide, name = [_wide(of, a) for a in args], _wide_type(of)
+        if fn == "isnan":
+            return T.NE(wide[0], wide[0])
+        if fn in ("isinf", "isfinite"):
+            size, most = self.call("fabs", name, wide[0]), T.const(float("inf"), name)
+            return T.EQ(size, most) if fn == "isinf" else T.LT(size, most)
+        if fn == "rsqrt":
+            return _cast(
+                tir_type(dtype), T.Div(T.const(1.0, name), self.call("sqrt", name, wide[0]))
+            )
+        return _cast(tir_type(dtype), self.call(_FUNCTIONS[fn], name, *wide))
+
+    def random(self, keys: list[TIR], dtype: DType) -> TIR:
+        """A hash of integers."""
+        seed, *rest = (_cast("uint64", _cast("int64", k)) for k in keys)
+        h = self.call("tdsl_mix", "uint64", seed)
+        for k in rest:
+            h = self.call("tdsl_mix_in", "uint64", h, k)
+        unit = f"tdsl_unit_{'f32' if dtype == f32 else 'f64'}"
+        return self.call(unit, tir_type(dtype), h)
+
+
+def lane(e: Expr, n: int) -> Expr:
+    """The n-th lane of a vector expression.
+
+    >>> from tdsl.lang.show import show_expr
+    >>> x = Load("a", (Ramp(Var("i"), 2, 4),), f32)
+    >>> show_expr(lane(Binary("mul", x, Broadcast(Param("s", f32), 4)), 3))
+    'a[i + 6] * s'
+    """
+    match e:
+        case Ramp(base, stride):
+            return as_expr(as_sum(base).plus(as_sum(integer(stride * n))))
+        case Broadcast(x):
+            return x
+        case Const() | Var() | Param():
+            return e
+        case _:
+            return map_children(e, lambda x: lane(x, n))  # type: ignore[arg-type]  # of an Expr: Exprs
+
+
+def _constant(value: Any, dtype: DType) -> TIR:
+    if dtype in (f16, bf16):
+        return _cast(tir_type(dtype), T.const(float(value), "float32"))
+    if dtype == bool_:
+        return T.const(bool(value), "bool")
+    return T.const(float(value) if dtype.is_float else int(value), tir_type(dtype))
+
+
+def _cast(name: str, x: TIR) -> TIR:
+    return x if dtype_text(x) == name else T.Cast(name, x)
+
+
+def dtype_text(x: TIR) -> str:
+    """The type of a TIR expression."""
+    return str(x.ty)
+
+
+def _wide_type(t: DType) -> str:
+    return "float32" if t in (f16, bf16) else tir_type(t)
+
+
+def _wide(t: DType, x: TIR) -> TIR:
+    """Halves are computed in f32."""
+    return _cast("float32", x) if t in (f16, bf16) else x

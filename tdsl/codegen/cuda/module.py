@@ -1,0 +1,206 @@
+"""A compiled module as a plain record: what a launch needs, without any of the tools that made it.
+
+In the disk cache it is a cubin behind JSON:
+
+    length of the JSON | {"source": ..., "arch": ..., "kernels": [...], "temporaries": [...], ...} | cubin
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+from tdsl.codegen import cache
+from tdsl.codegen.cuda import nvrtc
+from tdsl.codegen.launches import Extents, Launch, Launches, launches_of
+from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam
+from tdsl.debug import dump, looks_inside, tell, timed
+from tdsl.errors import ScheduleError, TargetError
+from tdsl.lang.expr import Const
+from tdsl.source import here
+
+DEFAULT_ARCH = "sm_90a"
+STATIC_SHARED = 48 << 10  # bytes of a block; a launch has to ask for more
+MOST_THREADS = 1024
+MOST_SHARED = {
+    "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10, "sm_90a": 227 << 10,
+}  # fmt: skip
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """One launch: `arguments` are names of arrays and scalars, `shared` the bytes to ask for at the launch.
+
+    `registers`, `stack` and `spills` are those of a thread, `used_shared` the shared bytes of a block in all.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    grid: Extents
+    block: Extents
+    shared: int
+    used_shared: int
+    registers: int
+    stack: int
+    spills: int
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """The kernels of a program in running order, and memory between them by name and bytes."""
+
+    source: str
+    arch: str
+    kernels: tuple[KernelRecord, ...]
+    temporaries: tuple[tuple[str, int], ...]
+    warnings: tuple[str, ...]
+    cubin: bytes
+
+
+def load_or_build(program: str, make: Callable[[], Kernel], arch: str) -> Module:
+    """The module of `make()` for an architecture, from the disk cache where it is there.
+
+    `program` is the fingerprint of all that the kernel is made of.
+    """
+    key = cache.key("cuda program", *_made_by(), arch, program)
+    payload = None if looks_inside() else cache.load(key)
+    tell("cache", f"{'found' if payload is not None else 'not found'} {key}")
+    if payload is not None:
+        return unpack(payload)
+    made = build(launches_of(make()), arch)
+    cache.store(key, pack(made), {"kind": "cuda", "arch": arch})
+    return made
+
+
+def build(launches: Launches, arch: str) -> Module:
+    """Text and machine code of launches.
+
+    Raises ScheduleError for a launch that no GPU of the architecture takes, TargetError where a tool is
+    missing or rejects the code.
+    """
+    check_limits(launches, arch)
+    require_tvm()
+    from tdsl.codegen.cuda.text import cuda_text
+
+    with timed("tvm"):
+        source = cuda_text(launches, arch)
+    tell("cuda", source)
+    dump(f"{launches.kernel.name}.cu", source)
+    with timed("nvrtc"):
+        made = nvrtc.compile_text(source, arch)
+    usage = dict(made.usage)
+    kernels = tuple(_record(x, usage[x.name]) for x in launches.launches)
+    sizes = tuple((t.name, _bytes(t)) for t in launches.temporaries)
+    return Module(source, arch, kernels, sizes, made.warnings, made.cubin)
+
+
+def _record(launch: Launch, usage: nvrtc.Usage) -> KernelRecord:
+    names = tuple(p.name for p in launch.params if isinstance(p, BufferParam | ScalarParam))
+    dynamic = launch.shared if launch.shared > STATIC_SHARED else 0
+    return KernelRecord(
+        launch.name, names, launch.grid, launch.block, dynamic, launch.shared,
+        usage.registers, usage.stack, usage.spills,
+    )  # fmt: skip
+
+
+def _bytes(t: BufferParam) -> int:
+    return prod(int(e.value) for e in t.extents if isinstance(e, Const)) * t.dtype.bytes
+
+
+def check_limits(launches: Launches, arch: str) -> None:
+    """ScheduleError where a launch asks for more than a GPU has."""
+    for launch in launches.launches:
+        x, y, z = launch.grid
+        limits = (
+            (
+                prod(launch.block),
+                MOST_THREADS,
+                "threads in a block",
+                "bind smaller loops to threads",
+            ),
+            (launch.block[2], 64, "threads on threadIdx.z", "bind the largest loop to threadIdx.x"),
+            (launch.shared, MOST_SHARED[arch], "bytes of shared memory", "make the tiles smaller"),
+            (x, 2**31 - 1, "blocks on blockIdx.x", "bind smaller loops to blocks"),
+            (
+                max(y, z),
+                2**16 - 1,
+                "blocks on blockIdx.y or .z",
+                "bind the largest loop to blockIdx.x",
+            ),
+        )
+        for asked, most, what, hint in limits:
+            if asked > most:
+                raise ScheduleError(
+                    f"kernel {launch.name!r} has {asked} {what}; {arch} has {most} at most",
+                    loc=here(),
+                    label="compiled here",
+                    hint=hint,
+                )
+
+
+def require_tvm() -> None:
+    """TargetError, with the way to get it, unless the version of TVM that is known to work is installed."""
+    wanted, found = "0.27.0.post1", tvm_version()
+    if found != wanted:
+        raise TargetError(
+            f"CUDA kernels need apache-tvm {wanted}, "
+            + (f"not {found}" if found else "which is not installed"),
+            loc=here(),
+            label="this call",
+            hint='pip install "tdsl[cuda]"',
+        )
+
+
+def tvm_version() -> str:
+    """The version of TVM that is installed, or nothing."""
+    if importlib.util.find_spec("tvm") is None:
+        return ""
+    try:
+        return importlib.metadata.version("apache-tvm")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _made_by() -> tuple[str, ...]:
+    """What decides the code besides the program; also where some of it is not installed."""
+    try:
+        made = importlib.metadata.version("nvidia-cuda-nvrtc")
+    except importlib.metadata.PackageNotFoundError:
+        made = ""
+    return (tvm_version(), made)
+
+
+def pack(module: Module) -> bytes:
+    """The bytes of a module.
+
+    >>> module = Module("text", "sm_80", (), (("t", 8),), (), b"code")
+    >>> unpack(pack(module)) == module
+    True
+    """
+    fields = asdict(module)
+    cubin = fields.pop("cubin")
+    about = json.dumps(fields).encode()
+    return _LENGTH.pack(len(about)) + about + bytes(cubin)
+
+
+def unpack(payload: bytes) -> Module:
+    """The module in bytes of `pack`."""
+    (length,) = _LENGTH.unpack_from(payload)
+    start = _LENGTH.size + length
+    about: dict[str, Any] = json.loads(payload[_LENGTH.size : start])
+    kernels = tuple(KernelRecord(**{k: _tuples(v) for k, v in x.items()}) for x in about["kernels"])
+    return Module(
+        about["source"], about["arch"], kernels, _tuples(about["temporaries"]),
+        tuple(about["warnings"]), payload[start:],
+    )  # fmt: skip
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,140 @@
+"""CUDA text to machine code by NVRTC: no toolkit, driver or GPU is needed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tdsl.errors import TargetError
+from tdsl.source import here
+
+_OPTIONS = ("--std=c++17", "--ptxas-options=-v")
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+_USED = re.compile(r"Used (\d+) registers")
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_SERIAL = re.compile(r".*\b(?:C7510|C7515)\b.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a kernel uses, as ptxas says: registers, bytes of stack and spills of a thread, shared bytes."""
+
+    registers: int
+    stack: int
+    spills: int
+    shared: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A cubin, what each kernel uses by name, and warnings of tensor instructions that wait in turn."""
+
+    cubin: bytes
+    usage: tuple[tuple[str, Usage], ...]
+    warnings: tuple[str, ...]
+
+
+def compile_text(text: str, arch: str) -> Compiled:
+    """The machine code of a CUDA text for an architecture.
+
+    Raises TargetError, with the text as a note, where NVRTC is missing or rejects it.
+    """
+    cubin, log = _made(text, f"--gpu-architecture={arch}", "CUBIN")
+    usage, warnings = read_log(log)
+    return Compiled(cubin, usage, warnings)
+
+
+def ptx(text: str, arch: str) -> str:
+    """The PTX of a CUDA text for an architecture; errors as `compile_text`."""
+    made, _ = _made(text, f"--gpu-architecture={arch.replace('sm_', 'compute_')}", "PTX")
+    return made.rstrip(b"\0").decode()
+
+
+def _made(text: str, architecture: str, kind: str) -> tuple[bytes, str]:
+    """The CUBIN or PTX of a text, and the log."""
+    require_nvrtc()
+    from cuda.bindings import nvrtc
+
+    options = [architecture, *_OPTIONS, *(f"-I{x}" for x in _include_folders())]
+    _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"kernels.cu", 0, [], [])
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [x.encode() for x in options])
+        log = _filled(nvrtc.nvrtcGetProgramLogSize(program), nvrtc.nvrtcGetProgramLog, program)
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise _rejected(log.decode(errors="replace"), architecture, text)
+        size = getattr(nvrtc, f"nvrtcGet{kind}Size")(program)
+        made = _filled(size, getattr(nvrtc, f"nvrtcGet{kind}"), program)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return made, log.decode(errors="replace")
+
+
+def require_nvrtc() -> None:
+    """TargetError, with the way to get it, unless NVRTC and its headers are installed."""
+    missing = [m for m in ("cuda.bindings", "nvidia.cu13") if not _is_there(m)]
+    if missing:
+        raise TargetError(
+            f"NVRTC is not installed: there is no {' and no '.join(missing)}",
+            loc=here(),
+            label="this call",
+            hint='pip install "tdsl[cuda]"',
+        )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _include_folders() -> tuple[str, ...]:
+    spec = importlib.util.find_spec("nvidia.cu13")
+    assert spec is not None and spec.submodule_search_locations is not None
+    roots = [os.path.join(x, "include") for x in spec.submodule_search_locations]
+    return tuple(p for x in roots for p in (x, os.path.join(x, "cccl")) if os.path.isdir(p))
+
+
+def _filled(size: Any, get: Any, program: Any) -> bytes:
+    """What one function gives into memory of the size that another has told."""
+    _, count = size
+    data = b" " * int(count)
+    get(program, data)
+    return data
+
+
+def _rejected(log: str, arch: str, text: str) -> TargetError:
+    first = next((line for line in log.splitlines() if "error" in line), log.strip()[:200])
+    error = TargetError(
+        f"NVRTC rejects the kernels for {arch}: {first}", loc=here(), label="this call",
+        hint="ptxas says what a kernel may not use; less shared memory or fewer threads may do",
+    )  # fmt: skip
+    error.add_note(f"{log}\n{text}")
+    return error
+
+
+def read_log(log: str) -> tuple[tuple[tuple[str, Usage], ...], tuple[str, ...]]:
+    """What `ptxas -v` tells of each kernel, and its warnings.
+
+    >>> log = '''ptxas info    : Compiling entry function 'k' for 'sm_90a'
+    ... ptxas info    : Function properties for k
+    ... ptxas         .     0 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+    ... ptxas info    : Used 15 registers, used 1 barriers, 1024 bytes smem'''
+    >>> read_log(log)
+    ((('k', Usage(registers=15, stack=0, spills=20, shared=1024)),), ())
+    """
+    found: dict[str, Usage] = {}
+    name, stack, spills = "", 0, 0
+    for line in log.splitlines():
+        if entry := _ENTRY.search(line):
+            name, stack, spills = entry[1], 0, 0
+        elif frame := _SPILLS.search(line):
+            stack, spills = int(frame[1]), int(frame[2]) + int(frame[3])
+        elif (used := _USED.search(line)) and name:
+            shared = _SHARED.search(line)
+            found[name] = Usage(int(used[1]), stack, spills, int(shared[1]) if shared else 0)
+    return tuple(sorted(found.items())), tuple(_SERIAL.findall(log))

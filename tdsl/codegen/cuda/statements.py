@@ -1,0 +1,339 @@
+"""Statements of a kernel as TIR.
+
+Loops over blocks and threads become conditions on the numbers of both, where not all take part. Vectors
+become copies of 16 bytes at most; arithmetic between them is done lane by lane in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
+from tvm.backend.cuda.op import cuda_atomic_add
+from tvm.ir import PointerType, PrimType
+
+from tdsl.codegen.cuda.expressions import Expressions, in_int32, lane, tir_type
+from tdsl.codegen.cuda.module import STATIC_SHARED
+from tdsl.codegen.launches import Launch, is_whole
+from tdsl.codegen.loops import (
+    AXES,
+    SHARED,
+    UNROLLED,
+    Alloc,
+    Barrier,
+    Block,
+    BufferParam,
+    For,
+    If,
+    Let,
+    Prefetch,
+    ScalarParam,
+    Stmt,
+    Store,
+    row_major,
+)  # fmt: skip
+from tdsl.codegen.passes.scope import inside
+from tdsl.codegen.passes.statements import walk
+from tdsl.errors import TargetError
+from tdsl.lang.affine import as_sum
+from tdsl.lang.expr import ZERO, Const, Expr, Load, Ramp, const, dtype_of, lanes_of
+from tdsl.lang.simplify import add
+from tdsl.lang.types import DType, f32, f64, i32, i64, u32, u64
+from tdsl.node import post_order, transform
+
+TIR = Any
+
+_VECTOR_BYTES = 16
+_ATOMICS = {
+    "min": "atomicMin",
+    "max": "atomicMax",
+    "and": "atomicAnd",
+    "or": "atomicOr",
+    "xor": "atomicXor",
+}
+
+
+def device_function(launch: Launch, target: Any, used: set[str]) -> Any:
+    """The TIR function of a launch; the helpers that it calls are added to `used`."""
+    return _Writer(launch, Expressions(used=used)).function(target)
+
+
+@dataclass(slots=True)
+class _Writer:
+    launch: Launch
+    e: Expressions
+    axes: dict[str, TIR] = field(default_factory=dict)
+    head: list[TIR] = field(default_factory=list)
+
+    def function(self, target: Any) -> Any:
+        params: list[TIR] = []
+        for n, p in enumerate(self.launch.params):
+            if isinstance(p, BufferParam):
+                params.append(self.array(n, p))
+            elif isinstance(p, ScalarParam):
+                params.append(T.Var(_plain(p.name, n), tir_type(p.dtype)))
+                self.e.scalars[p.name] = params[-1]
+        self.axes = {axis: T.Var(axis, "int32") for axis in AXES}
+        self.shared_memory()
+        body = _sequence([*self.head, *self.statement(self.launch.body, frozenset())])
+        tags = [axis for axis in AXES if axis == "blockIdx.x" or self.launch.extent(axis) > 1]
+        tags += [] if "threadIdx.x" in tags else ["threadIdx.x"]
+        for axis in reversed(tags):
+            extent = T.const(self.launch.extent(axis), "int32")
+            number = T.IterVar(
+                tvm.ir.Range(0, extent), self.axes[axis], T.IterVar.ThreadIndex, axis
+            )
+            body = T.AttrStmt(number, "thread_extent", extent, body)
+        attributes = {
+            "global_symbol": self.launch.name, "tirx.noalias": True, "calling_conv": 2,
+            "target": target, "tirx.is_global_func": True, "tirx.kernel_launch_params": tags,
+        }  # fmt: skip
+        made = T.PrimFunc(params, body)
+        for name, value in attributes.items():
+            made = made.with_attr(name, value)
+        return made
+
+    def array(self, n: int, p: BufferParam) -> TIR:
+        extents = tuple(int(x.value) for x in p.extents if isinstance(x, Const))
+        name = _plain(p.name, n)
+        pointer = T.Var(name, PointerType(PrimType(tir_type(p.dtype)), "global"))
+        memory = T.decl_buffer(
+            (max(prod(extents), 1),), tir_type(p.dtype), f"{name}_", data=pointer
+        )
+        self.head.append(T.DeclBuffer(memory, data=pointer))
+        self.e.buffers[p.name] = memory, row_major(extents)
+        return pointer
+
+    def shared_memory(self) -> None:
+        """All shared memory of the kernel, at its head: one dynamic memory where it is large."""
+        found = {
+            s.name: s for s in walk(self.launch.body) if isinstance(s, Alloc) and s.scope == SHARED
+        }
+        dynamic = self.launch.shared > STATIC_SHARED
+        whole = T.decl_buffer(
+            (self.launch.shared,), "uint8", "shared_memory", scope="shared.dyn", data_alignment=128
+        )
+        if dynamic:
+            self.head.append(T.AllocBuffer(whole))
+        start = 0
+        for name, s in found.items():
+            extents = _extents(s)
+            count, kind = max(prod(extents), 1), tir_type(s.dtype)
+            if dynamic:
+                memory = T.decl_buffer(
+                    (count,), kind, _plain(name), data=T.buffer_data(whole), scope="shared.dyn",
+                    elem_offset=start // s.dtype.bytes,
+                )  # fmt: skip
+                self.head.append(T.DeclBuffer(memory, data=T.buffer_data(whole)))
+            else:
+                memory = T.decl_buffer((count,), kind, _plain(name), scope="shared")
+                self.head.append(T.AllocBuffer(memory))
+            start += -(-count * s.dtype.bytes // 16) * 16
+            self.e.buffers[name] = memory, row_major(extents)
+
+    def statement(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
+        """The statements of one of the loops, inside loops over some axes."""
+        alone = [x for x in AXES if x not in bound and self.launch.extent(x) > 1]
+        if alone and not any(_needs_all(x) for x in walk(s)):
+            first = T.EQ(self.axes[alone[0]], T.const(0, "int32"))
+            for axis in alone[1:]:
+                first = T.And(first, T.EQ(self.axes[axis], T.const(0, "int32")))
+            made = self.statement(s, bound | set(alone))
+            return [T.IfThenElse(first, _sequence(made), None)] if made else []
+        match s:
+            case Block(body):
+                return [x for part in body for x in self.statement(part, bound)]
+            case For():
+                return self.loop(s, bound)
+            case Let(name, value, body):
+                narrow = dtype_of(value) == i64 and in_int32(value, self.e.facts)
+                bind = self.e.index(value) if narrow else self.e.value(value)
+                variable = T.Var(_plain(name), "int32" if narrow else tir_type(dtype_of(value)))
+                self.e.scalars[name] = variable
+                return [T.Bind(variable, bind), *self.within(s, body, bound)]
+            case Alloc():
+                return self.alloc(s, bound)
+            case If(cond, then, orelse):
+                test = self.e.value(cond)
+                yes = _sequence(self.within(s, then, bound))
+                no = None if orelse is None else _sequence(self.statement(orelse, bound))
+                return [T.IfThenElse(test, yes, no)]
+            case Store():
+                return self.vector(s) if _lanes(s) > 1 else self.store(s)
+            case Barrier():
+                return [T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))]
+            case Prefetch():
+                return []
+            case _:
+                raise AssertionError(f"no launch has a {type(s).__name__}")
+
+    def within(self, s: Stmt, body: Stmt, bound: frozenset[str]) -> list[TIR]:
+        """A part of a statement, where more is known."""
+        facts, self.e.facts = self.e.facts, inside(self.e.facts, s)
+        made = self.statement(body, bound)
+        self.e.facts = facts
+        return made
+
+    def loop(self, s: For, bound: frozenset[str]) -> list[TIR]:
+        narrow = in_int32(add(s.lo, s.extent), self.e.facts) and in_int32(s.extent, self.e.facts)
+        if s.kind in AXES:
+            number = self.axes[s.kind]
+            lo = self.e.index(s.lo)
+            self.e.scalars[s.name] = number if s.lo == ZERO else T.Add(lo, number)
+            body = self.within(s, s.body, bound | {s.kind})
+            if not body:
+                return []
+            whole = is_whole(s, {s.kind: self.launch.extent(s.kind)})
+            taken = T.LT(number, self.e.index(s.extent))
+            return body if whole else [T.IfThenElse(taken, _sequence(body), None)]
+        lo, extent = self.e.index(s.lo), self.e.index(s.extent)
+        variable = T.Var(_plain(s.name), "int32" if narrow else "int64")
+        if not narrow:
+            lo, extent = T.Cast("int64", lo), T.Cast("int64", extent)
+        self.e.scalars[s.name] = variable
+        body = self.within(s, s.body, bound)
+        unroll = {"pragma_unroll": True} if s.kind == UNROLLED else None
+        return (
+            [T.For(variable, lo, extent, T.ForKind.SERIAL, _sequence(body), annotations=unroll)]
+            if body
+            else []
+        )
+
+    def alloc(self, s: Alloc, bound: frozenset[str]) -> list[TIR]:
+        if s.scope == SHARED:
+            return self.statement(s.body, bound)
+        extents = _extents(s)
+        memory = T.decl_buffer(
+            (max(prod(extents), 1),), tir_type(s.dtype), _plain(s.name), scope="local"
+        )
+        self.e.buffers[s.name] = memory, row_major(extents)
+        return [T.AllocBuffer(memory), *self.statement(s.body, bound)]
+
+    def store(self, s: Store) -> list[TIR]:
+        memory, _ = self.e.buffers[s.buffer]
+        at, value = self.e.offset(s.buffer, s.index), self.e.value(s.value)
+        made = self.atomic(s, memory, at, value) if s.atomic else T.BufferStore(memory, value, [at])
+        return [made if s.mask is None else T.IfThenElse(self.e.value(s.mask), made, None)]
+
+    def atomic(self, s: Store, memory: TIR, at: TIR, value: TIR) -> TIR:
+        t = dtype_of(s.value)
+        place = T.address_of(T.BufferLoad(memory, [at]))
+        if s.atomic == "add" and t in (f32, f64, i32, u32, u64):
+            return T.Evaluate(cuda_atomic_add(place, value))
+        if s.atomic in _ATOMICS and t in (i32, u32, i64, u64):
+            return T.Evaluate(T.call_extern(tir_type(t), _ATOMICS[s.atomic], place, value))
+        raise TargetError(
+            f"a GPU has no atomic {s.atomic} of {t}",
+            hint="add f32, f64, i32 or u32; or use rfactor",
+        )
+
+    def vector(self, s: Store) -> list[TIR]:
+        """A store of several lanes, in pieces as wide as memory allows."""
+        lanes, made = _lanes(s), []
+        width = self.width(s.buffer, s.index, lanes) if s.mask is None and not s.atomic else 1
+        for start in range(0, lanes, width):
+            made += self.piece(s, start, width)
+        return made
+
+    def width(self, buffer: str, index: tuple[Expr, ...], lanes: int) -> int:
+        """How many lanes are one access: neighbours, where the first lies at a multiple of so many."""
+        memory, _ = self.e.buffers[buffer]
+        width = max(1, _VECTOR_BYTES // _bytes(str(memory.dtype)))
+        *outer, last = index if index else (ZERO,)
+        near = isinstance(last, Ramp) and last.stride == 1 and all(lanes_of(i) == 1 for i in outer)
+        if not near or str(memory.dtype) == "bool":
+            return 1
+        first = as_sum(self.e.flat(buffer, tuple(lane(i, 0) for i in index)))
+        while width > 1 and (
+            lanes % width or any(n % width for n in (first.constant, *first.terms.values()))
+        ):
+            width //= 2
+        return width
+
+    def piece(self, s: Store, start: int, width: int) -> list[TIR]:
+        if width == 1:
+            return self.store(_one(s, start))
+        made: list[TIR] = []
+        near: dict[Expr, tuple[str, DType]] = {}
+        for n in post_order(s.value):
+            if (
+                isinstance(n, Load)
+                and n.mask is None
+                and self.width(n.buffer, n.index, width) == width
+            ):
+                source, _ = self.e.buffers[n.buffer]
+                at = T.Ramp(
+                    self.e.offset(n.buffer, tuple(lane(i, start) for i in n.index)), 1, width
+                )
+                loaded = T.BufferLoad(source, [at])
+                if n is s.value:
+                    return [self.write(s, start, width, loaded)]
+                part = T.decl_buffer((width,), str(source.dtype), f"part{len(near)}", scope="local")
+                whole = T.Ramp(T.const(0, "int32"), 1, width)
+                made += [T.AllocBuffer(part), T.BufferStore(part, loaded, [whole])]
+                name = f"part {len(near)}"
+                self.e.buffers[name] = part, (1,)
+                near[n] = name, n.dtype
+        target, _ = self.e.buffers[s.buffer]
+        result = T.decl_buffer((width,), str(target.dtype), "result", scope="local")
+        made.append(T.AllocBuffer(result))
+        for k in range(width):
+            value = _in_parts(s.value, near, start + k, k)
+            made.append(T.BufferStore(result, self.e.value(value), [T.const(k, "int32")]))
+        whole = T.BufferLoad(result, [T.Ramp(T.const(0, "int32"), 1, width)])
+        return [*made, self.write(s, start, width, whole)]
+
+    def write(self, s: Store, start: int, width: int, value: TIR) -> TIR:
+        target, _ = self.e.buffers[s.buffer]
+        at = self.e.offset(s.buffer, tuple(lane(i, start) for i in s.index))
+        return T.BufferStore(target, value, [T.Ramp(at, 1, width)])
+
+
+def _in_parts(e: Expr, near: dict[Expr, Any], which: int, n: int) -> Expr:
+    """A lane of an expression, some loads of which are the n-th element of a part in registers."""
+
+    def loaded(x: Any) -> Any:
+        if x in near:
+            name, dtype = near[x]
+            return Load(name, (const(n),), dtype)
+        return x
+
+    return lane(transform(e, loaded), which)
+
+
+def _one(s: Store, n: int) -> Store:
+    """One lane of a store."""
+    index = tuple(lane(i, n) for i in s.index)
+    mask = None if s.mask is None else lane(s.mask, n)
+    return Store(s.buffer, index, lane(s.value, n), mask, s.atomic)
+
+
+def _lanes(s: Store) -> int:
+    return max(map(lanes_of, s.index), default=1)
+
+
+def _needs_all(s: Stmt) -> bool:
+    return isinstance(s, Barrier) or (isinstance(s, For) and s.kind in AXES)
+
+
+def _extents(s: Alloc) -> tuple[int, ...]:
+    return tuple(int(e.value) for e in s.extents if isinstance(e, Const))
+
+
+def _sequence(parts: Iterable[TIR]) -> TIR:
+    listed = list(parts)
+    return listed[0] if len(listed) == 1 else T.SeqStmt(listed)
+
+
+def _bytes(name: str) -> int:
+    return 1 if name == "bool" else int("".join(c for c in name if c.isdigit())) // 8
+
+
+def _plain(name: str, number: int | None = None) -> str:
+    """A name of letters that CUDA knows; arguments are numbered, and so differ from all words of C."""
+    text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
+    return f"v_{text}" if number is None else f"a{number}_{text}"

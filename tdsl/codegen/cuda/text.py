@@ -1,0 +1,42 @@
+"""Launches as one CUDA text, by TVM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm.tirx import transform
+
+from tdsl.codegen.cuda.helpers import helpers_text
+from tdsl.codegen.cuda.statements import device_function
+from tdsl.codegen.launches import Launches
+
+_KERNEL = 'extern "C" __global__'
+
+
+def cuda_text(launches: Launches, arch: str) -> str:
+    """The text of a module with a kernel for each launch, the same for equal launches."""
+    target = tvm.target.Target({"kind": "cuda", "arch": arch})
+    used: set[str] = set()
+    heads: dict[str, None] = {}
+    kernels = []
+    for launch in launches.launches:
+        function = device_function(launch, target, used)
+        module = _passes()(tvm.IRModule({launch.name: function}))
+        text = tvm.get_global_func("target.build.cuda")(module, target).inspect_source()
+        head, mark, kernel = text.partition(_KERNEL)
+        heads[head.strip()] = None
+        # TVM writes a declaration before each definition
+        _, again, definition = kernel.partition(_KERNEL)
+        kernels.append((again or mark) + (definition or kernel).rstrip())
+    return "\n\n".join([*heads, helpers_text(used).strip(), *kernels]) + "\n"
+
+
+def _passes() -> Any:
+    return tvm.ir.transform.Sequential(
+        [
+            transform.FlattenBuffer(), transform.BF16ComputeLegalize(), transform.VectorizeLoop(True),
+            transform.UnrollLoop(), transform.StmtSimplify(), transform.FP8ComputeLegalize(),
+            transform.FP8StorageLegalize(), transform.BF16StorageLegalize(), transform.LowerIntrin(),
+        ]
+    )  # fmt: skip

@@ -1,0 +1,223 @@
+"""Memory of a GPU with a record of who touched each element last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+NOBODY, SEVERAL = -1, -2
+
+
+class Hazard(AssertionError):
+    """What a GPU could do wrong, with the kernel, thread and element: a bug of the compiler."""
+
+
+@dataclass(slots=True)
+class Crew:
+    """The threads that run side by side: for each its block, its number in the launch, its block's barriers.
+
+    All are columns, of a row for each thread. `epochs` counts the barriers that each block of the launch
+    has passed.
+    """
+
+    kernel: str
+    block: Array
+    number: Array
+    epochs: Array
+
+    @property
+    def size(self) -> int:
+        """How many threads there are."""
+        return len(self.number)
+
+    @property
+    def epoch(self) -> Array:
+        """The barriers that each thread has passed."""
+        return self.epochs[self.block]
+
+
+@dataclass(slots=True)
+class _Log:
+    """The last touch of each element, of one kind: thread, its block's barriers then, and the block."""
+
+    thread: Array
+    epoch: Array
+    block: Array
+
+    @staticmethod
+    def of(size: int) -> _Log:
+        return _Log(*(np.full(size, NOBODY, np.int64) for _ in range(3)))
+
+    def others(self, at: Array, crew: Crew, rows: Array) -> Array:
+        """Where someone else touched an element with no barrier since; other blocks never wait."""
+        thread, block = self.thread[at], self.block[at]
+        now, own = crew.epoch[rows], crew.block[rows]
+        near = (self.epoch[at] == now) & (thread != NOBODY) & (thread != crew.number[rows])
+        return np.asarray(((block == own) & near) | ((block != NOBODY) & (block != own)))
+
+    def enter(self, at: Array, crew: Crew, rows: Array, *, together: bool) -> None:
+        """Note a touch; with `together`, readers of one element are remembered as several."""
+        number, now, own = crew.number[rows], crew.epoch[rows], crew.block[rows]
+        several = np.zeros(len(at), bool)
+        far = np.zeros(len(at), bool)
+        if together:
+            several = (
+                (self.epoch[at] == now)
+                & (self.block[at] == own)
+                & (self.thread[at] != NOBODY)
+                & (self.thread[at] != number)
+            )
+            far = (self.block[at] != NOBODY) & (self.block[at] != own)
+        self.thread[at], self.epoch[at], self.block[at] = number, now, own
+        if together:
+            several |= self.thread[at] != number
+            far |= self.block[at] != own
+            self.thread[at[several]] = SEVERAL
+            self.block[at[far]] = SEVERAL
+
+
+@dataclass(slots=True)
+class Memory:
+    """A buffer: `data` has a row for each instance, which `row_of` finds for each thread.
+
+    `writes` and `reads` are there where several threads see an element and one of them may write; `private`
+    is memory of which each thread has an instance.
+    """
+
+    name: str
+    extents: tuple[int, ...]
+    data: Array
+    written: Array
+    row_of: Array | None
+    writes: _Log | None = None
+    reads: _Log | None = None
+    private: bool = False
+    strides: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        tail = [prod(self.extents[n + 1 :]) for n in range(len(self.extents))]
+        self.strides = tuple(tail)
+
+    def watch(self) -> None:
+        """Start to note who touches what."""
+        self.writes, self.reads = _Log.of(self.data.size), _Log.of(self.data.size)
+
+    def load(self, index: list[Array], mask: Array | None, crew: Crew) -> Array:
+        """The elements at an index, 0 where the mask does not hold: as many columns as lanes."""
+        own = self._own_column(index)
+        if own is not None and self.written[:, own].all():
+            return self.data[:, own, None]
+        at, rows, shape = self._places(index, mask, crew)
+        known = self.written.ravel()[at]
+        if not known.all():
+            self._fail("reads what nobody wrote", at[~known], rows[~known], crew)
+        if self.writes is not None and self.reads is not None:
+            bad = self.writes.others(at, crew, rows)
+            if bad.any():
+                self._fail("reads what another thread writes", at[bad], rows[bad], crew)
+            self.reads.enter(at, crew, rows, together=True)
+        values = self.data.ravel()[at]
+        if mask is None:
+            return values.reshape(shape)
+        result = np.zeros(shape, self.data.dtype)
+        result[np.broadcast_to(mask, shape)] = values
+        return result
+
+    def store(self, index: list[Array], value: Array, mask: Array | None, crew: Crew) -> None:
+        """Write elements; a race of equal values is none."""
+        own = self._own_column(index)
+        if own is not None and (mask is None or mask.shape[1] == 1) and value.shape[1] == 1:
+            who: Any = slice(None) if mask is None else np.broadcast_to(mask, (crew.size, 1))[:, 0]
+            self.data[who, own] = np.broadcast_to(value, (crew.size, 1))[who, 0]
+            self.written[who, own] = True
+            return
+        at, rows, shape = self._places(index, mask, crew)
+        new = np.broadcast_to(value, shape)
+        new = new.ravel() if mask is None else new[np.broadcast_to(mask, shape)]
+        data = self.data.ravel()
+        if self.writes is not None and self.reads is not None:
+            bad = self.reads.others(at, crew, rows)
+            if bad.any():
+                self._fail("writes what another thread reads", at[bad], rows[bad], crew)
+            bad = self.writes.others(at, crew, rows) & ~_same(data[at], new)
+            if bad.any():
+                self._fail("writes what another thread writes", at[bad], rows[bad], crew)
+            self.writes.enter(at, crew, rows, together=False)
+        data[at] = new
+        if self.writes is not None:
+            bad = (self.writes.thread[at] != crew.number[rows]) & ~_same(data[at], new)
+            if bad.any():
+                self._fail("writes what another thread writes", at[bad], rows[bad], crew)
+        self.written.ravel()[at] = True
+
+    def update(
+        self, index: list[Array], value: Array, mask: Array | None, crew: Crew, function: Any
+    ) -> None:
+        """Indivisible updates, which no order of threads disturbs."""
+        at, rows, shape = self._places(index, mask, crew)
+        known = self.written.ravel()[at]
+        if not known.all():
+            self._fail("updates what nobody wrote", at[~known], rows[~known], crew)
+        new = np.broadcast_to(value, shape)
+        new = new.ravel() if mask is None else new[np.broadcast_to(mask, shape)]
+        function.at(self.data.reshape(-1), at, new)
+
+    def forget(self, rows: Array | None) -> None:
+        """The contents are undefined from now on, in some instances or all."""
+        self.written[slice(None) if rows is None else rows] = False
+
+    def _own_column(self, index: list[Array]) -> int | None:
+        """The element of each thread's own memory at an index that is one for all; None elsewhere."""
+        if not self.private or any(i.size != 1 for i in index):
+            return None
+        at = [int(i.item()) for i in index]
+        if any(not 0 <= i < n for i, n in zip(at, self.extents, strict=True)):
+            return None  # `_places` says what is wrong
+        return sum(i * step for i, step in zip(at, self.strides, strict=True))
+
+    def _places(
+        self, index: list[Array], mask: Array | None, crew: Crew
+    ) -> tuple[Array, Array, tuple[int, int]]:
+        """The places in `data`, the threads, and the shape of all lanes; only where the mask holds."""
+        lanes = np.broadcast_shapes(
+            (1, 1), *(i.shape for i in index), () if mask is None else mask.shape
+        )
+        shape = (crew.size, lanes[1])
+        offset = np.zeros((1, 1), np.int64)
+        for axis, (i, extent) in enumerate(zip(index, self.extents, strict=True)):
+            inside = (i >= 0) & (i < extent)
+            if mask is not None:
+                inside = inside | ~mask
+            if not inside.all():
+                row = int(np.argwhere(~np.broadcast_to(inside, shape))[0][0])
+                wrong = np.broadcast_to(i, shape)[~np.broadcast_to(inside, shape)].ravel()[0]
+                raise Hazard(
+                    f"{crew.kernel}: thread {crew.number[row]} of block {crew.block[row]} uses index {wrong} "
+                    f"on axis {axis} of {self.name!r}, which has {extent} elements there"
+                )
+            offset = offset + i * self.strides[axis]
+        if self.row_of is not None:
+            offset = offset + (self.row_of * prod(self.extents))[:, None]
+        offset = np.broadcast_to(offset, shape)
+        rows = np.broadcast_to(np.arange(crew.size)[:, None], shape)
+        if mask is None:
+            return offset.ravel(), rows.ravel(), shape
+        chosen = np.broadcast_to(mask, shape)
+        return offset[chosen], rows[chosen], shape
+
+    def _fail(self, what: str, at: Array, rows: Array, crew: Crew) -> None:
+        place = np.unravel_index(int(at[0]) % max(prod(self.extents), 1), self.extents or (1,))
+        index = ", ".join(map(str, map(int, place))) if self.extents else "()"
+        row = int(rows[0])
+        who = f"thread {crew.number[row]} of block {crew.block[row]}"
+        raise Hazard(f"{crew.kernel}: {who} {what}: {self.name}[{index}]")
+
+
+def _same(a: Array, b: Array) -> Array:
+    """Equal values, NaN with NaN."""
+    return np.asarray((a == b) | ((a != a) & (b != b)))

@@ -1,0 +1,297 @@
+"""The statements of a kernel on all of its threads at once: the meaning of loops on a GPU.
+
+A value has a row for each thread, or one for all, and a column for each vector lane, or one. Threads go side
+by side from statement to statement; where they do not all take part, a mask says who does. What depends on
+the order of threads between two barriers is found by `memory.Memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.emulation.memory import Array, Crew, Hazard, Memory
+from tdsl.codegen.launches import Launch, Launches, launches_of
+from tdsl.codegen.loops import (
+    AXES,
+    SHARED,
+    Alloc,
+    Argument,
+    Barrier,
+    Block,
+    BufferParam,
+    For,
+    If,
+    Kernel,
+    Let,
+    ScalarParam,
+    Stmt,
+    Store,
+)  # fmt: skip
+from tdsl.codegen.passes.statements import stored_in
+from tdsl.lang import arithmetic
+from tdsl.lang.expr import (
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Param,
+    Ramp,
+    Select,
+    Unary,
+    Var,
+)  # fmt: skip
+from tdsl.node import post_order
+
+_MOST_THREADS = 1 << 17  # that run side by side: more cost memory and save no time
+
+
+class EmulatedExecutable:
+    """A kernel of a GPU as a callable that runs on the CPU; `Hazard` where threads disturb each other."""
+
+    fast = None
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.params = kernel, kernel.params
+        self.launches = launches_of(kernel)
+
+    def run(self, arguments: Sequence[Any]) -> None:
+        """Run on arrays and scalars in the order of `kernel.params`."""
+        run_launches(self.launches, arguments)
+
+
+def run_launches(launches: Launches, arguments: Sequence[Any]) -> None:
+    """All kernels, one after the other, on copies of the arrays; results are written back at the end."""
+    memories: dict[str, Memory] = {}
+    scalars: dict[str, Array] = {}
+    for p, value in zip(launches.kernel.params, arguments, strict=True):
+        if isinstance(p, BufferParam):
+            memories[p.name] = _argument(p, value)
+        elif isinstance(p, ScalarParam):
+            scalars[p.name] = np.asarray(value, p.dtype.numpy).reshape(1, 1)
+    for t in launches.temporaries:
+        memories[t.name] = _fresh(t.name, t.dtype.numpy, _numbers(t.extents), 1, None)
+    for launch in launches.launches:
+        _launch(launch, memories, scalars)
+    for p, value in zip(launches.kernel.params, arguments, strict=True):
+        if isinstance(p, BufferParam) and p.written:
+            value[...] = memories[p.name].data.reshape(value.shape)
+
+
+def _argument(p: Argument, array: Array) -> Memory:
+    assert isinstance(p, BufferParam)
+    data = np.ascontiguousarray(array).reshape(1, -1)
+    if p.written:
+        data = data.copy()
+    known = np.full(data.shape, not p.written)
+    return Memory(p.name, array.shape, data, known, None)
+
+
+def _numbers(extents: Sequence[Expr]) -> tuple[int, ...]:
+    return tuple(int(e.value) for e in extents if isinstance(e, Const))
+
+
+def _fresh(
+    name: str, dtype: Any, extents: tuple[int, ...], count: int, rows: Array | None
+) -> Memory:
+    shape = (count, prod(extents))
+    return Memory(name, extents, np.zeros(shape, dtype), np.zeros(shape, bool), rows)
+
+
+def _launch(launch: Launch, memories: dict[str, Memory], scalars: dict[str, Array]) -> None:
+    """Blocks in groups that fit; what is noted of one group is known to the next."""
+    written = stored_in(launch.body)
+    for name in written & memories.keys():
+        memories[name].watch()
+    threads, blocks = prod(launch.block), prod(launch.grid)
+    epochs = np.zeros(blocks, np.int64)
+    step = max(1, _MOST_THREADS // threads)
+    for first in range(0, blocks, step):
+        count = min(step, blocks - first)
+        block = np.repeat(np.arange(first, first + count), threads)
+        number = np.tile(np.arange(threads), count)
+        crew = Crew(launch.name, block, number, epochs)
+        with np.errstate(all="ignore"):
+            _Group(launch, crew, first, dict(memories), dict(scalars)).run()
+    for name in written & memories.keys():
+        memories[name].writes = memories[name].reads = None
+
+
+@dataclass(slots=True)
+class _Group:
+    """Some blocks of a launch: `axes` are the numbers of each thread, by axis; `bound` has a loop around."""
+
+    launch: Launch
+    crew: Crew
+    first: int
+    memories: dict[str, Memory]
+    scalars: dict[str, Array]
+    axes: dict[str, Array] = field(default_factory=dict)
+    alone: dict[frozenset[str], Array | None] = field(default_factory=dict)
+    own: dict[int, Memory] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """The whole body."""
+        rest, block = self.crew.number, self.crew.block
+        for axis in AXES:
+            which = block if axis.startswith("block") else rest
+            extent = self.launch.extent(axis)
+            self.axes[axis] = (which % extent)[:, None]
+            if axis.startswith("block"):
+                block = block // extent
+            else:
+                rest = rest // extent
+        self.statement(self.launch.body, None, frozenset())
+
+    def statement(self, s: Stmt, mask: Array | None, bound: frozenset[str]) -> None:
+        """A statement for the threads of a mask, inside loops on some axes."""
+        match s:
+            case Block(body):
+                for part in body:
+                    self.statement(part, mask, bound)
+            case For():
+                self.loop(s, mask, bound)
+            case Let(name, value, body):
+                self.scalars[name] = self.value(value, mask)
+                self.statement(body, mask, bound)
+            case Alloc():
+                self.alloc(s, mask)
+                self.statement(s.body, mask, bound)
+            case If(cond, then, orelse):
+                holds = self.value(cond, mask)
+                self.inside(then, holds, mask, bound)
+                if orelse is not None:
+                    self.inside(orelse, ~holds, mask, bound)
+            case Store():
+                self.store(s, _both(mask, self.first_of_others(bound)))
+            case Barrier():
+                self.barrier(mask)
+            case _:
+                raise AssertionError(f"no kernel of a GPU has a {type(s).__name__}")
+
+    def inside(self, s: Stmt, holds: Array, mask: Array | None, bound: frozenset[str]) -> None:
+        assert holds.shape[1] == 1, "lanes differ by masks only"
+        if holds.all():
+            self.statement(s, mask, bound)
+        else:
+            both = _both(mask, holds)
+            if both is not None and both.any():
+                self.statement(s, np.broadcast_to(both, (self.crew.size, 1)), bound)
+
+    def loop(self, s: For, mask: Array | None, bound: frozenset[str]) -> None:
+        lo, extent = self.value(s.lo, mask), self.value(s.extent, mask)
+        if s.kind in AXES:
+            number = self.axes[s.kind]
+            self.scalars[s.name] = lo + number
+            self.inside(s.body, number < extent, mask, bound | {s.kind})
+            return
+        live = extent if mask is None else np.broadcast_to(extent, mask.shape)[mask]
+        most = int(live.max(initial=0))
+        alike = int(live.min(initial=most)) == most
+        for n in range(most):
+            self.scalars[s.name] = lo + n
+            if alike:
+                self.statement(s.body, mask, bound)
+            else:
+                self.inside(s.body, n < extent, mask, bound)
+
+    def first_of_others(self, bound: frozenset[str]) -> Array | None:
+        """The threads with number 0 on the axes that no loop around runs on."""
+        if bound not in self.alone:
+            chosen: Array | None = None
+            for axis in AXES:
+                if axis not in bound and self.launch.extent(axis) > 1:
+                    chosen = _both(chosen, self.axes[axis] == 0)
+            self.alone[bound] = chosen
+        return self.alone[bound]
+
+    def alloc(self, s: Alloc, mask: Array | None) -> None:
+        """Memory of a block or a thread: the same each time, with contents that are not known again."""
+        made = self.own.get(id(s))
+        if made is None:
+            extents = _numbers(s.extents)
+            shared = s.scope == SHARED
+            rows = self.crew.block - self.first if shared else np.arange(self.crew.size)
+            count = int(rows.max()) + 1
+            made = self.own[id(s)] = _fresh(s.name, s.dtype.numpy, extents, count, rows)
+            made.private = not shared
+            if shared:
+                made.watch()
+        elif made.row_of is not None:
+            made.forget(None if mask is None else np.unique(made.row_of[mask[:, 0]]))
+        self.memories[s.name] = made
+
+    def store(self, s: Store, mask: Array | None) -> None:
+        if s.mask is not None:
+            mask = _both(mask, self.value(s.mask, mask))
+        if mask is not None and not mask.any():
+            return
+        index = [self.value(i, mask) for i in s.index]
+        value, memory = self.value(s.value, mask), self.memories[s.buffer]
+        if s.atomic:
+            function = arithmetic.BINARY[s.atomic]
+            memory.update(index, value, mask, self.crew, function)
+        else:
+            memory.store(index, value, mask, self.crew)
+
+    def barrier(self, mask: Array | None) -> None:
+        if mask is None:
+            waiting = np.unique(self.crew.block)
+        else:
+            size = prod(self.launch.block)
+            came = mask.reshape(-1, size).sum(axis=1)
+            waiting = self.first + np.flatnonzero(came)
+            some = (came > 0) & (came < size)
+            if some.any():
+                n = int(np.flatnonzero(some)[0])
+                raise Hazard(
+                    f"{self.launch.name}: {came[n]} of {size} threads of block {self.first + n} come to "
+                    "a barrier"
+                )
+        self.crew.epochs[waiting] += 1
+
+    def value(self, e: Expr, mask: Array | None) -> Array:
+        """An expression for all threads; loads only where the mask holds."""
+        done: dict[int, Array] = {}
+        for n in post_order(e):
+            done[id(n)] = self.node(n, done, mask)  # type: ignore[arg-type]  # expressions hold only such
+        return done[id(e)]
+
+    def node(self, e: Expr, done: dict[int, Array], mask: Array | None) -> Array:
+        match e:
+            case Const():
+                return arithmetic.constant(e).reshape(1, 1)
+            case Var(name) | Param(name):
+                return self.scalars[name]
+            case Unary(op, x):
+                return arithmetic.unary(op, done[id(x)])
+            case Binary(op, x, y):
+                return arithmetic.binary(op, done[id(x)], done[id(y)])
+            case Select(cond, yes, no):
+                return arithmetic.select(done[id(cond)], done[id(yes)], done[id(no)])
+            case Cast(x, dtype, saturate):
+                return arithmetic.cast(done[id(x)], dtype, saturate)
+            case Call(fn, args, dtype):
+                return arithmetic.call(fn, tuple(done[id(a)] for a in args), dtype)
+            case Ramp(base, stride, lanes):
+                return done[id(base)] + stride * np.arange(lanes)[None, :]
+            case Broadcast(x):
+                return done[id(x)]
+            case Load(buffer, index, _, own):
+                held = mask if own is None else _both(mask, done[id(own)])
+                return self.memories[buffer].load([done[id(i)] for i in index], held, self.crew)
+            case _:
+                raise AssertionError(f"no loop has a {type(e).__name__}")
+
+
+def _both(a: Array | None, b: Array | None) -> Array | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b

@@ -1,0 +1,185 @@
+"""The kernels of a GPU: what stands outside of all other loops, each with the blocks and threads that run it.
+
+Kernel (loops)  ->  Launches: memory between kernels, and one Launch after the other
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from tdsl.codegen.loops import (
+    AXES,
+    BLOCKS,
+    HEAP,
+    SHARED,
+    THREADS,
+    Alloc,
+    Argument,
+    Block,
+    BufferParam,
+    Check,
+    For,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Print,
+    Stmt,
+    row_major,
+)  # fmt: skip
+from tdsl.codegen.passes.scope import inside
+from tdsl.codegen.passes.statements import is_empty, parts_of, rebuilt, walk
+from tdsl.codegen.stages import used_params
+from tdsl.errors import ScheduleError, TargetError
+from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.expr import Const, Expr, Unary
+from tdsl.lang.simplify import simplify
+from tdsl.source import here
+
+Extents = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel: `params` are what its body names, `shared` the bytes of a block's memory."""
+
+    name: str
+    params: tuple[Argument, ...]
+    grid: Extents
+    block: Extents
+    shared: int
+    body: Stmt
+
+    def extent(self, axis: str) -> int:
+        """How many blocks or threads there are along an axis.
+
+        >>> Launch("k", (), (7, 1, 1), (32, 4, 1), 0, Block(())).extent("threadIdx.y")
+        4
+        """
+        return (*self.grid, *self.block)[AXES.index(axis)]
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """The kernels of a program in running order, and the memory between them."""
+
+    kernel: Kernel
+    temporaries: tuple[BufferParam, ...]
+    launches: tuple[Launch, ...]
+
+
+def launches_of(kernel: Kernel) -> Launches:
+    """The launches of a kernel whose sizes are numbers and whose memory has its scopes.
+
+    Raises ScheduleError where loops do not fit a launch, TargetError for what no kernel of a GPU does.
+
+    >>> from tdsl.codegen.loops import Store
+    >>> from tdsl.lang.expr import Var, const
+    >>> t = For("t", const(0), const(40), "threadIdx.x", Store("a", (Var("t"),), Var("t")))
+    >>> launch, = launches_of(Kernel("k", (), For("b", const(0), const(3), "blockIdx.x", t))).launches
+    >>> launch.name, launch.grid, launch.block
+    ('k', (3, 1, 1), (40, 1, 1))
+    """
+    temporaries: list[BufferParam] = []
+    bodies = [s for s in _at_root(kernel.body, temporaries) if not is_empty(s)]
+    known = (*kernel.params, *temporaries)
+    made = []
+    for n, body in enumerate(bodies):
+        _refuse_others(body)
+        name = kernel.name if len(bodies) == 1 else f"{kernel.name}_{n}"
+        extents = launch_extents(body)
+        grid, block = tuple(extents[a] for a in BLOCKS), tuple(extents[a] for a in THREADS)
+        made.append(
+            Launch(name, used_params(known, body), _three(grid), _three(block), _shared(body), body)
+        )
+    return Launches(kernel, tuple(temporaries), tuple(made))
+
+
+_OTHERS = {Check: "check conditions", Print: "print", Invoke: "use instructions for other targets"}
+
+
+def _refuse_others(body: Stmt) -> None:
+    for s in walk(body):
+        if type(s) in _OTHERS:
+            raise TargetError(
+                f"kernels of a GPU cannot {_OTHERS[type(s)]}",
+                loc=here(),
+                label="compiled here",
+                hint='compile for target="cpu"',
+            )
+
+
+def _three(extents: tuple[int, ...]) -> Extents:
+    x, y, z = extents
+    return x, y, z
+
+
+def _at_root(s: Stmt, temporaries: list[BufferParam]) -> Iterator[Stmt]:
+    """The statements outside of all loops, each alone in the lets and conditions around it."""
+    match s:
+        case Block(parts):
+            for part in parts:
+                yield from _at_root(part, temporaries)
+        case Alloc(name, dtype, extents, scope, body) if scope == HEAP:
+            shape = [int(e.value) for e in extents if isinstance(e, Const)]
+            assert len(shape) == len(extents), "sizes are numbers"
+            temporaries.append(
+                BufferParam(name, dtype, extents, row_major(tuple(shape)), written=True)
+            )
+            yield from _at_root(body, temporaries)
+        case Let():
+            for part in _at_root(s.body, temporaries):
+                yield rebuilt(s, body=part)
+        case If(cond, then, orelse):
+            for part in _at_root(then, temporaries):
+                yield rebuilt(s, then=part, orelse=None)
+            if orelse is not None:
+                for part in _at_root(orelse, temporaries):
+                    yield rebuilt(s, cond=simplify(Unary("not", cond)), then=part, orelse=None)
+        case _:
+            yield s
+
+
+def launch_extents(body: Stmt) -> dict[str, int]:
+    """How many blocks and threads a kernel takes along each axis: those of its longest loop there."""
+    extents = dict.fromkeys(AXES, 1)
+    _grow(body, NOTHING, extents)
+    return extents
+
+
+def _grow(s: Stmt, facts: Facts, extents: dict[str, int]) -> None:
+    if isinstance(s, For) and s.kind in AXES:
+        extents[s.kind] = max(extents[s.kind], _most(s, facts))
+    facts = inside(facts, s)
+    for part in parts_of(s):
+        _grow(part, facts, extents)
+
+
+def _most(s: For, facts: Facts) -> int:
+    most = upper(s.extent, facts)
+    if most is None:
+        raise ScheduleError(
+            f"how many iterations of {s.name!r} run on {s.kind} is not known before the launch",
+            loc=s.loc,
+            label="this loop",
+            hint="split it by a constant, or fix the sizes",
+        )
+    return most
+
+
+def is_whole(s: For, extents: dict[str, int]) -> bool:
+    """True when every block or thread along a loop's axis runs an iteration of it."""
+    extent: Expr = s.extent
+    return isinstance(extent, Const) and extent.value == extents[s.kind]
+
+
+def _shared(body: Stmt) -> int:
+    """The bytes of the shared memory of a block."""
+    total = 0
+    for s in walk(body):
+        if isinstance(s, Alloc) and s.scope == SHARED:
+            count = prod(int(e.value) for e in s.extents if isinstance(e, Const))
+            total += -(-count * s.dtype.bytes // 16) * 16
+    return total

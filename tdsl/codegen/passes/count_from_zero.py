@@ -1,0 +1,43 @@
+"""Loops that start at 0."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tdsl.codegen.loops import CONCURRENT, For, Kernel, Stmt
+from tdsl.codegen.passes.fresh import Renaming
+from tdsl.codegen.passes.statements import loads_of, map_exprs, map_parts, rebuilt
+from tdsl.lang.expr import ZERO, Const, Var
+from tdsl.lang.simplify import add
+
+
+def count_from_zero(kernel: Kernel) -> Kernel:
+    """Loops whose first value is no constant count from 0, so that what they add to it cancels elsewhere.
+
+    >>> from tdsl.codegen.loops import SERIAL, Store
+    >>> from tdsl.codegen.passes.simplify_loops import simplify_loops
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import Binary, const
+    >>> t, j = Var("t"), Var("j")
+    >>> own = Store("r", (Binary("sub", j, t),), j)
+    >>> nest = For("t", ZERO, const(9), SERIAL, For("j", t, const(4), SERIAL, own))
+    >>> print(show(simplify_loops(count_from_zero(Kernel("k", (), nest))).body))
+    for t in range(0, 9):
+      for j in range(0, 4):
+        r[j] = j + t
+    """
+    return dataclasses.replace(kernel, body=_counted(kernel.body))
+
+
+def _counted(s: Stmt) -> Stmt:
+    s = map_parts(s, _counted)
+    if not isinstance(s, For) or isinstance(s.lo, Const) or loads_of(s.lo):
+        return s
+    if s.kind in CONCURRENT:
+        return s
+    value = Renaming({s.name: add(s.lo, Var(s.name))})
+    return rebuilt(s, lo=ZERO, body=_renamed(s.body, value))
+
+
+def _renamed(s: Stmt, value: Renaming) -> Stmt:
+    return map_parts(map_exprs(s, value.expr), lambda part: _renamed(part, value))

@@ -1,0 +1,272 @@
+"""Barriers between threads of a block that touch one element."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tdsl.codegen.launches import is_whole, launch_extents
+from tdsl.codegen.loops import (
+    AXES,
+    HEAP,
+    SHARED,
+    THREADS,
+    Alloc,
+    Barrier,
+    Block,
+    BufferParam,
+    For,
+    If,
+    Kernel,
+    Let,
+    Stmt,
+)  # fmt: skip
+from tdsl.codegen.meeting import Access, accesses
+from tdsl.codegen.passes.scope import where
+from tdsl.codegen.passes.statements import (
+    exprs_of,
+    loads_of,
+    map_parts,
+    rebuilt,
+    scalars_of,
+    sequence,
+    stored_in,
+    walk,
+)  # fmt: skip
+from tdsl.errors import ScheduleError
+from tdsl.lang.bounds import NOTHING, Facts, lower
+from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var
+from tdsl.lang.simplify import add, conjuncts, substitute, subtract
+
+
+def place_barriers(kernel: Kernel) -> Kernel:
+    """Put a barrier between accesses of different threads to one element, one of which writes it.
+
+    There is none where indices show that each thread touches only what is its own. Needs memory with the
+    scopes of a GPU.
+
+    >>> from tdsl.codegen.loops import Store
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import Binary, Load, const
+    >>> from tdsl.lang.types import i64
+    >>> def threads(name, body):
+    ...     return For(name, const(0), const(8), "threadIdx.x", body)
+    >>> t, u, v = Var("t"), Var("u"), Var("v")
+    >>> own = threads("u", Store("s", (u,), Load("s", (u,), i64)))
+    >>> other = threads("v", Store("a", (v,), Load("s", (Binary("sub", const(7), v),), i64)))
+    >>> body = Block((threads("t", Store("s", (t,), t)), own, other))
+    >>> nest = For("b", const(0), const(2), "blockIdx.x", Alloc("s", i64, (const(8),), "shared", body))
+    >>> print(show(place_barriers(Kernel("k", (), nest)).body))
+    for b in range(0, 2):  # blockIdx.x
+      s = alloc(i64, [8])  # shared
+      for t in range(0, 8):  # threadIdx.x
+        s[t] = t
+      for u in range(0, 8):  # threadIdx.x
+        s[u] = s[u]
+      barrier()
+      for v in range(0, 8):  # threadIdx.x
+        a[v] = s[7 - v]
+    """
+    written = stored_in(kernel.body)
+    read = {name for s in walk(kernel.body) for e in exprs_of(s) for name in loads_of(e)}
+    arguments = {p.name for p in kernel.params if isinstance(p, BufferParam)}
+    common = arguments & written & read
+    return dataclasses.replace(kernel, body=_at_root(kernel.body, frozenset(common)))
+
+
+def _at_root(s: Stmt, common: frozenset[str]) -> Stmt:
+    """Each kernel by itself: between kernels all threads have finished."""
+    match s:
+        case Alloc(name, _, _, scope, body) if scope == HEAP:
+            return rebuilt(s, body=_at_root(body, common | {name}))
+        case Block() | Let() | If():
+            return map_parts(s, lambda part: _at_root(part, common))
+        case _:
+            return _Kernel(common, launch_extents(s)).visit(s, _Place()).code
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What is around a statement.
+
+    `facts` are about loops counted from 0, `lets` say what names are by these. `bound` are the variables of
+    loops on axes, with the axis and the first value; `differing` are names that threads see differently.
+    """
+
+    facts: Facts = NOTHING
+    lets: dict[str, Expr] = field(default_factory=dict)
+    axes: frozenset[str] = frozenset()
+    differing: frozenset[str] = frozenset()
+    alike: frozenset[str] = frozenset()  # variables that have one value in all threads
+    bound: Mapping[str, tuple[str, Expr]] = field(default_factory=dict)
+
+    def is_alike(self, *es: Expr) -> bool:
+        """True for expressions that have one value in all threads of a block."""
+        return not any(loads_of(e) or scalars_of(e) & self.differing for e in es)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """Code with its barriers; what it touches before the first and after the last of them.
+
+    `parted` tells that each way through it meets a barrier.
+    """
+
+    code: Stmt
+    first: tuple[Access, ...] = ()
+    last: tuple[Access, ...] = ()
+    parted: bool = False
+
+
+@dataclass(slots=True)
+class _Kernel:
+    """One kernel; `shared` are buffers that several of its threads see."""
+
+    shared: frozenset[str]
+    extents: dict[str, int]
+
+    @property
+    def threads(self) -> dict[str, int]:
+        return {axis: self.extents[axis] for axis in THREADS}
+
+    def conflict(self, a: tuple[Access, ...], b: tuple[Access, ...], same: frozenset[str]) -> bool:
+        return any(x.conflicts(y, same, self.threads) for x in a for y in b)
+
+    def visit(self, s: Stmt, at: _Place) -> _Done:
+        match s:
+            case Block(body):
+                return self.block(body, at)
+            case For():
+                return self.loop(s, at)
+            case If():
+                return self.branch(s, at)
+            case Alloc(name, _, _, scope, body):
+                if scope == SHARED:
+                    self.shared |= {name}
+                inner = self.visit(body, at)
+                return dataclasses.replace(inner, code=rebuilt(s, body=inner.code))
+            case Let():
+                return self.let(s, at)
+            case _:
+                own = self.own(s, at)
+                return _Done(s, own, own)
+
+    def own(self, s: Stmt, at: _Place) -> tuple[Access, ...]:
+        return tuple(accesses(s, self.shared, at.lets, at.axes, at.facts))
+
+    def block(self, body: tuple[Stmt, ...], at: _Place) -> _Done:
+        same = at.alike
+        code: list[Stmt] = []
+        first: tuple[Access, ...] = ()
+        waiting: tuple[Access, ...] = ()
+        parted = False
+        for s in body:
+            done = self.visit(s, at)
+            if self.conflict(waiting, done.first, same):
+                code.append(Barrier())
+                waiting, parted = (), True
+            if not parted:
+                first += done.first
+            code.append(done.code)
+            waiting = done.last if done.parted else waiting + done.last
+            parted = parted or done.parted
+        return _Done(sequence(code), first, waiting, parted)
+
+    def let(self, s: Let, at: _Place) -> _Done:
+        own = self.own(s, at)
+        differing = at.differing if at.is_alike(s.value) else at.differing | {s.name}
+        lets = {**at.lets, s.name: substitute(s.value, at.lets)}
+        if loads_of(s.value):
+            lets.pop(s.name)
+        inner = self.visit(s.body, dataclasses.replace(at, lets=lets, differing=differing))
+        if self.conflict(own, inner.first, at.alike):
+            raise _no_place(s)
+        first = (*own, *inner.first)
+        last = inner.last if inner.parted else (*own, *inner.last)
+        return _Done(rebuilt(s, body=inner.code), first, last, inner.parted)
+
+    def branch(self, s: If, at: _Place) -> _Done:
+        own = self.own(s, at)
+        then = self.visit(s.then, _where(s.cond, at))
+        orelse = _Done(Block(())) if s.orelse is None else self.visit(s.orelse, at)
+        sides = (then, orelse)
+        self.check_alike(s, at, s.cond, code=sides)
+        if any(self.conflict(own, x.first, at.alike) for x in sides):
+            raise _no_place(s)
+        code = rebuilt(s, then=then.code, orelse=None if s.orelse is None else orelse.code)
+        parted = then.parted and orelse.parted
+        last = then.last + orelse.last
+        return _Done(code, own + then.first + orelse.first, last if parted else own + last, parted)
+
+    def check_alike(self, s: Stmt, at: _Place, *es: Expr, code: tuple[_Done, ...]) -> None:
+        """ScheduleError where some threads would wait for others that do not come."""
+        if not at.is_alike(*es) and any(_has_barrier(x.code) for x in code):
+            raise _no_place(s)
+
+    def loop(self, s: For, at: _Place) -> _Done:
+        if s.kind in AXES:
+            return self.bound(s, at)
+        own = self.own(s, at)
+        inner = _counted(s, at, f"{s.name}#")
+        if at.is_alike(s.lo, s.extent):
+            inner = dataclasses.replace(inner, alike=at.alike | {f"{s.name}#"})
+        else:
+            inner = dataclasses.replace(inner, differing=at.differing | {s.name})
+        done = self.visit(s.body, inner)
+        # one thread in an iteration, another one in a later: the variable of the loop differs
+        if self.conflict(done.last, done.first, at.alike):
+            code = sequence((done.code, Barrier()))
+            done = dataclasses.replace(done, code=code, last=(), parted=True)
+        self.check_alike(s, at, s.lo, s.extent, code=(done,))
+        runs = (lower(s.extent, at.facts) or 0) > 0
+        parted = done.parted and runs
+        return _Done(rebuilt(s, body=done.code), own + done.first, own + done.last, parted)
+
+    def bound(self, s: For, at: _Place) -> _Done:
+        """A loop on an axis: the number of the block or thread is its variable, counted from the first."""
+        inner = _counted(s, at, s.kind)
+        if s.kind in THREADS:
+            inner = dataclasses.replace(inner, differing=at.differing | {s.name})
+        else:
+            inner = dataclasses.replace(inner, alike=at.alike | {s.kind})
+        inner = dataclasses.replace(
+            inner, axes=at.axes | {s.kind}, bound={**at.bound, s.name: (s.kind, s.lo)}
+        )
+        done = self.visit(s.body, inner)
+        if not is_whole(s, self.extents) and _has_barrier(done.code):
+            raise _no_place(s)
+        return dataclasses.replace(done, code=rebuilt(s, body=done.code))
+
+
+def _counted(s: For, at: _Place, name: str) -> _Place:
+    """The place in a loop, whose variable is its first value and a count of this name."""
+    lo, extent = substitute(s.lo, at.lets), substitute(s.extent, at.lets)
+    facts = at.facts.knowing(name, ZERO, subtract(extent, ONE))
+    return dataclasses.replace(at, facts=facts, lets={**at.lets, s.name: add(lo, Var(name))})
+
+
+def _where(cond: Expr, at: _Place) -> _Place:
+    """The place where a condition holds; where it asks for the first of an axis, that is the only one."""
+    for c in conjuncts(cond):
+        match c:
+            case Binary("eq", Var(name), first) if at.bound.get(name, ("", None))[1] == first:
+                axis, lo = at.bound[name]
+                lets = {**at.lets, name: substitute(lo, at.lets)}
+                at = dataclasses.replace(at, axes=at.axes - {axis}, lets=lets)
+            case _:
+                pass
+    return dataclasses.replace(at, facts=where(at.facts, substitute(cond, at.lets)))
+
+
+def _has_barrier(s: Stmt) -> bool:
+    return any(isinstance(x, Barrier) for x in walk(s))
+
+
+def _no_place(s: Stmt) -> ScheduleError:
+    return ScheduleError(
+        "threads of a block wait for each other where only some of them come",
+        loc=s.loc,
+        label="here",
+        hint="let loops over threads that pass on values run on all threads of the block",
+    )

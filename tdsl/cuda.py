@@ -1,0 +1,20 @@
+"""What there is of CUDA on this machine."""
+
+from __future__ import annotations
+
+from tdsl.errors import TargetError
+
+
+def is_available() -> bool:
+    """True when compiled kernels can run here: there is a CUDA driver, and a GPU."""
+    return device_name() != ""
+
+
+def device_name() -> str:
+    """The name of the GPU, or nothing where there is none."""
+    from tdsl.codegen.cuda.driver import driver
+
+    try:
+        return driver().device().name
+    except TargetError:
+        return ""

@@ -1,0 +1,58 @@
+"""`emulate`: the kernels of a GPU on the CPU, each access watched."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tdsl.codegen.call import Entry, Executable
+from tdsl.codegen.signature import Signature, Specialisation
+from tdsl.errors import TypeMismatch
+from tdsl.pipeline import make_kernel
+from tdsl.source import here
+from tdsl.target import Target
+from tdsl.variant import Variant
+
+
+class Compiled(Protocol):
+    """What `compile` makes."""
+
+    signature: Signature
+    dynamic: frozenset[str]
+    target: Target
+
+    def variant(self, specialisation: Specialisation) -> Variant:
+        """All that decides what the code for a specialisation is."""
+
+
+def emulate(compiled: Compiled) -> Entry:
+    """What a program compiled for "cuda" does, run on the CPU; call it as the program.
+
+    All blocks and threads run side by side on NumPy arrays. What could depend on their order (a race, a
+    barrier that some threads do not reach), a read of memory that was never written, and an index outside
+    are AssertionErrors: the compiler must not make such kernels. No GPU and nothing of CUDA is needed.
+
+    >>> import numpy as np, tdsl as td
+    >>> i, a, f = td.vars("i"), td.Tensor("a", ("N",), td.f32), td.Func("f")
+    >>> f[i] = a[i] * 2
+    >>> s = td.Schedule(f)
+    >>> block, thread = s[f].split(i, 32)
+    >>> _ = s[f].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    >>> td.emulate(td.compile(s, target="cuda"))(np.arange(3, dtype=np.float32))
+    array([0., 2., 4.], dtype=float32)
+
+    TypeMismatch for anything that is not compiled for "cuda".
+    """
+    if getattr(getattr(compiled, "target", None), "name", "") != "cuda":
+        raise TypeMismatch(
+            f"only what is compiled for a GPU can be emulated, not {compiled!r}",
+            loc=here(),
+            label="this call",
+            hint='td.compile(schedule, target="cuda")',
+        )
+
+    def build(specialisation: Specialisation) -> Executable:
+        from tdsl.codegen.emulation.run import EmulatedExecutable
+
+        return EmulatedExecutable(make_kernel(compiled.variant(specialisation)))
+
+    return Entry(compiled.signature, compiled.dynamic, build)

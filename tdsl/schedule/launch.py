@@ -1,0 +1,129 @@
+"""Directives for a GPU: loops run by the blocks and threads of a launch, stages made by a whole block."""
+
+from __future__ import annotations
+
+from tdsl.errors import did_you_mean
+from tdsl.lang.program import FuncDef
+from tdsl.schedule.legality import enclosing, levels_of
+from tdsl.schedule.loops import (
+    check_concurrent,
+    extent_of,
+    find_loop,
+    fuse,
+    mark,
+    positive,
+    split,
+    vectorize,
+)  # fmt: skip
+from tdsl.schedule.nest import (
+    AXES,
+    SERIAL,
+    SHARED,
+    THREADS,
+    Fuse,
+    Illegal,
+    Nest,
+    Rename,
+    Split,
+    State,
+)  # fmt: skip
+
+MOST_THREADS = 1024  # of a block
+
+
+def bind(state: State, func: str, definition: int, *, loop: str, axis: str) -> State:
+    """Run each iteration of a loop on the blocks, or threads of a block, that have its number on an axis."""
+    if axis not in AXES:
+        raise Illegal(f"a GPU has no axis {axis!r}", did_you_mean(axis, AXES))
+    name = find_loop(state, func, definition, loop)
+    check_concurrent(state, func, definition, name)
+    for x in state.plan(func).nests[definition].loops:
+        if x.kind == axis and x.name != name:
+            raise Illegal(
+                f"loop {x.name!r} runs on {axis} already",
+                f"fuse {x.name!r} and {name!r}, or bind one of them to another axis",
+            )
+    return mark(state, func, definition, name, axis)
+
+
+def cooperate(state: State, func: str, definition: int, *, vector: int = 1) -> State:
+    """Share the points of a stage in shared memory out among the threads of the block, `vector` at a time.
+
+    Its loops become one, of which the threads that compute around it take turns: neighbours on
+    threadIdx.x get neighbours in memory.
+    """
+    positive(vector, "the number of elements")
+    f, plan = state.program.func(func), state.plan(func)
+    if plan.scope != SHARED:
+        raise Illegal(f"{func!r} is not in shared memory", 'set_scope("shared") first')
+    _check_untouched(f, plan.nests[0])
+    counts = _threads_around(state, func)
+    names = list(plan.nests[0].names())
+    if vector > 1:
+        last = names.pop()
+        state = vectorize(state, func, 0, loop=last, factor=vector)
+        names.append(f"{last}_o")
+    whole = names[0]
+    for name in names[1:]:
+        state = fuse(state, func, 0, outer=whole, inner=name)
+        whole = f"{whole}_{name}"
+    for axis, count in counts:
+        outer, inner = f"{axis.replace('Idx.', '_')}_o", axis.replace("Idx.", "_")
+        state = split(state, func, 0, loop=whole, factor=count, names=(outer, inner))
+        state = mark(state, func, 0, inner, axis)
+        whole = outer
+    return state
+
+
+def _check_untouched(f: FuncDef, nest: Nest) -> None:
+    d = f.definitions[0]
+    if len(f.definitions) > 1 or d.ranges:
+        raise Illegal(f"{f.name!r} is no copy or element-wise stage", "bind its loops one by one")
+    if not nest.loops:
+        raise Illegal(f"{f.name!r} has no loops", "one thread makes its only value")
+    if nest.relations or any(x.kind != SERIAL for x in nest.loops):
+        raise Illegal(
+            f"the loops of {f.name!r} were changed before", "cooperate makes them from the first"
+        )
+
+
+def _threads_around(state: State, func: str) -> tuple[tuple[str, int], ...]:
+    """The axes of threads on which loops around a stage run, fastest first, and how many threads each has."""
+    found: dict[str, int] = {}
+    for level in levels_of(state.plan(func)):
+        for x in enclosing(state, level):
+            nest = state.plan(x.func).nests[x.definition]
+            if nest.kind(x.loop) in THREADS:
+                found[nest.kind(x.loop)] = _count(state, x.func, x.definition, nest, x.loop)
+    if not found:
+        raise Illegal(
+            f"no loop around {func!r} runs on threads",
+            'bind the loops that compute with it first: bind(x, "threadIdx.x")',
+        )
+    return tuple(sorted(found.items()))
+
+
+def _count(state: State, func: str, definition: int, nest: Nest, loop: str) -> int:
+    """The iterations of a loop over threads, which splits by constants say."""
+    d = state.program.func(func).definitions[definition]
+    known = {v: extent_of(state, func, definition, v) for v in d.variables}
+    for r in nest.relations:
+        match r:
+            case Split(parent, outer, inner, factor, parts):
+                whole, size = known.get(parent), factor or parts or 1
+                other = None if whole is None else -(-whole // size)
+                known[inner], known[outer] = (factor, other) if factor else (other, parts)
+            case Fuse(fused, outer, inner):
+                a, b = known.get(outer), known.get(inner)
+                known[fused] = None if a is None or b is None else a * b
+            case Rename(old, new):
+                known[new] = known.get(old)
+    count = known.get(loop)
+    if count is None or count > MOST_THREADS:
+        raise Illegal(
+            f"the number of threads that run {loop!r} of {func!r} is not known here"
+            if count is None
+            else f"{count} threads run {loop!r} of {func!r}; a block has {MOST_THREADS} at most",
+            f"split {loop!r} by a constant, and bind the inner loop",
+        )
+    return count

@@ -1,0 +1,96 @@
+"""Scheduled programs for a GPU, and their kernels, for the tests beside this file."""
+
+from collections.abc import Callable
+
+import tdsl as td
+from tdsl.codegen.loops import Barrier, Block, Kernel, Stmt
+from tdsl.codegen.passes.statements import map_parts, walk
+from tdsl.codegen.signature import dense
+from tdsl.pipeline import make_kernel
+
+i, j, k = td.vars("i j k")
+
+
+def matmul(dtype: td.DType = td.i32, vector: int = 4) -> td.Schedule:
+    """Tiles of 16 x 32 in blocks of 8 x 8 threads; both operands go through shared memory."""
+    a, b, c = td.Tensor("a", ("M", "K"), dtype), td.Tensor("b", ("K", "N"), dtype), td.Func("c")
+    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    s = td.Schedule(c)
+    io, jo, ii, ji = s[c].tile((i, j), (16, 32))
+    ty, tx, i0, j0 = s[c].tile((ii, ji), (2, 4))
+    ko, ki = s[c].split(k, 8)
+    s[c].reorder(io, jo, ty, tx, ko, ki, i0, j0)
+    s[c].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ty, "threadIdx.y").bind(
+        tx, "threadIdx.x"
+    )
+    s.cache_write(c, at=tx, scope="register")
+    for t in (a, b):
+        s.cache_read(t, c, at=ko, scope="shared").cooperate(vector)
+    s[c].unroll(i0).unroll(j0)
+    return s
+
+
+def scaled(vector: int = 4) -> td.Schedule:
+    """One vector for each thread."""
+    a, f = td.Tensor("a", ("N",), td.f32), td.Func("f")
+    f[i] = a[i] * 2 + 1
+    s = td.Schedule(f)
+    block, inner = s[f].split(i, 64 * vector)
+    thread, lanes = s[f].split(inner, vector)
+    s[f].bind(block, "blockIdx.x").bind(thread, "threadIdx.x").vectorize(lanes)
+    return s
+
+
+def transposed() -> td.Schedule:
+    """Tiles of 16 x 16 turned in shared memory."""
+    a, f = td.Tensor("a", ("M", "N"), td.i32), td.Func("f")
+    f[i, j] = a[j, i]
+    s = td.Schedule(f)
+    io, jo, ii, ji = s[f].tile((i, j), (16, 16))
+    s[f].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ii, "threadIdx.y").bind(
+        ji, "threadIdx.x"
+    )
+    s.cache_read(a, f, at=ji, scope="shared").cooperate()
+    return s
+
+
+def row_sums() -> td.Schedule:
+    """A block for each row: every thread sums a part, the first one the parts."""
+    a, f = td.Tensor("a", ("M", "N"), td.i32), td.Func("f")
+    f[i] = td.sum(a[i, j], axis=j)
+    s = td.Schedule(f)
+    _, part = s[f].split(j, 32)
+    parts = s[f].rfactor(part)
+    s[f].bind(i, "blockIdx.x")
+    parts.compute_at(s[f], i).set_scope("shared")
+    parts.bind(part.name, "threadIdx.x")
+    return s
+
+
+def kernel_of(s: td.Schedule, **sizes: int) -> Kernel:
+    """The loops that a GPU runs."""
+    f = td.compile(s, target="cuda")
+    return make_kernel(f.variant(dense(f.signature, sizes, frozenset())))
+
+
+def barriers(kernel: Kernel) -> int:
+    """How many barriers stand in a kernel."""
+    return sum(isinstance(s, Barrier) for s in walk(kernel.body))
+
+
+def rewritten(s: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
+    """A statement with each one inside, and itself, changed."""
+    return change(map_parts(s, lambda part: rewritten(part, change)))
+
+
+def without_barrier(s: Stmt, n: int) -> Stmt:
+    """The same without its n-th barrier."""
+    seen = [0]
+
+    def change(x: Stmt) -> Stmt:
+        if not isinstance(x, Barrier):
+            return x
+        seen[0] += 1
+        return Block(()) if seen[0] == n + 1 else x
+
+    return rewritten(s, change)

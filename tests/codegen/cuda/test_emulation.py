@@ -1,0 +1,235 @@
+"""Kernels of a GPU, emulated: right for every size, and what is put in by hand is found."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.codegen.emulation.memory import Hazard
+from tdsl.codegen.emulation.run import EmulatedExecutable
+from tdsl.codegen.loops import Alloc, Barrier, Block, For, If, Kernel, Stmt, Store
+from tdsl.lang.expr import ONE, TRUE, Binary, Const, Var, const
+from tdsl.lang.interp import interpret
+from tests.codegen.cuda import programs
+
+i, j, k = td.vars("i j k")
+
+
+def numbers(*shape: int, dtype=np.int32):
+    """Small whole numbers: their sums are exact in any order."""
+    return (np.arange(np.prod(shape)) * 7 % 11 - 3).reshape(shape).astype(dtype)
+
+
+def agrees(s: td.Schedule, **arrays) -> None:
+    got = td.emulate(td.compile(s, target="cuda"))(**arrays)
+    (want,) = interpret(s.program, arrays)
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+SIZES = ((16, 8, 32), (32, 16, 64), (17, 9, 33), (1, 1, 1), (15, 20, 5), (40, 3, 70))
+
+
+@pytest.mark.parametrize("m, n, p", SIZES)
+def test_a_matmul_through_shared_memory_is_right_at_every_size(m, n, p):
+    agrees(programs.matmul(), a=numbers(m, n), b=numbers(n, p))
+
+
+@pytest.mark.parametrize("n", [1, 255, 256, 257, 1000])
+def test_vectors_are_right_at_every_size(n):
+    agrees(programs.scaled(), a=numbers(n, dtype=np.float32))
+
+
+@pytest.mark.parametrize("m, n", [(16, 16), (33, 18), (5, 40)])
+def test_a_transpose_through_shared_memory(m, n):
+    agrees(programs.transposed(), a=numbers(m, n))
+
+
+@pytest.mark.parametrize("m, n", [(3, 64), (5, 33), (2, 7)])
+def test_parts_of_a_sum_are_passed_on_in_shared_memory(m, n):
+    agrees(programs.row_sums(), a=numbers(m, n))
+
+
+def test_funcs_at_the_root_are_kernels_of_their_own():
+    a, g, f = td.Tensor("a", ("N",), td.i32), td.Func("g"), td.Func("f")
+    g[i] = a[i] * 2
+    f[i] = g[i] + g[i + 1]
+    s = td.Schedule(f)
+    for stage in (s[g].compute_root(), s[f]):
+        block, thread = stage.split(i, 8)
+        stage.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    agrees(s, a=numbers(30))
+
+
+def test_what_no_schedule_mentions_runs_in_one_thread():
+    a, f = td.Tensor("a", ("N",), td.i32), td.Func("f")
+    f[i] = a[i] + 1
+    agrees(td.Schedule(f), a=numbers(9))
+
+
+def test_atomic_updates_of_many_threads():
+    a, f = td.Tensor("a", ("N",), td.i32), td.Func("f", shape=(5,))
+    x = td.range("x", 0, a.shape[0])
+    f[i] = 0
+    f[td.clip(a[x], 0, 4)] += 1
+    s = td.Schedule(f)
+    block, thread = s[f].update().split("x", 32)
+    s[f].update().atomic().bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    agrees(s, a=numbers(200))
+
+
+def test_only_kernels_of_a_gpu_are_emulated():
+    a, f = td.Tensor("a", ("N",), td.i32), td.Func("f")
+    f[i] = a[i]
+    with pytest.raises(td.TypeMismatch, match="only what is compiled for a GPU"):
+        td.emulate(td.compile(f))
+
+
+# Bugs put in by hand.
+
+
+def emulated(kernel: Kernel, change: Callable[[Stmt], Stmt], *arrays) -> None:
+    EmulatedExecutable(replace(kernel, body=programs.rewritten(kernel.body, change))).run(arrays)
+
+
+def matmul_kernel() -> tuple[Kernel, tuple]:
+    m, n, p = 32, 16, 64
+    arrays = numbers(m, n), numbers(n, p), np.zeros((m, p), np.int32)
+    return programs.kernel_of(programs.matmul(), M=m, K=n, N=p), arrays
+
+
+def test_each_barrier_is_needed():
+    kernel, arrays = matmul_kernel()
+    assert programs.barriers(kernel) == 2
+    for n in range(2):
+        broken = replace(kernel, body=programs.without_barrier(kernel.body, n))
+        with pytest.raises(Hazard, match="another thread"):
+            EmulatedExecutable(broken).run(arrays)
+    EmulatedExecutable(kernel).run(arrays)
+
+
+def test_a_barrier_that_some_threads_do_not_reach_is_found():
+    kernel, arrays = matmul_kernel()
+    thread = next(s.name for s in _loops(kernel) if s.kind == "threadIdx.x")
+
+    def change(s: Stmt) -> Stmt:
+        alone = Binary("lt", Var(thread), const(3))
+        return If(alone, s) if isinstance(s, Barrier) else s
+
+    with pytest.raises(Hazard, match="24 of 64 threads of block 0 come to a barrier"):
+        emulated(kernel, change, *arrays)
+
+
+def test_an_index_outside_is_found():
+    kernel = programs.kernel_of(programs.scaled(1), N=100)
+
+    def change(s: Stmt) -> Stmt:
+        return s.then if isinstance(s, If) else s
+
+    with pytest.raises(Hazard, match="uses index 100 on axis 0 of 'a', which has 100 elements"):
+        emulated(kernel, change, numbers(100, dtype=np.float32), np.zeros(100, np.float32))
+
+
+def test_a_copy_that_leaves_out_elements_is_found():
+    kernel, arrays = matmul_kernel()
+
+    def change(s: Stmt) -> Stmt:
+        if isinstance(s, For) and "a_cache" in s.name and isinstance(s.extent, Const):
+            return replace(s, extent=const(s.extent.value - 1))
+        return s
+
+    with pytest.raises(Hazard, match=r"reads what nobody wrote: a_cache\["):
+        emulated(kernel, change, *arrays)
+
+
+def test_a_register_that_is_not_started_is_found():
+    kernel, arrays = matmul_kernel()
+
+    def change(s: Stmt) -> Stmt:
+        start = isinstance(s, Store) and isinstance(s.value, Const)
+        return Block(()) if start else s
+
+    with pytest.raises(Hazard, match="reads what nobody wrote: c_1"):
+        emulated(kernel, change, *arrays)
+
+
+def test_threads_that_write_one_element_are_found():
+    kernel = programs.kernel_of(programs.scaled(1), N=64)
+
+    def change(s: Stmt) -> Stmt:
+        return replace(s, index=(const(0),)) if isinstance(s, Store) else s
+
+    with pytest.raises(Hazard, match="writes what another thread writes: f"):
+        emulated(kernel, change, numbers(64, dtype=np.float32), np.zeros(64, np.float32))
+
+
+def test_blocks_that_write_one_element_are_found():
+    kernel = programs.kernel_of(programs.scaled(1), N=128)
+    block = next(s.name for s in _loops(kernel) if s.kind == "blockIdx.x")
+
+    def change(s: Stmt) -> Stmt:
+        if isinstance(s, Store):
+            return replace(s, index=(Binary("sub", s.index[0], Var(block)),))
+        return s
+
+    with pytest.raises(Hazard, match=r"thread \d+ of block 0 writes what another thread writes"):
+        emulated(kernel, change, numbers(128, dtype=np.float32), np.zeros(128, np.float32))
+
+
+def test_shared_memory_of_each_thread_alone_is_found():
+    kernel, arrays = matmul_kernel()
+
+    def change(s: Stmt) -> Stmt:
+        return replace(s, scope="register") if isinstance(s, Alloc) and "b_" in s.name else s
+
+    with pytest.raises(Hazard, match="reads what nobody wrote: b_cache"):
+        emulated(kernel, change, *arrays)
+
+
+def test_registers_that_all_threads_share_are_found():
+    kernel, arrays = matmul_kernel()
+
+    def change(s: Stmt) -> Stmt:
+        return replace(s, scope="shared") if isinstance(s, Alloc) and s.name == "c_1" else s
+
+    with pytest.raises(Hazard, match="another thread"):
+        emulated(kernel, change, *arrays)
+
+
+def test_a_wrong_index_of_a_tile_is_found():
+    kernel, arrays = matmul_kernel()
+
+    def change(s: Stmt) -> Stmt:
+        if isinstance(s, Store) and s.buffer == "a_cache":
+            return replace(s, index=(Binary("add", s.index[0], ONE), *s.index[1:]))
+        return s
+
+    with pytest.raises(Hazard, match="uses index 16 on axis 0 of 'a_cache'"):
+        emulated(kernel, change, *arrays)
+
+
+def test_a_stage_made_by_every_thread_is_found():
+    kernel = programs.kernel_of(programs.row_sums(), M=2, N=64)
+
+    def change(s: Stmt) -> Stmt:
+        if isinstance(s, For) and s.kind == "threadIdx.x":
+            return For(s.name, s.lo, s.extent, "serial", If(TRUE, s.body))
+        return s
+
+    every = For("t", const(0), const(2), "threadIdx.x", programs.rewritten(kernel.body, change))
+    broken = EmulatedExecutable(replace(kernel, body=every))
+    with pytest.raises(Hazard):
+        broken.run((numbers(2, 64), np.zeros(2, np.int32)))
+
+
+def _loops(kernel: Kernel) -> list[For]:
+    found: list[For] = []
+
+    def change(s: Stmt) -> Stmt:
+        if isinstance(s, For):
+            found.append(s)
+        return s
+
+    programs.rewritten(kernel.body, change)
+    return found

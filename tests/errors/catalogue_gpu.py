@@ -1,0 +1,175 @@
+"""Schedules that no GPU can run."""
+
+import tdsl as td
+from tests.errors.case import Catalogue
+
+CASES = Catalogue()
+wrong = CASES.wrong
+
+i, j, k = td.vars("i j k")
+a = td.Tensor("a", (256, 256), td.f32)
+
+
+def doubled():
+    f = td.Func("f")
+    f[i, j] = a[i, j] * 2
+    return f, td.Schedule(f)
+
+
+def tiled():
+    """Blocks and threads, and a copy of what a block reads."""
+    f, s = doubled()
+    io, jo, ii, ji = s[f].tile((i, j), (16, 16))
+    s[f].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ii, "threadIdx.y").bind(
+        ji, "threadIdx.x"
+    )
+    return f, s, ji
+
+
+@wrong(
+    td.ScheduleError, "bind(\"i\") of 'f'", "no axis 'thread.x'", hint="did you mean 'threadIdx.x'"
+)
+def axis_that_no_gpu_has():
+    f, s = doubled()
+    s[f].bind(i, "thread.x")  # here
+
+
+@wrong(td.ScheduleError, "loop 'i' runs on threadIdx.x already", hint="fuse 'i' and 'j'")
+def two_loops_on_an_axis():
+    f, s = doubled()
+    s[f].bind(i, "threadIdx.x")
+    s[f].bind(j, "threadIdx.x")  # here
+
+
+@wrong(td.ScheduleError, "iterations of 'k' add to the same elements of 'f'", hint="rfactor('k')")
+def reduction_on_threads():
+    f = td.Func("f")
+    f[i] = td.sum(a[i, k], axis=k)
+    td.Schedule(f)[f].bind(k, "threadIdx.x")  # here
+
+
+@wrong(td.ScheduleError, "'f' is not in shared memory", hint='set_scope("shared")')
+def cooperation_without_shared_memory():
+    f, s = doubled()
+    s[f].cooperate()  # here
+
+
+@wrong(td.ScheduleError, "no loop around 'a_cache' runs on threads", hint="threadIdx.x")
+def cooperation_without_threads():
+    f, s = doubled()
+    s[f].bind(i, "blockIdx.x")
+    tile = s.cache_read(a, f, at=i, scope="shared")
+    tile.cooperate()  # here
+
+
+@wrong(td.ScheduleError, "number of threads that run 'j' of 'f' is not known", hint="by a constant")
+def cooperation_of_an_unknown_number():
+    t, f = td.Tensor("t", ("M", "N"), td.f32), td.Func("f")
+    f[i, j] = t[i, j]
+    s = td.Schedule(f)
+    s[f].bind(i, "blockIdx.x").bind(j, "threadIdx.x")
+    s.cache_read(t, f, at=j, scope="shared").cooperate()  # here
+
+
+@wrong(td.ScheduleError, "were changed before", hint="from the first", caret="tile.cooperate(4)")
+def cooperation_of_loops_that_were_changed():
+    f, s, ji = tiled()
+    tile = s.cache_read(a, f, at=ji, scope="shared")
+    tile.split("d0", 4)
+    tile.cooperate(4)  # here
+
+
+@wrong(
+    td.ScheduleError, "'j' runs on blockIdx.x, but stands inside of another loop", hint="reorder"
+)
+def blocks_inside_of_a_loop():
+    f, s = doubled()
+    s[f].bind(j, "blockIdx.x")  # here
+    td.compile(s, target="cuda")
+
+
+@wrong(td.ScheduleError, "'g' is in shared memory, but not inside of a block", hint="blockIdx.x")
+def shared_memory_without_a_block():
+    g, f = td.Func("g"), td.Func("f")
+    g[i, j] = a[i, j] * 2
+    f[i, j] = g[i, j] + 1
+    s = td.Schedule(f)
+    s[g].compute_root().set_scope("shared")  # here
+    td.compile(s, target="cuda")
+
+
+@wrong(
+    td.ScheduleError, "each thread around it has a 'a_cache' of its own", hint='set_scope("shared")'
+)
+def threads_inside_of_a_thread():
+    f, s, ji = tiled()
+    s.cache_read(a, f, at=ji).bind("d0", "threadIdx.y")  # here
+    td.compile(s, target="cuda")
+
+
+@wrong(td.TargetError, "runs on blockIdx.x, and the target cpu is no GPU", hint='target="cuda"')
+def blocks_on_a_cpu():
+    f, s = doubled()
+    s[f].bind(i, "blockIdx.x")
+    td.compile(s).loops("final")  # here
+
+
+@wrong(td.TargetError, "no architecture of cuda 'sm_91'", hint="did you mean 'sm_90'")
+def architecture_that_is_not_known():
+    td.Target("cuda", arch="sm_91")  # here
+
+
+@wrong(td.TargetError, "no architecture of cpu 'sm_90'", hint="only cuda")
+def architecture_of_a_cpu():
+    td.Target("cpu", arch="sm_90")  # here
+
+
+@wrong(td.TypeMismatch, "only what is compiled for a GPU can be emulated", hint='target="cuda"')
+def emulation_of_a_cpu():
+    f, _ = doubled()
+    td.emulate(td.compile(f))  # here
+
+
+@wrong(
+    td.ScheduleError, "has 4096 threads in a block; sm_80 has 1024 at most", hint="smaller loops"
+)
+def too_many_threads():
+    f, s = doubled()
+    io, jo, ii, ji = s[f].tile((i, j), (64, 64))
+    s[f].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ii, "threadIdx.y").bind(
+        ji, "threadIdx.x"
+    )
+    td.compile(s, target="cuda:sm_80").source()  # here
+
+
+@wrong(
+    td.ScheduleError, "has 262144 bytes of shared memory; sm_90a has 232448", hint="tiles smaller"
+)
+def too_much_shared_memory():
+    f, s = doubled()
+    s[f].bind(i, "threadIdx.x")
+    s[f].reorder(j, i)
+    block, _ = s[f].split(j, 256)
+    s[f].bind(block, "blockIdx.x")
+    s.cache_read(a, f, at=block, scope="shared").bind("d0", "threadIdx.x")
+    td.compile(s, target="cuda").source()  # here
+
+
+@wrong(td.TargetError, "kernels of a GPU cannot check conditions", hint='target="cpu"')
+def check_in_a_kernel():
+    f = td.Func("f")
+    f[i, j] = td.require(a[i, j] > 0, a[i, j], "too small")
+    td.compile(td.Schedule(f), target="cuda").source()  # here
+
+
+@wrong(
+    td.ScheduleError, "memory 'g' is a thread's own, but loops over threads use it", hint="shared"
+)
+def registers_for_other_threads():
+    g, f = td.Func("g"), td.Func("f")
+    g[i, j] = a[i, j] * 2
+    f[i, j] = g[i, j] + 1
+    s = td.Schedule(f)
+    s[f].bind(i, "blockIdx.x").bind(j, "threadIdx.x")
+    s[g].compute_at(f, i).set_scope("register")  # here
+    td.compile(s, target="cuda").source()
