@@ -133,7 +133,7 @@ there is no target 'gpu' [target]
   at test_messages.py:LINE
    LINE | td.Target("gpu")
           ^^^^^^^^^^^^^^^^ this target
-  hint: did you mean 'cpu'? There are: cpu, numba, python""",
+  hint: did you mean 'cpu'? There are: cpu, cuda, numba, python""",
     ),
     td.RequireError: (
         require,
@@ -164,7 +164,7 @@ TDSL_DEBUG has no topic 'pases' [tdsl]
   at test_messages.py:LINE
    LINE | td.compile(f, target="python")(np.zeros(4, np.float32))
           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ this call
-  hint: did you mean 'passes'? There are: passes, time, verify, llvm, asm, python, cache""",
+  hint: did you mean 'passes'? There are: passes, time, verify, llvm, asm, python, cuda, cache""",
     ),
 }
 

@@ -33,6 +33,7 @@ from tdsl.lang.expr import (
 from tdsl.lang.expr import const as integer
 from tdsl.lang.types import DType, bf16, bool_, f16, f32, i64
 from tdsl.node import map_children, post_order
+from tdsl.source import here
 
 TIR = Any
 
@@ -74,7 +75,12 @@ def tir_type(t: DType) -> str:
         return "bfloat16"
     kind = _NAMES.get("f" if t.is_float else t.kind)
     if kind is None:
-        raise TargetError(f"CUDA kernels do not compute with {t}", hint="cast to another type")
+        raise TargetError(
+            f"kernels of a GPU do not compute with {t}",
+            loc=here(),
+            label="compiled here",
+            hint="cast to another type",
+        )
     return kind if kind == "bool" else f"{kind}{t.bits}"
 
 
@@ -109,7 +115,7 @@ class Expressions:
     facts: Facts = NOTHING
 
     def call(self, name: str, dtype: str, *args: TIR) -> TIR:
-        """A call of a function of CUDA or of `helpers`."""
+        """A call of a function of CUDA or of `device_functions`."""
         if name.startswith("tdsl_"):
             self.used.add(name)
         return T.call_pure_extern(dtype, name, *args)

@@ -44,6 +44,7 @@ from tdsl.lang.expr import ZERO, Const, Expr, Load, Ramp, const, dtype_of, lanes
 from tdsl.lang.simplify import add
 from tdsl.lang.types import DType, f32, f64, i32, i64, u32, u64
 from tdsl.node import post_order, transform
+from tdsl.source import here
 
 TIR = Any
 
@@ -58,7 +59,7 @@ _ATOMICS = {
 
 
 def device_function(launch: Launch, target: Any, used: set[str]) -> Any:
-    """The TIR function of a launch; the helpers that it calls are added to `used`."""
+    """The TIR function of a launch; the device functions that it calls are added to `used`."""
     return _Writer(launch, Expressions(used=used)).function(target)
 
 
@@ -228,6 +229,8 @@ class _Writer:
             return T.Evaluate(T.call_extern(tir_type(t), _ATOMICS[s.atomic], place, value))
         raise TargetError(
             f"a GPU has no atomic {s.atomic} of {t}",
+            loc=here(),
+            label="compiled here",
             hint="add f32, f64, i32 or u32; or use rfactor",
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm.tirx import transform
 
-from tdsl.codegen.cuda.helpers import helpers_text
+from tdsl.codegen.cuda.device_functions import functions_text
 from tdsl.codegen.cuda.statements import device_function
 from tdsl.codegen.launches import Launches
 
@@ -29,7 +29,7 @@ def cuda_text(launches: Launches, arch: str) -> str:
         # TVM writes a declaration before each definition
         _, again, definition = kernel.partition(_KERNEL)
         kernels.append((again or mark) + (definition or kernel).rstrip())
-    return "\n\n".join([*heads, helpers_text(used).strip(), *kernels]) + "\n"
+    return "\n\n".join([*heads, functions_text(used).strip(), *kernels]) + "\n"
 
 
 def _passes() -> Any:

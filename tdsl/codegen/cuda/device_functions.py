@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-HELPERS = {
+FUNCTIONS = {
     "tdsl_unsigned": """
 template <class T, int N = sizeof(T)> struct tdsl_unsigned;
 template <class T> struct tdsl_unsigned<T, 1> { typedef unsigned char type; };
@@ -192,13 +192,13 @@ _NEEDS = {
 }  # fmt: skip
 
 
-def helpers_text(used: Iterable[str]) -> str:
+def functions_text(used: Iterable[str]) -> str:
     """The text of the functions that a module uses, by name without type arguments.
 
-    >>> print(helpers_text(["tdsl_max"]).strip())
+    >>> print(functions_text(["tdsl_max"]).strip())
     template <class T> __device__ __forceinline__ T tdsl_max(T x, T y) { return x >= y || x != x ? x : y; }
     """
     names = {name.partition("<")[0] for name in used}
     for name in list(names):
         names.update(_NEEDS.get(name, ()))
-    return "".join(text for name, text in HELPERS.items() if name in names)
+    return "".join(text for name, text in FUNCTIONS.items() if name in names)
