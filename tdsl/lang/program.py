@@ -126,6 +126,7 @@ def build_program(
 
     Raises DefinitionError for an undefined func or a name used twice, ShapeError where ranges disagree.
     """
+    from tdsl.lang.counts import known_counts
     from tdsl.lang.infer import infer
 
     collected = _Collector()
@@ -139,7 +140,7 @@ def build_program(
         tuple(collected.funcs), tuple(collected.names[id(f)] for f in outputs),
         tuple(collected.order), tuple(collected.names[id(f)] for f in outputs),
     )  # fmt: skip
-    return infer(program)
+    return known_counts(infer(program))
 
 
 def outline(outputs: tuple[Any, ...]) -> tuple[tuple[str, int, bool], ...]:
