@@ -194,11 +194,38 @@ def _chosen(cx: Context, x: Value, mask: Value | None) -> Value:
     return x._replace(name=select(cx.b, x.type, full(cx.b, mask), x.name, zero))
 
 
+_SAME_SIZE = {"i16": "half", "i32": "float"}
+
+
+def _not_narrowing(
+    b: Builder, at: Address, type_: str, name: str, mask: str
+) -> tuple[str, str, str]:
+    """Type, value and mask of a store, so that LLVM does not see a truncated value or a constant mask.
+
+    For AVX-512 it stores the whole wide element of a truncated value where the mask is one constant lane
+    (LLVM 22), and so writes beyond it.
+    """
+    if "avx512f" not in b.target.has or at.element not in ("i8", *_SAME_SIZE):
+        return type_, name, mask
+    if at.element in _SAME_SIZE:
+        other = vector(_SAME_SIZE[at.element], at.lanes)
+        return other, b.v(f"bitcast {type_} {name} to {other}"), mask
+    bits, wide = f"i{at.lanes}", f"i{max(at.lanes, 8)}"
+    known = b.v(f"bitcast <{at.lanes} x i1> {mask} to {bits}")
+    if wide != bits:
+        known = b.v(f"zext {bits} {known} to {wide}")
+    hidden = b.v(f'call {wide} asm "", "=r,0"({wide} {known})')
+    if wide != bits:
+        hidden = b.v(f"trunc {wide} {hidden} to {bits}")
+    return type_, name, b.v(f"bitcast {bits} {hidden} to <{at.lanes} x i1>")
+
+
 def _store_contiguous(
     cx: Context, at: Address, name: str, mask: str | None, streaming: bool
 ) -> None:
     b, type_ = cx.b, vector(at.element, at.lanes)
     if mask is not None:
+        type_, name, mask = _not_narrowing(b, at, type_, name, mask)
         _intrinsic(b, "void", "store", f"{suffix(type_)}.p0", (
             (type_, "", name),
             ("ptr", f"align {at.align}", at.pointer),

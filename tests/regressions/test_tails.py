@@ -1,0 +1,33 @@
+"""Last, partial vectors: what lies behind them is left as it is."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+
+i, j = td.vars("i j")
+
+
+@pytest.mark.parametrize("level", ["", ":avx512", ":avx2"])
+@pytest.mark.parametrize(
+    "wide, narrow",
+    [
+        (td.i32, td.i16), (td.i32, td.i8), (td.f32, td.bf16), (td.f32, td.f16), (td.i64, td.i32),
+        (td.i64, td.i16), (td.i64, td.u8), (td.i16, td.i8),
+    ],
+)  # fmt: skip
+def test_a_narrowing_store_of_one_lane_writes_one_element(wide, narrow, level):
+    # LLVM stored all of the wide element: the first element of the next row was lost
+    for columns, lanes in ((5, 4), (17, 16), (33, 8), (65, 32)):
+        a, f = td.Tensor("a", (4, columns), wide), td.Func("f")
+        f[i, j] = td.cast(a[i, j], narrow)
+        s = td.Schedule(f)
+        block, _ = s[f].split(j, lanes)
+        s[f].vectorize("j_i")
+        s[f].reorder(block, i, "j_i").unroll(block)
+        x = (np.arange(4 * columns) % 100 + 1).reshape(4, columns).astype(wide.numpy)
+        out = np.zeros(4 * columns + 8, narrow.numpy)
+        got = out[: 4 * columns].reshape(4, columns)
+        td.compile(s, target=f"cpu{level}")(x, out=got)
+        np.testing.assert_array_equal(got.astype(np.int64), x.astype(np.int64))
+        assert not out[4 * columns :].astype(np.int64).any()
