@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tdsl.errors import did_you_mean
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Expr, Read, Select, Var, const, dtype_of
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Expr, Read, Var, const, dtype_of
 from tdsl.lang.program import FuncDef, Program, map_expressions
 from tdsl.lang.regions import Interval, reads_in
 from tdsl.lang.simplify import substitute, subtract
@@ -15,6 +15,7 @@ from tdsl.lang.types import DType
 from tdsl.node import Node, transform
 from tdsl.schedule.arguments import check_scope
 from tdsl.schedule.loops import find_loop, positive
+from tdsl.schedule.mapping import mapped_reads
 from tdsl.schedule.nest import (
     After,
     At,
@@ -26,7 +27,7 @@ from tdsl.schedule.nest import (
     is_reduction,
 )  # fmt: skip
 from tdsl.schedule.new_stage import insert, new_func, replace_func
-from tdsl.schedule.padding import PaddedRead, padded_reads
+from tdsl.schedule.padding import Lifted, padded_reads
 
 
 def _map_reads(d: Definition, name: str, new: Callable[[Read], Expr]) -> Definition:
@@ -48,12 +49,13 @@ def source_of(program: Program, name: str) -> tuple[tuple[DType, ...], tuple[Int
 def cache_read(
     state: State, func: str, definition: int | None, *, source: str, loop: str | None,
     scope: str = "auto", pack: tuple[tuple[int, int], ...] = (), padded: bool = False,
-    name: str | None = None,
+    mapped: bool = False, name: str | None = None,
 ) -> State:  # fmt: skip
     """Copy what the body of a loop reads of a tensor or func into memory of its own first.
 
     `pack` splits axes: (axis, n) makes two of it, index // n in its place and index % n at the end.
-    With `padded` the copy has what is read beyond the edges, too. Without a loop it is made at the root.
+    With `padded` the copy has what is read beyond the edges, too; with `mapped`, what is computed of an
+    element alone. Without a loop it is made at the root.
     """
     check_scope(scope)
     program = state.program
@@ -66,11 +68,15 @@ def cache_read(
         raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
     made = new_func(program, name, f"{source}_cache")
     chosen = [d for n, d in enumerate(consumer.definitions) if definition in (None, n)]
-    reads: dict[Expr, tuple[Expr, ...]]
-    if padded:
-        reads, values, limits = _padding(chosen, func, source)
+    reads: dict[Node, tuple[Expr, ...]]
+    dtypes, limits = source_of(program, source)
+    if padded and mapped:
+        raise Illegal("a copy is padded or mapped", "leave out one of the two")
+    if padded or mapped:
+        reads, values = _lifted(chosen, func, source, padded)
+        if padded:
+            limits = ((None, None),) * len(next(iter(reads.values())))
     else:
-        dtypes, limits = source_of(program, source)
         whole = tuple(Var(f"d{n}") for n in range(len(limits)))
         values = tuple(Read(source, whole, c, t) for c, t in enumerate(dtypes))
         reads = {r: r.index for d in chosen for r in reads_in(d.expressions()) if r.name == source}
@@ -78,15 +84,16 @@ def cache_read(
     f = _copy(made, values, limits, factors)
 
     def moved(n: Node) -> Node:
-        if not isinstance(n, Read | Select) or n not in reads:
+        if n not in reads:
             return n
+        assert isinstance(n, Expr)
         index = reads[n]
         outer = tuple(
             Binary("floordiv", e, const(factors[k])) if k in factors else e
             for k, e in enumerate(index)
         )
         rest = tuple(Binary("mod", index[k], const(size)) for k, size in factors.items())
-        component = n.component if isinstance(n, Read) and not padded else 0
+        component = n.component if isinstance(n, Read) and len(values) > 1 else 0
         return Read(made, (*outer, *rest), component, dtype_of(n), loc=n.loc)
 
     definitions = tuple(
@@ -102,24 +109,23 @@ def cache_read(
     return insert(state, func, f, replace(fresh_plan(f), place=place, scope=scope, touched=True))
 
 
-def _padding(
-    definitions: list[Definition], func: str, source: str
-) -> tuple[dict[Expr, tuple[Expr, ...]], tuple[Expr, ...], tuple[Interval, ...]]:
-    """(the index in the copy for each read of the padding, the value of the copy, its limits)."""
-    found: dict[Expr, PaddedRead] = {}
+def _lifted(
+    definitions: list[Definition], func: str, source: str, padded: bool
+) -> tuple[dict[Node, tuple[Expr, ...]], tuple[Expr, ...]]:
+    """(the index in the copy for each expression that it replaces, the value of the copy)."""
+    find = padded_reads if padded else mapped_reads
+    found: dict[Expr, Lifted] = {}
     for d in definitions:
-        found |= padded_reads(d, source)
-    if len({read.value for read in found.values()}) != 1:
+        found |= find(d, source)
+    values = {e.value for e in found.values()}
+    if len(values) != 1:
+        what, other = ("padding", "padded") if padded else ("function of an element", "mapped")
         raise Illegal(
-            f"{func!r} does not read one padding of {source!r}",
-            "leave out padded=True, or read the tensor as td.pad(tensor) continues it",
+            f"{func!r} does not read one {what} of {source!r}",
+            f"leave out {other}=True"
+            + padded * ", or read the tensor as td.pad(tensor) continues it",
         )
-    first = next(iter(found.values()))
-    return (
-        {part: read.index for part, read in found.items()},
-        (first.value,),
-        ((None, None),) * len(first.index),
-    )
+    return {part: e.index for part, e in found.items()}, tuple(values)
 
 
 def _factors(pack: tuple[tuple[int, int], ...], rank: int) -> dict[int, int]:

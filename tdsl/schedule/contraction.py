@@ -13,6 +13,7 @@ broadcast. `across` uses each of these vectors again. `recipes/matmul.py` writes
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -25,17 +26,25 @@ from tdsl.schedule.dots import Dot, find_dot
 from tdsl.schedule.facts import extents, stride_of, widest
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.rows import vector_variable
 from tdsl.schedule.streaming import LARGE
 
 LEAST_TERMS = 8  # of a sum, below which tiles do not pay
 REUSE = 64  # rows and terms from which copying a panel pays
 UNKNOWN = 1 << 20  # stands for an extent that is not known
 SERIAL_WORK = 1 << 20  # multiplications that take less time than waking other threads
+MEMORY = 4  # multiplications in the time of one whose operands are not used again
 APART = (
     0.25  # of the cache next to the first, beyond which rows that lie apart are asked for in time
 )
+WIDE = 16  # elements of a vector, of which a window should fill most
+FULL = 0.75
 MOST_ROWS = 8  # of a tile: their elements may all lie in one set of the cache
 EVEN = 0.01  # of the time that tiles without smaller ones at each end may take longer
+MOST_VECTORS = 4  # of a tile
+SHORT = 8  # whole vectors of a row, beyond which the lanes that a last one wastes do not count
+PIXELS = 4  # windows without reuse across channels that are summed side by side
+PRODUCTS = 40  # of such a tile that stand one after the other
 THIN = 64  # terms of sums that are written more slowly than computed
 FEW = 4  # tiles in the rows of such a result that are written together
 AHEAD = 8  # iterations from a request for a row to its use
@@ -46,7 +55,8 @@ class Contraction:
     """`func` reduces; `owner` is it, or an element-wise func that alone reads it.
 
     `names` gives the owner's variable for each of the func's; `value` is what is summed, `moving` the operand
-    of the vectors in it. `final` says that the owner is a result that no func reads.
+    of the vectors in it. `final` says that the owner is a result that no func reads. `apart` stands for a
+    sum over a window in which nothing is used again along another variable, such as that of each channel.
     """
 
     func: str
@@ -60,6 +70,12 @@ class Contraction:
     moving: Read
     ranges: tuple[str, ...]
     final: bool = False
+    apart: bool = False
+
+    @property
+    def slides(self) -> bool:
+        """True where the vectors are those of a window: they begin anywhere, and overlap."""
+        return Var(self.along) not in self.moving.index
 
     @property
     def terms(self) -> int:
@@ -84,19 +100,34 @@ def recognize(
     state: State, owner: str, group: list[str], boxes: dict[str, Box]
 ) -> Contraction | str:
     """The contraction that `owner` is, or that it reads element by element; or why there is none."""
-    found = _recognize(state, owner, group, boxes)
+    found = _recognize(state, owner, group, boxes, _contraction)
+    return _final(state, owner, found)
+
+
+def find_window(
+    state: State, owner: str, group: list[str], boxes: dict[str, Box]
+) -> Contraction | None:
+    """The sum over a window that `owner` is, or that it reads element by element."""
+    found = _final(state, owner, _recognize(state, owner, group, boxes, _window))
+    return found if isinstance(found, Contraction) else None
+
+
+def _final(state: State, owner: str, found: Contraction | str) -> Contraction | str:
     final = owner in state.program.outputs and not any(True for _ in state.consumers(owner))
     return replace(found, final=final) if isinstance(found, Contraction) else found
 
 
+_Find = Callable[[FuncDef, FuncDef, dict[str, str], dict[str, Box]], Contraction | str]
+
+
 def _recognize(
-    state: State, owner: str, group: list[str], boxes: dict[str, Box]
+    state: State, owner: str, group: list[str], boxes: dict[str, Box], find: _Find
 ) -> Contraction | str:
     f = state.program.func(owner)
     if len(f.definitions) > 1:
         return "it has updates"
     if f.definitions[0].ranges:
-        return _contraction(f, f, {v: v for v in f.variables}, boxes)
+        return find(f, f, {v: v for v in f.variables}, boxes)
     for name in group:
         g = state.program.func(name)
         reads = [r for r in reads_in(f.definitions[0].expressions()) if r.name == name]
@@ -106,7 +137,7 @@ def _recognize(
         if len(bare) < len(reads[0].index):
             continue
         if len(g.definitions) == 1 and sorted(bare) == sorted(f.variables):
-            found = _contraction(g, f, dict(zip(g.variables, bare, strict=True)), boxes)
+            found = find(g, f, dict(zip(g.variables, bare, strict=True)), boxes)
             if isinstance(found, Contraction) and found.names[found.along] == f.variables[-1]:
                 return found
     return "it is no sum of products, and reads none element by element"
@@ -115,14 +146,10 @@ def _recognize(
 def _contraction(
     f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, Box]
 ) -> Contraction | str:
+    sizes = _sizes_of_sum(f, boxes)
+    if isinstance(sizes, str):
+        return sizes
     d = f.definitions[0]
-    if d.init is None or f.name not in boxes:
-        return "it is no reduction"
-    if is_ordered(f, 0):
-        return "its terms are taken in order"
-    if len(f.dtypes) > 1 or len(d.free) < 2:
-        return "it has no two variables for a tile of single values"
-    sizes = {n: UNKNOWN if e is None else e for n, e in extents(f, d, boxes[f.name]).items()}
     ranges = tuple(name for name, _, _ in d.ranges)
     if prod(sizes[name] for name in ranges) < LEAST_TERMS:
         return f"its sums have fewer than {LEAST_TERMS} terms"
@@ -140,6 +167,39 @@ def _contraction(
     return "no operand is used again along a variable of another one" if best is None else best[1]
 
 
+def _sizes_of_sum(f: FuncDef, boxes: dict[str, Box]) -> dict[str, int] | str:
+    """The extents of the variables of a sum in two dimensions or more; or why it is none."""
+    d = f.definitions[0]
+    if d.init is None or f.name not in boxes:
+        return "it is no reduction"
+    if is_ordered(f, 0):
+        return "its terms are taken in order"
+    if len(f.dtypes) > 1 or len(d.free) < 2:
+        return "it has no two variables for a tile of single values"
+    return {n: UNKNOWN if e is None else e for n, e in extents(f, d, boxes[f.name]).items()}
+
+
+def _window(
+    f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, Box]
+) -> Contraction | str:
+    """Vectors along memory; of the other variables one along which the window moves, if there is any."""
+    sizes = _sizes_of_sum(f, boxes)
+    if isinstance(sizes, str):
+        return sizes
+    d = f.definitions[0]
+    along, windows = vector_variable(d), window_variables(d)
+    moving = [r for r in reads_in(d.values) if along and stride_of(r, along) == 1]
+    if along is None or not windows or not moving or sizes[along] < 4:
+        return "it is no sum over a window along memory"
+    others = [v for v in d.free if v != along]
+    several = [v for v in others if sizes[v] > 1]
+    across = next((v for v in windows if v in several), others[-1])
+    ranges = tuple(name for name, _, _ in d.ranges)
+    return Contraction(
+        f.name, owner.name, along, across, names, sizes, widest(d), d.values[0], moving[0], ranges, apart=True
+    )  # fmt: skip
+
+
 def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str, Read] | None:
     """(how good, the variable across, what moves) for vectors along a variable."""
     d = f.definitions[0]
@@ -149,7 +209,7 @@ def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str,
         return None
     (read,) = moving
     axes = [e for e in read.index if along in variables(e)]
-    if axes != [Var(along)]:
+    if axes != [Var(along)] and not _fills(read, along, sizes[along]):
         return None
     for across in reversed(d.free):
         again = any(across in variables(e) for e in read.index)
@@ -164,20 +224,26 @@ def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str,
     return None
 
 
+def _fills(read: Read, along: str, extent: int) -> bool:
+    """True where vectors of a window lie in memory as they are, and most of their lanes are used."""
+    return stride_of(read, along) == 1 and extent >= FULL * -(-extent // WIDE) * WIDE
+
+
 def has_window(f: FuncDef) -> bool:
     """True for a sum of what is read at sums of a free variable and one that is summed over."""
-    return window_variable(f.definitions[0]) is not None
+    return bool(window_variables(f.definitions[0]))
 
 
-def window_variable(d: Definition) -> str | None:
-    """The free variable that a window moves along."""
+def window_variables(d: Definition) -> tuple[str, ...]:
+    """The free variables that a window moves along, the last one first."""
     ranges = {name for name, _, _ in d.ranges}
-    for r in reads_in(d.values):
-        for e in reversed(r.index):
-            free = variables(e) & {*d.free}
-            if free and variables(e) & ranges:
-                return min(free)
-    return None
+    return tuple(v for v in reversed(d.free) if _slides(v, d.values, ranges))
+
+
+def _slides(variable: str, values: Iterable[Expr], ranges: set[str]) -> bool:
+    """True where something is read at a sum of a variable and one of the ranges."""
+    indices = (variables(e) for r in reads_in(values) for e in r.index)
+    return any(variable in found and found & ranges for found in indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +256,9 @@ class Tiles:
     variable of the owner, or "" for none; for `across` these are bands of `band` rows. `ahead` iterations
     before its use memory that is not copied is asked for; 0 leaves that to the processor. What is broadcast
     is asked for, too, in pieces of `fetch` terms. `dot` names the row of `dots.DOTS` whose instruction sums
-    several terms at once, "" for none. `stream` writes the result past the caches.
+    several terms at once, "" for none. `stream` writes the result past the caches. `unroll` are ranges, the
+    inner ones, whose terms stand one after the other. `short` makes a last vector of half or a quarter of
+    the lanes a vector of these, not one with a mask.
     """
 
     lanes: int
@@ -204,6 +272,8 @@ class Tiles:
     dot: str = ""
     fetch: int = 0
     stream: bool = False
+    unroll: tuple[str, ...] = ()
+    short: bool = False
 
     @property
     def width(self) -> int:
@@ -213,15 +283,21 @@ class Tiles:
 
 def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
     """The tiles that fit the shape: few loads, little waste at the ends, work for every thread."""
+    tiles = _plan_window(c, machine) if c.apart else _plan_product(c, machine)
+    whole, rest = divmod(c.sizes[c.along], tiles.lanes)
+    halved = rest >= 4 and rest in (tiles.lanes // 2, tiles.lanes // 4)
+    return replace(tiles, short=halved and whole < SHORT and not tiles.dot)
+
+
+def _plan_product(c: Contraction, machine: Machine) -> Tiles:
     dot = _dot(c, machine)
-    lanes = dot.lanes if dot else max(machine.vector_bytes // c.element, 1)
-    while lanes > 1 and lanes > c.sizes[c.along]:
-        lanes //= 2
+    lanes = dot.lanes if dot else _lanes(c, machine)
     rows_of, columns = c.sizes[c.across], c.sizes[c.along]
     rows, vectors = tile_shape(rows_of, columns, lanes, machine.registers)
     width = vectors * lanes
     adjacent = stride_of(c.moving, c.along) == 1
-    copied = dot is not None or not adjacent or (rows_of >= REUSE and c.terms >= REUSE)
+    again = rows_of >= REUSE and c.terms >= REUSE and not c.slides
+    copied = dot is not None or not adjacent or again
     parallel, band = _for_threads(c, rows, width, machine.threads)
     moves = {v for e in c.moving.index for v in variables(e)}
     whole = parallel == c.names[c.across] or not moves.issuperset(c.others)
@@ -230,7 +306,8 @@ def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
     if copied and len(c.ranges) == 1 and c.terms < UNKNOWN and panel > machine.near_bytes:
         blocks = -(-panel // machine.near_bytes)
         terms = -(-c.terms // blocks)
-    apart = adjacent and c.element * prod(c.sizes[v] for v in moves) > APART * machine.near_bytes
+    large = c.element * prod(c.sizes[v] for v in moves) > APART * machine.near_bytes
+    apart = adjacent and large and not c.slides
     if _is_outer(c, machine):
         across = c.names[c.across] if parallel else ""
         return Tiles(
@@ -242,6 +319,28 @@ def plan_tiles(c: Contraction, machine: Machine) -> Tiles:
         AHEAD if apart else 0, dot.name if dot else "",
         0 if dot or terms or columns > width else _fetch(c, machine),
     )  # fmt: skip
+
+
+def _lanes(c: Contraction, machine: Machine) -> int:
+    lanes = max(machine.vector_bytes // c.element, 1)
+    while lanes > 1 and lanes > c.sizes[c.along]:
+        lanes //= 2
+    return lanes
+
+
+def _plan_window(c: Contraction, machine: Machine) -> Tiles:
+    """Some windows side by side, which share what they read, or some vectors of one; few enough to unroll."""
+    lanes = _lanes(c, machine)
+    shared = [v for v in c.ranges if _slides(c.across, (c.value,), {v})]
+    rows = min(PIXELS, c.sizes[c.across]) if shared else 1
+    vectors = 1 if shared else min(-(-c.sizes[c.along] // lanes), MOST_VECTORS)
+    unroll: tuple[str, ...] = ()
+    for v in (*shared, *(v for v in reversed(c.ranges) if v not in shared)):
+        if rows * vectors * prod(c.sizes[n] for n in (v, *unroll)) > PRODUCTS:
+            break
+        unroll = (v, *unroll)
+    parallel, band = _for_threads(c, rows, lanes * vectors, machine.threads)
+    return Tiles(lanes, rows, vectors, parallel=parallel, band=band, unroll=unroll)
 
 
 def _is_outer(c: Contraction, machine: Machine) -> bool:
@@ -284,7 +383,8 @@ def _is_paired(r: Read, term: str) -> bool:
 
 def _for_threads(c: Contraction, rows: int, width: int, threads: int) -> tuple[str, int]:
     """(the variable whose loop all threads share evenly, the rows in a band where that is `across`)."""
-    if threads == 1 or prod(c.sizes.values()) < SERIAL_WORK:
+    work = prod(c.sizes.values()) * (MEMORY if c.apart else 1)
+    if threads == 1 or work < SERIAL_WORK:
         return "", 0
     blocks = {c.names[v]: c.sizes[v] for v in c.others}
     blocks[c.names[c.along]] = -(-c.sizes[c.along] // width)
@@ -315,7 +415,7 @@ def tile_shape(rows: int, columns: int, lanes: int, registers: int) -> tuple[int
     """
     best, shape = 0.0, (1, 1)
     for r in range(1, min(rows, MOST_ROWS) + 1):
-        for v in range(1, 5):
+        for v in range(1, MOST_VECTORS + 1):
             if r * v + v + 1 > registers or (v > 1 and (v - 1) * lanes >= columns):
                 continue
             over, beyond = divmod(rows, r), divmod(-(-columns // lanes), v)

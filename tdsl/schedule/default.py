@@ -20,7 +20,7 @@ from tdsl.lang.expr import Const, Expr
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bands import plan_bands
-from tdsl.schedule.contraction import Contraction, plan_tiles, recognize
+from tdsl.schedule.contraction import Contraction, find_window, plan_tiles, recognize
 from tdsl.schedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
 from tdsl.schedule.facts import cost, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
@@ -174,6 +174,10 @@ def _schedule_group(
     near = pairs(schedule[owner], machine=machine) if group else None
     if near is not None:
         return schedule.state, _by_recipe(state, schedule.state, owner, "pairs", near)
+    window = find_window(state, owner, group, boxes) if len(group) <= 1 else None
+    tiles = None if window is None else convolve(schedule, window, machine)
+    if tiles is not None:
+        return schedule.state, _by_recipe(state, schedule.state, owner, "conv", window, tiles)
     f = state.program.func(owner)
     if len(f.definitions) == 1 and f.definitions[0].init is None:
         made, plan, beside = _fuse_group(state, owner, group, boxes, machine)

@@ -54,10 +54,10 @@ def plan_text(plan: object) -> str:
     """
     match plan:
         case Contraction():
-            return (
-                f"a sum of {plan.terms} products: vectors along {plan.along} of {plan.moving.name}, "
-                f"each used again along {plan.across}"
-            )
+            vectors = f"vectors along {plan.along} of {plan.moving.name}"
+            if plan.apart:
+                return f"windows of {plan.terms} terms: {vectors}, some side by side along {plan.across}"
+            return f"a sum of {plan.terms} products: {vectors}, each used again along {plan.across}"
         case Tiles():
             return _tiles(plan)
         case Strips(line, outer, parallel, height, _, _, stream, lines):
@@ -85,6 +85,7 @@ def _tiles(t: Tiles) -> str:
     parts = [
         f"{t.rows} x {t.width} register tiles ({t.vectors} vectors of {t.lanes})",
         f"{t.terms} terms at a time" if t.terms else "all terms at once",
+        *([f"{' and '.join(t.unroll)} unrolled"] if t.unroll else []),
         copied[t.panel],
         _threads(t.parallel) + (f" by bands of {t.band}" if t.band else ""),
     ]

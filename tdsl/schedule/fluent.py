@@ -122,13 +122,15 @@ class Schedule(Suggesting):
     def cache_read(
         self, source: Tensor | Func | str, consumer: Stage | Func | str, at: LoopLike | None = None, *,
         scope: str = "auto", pack: Mapping[int, int] | None = None, padded: bool = False,
-        name: str | None = None,
+        mapped: bool = False, name: str | None = None,
     ) -> Stage:  # fmt: skip
         """Copy what the body of a loop of `consumer` reads of `source` into memory of its own first.
 
         Without `at` the copy is made once, at the root. `pack={axis: n}` splits an axis of the copy in
         panels of n, the position in the panel becoming the last dimension. With `padded` the values of
-        its padding (`td.pad`) are copied, too, and read without tests. Returns the copy's stage.
+        its padding (`td.pad`) are copied, too, and read without tests. With `mapped` the copy has what is
+        computed of an element alone, such as `maximum(source[i], 0)` of `maximum(source[i], 0) * b[j]`.
+        Returns the copy's stage.
         """
         stage = self[consumer]
         before = {f.name for f in self.state.program.funcs}
@@ -140,7 +142,7 @@ class Schedule(Suggesting):
             Directive(
                 "cache_read", stage.func, definition,
                 (("source", wanted), ("loop", loop), ("scope", scope),
-                 ("pack", pairs(pack)), ("padded", padded), ("name", name)),
+                 ("pack", pairs(pack)), ("padded", padded), ("mapped", mapped), ("name", name)),
                 here(),
             )
         )  # fmt: skip

@@ -13,8 +13,8 @@ from tdsl.node import Node, children, map_children
 
 
 @dataclass(frozen=True, slots=True)
-class PaddedRead:
-    """A read of padding: `value`, over the variables d0, d1, ..., at an index for these.
+class Lifted:
+    """An expression that a stage of its own can hold: `value`, over the variables d0, d1, ..., at an index.
 
     >>> from tdsl.lang.expr import ONE, const
     >>> from tdsl.lang.types import f32, i64
@@ -30,9 +30,9 @@ class PaddedRead:
     value: Expr
 
 
-def padded_reads(d: Definition, source: str) -> dict[Expr, PaddedRead]:
+def padded_reads(d: Definition, source: str) -> dict[Expr, Lifted]:
     """The reads of paddings of a tensor or func in a definition, which are one as its first one is."""
-    found: dict[Expr, PaddedRead] = {}
+    found: dict[Expr, Lifted] = {}
     for e in d.expressions():
         for part in _parts(e, source):
             read = padded_read(part)
@@ -51,7 +51,7 @@ def _parts(e: Node, source: str) -> Iterator[Expr]:
                 yield from _parts(child, source)
 
 
-def padded_read(e: Expr) -> PaddedRead | None:
+def padded_read(e: Expr) -> Lifted | None:
     """What an expression reads if it is a read of padding, that is of clipped or tested indices."""
     match e:
         case Select(cond, Read(_, index), Const()):
@@ -74,7 +74,7 @@ def padded_read(e: Expr) -> PaddedRead | None:
 
     value = lifted(e)
     assert isinstance(value, Expr)
-    return PaddedRead(offsets, value) if variables(value) <= set(names.values()) else None
+    return Lifted(offsets, value) if variables(value) <= set(names.values()) else None
 
 
 def _tested(test: Expr) -> list[Expr]:

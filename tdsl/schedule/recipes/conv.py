@@ -5,14 +5,15 @@
       for blocks of vectors, tiles:                  as any sum of products, see `matmul`
 
 1. What is read beyond the edges is copied, so that the tiles have no tests.
-2. The last convolution gets tiles of sums in registers.
+2. The last convolution gets tiles of sums in registers. Sums without reuse across channels (depthwise) have
+   the terms of a window unrolled, and some windows side by side share what they read.
 3. A sum that it alone reads, and of which each iteration of the outer loops needs a part of its own, is
-   made inside them: its values stay near. Sums without reuse across channels (depthwise) have the terms
-   of a window unrolled.
+   made inside them: its values stay near, with what is computed of each alone (relu).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -26,23 +27,21 @@ from tdsl.schedule.contraction import (
     Contraction,
     Tiles,
     find_contraction,
+    find_window,
     has_window,
     plan_tiles,
-    window_variable,
 )
-from tdsl.schedule.facts import extents, rest_at_root, root_boxes, widest
+from tdsl.schedule.facts import extents, rest_at_root, root_boxes
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
+from tdsl.schedule.mapping import mapped_reads
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.padding import padded_reads
 from tdsl.schedule.recipes.matmul import tile
-from tdsl.schedule.rows import vector_variable
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 NEAR = 0.25  # of the cache next to the first, that a row of values may fill which stays until it is read
-WINDOW = 32  # terms of a window that are unrolled
-PIXELS = 6  # sums side by side in a window without reuse across channels
 
 
 def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Tiles | None:
@@ -67,7 +66,7 @@ def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Til
     """
     schedule = stage.schedule
     machine = machine or machine_for(as_target(schedule.target))
-    found = contraction_of(schedule, stage.func)
+    found = _find(*known(schedule), stage.func)
     return None if found is None else convolve(schedule, found, machine, **choices)
 
 
@@ -77,13 +76,15 @@ def convolve(schedule: Schedule, c: Contraction, machine: Machine, **choices: An
     inner = _inner(schedule, c, tiles, machine)
     if not inner and not has_window(schedule.state.program.func(c.func)):
         return None
-    if _copy_paddings(schedule, c.func, machine):
-        c = contraction_of(schedule, c.owner) or c
+    if not c.apart and _copy_paddings(schedule, c.func, machine):
+        c = _find(*known(schedule), c.owner) or c
     if c.moving.name in inner:
         tiles = replace(tiles, panel="no", ahead=0)
     tile(schedule, c, tiles)
     for name in inner:
-        make_inside(schedule, name, schedule[c.owner], c.names[c.others[-1]], machine)
+        make_inside(
+            schedule, name, c.func, c.others, schedule[c.owner], c.names[c.others[-1]], machine
+        )
     return tiles
 
 
@@ -101,9 +102,14 @@ def _sizes(f: FuncDef, box: Box) -> dict[str, int]:
 
 def contraction_of(schedule: Schedule, func: str) -> Contraction | None:
     """The contraction that a func is, with the sizes that the schedule knows."""
-    state, boxes = known(schedule)
+    found = _find(*known(schedule), func)
+    return None if found is None or found.apart else found
+
+
+def _find(state: State, boxes: dict[str, Box], func: str) -> Contraction | None:
+    """The contraction that a func is, or the sum over a window without reuse."""
     read = [g.name for g in state.program.funcs if g.name != func]
-    return find_contraction(state, func, read, boxes)
+    return find_contraction(state, func, read, boxes) or find_window(state, func, read, boxes)
 
 
 def _copy_paddings(schedule: Schedule, func: str, machine: Machine) -> bool:
@@ -164,48 +170,36 @@ def _follows(r: Read, c: Contraction, machine: Machine) -> bool:
     return size <= NEAR * machine.near_bytes
 
 
-def make_inside(schedule: Schedule, name: str, host: Stage, loop: str, machine: Machine) -> None:
-    """Compute a sum inside a loop that runs on threads, or in one that does."""
+def make_inside(
+    schedule: Schedule, name: str, reader: str, outer: Collection[str], host: Stage, loop: str,
+    machine: Machine,
+) -> None:  # fmt: skip
+    """Compute a sum that a func reads inside a loop of `host` that runs on threads, or in one that does.
+
+    That loop and those around it run over `outer`, variables of the func.
+    """
+    d = schedule.state.program.func(reader).definitions[0]
+    index = next(r.index for r in reads_in(d.values) if r.name == name)
+    fixed = [n for n, e in enumerate(index) if isinstance(e, Var) and e.name in outer]
     _copy_paddings(schedule, name, machine)
-    c = contraction_of(schedule, name)
+    stage, c = schedule[name], _sum_inside(schedule, name, name, fixed)
+    if c is not None and c.along == schedule.state.program.func(name).variables[-1]:
+        values = {e.value for e in mapped_reads(d, name).values()}
+        if len(values) == 1 and not any(isinstance(v, Read) for v in values):
+            stage = schedule.cache_read(name, reader, mapped=True)
+            c = _sum_inside(schedule, stage.func, name, fixed)
     if c is not None:
-        tiles = plan_tiles(c, machine)
-        tile(schedule, c, replace(tiles, band=0), threads=False)
-    else:
-        _window(schedule, name, machine)
-    schedule[name].compute_at(host, loop)
+        tile(schedule, c, replace(plan_tiles(c, machine), band=0), threads=False)
+    stage.compute_at(host, loop)
 
 
-def _window(schedule: Schedule, name: str, machine: Machine) -> None:
-    """Vectors of sums over a window, of several pixels side by side, with its terms unrolled."""
+def _sum_inside(
+    schedule: Schedule, owner: str, name: str, fixed: Iterable[int]
+) -> Contraction | None:
+    """The sum `name` that an owner is or reads, each axis in `fixed` being one value wide."""
     state, boxes = known(schedule)
-    f = state.program.func(name)
-    d = f.definitions[0]
-    sizes = _sizes(f, boxes[name])
-    along = vector_variable(d)
-    if along is None or machine.vector_bytes == 0:
-        return
-    lanes = max(machine.vector_bytes // widest(d), 1)
-    while lanes > 1 and lanes > sizes[along]:
-        lanes //= 2
-    pixel = window_variable(d)
-    across = pixel if pixel not in (None, along) else None
-    stage = schedule[name]
-    block, j = stage.split(along, lanes, tail="peel")
-    ranges = [n for n, _, _ in d.ranges]
-    others = [v for v in d.free if v not in (along, across)]
-    if across is None:
-        stage.reorder(*others, block, *ranges, j)
-        row = block
-    else:
-        row, i = stage.split(across, min(PIXELS, sizes[across]), tail="peel")
-        stage.reorder(*others, block, row, *ranges, i, j)
-        stage.unroll(i)
-    stage.vectorize(j)
-    if prod(sizes[n] for n in ranges) <= WINDOW:
-        for n in ranges:
-            stage.unroll(n)
-    copy = schedule.cache_write(stage, row)
-    copy.vectorize(along, lanes)
-    if across is not None:
-        copy.unroll(across)
+    box = list(boxes[name])
+    for axis in fixed:
+        box[axis] = (box[axis][0], box[axis][0])
+    boxes[name] = tuple(box)
+    return _find(state, boxes, owner)

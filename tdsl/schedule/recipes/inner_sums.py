@@ -109,4 +109,4 @@ def write_inner_sums(schedule: Schedule, func: str, plan: InnerSums, machine: Ma
     if machine.threads > 1:
         own.parallel(plan.row)
     for name in plan.inside:
-        make_inside(schedule, name, own, plan.row, machine)
+        make_inside(schedule, name, func, (plan.row,), own, plan.row, machine)

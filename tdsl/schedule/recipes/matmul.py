@@ -82,14 +82,16 @@ def tile(schedule: Schedule, c: Contraction, tiles: Tiles, *, threads: bool = Tr
         band = [outer]
     row, i = own.split(rest, tiles.rows, tail="peel")
     block, j = own.split(along, tiles.width, tail="peel")
+    # a panel serves all rows; windows that share what they read, and nothing else, are made along memory
+    first, last = (row, block) if c.apart else (block, row)
     if c.func == c.owner:
-        place = _sum_here(own, c, tiles, [*others, *band, block], row, (i, j))
+        place = _sum_here(own, c, tiles, [*others, *band, first], last, (i, j))
     else:
-        own.reorder(*others, *band, block, row, i, j)
-        _vectors(own, i, j, tiles.lanes)
+        own.reorder(*others, *band, first, last, i, j)
+        _vectors(own, i, j, tiles)
         if tiles.stream:
             own.stream_stores()
-        place = _sum_inside(schedule, c, tiles, own, block, row)
+        place = _sum_inside(schedule, c, tiles, own, first, last)
     if tiles.parallel and threads:
         shared: Loop | str = block if tiles.parallel == along else tiles.parallel
         own.parallel(band[0] if tiles.parallel == across and band else shared)
@@ -126,10 +128,10 @@ def _sum_here(
     copy = own.schedule.cache_write(own, block if some else row)
     last = own.schedule.state.program.func(copy.func).variables[-1]
     if last == c.along:
-        copy.vectorize(c.along, tiles.lanes)
-        if not some:  # straight out of registers
-            copy.unroll(c.across)
-            copy.unroll(c.along)
+        if some:
+            copy.vectorize(c.along, tiles.lanes)
+        else:  # straight out of registers
+            _vectors(copy, c.across, c.along, tiles)
     if tiles.stream:
         copy.stream_stores()
     _store_along(own, c)
@@ -161,8 +163,11 @@ def _products(
     """The loops of a register tile: its products term by term, or several terms in one instruction."""
     dot = _dot(tiles)
     if dot is None:
-        stage.reorder(*outer, *terms, across, along)
-        _vectors(stage, across, along, tiles.lanes)
+        serial = [t for t in terms if t not in tiles.unroll]
+        stage.reorder(*outer, *serial, *tiles.unroll, across, along)
+        _vectors(stage, across, along, tiles)
+        for name in tiles.unroll:
+            stage.unroll(name)
         return
     step, term = stage.split(terms[-1], dot.terms, tail="peel")
     several, one = stage.split(along, dot.lanes, tail="peel")
@@ -223,10 +228,20 @@ def _unsigned(
     return replace(c, moving=moving, value=value)
 
 
-def _vectors(stage: Stage, across: Loop | str, along: Loop | str, lanes: int) -> None:
-    stage.vectorize(along, lanes)
-    stage.unroll(along)
+def _vectors(stage: Stage, across: Loop | str, along: Loop | str, tiles: Tiles) -> None:
+    _along(stage, along, tiles)
     stage.unroll(across)
+
+
+def _along(stage: Stage, along: Loop | str, tiles: Tiles) -> None:
+    """Vectors of a loop; where the last one is short it is a short vector, not one with a mask."""
+    if not tiles.short:
+        stage.vectorize(along, tiles.lanes)
+        stage.unroll(along)
+        return
+    several, one = stage.split(along, tiles.lanes, tail="peel")
+    stage.vectorize(one)
+    stage.unroll(several)
 
 
 def _store_along(stage: Stage, c: Contraction) -> None:

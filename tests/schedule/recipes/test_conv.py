@@ -168,7 +168,7 @@ def test_the_first_of_two_is_made_row_by_row():
     out[n, i, j, g] = td.sum(td.maximum(conv[n, i, j, f], 0) * v[f, g], axis=f)
     schedule = td.Schedule(out.with_shape(1, 8, 32, 32))
     td.recipes.conv(schedule["out"], machine=WIDE)
-    assert "conv_out = alloc(f32, [1, 1, 32, 16])" in str(td.compile(schedule).loops())
+    assert "conv_cache = alloc(f32, [1, 1, 32, 16])" in str(td.compile(schedule).loops())
 
 
 @pytest.mark.parametrize("empty", ["N", "C", "F", "W"])

@@ -1,0 +1,57 @@
+"""What a definition computes of single elements, as a stage: made once, and then read by all that uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Expr, Read, Require, Show, Var
+from tdsl.node import Node, children, transform
+from tdsl.schedule.padding import Lifted
+
+
+def mapped_reads(d: Definition, source: str) -> dict[Expr, Lifted]:
+    """The largest expressions of a definition that depend on one element of a func or tensor only.
+
+    >>> from tdsl.lang.expr import TRUE, Binary, Const
+    >>> from tdsl.lang.types import f32
+    >>> element, other = Read("a", (Var("i"),), 0, f32), Read("b", (Var("i"), Var("j")), 0, f32)
+    >>> value = Binary("mul", Binary("max", element, Const(0.0, f32)), other)
+    >>> d = Definition((Var("i"), Var("j")), ("i", "j"), (), TRUE, (value,), None, None)
+    >>> from tdsl.lang.show import show_expr
+    >>> [show_expr(found.value) for found in mapped_reads(d, "a").values()]
+    ['max(a[d0], 0.0)']
+    """
+    found: dict[Expr, Lifted] = {}
+    for e in d.expressions():
+        for part, read in _parts(e, source):
+            found[part] = _lifted(part, read)
+    return found
+
+
+def _parts(n: Node, source: str) -> Iterator[tuple[Expr, Read]]:
+    leaves = {*_leaves(n)}
+    if len(leaves) == 1:
+        (leaf,) = leaves
+        if isinstance(leaf, Read) and leaf.name == source and isinstance(n, Expr):
+            yield n, leaf
+            return
+    for child in () if isinstance(n, Read) else children(n):
+        yield from _parts(child, source)
+
+
+def _leaves(n: Node) -> Iterator[Expr]:
+    """What an expression depends on: elements that it reads, variables outside of their indices, checks."""
+    if isinstance(n, Read | Var | Require | Show):
+        yield n
+        return
+    for child in children(n):
+        yield from _leaves(child)
+
+
+def _lifted(e: Expr, read: Read) -> Lifted:
+    whole = tuple(Var(f"d{k}") for k in range(len(read.index)))
+    moved = Read(read.name, whole, read.component, read.dtype, loc=read.loc)
+    value = transform(e, lambda n: moved if n == read else n)
+    assert isinstance(value, Expr)
+    return Lifted(read.index, value)
