@@ -57,10 +57,6 @@ class Open:
     steady: bool = False
     threads: tuple[tuple[str, str, Interval], ...] = ()
 
-    def runs(self) -> dict[str, Interval]:
-        """Where the open loops over threads run, outermost first."""
-        return {name: run for _, name, run in self.threads}
-
 
 @dataclass(slots=True)
 class Lowering:

@@ -31,7 +31,7 @@ from tdsl.lang.regions import Box, common_box
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.nest import Level, Nest, Tensorization, is_reduction
 from tdsl.schedule.relate import Related, is_inside, relate
-from tdsl.schedule.required import Active, bounds_of, inside, of_all_threads, required
+from tdsl.schedule.required import Active, Threads, bounds_of, inside, required
 
 if TYPE_CHECKING:
     from tdsl.codegen.lower import Lowering, Open
@@ -344,13 +344,13 @@ class NestBuilder:
         apart = bool(joined) or spot.depth <= self.common_depth
         levels = self._levels_from(spot.depth - 1)
         actives = [self._active(spot), *self._joined_actives(spot, around)]
-        runs = around.runs()
-        boxes = required(tree, self.low.state, levels, {}, actives, around.facts, runs)
+        threads = Threads({name: run for _, name, run in around.threads}, self.low.boxes)
+        boxes = required(tree, self.low.state, levels, {}, actives, around.facts, threads)
         own = self.f.name
         if own in tree.stored.get(here, ()):
             boxes[own] = actives[0].written(around.facts)
             if self.plan.scope == SHARED:
-                boxes[own] = of_all_threads(boxes[own], runs, around.facts)
+                boxes[own] = threads.need(own, boxes[own], around.facts)
 
         def body() -> Iterator[Stmt]:
             own = self._open(spot, around)

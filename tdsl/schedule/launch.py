@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tdsl.errors import did_you_mean
 from tdsl.lang.program import FuncDef
-from tdsl.schedule.legality import enclosing, levels_of
+from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import (
     check_concurrent,
     extent_of,
@@ -90,11 +90,10 @@ def _check_untouched(f: FuncDef, nest: Nest) -> None:
 def _threads_around(state: State, func: str) -> tuple[tuple[str, int], ...]:
     """The axes of threads on which loops around a stage run, fastest first, and how many threads each has."""
     found: dict[str, int] = {}
-    for level in levels_of(state.plan(func)):
-        for x in enclosing(state, level):
-            nest = state.plan(x.func).nests[x.definition]
-            if nest.kind(x.loop) in THREADS:
-                found[nest.kind(x.loop)] = _count(state, x.func, x.definition, nest, x.loop)
+    for x in loops_around(state, func):
+        nest = state.plan(x.func).nests[x.definition]
+        if nest.kind(x.loop) in THREADS:
+            found[nest.kind(x.loop)] = _count(state, x.func, x.definition, nest, x.loop)
     if not found:
         raise Illegal(
             f"no loop around {func!r} runs on threads",

@@ -395,10 +395,16 @@ def _check_store(state: State, func: str, plan: FuncPlan, store: Level, *, final
             )
 
 
+def loops_around(state: State, func: str) -> list[Level]:
+    """The loops in which a func is computed or stored; some may be named twice."""
+    levels = [x for x in levels_of(state.plan(func)) if x.definition != AT_ROOT]
+    return [x for level in levels for x in enclosing(state, level)]
+
+
 def _check_launch(state: State, func: str) -> None:
     """Raise Illegal unless loops on the axes of a GPU, and memory of a block, stand where these exist."""
     plan = state.plan(func)
-    around = [x for level in levels_of(plan) for x in enclosing(state, level)]
+    around = loops_around(state, func)
     everywhere = {state.plan(x.func).nests[x.definition].kind(x.loop) for x in around}
     kinds = {state.plan(x.func).nests[x.definition].kind(x.loop) for x in around if x.func != func}
     for nest in plan.nests:

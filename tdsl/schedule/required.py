@@ -20,6 +20,7 @@ from tdsl.lang.regions import (
     box_of,
     boxes_of,
     common,
+    common_box,
     free_range,
     interval_of,
     is_empty,
@@ -38,7 +39,39 @@ from tdsl.lang.simplify import (
 from tdsl.schedule.nest import ROUND_UP, SHARED, After, Level, Nest, Split, State
 from tdsl.schedule.tree import Tree
 
-NO_THREADS: Mapping[str, Interval] = {}
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """The open loops over threads of a GPU: where each runs, outermost first.
+
+    `whole` are the boxes that are needed in all: no more is needed by the threads of a block.
+    """
+
+    runs: Mapping[str, Interval]
+    whole: Mapping[str, Box]
+
+    def need(self, name: str, box: Box, facts: Facts) -> Box:
+        """The box of a func that all threads need, from that of one of them.
+
+        >>> from tdsl.lang.bounds import NOTHING
+        >>> t = Var("t")
+        >>> threads = Threads({"t": (const(0), const(15))}, {"f": ((const(0), const(14)),)})
+        >>> (lo, hi), = threads.need("f", ((t, add(t, const(3))),), NOTHING)
+        >>> lo.value, hi.value
+        (0, 14)
+        """
+        for variable, run in reversed(list(self.runs.items())):
+            box = tuple(
+                (
+                    None if lo is None else interval_of(lo, {variable: run}, facts)[0],
+                    None if hi is None else interval_of(hi, {variable: run}, facts)[1],
+                )
+                for lo, hi in box
+            )
+        return common_box(box, self.whole[name], facts) if name in self.whole else box
+
+
+NO_THREADS = Threads({}, {})
 
 
 @dataclass(slots=True)
@@ -178,13 +211,13 @@ def inside(tree: Tree, state: State, levels: Iterable[Level]) -> set[str]:
 
 def required(
     tree: Tree, state: State, levels: tuple[Level, ...], start: dict[str, Box], actives: list[Active],
-    facts: Facts, threads: Mapping[str, Interval] = NO_THREADS,
+    facts: Facts, threads: Threads = NO_THREADS,
 ) -> dict[str, Box]:  # fmt: skip
     """The box of every input and func that is needed inside a place, the first of `levels`.
 
     `levels` are the place and those inside it. What is needed starts from outputs (`start`) and from the
     active nests, and is followed from consumers to producers through every func computed inside. What is
-    in shared memory is needed by all `threads`: open loops over threads, and where they run.
+    in shared memory is needed by all `threads`.
     """
     names = inside(tree, state, levels)
     here = set(tree.computed.get(levels[0], ()))
@@ -208,35 +241,13 @@ def required(
         f = state.program.func(name)
         box = grown(f, boxes[name], facts)
         if state.plan(name).scope == SHARED:
-            box = of_all_threads(box, threads, facts)
+            box = threads.need(name, box, facts)
         boxes[name] = box = rounded(state, f, box, facts, whole=name in here)
         for d in f.definitions:
             ranges = definition_ranges(f, d, box, facts)
             if not any(is_empty(r, facts) for r in ranges.values()):
                 _need(boxes, name, boxes_of(d.expressions(), ranges, facts, d.where), facts)
     return boxes
-
-
-def of_all_threads(box: Box, threads: Mapping[str, Interval], facts: Facts) -> Box:
-    """The box that all threads need, from that of one of them.
-
-    >>> from tdsl.lang.bounds import NOTHING
-    >>> from tdsl.lang.expr import Binary, const
-    >>> t = Binary("mul", Var("t"), const(4))
-    >>> one = ((t, add(t, const(3))),)
-    >>> (lo, hi), = of_all_threads(one, {"t": (const(0), const(15))}, NOTHING)
-    >>> lo.value, hi.value
-    (0, 63)
-    """
-    for name, run in reversed(list(threads.items())):
-        box = tuple(
-            (
-                None if lo is None else interval_of(lo, {name: run}, facts)[0],
-                None if hi is None else interval_of(hi, {name: run}, facts)[1],
-            )
-            for lo, hi in box
-        )
-    return box
 
 
 def _need(boxes: dict[str, Box], reader: str, reads: dict[str, Box], facts: Facts) -> None:

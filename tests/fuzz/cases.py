@@ -34,6 +34,16 @@ ALLOWED = (
     r"is stored at a loop but not computed inside it",
     r"is not around loop .* where .* is computed",
     r"is parallel, and its iterations would share",
+    # kernels of a GPU
+    r"is a thread's own, but loops over threads use it",
+    r"threads of a block wait for each other where only some of them come",
+    r"how many iterations of .* run on .* is not known before the launch",
+    r"but each thread around it has",
+    r"runs on .*, but stands inside of another loop",
+    r"is in shared memory, but not inside of a block",
+    r"kernels of a GPU cannot",
+    r"memory .* (is in heap memory, but made inside of a kernel|has a size that is not known)",
+    r"memory, but its size is known at a call only",
 )
 
 
@@ -143,7 +153,8 @@ def _called(s: td.Schedule, case: Case, arguments: dict[str, Any]) -> tuple[np.n
     decided = places(signature_of(s.program))
     fixed = {n: v for n, v in case.made.sizes.items() if n in s.program.sizes and n not in decided}
     dynamic = [n for n in case.dynamic if n in decided]
-    call = td.compile(s, target=case.target, dynamic=dynamic, **fixed)
+    compiled = td.compile(s, target=case.target, dynamic=dynamic, **fixed)
+    call = td.emulate(compiled) if case.target == "cuda" else compiled
     got = call(**{n: _strided(x) if case.strided else x for n, x in arguments.items()})
     return got if isinstance(got, tuple) else (got,)
 

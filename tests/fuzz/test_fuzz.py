@@ -6,6 +6,8 @@
 import pytest
 
 from tests.fuzz.campaign import Report, run_program
+from tests.fuzz.cases import Meaning
+from tests.fuzz.gpu import outcome_of
 
 SEED = 20_000
 PER_TEST = 8
@@ -23,3 +25,18 @@ def test_scheduled_programs_give_what_they_mean(first, monkeypatch):
     ]
     assert not shown, "\n".join(shown)
     assert report.outcomes["same"] > 2 * PER_TEST, dict(report.outcomes)
+
+
+@pytest.mark.parametrize("first", range(0, 24, 6))
+def test_kernels_of_a_gpu_give_what_programs_mean(first, monkeypatch):
+    monkeypatch.setenv("TDSL_DEBUG", "verify")
+    same = 0
+    for program in range(first, first + 6):
+        meaning = Meaning()
+        for schedule in range(3):
+            outcome = outcome_of(SEED, program, schedule, meaning)
+            assert not outcome.fault, (
+                f"python -m tests.fuzz.gpu --seed {SEED} --only {program}:{schedule}"
+            )
+            same += outcome.kind == "same"
+    assert same > 6

@@ -18,18 +18,11 @@ def cuda_text(launches: Launches, arch: str) -> str:
     """The text of a module with a kernel for each launch, the same for equal launches."""
     target = tvm.target.Target({"kind": "cuda", "arch": arch})
     used: set[str] = set()
-    heads: dict[str, None] = {}
-    kernels = []
-    for launch in launches.launches:
-        function = device_function(launch, target, used)
-        module = _passes()(tvm.IRModule({launch.name: function}))
-        text = tvm.get_global_func("target.build.cuda")(module, target).inspect_source()
-        head, mark, kernel = text.partition(_KERNEL)
-        heads[head.strip()] = None
-        # TVM writes a declaration before each definition
-        _, again, definition = kernel.partition(_KERNEL)
-        kernels.append((again or mark) + (definition or kernel).rstrip())
-    return "\n\n".join([*heads, functions_text(used).strip(), *kernels]) + "\n"
+    functions = {x.name: device_function(x, target, used) for x in launches.launches}
+    module = _passes()(tvm.IRModule(functions))
+    text: str = tvm.get_global_func("target.build.cuda")(module, target).inspect_source()
+    head, mark, kernels = text.partition(_KERNEL)
+    return f"{head}{functions_text(used)}\n{mark}{kernels}"
 
 
 def _passes() -> Any:

@@ -28,6 +28,7 @@ from tdsl.codegen.loops import (
     If,
     Kernel,
     Let,
+    Prefetch,
     ScalarParam,
     Stmt,
     Store,
@@ -173,6 +174,8 @@ class _Group:
                 self.store(s, _both(mask, self.first_of_others(bound)))
             case Barrier():
                 self.barrier(mask)
+            case Prefetch():
+                pass
             case _:
                 raise AssertionError(f"no kernel of a GPU has a {type(s).__name__}")
 

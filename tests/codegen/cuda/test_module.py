@@ -1,0 +1,191 @@
+"""CUDA text and machine code: what is in them, that they are the same each time, and that they are kept."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tdsl as td
+from tdsl.codegen.cuda import module, nvrtc
+from tdsl.codegen.launches import launches_of
+from tests.codegen.cuda import programs
+
+tvm = pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
+
+i, j, k = td.vars("i j k")
+
+
+def made(s: td.Schedule, arch: str = "sm_90a", **sizes: int) -> module.Module:
+    return module.build(launches_of(programs.kernel_of(s, **sizes)), arch)
+
+
+def sass(m: module.Module, folder: Path) -> str:
+    """The instructions, as NVIDIA's disassembler shows them."""
+    files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
+    tool = next(f.locate() for f in files if f.name == "nvdisasm")
+    (folder / "kernels.cubin").write_bytes(m.cubin)
+    command = [str(tool), "-c", str(folder / "kernels.cubin")]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def count(text: str, pattern: str) -> int:
+    return len(re.findall(pattern, text))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_matmul_has_wide_loads_and_a_product_for_each_sum(arch, tmp_path):
+    a, b, c = td.Tensor("a", (256, 64), td.f32), td.Tensor("b", (64, 256), td.f32), td.Func("c")
+    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    s = td.Schedule(c)
+    io, jo, ii, ji = s[c].tile((i, j), (64, 64))
+    ty, tx, i0, j0 = s[c].tile((ii, ji), (4, 4))
+    ko, ki = s[c].split(k, 16)
+    s[c].reorder(io, jo, ty, tx, ko, ki, i0, j0)
+    s[c].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ty, "threadIdx.y").bind(
+        tx, "threadIdx.x"
+    )
+    s.cache_write(c, at=tx, scope="register")
+    for t in (a, b):
+        s.cache_read(t, c, at=ko, scope="shared").cooperate(4)
+    s[c].unroll(i0).unroll(j0).unroll(ki)
+    m = made(s, arch)
+    (kernel,) = m.kernels
+    assert (kernel.grid, kernel.block, kernel.shared) == ((4, 4, 1), (16, 16, 1), 0)
+    assert (kernel.spills, kernel.stack, kernel.used_shared) == (0, 0, 2 * 64 * 16 * 4)
+    text = sass(m, tmp_path)
+    assert count(text, r"\bFFMA\b") == 4 * 4 * 16
+    assert count(text, r"\bLDG\.E\.128") == 2
+    assert count(text, r"\bSTS\.128") == 2
+    assert count(text, r"\bBAR\.SYNC") == 2
+
+
+def test_vectors_are_loaded_and_stored_as_wholes(tmp_path):
+    text = sass(made(programs.scaled(), N=4096), tmp_path)
+    assert count(text, r"\bLDG\.E\.128") == count(text, r"\bSTG\.E\.128") == 1
+
+
+@pytest.mark.parametrize("dtype", [td.f16, td.bf16, td.i8])
+def test_tiles_of_narrow_types_compile(dtype):
+    m = made(programs.matmul(dtype), M=32, K=16, N=64)
+    assert all(x.spills == 0 for x in m.kernels)
+
+
+def test_arrays_of_every_type_compile():
+    types = (
+        td.bool_,
+        td.i8,
+        td.u8,
+        td.i16,
+        td.u16,
+        td.i32,
+        td.u32,
+        td.i64,
+        td.u64,
+        td.f16,
+        td.bf16,
+    )
+    funcs = []
+    for t in (*types, td.f32, td.f64):
+        a, f = td.Tensor(f"a_{t}", (64, 32), t), td.Func(f"f_{t}")
+        f[j, i] = a[i, j]
+        funcs.append(f)
+    s = td.Schedule(*funcs)
+    for f in funcs:
+        lanes = s[f].vectorize(i, 4).loops[0]
+        s[f].bind(lanes, "threadIdx.x")
+    assert len(made(s).kernels) == len(funcs)
+
+
+EXPRESSIONS = {
+    "floats": lambda x, n: (
+        td.exp(x) + td.tanh(x) * td.erf(x) - td.rsqrt(td.absolute(x)) + td.sigmoid(x)
+    ),
+    "tests": lambda x, n: td.where(td.isnan(x) | td.isinf(x), 0, td.floor(x) % 3),
+    "extremes": lambda x, n: td.minimum(td.maximum(x, -1), td.power(x, 2)),
+    "halves": lambda x, n: td.cast(td.cast(x, td.f16) * td.cast(x, td.f16), td.f32),
+    "brain": lambda x, n: td.cast(td.cast(x, td.bf16) + 1, td.f32),
+    "integers": lambda x, n: td.cast(n // 3 + n % -7 + (n << 2) + (n >> 1), td.f32),
+    "bits": lambda x, n: td.cast(td.popcount(n) + td.count_leading_zeros(n) * ~n, td.f32),
+    "casts": lambda x, n: (
+        td.cast(td.saturating_cast(n, td.i8), td.f32) + td.cast(td.cast(x, td.u8), td.f32)
+    ),
+    "numbers": lambda x, n: (
+        td.random(3, td.cast(n, td.i64)) + td.cast(td.reinterpret(x, td.i32), td.f32)
+    ),
+    "powers": lambda x, n: td.cast(n**3, td.f32) + td.arctan2(x, 2) + td.hypot(x, 1),
+    "infinite": lambda x, n: td.where(x > 0, float("inf"), float("nan")) + td.copysign(x, -1),
+}
+
+
+def test_every_kind_of_arithmetic_compiles():
+    x, n = td.Tensor("x", (64,), td.f32), td.Tensor("n", (64,), td.i32)
+    funcs = [td.Func(name) for name in EXPRESSIONS]
+    for f, expression in zip(funcs, EXPRESSIONS.values(), strict=True):
+        f[i] = expression(x[i], n[i])
+    s = td.Schedule(*funcs)
+    for f in funcs:
+        s[f].bind(i, "threadIdx.x")
+    kernels = made(s).kernels
+    assert len(kernels) == len(EXPRESSIONS)
+    assert {x.block for x in kernels} == {(64, 1, 1)}
+
+
+def test_large_shared_memory_is_asked_for_at_the_launch():
+    a, f = td.Tensor("a", (128, 512), td.f32), td.Func("f")
+    f[i, j] = a[i, 511 - j]
+    s = td.Schedule(f)
+    block, row = s[f].split(i, 32)
+    s[f].bind(block, "blockIdx.x").bind(row, "threadIdx.y")
+    _, lane = s[f].split(j, 32)
+    s[f].bind(lane, "threadIdx.x")
+    s.cache_read(a, f, at=row, scope="shared").cooperate(4)
+    (kernel,) = made(s).kernels
+    assert kernel.shared == kernel.used_shared == 32 * 512 * 4
+
+
+def test_text_and_machine_code_are_the_same_each_time():
+    first, again = (made(programs.matmul(), M=100, K=30, N=70) for _ in range(2))
+    assert first == again
+
+
+CHILD = """
+import sys
+from tdsl.codegen import cache
+from tests.codegen.cuda import programs
+import tdsl as td
+f = td.compile(programs.matmul(), target="cuda")
+print(len(f.source("cuda", M=32, K=16, N=64)), cache.info().hits, "tvm" in sys.modules)
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path))
+    shown = [
+        subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    (size, hits, used), (again, found, loaded) = (x.stdout.split() for x in shown)
+    assert (hits, used) == ("0", "True")
+    assert (again, found, loaded) == (size, "1", "False")
+
+
+def test_a_rejected_text_is_an_error_with_its_line():
+    with pytest.raises(td.TargetError, match=r"NVRTC rejects .* expected") as caught:
+        nvrtc.compile_text('extern "C" __global__ void k() { int x = }', "sm_80")
+    assert any("int x" in note for note in caught.value.__notes__)
+
+
+def test_another_version_of_tvm_is_refused(monkeypatch):
+    monkeypatch.setattr(module, "tvm_version", lambda: "0.26.0")
+    with pytest.raises(td.TargetError, match=r"need apache-tvm 0\.27\.0\.post1, not 0\.26\.0"):
+        module.require_tvm()
+
+
+def test_a_module_is_what_its_bytes_say():
+    m = made(programs.scaled(), N=100)
+    assert module.unpack(module.pack(m)) == m
+    assert module.unpack(module.pack(replace(m, warnings=("C7510",)))) != m
