@@ -37,8 +37,8 @@ MEMORY = 4  # multiplications in the time of one whose operands are not used aga
 APART = (
     0.25  # of the cache next to the first, beyond which rows that lie apart are asked for in time
 )
-WIDE = 16  # elements of a vector, of which a window should fill most
-FULL = 0.75
+WIDE = 16  # elements of a vector, more than which a window should move along
+FULL = 0.9  # of the lanes of vectors of a window, which are used
 MOST_ROWS = 8  # of a tile: their elements may all lie in one set of the cache
 EVEN = 0.01  # of the time that tiles without smaller ones at each end may take longer
 MOST_VECTORS = 4  # of a tile
@@ -188,7 +188,7 @@ def _window(
         return sizes
     d = f.definitions[0]
     along, windows = vector_variable(d), window_variables(d)
-    moving = [r for r in reads_in(d.values) if along and stride_of(r, along) == 1]
+    moving = [r for r in reads_in(d.values) if along and stride_of(r, along)]
     if along is None or not windows or not moving or sizes[along] < 4:
         return "it is no sum over a window along memory"
     others = [v for v in d.free if v != along]
@@ -226,7 +226,9 @@ def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str,
 
 def _fills(read: Read, along: str, extent: int) -> bool:
     """True where vectors of a window lie in memory as they are, and most of their lanes are used."""
-    return stride_of(read, along) == 1 and extent >= FULL * -(-extent // WIDE) * WIDE
+    half = WIDE // 2
+    even = extent > WIDE and extent >= FULL * -(-extent // half) * half
+    return stride_of(read, along) == 1 and even
 
 
 def has_window(f: FuncDef) -> bool:

@@ -181,8 +181,9 @@ def make_inside(
     d = schedule.state.program.func(reader).definitions[0]
     index = next(r.index for r in reads_in(d.values) if r.name == name)
     fixed = [n for n, e in enumerate(index) if isinstance(e, Var) and e.name in outer]
-    _copy_paddings(schedule, name, machine)
     stage, c = schedule[name], _sum_inside(schedule, name, name, fixed)
+    if (c is None or not c.apart) and _copy_paddings(schedule, name, machine):
+        c = _sum_inside(schedule, name, name, fixed)
     if c is not None and c.along == schedule.state.program.func(name).variables[-1]:
         values = {e.value for e in mapped_reads(d, name).values()}
         if len(values) == 1 and not any(isinstance(v, Read) for v in values):

@@ -270,7 +270,9 @@ def _panel(schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: 
     if made or stride_of(c.moving, c.along) == 1:
         copy.vectorize(names[dims[-1]], tiles.lanes)
     elif inner and inner[-1] == rank - 1:
-        _turn(copy, names[inner[-1]], names[dims[-1]], min(tiles.lanes, SQUARE))
+        blocks, _ = _turn(copy, names[inner[-1]], names[dims[-1]], min(tiles.lanes, SQUARE))
+        # few rows at a time: the others may lie in the same sets of the cache
+        copy.reorder(blocks, *(names[n] for n in inner[:-1]))
     if tiles.ahead and inner and not made:
         copy.prefetch(c.moving.name, names[inner[-1]], tiles.ahead)
 

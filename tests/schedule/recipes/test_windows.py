@@ -160,6 +160,16 @@ def test_the_plan_is_told():
     assert [loop.name for loop in schedule["out"].loops][:3] == ["n", "i", "j_o"]
 
 
+@pytest.mark.parametrize("width, along", [(56, "j"), (28, "f"), (14, "f"), (24, "j")])
+def test_vectors_run_along_rows_of_pixels_that_fill_them(width, along):
+    x, w = td.Tensor("x", (1, 8, width, width), td.f32), td.Tensor("w", (32, 8, 3, 3), td.f32)
+    f, around, out = td.vars("f"), td.pad(x), td.Func("out")
+    out[n, f, i, j] = td.sum(around[n, c, i + r - 1, j + s - 1] * w[f, c, r, s], axis=(c, r, s))
+    text = td.compile(out.with_shape(1, 32, width, width)).explain()
+    if "a sum of 72 products" in text:  # the machine has vectors
+        assert f"vectors along {along} of" in text
+
+
 def test_large_windows_keep_a_loop():
     schedule = td.Schedule(by_channel(FIRST, (9, 9)))
     assert td.recipes.conv(schedule["out"], machine=WIDE).unroll == ("r",)
