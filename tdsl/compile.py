@@ -31,6 +31,7 @@ from tdsl.target import Target, as_target
 from tdsl.variant import Variant, machine_of
 
 if TYPE_CHECKING:
+    from tdsl.codegen.cuda.module import Module
     from tdsl.profiling import Profile
 
 
@@ -157,9 +158,9 @@ class Compiled(Entry, Suggesting):
     def source(self, kind: str = "", **sizes: int) -> Listing:
         """The code as text, of the variant that `loops` shows.
 
-        `kind` is "llvm" (before LLVM's own passes) or "asm" for the target cpu, and "python" for any: the
-        loops as a module of Python. By default the first of these that the target has. TargetError for a
-        kind that the target does not have.
+        `kind` is "llvm" (before LLVM's own passes) or "asm" for the target cpu, "cuda" or "ptx" for a GPU,
+        and "python" for any other: the loops as a module of Python. By default the first of these that the
+        target has. TargetError for a kind that the target does not have.
         """
         from tdsl.inspection import source
 
@@ -168,6 +169,8 @@ class Compiled(Entry, Suggesting):
 
     def explain(self, **sizes: int) -> Listing:
         """Which recipe schedules each func, with what it chose, and why: of the variant that `loops` shows.
+
+        For a GPU, what its kernels use follows, as `launch` has it.
 
         >>> import tdsl as td
         >>> i, k, a = td.vars("i"), td.vars("k"), td.Tensor("a", ("N", 8), td.f32)
@@ -182,10 +185,27 @@ class Compiled(Entry, Suggesting):
 
         ShapeError where sizes are not known and no call has been made.
         """
+        from tdsl.inspection import launch
         from tdsl.pipeline import decisions
         from tdsl.schedule.explain import explain
 
-        return Listing(explain(decisions(self.variant(self._specialisation(sizes)))))
+        wanted = self._specialisation(sizes)
+        text = explain(decisions(self.variant(wanted)))
+        if self.target.name != "cuda":
+            return Listing(text)
+        return Listing(f"{text}\n{launch(self.variant(wanted), lambda: self.executable(wanted))}")
+
+    @property
+    def launch(self) -> Module:
+        """The kernels of a GPU: grid, block, shared bytes, order of arguments; registers as ptxas counts.
+
+        They are those of the last variant. TargetError for another target, ShapeError where sizes are not
+        known and no call has been made.
+        """
+        from tdsl.inspection import launch
+
+        wanted = self._specialisation({})
+        return launch(self.variant(wanted), lambda: self.executable(wanted))
 
     def profile(self, *args: Any, out: Any = None, repeat: int = 5, **kwargs: Any) -> Profile:
         """Where the time goes in a call with these arguments; see `profiling.Profile`.

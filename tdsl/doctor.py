@@ -131,6 +131,34 @@ def _package(package: str, module: str, what: str) -> Callable[[], Finding]:
     return check
 
 
+def _nvrtc() -> Finding:
+    from tdsl.codegen.cuda import nvrtc
+    from tdsl.errors import TargetError
+
+    try:
+        nvrtc.require_nvrtc()
+    except TargetError as error:
+        return "SKIP", error.message, error.hint
+    return (
+        "PASS",
+        f"CUDA text as machine code: NVRTC {importlib.metadata.version('nvidia-cuda-nvrtc')}",
+        "",
+    )
+
+
+def _gpu() -> Finding:
+    from tdsl import cuda
+
+    name = cuda.device_name()
+    if not name:
+        return (
+            "SKIP",
+            "no GPU with a CUDA driver: kernels can be compiled and emulated, not launched",
+            "",
+        )
+    return "PASS", name, ""
+
+
 CHECKS: dict[str, Callable[[], Finding]] = {
     "python": _python,
     "numpy": _numpy,
@@ -140,5 +168,8 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "threads": _threads,
     "cache": _cache,
     "numba": _package("numba", "numba", 'kernels with target="numba"'),
+    "tvm": _package("apache-tvm", "tvm", "kernels of a GPU as CUDA text"),
+    "nvrtc": _nvrtc,
+    "gpu": _gpu,
     "picture": _package("scikit-image", "skimage", "a photograph for the demo"),
 }

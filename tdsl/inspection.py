@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tdsl.codegen.call import Executable
 from tdsl.codegen.show import show
@@ -15,6 +16,9 @@ from tdsl.schedule.fluent import Schedule
 from tdsl.source import here
 from tdsl.target import Target
 from tdsl.variant import Variant
+
+if TYPE_CHECKING:
+    from tdsl.codegen.cuda.module import Module
 
 STAGES = ("scheduled", "final")
 KINDS = {
@@ -54,12 +58,9 @@ def source(variant: Variant, built: Callable[[], Executable], kind: str) -> List
     if kind == "python":
         return Listing(_python(variant))
     if variant.target.name == "cuda":
-        from tdsl.codegen.cuda.executable import CudaExecutable
         from tdsl.codegen.cuda.nvrtc import ptx
 
-        executable = built()
-        assert isinstance(executable, CudaExecutable)
-        module = executable.module
+        module = launch(variant, built)
         return Listing(module.source if kind == "cuda" else ptx(module.source, module.arch))
     if variant.target.level:
         return Listing(_code(variant, kind))
@@ -68,6 +69,22 @@ def source(variant: Variant, built: Callable[[], Executable], kind: str) -> List
     made = built()
     assert isinstance(made, CpuExecutable)
     return Listing(made.llvm if kind == "llvm" else made.asm())
+
+
+def launch(variant: Variant, built: Callable[[], Executable]) -> Module:
+    """What a variant runs on a GPU; see `Compiled.launch`."""
+    if variant.target.name != "cuda":
+        raise TargetError(
+            f"the target {variant.target.name} launches no kernels",
+            loc=here(),
+            label="this call",
+            hint='compile for target="cuda"',
+        )
+    from tdsl.codegen.cuda.executable import CudaExecutable
+
+    executable = built()
+    assert isinstance(executable, CudaExecutable)
+    return executable.module
 
 
 def _code(variant: Variant, kind: str) -> str:

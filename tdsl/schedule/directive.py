@@ -71,8 +71,12 @@ def apply(directive: Directive, state: State) -> State:
             related=reason.related,
             hint=reason.hint,
         ) from None
-    plan = made.plan(directive.func)
-    return made.with_plan(directive.func, replace(plan, loc=directive.loc))
+    before = {name for name, _ in state.plans} - {directive.func}
+    plans = (
+        (name, plan if name in before else replace(plan, loc=directive.loc))
+        for name, plan in made.plans
+    )
+    return replace(made, plans=tuple(plans))
 
 
 def _call_text(directive: Directive) -> str:

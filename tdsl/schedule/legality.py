@@ -416,6 +416,12 @@ def _check_launch(state: State, func: str) -> None:
                 )
     bound = [x for nest in plan.nests for x in nest.loops if x.kind in THREADS]
     shared = isinstance(plan.place, After) and state.plan(plan.place.level.func).scope == SHARED
+    own = plan.scope != SHARED and func not in state.program.outputs
+    if shared and own and not kinds.isdisjoint(THREADS):
+        raise Illegal(
+            f"each thread has a {func!r} of its own, but what it follows is made once for all of them",
+            'set_scope("shared")',
+        )
     if bound and not kinds.isdisjoint(THREADS) and not shared and plan.scope != SHARED:
         raise Illegal(
             f"loop {bound[0].name!r} runs on {bound[0].kind}, but each thread around it has a {func!r} "

@@ -107,6 +107,18 @@ def threads_inside_of_a_thread():
     td.compile(s, target="cuda")
 
 
+@wrong(td.ScheduleError, "but what it follows is made once for all", hint='set_scope("shared")')
+def own_copy_of_what_threads_share():
+    g, f = td.Func("g"), td.Func("f")
+    g[i, j] = a[i, j] * 2
+    f[i, j] = g[i, j] + 1
+    s = td.Schedule(f)
+    s[f].bind(i, "blockIdx.x").bind(j, "threadIdx.x")
+    s[g].compute_at(s[f], j)
+    s.cache_write(g, at=i, scope="shared")  # here
+    td.compile(s, target="cuda")
+
+
 @wrong(td.TargetError, "runs on blockIdx.x, and the target cpu is no GPU", hint='target="cuda"')
 def blocks_on_a_cpu():
     f, s = doubled()

@@ -154,8 +154,8 @@ Compiled has no attribute 'soruce' [attribute]
   at test_messages.py:LINE
    LINE | td.compile(f).soruce("llvm")
           ^^^^^^^^^^^^^^^^^^^^ no such attribute
-  hint: did you mean 'source'? There are: build, dynamic, executable, executables, explain, loops, profile, \
-schedule, signature, sizes, source, state, target, variant""",
+  hint: did you mean 'source'? There are: build, dynamic, executable, executables, explain, launch, loops, \
+profile, schedule, signature, sizes, source, state, target, variant""",
     ),
     td.TdslError: (
         setting,

@@ -39,6 +39,7 @@ ALLOWED = (
     r"threads of a block wait for each other where only some of them come",
     r"how many iterations of .* run on .* is not known before the launch",
     r"but each thread around it has",
+    r"each thread has a .* of its own, but what it follows is made once",
     r"runs on .*, but stands inside of another loop",
     r"is in shared memory, but not inside of a block",
     r"kernels of a GPU cannot",

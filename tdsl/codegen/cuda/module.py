@@ -12,7 +12,7 @@ import importlib.util
 import json
 import struct
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import Any
 
@@ -51,17 +51,36 @@ class KernelRecord:
     stack: int
     spills: int
 
+    def __str__(self) -> str:
+        blocks, threads = (" x ".join(map(str, x)) for x in (self.grid, self.block))
+        stack = f", {self.stack} bytes of stack" if self.stack else ""
+        return (
+            f"{self.name}({', '.join(self.arguments)}): {blocks} blocks of {threads} threads, "
+            f"{self.used_shared} shared bytes, {self.registers} registers{stack}, "
+            f"{self.spills} bytes spilled"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """The kernels of a program in running order, and memory between them by name and bytes."""
+    """The kernels of a program in running order, and memory between them by name and bytes.
 
-    source: str
+    >>> kernel = KernelRecord("k", ("a", "b"), (7, 1, 1), (256, 1, 1), 0, 1024, 12, 0, 0)
+    >>> print(Module("", "sm_80", (kernel,), (("t", 4096),), (), b""))
+    k(a, b): 7 x 1 x 1 blocks of 256 x 1 x 1 threads, 1024 shared bytes, 12 registers, 0 bytes spilled
+    memory between kernels: t, 4096 bytes
+    """
+
+    source: str = field(repr=False)
     arch: str
     kernels: tuple[KernelRecord, ...]
     temporaries: tuple[tuple[str, int], ...]
     warnings: tuple[str, ...]
-    cubin: bytes
+    cubin: bytes = field(repr=False)
+
+    def __str__(self) -> str:
+        between = [f"memory between kernels: {name}, {n} bytes" for name, n in self.temporaries]
+        return "\n".join([*map(str, self.kernels), *between, *self.warnings])
 
 
 def load_or_build(program: str, make: Callable[[], Kernel], arch: str) -> Module:

@@ -1,0 +1,108 @@
+"""Calls of compiled kernels, against a driver that only writes down what it is asked for."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.codegen.cuda import module
+from tdsl.codegen.cuda.driver import Device, Driver
+from tdsl.codegen.cuda.executable import CudaExecutable
+from tests.codegen.cuda import programs
+from tests.codegen.cuda.fake_driver import FakeDriver
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc makes the driver")
+
+RECORD = module.KernelRecord("f_kernel", ("a", "f"), (1, 1, 1), (64, 1, 1), 0, 0, 8, 0, 0)
+MODULE = module.Module("text", "sm_90a", (RECORD,), (), (), b"\x7fELF")
+X = np.arange(100, dtype=np.float32)
+
+
+@pytest.fixture
+def fake(tmp_path):
+    return FakeDriver(tmp_path)
+
+
+def executable(fake: FakeDriver, m: module.Module = MODULE) -> CudaExecutable:
+    kernel = programs.kernel_of(programs.scaled(1), N=100)
+    return CudaExecutable(m, kernel.params, lambda: kernel, lambda: Driver(fake.path).device())
+
+
+def test_arrays_are_copied_there_and_back(fake):
+    out = np.zeros(100, np.float32)
+    executable(fake).run([X, out])
+    np.testing.assert_array_equal(out, X * 2 + 1)
+    assert fake.log() == "f_kernel grid 1 1 1 block 64 1 1 shared 0\n"
+
+
+def test_arrays_of_any_layout(fake):
+    wide = np.zeros(200, np.float32)
+    executable(fake).run([np.repeat(X, 3)[::3], wide[::2]])
+    np.testing.assert_array_equal(wide[::2], X * 2 + 1)
+    assert not wide[1::2].any()
+
+
+def test_large_shared_memory_is_asked_for_once(fake):
+    large = replace(MODULE, kernels=(replace(RECORD, shared=100_000),))
+    run = executable(fake, large).run
+    for _ in range(2):
+        run([X, np.zeros(100, np.float32)])
+    lines = fake.log().splitlines()
+    assert lines[0] == "f_kernel attribute 8 = 100000"
+    assert lines[1:] == ["f_kernel grid 1 1 1 block 64 1 1 shared 100000"] * 2
+
+
+def test_a_kernel_that_fails_is_named_and_the_next_call_works(fake):
+    run = executable(fake).run
+    fake.fail(700)
+    with pytest.raises(td.TargetError, match="kernel 'f_kernel' failed: an illegal memory access"):
+        run([X, np.zeros(100, np.float32)])
+    fake.fail(0)
+    out = np.zeros(100, np.float32)
+    run([X, out])
+    np.testing.assert_array_equal(out, X * 2 + 1)
+
+
+def test_code_for_another_architecture_is_refused(fake):
+    with pytest.raises(td.TargetError, match="for sm_80, and Fake is sm_90") as caught:
+        executable(fake, replace(MODULE, arch="sm_80")).run([X, X.copy()])
+    assert "cuda:sm_90" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "arch, own, runs",
+    [
+        ("sm_80", "sm_80", True), ("sm_80", "sm_86", True), ("sm_86", "sm_80", False),
+        ("sm_80", "sm_90", False), ("sm_90", "sm_90", True), ("sm_90a", "sm_90", True),
+        ("sm_90a", "sm_100", False),
+    ],
+)  # fmt: skip
+def test_where_code_runs(fake, arch, own, runs):
+    assert Device(Driver(fake.path), "Fake", own).runs(arch) == runs
+
+
+def test_without_a_driver_the_error_says_what_to_do():
+    with pytest.raises(td.TargetError, match="no CUDA driver") as caught:
+        Driver("libthere-is-none.so")
+    assert "td.emulate" in caught.value.hint
+
+
+def test_launch_says_how_kernels_run():
+    pytest.importorskip("tvm")
+    s = programs.matmul()
+    f = td.compile(s, target="cuda", M=32, K=16, N=64)
+    (kernel,) = f.launch.kernels
+    assert (kernel.grid, kernel.block) == ((2, 2, 1), (8, 8, 1))
+    assert kernel.arguments == ("a", "b", "c")
+    assert "2 x 2 x 1 blocks of 8 x 8 x 1 threads, 1536 shared bytes" in str(f.launch)
+    assert str(f.launch) in str(f.explain())
+
+
+def test_other_targets_launch_nothing():
+    i, a, g = td.vars("i"), td.Tensor("a", (4,), td.f32), td.Func("g")
+    g[i] = a[i]
+    f = td.compile(g)
+    with pytest.raises(td.TargetError, match="the target cpu launches no kernels"):
+        f.launch
