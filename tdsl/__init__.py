@@ -107,7 +107,7 @@ from tdsl.lang.value import cast, saturating_cast, vars
 from tdsl.op import Operator, op
 from tdsl.schedule import recipes
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.instruction import instruction
+from tdsl.schedule.instruction import RegisterFile, instruction
 from tdsl.target import Target
 
 __version__ = "0.1.0"
@@ -120,6 +120,7 @@ __all__ = [
     "Func",
     "IndexBoundError",
     "Operator",
+    "RegisterFile",
     "RequireError",
     "Scalar",
     "Schedule",

@@ -150,7 +150,8 @@ class Measurement:
         terms = td.cast(a[i, k], dot.total) * td.cast(b[k, j], dot.total)
         c[i, j] = td.sum(terms, axis=k, dtype=dot.total)
         s = td.Schedule(c)
-        tiles = td.recipes.matmul(s[c], machine=self.machine)
+        only = replace(self.machine, features=frozenset({dot.feature}))
+        tiles = td.recipes.matmul(s[c], machine=only)
         assert tiles is not None and tiles.dot == dot.name
         arrays = [np.ones((SIDE, SIDE), t.numpy) for t in (dot.left, dot.right)]
         return 2 * SIDE**3 / self.time(td.compile(s), *arrays)

@@ -20,6 +20,7 @@ LEVELS = {
     "sse4": "x86-64-v2",
     "avx2": "x86-64-v3: with FMA",
     "avx512": "x86-64-v4",
+    "amx": "x86-64-v4 with products of bf16 and int8, by vectors and by AMX tiles (Sapphire Rapids)",
     "aarch64": "any ARM processor of 64 bits",
 }
 

@@ -160,7 +160,9 @@ def _copy(
         tuple(index), variables, (), TRUE, tuple(substitute(v, at) for v in values), None, None
     )
     dtypes = tuple(dtype_of(v) for v in values)
-    return FuncDef(made, dtypes, (d,), ((None, None),) * len(index), ((None, None),) * len(index))
+    split = ((None, None),) * len(factors)
+    own = tuple((None, None) if n in factors else ends for n, ends in enumerate(limits))
+    return FuncDef(made, dtypes, (d,), (*own, *split), ((None, None),) * len(index))
 
 
 def cache_write(

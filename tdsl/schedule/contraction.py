@@ -22,7 +22,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule.dots import Dot, find_dot
+from tdsl.schedule.dots import Dot, find_dots
 from tdsl.schedule.facts import extents, stride_of, widest
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State, is_ordered
@@ -47,6 +47,7 @@ PIXELS = 4  # windows without reuse across channels that are summed side by side
 PRODUCTS = 40  # of such a tile that stand one after the other
 THIN = 64  # terms of sums that are written more slowly than computed
 FEW = 4  # tiles in the rows of such a result that are written together
+WHOLE = 0.9  # of the products, that whole tiles of an instruction must have
 AHEAD = 8  # iterations from a request for a row to its use
 
 
@@ -296,6 +297,9 @@ def _plan_product(c: Contraction, machine: Machine) -> Tiles:
     lanes = dot.lanes if dot else _lanes(c, machine)
     rows_of, columns = c.sizes[c.across], c.sizes[c.along]
     rows, vectors = tile_shape(rows_of, columns, lanes, machine.registers)
+    if dot and dot.rows > 1:  # two by two tiles of sums, and as many of operands
+        rows, vectors = (min(2, n // side) for n, side in ((rows_of, dot.rows), (columns, lanes)))
+        rows *= dot.rows
     width = vectors * lanes
     adjacent = stride_of(c.moving, c.along) == 1
     again = rows_of >= REUSE and c.terms >= REUSE and not c.slides
@@ -308,6 +312,7 @@ def _plan_product(c: Contraction, machine: Machine) -> Tiles:
     if copied and len(c.ranges) == 1 and c.terms < UNKNOWN and panel > machine.near_bytes:
         blocks = -(-panel // machine.near_bytes)
         terms = -(-c.terms // blocks)
+        terms += -terms % (dot.terms if dot else 1)
     large = c.element * prod(c.sizes[v] for v in moves) > APART * machine.near_bytes
     apart = adjacent and large and not c.slides
     if _is_outer(c, machine):
@@ -369,18 +374,33 @@ def _fetch(c: Contraction, machine: Machine) -> int:
 
 def _dot(c: Contraction, machine: Machine) -> Dot | None:
     """The instruction that sums several terms at once, where the operands can be copied for it."""
-    dot, last = find_dot(c.value, c.moving, machine), c.ranges[-1]
-    if dot is None or c.sizes[c.along] < dot.lanes or c.sizes[last] < dot.terms:
+    last = c.ranges[-1]
+    dots = find_dots(c.value, c.moving, machine)
+    dot = next((d for d in dots if _is_filled(c, d)), None)
+    if dot is None:
         return None
     (left,) = (r for r in reads_in((c.value,)) if r != c.moving)
-    rows = c.sizes[c.across] >= dot.terms  # so many uses pay for the copy of a panel
-    beside = stride_of(left, last) == 1 or _is_paired(left, last)
-    return dot if rows and beside and _is_paired(c.moving, last) else None
+    if dot.rows > 1:
+        beside = _is_paired(left, last) and _is_paired(left, c.across)
+    else:
+        beside = stride_of(left, last) == 1 or _is_paired(left, last)
+    return dot if beside and _is_paired(c.moving, last) else None
 
 
-def _is_paired(r: Read, term: str) -> bool:
-    """True when a copy of what is read can have the terms of a sum side by side."""
-    return sum(term in variables(e) for e in r.index) == 1 and Var(term) in r.index
+def _is_filled(c: Contraction, dot: Dot) -> bool:
+    """True for enough work in each direction, and little beyond whole tiles, which runs in loops."""
+    last = c.sizes[c.ranges[-1]]
+    if dot.rows == 1:  # so many rows pay for the copy of a panel
+        return (
+            c.sizes[c.along] >= dot.lanes and last >= dot.terms and c.sizes[c.across] >= dot.terms
+        )
+    sides = ((c.sizes[c.across], dot.rows), (c.sizes[c.along], dot.lanes), (last, dot.terms))
+    return prod(n - n % side for n, side in sides) >= WHOLE * prod(n for n, _ in sides) > 0
+
+
+def _is_paired(r: Read, variable: str) -> bool:
+    """True when a copy of what is read can have what lies along a variable side by side."""
+    return sum(variable in variables(e) for e in r.index) == 1 and Var(variable) in r.index
 
 
 def _for_threads(c: Contraction, rows: int, width: int, threads: int) -> tuple[str, int]:

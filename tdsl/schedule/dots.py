@@ -3,6 +3,7 @@
     total[j] += sum of left[k] * right[j, k] over k = 0 .. terms-1          j = 0 .. lanes-1
 
 `left` is broadcast; `right` has the terms of a lane side by side, which is how a panel is packed for it.
+Others do this for several rows of `left` and some terms side by side at a time (`amx.py`).
 They are rows of a table; `declare` makes the instruction of a row, for `tensorize`.
 """
 
@@ -17,6 +18,7 @@ from tdsl.lang.expr import Binary, Cast, Expr, Read
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f32, i8, i16, i32, u8
 from tdsl.lang.value import cast, vars
+from tdsl.schedule import amx
 from tdsl.schedule.instruction import Instruction, instruction
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.unsigned import UNSIGNED
@@ -29,7 +31,8 @@ _SUM = "%sum = " + _VNNI
 class Dot:
     """An instruction: what the processor must have, its shape, its types, and its code in LLVM's words.
 
-    The body makes %sum of the vectors %total, %left and %right by calls of the intrinsic.
+    The body makes %sum of the vectors %total, %left and %right by calls of the intrinsic. With several
+    `rows` the operands are tiles in registers of their own; `beside` of the terms lie side by side in them.
     """
 
     name: str
@@ -40,10 +43,30 @@ class Dot:
     right: DType
     total: DType
     intrinsic: str
-    body: str
+    body: str = ""
+    rows: int = 1
+    beside: int = 0
+
+    @property
+    def packed(self) -> int:
+        """The terms that lie side by side for each lane in a panel."""
+        return self.beside or self.terms
+
+
+def _tile(name: str, beside: int, left: DType, right: DType, total: DType, intrinsic: str) -> Dot:
+    feature = f"amx-{'bf16' if total.is_float else 'int8'}"
+    return Dot(
+        f"tile_{name}", feature, 16, 16 * beside, left, right, total, f"llvm.x86.{intrinsic}",
+        rows=amx.ROWS, beside=beside,
+    )  # fmt: skip
 
 
 DOTS = (
+    _tile("bf16", 2, bf16, bf16, f32, "tdpbf16ps"),
+    _tile("i8", 4, i8, i8, i32, "tdpbssd"),
+    _tile("i8_u8", 4, i8, u8, i32, "tdpbsud"),
+    _tile("u8_i8", 4, u8, i8, i32, "tdpbusd"),
+    _tile("u8", 4, u8, u8, i32, "tdpbuud"),
     Dot(
         "dot_bf16", "avx512bf16", 16, 2, bf16, bf16, f32, "llvm.x86.avx512bf16.dpbf16ps.512",
         "%sum = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512"
@@ -67,8 +90,8 @@ DOTS = (
 _LLVM = {bf16: "bfloat", f32: "float", i8: "i8", u8: "i8", i16: "i16", i32: "i32"}
 
 
-def find_dot(value: Expr, moving: Read, machine: Machine) -> Dot | None:
-    """The instruction for a product of two reads, each cast to the type of the sum.
+def find_dots(value: Expr, moving: Read, machine: Machine) -> list[Dot]:
+    """The instructions for a product of two reads, each cast to the type of the sum, best first.
 
     `moving` is the read that gives each lane a value of its own. It may have to be read as unsigned.
     """
@@ -77,18 +100,19 @@ def find_dot(value: Expr, moving: Read, machine: Machine) -> Dot | None:
             left = y if x == moving else x
             able = [d for d in DOTS if d.feature in machine.features]
             fitting = [d for d in able if (d.left, d.total) == (left.dtype, total)]
-            for right in (moving.dtype, UNSIGNED.get(moving.dtype)):
-                for d in fitting:
-                    if d.right == right:
-                        return d
-            return None
+            rights = (moving.dtype, UNSIGNED.get(moving.dtype))
+            return [d for right in rights for d in fitting if d.right == right]
         case _:
-            return None
+            return []
 
 
 @functools.cache
 def declare(dot: Dot) -> Instruction:
     """The instruction of a row of the table."""
+    return _declare_tile(dot) if dot.rows > 1 else _declare_vector(dot)
+
+
+def _declare_vector(dot: Dot) -> Instruction:
     j, k = vars("j k")
     left, right = (
         Tensor("left", (dot.terms,), dot.left),
@@ -104,6 +128,21 @@ def declare(dot: Dot) -> Instruction:
         dot.name, total, llvm=_text(dot), python=run,
         strides={"total": (1,), "left": (1,), "right": (dot.terms, 1)},
     )  # fmt: skip
+
+
+def _declare_tile(dot: Dot) -> Instruction:
+    i, j, q, t = vars("i j q t")
+    some = dot.terms // dot.beside
+    left = Tensor("left", (dot.rows, some, dot.beside), dot.left)
+    right = Tensor("right", (some, dot.lanes, dot.beside), dot.right)
+    total = Func("total")
+    total[i, j] += cast(left[i, q, t], dot.total) * cast(right[q, j, t], dot.total)
+
+    def run(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
+        total += np.tensordot(left.astype(total.dtype), right.astype(total.dtype), ((1, 2), (0, 2)))
+
+    text = f"call void @{dot.intrinsic}(i8 {{total}}, i8 {{left}}, i8 {{right}})"
+    return instruction(dot.name, total, llvm=text, python=run, registers=amx.TILES)
 
 
 def _text(dot: Dot) -> str:

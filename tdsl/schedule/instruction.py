@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from tdsl.errors import DefinitionError, TypeMismatch
+from tdsl.lang.expr import Const, Expr
 from tdsl.lang.program import Program, build_program
 from tdsl.lang.tensor import Func, is_func
 from tdsl.lang.value import check_name
 from tdsl.schedule.nest import State
 from tdsl.source import Loc, here
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterFile:
+    """Registers of a kind of their own, each of which holds a tile, and the LLVM code to use them.
+
+    `load` and `store` are instructions with {register} (0 .. count-1), {pointer} and {stride}, the bytes
+    from one row of the tile to the next. A function that uses the file runs `begin` first and `end` last,
+    with {state} for a pointer to `state` bytes of its own. `declarations` are those that all these need.
+    """
+
+    name: str
+    count: int
+    load: str
+    store: str
+    state: int = 0
+    begin: tuple[str, ...] = ()
+    end: tuple[str, ...] = ()
+    declarations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +43,7 @@ class Instruction:
     the text of a function `define void @NAME(...)` with, for each operand, a pointer to its first element
     and one i64 stride in elements for each of its axes. `python` does the same on array views. `strides`
     has what the text takes for granted: for an operand, its stride along each axis, None where any will do.
+    With `registers` the operands are in registers of a file, and `llvm` is one instruction on these.
     """
 
     name: str
@@ -29,11 +51,23 @@ class Instruction:
     llvm: str
     python: Callable[..., None] | None
     strides: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
+    registers: RegisterFile | None = None
     loc: Loc | None = field(default=None, compare=False)
 
     def operands(self) -> tuple[str, ...]:
         """The names of the operands, the output first."""
         return (self.meaning.outputs[0], *(t.name for t in self.meaning.inputs))
+
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the operands, the output first."""
+        box = self.meaning.funcs[0].output_box(self.loc)
+        shapes = [tuple(extent for _, extent in box), *(t.shape for t in self.meaning.inputs)]
+        return tuple(tuple(map(_constant, shape)) for shape in shapes)
+
+
+def _constant(extent: Expr) -> int:
+    assert isinstance(extent, Const), "the tile of an instruction is constant"
+    return int(extent.value)
 
 
 INSTRUCTIONS: dict[str, Instruction] = {}
@@ -41,15 +75,18 @@ INSTRUCTIONS: dict[str, Instruction] = {}
 
 def instruction(
     name: str, meaning: Func, *, llvm: str = "", python: Callable[..., Any] | None = None,
-    strides: Mapping[str, tuple[int | None, ...]] | None = None,
+    strides: Mapping[str, tuple[int | None, ...]] | None = None, registers: RegisterFile | None = None,
 ) -> Instruction:  # fmt: skip
     """Declare an instruction for `tensorize`.
 
     `meaning` is a func over tensors of constant shape: `acc[i, j] += a[i, k] * b[k, j]`, or a pure
     definition. `llvm` is a function that takes, for each operand (the output first), a pointer and the
     stride in elements along each axis. `strides={"b": (None, 1)}` are strides that the text relies on:
-    tensorize refuses tiles that have others. Raises DefinitionError where extents of the meaning are not
-    constants, a name is used twice, or strides are given for what is no operand.
+    tensorize refuses tiles that have others. With `registers` the operands are tiles in registers of a file,
+    their rows contiguous in memory, and sums stay there in the loops that add to them; `llvm` is then one
+    call of an intrinsic, with {a}, {b}, ... for the registers of operands by name. Raises DefinitionError
+    where extents of the meaning are not constants, a name is used twice, or strides are given for what is
+    no operand.
     """
     loc = here()
     check_name(name, loc)
@@ -84,10 +121,36 @@ def instruction(
             label="this declaration",
             hint="pass llvm= or python=",
         )
-    made = Instruction(name, program, llvm, python, tuple(sorted((strides or {}).items())), loc)
+    given = tuple(sorted((strides or {}).items()))
+    made = Instruction(name, program, llvm, python, given, registers, loc)
     _check_strides(made)
+    if registers is not None:
+        _check_call(made)
+        made = replace(
+            made, strides=tuple(zip(made.operands(), map(_rows, made.shapes()), strict=True))
+        )
     INSTRUCTIONS[name] = made
     return made
+
+
+def _check_call(made: Instruction) -> None:
+    try:
+        line = made.llvm.format(**dict.fromkeys(made.operands(), 0))
+    except (KeyError, IndexError, ValueError):
+        line = ""
+    if not line.startswith("call void @"):
+        operands = ", ".join(f"i8 {{{name}}}" for name in made.operands())
+        raise DefinitionError(
+            f"the code of instruction {made.name!r} is no call on registers",
+            loc=made.loc,
+            label="this declaration",
+            hint=f'name the registers of its operands: llvm="call void @NAME({operands})"',
+        )
+
+
+def _rows(shape: tuple[int, ...]) -> tuple[int | None, ...]:
+    """The strides of a tile whose rows, along its first axis, lie anywhere and are contiguous."""
+    return (None, *(prod(shape[n + 1 :]) for n in range(1, len(shape))))
 
 
 def _check_strides(made: Instruction) -> None:
@@ -104,7 +167,8 @@ def _check_strides(made: Instruction) -> None:
             )
 
 
-def instructions_of(state: State) -> tuple[tuple[str, Program, str], ...]:
+def instructions_of(state: State) -> tuple[tuple[object, ...], ...]:
     """Name, meaning and machine text of the instructions that a schedule uses."""
-    names = {t.instruction for _, plan in state.plans for t in plan.tensorizations}
-    return tuple((n, INSTRUCTIONS[n].meaning, INSTRUCTIONS[n].llvm) for n in sorted(names))
+    names = sorted({t.instruction for _, plan in state.plans for t in plan.tensorizations})
+    used = (INSTRUCTIONS[n] for n in names)
+    return tuple((i.name, i.meaning, i.llvm, i.registers) for i in used)

@@ -93,6 +93,14 @@ def instruction_without_code():
     td.instruction("nothing", out)  # here
 
 
+@wrong(td.DefinitionError, "instruction 'on_tiles' is no call", hint="i8 {out}, i8 {x}")
+def instruction_on_registers_that_are_no_operands():
+    x, out = td.Tensor("x", (4, 4), td.f32), td.Func("out")
+    out[i, j] = x[i, j] * 2
+    file = td.RegisterFile("tiles", 8, load="call void @load()", store="call void @store()")
+    td.instruction("on_tiles", out, llvm="call void @twice(i8 {y})", registers=file)  # here
+
+
 @wrong(td.TypeMismatch, "must be a func, not Tensor", hint="td.Func")
 def instruction_that_means_a_tensor():
     td.instruction("tensor", td.Tensor("x", (4,), td.f32), python=lambda o, x: None)  # here

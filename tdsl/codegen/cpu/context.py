@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.values import Value
-from tdsl.codegen.loops import Kernel
+from tdsl.codegen.loops import Kernel, Operand
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import Expr
 from tdsl.lang.types import DType
+from tdsl.schedule.instruction import RegisterFile
 
 # No loop counts further, so sums and small multiples of loop variables and sizes do not wrap.
 LARGEST_INDEX = 1 << 40
@@ -46,8 +47,10 @@ class Context:
     `failed` is in a parallel loop the pointer to the status that its threads share, else empty. `owned` is
     heap memory to give back when the function is left, innermost last, and `status` what is then returned.
     `stacked` is the size of its frame in bytes. `streams` says
-    that some store bypasses the caches. `memo` holds values of expression nodes within one statement,
-    `loaded` for each buffer its loads by their text, until something may have been stored there.
+    that some store bypasses the caches. `files` are the register files that it uses, by name, and `held`
+    the registers that hold tiles throughout the loop that is being written. `memo` holds values of
+    expression nodes within one statement, `loaded` for each buffer its loads by their text, until something
+    may have been stored there.
     """
 
     b: Builder
@@ -60,6 +63,8 @@ class Context:
     status: str = ""
     stacked: int = 0
     streams: bool = False
+    files: dict[str, RegisterFile] = field(default_factory=dict)
+    held: dict[Operand, int] = field(default_factory=dict)
     memo: dict[int, tuple[Expr, Value]] = field(default_factory=dict)
     loaded: dict[str, dict[str, str]] = field(default_factory=dict)
 

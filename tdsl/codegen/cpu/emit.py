@@ -26,6 +26,7 @@ from tdsl.codegen.cpu.function import (
 )  # fmt: skip
 from tdsl.codegen.cpu.ir_types import memory
 from tdsl.codegen.cpu.machine import CpuTarget
+from tdsl.codegen.cpu.register_file import entering
 from tdsl.codegen.cpu.values import Value
 from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam, SizeParam, Store
 from tdsl.lang.expr import Const
@@ -63,7 +64,8 @@ def emit(kernel: Kernel, target: CpuTarget) -> str:
     finish_function(cx)
     state = flush_subnormals(entry)
     given = ", ".join(f"{a.type} {a.name}" for a in read.arguments)
-    status = entry.get(f"call i64 @{kernel.name}.body({given})")
+    with entering(entry, cx.files):
+        status = entry.get(f"call i64 @{kernel.name}.body({given})")
     restore(entry, state)
     entry.do(f"ret i64 {status}")
     module.replace(kernel.name, entry.text())

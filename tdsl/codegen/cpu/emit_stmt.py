@@ -13,6 +13,7 @@ from tdsl.codegen.cpu.emit_expr import access, scalar_index, value
 from tdsl.codegen.cpu.instructions import invoke
 from tdsl.codegen.cpu.leave import fail, slot_values
 from tdsl.codegen.cpu.parallel import parallel_loop
+from tdsl.codegen.cpu.register_file import held_through, invoke_several
 from tdsl.codegen.cpu.turn import turn
 from tdsl.codegen.cpu.values import Value, index, spread
 from tdsl.codegen.loops import (
@@ -45,7 +46,7 @@ def statement(cx: Context, s: Stmt) -> None:
         case Block(body):
             done = 0
             while done < len(body):
-                block = turn(cx, body, done)
+                block = turn(cx, body, done) or invoke_several(cx, body, done)
                 if not block:
                     statement(cx, body[done])
                 done += block or 1
@@ -96,7 +97,8 @@ def _compound(
             b.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
             b.do(f"call void @llvm.prefetch.p0(ptr {at.pointer}, i32 0, i32 3, i32 1)")
         case Invoke():
-            invoke(cx, s)
+            if not invoke_several(cx, (s,), 0):
+                invoke(cx, s)
         case Barrier():
             raise AssertionError("only a GPU has barriers")
         case _:
@@ -124,7 +126,7 @@ def _loop(cx: Context, s: For) -> None:
         parallel_loop(cx, s, lo.name, hi, _bind)
     else:
         assert s.kind == SERIAL, f"a {s.kind} loop in code generation"
-        with cx.b.loop(lo.name, hi) as i:
+        with held_through(cx, s), cx.b.loop(lo.name, hi) as i:
             _bind(cx, s.name, Value(i, i64, limit=LARGEST_INDEX), s.body)
     cx.facts = outside
 

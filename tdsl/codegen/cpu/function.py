@@ -7,6 +7,8 @@ from typing import NamedTuple
 from tdsl.codegen.cpu.builder import Builder, Module
 from tdsl.codegen.cpu.context import Context
 from tdsl.codegen.cpu.leave import leave
+from tdsl.codegen.cpu.register_file import entering
+from tdsl.schedule.instruction import RegisterFile
 
 _FLUSH = 0x8040  # x86: flush subnormal results to zero, take subnormal operands as zero
 
@@ -49,8 +51,10 @@ def finish_function(cx: Context) -> None:
     cx.b.module.declare(cx.b.text())
 
 
-def call_from_slots(module: Module, symbol: str, args: list[Argument]) -> None:
-    """Add the function that threads call: it reads the arguments of `symbol`.body from a context."""
+def call_from_slots(
+    module: Module, symbol: str, args: list[Argument], files: dict[str, RegisterFile]
+) -> None:
+    """Add the function that threads call: it reads the arguments of `symbol`.body, which uses some files."""
     b = Builder(module, f"define internal void @{symbol}(ptr %ctx, i64 %begin, i64 %end) nounwind")
     given = []
     for k, arg in enumerate(args):
@@ -58,7 +62,8 @@ def call_from_slots(module: Module, symbol: str, args: list[Argument]) -> None:
         given.append(f"{arg.type} {b.get(f'load {arg.type}, ptr {at}, align 8')}")
     given += ["i64 %begin", "i64 %end"]
     state = flush_subnormals(b)
-    b.do(f"%status = call i64 @{symbol}.body({', '.join(given)})")
+    with entering(b, files):
+        b.do(f"%status = call i64 @{symbol}.body({', '.join(given)})")
     restore(b, state)
     b.do("ret void")
     module.replace(symbol, b.text())

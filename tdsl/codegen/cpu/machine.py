@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
+from tdsl.codegen.cpu.permission import may_use_tiles
 from tdsl.errors import TargetError, did_you_mean
 from tdsl.source import here
 from tdsl.target import Target
@@ -68,11 +69,14 @@ _X86_NAMES = (
 _V2 = ("cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
 _V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
 _V4 = (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
+_AMX = ("amx-tile", "amx-bf16", "amx-int8")
+_SPR = (*_V4, "avx512bf16", "avx512vnni", *_AMX)
 _LEVELS = {
     "sse2": ("x86_64-unknown-linux-gnu", "x86-64", ("sse", "sse2")),
     "sse4": ("x86_64-unknown-linux-gnu", "x86-64-v2", ("sse", "sse2", *_V2)),
     "avx2": ("x86_64-unknown-linux-gnu", "x86-64-v3", ("sse", "sse2", *_V3)),
     "avx512": ("x86_64-unknown-linux-gnu", "x86-64-v4", ("sse", "sse2", *_V4)),
+    "amx": ("x86_64-unknown-linux-gnu", "sapphirerapids", ("sse", "sse2", *_SPR)),
     "aarch64": ("aarch64-unknown-linux-gnu", "generic", ("fp-armv8", "neon")),
 }
 
@@ -89,6 +93,7 @@ def host() -> CpuTarget:
     """This machine."""
     triple = llvm.get_process_triple()
     features = llvm.get_host_cpu_features()
+    features = {n: on and (n not in _AMX or may_use_tiles()) for n, on in features.items()}
     has = frozenset(name for name, on in features.items() if on)
     if triple.startswith("x86_64"):
         cpu = cpu_name(has)
@@ -99,7 +104,7 @@ def host() -> CpuTarget:
 
 @functools.cache
 def level(name: str) -> CpuTarget:
-    """A common subset of CPUs: sse2, sse4, avx2, avx512 or aarch64; TargetError for another name.
+    """A common subset of CPUs: sse2, sse4, avx2, avx512, amx or aarch64; TargetError for another name.
 
     >>> level("avx2").vector_bytes, level("aarch64").architecture
     (32, 'aarch64')

@@ -74,7 +74,7 @@ def _outline(
             leave_if_failed(inner, inner.failed)
         bind(inner, s.name, Value(i, i64, limit=LARGEST_INDEX), s.body)
     finish_function(inner)
-    call_from_slots(module, entry, args)
+    call_from_slots(module, entry, args, inner.files)
     return entry
 
 

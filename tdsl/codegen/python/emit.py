@@ -41,7 +41,7 @@ from tdsl.codegen.python.expressions import (
     integer,
     tuple_text,
 )  # fmt: skip
-from tdsl.codegen.python.instructions import Shape, instructions_of, tile_shapes
+from tdsl.codegen.python.instructions import instructions_of
 from tdsl.codegen.python.support import SUPPORT, support_text
 from tdsl.lang.expr import TRUE, Binary, Expr, Load, dtype_of, lanes_of
 from tdsl.lang.types import DType, bool_, i64
@@ -168,7 +168,7 @@ class Emitter:
             case Prefetch():
                 pass  # NumPy has no say in what the caches hold
             case Invoke(instruction, operands):
-                shapes = tile_shapes(self.instructions[instruction])
+                shapes = self.instructions[instruction].shapes()
                 views = map(self.view, operands, shapes)
                 self.writer.line(call(instruction, *views).text)
             case Barrier():
@@ -296,7 +296,7 @@ class Emitter:
             pieces += [literal.replace("{", "{{").replace("}", "}}"), shown]
         return f'print(f"{"".join(pieces)}")'
 
-    def view(self, o: Operand, shape: Shape) -> str:
+    def view(self, o: Operand, shape: tuple[int, ...]) -> str:
         """A view of a tile, with its axes in their order."""
         starts = self.expressions.values(*o.index)
         subscripts = [v.text for v in starts]

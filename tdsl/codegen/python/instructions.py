@@ -6,10 +6,7 @@ from collections.abc import Callable
 
 from tdsl.codegen.loops import Kernel
 from tdsl.errors import TargetError
-from tdsl.lang.expr import Const, Expr
 from tdsl.schedule.instruction import Instruction
-
-Shape = tuple[int, ...]
 
 
 def instructions_of(kernel: Kernel) -> dict[str, Instruction]:
@@ -17,14 +14,6 @@ def instructions_of(kernel: Kernel) -> dict[str, Instruction]:
     found = [i for i in kernel.instructions if isinstance(i, Instruction)]
     assert len(found) == len(kernel.instructions), "an instruction that is none"
     return {i.name: i for i in found}
-
-
-def tile_shapes(instruction: Instruction) -> tuple[Shape, ...]:
-    """The shapes of the operands: the output tile, then the inputs of the instruction's meaning."""
-    output = instruction.meaning.funcs[0].output_box(instruction.loc)
-    shapes = [tuple(extent for _, extent in output)]
-    shapes += [t.shape for t in instruction.meaning.inputs]
-    return tuple(tuple(map(_constant, shape)) for shape in shapes)
 
 
 def python_code(instruction: Instruction) -> Callable[..., None]:
@@ -37,8 +26,3 @@ def python_code(instruction: Instruction) -> Callable[..., None]:
             hint="pass python= to td.instruction",
         )
     return instruction.python
-
-
-def _constant(extent: Expr) -> int:
-    assert isinstance(extent, Const), "the tile of an instruction is constant"
-    return int(extent.value)

@@ -106,7 +106,7 @@ def tile(schedule: Schedule, c: Contraction, tiles: Tiles, *, threads: bool = Tr
         once = threads and c.sizes[c.along] > tiles.width
         c = _unsigned(schedule, c, tiles, own, None if once else row)
     if dot is not None:
-        _lay_beside(schedule, c, tiles, own, None if threads else row)
+        _left_panel(schedule, c, tiles, own, None if threads else row)
     if tiles.panel != "no":
         _panel(schedule, c, tiles, *place)
     elif tiles.ahead:
@@ -171,11 +171,18 @@ def _products(
         return
     step, term = stage.split(terms[-1], dot.terms, tail="peel")
     several, one = stage.split(along, dot.lanes, tail="peel")
-    stage.reorder(*outer, *terms[:-1], step, across, several, one, term)
+    if dot.rows > 1:
+        rows, i = stage.split(across, dot.rows, tail="peel")
+        some, beside = stage.split(term, dot.packed, tail="peel")
+        stage.reorder(*outer, *terms[:-1], step, rows, several, i, one, some, beside)
+        first, across = i, rows
+    else:
+        stage.reorder(*outer, *terms[:-1], step, across, several, one, term)
+        first = one
     stage.vectorize(one)
     stage.unroll(several)
     stage.unroll(across)
-    stage.tensorize(one, declare(dot))
+    stage.tensorize(first, declare(dot))
 
 
 def _dot(tiles: Tiles) -> Dot | None:
@@ -187,22 +194,43 @@ def _left(c: Contraction) -> Read:
     return next(r for r in reads_in((c.value,)) if r != c.moving)
 
 
-def _lay_beside(
+def _left_panel(
     schedule: Schedule, c: Contraction, tiles: Tiles, own: Stage, row: Loop | None
 ) -> None:
-    """Copy what is broadcast so that the terms of a sum lie side by side, where they do not."""
-    left, term = _left(c), c.ranges[-1]
-    if stride_of(left, term) == 1:
+    """Copy what is broadcast so that the terms of a sum lie side by side, where they do not, or in tiles."""
+    left, term, dot = _left(c), c.ranges[-1], _dot(tiles)
+    rank, axis, source = len(left.index), left.index.index(Var(term)), left.name
+    if stride_of(left, term) != 1:
+        copy = schedule.cache_read(source, c.func)
+        names, dims = [x.name for x in copy.loops], [n for n in range(rank) if n != axis]
+        copy.reorder_storage(*dims, axis)
+        copy.reorder(*(names[n] for n in (*dims, axis)))
+        blocks, vectors = _turn(copy, names[dims[-1]], names[axis], SQUARE)
+        copy.reorder(vectors, blocks)  # what is written together lies together
+        _for_all(copy, tiles, own, row)
+        source = copy.func
+    if dot is None or dot.rows == 1:
         return
-    copy = schedule.cache_read(left.name, c.func, at=row)
-    rank, axis = len(left.index), left.index.index(Var(term))
-    names, dims = [x.name for x in copy.loops], [n for n in range(rank) if n != axis]
-    copy.reorder_storage(*dims, axis)
-    copy.reorder(*(names[n] for n in (*dims, axis)))
-    blocks, vectors = _turn(copy, names[dims[-1]], names[axis], SQUARE)
-    copy.reorder(vectors, blocks)  # what is written together lies together
-    if row is None and tiles.parallel:
-        copy.parallel(copy.loops[0])
+    across = left.index.index(Var(c.across))
+    steps = schedule.cache_read(source, c.func, pack={across: tiles.rows, axis: dot.terms})
+    copy = schedule.cache_read(steps.func, c.func, pack={rank + 1: dot.packed})
+    steps.inline()
+    names, outer = [x.name for x in copy.loops], [n for n in range(rank) if n not in (across, axis)]
+    dims = [*outer, across, axis, rank, rank + 1, rank + 2]
+    copy.reorder_storage(*dims)
+    several, one = copy.split(names[rank + 1], dot.terms // dot.packed, tail="peel")
+    copy.reorder(*(names[n] for n in dims[:-2]), several, names[rank + 2], one)
+    copy.vectorize(one)
+    copy.unroll(names[rank + 2])
+    _for_all(copy, tiles, own, row)
+
+
+def _for_all(made: Stage, tiles: Tiles, own: Stage, row: Loop | None) -> None:
+    """Make something inside of a loop, or at the root by all threads."""
+    if row is not None:
+        made.compute_at(own, row)
+    elif tiles.parallel and made.loops:
+        made.parallel(made.loops[0])
 
 
 def _unsigned(
@@ -219,10 +247,7 @@ def _unsigned(
         block, one = excess.split(summed.free[-1], lanes, tail="peel")
         excess.reorder(block, *c.ranges, one)
         excess.vectorize(one)
-    if row is not None:
-        excess.compute_at(own, row)
-    elif tiles.parallel and summed.free:
-        excess.parallel(excess.loops[0])
+    _for_all(excess, tiles, own, row)
     moving = replace(c.moving, name=made.func, dtype=state.program.func(made.func).dtypes[0])
     value = transform(c.value, lambda n: moving if n == c.moving else n)
     return replace(c, moving=moving, value=value)
@@ -286,7 +311,7 @@ def _paired_panel(
     axis, outer, inner = _axes(c)
     rank = len(c.moving.index)
     paired = c.moving.index.index(Var(c.ranges[-1]))
-    copy = schedule.cache_read(c.moving.name, c.func, pack={axis: tiles.width, paired: dot.terms})
+    copy = schedule.cache_read(c.moving.name, c.func, pack={axis: tiles.width, paired: dot.packed})
     names = [loop.name for loop in copy.loops]
     along, term = names[rank], names[rank + 1]
     copy.reorder_storage(*outer, axis, *inner, rank, rank + 1)
@@ -294,7 +319,7 @@ def _paired_panel(
     _place(copy, tiles, host, loop, names[(*outer, axis)[0]])
     copy.unroll(term)
     if stride_of(c.moving, c.along) == 1:
-        several, one = copy.split(along, dot.lanes * dot.terms, tail="peel")
+        several, one = copy.split(along, dot.lanes * dot.packed, tail="peel")
         copy.reorder(several, term, one)
         copy.vectorize(one)
 

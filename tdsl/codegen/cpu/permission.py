@@ -1,0 +1,34 @@
+"""What Linux lets a process use only after it has asked: the registers of AMX, 8 KB more for each thread."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+import warnings
+
+_ARCH_PRCTL = 158  # on x86-64
+_REQUEST, _TILE_DATA = 0x1023, 18
+
+
+@functools.cache
+def may_use_tiles() -> bool:
+    """Ask for the tile registers of this processor, once; False, with a warning, where the system refuses.
+
+    The permission is that of the whole process: threads have it, and so do children.
+    """
+    if _request():
+        return True
+    warnings.warn(
+        "the system does not let this process use AMX: products of bf16 and int8 take vectors instead",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return False
+
+
+def _request() -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    system = ctypes.CDLL(None, use_errno=True)
+    return int(system.syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA)) == 0

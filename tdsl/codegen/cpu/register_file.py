@@ -1,0 +1,207 @@
+"""Instructions whose operands are tiles in registers of their own kind.
+
+Invocations in a row share the tiles that they load. Around a loop of nothing but invocations, the tiles
+that they add to stay in registers:
+
+    load sums                              tmm0 .. tmm3
+    for k:
+      load operands                        tmm4 .. tmm7, each once
+      invoke, invoke, ...
+    store sums
+
+A function that uses such registers is called with them prepared, see `entering`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tdsl.codegen.cpu.builder import Builder
+from tdsl.codegen.cpu.context import Context
+from tdsl.codegen.cpu.emit_expr import access
+from tdsl.codegen.loops import Block, For, Invoke, Operand, Prefetch, Stmt
+from tdsl.lang.affine import difference, variables
+from tdsl.node import post_order
+from tdsl.schedule.instruction import Instruction, RegisterFile
+
+_FREE = 2  # registers that a loop leaves for operands, at least
+
+
+def instruction_of(cx: Context, s: Stmt) -> Instruction | None:
+    """The instruction of an invocation, if its operands are in registers of a file."""
+    if not isinstance(s, Invoke):
+        return None
+    found = (i for i in cx.kernel.instructions if isinstance(i, Instruction) and i.registers)
+    return next((i for i in found if i.name == s.instruction), None)
+
+
+def invoke_several(cx: Context, body: Sequence[Stmt], begin: int) -> int:
+    """Write the invocations from `begin` on that use one register file; how many these are, or 0."""
+    first = instruction_of(cx, body[begin])
+    if first is None or first.registers is None:
+        return 0
+    tiles, count = _Tiles(cx, first.registers), 0
+    for s in body[begin:]:
+        used = instruction_of(cx, s)
+        if used is None or used.registers != first.registers:
+            break
+        assert isinstance(s, Invoke)
+        tiles.invoke(used, s)
+        count += 1
+    tiles.flush()
+    cx.forget()
+    return count
+
+
+@contextmanager
+def held_through(cx: Context, s: For) -> Iterator[None]:
+    """Hold the tiles that the body of a loop adds to in registers, where it does nothing else."""
+    outputs = {} if cx.held else _outputs(cx, s)
+    if not outputs:
+        yield
+        return
+    (file,) = {i.registers for i in outputs.values() if i.registers is not None}
+    _declare(cx, file)
+    cx.held = {operand: n for n, operand in enumerate(outputs)}
+    for operand, n in cx.held.items():
+        _move(cx, file.load, n, operand)
+    yield
+    held, cx.held = cx.held, {}
+    for operand, n in held.items():
+        _move(cx, file.store, n, operand)
+
+
+@contextmanager
+def entering(b: Builder, files: dict[str, RegisterFile]) -> Iterator[None]:
+    """The call of a function that uses register files, with these prepared and given back after it."""
+    states = {name: b.alloca(f"[{file.state} x i8]", 64) for name, file in files.items()}
+    for name, file in files.items():
+        for line in file.begin:
+            b.do(line.format(state=states[name]))
+    yield
+    for name, file in files.items():
+        for line in file.end:
+            b.do(line.format(state=states[name]))
+
+
+class _Tiles:
+    """The registers of a file while invocations in a row are written; what holds what, oldest use first."""
+
+    def __init__(self, cx: Context, file: RegisterFile) -> None:
+        self.cx, self.file = cx, file
+        self.place: dict[Operand, int] = {}
+        self.changed: dict[Operand, tuple[int, ...]] = {}  # tiles to store, with their shapes
+        self.free = [n for n in range(file.count) if n not in cx.held.values()]
+        _declare(cx, file)
+
+    def invoke(self, used: Instruction, s: Invoke) -> None:
+        """Load what is not there yet, and compute."""
+        shapes = dict(zip(s.operands, used.shapes(), strict=True))
+        out = s.operands[0]
+        if any(self._touches(o, shape) for o, shape in shapes.items()):
+            self.flush()
+        numbers = [self._register(o, s.operands) for o in s.operands]
+        named = dict(zip(used.operands(), numbers, strict=True))
+        kinds = ", ".join(["i8 immarg"] * len(numbers))
+        line = used.llvm.format(**named)
+        self.cx.b.declare(f"declare void @{line.partition('@')[2].partition('(')[0]}({kinds})")
+        self.cx.b.do(line)
+        if out not in self.cx.held:
+            self.changed[out] = shapes[out]
+
+    def flush(self) -> None:
+        """Store what was added to, and forget all."""
+        for operand in self.changed:
+            _move(self.cx, self.file.store, self.place[operand], operand)
+        self.free += self.place.values()
+        self.place, self.changed = {}, {}
+
+    def _touches(self, o: Operand, shape: tuple[int, ...]) -> bool:
+        """True where a tile may share memory with another one that has yet to be stored."""
+        return any(
+            o != other and o.buffer == other.buffer and not _apart(o, shape, other, extents)
+            for other, extents in self.changed.items()
+        )
+
+    def _register(self, o: Operand, together: tuple[Operand, ...]) -> int:
+        held = self.cx.held.get(o, self.place.pop(o, None))
+        if held is None:
+            if not self.free:
+                oldest = next(x for x in self.place if x not in together)
+                if oldest in self.changed:
+                    _move(self.cx, self.file.store, self.place[oldest], oldest)
+                    del self.changed[oldest]
+                self.free.append(self.place.pop(oldest))
+            held = self.free.pop(0)
+            _move(self.cx, self.file.load, held, o)
+        if o not in self.cx.held:
+            self.place[o] = held
+        return held
+
+
+def _outputs(cx: Context, s: For) -> dict[Operand, Instruction]:
+    """The tiles that a loop of invocations adds to, all of which may stay in registers; empty for another."""
+    invoked = list(_invocations(s.body))
+    bound = {s.name, *(x.name for x in post_order(s.body) if isinstance(x, For))}
+    outputs: dict[Operand, Instruction] = {}
+    shapes: dict[Operand, tuple[int, ...]] = {}
+    for x in invoked:
+        used = None if x is None else instruction_of(cx, x)
+        if used is None or x is None:
+            return {}
+        out = x.operands[0]
+        outputs[out], shapes[out] = used, used.shapes()[0]
+    read = {o.buffer for x in invoked if x is not None for o in x.operands[1:]}
+    listed = list(outputs)
+    fixed = all(not variables(e) & bound for o in listed for e in o.index)
+    alone = not read & {o.buffer for o in listed}
+    apart = all(
+        a.buffer != b.buffer or _apart(a, shapes[a], b, shapes[b])
+        for n, a in enumerate(listed)
+        for b in listed[:n]
+    )
+    files = {i.registers for i in outputs.values()}
+    fits = len(files) == 1 and all(f is not None and len(listed) + _FREE <= f.count for f in files)
+    return outputs if fixed and alone and apart and fits else {}
+
+
+def _invocations(s: Stmt) -> Iterator[Invoke | None]:
+    """The invocations in a statement, and None for anything else that runs."""
+    match s:
+        case Invoke():
+            yield s
+        case Block(body):
+            for inner in body:
+                yield from _invocations(inner)
+        case For(_, _, _, "serial", body):
+            yield from _invocations(body)
+        case Prefetch():
+            pass
+        case _:
+            yield None
+
+
+def _apart(a: Operand, shape: tuple[int, ...], b: Operand, other: tuple[int, ...]) -> bool:
+    """True when two tiles of a buffer certainly share no element."""
+    spans, others = dict(zip(a.axes, shape, strict=True)), dict(zip(b.axes, other, strict=True))
+    for axis, (i, j) in enumerate(zip(a.index, b.index, strict=True)):
+        d = difference(i, j)
+        if d is not None and (d >= others.get(axis, 1) or -d >= spans.get(axis, 1)):
+            return True
+    return False
+
+
+def _move(cx: Context, text: str, register: int, o: Operand) -> None:
+    """Load or store a tile."""
+    buffer = cx.buffers[o.buffer]
+    at = access(cx, o.buffer, o.index, certain=True)
+    stride = buffer.strides[o.axes[0]]
+    step = stride if isinstance(stride, str) else stride * buffer.dtype.bytes
+    cx.b.do(text.format(register=register, pointer=at.pointer, stride=step))
+
+
+def _declare(cx: Context, file: RegisterFile) -> None:
+    cx.files[file.name] = file
+    for line in file.declarations:
+        cx.b.declare(line)
