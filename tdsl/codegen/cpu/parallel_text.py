@@ -14,7 +14,7 @@ them can touch it any more. Called in a region it does nothing: the caller then 
 _JOB = "%job = type { ptr, ptr, i64, i64, ptr, i64, i64, i64, i64, [56 x i8], i64, [56 x i8] }\n"
 _FIELDS = ("fn", "ctx", "n", "parts", "link", "allowed", "joined", "inside", "waiting", "", "next")
 
-SPIN = 400  # turns of waiting before a thread sleeps: 2 to 20 us
+SPIN = 1000  # turns of waiting before a thread sleeps: 5 to 50 us
 
 
 def _at(*fields: str) -> str:
@@ -127,17 +127,78 @@ _PAUSE_DECLARATIONS = {
 }
 
 
-def pool(architecture: str) -> str:
+# The system's balancing of cores does not see threads that sleep for microseconds at a time: a worker that
+# once wakes on its caller's core would stay there, and each have half of it.
+_SPREAD = """
+@opener = internal global i32 -1, align 64
+
+define internal void @opens() {
+  %core = call i32 @sched_getcpu()
+  store atomic i32 %core, ptr @opener monotonic, align 4
+  ret void
+}
+
+; Move to another core from that of the last caller, and then allow all of them again.
+define internal void @spread() {
+entry:
+  %all = alloca [128 x i8], align 8
+  %others = alloca [128 x i8], align 8
+  %core = call i32 @sched_getcpu()
+  %caller = load atomic i32, ptr @opener monotonic, align 4
+  %shared = icmp eq i32 %core, %caller
+  %known = icmp ult i32 %core, 1024
+  %move = and i1 %shared, %known
+  br i1 %move, label %ask, label %end
+ask:
+  %failed = call i32 @sched_getaffinity(i32 0, i64 128, ptr %all)
+  %asked = icmp eq i32 %failed, 0
+  br i1 %asked, label %leave, label %end
+leave:
+  call void @llvm.memcpy.p0.p0.i64(ptr %others, ptr %all, i64 128, i1 false)
+  %n = zext i32 %core to i64
+  %word = lshr i64 %n, 6
+  %place = and i64 %n, 63
+  %bit = shl i64 1, %place
+  %at = getelementptr i64, ptr %others, i64 %word
+  %allowed = load i64, ptr %at
+  %rest = xor i64 %allowed, %bit
+  store i64 %rest, ptr %at
+  ; refused where no other core is left
+  %moved = call i32 @sched_setaffinity(i32 0, i64 128, ptr %others)
+  %back = call i32 @sched_setaffinity(i32 0, i64 128, ptr %all)
+  br label %end
+end:
+  ret void
+}
+
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1 immarg)
+"""
+_STAY = """
+define internal void @opens() {
+  ret void
+}
+
+define internal void @spread() {
+  ret void
+}
+"""
+
+
+def pool(architecture: str, system: str) -> str:
     """A pool of POSIX threads: `@tdsl_pool` is a region, `@tdsl_pool_start` is called first.
 
     Open jobs are in a list. A worker joins one that has work left and fewer helpers than allowed, wakes
     others, works, and leaves; the caller works too, takes the job off the list, and waits for those
     inside only, not for workers that never got a core. Whoever waits turns `SPIN` times, then sleeps.
-    A thread in a region is marked by a thread-specific value: POSIX has these on every system, while
-    not every loader of objects has thread-local variables.
+    On Linux a worker that finds itself on the core of a caller moves to another one. A thread in a region
+    is marked by a thread-specific value: POSIX has these on every system, while not every loader of objects
+    has thread-local variables.
     """
     pause = _PAUSES.get(architecture, "")
-    return f"""
+    return f"""{_SPREAD if system == "linux" else _STAY}
 @lock = internal global [128 x i8] zeroinitializer, align 64
 @wake = internal global [128 x i8] zeroinitializer, align 64
 @done = internal global [128 x i8] zeroinitializer, align 64
@@ -219,7 +280,7 @@ entry:
   %l0 = call i32 @pthread_mutex_lock(ptr @lock)
   br label %find
 find:
-  %spun = phi i1 [ false, %entry ], [ false, %leave ], [ true, %spin.end ], [ true, %sleep ]
+  %spun = phi i1 [ false, %entry ], [ false, %leave ], [ true, %spin.end ], [ false, %sleep ]
   %first = load ptr, ptr @head
   br label %look
 look:
@@ -245,6 +306,7 @@ join:
   %came = atomicrmw add ptr %inside.at, i64 1 monotonic
   call void @wake_two(ptr %job)
   %u1 = call i32 @pthread_mutex_unlock(ptr @lock)
+  call void @spread()
   call void @tdsl_work(ptr %job)
   %l1 = call i32 @pthread_mutex_lock(ptr @lock)
   %waiting = load i64, ptr %waiting.at
@@ -262,6 +324,7 @@ idle:
 spin:
   %seen = load atomic i64, ptr @opened monotonic, align 8
   %u2 = call i32 @pthread_mutex_unlock(ptr @lock)
+  call void @spread()
   br label %turn
 turn:
   %k = phi i64 [ 0, %spin ], [ %k.next, %turn ]
@@ -300,6 +363,7 @@ open:
   store i64 0, ptr %joined.at
   store i64 0, ptr %inside.at
   store i64 0, ptr %waiting.at
+  call void @opens()
   %l1 = call i32 @pthread_mutex_lock(ptr @lock)
   call void @spawn(i64 %allowed)
   %old = load ptr, ptr @head

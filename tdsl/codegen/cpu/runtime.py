@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 from collections.abc import Callable
 
@@ -52,7 +53,7 @@ class Runtime:
         text = parallel_text.SHARE + parallel_text.OPENMP
         symbols = [*_SYMBOLS, *(_POOL_SYMBOLS if _POSIX else ())]
         if _POSIX:
-            text += parallel_text.pool(host().architecture)
+            text += parallel_text.pool(host().architecture, sys.platform)
         self._code = jit.load(jit.emit_object(text, host(), "runtime"), symbols, name="runtime")
         self._print = _PRINT(_report)
         self._python: PythonPool | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import os
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tdsl.codegen.cpu import openmp, runtime
+from tdsl.codegen.cpu import jit, openmp, parallel_text, runtime
+from tdsl.codegen.cpu.machine import host
 from tdsl.codegen.cpu.python_pool import PythonPool
 from tdsl.errors import TargetError
 
@@ -77,6 +79,42 @@ def test_loops_run_after_a_fork_in_child_and_parent(seen):
 
 def test_loops_take_turns_with_numpy(seen):
     assert seen["with_numpy"] == [[[1], 200.0**3]] * 10
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="no two cores"
+)
+def test_a_worker_leaves_the_core_of_a_caller_and_may_come_back():
+    shared = """
+    define i32 @meet() {
+      call void @opens()
+      %here = load i32, ptr @opener
+      call void @spread()
+      ret i32 %here
+    }
+    define void @apart() {
+      store i32 -1, ptr @opener
+      call void @spread()
+      ret void
+    }
+    """
+    text = parallel_text.SHARE + parallel_text.pool(host().architecture, sys.platform) + shared
+    code = jit.load(jit.emit_object(text, host()), ["meet", "apart"])
+    meet = ctypes.CFUNCTYPE(ctypes.c_int)(code.address("meet"))
+    apart = ctypes.CFUNCTYPE(None)(code.address("apart"))
+    core = ctypes.CDLL(None).sched_getcpu
+    allowed = os.sched_getaffinity(0)
+    try:
+        left = [meet() != core() for _ in range(5)]
+        after = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(allowed)})
+        assert meet() == core()  # there is no other core to go to
+        apart()
+        assert os.sched_getaffinity(0) == {min(allowed)}
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert any(left)
+    assert after == allowed
 
 
 def test_prints_of_all_threads_arrive(seen):
