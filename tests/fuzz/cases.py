@@ -50,7 +50,10 @@ ALLOWED = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`directives` is JSON; `dynamic` names sizes that stay open; `strided` asks for odd memory layouts."""
+    """`directives` is JSON; `dynamic` names sizes that stay open; `strided` asks for odd memory layouts.
+
+    `text` asks for the CUDA text of kernels, compiled for the CPU, instead of their emulation.
+    """
 
     made: Made
     directives: str
@@ -58,6 +61,7 @@ class Case:
     target: str = "cpu"
     dynamic: tuple[str, ...] = ()
     strided: bool = False
+    text: bool = False
 
     def schedule(self) -> td.Schedule:
         return td.Schedule(*self.made.outputs).replay(self.directives)
@@ -155,7 +159,13 @@ def _called(s: td.Schedule, case: Case, arguments: dict[str, Any]) -> tuple[np.n
     fixed = {n: v for n, v in case.made.sizes.items() if n in s.program.sizes and n not in decided}
     dynamic = [n for n in case.dynamic if n in decided]
     compiled = td.compile(s, target=case.target, dynamic=dynamic, **fixed)
-    call = td.emulate(compiled) if case.target == "cuda" else compiled
+    call = compiled
+    if case.target == "cuda":
+        call = td.emulate(compiled)
+        if case.text:
+            from tests.codegen.cuda.shim import text_of
+
+            call = text_of(compiled)
     got = call(**{n: _strided(x) if case.strided else x for n, x in arguments.items()})
     return got if isinstance(got, tuple) else (got,)
 

@@ -108,8 +108,8 @@ def _inside(s: td.Schedule, stage: Stage, c: Choices) -> None:
         _tried(s, stage.bind, c.pick(free), axis)
 
 
-def case_of(seed: int, program: int, schedule: int) -> Case:
-    """The case of two numbers, the same in every run."""
+def case_of(seed: int, program: int, schedule: int, text: bool = False) -> Case:
+    """The case of two numbers, the same in every run; `text` runs the CUDA text of its kernels."""
     made = program_of(seed, program)
     c = Seeded((seed * 1_000_003 + program) * 2003 + schedule)
     s = td.Schedule(*made.outputs)
@@ -117,7 +117,7 @@ def case_of(seed: int, program: int, schedule: int) -> Case:
     if c.chance(60):
         _fetch(s, c)
     on_a_gpu(s, c)
-    return Case(made, s.to_json(), program % 1000, target="cuda")
+    return Case(made, s.to_json(), program % 1000, target="cuda", text=text)
 
 
 def _fetch(s: td.Schedule, c: Choices) -> None:
@@ -138,11 +138,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--text", action="store_true", help="run CUDA text compiled by g++")
     parser.add_argument("--only", metavar="PROGRAM:SCHEDULE")
     options = parser.parse_args()
     if options.only:
         program, schedule = map(int, options.only.split(":"))
-        case = case_of(options.seed, program, schedule)
+        case = case_of(options.seed, program, schedule, options.text)
         outcome = run_case(case, Meaning())
         print(case.schedule(), outcome.kind, outcome.text, sep="\n")
         return outcome.fault
@@ -152,7 +153,7 @@ def main() -> int:
             break
         meaning = Meaning()
         for schedule in range(options.schedules):
-            outcome = outcome_of(options.seed, program, schedule, meaning)
+            outcome = outcome_of(options.seed, program, schedule, meaning, options.text)
             shown = outcome.kind if outcome.kind != "refused" else f"refused: {outcome.text}"
             outcomes[shown] += 1
             if outcome.fault:
@@ -164,10 +165,12 @@ def main() -> int:
     return any(not kind.startswith(("same", "refused")) for kind in outcomes)
 
 
-def outcome_of(seed: int, program: int, schedule: int, meaning: Meaning) -> Outcome:
+def outcome_of(
+    seed: int, program: int, schedule: int, meaning: Meaning, text: bool = False
+) -> Outcome:
     """What comes of a case; `meaning` is kept for all schedules of a program."""
     try:
-        case = case_of(seed, program, schedule)
+        case = case_of(seed, program, schedule, text)
     except Exception as error:  # noqa: BLE001  # a directive's fault
         return Outcome(f"directive: {type(error).__name__}: {error}")
     return run_case(case, meaning)

@@ -177,6 +177,23 @@ __device__ __forceinline__ double tdsl_unit_f64(unsigned long long h) {
   return (double)(h >> 11) * 1.1102230246251565e-16;
 }
 """,
+    "tdsl_atomic_add": """
+template <class T> __device__ __forceinline__ T tdsl_atomic_add(T *p, T x) {
+  if constexpr ((T)0.5 == (T)0 && sizeof(T) == 8)
+    return (T)atomicAdd((unsigned long long *)p, (unsigned long long)x);
+  else
+    return atomicAdd(p, x);
+}
+""",
+    "tdsl_isnan": """
+template <class T> __device__ __forceinline__ bool tdsl_isnan(T x) { return x != x; }
+""",
+    "tdsl_isinf": """
+template <class T> __device__ __forceinline__ bool tdsl_isinf(T x) { return x - x != x - x && x == x; }
+""",
+    "tdsl_isfinite": """
+template <class T> __device__ __forceinline__ bool tdsl_isfinite(T x) { return x - x == x - x; }
+""",
     "tdsl_sigmoid": """
 template <class T> __device__ __forceinline__ T tdsl_sigmoid(T x) { return (T)1 / ((T)1 + exp(-x)); }
 """,

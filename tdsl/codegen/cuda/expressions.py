@@ -277,11 +277,8 @@ class Expressions:
         if fn == "random":
             return self.random(args, dtype)
         wide, name = [_wide(of, a) for a in args], _wide_type(of)
-        if fn == "isnan":
-            return T.NE(wide[0], wide[0])
-        if fn in ("isinf", "isfinite"):
-            size, most = self.call("fabs", name, wide[0]), T.const(float("inf"), name)
-            return T.EQ(size, most) if fn == "isinf" else T.LT(size, most)
+        if fn in ("isnan", "isinf", "isfinite"):  # by name: TVM takes x != x for false
+            return self.call(f"tdsl_{fn}", "bool", wide[0])
         if fn == "rsqrt":
             return _cast(
                 tir_type(dtype), T.Div(T.const(1.0, name), self.call("sqrt", name, wide[0]))

@@ -13,7 +13,6 @@ from typing import Any
 
 import tvm
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
-from tvm.backend.cuda.op import cuda_atomic_add
 from tvm.ir import PointerType, PrimType
 
 from tdsl.codegen.cuda.expressions import Expressions, in_int32, lane, tir_type
@@ -78,11 +77,12 @@ class _Writer:
             elif isinstance(p, ScalarParam):
                 params.append(T.Var(_plain(p.name, n), tir_type(p.dtype)))
                 self.e.scalars[p.name] = params[-1]
-        self.axes = {axis: T.Var(axis, "int32") for axis in AXES}
-        self.shared_memory()
-        body = _sequence([*self.head, *self.statement(self.launch.body, frozenset())])
         tags = [axis for axis in AXES if axis == "blockIdx.x" or self.launch.extent(axis) > 1]
         tags += [] if "threadIdx.x" in tags else ["threadIdx.x"]
+        zero = T.const(0, "int32")
+        self.axes = {axis: T.Var(axis, "int32") if axis in tags else zero for axis in AXES}
+        self.shared_memory()
+        body = _sequence([*self.head, *self.statement(self.launch.body, frozenset())])
         for axis in reversed(tags):
             extent = T.const(self.launch.extent(axis), "int32")
             number = T.IterVar(
@@ -223,9 +223,10 @@ class _Writer:
     def atomic(self, s: Store, memory: TIR, at: TIR, value: TIR) -> TIR:
         t = dtype_of(s.value)
         place = T.address_of(T.BufferLoad(memory, [at]))
-        if s.atomic == "add" and t in (f32, f64, i32, u32, u64):
-            return T.Evaluate(cuda_atomic_add(place, value))
-        if s.atomic in _ATOMICS and t in (i32, u32, i64, u64):
+        if s.atomic == "add" and t in (f32, f64, i32, u32, i64, u64):
+            self.e.used.add("tdsl_atomic_add")
+            return T.Evaluate(T.call_extern(tir_type(t), "tdsl_atomic_add", place, value))
+        if s.atomic in _ATOMICS and t in (i32, u32):
             return T.Evaluate(T.call_extern(tir_type(t), _ATOMICS[s.atomic], place, value))
         raise TargetError(
             f"a GPU has no atomic {s.atomic} of {t}",

@@ -1,0 +1,219 @@
+"""Emitted CUDA text run on the CPU: g++ compiles it behind a header that has a fiber for each thread.
+
+Blocks run one after another, the threads of a block in turns from barrier to barrier.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tdsl as td
+from tdsl.codegen.call import Entry
+from tdsl.codegen.cuda.expressions import c_type
+from tdsl.codegen.cuda.text import DEVICE_CODE, cuda_text
+from tdsl.codegen.launches import Launch, Launches, launches_of
+from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam
+from tdsl.codegen.signature import Specialisation
+from tdsl.pipeline import make_kernel
+
+HAS_COMPILER = shutil.which("g++") is not None
+
+HEADER = r"""
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+#include <ucontext.h>
+using namespace std;
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __restrict__
+#define uint unsigned int
+#define uchar unsigned char
+#define ushort unsigned short
+#define CUDART_INF INFINITY
+#define CUDART_INF_F INFINITY
+#define CUDART_NAN NAN
+#define CUDART_NAN_F NAN
+typedef _Float16 half;
+struct nv_bfloat16 {
+  uint16_t bits;
+  nv_bfloat16() = default;
+  nv_bfloat16(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    bits = x != x ? 0x7fc0 : (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+  }
+  operator float() const { uint32_t u = (uint32_t)bits << 16; float x; memcpy(&x, &u, 4); return x; }
+};
+static inline nv_bfloat16 __float2bfloat16_rn(float x) { return nv_bfloat16(x); }
+static inline half __float2half_rn(float x) { return (half)x; }
+template <class T, int N> struct alignas(sizeof(T) * N) Vec { T x[N]; };
+typedef Vec<float, 2> float2; typedef Vec<float, 4> float4; typedef Vec<double, 2> double2;
+typedef Vec<int, 2> int2; typedef Vec<int, 4> int4;
+typedef Vec<unsigned, 2> uint2; typedef Vec<unsigned, 4> uint4;
+typedef Vec<short, 2> short2; typedef Vec<short, 4> short4; typedef Vec<unsigned short, 2> ushort2;
+typedef Vec<unsigned short, 4> ushort4; typedef Vec<char, 2> char2; typedef Vec<char, 4> char4;
+typedef Vec<unsigned char, 2> uchar2; typedef Vec<unsigned char, 4> uchar4; typedef Vec<half, 2> half2;
+typedef Vec<half, 4> half4;
+typedef Vec<nv_bfloat16, 2> nv_bfloat162; typedef Vec<nv_bfloat16, 4> nv_bfloat164;
+typedef Vec<long long, 2> longlong2;
+typedef Vec<unsigned long long, 2> ulonglong2; typedef Vec<long long, 4> longlong4;
+typedef Vec<double, 4> double4; typedef Vec<unsigned long long, 4> ulonglong4;
+static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+static inline int __clzll(long long x) { return x ? __builtin_clzll(x) : 64; }
+static inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+template <class T> static inline T atomicAdd(T *p, T v) { T o = *p; *p = o + v; return o; }
+template <class T> static inline T atomicMin(T *p, T v) { T o = *p; *p = v < o ? v : o; return o; }
+template <class T> static inline T atomicMax(T *p, T v) { T o = *p; *p = v > o ? v : o; return o; }
+template <class T> static inline T atomicAnd(T *p, T v) { T o = *p; *p = o & v; return o; }
+template <class T> static inline T atomicOr(T *p, T v) { T o = *p; *p = o | v; return o; }
+template <class T> static inline T atomicXor(T *p, T v) { T o = *p; *p = o ^ v; return o; }
+struct Pointer { void *p; template <class T> operator T *() const { return (T *)p; } };
+struct Number { unsigned x, y, z; };
+static Number thread_, block_, threads_;
+#define threadIdx thread_
+#define blockIdx block_
+alignas(1024) static char dynamic_[256 * 1024];
+struct Fiber { ucontext_t state; vector<char> stack; int waits; };  // 0 runs, 1 at a barrier, 2 is done
+static vector<Fiber> fibers;
+static ucontext_t main_;
+static int current;
+static void (*body)();
+static void enter() { body(); fibers[current].waits = 2; swapcontext(&fibers[current].state, &main_); }
+static void __syncthreads() { fibers[current].waits = 1; swapcontext(&fibers[current].state, &main_); }
+// 0, or 1 where some threads of a block have ended while others wait
+static int run(const unsigned *shape, void (*kernel)()) {
+  body = kernel;
+  threads_ = {shape[3], shape[4], shape[5]};
+  int count = shape[3] * shape[4] * shape[5];
+  fibers.resize(count);
+  for (unsigned n = 0; n < shape[0] * shape[1] * shape[2]; n++) {
+    block_ = {n % shape[0], n / shape[0] % shape[1], n / shape[0] / shape[1]};
+    for (auto &f : fibers) {
+      f.stack.resize(1 << 16);
+      f.waits = 0;
+      getcontext(&f.state);
+      f.state.uc_stack.ss_sp = f.stack.data();
+      f.state.uc_stack.ss_size = f.stack.size();
+      f.state.uc_link = &main_;
+      makecontext(&f.state, enter, 0);
+    }
+    for (;;) {
+      int waiting = 0, done = 0;
+      for (current = 0; current < count; current++) {
+        unsigned n = current;
+        thread_ = {n % threads_.x, n / threads_.x % threads_.y, n / threads_.x / threads_.y};
+        if (fibers[n].waits == 0) swapcontext(&main_, &fibers[n].state);
+        waiting += fibers[n].waits == 1;
+        done += fibers[n].waits == 2;
+      }
+      if (done == count) break;
+      if (waiting != count) return 1;
+      for (auto &f : fibers) f.waits = 0;
+    }
+  }
+  return 0;
+}
+"""
+
+
+class TextExecutable:
+    """A kernel as its CUDA text, on the CPU."""
+
+    fast = None
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.params = kernel, kernel.params
+        self.launches = launches_of(kernel)
+
+    def run(self, arguments: Sequence[Any]) -> None:
+        dense = [np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x for x in arguments]
+        with tempfile.TemporaryDirectory() as folder:
+            run_text(self.launches, dense, Path(folder))
+        for p, own, given in zip(self.params, dense, arguments, strict=True):
+            if isinstance(p, BufferParam) and p.written and own is not given:
+                given[...] = own
+
+
+def text_of(compiled: td.Compiled) -> Entry:
+    """What is compiled for "cuda" as a callable that runs its text."""
+
+    def build(specialisation: Specialisation) -> TextExecutable:
+        return TextExecutable(make_kernel(compiled.variant(specialisation)))
+
+    return Entry(compiled.signature, compiled.dynamic, build)
+
+
+def run_text(launches: Launches, arguments: Sequence[Any], folder: Path) -> None:
+    """Compile the text of launches and run them on arrays, in the order of the kernel's arguments."""
+    library = _library(launches, folder)
+    values: dict[str, Any] = {}
+    for p, value in zip(launches.kernel.params, arguments, strict=True):
+        if isinstance(p, BufferParam):
+            assert value.flags.c_contiguous
+            values[p.name] = ctypes.c_void_p(value.ctypes.data)
+        elif isinstance(p, ScalarParam):
+            values[p.name] = np.asarray(value, p.dtype.numpy).ctypes
+    memory = {
+        t.name: np.zeros(prod(int(e.value) for e in t.extents), t.dtype.numpy)
+        for t in launches.temporaries
+    }
+    values |= {name: ctypes.c_void_p(array.ctypes.data) for name, array in memory.items()}
+    for launch in launches.launches:
+        given = [values[p.name] for p in launch.params]
+        pointers = [
+            ctypes.c_void_p(v.data) if not isinstance(v, ctypes.c_void_p) else v for v in given
+        ]
+        slots = (ctypes.c_void_p * max(len(pointers), 1))(*(p.value for p in pointers))
+        shape = (ctypes.c_uint * 6)(*launch.grid, *launch.block)
+        status = getattr(library, f"launch_{launch.name}")(shape, slots)
+        assert status == 0, (
+            f"some threads of {launch.name} wait at a barrier, and others have ended"
+        )
+
+
+def _library(launches: Launches, folder: Path) -> ctypes.CDLL:
+    code = cuda_text(launches, "sm_90a").partition(DEVICE_CODE)[2]
+    code = re.sub(
+        r"extern __shared__(?: __align__\(\d+\)| alignas\(\d+\))* (\w+) (\w+)\[\];",
+        r"\1* \2 = (\1*)dynamic_;",
+        code,
+    )
+    code = re.sub(r"__shared__ alignas\(\d+\) ", r"alignas(64) static ", code)
+    entries = "".join(map(_entry, launches.launches))
+    (folder / "kernels.cpp").write_text(f"{HEADER}\n{code}\n{entries}")
+    command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-ffp-contract=off", "-o"]
+    path = str(folder / "kernels.so")
+    subprocess.run([*command, path, str(folder / "kernels.cpp")], check=True)
+    return ctypes.CDLL(path)
+
+
+def _entry(launch: Launch) -> str:
+    """A function that runs one kernel; arguments are pointers to arrays, or to scalars."""
+    given = []
+    for n, p in enumerate(launch.params):
+        if isinstance(p, BufferParam):
+            given.append(f"Pointer{{arguments_[{n}]}}")
+        elif isinstance(p, ScalarParam):
+            given.append(f"*({c_type(p.dtype)} *)arguments_[{n}]")
+    name = launch.name
+    return (
+        f"static void **arguments_{name};\n"
+        f"static void body_{name}() {{ void **arguments_ = arguments_{name}; {name}({', '.join(given)}); }}\n"
+        f'extern "C" int launch_{name}(const unsigned *shape, void **arguments) {{\n'
+        f"  arguments_{name} = arguments; return run(shape, body_{name});\n}}\n"
+    )

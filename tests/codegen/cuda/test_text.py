@@ -1,0 +1,183 @@
+"""Emitted CUDA text, run on the CPU, computes what programs mean."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.codegen.launches import Launches, launches_of
+from tdsl.lang.interp import interpret
+from tests.codegen.cuda import programs
+
+pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
+from tests.codegen.cuda.shim import HAS_COMPILER, run_text  # imports tvm
+from tests.fuzz.cases import Meaning
+from tests.fuzz.gpu import outcome_of
+
+pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
+
+i, j, k = td.vars("i j k")
+
+
+def numbers(*shape: int, dtype=np.int32):
+    return (np.arange(np.prod(shape)) * 7 % 11 - 3).reshape(shape).astype(dtype)
+
+
+def check(s: td.Schedule, folder, **arrays) -> Launches:
+    compiled = td.compile(s, target="cuda")
+    sizes = {n: x for a in s.program.inputs for n, x in _sizes(a, arrays[a.name])}
+    launches = launches_of(programs.kernel_of(s, **sizes))
+    want = interpret(s.program, arrays)
+    outputs = [np.zeros_like(x) for x in want]
+    names = [a.name for a in compiled.signature.outputs]
+    given = {**arrays, **dict(zip(names, outputs, strict=True))}
+    run_text(launches, [given[p.name] for p in launches.kernel.params], folder)
+    for got, expected in zip(outputs, want, strict=True):
+        if expected.dtype.kind in "biu":
+            np.testing.assert_array_equal(got, expected, strict=True)
+        else:  # a rounding of each of a few functions
+            wide = [np.asarray(x, np.float64) for x in (got, expected)]
+            small = 2.0 ** -(8 if expected.dtype.itemsize == 2 else 20)
+            np.testing.assert_allclose(*wide, rtol=small, atol=small)
+    return launches
+
+
+def _sizes(a, array):
+    named = ((getattr(e, "name", None), n) for e, n in zip(a.shape, array.shape, strict=True))
+    return [(name, n) for name, n in named if name is not None]
+
+
+@pytest.mark.parametrize("m, n, p", [(32, 16, 64), (17, 9, 33)])
+def test_a_matmul_through_shared_memory(m, n, p, tmp_path):
+    check(programs.matmul(), tmp_path, a=numbers(m, n), b=numbers(n, p))
+
+
+@pytest.mark.parametrize("dtype", [td.f16, td.bf16, td.u8])
+def test_tiles_of_narrow_types(dtype, tmp_path):
+    a, b = (numbers(*shape).astype(dtype.numpy) for shape in ((20, 16), (16, 40)))
+    check(programs.matmul(dtype), tmp_path, a=a, b=b)
+
+
+@pytest.mark.parametrize("n", [1024, 1023])
+def test_vectors(n, tmp_path):
+    check(programs.scaled(), tmp_path, a=numbers(n, dtype=np.float32))
+
+
+def test_a_transpose(tmp_path):
+    check(programs.transposed(), tmp_path, a=numbers(33, 18))
+
+
+def test_parts_of_sums(tmp_path):
+    check(programs.row_sums(), tmp_path, a=numbers(5, 33))
+
+
+def test_large_shared_memory_is_one_memory_of_parts(tmp_path):
+    a, b, f = td.Tensor("a", (64, 128), td.f32), td.Tensor("b", (64, 128), td.f32), td.Func("f")
+    f[i, j] = a[i, 127 - j] + b[63 - i, j]
+    s = td.Schedule(f)
+    _, lane = s[f].split(j, 32)
+    s[f].bind(i, "threadIdx.y").bind(lane, "threadIdx.x")
+    row, inner = s[f].loops[0], s[f].loops[1]
+    for t in (a, b):
+        s.cache_read(t, f, at=row, scope="shared")
+    assert inner.name == "j_o"
+    launches = check(
+        s, tmp_path, a=numbers(64, 128, dtype=np.float32), b=numbers(64, 128, dtype=np.float32)
+    )
+    assert launches.launches[0].shared == 2 * 64 * 128 * 4
+
+
+def test_atomic_updates(tmp_path):
+    a, f = td.Tensor("a", ("N",), td.i32), td.Func("f", shape=(5,))
+    x = td.range("x", 0, a.shape[0])
+    f[i] = 0
+    f[td.clip(a[x], 0, 4)] += 1
+    s = td.Schedule(f)
+    block, thread = s[f].update().split("x", 32)
+    s[f].update().atomic().bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    check(s, tmp_path, a=numbers(200))
+
+
+def test_scalars_and_memory_between_kernels(tmp_path):
+    a, g, f = td.Tensor("a", ("N",), td.i32), td.Func("g"), td.Func("f")
+    g[i] = a[i] * 3
+    f[i] = g[i] + g[i + 1]
+    s = td.Schedule(f)
+    for stage in (s[g].compute_root(), s[f]):
+        block, thread = stage.split(i, 8)
+        stage.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    assert len(check(s, tmp_path, a=numbers(30)).launches) == 2
+
+
+X = np.float32([0.5, -0.5, 2.0, -3.25, 0.0, -0.0, 100.0, np.inf, -np.inf, np.nan, 1e-3, 7.0])
+N = np.int32([0, 1, -1, 7, -7, 127, -128, 300, -300, 2**31 - 1, -(2**31), 12345])
+
+FLOATS = {
+    "arithmetic": lambda x: x * x + x / 3 - 1,
+    "functions": lambda x: td.exp(td.minimum(x, 3)) + td.tanh(x) + td.erf(x) + td.sigmoid(x),
+    "tests": lambda x: td.where(td.isnan(x), 1, 0) + td.where(td.isinf(x), 2, 0),
+    "extremes": lambda x: td.minimum(td.maximum(x, -1), 3),
+    "divisions": lambda x: x // 2 + x % 3 + x % -3,
+    "rounding": lambda x: td.floor(x) + td.round(x) * 2 + td.trunc(x) * 3 + td.ceil(x),
+    "halves": lambda x: td.cast(td.cast(x, td.f16) * td.cast(x, td.f16) + 1, td.f32),
+    "brain": lambda x: td.cast(td.cast(x, td.bf16) * 3 + 1, td.f32),
+    "integers": lambda x: td.cast(x, td.u8),
+    "words": lambda x: td.cast(x, td.i32),
+    "bits": lambda x: td.reinterpret(x, td.i32),
+    "signs": lambda x: td.copysign(x, -1) + td.absolute(x),
+}
+INTEGERS = {
+    "wrapping": lambda n: n * 3 + (n - 5) * n - (-n),
+    "divisions": lambda n: n // 3 + n // -7 + n % 5 + n % -5,
+    "zero": lambda n: n // (n - n) + n % (n - n),
+    "shifts": lambda n: (n << 3) + (n >> 2) + (n << 40) + (n >> 40),
+    "words": lambda n: (n & 12) | (n ^ 3) + ~n,
+    "counts": lambda n: td.popcount(n) + td.count_leading_zeros(n) * 3 + td.count_trailing_zeros(n),
+    "powers": lambda n: n**3,
+    "narrow": lambda n: td.cast(n, td.i8) + td.cast(n, td.u8),
+    "clipped": lambda n: td.saturating_cast(n, td.i8),
+    "wide": lambda n: td.cast(n, td.i64) * td.cast(n, td.i64),
+    "sizes": lambda n: td.absolute(n) + td.minimum(n, 3) - td.maximum(n, -3),
+    "chance": lambda n: td.random(3, td.cast(n, td.i64)),
+}
+
+
+@pytest.mark.parametrize("table", [FLOATS, INTEGERS], ids=["floats", "integers"])
+def test_arithmetic_is_that_of_every_target(table, tmp_path):
+    data = X if table is FLOATS else N
+    a = td.Tensor("a", (12,), td.f32 if table is FLOATS else td.i32)
+    funcs = [td.Func(name) for name in table]
+    for f, expression in zip(funcs, table.values(), strict=True):
+        f[i] = expression(a[i])
+    s = td.Schedule(*funcs)
+    for f in funcs:
+        s[f].bind(i, "threadIdx.x")
+    check(s, tmp_path, a=data)
+
+
+@pytest.mark.parametrize("first", [0, 6])
+def test_texts_of_random_schedules_compute_what_programs_mean(first):
+    for program in range(first, first + 6):
+        outcome = outcome_of(0, program, 2, Meaning(), text=True)
+        assert not outcome.fault, f"python -m tests.fuzz.gpu --text --only {program}:2"
+
+
+def test_an_axis_on_which_one_thread_runs(tmp_path):
+    a, f = td.Tensor("a", (4,), td.i32), td.Func("f")
+    f[i] = a[i] + 1
+    s = td.Schedule(f)
+    block, rest = s[f].split(i, 8)
+    s[f].bind(block, "blockIdx.y")
+    _, one = s[f].split(rest, 1)
+    s[f].bind(one, "threadIdx.z")
+    check(s, tmp_path, a=numbers(4))
+
+
+def test_a_barrier_that_not_all_reach_is_found(tmp_path):
+    kernel = programs.kernel_of(programs.matmul(), M=16, K=8, N=32)
+    lines = launches_of(kernel)
+    broken = replace(lines, launches=tuple(replace(x, block=(9, 8, 1)) for x in lines.launches))
+    arrays = numbers(16, 8), numbers(8, 32), np.zeros((16, 32), np.int32)
+    with pytest.raises(AssertionError, match="wait at a barrier"):
+        run_text(broken, arrays, tmp_path)
