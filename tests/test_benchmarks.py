@@ -9,8 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tdsl as td
 from benchmarks import cases, goals, page, report, rounds, torch_peers, worker
 from benchmarks.case import Case, Converted, PeerMissing, function, within
+from benchmarks.cases import local_laplacian
 
 
 def total(a):
@@ -157,3 +159,11 @@ def test_command_line_lists_cases():
         [sys.executable, "-m", "benchmarks", "list"], capture_output=True, text=True, check=True
     )
     assert all(name in done.stdout for name in cases.ALL)
+
+
+@pytest.mark.parametrize("shape", [(67, 45), (96, 128)])
+def test_the_local_laplacian_filter_gives_what_numpy_gives(rng, shape):
+    image = rng.random((3, *shape), dtype=np.float32)
+    result = td.compile(local_laplacian.program(*shape))(image)
+    expected = local_laplacian.expected(image.astype(np.float64))
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)

@@ -100,9 +100,12 @@ def _reads_left_open(
     f: FuncDef, d: Definition, ranges: Ranges, limits: Mapping[str, tuple[Interval, ...]]
 ) -> Iterator[Condition]:
     """Conditions left to check at a call for the reads of what has limits; an error where one is outside."""
+    intervals: dict[Expr, Interval] = {}
     for r in reads_in(d.expressions()):
         for axis, e in enumerate(r.index if r.name in limits else ()):
-            touched = interval_where(e, ranges, d.where)
+            if e not in intervals:
+                intervals[e] = interval_where(e, ranges, d.where)
+            touched = intervals[e]
             for cond in _outside(f, r, axis, touched, limits[r.name][axis], d.loc):
                 text = f"{r.name!r} {_certainly(e)} read out of range in axis {axis}"
                 yield _unless_empty(cond, ranges), text, r.loc or d.loc

@@ -12,7 +12,9 @@ a directive has mentioned are left as they are.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 from tdsl.lang.affine import variables
@@ -98,6 +100,7 @@ def _hosts(state: State) -> set[str]:
 
 def _choose_inline(state: State) -> tuple[State, list[Decision]]:
     hosts, decisions = _hosts(state), []
+    boxes = functools.cache(functools.partial(root_boxes, rest_at_root(state)))
     for f in state.program.funcs:
         plan = state.plan(f.name)
         if (
@@ -109,19 +112,19 @@ def _choose_inline(state: State) -> tuple[State, list[Decision]]:
             continue
         if len(f.definitions) > 1 or f.definitions[0].init is not None:
             continue
-        reason = _why_inline(state, f)
+        reason = _why_inline(state, f, boxes)
         if reason:
             state = state.with_plan(f.name, replace(plan, place=Inline()))
             decisions.append(Decision(f.name, INLINE, why=(reason,)))
     return state, decisions
 
 
-def _why_inline(state: State, f: FuncDef) -> str:
-    """Why a func is worth inlining; empty where it is not."""
+def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -> str:
+    """Why a func is worth inlining; empty where it is not. `boxes()` are those of all funcs."""
     d = f.definitions[0]
     if has_effects(d):
         return ""
-    sites = 0
+    sites, chosen = 0, False
     for c, n in state.consumers(f.name):
         reader = c.definitions[n]
         found = {r.index for r in reads_in(reader.expressions()) if r.name == f.name}
@@ -130,18 +133,24 @@ def _why_inline(state: State, f: FuncDef) -> str:
             used = {v for e in index for v in variables(e)}
             if any(v not in used for v in reader.variables) and cost(d) > 1:
                 return ""  # it would be computed again for each value of the other variables
-            if any(True for _ in reads_in(index)) and cost(d) > 1 and _is_smaller(state, f, c):
-                return ""  # a table: data chooses the same element again and again
+            if any(True for _ in reads_in(index)) and cost(d) > 1:
+                if _is_larger(boxes(), c, f):
+                    return ""  # a table: data chooses the same element again and again
+                chosen = True
     if cost(d) <= 1:
         return "it is one operation or less"
-    return "it is read in one place" if sites <= 1 else ""
+    if sites <= 1:
+        return "it is read in one place"
+    readers = list(state.consumers(f.name))
+    if chosen and len(readers) == 1 and _is_larger(boxes(), f, readers[0][0], sites):
+        return "data chooses few of its values"
+    return ""
 
 
-def _is_smaller(state: State, f: FuncDef, reader: FuncDef) -> bool:
-    """True where a func certainly has fewer points than its reader."""
-    boxes = root_boxes(rest_at_root(state))
-    points, reads = volume(boxes[f.name]), volume(boxes[reader.name])
-    return points is not None and (reads is None or points < reads)
+def _is_larger(boxes: dict[str, Box], f: FuncDef, other: FuncDef, times: int = 1) -> bool:
+    """True where a func certainly has more than some times the points of another."""
+    points, others = volume(boxes[f.name]), volume(boxes[other.name])
+    return others is not None and (points is None or points > times * others)
 
 
 def _most_alike(indices: set[tuple[Expr, ...]]) -> int:

@@ -41,6 +41,7 @@ AGAIN = 1.1  # how often each point may be computed for strips to be high enough
 MOST_AGAIN = 2.5  # above which all of a func is better computed first
 LEAST_LINES = 16  # of the whole, from which strips pay
 EVEN = 8  # lines, of which a strip has a multiple
+COARSE = 8  # times the points of a func that the owner has, from which it is computed first
 MIDST = 1 << 12  # a place between the ends of a dimension whose extent is not known
 FAR = 64  # lines that show how much each further line costs
 TOGETHER = (4, 8)  # lines whose needs may be held in registers
@@ -78,20 +79,38 @@ def plan_strips(
 ) -> Strips | None:
     """The strips that compute most of a group; None where none of it moves with the lines of its owner."""
     f = state.program.func(owner)
-    if len(f.definitions) > 1 or f.definitions[0].init is not None:
+    if not group or len(f.definitions) > 1 or f.definitions[0].init is not None:
         return None
     sizes = extents(f, f.definitions[0], boxes[owner])
     best: Strips | None = None
     for n, line in enumerate(f.variables):
         e = sizes[line]
         steps = FAR if e is None else max(min(FAR, e // 4), 1)
-        near = _Group(state, f, tuple(group)[:LONGEST], boxes, line, steps)
+        names = _not_coarse(state, f, group, boxes, e)
+        near = _Group(state, f, names[:LONGEST], boxes, line, steps)
         found = _along(near, machine, n + 1)
         if found is not None and (best is None or _is_better(found, best, f)):
             best = found
         if best is not None and best.height:
             break
     return best
+
+
+def _not_coarse(
+    state: State, owner: FuncDef, group: Sequence[str], boxes: dict[str, Box], lines: int | None
+) -> tuple[str, ...]:
+    """The funcs of a group without the levels far down a pyramid, which take little of the whole time."""
+    whole, kept = volume(boxes[owner.name]), [owner.name]
+    for name in group:
+        readers = {c.name for c, _ in state.consumers(name)}
+        if name not in boxes or not readers <= {*kept}:
+            continue
+        points = volume(boxes[name])
+        sides = [extent(boxes[name], axis) for axis in range(len(boxes[name]))]
+        less = points is not None and whole is not None and points * COARSE <= whole
+        if not less or not lines or any(n is None or 2 * n > lines for n in sides):
+            kept.append(name)
+    return tuple(kept[1:])
 
 
 def _is_better(a: Strips, b: Strips, f: FuncDef) -> bool:
@@ -148,9 +167,10 @@ class _Group:
             if name in near and name in self.boxes and near[name] != further[name]
         )
 
-    def inside(self, near: dict[str, Box], moving: frozenset[str], room: int) -> tuple[str, ...]:
+    def inside(self, near: dict[str, Box], further: dict[str, Box], room: int) -> tuple[str, ...]:
         """The funcs that move with the lines and are read inside only, as far as there is room."""
         kept: list[str] = []
+        moving = self.moving(near, further)
         for name in self.names:
             f = self.state.program.func(name)
             readers = {c.name for c, _ in self.state.consumers(name)}
@@ -174,7 +194,7 @@ class _Group:
 
 def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:
     f, near, further = g.owner, g.near(), g.near(1 + g.steps)
-    inside = g.inside(near, g.moving(near, further), machine.near_bytes)
+    inside = g.inside(near, further, machine.near_bytes)
     sizes = extents(f, f.definitions[0], g.boxes[f.name])
     lines = sizes[g.line]
     if not inside or lines == 1:

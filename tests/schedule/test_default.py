@@ -69,6 +69,35 @@ def test_a_stencil_of_much_work_slides_inside_strips():
     assert "vectorized" in kinds(state, "rows").values()
 
 
+def test_few_values_that_data_chooses_are_computed_where_they_are_read(rng):
+    k, y, x = td.vars("k y x")
+    a, level = td.Tensor("a", (9, 20, 30), td.f32), td.Tensor("level", (20, 30), td.i32)
+    band, out = td.Func("band"), td.Func("out")
+    band[k, y, x] = a[k, y, x] * 2 - a[k + 1, y, x]
+    at = td.clip(level[y, x], 0, 6)
+    out[y, x] = band[at, y, x] + band[at + 1, y, x] * 3
+    assert [name for name, _ in completed(out).plans] == ["out"]
+    planes = rng.integers(0, 9, (9, 20, 30)).astype(np.float32)
+    levels = rng.integers(-2, 9, (20, 30)).astype(np.int32)
+    bands = planes[:-1] * 2 - planes[1:]
+    low, high = (np.take_along_axis(bands, np.clip(levels, 0, 6)[None] + n, 0)[0] for n in (0, 1))
+    np.testing.assert_array_equal(td.compile(out)(a=planes, level=levels), low + high * 3)
+
+
+def test_levels_far_down_a_pyramid_are_computed_first():
+    y, x = td.vars("y x")
+    a = td.Tensor("a", (400, 400), td.f32)
+    near, lines, coarse, out = (td.Func(n) for n in ("near", "lines", "coarse", "out"))
+    near[y, x] = a[y, x] * a[y, x] + a[y, x]
+    lines[y, x] = near[4 * y, x] + near[4 * y + 1, x] + near[4 * y + 2, x]
+    coarse[y, x] = lines[y, 4 * x] + lines[y, 4 * x + 1] * 2
+    far = coarse[y // 4, x // 4] + coarse[y // 4 + 1, x // 4]
+    out[y, x] = far - near[y, x] - near[y + 1, x]
+    state = completed(out.with_shape(390, 390))
+    assert isinstance(state.plan("coarse").place, Root)
+    assert isinstance(state.plan("lines").place, At)
+
+
 def test_rows_are_finished_one_after_the_other():
     state = completed(rows(), R=512, C=1000)
     for name in ("top", "e", "total"):

@@ -56,13 +56,15 @@ def inner_sums(stage: Stage, *, machine: Machine | None = None) -> InnerSums | N
 
 def plan_inner_sums(schedule: Schedule, func: str, machine: Machine) -> InnerSums | None:
     """The rows of a sum, and the sums of products that can be made for each of them."""
-    state, boxes = known(schedule)
-    f = state.program.func(func)
+    f = schedule.state.program.func(func)
     d = f.definitions[0]
     if len(f.definitions) > 1 or d.init is None or not d.ranges or is_ordered(f, 0):
         return None
+    state, boxes = known(schedule)
     if func not in boxes:
         return None
+    f = state.program.func(func)
+    d = f.definitions[0]
     sizes = extents(f, d, boxes[func])
     several = [v for v in f.variables if v in d.free and sizes[v] != 1]
     if len(several) < 2:

@@ -78,6 +78,8 @@ def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pa
     Pairs(rows=16, partners=16, lanes=16)
     """
     schedule = stage.schedule
+    if not _is_choice(schedule.state.program.func(stage.func)):
+        return None
     machine = machine or machine_for(as_target(schedule.target))
     state = bind_state(schedule.state, schedule.sizes)
     open_ = {name for name, plan in state.plans if not plan.touched}
@@ -90,11 +92,14 @@ def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pa
     return plan
 
 
+def _is_choice(f: FuncDef) -> bool:
+    """True for a func of one dimension, which may take what a reduction over pairs has found."""
+    return len(f.definitions) == 1 and not f.definitions[0].ranges and len(f.variables) == 1
+
+
 def find_pairs(state: State, owner: str, group: list[str]) -> PairReduction | None:
     """The reduction over pairs that a func of one dimension reads at its own index."""
     f = state.program.func(owner)
-    if len(f.definitions) > 1 or f.definitions[0].ranges or len(f.variables) != 1:
-        return None
     for name in group:
         best = state.program.func(name)
         at = _only_read(f.definitions[0], name)
