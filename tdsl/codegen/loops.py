@@ -40,6 +40,9 @@ class For(Node):
     Of a loop on an axis of a GPU each block or thread runs the iteration that has its number; inside of
     another loop of that axis, it takes the other's place. What no loop of an axis is around is run by the
     number 0 of that axis.
+
+    Where there are `merges`, pairs of buffers, the body combines an element of each first one with that of
+    the second one whose last index is the loop's variable; the iterations may run in any order and by halves.
     """
 
     name: str
@@ -47,6 +50,7 @@ class For(Node):
     extent: Expr
     kind: str
     body: Stmt
+    merges: tuple[tuple[str, str], ...] = ()
 
 
 @node

@@ -25,11 +25,11 @@ from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts, upper
-from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Var, const
+from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, common_box
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
-from tdsl.schedule.nest import Level, Nest, Tensorization, is_reduction
+from tdsl.schedule.nest import Level, Nest, Tensorization, is_ordered, is_reduction
 from tdsl.schedule.relate import Related, is_inside, relate
 from tdsl.schedule.required import Active, Threads, bounds_of, inside, required
 
@@ -288,7 +288,20 @@ class NestBuilder:
         body = self._iteration(spot, around, variable, first, add(first, extent))
         if limit is not None:
             body = self._guarded([limit], body, around.facts)
-        return _for(variable, first, extent, kind, body)
+        made = _for(variable, first, extent, kind, body)
+        return [replace(x, merges=self._merges(loop.name)) for x in made if isinstance(x, For)]
+
+    def _merges(self, loop: str) -> tuple[tuple[str, str], ...]:
+        """What a loop merges, if it is over the lanes of a reduction: the buffers of results and of lanes."""
+        reads = [v for v in self.d.values if isinstance(v, Read) and v.index[-1:] == (Var(loop),)]
+        lanes = {r.name for r in reads} & self.low.buffers.keys()
+        reduces = loop in self.reduced and not is_ordered(self.f, self.n)
+        if self.nest.kind(loop) != VECTORIZED or not reduces or len(lanes) != 1:
+            return ()
+        if [r.component for r in reads] != [*range(len(self.d.values))]:
+            return ()
+        into, of = (self.low.buffers[name].names for name in (self.f.name, *lanes))
+        return tuple(zip(into, of, strict=True))
 
     def _iteration(
         self, spot: Spot, around: Open, variable: str, first: Expr, end: Expr

@@ -31,7 +31,7 @@ from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import levels_of
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import Inline, State
-from tdsl.schedule.parts import in_parts
+from tdsl.schedule.parts import count_parts, in_parts
 from tdsl.schedule.places import stream_stores
 from tdsl.schedule.recipes.bands import write_bands
 from tdsl.schedule.recipes.conv import convolve
@@ -62,13 +62,14 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
     if machine.vector_bytes:
         boxes = root_boxes(rest_at_root(state))
         done: set[str] = set()
+        apart = {name for name in open_ if name in boxes and _has_parts(state, name, boxes[name])}
         for name in _in_order(state, open_):
             if name in done:
                 continue
             if name not in boxes:
                 decisions.append(Decision(name, ROOT, why=("none of its values is needed",)))
                 continue
-            group = group_of(state, name, open_ - done)
+            group = group_of(state, name, open_ - done - apart)
             state, made = _schedule_group(state, name, group, boxes, machine)
             done |= {name, *made.inside, *made.beside}
             decisions.append(made)
@@ -84,6 +85,12 @@ def _in_order(state: State, open_: set[str]) -> list[str]:
     """Consumers before what they read; last the reductions that other funcs may take along."""
     names = [f.name for f in reversed(state.program.funcs) if f.name in open_]
     return sorted(names, key=lambda name: _is_lone_sum(state, name, open_))
+
+
+def _has_parts(state: State, name: str, box: Box) -> bool:
+    """True for a reduction to few values of many rows: row by row, not column by column."""
+    f = state.program.func(name)
+    return len(f.definitions) == 1 and count_parts(f, 0, box) > 0
 
 
 def _is_lone_sum(state: State, name: str, open_: set[str]) -> bool:

@@ -12,6 +12,7 @@ from tdsl.schedule.nest import PARALLEL, SERIAL, State, is_ordered, roots_of
 
 PARALLEL_WORK = 30_000  # operations below which threads cost more than they bring
 SUMS = 4  # vectors of partial results in a reduction along memory: additions take 4 cycles
+STATE = 12  # vectors of partial results of all its components together, which stay in registers
 
 
 def vector_variable(d: Definition) -> str | None:
@@ -65,13 +66,15 @@ def vectors_of(
     if over is None:
         return None
     lanes = lanes_for(d, sizes[over], SUMS * vector_bytes)
+    while lanes > 4 and lanes * sum(t.bytes for t in f.dtypes) > STATE * vector_bytes:
+        lanes //= 2
     return (over, lanes) if lanes > 1 else None
 
 
 def _vector_range(f: FuncDef, definition: int) -> str | None:
     """The innermost range of a reduction, if its reads are along memory."""
     d = f.definitions[definition]
-    if not d.ranges or d.init is None or is_ordered(f, definition) or len(f.dtypes) > 1:
+    if not d.ranges or d.init is None or is_ordered(f, definition):
         return None
     inner = d.ranges[-1][0]
     return None if any(stride_of(r, inner) is None for r in reads_in(d.values)) else inner

@@ -207,7 +207,10 @@ def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:
     outer = tuple(v for v in before if g.moving(near, g.near(moved=v)) & {*inside})
     above = prod(sizes[v] or 1 for v in outer)
     points = (volume(g.boxes[f.name]) or 1) / (above * (lines or 1))  # of a line
-    work = each / points + work_of_a_point(f)
+    own_work = work_of_a_point(f)
+    if g.line == f.variables[-1] and points > 1 and each < points * own_work:
+        return None  # the owner would run across its memory for little
+    work = each / points + own_work
     stream = pays_to_stream(g.state, f.name, g.boxes, work, machine)
     last = lookup_axes(g.state, (f.name, *inside), g.boxes, machine.vector_bytes)
     if one <= AGAIN * each and not last:

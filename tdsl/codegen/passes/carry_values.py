@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from tdsl.codegen.loops import REGISTER, SERIAL, Alloc, For, If, Kernel, Stmt, Store
+from tdsl.codegen.loops import REGISTER, Alloc, For, If, Kernel, Stmt, Store
 from tdsl.codegen.passes.fresh import Fresh
 from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import loads_of, map_parts, rebuilt, sequence
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, Facts, at_most
-from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Load, Var, const
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Var
 from tdsl.lang.simplify import simplify, substitute, subtract
 from tdsl.node import post_order, transform
 
@@ -20,9 +20,12 @@ def carry_values(kernel: Kernel) -> Kernel:
 
     Through memory, the processor takes several cycles longer from a store to a load that waits for it than
     for an addition. A loop qualifies if its body is one store to an element that moves with the loop and
-    whose value reads the element stored before.
+    whose value reads the element stored before; or an unrolled loop of such stores, each of which has a
+    register then.
 
     >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.loops import SERIAL
+    >>> from tdsl.lang.expr import const
     >>> from tdsl.lang.types import f32
     >>> r = Var("r")
     >>> before, own = (Load("s", (i,), f32) for i in (subtract(r, ONE), r))
@@ -39,10 +42,15 @@ def carry_values(kernel: Kernel) -> Kernel:
 
 def _carried(s: Stmt, fresh: Fresh, facts: Facts) -> Stmt:
     match s:
-        case For(_, _, _, kind, Store() as store) if kind == SERIAL:
+        case For(kind="serial", body=Store() as store):
             before = _element_before(s.name, store)
             if before is not None:
-                return _with_register(s, store, before, fresh, facts)
+                return _with_registers(s, store, before, None, fresh, facts)
+        case For(kind="serial", body=For(u, _, Const(), "unrolled", Store() as store) as several):
+            before = _element_before(s.name, store)
+            apart = any(u not in variables(simplify(subtract(i, Var(u)))) for i in store.index)
+            if before is not None and apart and s.name not in variables(several.lo):
+                return _with_registers(s, store, before, several, fresh, facts)
         case _:
             pass
     return map_parts(s, lambda part: _carried(part, fresh, inside(facts, s)))
@@ -66,22 +74,29 @@ def _element_before(loop: str, s: Store) -> Load | None:
     return None
 
 
-def _with_register(s: For, store: Store, before: Load, fresh: Fresh, facts: Facts) -> Stmt:
+def _with_registers(
+    s: For, store: Store, before: Load, several: For | None, fresh: Fresh, facts: Facts
+) -> Stmt:
+    """A loop whose stores pass their values on in registers, one for each iteration of `several` inside."""
     name = fresh.name(f"{store.buffer}_last")
-    kept = Load(name, (ZERO,), before.dtype)
-    first = {s.name: s.lo}
-    index = tuple(simplify(substitute(i, first)) for i in before.index)
-    start = dataclasses.replace(before, index=index)
+    at = ZERO if several is None else subtract(Var(several.name), several.lo)
+    kept = Load(name, (at,), before.dtype)
+    index = tuple(simplify(substitute(i, {s.name: s.lo})) for i in before.index)
+    start: Stmt = Store(name, (at,), dataclasses.replace(before, index=index))
     body = sequence(
         (
-            Store(name, (ZERO,), _replaced(store.value, before, kept), fast=store.fast),
+            Store(name, (at,), _replaced(store.value, before, kept), fast=store.fast),
             rebuilt(store, value=kept),
         )
     )
-    both = sequence((Store(name, (ZERO,), start), rebuilt(s, body=body)))
+    if several is not None:
+        start = fresh.copy(rebuilt(several, body=start))
+        body = rebuilt(several, body=body)
+    both = sequence((start, rebuilt(s, body=body)))
     if not at_most(ONE, s.extent, facts):  # an empty loop reads nothing
         both = If(Binary("lt", ZERO, s.extent), both)
-    return Alloc(name, before.dtype, (const(1),), REGISTER, both, loc=s.loc)
+    size = ONE if several is None else several.extent
+    return Alloc(name, before.dtype, (size,), REGISTER, both, loc=s.loc)
 
 
 def _replaced(e: Expr, old: Expr, new: Expr) -> Expr:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from tdsl.codegen.loops import REGISTER, VECTORIZED, Alloc, For, Kernel, Stmt, Store
+from tdsl.codegen.loops import REGISTER, VECTORIZED, Alloc, Block, For, Kernel, Stmt, Store
 from tdsl.codegen.passes.fresh import Fresh
-from tdsl.codegen.passes.statements import map_parts, rebuilt, sequence
+from tdsl.codegen.passes.statements import (
+    exprs_of,
+    map_exprs,
+    map_parts,
+    rebuilt,
+    sequence,
+    walk,
+)  # fmt: skip
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const
 from tdsl.lang.simplify import add
+from tdsl.lang.types import DType
+from tdsl.node import Node, post_order, transform
 
 _ASSOCIATIVE = ("add", "mul", "min", "max", "and", "or", "xor")
 
@@ -17,8 +27,8 @@ _ASSOCIATIVE = ("add", "mul", "min", "max", "and", "or", "xor")
 def merge_lanes(kernel: Kernel) -> Kernel:
     """Combine halves of the lanes, then halves of these, and so on, in vectorized loops.
 
-    A vectorized loop over 4, 8, 16, ... lanes is taken that does nothing but t = t op lane, where the
-    operator is associative but for rounding. Any other stays as it is.
+    A vectorized loop over 4, 8, 16, ... lanes is taken that says what it `merges`, or does nothing but
+    t = t op lane, where the operator is associative but for rounding. Any other stays as it is.
 
     >>> from tdsl.codegen.show import show
     >>> from tdsl.lang.types import f32
@@ -26,20 +36,23 @@ def merge_lanes(kernel: Kernel) -> Kernel:
     >>> loop = For("i", ZERO, const(4), VECTORIZED, Store("t", (ZERO,), Binary("add", total, lane)))
     >>> print(show(merge_lanes(Kernel("k", (), loop)).body))
     t_half = alloc(f32, [2])  # register
+    t_half_1 = alloc(f32, [1])  # register
     for i_1 in range(0, 2):  # vectorized
       t_half[i_1] = x[i_1] + x[i_1 + 2]
-    t[0] = t[0] + (t_half[0] + t_half[1])
+    t_half_1[0] = t_half[0] + t_half[1]
+    t[0] = t[0] + t_half_1[0]
     """
     fresh = Fresh(kernel)
-    return dataclasses.replace(kernel, body=_merged(kernel.body, fresh))
+    return replace(kernel, body=_merged(kernel.body, fresh))
 
 
 def _merged(s: Stmt, fresh: Fresh) -> Stmt:
     match s:
-        case For(name, lo, Const(count), "vectorized", Store() as store) if _is_power(int(count)):
-            found = _merge(store, name)
-            if found is not None:
-                return _tree(store, found, (name, lo), int(count), fresh)
+        case For(name, lo, Const(count), "vectorized", body, merges) if _is_power(int(count)):
+            pairs = merges or _pair(body)
+            found = _lanes(body, pairs, name)
+            if pairs and len(found) == len(pairs):
+                return _Tree(body, name, found, fresh).build(lo, int(count))
         case _:
             pass
     return map_parts(s, lambda part: _merged(part, fresh))
@@ -49,41 +62,95 @@ def _is_power(n: int) -> bool:
     return n >= 4 and n & (n - 1) == 0
 
 
-def _merge(s: Store, loop: str) -> tuple[str, Load] | None:
-    """(operator, lane) of t[c] = t[c] op lane[..., loop]."""
-    if s.mask is not None or s.atomic or any(loop in variables(i) for i in s.index):
-        return None
-    match s.value:
-        case Binary(op, Load(t, at, _, None), Load(x, (*outer, Var(name)), _, None) as lane) if (
-            op in _ASSOCIATIVE and t == s.buffer != x and at == s.index and name == loop
+def _pair(body: Stmt) -> tuple[tuple[str, str], ...]:
+    """(t, lane) of t = t op lane."""
+    match body:
+        case Store(t, at, Binary(op, Load(t_, at_, _, None), Load(x, _, _, None)), None, "") if (
+            (t, at) == (t_, at_) and x != t and op in _ASSOCIATIVE
         ):
-            return None if any(loop in variables(i) for i in outer) else (op, lane)
+            return ((t, x),)
         case _:
-            return None
+            return ()
 
 
-def _tree(
-    s: Store, merge: tuple[str, Load], over: tuple[str, Expr], count: int, fresh: Fresh
-) -> Stmt:
-    op, lane = merge
-    name, first = over
-    halves: list[tuple[str, int]] = []
-    steps: list[Stmt] = []
-    source, index, half = lane.buffer, (*lane.index[:-1], first), count // 2
-    while half > 1:
-        made, i = fresh.name(f"{s.buffer}_half"), fresh.name(name)
-        low, high = (
-            Load(source, (*index[:-1], add(index[-1], add(Var(i), const(k)))), lane.dtype)
-            for k in (0, half)
-        )
-        store = Store(made, (Var(i),), Binary(op, low, high), fast=s.fast)
-        steps.append(For(i, ZERO, const(half), VECTORIZED, store, loc=s.loc))
-        halves.append((made, half))
-        source, index, half = made, (ZERO,), half // 2
-    low, high = (Load(source, (const(k),), lane.dtype) for k in (0, 1))
-    both = Binary(op, low, high)
-    kept = rebuilt(s, value=Binary(op, Load(s.buffer, s.index, lane.dtype), both))
-    body = sequence((*steps, kept))
-    for made, size in reversed(halves):
-        body = Alloc(made, lane.dtype, (const(size),), REGISTER, body, loc=s.loc)
-    return body
+def _lanes(body: Stmt, pairs: tuple[tuple[str, str], ...], loop: str) -> dict[str, Load]:
+    """For each result the load of its lane; nothing where the loop's variable stands elsewhere, too."""
+    results = {x: t for t, x in pairs}
+    stored = {s.name for s in walk(body) if isinstance(s, Alloc)} | {*results.values()}
+    lanes: dict[str, Load] = {}
+    for s in walk(body):
+        if not isinstance(s, Alloc | Block | Store):
+            return {}
+        if isinstance(s, Store) and (s.mask is not None or s.atomic or s.buffer not in stored):
+            return {}
+        for n in post_order(*exprs_of(s)):
+            if isinstance(n, Load) and n.buffer in results:
+                lane = lanes.setdefault(results[n.buffer], n)
+                outer = (variables(e) for e in n.index[:-1])
+                if lane != n or n.index[-1:] != (Var(loop),) or any(loop in v for v in outer):
+                    return {}
+    rest = _mapped(body, lambda n: ZERO if n in lanes.values() else n)
+    used = (loop in variables(e) for s in walk(rest) for e in exprs_of(s))
+    return {} if any(used) else lanes
+
+
+def _mapped(s: Stmt, f: Callable[[Node], Node]) -> Stmt:
+    """A statement with the nodes of its expressions replaced."""
+    new = map_exprs(s, lambda e: transform(e, f))
+    return map_parts(new, lambda part: _mapped(part, f))
+
+
+@dataclass(slots=True)
+class _Tree:
+    """The halves of the lanes of a loop: `lanes` are what its body combines, by result."""
+
+    body: Stmt
+    loop: str
+    lanes: dict[str, Load]
+    fresh: Fresh
+
+    def build(self, lo: Expr, count: int) -> Stmt:
+        """Steps that leave half as many lanes each, then the last one into the results."""
+        now = {t: replace(x, index=(*x.index[:-1], lo)) for t, x in self.lanes.items()}
+        steps: list[Stmt] = []
+        made: list[tuple[str, DType, int]] = []
+        half = count // 2
+        while half:
+            names = {t: self.fresh.name(f"{t}_half") for t in now}
+            made += [(names[t], x.dtype, half) for t, x in now.items()]
+            i = self.fresh.name(self.loop) if half > 1 else ""
+            at: Expr = Var(i) if i else ZERO
+            low, high = (
+                {t: _further(x, add(at, const(k))) for t, x in now.items()} for k in (0, half)
+            )
+            step = self._combine(
+                low, high, {t: Store(name, (at,), ZERO) for t, name in names.items()}
+            )
+            steps.append(For(i, ZERO, const(half), VECTORIZED, step) if i else step)
+            now = {t: replace(x, buffer=names[t], index=(ZERO,)) for t, x in now.items()}
+            half //= 2
+        body = sequence((*steps, self._combine({}, now, {})))
+        for name, dtype, size in reversed(made):
+            body = Alloc(name, dtype, (const(size),), REGISTER, body)
+        return body
+
+    def _combine(self, low: dict[str, Load], high: dict[str, Load], into: dict[str, Store]) -> Stmt:
+        """The body on `low`, instead of the results, and on `high`, written `into` others."""
+        lanes = {x: high[t] for t, x in self.lanes.items()}
+
+        def visit(n: Node) -> Node:
+            if not isinstance(n, Load):
+                return n
+            return low.get(n.buffer) or lanes.get(n, n)
+
+        def redirected(s: Stmt) -> Stmt:
+            if isinstance(s, Store) and s.buffer in into:
+                return rebuilt(s, buffer=into[s.buffer].buffer, index=into[s.buffer].index)
+            return map_parts(s, redirected)
+
+        return redirected(_mapped(self.fresh.copy(self.body), visit))
+
+
+def _further(x: Load, distance: Expr) -> Load:
+    """The load of the element at a distance along the last dimension."""
+    return replace(x, index=(*x.index[:-1], add(x.index[-1], distance)))

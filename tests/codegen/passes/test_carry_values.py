@@ -47,3 +47,33 @@ def test_other_loops_stay(index, value):
             out[{index}] = {value}
     """
     assert not carried(text)
+
+
+@pytest.mark.parametrize("rows", ["unrolled(0, 4)", "unrolled(2, 5)"])
+def test_rows_side_by_side_have_a_register_each(rows):
+    text = f"""
+    for r in serial(1, 16):
+        for y in {rows}:
+            out[y, r] = out[y, r - 1] + a[y, r] * a[0, r]
+    """
+    assert carried(text)
+
+
+@pytest.mark.parametrize("index", ["y // 2, r", "0, r", "3 - y, r"])
+def test_rows_that_may_meet_stay_in_memory(index):
+    before = index.replace("r", "r - 1")
+    text = f"""
+    for r in serial(1, 4):
+        for y in unrolled(0, 4):
+            out[{index}] = out[{before}] + a[y, r]
+    """
+    assert not carried(text)
+
+
+def test_a_row_may_read_what_its_neighbour_has_just_stored():
+    text = """
+    for r in serial(1, 16):
+        for y in unrolled(1, 8):
+            out[y, r] = out[y, r - 1] + out[y - 1, r]
+    """
+    assert carried(text)

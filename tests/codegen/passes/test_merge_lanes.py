@@ -1,5 +1,7 @@
 """Lanes combined as trees, and the loops that must stay as they are."""
 
+from dataclasses import replace
+
 import pytest
 
 from tdsl.codegen.loops import For
@@ -61,3 +63,20 @@ def test_no_loop_over_lanes_is_left():
     """
     after = vectorize(merge_lanes(kernel("a[8, 16], b[16], out[8]", text)))
     assert [s.name for s in walk(after.body) if isinstance(s, For)] == ["y"]
+
+
+@pytest.mark.parametrize("value", ["out[y] * a[y, x] + out[y] + a[y, x]", "out[y] + a[y, x] * 1"])
+def test_a_loop_that_says_what_it_merges_may_combine_in_any_way(value):
+    text = f"""
+    for y in serial(0, 8):
+        for x in vectorized(0, 16):
+            out[y] = {value}
+    """
+    assert not merged(text)
+    before = kernel("a[8, 16], b[16], out[8]", text)
+    outer = before.body
+    stated = replace(outer, body=replace(outer.body, merges=(("out", "a"),)))
+    after = merge_lanes(replace(before, body=stated))
+    same(before, after)
+    same(before, vectorize(after))
+    assert [s.name for s in walk(vectorize(after).body) if isinstance(s, For)] == ["y"]
