@@ -8,10 +8,13 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule import loops
 from tdsl.schedule.facts import cost, extents, stride_of, widest
-from tdsl.schedule.nest import PARALLEL, SERIAL, State, is_ordered, roots_of
+from tdsl.schedule.nest import PARALLEL, PEEL, SERIAL, State, is_ordered, roots_of
 
 PARALLEL_WORK = 30_000  # operations below which threads cost more than they bring
 SUMS = 4  # vectors of partial results in a reduction along memory: additions take 4 cycles
+SCANS = (
+    4  # rows of a scan side by side: each addition waits for the one before, about as many cycles
+)
 STATE = 12  # vectors of partial results of all its components together, which stay in registers
 
 
@@ -45,8 +48,33 @@ def shape_nest(
     vector = vector_variable(d)
     if threads and vector is not None and len(d.free) == 1:
         state = _thread_blocks(state, f, definition, vector, sizes[vector])
+    row = scanned_row(f, definition)
+    if threads and row is not None and (sizes[row] or 0) >= 2 * SCANS:
+        state = _scans(state, f, definition, row)
     state = _vectors(state, f, definition, sizes, vector_bytes)
     return _threads(state, f, definition, sizes) if threads else state
+
+
+def scanned_row(f: FuncDef, definition: int) -> str | None:
+    """The variable of the rows of a scan along memory: f[i, r] follows from f[i, r - 1]."""
+    d = f.definitions[definition]
+    if len(d.ranges) != 1 or not d.free or not is_ordered(f, definition):
+        return None
+    row, r = d.free[-1], d.ranges[0][0]
+    own = [x.index for x in reads_in(d.values) if x.name == f.name and x.index[:-1] == d.index[:-1]]
+    along = d.index[-1] == Var(r) and any(at != d.index for at in own)
+    return row if along and Var(row) in d.index else None
+
+
+def _scans(state: State, f: FuncDef, definition: int, row: str) -> State:
+    """Some rows of a scan side by side, an element of each in turn."""
+    names = (f"{row}_s", f"{row}_n")
+    if row not in state.plan(f.name).nests[definition].names():
+        return state
+    state = loops.split(state, f.name, definition, loop=row, factor=SCANS, tail=PEEL, names=names)
+    others = [x for x in state.plan(f.name).nests[definition].names() if x != names[1]]
+    state = loops.reorder(state, f.name, definition, loops=(*others, names[1]))
+    return loops.unroll(state, f.name, definition, loop=names[1])
 
 
 def vectors_of(
@@ -98,7 +126,7 @@ def _vectors(
     loop = variable if variable in names else _block_of(variable)
     if loop not in names or nest.kind(loop) != SERIAL:
         return state
-    if variable in d.free and d.ranges and not is_ordered(f, definition):
+    if variable in d.free and d.ranges:
         others = [x for x in names if x != loop]
         state = loops.reorder(state, f.name, definition, loops=(*others, loop))
     return loops.vectorize(state, f.name, definition, loop=loop, factor=lanes)
@@ -132,15 +160,16 @@ def _block_of(name: str) -> str:
 def _thread_blocks(
     state: State, f: FuncDef, definition: int, name: str, extent: int | None
 ) -> State:
-    """A single dimension is both threads and vectors: blocks of it."""
+    """A single dimension is both threads and vectors: blocks of it, narrow where ranges run over them."""
     names = (f"{name}_t", _block_of(name))
+    block = 256 if is_ordered(f, definition) else 2048
     nest = state.plan(f.name).nests[definition]
     if (
         extent is None
-        or extent < 4096
+        or extent < 2 * block
         or name not in nest.names()
         or set(names) & nest.used_names()
     ):
         return state
-    state = loops.split(state, f.name, definition, loop=name, factor=2048, names=names)
+    state = loops.split(state, f.name, definition, loop=name, factor=block, names=names)
     return loops.parallel(state, f.name, definition, loop=names[0])

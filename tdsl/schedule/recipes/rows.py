@@ -26,7 +26,7 @@ from tdsl.schedule.groups import boxes_of_rows, group_of
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import State, is_ordered
-from tdsl.schedule.rows import lanes_for, vectors_of
+from tdsl.schedule.rows import SCANS, lanes_for, scanned_row, vectors_of
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.streaming import pays_to_stream
 from tdsl.schedule.strips import Strips, plan_strips
@@ -119,6 +119,8 @@ def plan_rows(state: State, group: RowChain, boxes: dict[str, Box], machine: Mac
     across = any(_is_across(state.program.func(n), group, boxes, machine) for n in group.inside)
     size = sum(_bytes(state, name, group.boxes[name]) or 0 for name in group.inside)
     together = lanes if across and lanes * size <= machine.near_bytes else 1
+    if together == 1 and _scans(state, group) and SCANS * size <= machine.near_bytes:
+        together = SCANS if (group.count or 0) >= 2 * SCANS else 1
     sizes = extents(f, f.definitions[0], boxes[group.owner])
     shared = [v for v in group.outer[:1] if (sizes[v] or 0) >= 2 * machine.threads] or [group.row]
     stream = pays_to_stream(state, f.name, boxes, group.work, machine, most=inf)
@@ -136,6 +138,12 @@ def _is_across(f: FuncDef, group: RowChain, boxes: dict[str, Box], machine: Mach
         if vectors_of(f, n, extents(f, d, boxes[f.name]), machine.vector_bytes):
             return True
     return False
+
+
+def _scans(state: State, group: RowChain) -> bool:
+    """True when rows are scanned inside: several of them side by side do not wait for each other."""
+    funcs = map(state.program.func, group.inside)
+    return any(scanned_row(f, n) for f in funcs for n in range(len(f.definitions)))
 
 
 def _work(f: FuncDef, box: Box) -> int:
@@ -179,7 +187,7 @@ def write_rows(
         own.vectorize(group.row, plan.together)
     else:
         if plan.together > 1:
-            threads, _ = own.split(group.row, plan.together)
+            threads, _ = own.split(group.row, plan.together, tail="peel")
             loop = threads
         write_vectors(own, owner, 0, near[owner.name], machine)
     for name in group.inside:
@@ -187,6 +195,13 @@ def write_rows(
         for n in range(len(f.definitions)):
             stage = schedule[name] if n == 0 else schedule[name].update(n - 1)
             write_vectors(stage, f, n, near[name], machine)
+            row = scanned_row(f, n)
+            if (
+                row is not None
+                and 1 < plan.together == extents(f, f.definitions[n], near[name])[row]
+            ):
+                stage.reorder(f.definitions[n].ranges[0][0], row)
+                stage.unroll(row)
         schedule[name].compute_at(own, loop)
     own.parallel(threads if plan.parallel == group.row else plan.parallel)
     if plan.stream:

@@ -196,3 +196,18 @@ def test_a_sum_that_a_row_needs_is_made_before_the_rows():
     y[i, j] = x[i, j] / row[i] - total[j]
     s = td.Schedule(y, total, sizes={"R": 4096, "C": 1024})
     assert td.recipes.rows(s[y], machine=WIDE).beside is None
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (7, 33), (9, 130), (16, 64)], ids=str)
+def test_scans_of_rows_run_side_by_side(rng, shape):
+    x = td.Tensor("x", ("R", "C"), td.i64)
+    scan, y = td.Func("scan"), td.Func("y")
+    r = td.range("r", 1, x.shape[1])
+    scan[i, j] = x[i, j]
+    scan[i, r] += scan[i, r - 1]
+    y[i, j] = scan[i, j] * 2
+    rows, columns = shape
+    s = td.Schedule(y, sizes={"R": rows, "C": columns})
+    assert td.recipes.rows(s[y], machine=WIDE).together == (4 if rows >= 8 else 1)
+    a = rng.integers(-9, 9, shape)
+    np.testing.assert_array_equal(td.compile(s)(a), 2 * a.cumsum(1))
