@@ -105,6 +105,7 @@ from tdsl.lang.types import (
 )
 from tdsl.lang.value import cast, saturating_cast, vars
 from tdsl.op import Operator, op
+from tdsl.placement.grid import Grid
 from tdsl.schedule import recipes
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.instruction import RegisterFile, instruction
@@ -118,6 +119,7 @@ __all__ = [
     "DType",
     "DefinitionError",
     "Func",
+    "Grid",
     "IndexBoundError",
     "Operator",
     "RegisterFile",

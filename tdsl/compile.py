@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.loops import Kernel
@@ -26,22 +26,40 @@ from tdsl.lang.tensor import Func
 from tdsl.notebook import Listing
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import check_all
+from tdsl.schedule.nest import State
 from tdsl.source import here
 from tdsl.target import Target, as_target
 from tdsl.variant import Variant, machine_of
 
 if TYPE_CHECKING:
     from tdsl.codegen.cuda.module import Module
+    from tdsl.distribute.program import Distributed
     from tdsl.profiling import Profile
 
 
+@overload
 def compile(
-    what: Any,
+    what: Schedule,
     *,
     target: Target | str | None = None,
     dynamic: str | Iterable[str] = (),
     **sizes: int,
-) -> Compiled:
+) -> Any: ...
+@overload
+def compile(
+    what: object,
+    *,
+    target: Target | str | None = None,
+    dynamic: str | Iterable[str] = (),
+    **sizes: int,
+) -> Compiled: ...
+def compile(
+    what: object,
+    *,
+    target: Target | str | None = None,
+    dynamic: str | Iterable[str] = (),
+    **sizes: int,
+) -> Any:
     """A callable for funcs, or for a schedule of them.
 
     `what` is a func, a tuple of funcs, or a `Schedule`. The result takes arrays and scalars in the order
@@ -56,28 +74,61 @@ def compile(
     >>> td.compile(f)(np.arange(3, dtype=np.float32))
     array([0., 2., 4.], dtype=float32)
 
+    A schedule with funcs that are distributed over ranks gives a `Distributed` instead, which has plans,
+    runs them all in this process, or one of them under MPI.
+
     Raises a TdslError of the kind that fits for a program, schedule or target that cannot be compiled.
     """
-    if isinstance(what, Schedule):
-        schedule = what
-        schedule.check_unchanged()
-    elif isinstance(what, Func):
-        schedule = Schedule(what)
-    elif isinstance(what, tuple | list) and what and all(isinstance(f, Func) for f in what):
-        schedule = Schedule(*what)
-    elif hasattr(what, "schedule") and hasattr(what, "program"):
-        schedule = what.schedule()
-    else:
-        raise TypeMismatch(
-            f"{type(what).__name__} cannot be compiled",
-            loc=here(),
-            label="this call",
-            hint="pass a td.Func or a td.Schedule; @td.op makes an operator of a function",
-        )
+    schedule = _schedule_of(what)
     chosen = as_target(target if target is not None else schedule.target)
     program = schedule.program
     fixed = {**schedule.sizes, **check_sizes(program.name, program.sizes, sizes)}
-    return Compiled(schedule, chosen, _dynamic(program, dynamic, fixed), fixed)
+    free = _dynamic(program, dynamic, fixed)
+    if schedule.state.grid is not None:
+        return _distributed(schedule.state, chosen, free, fixed)
+    return Compiled(schedule, chosen, free, fixed)
+
+
+def _schedule_of(what: object) -> Schedule:
+    if isinstance(what, Schedule):
+        what.check_unchanged()
+        return what
+    if isinstance(what, Func):
+        return Schedule(what)
+    if isinstance(what, tuple | list) and what and all(isinstance(f, Func) for f in what):
+        return Schedule(*what)
+    if hasattr(what, "schedule") and hasattr(what, "program"):
+        made = what.schedule()
+        assert isinstance(made, Schedule)
+        return made
+    raise TypeMismatch(
+        f"{type(what).__name__} cannot be compiled",
+        loc=here(),
+        label="this call",
+        hint="pass a td.Func or a td.Schedule; @td.op makes an operator of a function",
+    )
+
+
+def _distributed(
+    state: State, target: Target, dynamic: frozenset[str], sizes: dict[str, int]
+) -> Distributed:
+    from tdsl.distribute.program import Distributed
+
+    if dynamic:
+        raise ShapeError(
+            f"a plan of ranks is made for sizes that are known, not for {', '.join(sorted(dynamic))}",
+            loc=here(),
+            label="this call",
+            hint="leave dynamic= away; another size makes another plan",
+        )
+    check_all(state)
+    if sizes:
+        state = replace(state, program=bind_sizes(state.program, sizes))
+
+    def build(local: State) -> Compiled:
+        return Compiled(Schedule.of_state(local), target, frozenset(), {})
+
+    return Distributed(state, signature_of(state.program), sizes, build)
 
 
 def _dynamic(program: Program, dynamic: object, fixed: Mapping[str, int]) -> frozenset[str]:

@@ -212,7 +212,8 @@ def _compiled(
             part.vectorize(str(kept[-1]), lanes)
         for loop in kept:
             part.unroll(str(loop))
-    return td.compile(s)
+    made: td.Compiled = td.compile(s)
+    return made
 
 
 def _counts(threads: int) -> list[int]:

@@ -97,7 +97,9 @@ class Operator:
         self, *, target: Target | str | None = None, dynamic: str | Iterable[str] = (), **sizes: int
     ) -> Compiled:
         """The operator compiled with its default schedule; see `td.compile`."""
-        return compile(Schedule.of_program(self.program), target=target, dynamic=dynamic, **sizes)
+        schedule = Schedule.of_program(self.program)
+        made: Compiled = compile(schedule, target=target, dynamic=dynamic, **sizes)
+        return made
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """The outputs for arrays and numbers; see `td.compile`."""

@@ -129,7 +129,9 @@ def by_all_threads(s: Schedule, p: Programs) -> None:
 
 
 def compiled(s: Schedule) -> Any:
-    """The program as a callable; on a GPU, emulated, where loops run there."""
+    """The program as a callable: on a GPU, emulated, where loops run there, or on ranks, simulated."""
+    if s.state.grid is not None:
+        return td.compile(s).simulate
     if any(d.name == "bind" for d in s.directives):
         return td.emulate(td.compile(s, target="cuda"))
     return td.compile(s)
@@ -164,6 +166,35 @@ def by_unsigned_factors(p: Programs) -> Schedule:
     s = td.Schedule(out)
     s[f].unsigned(g)
     return s
+
+
+def turned(s: Schedule, p: Programs) -> None:
+    block, _ = s["f"].split(p.inner, 4)
+    outer, inner = s["f"].split(block, 2)
+    s["f"].rotate(inner, by=outer)
+
+
+def on_ranks(s: Schedule, p: Programs) -> Any:
+    """Three ranks share the first loop of f and the first dimension of the tensor."""
+    grid = td.Grid(x=3)
+    dims = "ab"[: len(p.index)]
+    kept = dims[: len(s.program.func("f").variables)]
+    s.place("a", f"{dims} -> a", grid).place("f", f"{kept} -> {kept[:1] or 0}", grid)
+    return s["f"].distribute(p.outer if kept else "k", grid)[0]
+
+
+def in_steps(s: Schedule, p: Programs) -> Any:
+    """The tensor is fetched in steps of four points of the last loop, f is sent step by step."""
+    on_ranks(s, p)
+    last = s["f"].loops[-1]
+    steps, _ = s["f"].split(last, 4)
+    s["f"].reorder(steps, *(x.name for x in s["f"].loops[1:] if x.name != steps.name))
+    s["f"].communicate(("a", "f"), at=steps)
+    return steps
+
+
+def in_turned_steps(s: Schedule, p: Programs) -> None:
+    s["f"].rotate(in_steps(s, p), by=s["f"].loops[0])
 
 
 USES: dict[str, tuple[Use, ...]] = {
@@ -235,6 +266,10 @@ USES: dict[str, tuple[Use, ...]] = {
         ),
     ),
     "tensorize": (by_an_instruction,),
+    "place": (on(P.stencil, on_ranks),),
+    "distribute": (on(P.stencil, on_ranks), on(P.sums, on_ranks)),
+    "communicate": (on(P.stencil, in_steps), on(P.sums, in_steps)),
+    "rotate": (on(P.scaled, turned), on(P.sums, in_turned_steps)),
     "unsigned": (by_unsigned_factors,),
 }  # fmt: skip
 

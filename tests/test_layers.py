@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).parent.parent / "tdsl"
 
 # What stands earlier may not import what stands later; those of one rank may not import each other.
 RANKS = (
-    ("source",), ("errors",), ("node",), ("debug", "target"), ("rewrite", "text", "notebook"), ("lang",),
+    ("source",), ("errors",), ("node",), ("debug", "target"), ("rewrite", "text", "notebook"), ("placement",),
+    ("lang",),
     ("schedule",), ("tilegraph", "codegen"), ("distribute",), ("variant",), ("pipeline",),
     ("inspection",), ("cuda", "emulation", "profiling"), ("compile",), ("op",),
     ("demo", "doctor", "measure"), ("cli",), ("__main__",),

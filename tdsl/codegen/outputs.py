@@ -70,4 +70,4 @@ def _separate(state: State, f: FuncDef) -> State:
     funcs = (*program.funcs[: at + 1], copy, *program.funcs[at + 1 :])
     outputs = tuple(made if o == f.name else o for o in program.outputs)
     changed = replace(program, funcs=funcs, outputs=outputs)
-    return State(changed, (*state.plans, (made, fresh_plan(copy))))
+    return replace(state, program=changed, plans=(*state.plans, (made, fresh_plan(copy))))

@@ -16,7 +16,7 @@ from tdsl.schedule.nest import FuncPlan, State
 def bind_state(state: State, sizes: Mapping[str, int]) -> State:
     """The state with named extents replaced by numbers; specializations that these decide are taken."""
     plans = tuple((name, _bind_plan(plan, sizes)) for name, plan in state.plans)
-    return State(bind_sizes(state.program, sizes), plans)
+    return replace(state, program=bind_sizes(state.program, sizes), plans=plans)
 
 
 def _bind_plan(plan: FuncPlan, sizes: Mapping[str, int]) -> FuncPlan:

@@ -205,7 +205,7 @@ def cache_write(
         fresh_plan(copy), place=After(level), touched=True, stream=plan.stream, order=plan.order,
         align=plan.align,
     )  # fmt: skip
-    state = State(program, (*state.plans, (made, copied)))
+    state = replace(state, program=program, plans=(*state.plans, (made, copied)))
     own = replace(plan, store=level, scope=scope, stream=False, order=None, align=(), touched=True)
     return state.with_plan(func, own)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tdsl.errors import ScheduleError, did_you_mean
-from tdsl.schedule import caches, launch, loops, places, rfactor, specialize, unsigned
+from tdsl.schedule import caches, launch, loops, places, ranks, rfactor, specialize, unsigned
 from tdsl.schedule.arguments import check_arguments, check_stage, plain
 from tdsl.schedule.legality import recheck
 from tdsl.schedule.nest import Illegal, State
@@ -25,7 +25,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "stream_stores": places.stream_stores, "prefetch": places.prefetch, "pin": places.pin,
     "cache_read": caches.cache_read, "cache_write": caches.cache_write, "rfactor": rfactor.rfactor,
     "specialize": specialize.specialize, "tensorize": specialize.tensorize,
-    "unsigned": unsigned.unsigned,
+    "unsigned": unsigned.unsigned, **ranks.RANK_DIRECTIVES,
 }  # fmt: skip
 
 
@@ -63,6 +63,7 @@ def apply(directive: Directive, state: State) -> State:
         check_arguments(state, rule, arguments)
         made = rule(state, directive.func, directive.definition, **arguments)
         recheck(made, directive.func)
+        ranks.check_distributed(made, directive.func)
     except Illegal as reason:
         raise ScheduleError(
             f"{_call_text(directive)} of {directive.func!r}: {reason.reason}",
@@ -84,7 +85,7 @@ def _call_text(directive: Directive) -> str:
     for name, value in directive.arguments:
         if name == "loops" and directive.name == "reorder":
             named += value
-        elif name in ("loop", "outer", "inner", "source") and value is not None:
+        elif name in ("loop", "outer", "inner", "source", "tensor") and value is not None:
             named.append(value)
     return f"{directive.name}({', '.join(map(_shown, named))})"
 

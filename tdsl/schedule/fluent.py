@@ -16,11 +16,13 @@ from tdsl.errors import (
 from tdsl.lang.program import Program, build_program, check_sizes, names_by_handle, outline
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.notebook import page
+from tdsl.placement.grid import Grid
 from tdsl.schedule.arguments import pairs, plain
 from tdsl.schedule.directive import Directive, apply, from_json, to_json
 from tdsl.schedule.formula import Formula, formula
 from tdsl.schedule.naming import (
     LoopLike,
+    check_grid,
     check_recipe,
     name_of_source,
 )
@@ -166,6 +168,18 @@ class Schedule(Suggesting):
         own.do("cache_write", loop=own.loop_name(at), scope=scope, name=name)
         made = next(f.name for f in self.state.program.funcs if f.name not in before)
         return Stage(self, made, 0)
+
+    def place(self, tensor: Tensor | Func | Stage | str, notation: str, grid: Grid) -> Schedule:
+        """Say where an input or a func lives on a grid of ranks; returns the schedule.
+
+        The notation has a letter for each dimension and, after an arrow, an entry for each axis of the
+        grid: a dimension that is cut into blocks along it, `*` for a copy at each coordinate, or the only
+        coordinate that has anything. "rc -> r c" are tiles, "rc -> r 0" rows on one side of the grid.
+        """
+        named = (("tensor", self.source_name(tensor)), ("notation", notation))
+        where = ("grid", check_grid(grid).axes)
+        self.do(Directive("place", self.state.program.outputs[0], 0, (*named, where), here()))
+        return self
 
     def apply(self, recipe: Callable[[Schedule], Any]) -> Schedule:
         """Run a recipe, a function of the schedule; returns the schedule."""

@@ -25,7 +25,8 @@ def inline_funcs(state: State) -> State:
     if not inlined:
         return state
     plans = tuple((name, plan) for name, plan in state.plans if name not in inlined)
-    return State(replace(state.program, funcs=tuple(kept)), plans)
+    program = replace(state.program, funcs=tuple(kept))
+    return replace(state, program=program, plans=plans)
 
 
 def _with_inlined(d: Definition, inlined: dict[str, Definition]) -> Definition:

@@ -24,6 +24,7 @@ from tdsl.schedule.nest import (
     Illegal,
     Nest,
     Rename,
+    Rotate,
     Split,
     State,
 )  # fmt: skip
@@ -115,7 +116,7 @@ def _count(state: State, func: str, definition: int, nest: Nest, loop: str) -> i
             case Fuse(fused, outer, inner):
                 a, b = known.get(outer), known.get(inner)
                 known[fused] = None if a is None or b is None else a * b
-            case Rename(old, new):
+            case Rename(old, new) | Rotate(old, new):
                 known[new] = known.get(old)
     count = known.get(loop)
     if count is None or count > MOST_THREADS:

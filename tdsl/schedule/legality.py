@@ -33,6 +33,7 @@ from tdsl.schedule.nest import (
     Nest,
     Rename,
     Root,
+    Rotate,
     Split,
     State,
     With,
@@ -259,6 +260,14 @@ def _check_exact(nest: Nest, level: Level) -> None:
         match r:
             case Rename(old, new):
                 parts[old] = parts.pop(new)
+            case Rotate(old, new):
+                part = parts.pop(new)
+                if part == block:
+                    raise Illegal(
+                        f"the body of {level.loop!r} makes a part of {new!r}, which is no box",
+                        f"do not split {new!r}",
+                    )
+                parts[old] = part
             case Split(parent, outer, inner):
                 around, within = parts.pop(outer), parts.pop(inner)
                 if around != fixed and within != whole:

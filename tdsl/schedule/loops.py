@@ -28,6 +28,7 @@ from tdsl.schedule.nest import (
     Nest,
     PrefetchPlan,
     Rename,
+    Rotate,
     Split,
     State,
     Tensorization,
@@ -60,6 +61,8 @@ def find_loop(state: State, func: str, definition: int, name: str) -> str:
                 raise Illegal(f"loop {name!r} was fused into {fused!r}", f"name {fused!r}")
             case Rename(old, new) if old == name:
                 raise Illegal(f"loop {name!r} was renamed to {new!r}", f"name {new!r}")
+            case Rotate(old, new) if old == name:
+                raise Illegal(f"loop {name!r} was rotated, as {new!r}", f"name {new!r}")
     known = dict.fromkeys((*nest.names(), *(alias for alias, _ in nest.aliases)))
     raise Illegal(f"there is no loop {name!r}", did_you_mean(name, known))
 
@@ -85,11 +88,11 @@ def _change(
         plan,
         prefetches=ahead,
         tensorizations=tuple(map(at, plan.tensorizations)),
+        communicated=tuple((t, names.get(loop, loop)) for t, loop in plan.communicated),
     )
     state = state.with_plan(func, plan)
-    return State(
-        state.program, tuple((n, _move(p, func, definition, moved)) for n, p in state.plans)
-    )
+    plans = tuple((n, _move(p, func, definition, moved)) for n, p in state.plans)
+    return replace(state, plans=plans)
 
 
 def _move(plan: FuncPlan, func: str, definition: int, moved: dict[str, str]) -> FuncPlan:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tdsl.errors import ScheduleError, TypeMismatch
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Variable
+from tdsl.placement.grid import Grid
 from tdsl.source import here
 
 if TYPE_CHECKING:
@@ -63,6 +64,18 @@ def name_of_loop(what: Any, names: Sequence[str]) -> str:
             hint=f"name one of the loops: {', '.join(names)}",
         )
     return what
+
+
+def check_grid(grid: object) -> Grid:
+    """The grid, or TypeMismatch for what is none."""
+    if not isinstance(grid, Grid):
+        raise TypeMismatch(
+            f"ranks stand on a td.Grid, not on {grid!r}",
+            loc=here(),
+            label="this directive",
+            hint="make one: td.Grid(x=2, y=2)",
+        )
+    return grid
 
 
 def check_recipe(recipe: object) -> None:

@@ -13,6 +13,8 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import reads_in
+from tdsl.placement.grid import Grid
+from tdsl.placement.notation import Placement
 from tdsl.source import Loc
 
 SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "unrolled"
@@ -75,7 +77,16 @@ class Rename:
     new: str
 
 
-Relation = Split | Fuse | Rename
+@dataclass(frozen=True, slots=True)
+class Rotate:
+    """old = (new + the loops of `by`) modulo the extent of both."""
+
+    old: str
+    new: str
+    by: tuple[str, ...]
+
+
+Relation = Split | Fuse | Rename | Rotate
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +121,7 @@ class Nest:
                     found |= {parent, outer, inner}
                 case Fuse(fused, outer, inner):
                     found |= {fused, outer, inner}
-                case Rename(old, new):
+                case Rename(old, new) | Rotate(old, new):
                     found |= {old, new}
         return found
 
@@ -142,7 +153,7 @@ def roots_of(nest: Nest, name: str) -> frozenset[str]:
                 roots = roots - {outer, inner} | {parent}
             case Fuse(fused, outer, inner) if fused in roots:
                 roots = roots - {fused} | {outer, inner}
-            case Rename(old, new) if new in roots:
+            case Rename(old, new) | Rotate(old, new) if new in roots:
                 roots = roots - {new} | {old}
     return frozenset(roots)
 
@@ -156,7 +167,7 @@ def parts_of(nest: Nest, name: str) -> frozenset[str]:
                 parts |= {outer, inner}
             case Fuse(fused, outer, inner) if parts & {outer, inner}:
                 parts.add(fused)
-            case Rename(old, new) if old in parts:
+            case Rename(old, new) | Rotate(old, new) if old in parts:
                 parts.add(new)
     return frozenset(parts & set(nest.names()))
 
@@ -235,7 +246,11 @@ class Tensorization:
 
 @dataclass(frozen=True, slots=True)
 class FuncPlan:
-    """How one func runs. `place` None leaves the choice to the default schedule."""
+    """How one func runs. `place` None leaves the choice to the default schedule.
+
+    `distributed` are the loops of the first definition that the axes of the grid fix, in their order;
+    `communicated` says for a tensor or func at which of its loops it is fetched, or sent to its owners.
+    """
 
     nests: tuple[Nest, ...]
     place: Place | None = None
@@ -249,6 +264,8 @@ class FuncPlan:
     prefetches: tuple[PrefetchPlan, ...] = ()
     specializations: tuple[Specialization, ...] = ()
     tensorizations: tuple[Tensorization, ...] = ()
+    distributed: tuple[str, ...] = ()
+    communicated: tuple[tuple[str, str], ...] = ()
     touched: bool = False
     loc: Loc | None = field(default=None, compare=False)
 
@@ -260,10 +277,12 @@ class FuncPlan:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A program and the plan of each of its funcs."""
+    """A program and the plan of each of its funcs; where tensors and funcs live on a grid of ranks."""
 
     program: Program
     plans: tuple[tuple[str, FuncPlan], ...]
+    grid: Grid | None = None
+    placed: tuple[tuple[str, Placement], ...] = ()
 
     def plan(self, func: str) -> FuncPlan:
         """The plan of a func, which must be one of the program."""

@@ -38,7 +38,8 @@ def insert(state: State, before: str, f: FuncDef, plan: FuncPlan) -> State:
     """A state with a func more, before a consumer of it."""
     at = next(n for n, g in enumerate(state.program.funcs) if g.name == before)
     funcs = (*state.program.funcs[:at], f, *state.program.funcs[at:])
-    return State(replace(state.program, funcs=funcs), (*state.plans, (f.name, plan)))
+    program = replace(state.program, funcs=funcs)
+    return replace(state, program=program, plans=(*state.plans, (f.name, plan)))
 
 
 def replace_func(state: State, f: FuncDef) -> State:

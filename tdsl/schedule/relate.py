@@ -16,7 +16,7 @@ from tdsl.lang.simplify import (
     simplify,
     subtract,
 )
-from tdsl.schedule.nest import PEEL, SHIFT, Fuse, Nest, Rename, Split, parts_of
+from tdsl.schedule.nest import PEEL, SHIFT, Fuse, Nest, Rename, Rotate, Split, parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _extents(
                         extents[inner] = left
             case Fuse(fused, outer, inner):
                 extents[fused] = multiply(extents[outer], extents[inner], facts)
-            case Rename(old, new):
+            case Rename(old, new) | Rotate(old, new):
                 extents[new] = extents[old]
     return extents, peels
 
@@ -107,6 +107,11 @@ def _values(
                 values[inner] = Binary("mod", values[fused], extents[inner])
             case Rename(old, new):
                 values[old] = values[new]
+            case Rotate(old, new, by):
+                turned = values[new]
+                for name in by:
+                    turned = add(turned, values[name], facts)
+                values[old] = Binary("mod", turned, extents[old])
     return values, tuple(reversed(guards))
 
 

@@ -20,8 +20,10 @@ from tdsl.schedule.nest import (
     Level,
     Loop,
     Nest,
+    Relation,
     Rename,
     Root,
+    Rotate,
     Split,
     State,
     fresh_plan,
@@ -135,14 +137,14 @@ def _partial_plan(p: FuncDef, reduced: Nest) -> FuncPlan:
     return plan.with_nest(len(p.definitions) - 1, replace(last, loops=loops))
 
 
-def _of(nest: Nest, r: Split | Fuse | Rename) -> frozenset[str]:
+def _of(nest: Nest, r: Relation) -> frozenset[str]:
     before = replace(nest, relations=nest.relations[: nest.relations.index(r)])
     match r:
         case Split(parent):
             return roots_of(before, parent)
         case Fuse(_, outer, inner):
             return roots_of(before, outer) | roots_of(before, inner)
-        case Rename(old):
+        case Rename(old) | Rotate(old):
             return roots_of(before, old)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, assert_never
 
+from tdsl.placement.grid import Grid
 from tdsl.schedule.directive import Directive
 from tdsl.schedule.nest import SERIAL, After, At, Inline, Place, Root, State, With
 
@@ -94,11 +95,23 @@ def _call(d: Directive) -> str:
             return (
                 f"{stage}.prefetch({_value(a['source'])}, {_value(a['loop'])}, {a['offset']}{of})"
             )
+        case "place":
+            return f"s.place({_value(a['tensor'])}, {_value(a['notation'])}, {_grid(a['grid'])})"
+        case "distribute":
+            return f"{stage}.distribute({_value(a['loops'])}, {_grid(a['grid'])})"
+        case "communicate":
+            return f"{stage}.communicate({_value(a['tensors'])}, at={_value(a['at'])})"
+        case "rotate":
+            return f"{stage}.rotate({_value(a['loop'])}, by={_value(a['by'])})"
         case "specialize":
             arguments = ", ".join(f"{k}={_value(v)}" for k, v in a.items())
             return f'{stage}.do("specialize", {arguments})'
         case _:
             return f"{stage}.{d.name}({', '.join(_value(v) for v in a.values())})"
+
+
+def _grid(axes: tuple[tuple[str, int], ...]) -> str:
+    return f"td.{Grid(**dict(axes))}"
 
 
 def _stage(func: str, definition: int) -> str:

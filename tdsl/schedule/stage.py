@@ -15,11 +15,13 @@ from tdsl.errors import (
 )  # fmt: skip
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
+from tdsl.placement.grid import Grid
 from tdsl.schedule.directive import Directive
 from tdsl.schedule.instruction import Instruction
 from tdsl.schedule.naming import (
     Loop,
     LoopLike,
+    check_grid,
     check_owner,
     check_recipe,
     name_of_loop,
@@ -30,6 +32,9 @@ from tdsl.source import here
 
 if TYPE_CHECKING:
     from tdsl.schedule.fluent import Schedule
+
+
+TensorLike = Tensor | Func | str
 
 
 class Stage(Suggesting):
@@ -342,6 +347,49 @@ class Stage(Suggesting):
         name = instruction.name if isinstance(instruction, Instruction) else instruction
         self.do("tensorize", loop=self.loop_name(loop), instruction=name)
         return self
+
+    def distribute(self, loops: LoopLike | Sequence[LoopLike], grid: Grid) -> tuple[Loop, ...]:
+        """Share the iterations of loops out to ranks, one loop for each axis of the grid.
+
+        Each loop is divided into as many blocks as its axis has ranks; the loops over blocks, which are
+        returned, become the outermost, and the names of the loops stand for the parts inside. Ranks that
+        share a reduction out each make partial results, which are combined where the func lives.
+        """
+        before = self._names()
+        named = self._loop_names(loops)
+        self.do("distribute", loops=named, grid=check_grid(grid).axes)
+        return self._new(before)[: len(named)]
+
+    def local(self, loop: LoopLike) -> Loop:
+        """The part of a distributed loop that one rank runs."""
+        nest = self.schedule.state.plan(self.func).nests[self.definition]
+        name = self.loop_name(loop)
+        return Loop(self, dict(nest.aliases).get(name, name))
+
+    def communicate(self, tensors: TensorLike | Sequence[TensorLike], at: LoopLike) -> Stage:
+        """Fetch what this stage reads of tensors at the start of every iteration of a loop.
+
+        Of the stage itself, send what an iteration made to its owners when it ends. The loop is the last
+        of those distributed, or one inside of it: further in, more and smaller messages and less memory.
+        What is not mentioned moves at the last distributed loop.
+        """
+        listed = tensors if isinstance(tensors, list | tuple) else (tensors,)
+        names = tuple(self.schedule.source_name(t) for t in listed)
+        self.do("communicate", tensors=names, at=self.loop_name(at))
+        return self
+
+    def rotate(self, loop: LoopLike, by: LoopLike | Sequence[LoopLike]) -> Loop:
+        """Start a loop at another iteration for each iteration of the loops `by` around it; the new loop.
+
+        x = (new + the loops of `by`) modulo the extent of x: neighbours are then at neighbouring steps.
+        """
+        before = self._names()
+        self.do("rotate", loop=self.loop_name(loop), by=self._loop_names(by))
+        return self._new(before)[0]
+
+    def _loop_names(self, loops: LoopLike | Sequence[LoopLike]) -> tuple[str, ...]:
+        listed = loops if isinstance(loops, list | tuple) else (loops,)
+        return tuple(self.loop_name(x) for x in listed)
 
     def pin(self) -> Stage:
         """Leave this stage as it is: no default or automatic schedule changes it."""

@@ -1,0 +1,11 @@
+"""Who does what on a grid of ranks: plans of messages and tasks, their proof, and running them.
+
+stages.py     the distributed funcs, and the boxes that their iterations touch, by the region function
+rank.py       the steps of one rank
+plan.py       plans as data, with what they cost
+check.py      the proof that messages match, nothing waits for ever, and memory suffices
+task.py       what a rank computes, as an ordinary program
+engine.py     running the steps of a rank
+simulate.py   all ranks in one process
+program.py    what `td.compile` gives for a schedule with distributed funcs
+"""

@@ -1,0 +1,181 @@
+"""What `td.compile` gives for a schedule with distributed funcs: plans, and ways to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.arrays import Array, as_array, as_scalar
+from tdsl.codegen.binding import bind, bind_sizes
+from tdsl.codegen.signature import ArrayArg, Signature, extent
+from tdsl.distribute.engine import Task, Tasks, Worker
+from tdsl.distribute.plan import Home, Plan, RankPlan
+from tdsl.distribute.rank import Layout, plan_rank
+from tdsl.distribute.simulate import simulate
+from tdsl.distribute.stages import Stage, stages_of
+from tdsl.distribute.task import check_nest
+from tdsl.errors import ScheduleError, ShapeError, Suggesting
+from tdsl.lang.program import Program, check_sizes
+from tdsl.lang.realised import realised_boxes
+from tdsl.lang.types import DType
+from tdsl.placement.ownership import Box, extents, within
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.nest import State
+from tdsl.source import here
+
+
+class Work:
+    """A distributed program for known sizes: stages, layout, plan, and the tasks compiled so far."""
+
+    def __init__(self, state: State, build: Callable[[State], Task]) -> None:
+        program = state.program
+        computed = realised_boxes(program)
+        boxes = {n: tuple((lo, hi + 1) for lo, hi in box) for n, box in computed.items()}
+        self.stages = stages_of(state, boxes)
+        for stage in self.stages:
+            check_nest(stage)
+        self.inputs = tuple(t.name for t in program.inputs)
+        self.outputs = program.outputs
+        for t in program.inputs:
+            boxes[t.name] = tuple((0, extent(e, {})) for e in t.shape)
+        for name in set(program.outputs) - set(boxes):  # empty, so nothing computes them
+            found = program.func(name).output_box(None)
+            boxes[name] = tuple((extent(lo, {}), extent(lo, {}) + extent(e, {})) for lo, e in found)
+        assert state.grid is not None
+        named = dict.fromkeys((*self.inputs, *(s.name for s in self.stages), *self.outputs))
+        self.wholes: dict[str, Box] = {n: boxes[n] for n in named}
+        self.layout = Layout(state.grid, dict(state.placed), self.wholes)
+        self.dtypes = dtypes_of(program)
+        homes = tuple(Home(n, self.dtypes[n].bytes, self.wholes[n]) for n in self.wholes)
+        self.plan = Plan(program.name, state.grid, homes, tuple(_notes(self.stages)), self._rank)
+        self.tasks = Tasks({s.name: s for s in self.stages}, self.dtypes, build)
+
+    def _rank(self, rank: int) -> RankPlan:
+        return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
+
+    def owned(self, name: str, rank: int) -> Box | None:
+        """The box of a tensor that a rank owns."""
+        return self.layout.owned(name, self.layout.grid.coordinates(rank))
+
+    def part(self, name: str, array: Array, rank: int) -> Array | None:
+        """A rank's block of a whole array."""
+        box = self.owned(name, rank)
+        return None if box is None else array[within(box, self.wholes[name])]
+
+
+def _notes(stages: tuple[Stage, ...]) -> list[str]:
+    notes = []
+    for s in stages:
+        said = {tensor for tensor, _ in s.state.plan(s.name).communicated}
+        silent = [n for n in (*s.sources, s.name) if n not in said]
+        if silent:
+            notes.append(
+                f"{s.name}: {', '.join(silent)} at {s.outer[s.fixed - 1]}, as no communicate says where"
+            )
+    return notes
+
+
+def dtypes_of(program: Program) -> dict[str, DType]:
+    """The element type of every input and func."""
+    found = {t.name: t.dtype for t in program.inputs}
+    return found | {f.name: f.dtypes[0] for f in program.funcs}
+
+
+class Distributed(Suggesting):
+    """A distributed program: `plan` says what ranks do, `simulate` runs all of them in this process."""
+
+    def __init__(
+        self, state: State, signature: Signature, sizes: Mapping[str, int],
+        build: Callable[[State], Task],
+    ) -> None:  # fmt: skip
+        check_placed(state)
+        self.state, self.signature, self.sizes, self._build = state, signature, dict(sizes), build
+        self._works: dict[tuple[tuple[str, int], ...], Work] = {}
+
+    def _work(self, sizes: Mapping[str, int]) -> Work:
+        missing = [n for n in self.signature.sizes if n not in sizes]
+        if missing:
+            example = ", ".join(f"{n}=100" for n in missing)
+            raise ShapeError(
+                f"{self.signature.name!r} is planned for sizes that are not known yet: {', '.join(missing)}",
+                loc=here(),
+                label="this call",
+                hint=f"give them: td.compile(s, {example}), or plan({example})",
+            )
+        key = tuple((n, sizes[n]) for n in self.signature.sizes)
+        if key not in self._works:
+            self._works[key] = Work(bind_state(self.state, dict(key)), self._build)
+        return self._works[key]
+
+    def plan(self, **sizes: int) -> Plan:
+        """Who sends what to whom, and what it costs; sizes by name where they are not fixed."""
+        known = check_sizes(self.signature.name, self.signature.sizes, sizes)
+        return self._work({**self.sizes, **known}).plan
+
+    def simulate(self, *args: Any, count: bool = False, **kwargs: Any) -> Any:
+        """The outputs for whole arrays, with every rank run in this process.
+
+        With `count` also the `Traffic` that was carried, counted message by message.
+        """
+        values = dict(
+            zip((a.name for a in self.signature.inputs), self._bound(args, kwargs), strict=True)
+        )
+        arrays = {a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ArrayArg)}
+        scalars = {n: v for n, v in values.items() if n not in arrays}
+        given = [(a, arrays[a.name]) for a in self.signature.inputs if isinstance(a, ArrayArg)]
+        work = self._work({**self.sizes, **bind_sizes(given)})
+        workers = []
+        for plan in work.plan:
+            blocks = {
+                name: arrays[name][within(box, work.wholes[name])] for name, box in plan.owned
+            }
+            workers.append(Worker(plan, work.tasks, blocks, scalars))
+        traffic = simulate(workers)
+        outputs = tuple(_whole(work, name, workers) for name in work.outputs)
+        result = outputs[0] if len(outputs) == 1 else outputs
+        return (result, traffic) if count else result
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        values = bind(self.signature, args, kwargs)
+        return tuple(
+            as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
+            for arg, value in zip(self.signature.inputs, values, strict=True)
+        )
+
+    def __repr__(self) -> str:
+        return f"<distributed {self.signature.name} on {self.state.grid}>"
+
+
+def _whole(work: Work, name: str, workers: list[Worker]) -> Any:
+    """A whole output, put together from the blocks of all ranks."""
+    whole = np.empty(extents(work.wholes[name]), work.dtypes[name].numpy)
+    for worker in workers:
+        if name in worker.buffers:
+            buffer = worker.buffers[name]
+            whole[within(buffer.box, work.wholes[name])] = buffer.array
+    return whole if whole.ndim else whole[()]
+
+
+def check_placed(state: State) -> None:
+    """ScheduleError unless every output is distributed, and what stages read and make has a place."""
+    program, placed = state.program, dict(state.placed)
+    for name in program.outputs:
+        if not state.plan(name).distributed:
+            raise ScheduleError(
+                f"output {name!r} is not distributed, though other things are",
+                loc=program.func(name).loc,
+                label="this func",
+                hint=f's["{name}"].distribute(loops, grid)',
+            )
+    need = [(t.name, t.loc) for t in program.inputs]
+    need += [(f.name, f.loc) for f in program.funcs if state.plan(f.name).distributed]
+    for name, loc in need:
+        if name not in placed:
+            raise ScheduleError(
+                f"{name!r} has no place on the grid",
+                loc=loc,
+                label="made here",
+                hint=f's.place("{name}", "...", grid); "* ..." for a copy on each rank',
+            )

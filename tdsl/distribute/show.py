@@ -1,0 +1,95 @@
+"""Plans as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from tdsl.distribute.plan import Copy, Drop, Exchange, Fill, Make, Merge, RankPlan, Run, Step
+from tdsl.errors import counted
+from tdsl.placement.ownership import Box
+
+if TYPE_CHECKING:
+    from tdsl.distribute.plan import Plan
+
+SHOWN = 16  # ranks in a table
+
+
+def summary(plan: Plan) -> str:
+    """One line of what the ranks of a plan receive, and need."""
+    return (
+        f"{plan.name} on {plan.grid}: {_range(plan.received)} bytes received a rank in "
+        f"{_range(plan.messages)} messages, {plan.total_received} in all; "
+        f"peak memory {_range(plan.peak_memory)} bytes"
+    )
+
+
+def _range(numbers: tuple[int, ...]) -> str:
+    lo, hi = min(numbers), max(numbers)
+    return str(lo) if lo == hi else f"{lo} to {hi}"
+
+
+def show_plan(plan: Plan) -> str:
+    """A table with a line for each rank, and what was decided without being said."""
+    lines = [summary(plan), *plan.notes]
+    header = ("rank", "at", "received", "sent", "messages", "peak memory", "steps")
+    rows: list[tuple[str, ...]] = [header]
+    for r, c in list(enumerate(plan.costs))[:SHOWN]:
+        at = " ".join(map(str, plan.grid.coordinates(r)))
+        numbers = (c.received, c.sent, c.messages, c.peak_memory, len(plan.rank(r).steps))
+        rows.append((str(r), at, *map(str, numbers)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines += ["  ".join(x.rjust(w) for x, w in zip(row, widths, strict=True)) for row in rows]
+    if plan.grid.size > SHOWN:
+        lines.append(f"and {counted(plan.grid.size - SHOWN, 'rank')} more")
+    idle = [
+        r for r in range(plan.grid.size) if not any(isinstance(s, Run) for s in plan.rank(r).steps)
+    ]
+    if idle:
+        shown = ", ".join(map(str, idle[:SHOWN])) + (", ..." if len(idle) > SHOWN else "")
+        lines.append(f"idle, because their blocks of the loops are empty: {shown}")
+    return "\n".join(lines)
+
+
+def show_rank(plan: RankPlan) -> str:
+    """The steps of one rank, one a line."""
+    owned = [f"own {name}[{show_box(box)}]" for name, box in plan.owned]
+    return "\n".join((f"rank {plan.rank}", *owned, *map(show_step, plan.steps)))
+
+
+def show_box(box: Box) -> str:
+    """A box as slices.
+
+    >>> show_box(((0, 5), (3, 4)))
+    '0:5, 3:4'
+    """
+    return ", ".join(f"{lo}:{hi}" for lo, hi in box)
+
+
+def show_step(step: Step) -> str:
+    """A step in one line, an exchange in one line for each message."""
+    match step:
+        case Make(buffer, tensor, box):
+            return f"make {buffer!r} for {tensor}[{show_box(box)}]"
+        case Fill(buffer):
+            return f"fill {buffer!r} with the identity"
+        case Copy(source, target, box):
+            return f"copy [{show_box(box)}] of {source!r} to {target!r}"
+        case Merge(source, target, box):
+            return f"merge [{show_box(box)}] of {source!r} into {target!r}"
+        case Exchange(sends, receives):
+            lines = [
+                f"send {m.buffer!r}[{show_box(m.box)}] to {m.rank}, tag {m.tag}" for m in sends
+            ]
+            lines += [
+                f"receive {m.buffer!r}[{show_box(m.box)}] from {m.rank}, tag {m.tag}"
+                for m in receives
+            ]
+            return "\n".join(lines)
+        case Run(func, ranges, reads, target, box):
+            where = ", ".join(f"{name} in {lo}:{hi}" for name, (lo, hi) in ranges)
+            of = ", ".join(repr(buffer) for _, buffer in reads)
+            return f"run {func} for {where} of {of or 'nothing'} into {target!r}[{show_box(box)}]"
+        case Drop(buffer):
+            return f"drop {buffer!r}"
+        case _:
+            assert_never(step)

@@ -1,0 +1,223 @@
+"""The distributed funcs of a program, and which boxes their iterations read and write.
+
+A stage is a distributed func. Its outer loops are those that the rank fixes and those that it steps
+through, down to the innermost communicate; the rest of its nest is a task. Funcs that are not distributed
+belong to the stages that read them. All boxes come from the region function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tdsl.errors import ScheduleError
+from tdsl.lang.affine import variables
+from tdsl.lang.bounds import NOTHING
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import TRUE, Const, Expr, const
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box as Region
+from tdsl.lang.regions import (
+    Interval,
+    boxes_of,
+    interval_where,
+    reads_in,
+    tighten,
+    union_box,
+)
+from tdsl.lang.simplify import conjunction
+from tdsl.placement.ownership import Box, Span, is_empty
+from tdsl.schedule.nest import State
+from tdsl.schedule.relate import relate
+from tdsl.schedule.required import bounds_of, definition_ranges, grown
+
+Ranges = Mapping[str, Span]  # of variables and loops: first, behind the last
+Spans = tuple[Span, ...]  # of the first outer loops, in their order
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How a variable of a definition follows from loops: its value, and what holds of it."""
+
+    name: str
+    root: Expr
+    where: Expr
+    loops: frozenset[str]
+
+
+@dataclass(slots=True)
+class Stage:
+    """A distributed func.
+
+    `outer` are the loops that are fixed or stepped through, the first `fixed` of them by the rank, and
+    `counts` how often each runs. `levels` says for the func and each of its `sources` (inputs and other
+    stages) inside of how many of these loops it is communicated. `inside` are the funcs that its tasks
+    compute, too, consumers first.
+    """
+
+    state: State
+    func: FuncDef
+    outer: tuple[str, ...]
+    fixed: int
+    counts: tuple[int, ...]
+    levels: dict[str, int]
+    inside: tuple[FuncDef, ...]
+    sources: tuple[str, ...]
+    bounds: Ranges
+    parts: tuple[Part, ...]
+    loops: Ranges
+    _known: dict[object, Span] = field(default_factory=dict)
+    _boxes: dict[object, dict[str, Box]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the func."""
+        return self.func.name
+
+    @property
+    def definition(self) -> Definition:
+        """Its only definition."""
+        return self.func.definitions[0]
+
+    def ranges(self, spans: Spans) -> Ranges | None:
+        """Where the variables run while the first outer loops have these spans; None for nowhere."""
+        given = dict(zip(self.outer, spans, strict=False))
+        found: dict[str, Span] = {}
+        for part in self.parts:
+            key = (part.name, *(given.get(x) for x in self.outer if x in part.loops))
+            if key not in self._known:
+                self._known[key] = self._span(part, given)
+            found[part.name] = self._known[key]
+        return None if is_empty(tuple(found.values())) else found
+
+    def _span(self, part: Part, given: Mapping[str, Span]) -> Span:
+        free = {x: given.get(x, self.loops[x]) for x in part.loops}
+        if is_empty(tuple(free.values())):
+            return 0, 0
+        lo, hi = interval_where(part.root, intervals(free), part.where)
+        first, behind = self.bounds[part.name]
+        return max(number(lo), first), min(number(hi) + 1, behind)
+
+    def writes(self, spans: Spans) -> Box | None:
+        """The box of the func that is made while the first outer loops have these spans."""
+        ranges = self.ranges(spans)
+        return None if ranges is None else tuple(ranges[name] for name in self.func.variables)
+
+    def reads(self, spans: Spans) -> dict[str, Box]:
+        """The box of each source that is read while the first outer loops have these spans."""
+        ranges = self.ranges(spans)
+        if ranges is None:
+            return {}
+        key = tuple(ranges.items())
+        if key not in self._boxes:
+            needed = needed_by(self.func, intervals(ranges), self.inside)
+            self._boxes[key] = {n: numbers(box) for n, box in needed.items() if n in self.sources}
+        return self._boxes[key]
+
+
+def stages_of(state: State, boxes: Mapping[str, Box]) -> tuple[Stage, ...]:
+    """The stages of a state whose sizes are numbers, producers first.
+
+    `boxes` is what is computed of each func; one of which nothing is needed has none, and is no stage.
+    """
+    return tuple(
+        _stage(state, f, boxes[f.name])
+        for f in state.program.funcs
+        if f.name in boxes and state.plan(f.name).distributed
+    )
+
+
+def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
+    plan, d = state.plan(f.name), f.definitions[0]
+    nest = plan.nests[0]
+    bounds = bounds_of(f, d, tuple((const(lo), const(hi - 1)) for lo, hi in whole))
+    related = relate(nest, bounds)
+    parts = []
+    for name, root in related.roots.items():
+        own = tuple(g for g in related.guards if variables(g) & variables(root))
+        loops = variables(root).union(*map(variables, own))
+        parts.append(Part(name, root, conjunction(own), frozenset(loops)))
+    spans = {name: (number(lo), number(lo) + number(n)) for name, (lo, n) in bounds.items()}
+    runs = {x: spans.get(x, (0, number(related.extents[x]))) for x in nest.names()}
+    inside, sources = _members(state, f)
+    fixed = len(plan.distributed)
+    at = {tensor: nest.position(loop) + 1 for tensor, loop in plan.communicated}
+    for name in at.keys() - {*sources, f.name}:
+        raise ScheduleError(
+            f"{f.name!r} communicates {name!r}, which each rank computes for itself",
+            loc=plan.loc,
+            label="scheduled here",
+            hint=f's["{name}"].distribute(...), or communicate what it reads',
+        )
+    levels = {name: at.get(name, fixed) for name in (*sources, f.name)}
+    outer = nest.names()[: max(levels.values())]
+    counts = tuple(hi - lo for lo, hi in (runs[x] for x in outer))
+    return Stage(state, f, outer, fixed, counts, levels, inside, sources, spans, tuple(parts), runs)
+
+
+def _members(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...], tuple[str, ...]]:
+    """The funcs that the tasks of a stage compute besides it, consumers first; what all of them read."""
+    own = {f.name}
+    sources: dict[str, None] = {}
+    inside = []
+    for g in reversed(state.program.funcs):
+        if g.name not in own:
+            continue
+        if g is not f:
+            inside.append(g)
+        for d in g.definitions:
+            for r in reads_in(d.expressions()):
+                if state.program.has_func(r.name) and not state.plan(r.name).distributed:
+                    own.add(r.name)
+                elif r.name != f.name:
+                    sources[r.name] = None
+    return tuple(inside), tuple(sources)
+
+
+def needed_by(
+    f: FuncDef, ranges: dict[str, Interval], inside: Iterable[FuncDef]
+) -> dict[str, Region]:
+    """The boxes of all that a func reads where its variables have some ranges.
+
+    What it reads of the funcs `inside`, consumers first, is followed to what those read.
+    """
+    d = f.definitions[0]
+    boxes: dict[str, Region] = {}
+    _read(boxes, f, tighten(ranges, d.where) if d.where != TRUE else ranges, 0)
+    for g in inside:
+        if g.name not in boxes:
+            continue
+        boxes[g.name] = box = grown(g, boxes[g.name], NOTHING)
+        for n, own in enumerate(g.definitions):
+            _read(boxes, g, definition_ranges(g, own, box, NOTHING), n)
+    return boxes
+
+
+def _read(boxes: dict[str, Region], f: FuncDef, ranges: dict[str, Interval], n: int) -> None:
+    if any(_is_empty(i) for i in ranges.values()):
+        return
+    d = f.definitions[n]
+    for name, box in boxes_of(d.expressions(), ranges, NOTHING, d.where).items():
+        if name != f.name:
+            boxes[name] = union_box(boxes.get(name), box)
+
+
+def _is_empty(i: Interval) -> bool:
+    lo, hi = i
+    return isinstance(lo, Const) and isinstance(hi, Const) and bool(lo.value > hi.value)
+
+
+def number(e: Expr | None) -> int:
+    """The value of an end that does not depend on anything."""
+    assert isinstance(e, Const), f"not a number: {e}"
+    return int(e.value)
+
+
+def numbers(box: Region) -> Box:
+    """A box of the region function as spans of integers."""
+    return tuple((number(lo), number(hi) + 1) for lo, hi in box)
+
+
+def intervals(ranges: Ranges) -> dict[str, Interval]:
+    """Spans of variables as the region function takes them."""
+    return {name: (const(lo), const(hi - 1)) for name, (lo, hi) in ranges.items()}

@@ -1,0 +1,138 @@
+"""Who owns what: the block of a rank, and the pieces of a box with the ranks that hold them.
+
+A block of an extent cut in n has ceil(extent / n) elements; the last ones are short, or empty. Where two
+axes cut one dimension, the second cuts the blocks of the first. Everything is integers: a span is (first,
+behind the last), a box one span a dimension.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tdsl.placement.grid import Coordinates, Grid
+from tdsl.placement.notation import Copies, Fixed, Placement
+
+Span = tuple[int, int]
+Box = tuple[Span, ...]
+
+
+def block(span: Span, parts: int, n: int) -> Span:
+    """The n-th block of a span cut in parts.
+
+    >>> [block((0, 10), 4, n) for n in range(4)], [block((3, 5), 4, n) for n in range(4)]
+    ([(0, 3), (3, 6), (6, 9), (9, 10)], [(3, 4), (4, 5), (5, 5), (5, 5)])
+    """
+    lo, hi = span
+    size = -(-(hi - lo) // parts)
+    return min(lo + n * size, hi), min(lo + (n + 1) * size, hi)
+
+
+def owned(placement: Placement, grid: Grid, whole: Box, at: Coordinates) -> Box | None:
+    """The box of a tensor that the rank at some coordinates owns; None where it owns no elements.
+
+    >>> from tdsl.placement.notation import read_placement
+    >>> g = Grid(x=2, y=2)
+    >>> nested = read_placement("r -> r r", 1, g)
+    >>> [owned(nested, g, ((0, 5),), g.coordinates(rank)) for rank in range(4)]
+    [((0, 2),), ((2, 3),), ((3, 4),), ((4, 5),)]
+    """
+    for entry, position in zip(placement.entries, at, strict=True):
+        if isinstance(entry, Fixed) and entry.coordinate != position:
+            return None
+    box = []
+    for dim, span in enumerate(whole):
+        for axis in placement.axes_of(dim):
+            span = block(span, grid.shape[axis], at[axis])
+        box.append(span)
+    return None if is_empty(box) else tuple(box)
+
+
+def pieces(
+    placement: Placement, grid: Grid, whole: Box, wanted: Box, near: Coordinates
+) -> Iterator[tuple[Coordinates, Box]]:
+    """A box cut along the blocks, each piece with the coordinates of the rank that owns it.
+
+    Of several copies that of the same coordinates as `near` is taken.
+    """
+    cuts = [_cut(span, w, placement.axes_of(d), grid.shape) for d, (span, w) in
+            enumerate(zip(whole, wanted, strict=True))]  # fmt: skip
+    start = list(near)
+    for axis, entry in enumerate(placement.entries):
+        if isinstance(entry, Fixed):
+            start[axis] = entry.coordinate
+    for parts in itertools.product(*cuts):
+        at = list(start)
+        for positions, _ in parts:
+            for axis, position in positions.items():
+                at[axis] = position
+        yield tuple(at), tuple(span for _, span in parts)
+
+
+def copies(placement: Placement, grid: Grid, at: Coordinates) -> Iterator[Coordinates]:
+    """All ranks that own the same as the one at some coordinates, that one included."""
+    options = (
+        range(size) if isinstance(entry, Copies) else (position,)
+        for entry, position, size in zip(placement.entries, at, grid.shape, strict=True)
+    )  # fmt: skip
+    yield from itertools.product(*options)
+
+
+def _cut(
+    span: Span, wanted: Span, axes: Sequence[int], shape: Sequence[int]
+) -> list[tuple[dict[int, int], Span]]:
+    """What of a wanted span lies in which block: positions along the axes, and the part."""
+    lo, hi = max(span[0], wanted[0]), min(span[1], wanted[1])
+    if lo >= hi:
+        return []
+    if not axes:
+        return [({}, (lo, hi))]
+    first, *rest = axes
+    size = -(-(span[1] - span[0]) // shape[first])
+    found = []
+    for n in range((lo - span[0]) // size, (hi - 1 - span[0]) // size + 1):
+        for positions, part in _cut(block(span, shape[first], n), (lo, hi), rest, shape):
+            found.append(({first: n, **positions}, part))
+    return found
+
+
+def common(a: Box, b: Box) -> Box | None:
+    """What lies in both boxes; None where that is nothing.
+
+    >>> common(((0, 4), (0, 4)), ((2, 9), (1, 2))), common(((0, 4),), ((4, 5),))
+    (((2, 4), (1, 2)), None)
+    """
+    made = tuple((max(a0, b0), min(a1, b1)) for (a0, a1), (b0, b1) in zip(a, b, strict=True))
+    return None if is_empty(made) else made
+
+
+def contains(outer: Box, inner: Box) -> bool:
+    """Whether a box has all of another one."""
+    return all(a0 <= b0 and b1 <= a1 for (a0, a1), (b0, b1) in zip(outer, inner, strict=True))
+
+
+def is_empty(box: Sequence[Span]) -> bool:
+    """Whether a box has no elements; one without dimensions has one."""
+    return any(lo >= hi for lo, hi in box)
+
+
+def elements(box: Box) -> int:
+    """How many elements a box has."""
+    return math.prod(hi - lo for lo, hi in box)
+
+
+def extents(box: Box) -> tuple[int, ...]:
+    """The shape of an array that holds a box."""
+    return tuple(hi - lo for lo, hi in box)
+
+
+def within(box: Box, outer: Box) -> tuple[Any, ...]:
+    """Where a box stands in an array that holds another one around it: an index that gives a view.
+
+    >>> within(((2, 4),), ((1, 9),))
+    (Ellipsis, slice(1, 3, None))
+    """
+    spans = zip(box, outer, strict=True)
+    return (..., *(slice(lo - start, hi - start) for (lo, hi), (start, _) in spans))

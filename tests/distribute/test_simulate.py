@@ -1,0 +1,134 @@
+"""Simulated programs give what one rank gives, and carry what was planned, rank by rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.codegen.binding import bind_sizes
+from tdsl.codegen.signature import ArrayArg
+from tdsl.distribute.task import inner_nest
+from tests.distribute.matmuls import cube, flat, two_and_a_half
+
+i, j, k = td.vars("i j k")
+
+
+def carried_as_planned(s: Any, *arrays: np.ndarray) -> Any:
+    p = td.compile(s)
+    out, counted = p.simulate(*arrays, count=True)
+    given = zip(p.signature.inputs, arrays, strict=True)
+    plan = p.plan(**bind_sizes([(arg, x) for arg, x in given if isinstance(arg, ArrayArg)]))
+    assert (counted.received, counted.sent) == (plan.received, plan.sent)
+    assert counted.messages == plan.messages
+    return out
+
+
+SCHEDULES = {
+    "summa on 2x3": lambda: flat(td.Grid(x=2, y=3), ""),
+    "pumma on 3x2": lambda: flat(td.Grid(x=3, y=2), "i"),
+    "cannon on 3x3": lambda: flat(td.Grid(x=3, y=3), "ij"),
+    "cannon on 5x1": lambda: flat(td.Grid(x=5, y=1), "ij"),
+    "johnson on 2x2x2": lambda: cube(td.Grid(x=2, y=2, z=2)),
+    "cosma on 1x3x2": lambda: cube(td.Grid(x=1, y=3, z=2)),
+    "2.5d on 4x4x2": lambda: two_and_a_half(td.Grid(x=4, y=4, z=2)),
+}
+
+
+@pytest.mark.parametrize("shape", [(11, 7, 13), (4, 4, 4), (2, 9, 1), (3, 5, 0), (0, 2, 3)])
+@pytest.mark.parametrize("make", SCHEDULES.values(), ids=SCHEDULES.keys())
+def test_products_of_whole_numbers_are_exact(make: Any, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-9, 9, s).astype(float) for s in ((m, k), (k, n)))
+    np.testing.assert_array_equal(carried_as_planned(make(), a, b), a @ b)
+
+
+def test_a_maximum_over_ranks_is_combined_where_the_result_lives(rng: np.random.Generator) -> None:
+    a, f = td.Tensor("a", (7, 10), td.i32), td.Func("f")
+    f[i] = td.max(a[i, k], axis=k)
+    grid = td.Grid(x=2, y=3)
+    s = td.Schedule(f).place("a", "rc -> r c", grid).place("f", "r -> r *", grid)
+    s[f].distribute((i, k), grid)
+    x = rng.integers(-99, 99, (7, 10)).astype(np.int32)
+    np.testing.assert_array_equal(carried_as_planned(s, x), x.max(axis=1))
+
+
+def test_a_combiner_with_a_scalar_of_the_call(rng: np.random.Generator) -> None:
+    a, limit, f = td.Tensor("a", (9,), td.i64), td.Scalar("limit", td.i64), td.Func("f")
+    f[()] = td.sum(td.minimum(a[k], limit), axis=k)
+    grid = td.Grid(x=4)
+    s = td.Schedule(f).place("a", "r -> 0", grid).place("f", "-> 3", grid)
+    s[f].distribute(k, grid)
+    x = rng.integers(0, 99, 9)
+    assert carried_as_planned(s, x, 50) == np.minimum(x, 50).sum()
+
+
+def test_the_output_may_live_elsewhere_than_it_is_made(rng: np.random.Generator) -> None:
+    a, f = td.Tensor("a", (10, 7), td.f32), td.Func("f")
+    f[j, i] = a[i, j] + 1
+    grid = td.Grid(x=3)
+    s = td.Schedule(f).place("a", "rc -> r", grid).place("f", "rc -> r", grid)
+    s[f].distribute(i, grid)
+    x = rng.random((10, 7)).astype(np.float32)
+    np.testing.assert_array_equal(carried_as_planned(s, x), x.T + 1)
+
+
+def test_stages_hand_over_in_different_layouts(rng: np.random.Generator) -> None:
+    """Rows are summed where they live, columns afterwards where those live: a change of layout between."""
+    a, f, g = td.Tensor("a", (8, 9), td.i64), td.Func("f"), td.Func("g")
+    f[i, j] = a[i, j] * (i + 1)
+    g[i, j] = f[i, j] + f[i, 8 - j]
+    grid = td.Grid(x=4)
+    s = td.Schedule(g)
+    s.place("a", "rc -> r", grid).place("f", "rc -> r", grid).place("g", "rc -> c", grid)
+    s[f].distribute(i, grid)
+    s[g].distribute(j, grid)
+    x = rng.integers(0, 99, (8, 9))
+    made = x * np.arange(1, 9)[:, None]
+    np.testing.assert_array_equal(carried_as_planned(s, x), made + made[:, ::-1])
+
+
+def test_what_is_not_read_of_the_padding_is_not_carried(rng: np.random.Generator) -> None:
+    a, f = td.Tensor("a", (12,), td.i64), td.Func("f", shape=(12,))
+    padded = td.pad(a, mode="constant")
+    f[i] = padded[i - 1] + padded[i + 1]
+    grid = td.Grid(x=3)
+    s = td.Schedule(f).place("a", "r -> r", grid).place("f", "r -> r", grid)
+    s[f].distribute(i, grid)
+    x = rng.integers(0, 99, 12)
+    whole = np.pad(x, 1)
+    np.testing.assert_array_equal(carried_as_planned(s, x), whole[:-2] + whole[2:])
+    assert td.compile(s).plan().received == (8, 16, 8)
+
+
+def test_directives_inside_of_a_rank_stay(rng: np.random.Generator) -> None:
+    s = flat(td.Grid(x=2, y=2), "ij")
+    C = s["C"]
+    C.split("i", 4)
+    C.vectorize("j", 8)
+    a, b = rng.integers(0, 9, (21, 18)).astype(float), rng.integers(0, 9, (18, 30)).astype(float)
+    np.testing.assert_array_equal(carried_as_planned(s, a, b), a @ b)
+    nest = inner_nest(s.state.plan("C").nests[0], ("i_o", "j_o", "k_or"), ("i", "j", "k"))
+    assert [(x.name, x.kind) for x in nest.loops] == [
+        ("i_i_o", "serial"), ("i_i_i", "serial"), ("j_i_o", "serial"), ("j_i_v", "vectorized"),
+        ("k_i", "serial"),
+    ]  # fmt: skip
+
+
+def test_a_gather_fetches_what_it_may_read(rng: np.random.Generator) -> None:
+    a, at, f = td.Tensor("a", (16,), td.i64), td.Tensor("at", (10,), td.i32), td.Func("f")
+    f[i] = a[td.clip(at[i], 0, 15)]
+    grid = td.Grid(x=4)
+    s = (
+        td.Schedule(f)
+        .place("a", "r -> r", grid)
+        .place("at", "r -> r", grid)
+        .place("f", "r -> r", grid)
+    )
+    s[f].distribute(i, grid)
+    x, where = rng.integers(0, 99, 16), rng.integers(0, 16, 10).astype(np.int32)
+    p = td.compile(s)
+    np.testing.assert_array_equal(p.simulate(at=where, a=x), x[where])

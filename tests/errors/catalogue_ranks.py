@@ -1,0 +1,188 @@
+"""Wrong placements and distributions."""
+
+import tdsl as td
+from tests.errors.case import Catalogue
+
+CASES = Catalogue()
+wrong = CASES.wrong
+
+i, j, k = td.vars("i j k")
+a = td.Tensor("a", (20, 30), td.f32)
+square = td.Grid(x=2, y=2)
+
+
+def doubled():
+    """A schedule of a func without reductions."""
+    f = td.Func("f")
+    f[i, j] = a[i, j] * 2
+    return td.Schedule(f)
+
+
+def tiled():
+    """The same, distributed."""
+    s = doubled().place("a", "rc -> r c", square).place("f", "rc -> r c", square)
+    s["f"].distribute((i, j), square)
+    return s
+
+
+@wrong(td.ShapeError, "axis 'y' of a grid has 0 ranks", hint="td.Grid(x=2, y=2)")
+def grid_without_ranks():
+    td.Grid(x=2, y=0)  # here
+
+
+@wrong(td.ShapeError, "a grid has no axes", hint="td.Grid(x=4)")
+def grid_without_axes():
+    td.Grid()  # here
+
+
+@wrong(td.TypeMismatch, "not on (2, 2)", hint="td.Grid(x=2, y=2)")
+def ranks_on_a_tuple():
+    doubled().place("a", "rc -> r c", (2, 2))  # here
+
+
+@wrong(td.ScheduleError, "no tensor or func 'aa'", hint="did you mean 'a'")
+def place_of_an_unknown_tensor():
+    doubled().place("aa", "rc -> r c", square)  # here
+
+
+@wrong(td.ScheduleError, "'a' is placed already", hint="once")
+def placed_twice():
+    tiled().place("a", "rc -> r c", square)  # here
+
+
+@wrong(td.ScheduleError, "names 1 dimension, the tensor has 2", hint="one letter for each")
+def placement_of_another_rank():
+    doubled().place("a", "r -> r *", square)  # here
+
+
+@wrong(td.ScheduleError, "has 1 entry, the grid 2", hint="one entry for each axis")
+def placement_for_another_grid():
+    doubled().place("a", "rc -> r", square)  # here
+
+
+@wrong(td.ScheduleError, "another grid is in use: Grid(x=2, y=2)", hint="one grid")
+def two_grids():
+    tiled()["f"].schedule.place("a", "rc -> r", td.Grid(x=4))  # here
+
+
+@wrong(td.ScheduleError, "1 loops for the 2 axes", hint="one loop for each axis")
+def too_few_loops():
+    doubled()["f"].distribute(i, square)  # here
+
+
+@wrong(td.ScheduleError, "no loop 'l'", hint="i, j")
+def distribute_an_unknown_loop():
+    doubled()["f"].distribute(("i", "l"), square)  # here
+
+
+@wrong(td.ScheduleError, "'f' is distributed already", hint="at once")
+def distributed_twice():
+    tiled()["f"].distribute((i, j), square)  # here
+
+
+@wrong(td.ScheduleError, "'f' has updates", hint="one definition")
+def distribute_a_func_with_updates():
+    f = td.Func("f")
+    f[i] = a[i, 0]
+    f[i] += 1
+    td.Schedule(f)["f"].distribute(i, td.Grid(x=2))  # here
+
+
+@wrong(td.ScheduleError, "'k' must run in order", hint="associative")
+def distribute_a_fold_that_must_run_in_order():
+    f = td.Func("f")
+    f[i] = td.reduce(lambda x, y: x / 2 + y, 0.0, a[i, k], k, associative=False)
+    td.Schedule(f)["f"].distribute(k, td.Grid(x=2))  # here
+
+
+@wrong(td.ScheduleError, "'f' is not distributed", hint="distribute its loops first")
+def communicate_on_one_rank():
+    doubled()["f"].communicate("a", at=i)  # here
+
+
+@wrong(td.ScheduleError, "'i_o' is fixed by the rank", hint="'j_o'")
+def communicate_outside_of_the_rank():
+    tiled()["f"].communicate("a", at="i_o")  # here
+
+
+@wrong(td.ScheduleError, "'f' does not read 'b'", hint="a")
+def communicate_what_is_not_read():
+    tiled()["f"].communicate("b", at="j_o")  # here
+
+
+@wrong(td.ScheduleError, "'i' is a variable of the definition", hint="divide('i', n) first")
+def rotate_a_variable():
+    doubled()["f"].rotate(i, by=())  # here
+
+
+@wrong(td.ScheduleError, "'j' is not outside of 'i_o'", hint="around it")
+def rotate_by_an_inner_loop():
+    f = doubled()["f"]
+    outer, _ = f.split(i, 4)
+    f.rotate(outer, by=j)  # here
+
+
+@wrong(td.ScheduleError, "are no longer the outermost ones", hint="inside")
+def reorder_across_ranks():
+    tiled()["f"].reorder("i_i", "i_o")  # here
+
+
+@wrong(td.ScheduleError, "'j_o' is parallel, but ranks step through it", hint="inside of")
+def threads_over_ranks():
+    tiled()["f"].parallel("j_o")  # here
+
+
+@wrong(td.ScheduleError, "'a' has no place on the grid", hint='s.place("a"')
+def input_without_a_place():
+    b = td.Tensor("a", (20,), td.f32)  # here
+    f = td.Func("f")
+    f[i] = b[i] * 2
+    s = td.Schedule(f).place("f", "r -> r", td.Grid(x=2))
+    s["f"].distribute(i, td.Grid(x=2))
+    td.compile(s)
+
+
+@wrong(td.ScheduleError, "output 'f' is not distributed", hint="distribute(loops, grid)")
+def output_without_ranks():
+    f = td.Func("f")  # here
+    f[i, j] = a[i, j] * 2
+    td.compile(td.Schedule(f).place("a", "rc -> r c", square))
+
+
+@wrong(td.ScheduleError, "communicates 'g', which each rank computes", hint="distribute")
+def communicate_what_each_rank_computes():
+    g, f = td.Func("g"), td.Func("f")
+    g[i] = a[i, 0] + 1
+    f[i] = g[i] * g[i]
+    grid = td.Grid(x=2)
+    s = td.Schedule(f).place("a", "rc -> r", grid).place("f", "r -> r", grid)
+    s["f"].distribute(i, grid)
+    s["f"].communicate("g", at="i_o")  # here
+    td.compile(s).plan()
+
+
+@wrong(td.ShapeError, "sizes that are not known yet: N", hint="plan(N=100)")
+def plan_of_unknown_sizes():
+    b, f, grid = td.Tensor("b", ("N",), td.f32), td.Func("f"), td.Grid(x=2)
+    f[i] = b[i] * 2
+    s = td.Schedule(f).place("b", "r -> r", grid).place("f", "r -> r", grid)
+    s["f"].distribute(i, grid)
+    td.compile(s).plan()  # here
+
+
+@wrong(td.ShapeError, "not for N", hint="leave dynamic= away")
+def dynamic_sizes_of_a_plan():
+    b, f, grid = td.Tensor("b", ("N",), td.f32), td.Func("f"), td.Grid(x=2)
+    f[i] = b[i] * 2
+    s = td.Schedule(f).place("b", "r -> r", grid).place("f", "r -> r", grid)
+    s["f"].distribute(i, grid)
+    td.compile(s, dynamic="N")  # here
+
+
+@wrong(td.ScheduleError, "are every few points only", hint="around")
+def communicate_in_strides():
+    s = tiled()
+    outer, inner = s["f"].split("i", 4)
+    s["f"].reorder(inner, outer)
+    s["f"].communicate("a", at=inner)  # here
+    td.compile(s).plan()

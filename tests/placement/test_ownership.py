@@ -1,0 +1,132 @@
+"""Who owns what: golden tables of uneven, empty and nested blocks, and pieces that cover a box once."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tdsl.placement.grid import Grid
+from tdsl.placement.notation import Unreadable, read_placement
+from tdsl.placement.ownership import Box, contains, copies, elements, owned, pieces, within
+
+
+def table(text: str, grid: Grid, *whole: tuple[int, int]) -> list[Box | None]:
+    """What each rank owns."""
+    placement = read_placement(text, len(whole), grid)
+    return [owned(placement, grid, whole, grid.coordinates(r)) for r in range(grid.size)]
+
+
+def test_the_last_blocks_are_short_or_empty() -> None:
+    assert table("r -> r", Grid(x=4), (0, 10)) == [((0, 3),), ((3, 6),), ((6, 9),), ((9, 10),)]
+    assert table("r -> r", Grid(x=4), (0, 9)) == [((0, 3),), ((3, 6),), ((6, 9),), None]
+    assert table("r -> r", Grid(x=5), (0, 2)) == [((0, 1),), ((1, 2),), None, None, None]
+
+
+def test_blocks_start_where_the_tensor_does() -> None:
+    assert table("r -> r", Grid(x=2), (-3, 4)) == [((-3, 1),), ((1, 4),)]
+
+
+def test_an_axis_of_a_tile() -> None:
+    grid = Grid(x=2, y=3)
+    tiles = table("rc -> r c", grid, (0, 4), (0, 5))
+    assert tiles[:3] == [((0, 2), (0, 2)), ((0, 2), (2, 4)), ((0, 2), (4, 5))]
+    assert tiles[3:] == [((2, 4), (0, 2)), ((2, 4), (2, 4)), ((2, 4), (4, 5))]
+
+
+def test_an_axis_may_cut_another_dimension_than_its_own() -> None:
+    assert table("rc -> c r", Grid(x=2, y=2), (0, 2), (0, 4)) == [
+        ((0, 1), (0, 2)), ((1, 2), (0, 2)), ((0, 1), (2, 4)), ((1, 2), (2, 4)),
+    ]  # fmt: skip
+
+
+def test_two_axes_of_a_dimension_are_blocks_of_blocks() -> None:
+    """Five rows over 2 x 2 are 2 1 1 1, not 2 2 1 0 as over four."""
+    nested = table("r -> r r", Grid(x=2, y=2), (0, 5))
+    assert nested == [((0, 2),), ((2, 3),), ((3, 4),), ((4, 5),)]
+    assert table("r -> r", Grid(x=4), (0, 5)) == [((0, 2),), ((2, 4),), ((4, 5),), None]
+
+
+def test_copies_and_one_side_of_the_grid() -> None:
+    grid = Grid(x=2, y=2)
+    assert table("r -> r *", grid, (0, 4)) == [((0, 2),), ((0, 2),), ((2, 4),), ((2, 4),)]
+    assert table("r -> r 1", grid, (0, 4)) == [None, ((0, 2),), None, ((2, 4),)]
+    assert table("-> 0 1", grid) == [None, (), None, None]
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("rc", "is no placement"),
+        ("r c -> r c", "is no placement"),
+        ("rr -> r r", "is no placement"),
+        ("r -> r r", "names 1 dimension, the tensor has 2"),
+        ("rc -> r", "has 1 entry, the grid 2"),
+        ("rc -> r 2", "axis 'y' has no coordinate 2"),
+        ("rc -> r z", "'z' is no dimension of 'rc'"),
+        ("rc -> r -1", "'-1' is no dimension"),
+    ],
+)
+def test_an_unreadable_placement_says_why(text: str, says: str) -> None:
+    with pytest.raises(Unreadable, match=says):
+        read_placement(text, 2, Grid(x=2, y=2))
+
+
+GRIDS = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(
+    lambda sizes: Grid(**{"xyz"[n]: size for n, size in enumerate(sizes)})
+)
+
+
+@st.composite
+def placed(draw: st.DrawFn) -> tuple[str, Grid, Box]:
+    grid, ndim = draw(GRIDS), draw(st.integers(0, 3))
+    dims = "abc"[:ndim]
+    entries = [draw(st.sampled_from([*dims, "*", *map(str, range(size))])) for size in grid.shape]
+    starts = [draw(st.integers(-2, 2)) for _ in dims]
+    whole = tuple((lo, lo + draw(st.integers(0, 7))) for lo in starts)
+    return f"{dims} -> {' '.join(entries)}", grid, whole
+
+
+@given(placed())
+def test_every_element_is_owned_and_copies_own_the_same(case: tuple[str, Grid, Box]) -> None:
+    text, grid, whole = case
+    placement = read_placement(text, len(whole), grid)
+    times = np.zeros([hi - lo for lo, hi in whole], int)
+    for at in itertools.product(*map(range, grid.shape)):
+        box = owned(placement, grid, whole, at)
+        if box is not None:
+            assert contains(whole, box)
+            times[within(box, whole)] += 1
+            assert all(owned(placement, grid, whole, c) == box for c in copies(placement, grid, at))
+    replicas = len(list(copies(placement, grid, (0,) * len(grid.shape))))
+    assert np.all(times == replicas)
+
+
+@given(placed(), st.data())
+def test_pieces_cover_a_box_once_and_lie_with_their_owners(
+    case: tuple[str, Grid, Box], data: st.DataObject
+) -> None:
+    text, grid, whole = case
+    placement = read_placement(text, len(whole), grid)
+    ends = [sorted(data.draw(st.tuples(*[st.integers(lo, hi)] * 2))) for lo, hi in whole]
+    wanted = tuple((lo, hi) for lo, hi in ends)
+    near = grid.coordinates(data.draw(st.integers(0, grid.size - 1)))
+    times = np.zeros([hi - lo for lo, hi in whole], int)
+    for at, piece in pieces(placement, grid, whole, wanted, near):
+        own = owned(placement, grid, whole, at)
+        assert own is not None
+        assert contains(own, piece)
+        assert elements(piece)
+        times[within(piece, whole)] += 1
+    inside = np.zeros_like(times)
+    inside[within(wanted, whole)] = 1
+    np.testing.assert_array_equal(times, inside)
+
+
+def test_a_grid_counts_ranks_along_its_last_axis_first() -> None:
+    grid = Grid(x=2, y=3)
+    assert [grid.coordinates(r) for r in range(6)] == list(itertools.product(range(2), range(3)))
+    assert [grid.rank(grid.coordinates(r)) for r in range(6)] == list(range(6))
