@@ -16,6 +16,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Const, Expr
@@ -170,19 +171,21 @@ def _most_alike(indices: set[tuple[Expr, ...]]) -> int:
 def _schedule_group(
     state: State, owner: str, group: list[str], boxes: dict[str, Box], machine: Machine
 ) -> tuple[State, Decision]:
-    chain = plan_bands(state, owner, group, boxes, machine)
-    if chain is not None:
+    bands = plan_bands(state, owner, group, boxes, machine)
+    if bands is not None:
         schedule = Schedule.of_state(state)
-        write_bands(schedule, *chain, machine)
-        return schedule.state, _by_recipe(state, schedule.state, owner, "bands", *chain[1:])
+        write_bands(schedule, *bands, machine)
+        return schedule.state, _by_recipe(state, schedule.state, owner, "bands", *bands[1:])
     contraction = recognize(state, owner, group, boxes)
     if isinstance(contraction, Contraction):
         schedule, how = Schedule.of_state(state), "conv"
-        tiles = convolve(schedule, contraction, machine)
-        if tiles is None:
-            tiles, how = plan_tiles(contraction, machine), "matmul"
-            tile(schedule, contraction, tiles)
-        return schedule.state, _by_recipe(state, schedule.state, owner, how, contraction, tiles)
+        tiled = convolve(schedule, contraction, machine)
+        if not tiled:
+            tiled, how = [(contraction, plan_tiles(contraction, machine))], "matmul"
+            tile(schedule, *tiled[0])
+        return schedule.state, _by_recipe(
+            state, schedule.state, owner, how, *chain.from_iterable(tiled)
+        )
     schedule = Schedule.of_state(state)
     sums = inner_sums(schedule[owner], machine=machine) if group else None
     if sums is not None:
@@ -191,9 +194,11 @@ def _schedule_group(
     if near is not None:
         return schedule.state, _by_recipe(state, schedule.state, owner, "pairs", near)
     window = find_window(state, owner, group, boxes) if len(group) <= 1 else None
-    tiles = None if window is None else convolve(schedule, window, machine)
-    if tiles is not None:
-        return schedule.state, _by_recipe(state, schedule.state, owner, "conv", window, tiles)
+    tiled = [] if window is None else convolve(schedule, window, machine)
+    if tiled:
+        return schedule.state, _by_recipe(
+            state, schedule.state, owner, "conv", *chain.from_iterable(tiled)
+        )
     f = state.program.func(owner)
     if len(f.definitions) == 1 and f.definitions[0].init is None:
         made, plan, beside = _fuse_group(state, owner, group, boxes, machine)
@@ -235,7 +240,7 @@ def _fuse_group(
         write_strips(schedule, owner, plan, boxes, machine)
         return schedule.state, plan, ()
     schedule = Schedule.of_state(state)
-    chain = RowChain.of(state, owner, plan, boxes)
-    rows = plan_rows(state, chain, boxes, machine)
-    write_rows(schedule, chain, rows, boxes, machine)
+    row_chain = RowChain.of(state, owner, plan, boxes)
+    rows = plan_rows(state, row_chain, boxes, machine)
+    write_rows(schedule, row_chain, rows, boxes, machine)
     return schedule.state, plan, rows.beside.names if rows.beside else ()

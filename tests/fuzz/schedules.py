@@ -375,7 +375,8 @@ class Directives:
             pack = {self.c.integer(0, rank - 1): self.pick((2, 3, 4, 8))}
         at = self.loop(stage) if self.c.chance(75) else None
         padded = self.c.chance(35)
-        made = self.s.cache_read(source, stage, at, pack=pack, padded=padded)
+        mapped = not padded and self.c.chance(20)
+        made = self.s.cache_read(source, stage, at, pack=pack, padded=padded, mapped=mapped)
         if self.c.chance(30):
             made.vectorize(self.pick(self.loops(made)[-1:]), 4)
 

@@ -56,6 +56,23 @@ def test_what_is_computed_with_a_recipe_is_named():
     assert set(found) == {"out"}
 
 
+def test_what_is_made_inside_is_told_with_its_tiles():
+    x, w, v = (
+        td.Tensor("x", (56, 58, 64), td.f32),
+        td.Tensor("w", (3, 64), td.f32),
+        td.Tensor("v", (64, 64), td.f32),
+    )
+    deep, out, f = td.Func("deep"), td.Func("out"), td.vars("f")
+    deep[i, j, k] = td.sum(x[i, j + y, k] * w[y, k], axis=y)
+    out[i, j, f] = td.sum(td.maximum(deep[i, j, k], 0) * v[k, f], axis=k)
+    made = decided(out)["out"]
+    assert made.inside == ("deep",)
+    text = explain([made])
+    assert "a sum of 64 products: vectors along f of v" in text
+    assert "windows of 3 terms: vectors along k of x, some side by side along j" in text
+    assert "y unrolled" in text
+
+
 def test_stencils_are_told_with_their_strips():
     a = td.Tensor("a", (1002, 1000), td.f32)
     rows, blur = td.Func("rows"), td.Func("blur")

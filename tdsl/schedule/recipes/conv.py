@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -41,6 +41,8 @@ from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
+Tiled = tuple[Contraction, Tiles]
+
 NEAR = 0.25  # of the cache next to the first, that a row of values may fill which stays until it is read
 
 
@@ -67,25 +69,27 @@ def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Til
     schedule = stage.schedule
     machine = machine or machine_for(as_target(schedule.target))
     found = _find(*known(schedule), stage.func)
-    return None if found is None else convolve(schedule, found, machine, **choices)
+    made = [] if found is None else convolve(schedule, found, machine, **choices)
+    return made[0][1] if made else None
 
 
-def convolve(schedule: Schedule, c: Contraction, machine: Machine, **choices: Any) -> Tiles | None:
-    """Write the tiles of a convolution as directives; None, and nothing, where it is a plain product."""
+def convolve(schedule: Schedule, c: Contraction, machine: Machine, **choices: Any) -> list[Tiled]:
+    """Write the tiles of a convolution, and of what is inside, as directives; none for a plain product."""
     tiles = replace(plan_tiles(c, machine), **choices)
     inner = _inner(schedule, c, tiles, machine)
     if not inner and not has_window(schedule.state.program.func(c.func)):
-        return None
+        return []
     if not c.apart and _copy_paddings(schedule, c.func, machine):
         c = _find(*known(schedule), c.owner) or c
     if c.moving.name in inner:
         tiles = replace(tiles, panel="no", ahead=0)
     tile(schedule, c, tiles)
+    made = [(c, tiles)]
     for name in inner:
-        make_inside(
+        made += make_inside(
             schedule, name, c.func, c.others, schedule[c.owner], c.names[c.others[-1]], machine
         )
-    return tiles
+    return made
 
 
 def known(schedule: Schedule) -> tuple[State, dict[str, Box]]:
@@ -173,10 +177,10 @@ def _follows(r: Read, c: Contraction, machine: Machine) -> bool:
 def make_inside(
     schedule: Schedule, name: str, reader: str, outer: Collection[str], host: Stage, loop: str,
     machine: Machine,
-) -> None:  # fmt: skip
+) -> list[Tiled]:  # fmt: skip
     """Compute a sum that a func reads inside a loop of `host` that runs on threads, or in one that does.
 
-    That loop and those around it run over `outer`, variables of the func.
+    That loop and those around it run over `outer`, variables of the func. Returns its tiles, if it has any.
     """
     d = schedule.state.program.func(reader).definitions[0]
     index = next(r.index for r in reads_in(d.values) if r.name == name)
@@ -189,18 +193,21 @@ def make_inside(
         if len(values) == 1 and not any(isinstance(v, Read) for v in values):
             stage = schedule.cache_read(name, reader, mapped=True)
             c = _sum_inside(schedule, stage.func, name, fixed)
+    made: list[Tiled] = []
     if c is not None:
-        tile(schedule, c, replace(plan_tiles(c, machine), band=0), threads=False)
+        tiles = replace(plan_tiles(c, machine), band=0)
+        tile(schedule, c, tiles, threads=False)
+        made = [(c, replace(tiles, parallel=""))]
     stage.compute_at(host, loop)
+    return made
 
 
 def _sum_inside(
-    schedule: Schedule, owner: str, name: str, fixed: Iterable[int]
+    schedule: Schedule, owner: str, name: str, fixed: Collection[int]
 ) -> Contraction | None:
     """The sum `name` that an owner is or reads, each axis in `fixed` being one value wide."""
     state, boxes = known(schedule)
-    box = list(boxes[name])
-    for axis in fixed:
-        box[axis] = (box[axis][0], box[axis][0])
-    boxes[name] = tuple(box)
+    if name in boxes:  # else none of its values is needed
+        one = ((lo, lo if axis in fixed else hi) for axis, (lo, hi) in enumerate(boxes[name]))
+        boxes[name] = tuple(one)
     return _find(state, boxes, owner)

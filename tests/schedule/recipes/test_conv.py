@@ -33,19 +33,20 @@ def images_last(step=1, dilation=1, pad=1):
     return conv.with_shape("N", *sides, "F")
 
 
-def images_first(pad=1):
+def images_first(step=1, dilation=1, pad=1):
     x, w = (
         td.Tensor("x", ("N", "C", "H", "W"), td.f32),
         td.Tensor("w", ("F", "C", "R", "S"), td.f32),
     )
     around = td.pad(x) if pad else x
     conv = td.Func("conv")
-    conv[n, f, i, j] = td.sum(
-        around[n, c, i + r - pad, j + s - pad] * w[f, c, r, s], axis=(c, r, s)
-    )
+    at = (step * i + dilation * r - pad, step * j + dilation * s - pad)
+    conv[n, f, i, j] = td.sum(around[n, c, *at] * w[f, c, r, s], axis=(c, r, s))
     if not pad:
         return conv
-    return conv.with_shape("N", "F", *(x.shape[k] + 2 * pad - w.shape[k] + 1 for k in (2, 3)))
+    spans = [dilation * (w.shape[k] - 1) + 1 for k in (2, 3)]
+    sides = [(x.shape[k + 2] + 2 * pad - spans[k]) // step + 1 for k in (0, 1)]
+    return conv.with_shape("N", "F", *sides)
 
 
 def expected_last(x, w, step=1, dilation=1, pad=1):
@@ -55,8 +56,8 @@ def expected_last(x, w, step=1, dilation=1, pad=1):
     return np.einsum("nijcrs,rscf->nijf", views, w)
 
 
-def expected_first(x, w, pad=1):
-    moved = expected_last(x.transpose(0, 2, 3, 1), w.transpose(2, 3, 1, 0), pad=pad)
+def expected_first(x, w, step=1, dilation=1, pad=1):
+    moved = expected_last(x.transpose(0, 2, 3, 1), w.transpose(2, 3, 1, 0), step, dilation, pad)
     return moved.transpose(0, 3, 1, 2)
 
 
@@ -84,12 +85,16 @@ def test_channels_last(rng, sizes, step, dilation, pad):
     np.testing.assert_array_equal(run(x, w), expected_last(x, w, step, dilation, pad))
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("pad", [0, 1])
-def test_channels_first(rng, sizes, pad):
+@pytest.mark.parametrize("sizes", [*SIZES, ((1, 6, 24, 3), (3, 3, 3, 7))], ids=str)
+@pytest.mark.parametrize("step, dilation, pad", [(1, 1, 1), (2, 1, 1), (1, 2, 2), (1, 1, 0)])
+def test_channels_first(rng, sizes, step, dilation, pad):
     x, w = (small(rng, *shape) for shape in sizes)
     x, w = x.transpose(0, 3, 1, 2).copy(), w.transpose(3, 2, 0, 1).copy()
-    np.testing.assert_array_equal(planned(images_first(pad))(x, w), expected_first(x, w, pad))
+    want = expected_first(x, w, step, dilation, pad)
+    known = dict(zip("NCHW", x.shape, strict=True)) | dict(zip("FCRS", w.shape, strict=True))
+    for sizes_known in (None, known):
+        run = planned(images_first(step, dilation, pad), sizes_known)
+        np.testing.assert_array_equal(run(x, w), want)
 
 
 @pytest.mark.parametrize("build", [images_last, images_first])
@@ -171,15 +176,42 @@ def test_the_first_of_two_is_made_row_by_row():
     assert "conv_cache = alloc(f32, [1, 1, 32, 16])" in str(td.compile(schedule).loops())
 
 
+@pytest.mark.parametrize("build", [images_last, images_first])
 @pytest.mark.parametrize("empty", ["N", "C", "F", "W"])
-def test_nothing_to_do(empty):
+def test_nothing_to_do(build, empty):
     sizes = {"N": 2, "H": 3, "W": 9, "C": 8, "F": 16} | {empty: 0}
     x = np.ones([sizes[k] for k in "NHWC"], np.float32)
     w = np.ones((3, 3, sizes["C"], sizes["F"]), np.float32)
-    for run in (td.compile(images_last()), planned(images_last())):
+    shape = tuple(sizes[k] for k in "NHWF")
+    if build is images_first:
+        x, w = x.transpose(0, 3, 1, 2).copy(), w.transpose(3, 2, 0, 1).copy()
+        shape = tuple(sizes[k] for k in "NFHW")
+    for run in (td.compile(build()), planned(build())):
         out = run(x, w)
-        assert out.shape == tuple(sizes[k] for k in "NHWF")
+        assert out.shape == shape
         assert not out.any()
+
+
+@pytest.mark.parametrize("empty", ["N", "C", "F", "G"])
+def test_nothing_to_do_in_one_nest(empty):
+    sizes = {"N": 2, "H": 3, "W": 40, "C": 8, "F": 8, "G": 8} | {empty: 0}
+    x, w, v = (
+        td.Tensor("x", ("N", "C", "H", "W"), td.f32),
+        td.Tensor("w", ("F", "C", 3, 3), td.f32),
+        td.Tensor("v", ("G", "F"), td.f32),
+    )
+    around, conv, out = td.pad(x), td.Func("conv"), td.Func("out")
+    conv[n, f, i, j] = td.sum(around[n, c, i + r - 1, j + s - 1] * w[f, c, r, s], axis=(c, r, s))
+    out[n, g, i, j] = td.sum(td.maximum(conv[n, f, i, j], 0) * v[g, f], axis=f)
+    out = out.with_shape("N", "G", "H", "W")
+    arrays = [
+        np.ones([sizes[k] for k in "NCHW"], np.float32),
+        np.ones((sizes["F"], sizes["C"], 3, 3), np.float32),
+        np.ones((sizes["G"], sizes["F"]), np.float32),
+    ]
+    got = td.compile(out)(*arrays)
+    assert got.shape == tuple(sizes[k] for k in "NGHW")
+    assert not got.any()
 
 
 def test_nan_and_infinity_stay_where_they_are(rng):
