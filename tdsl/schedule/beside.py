@@ -24,7 +24,7 @@ from tdsl.schedule.machine import Machine
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.parts import count_parts, reduce_in_parts
-from tdsl.schedule.rows import vector_variable, vectors_of
+from tdsl.schedule.rows import free_vector, vectors_of
 from tdsl.schedule.stage import Stage
 
 
@@ -78,7 +78,7 @@ def _sums_rows(g: FuncDef, own: set[tuple[str, int]], count: int | None, box: Bo
         return False
     row = d.ranges[0][0]
     along = bool(own & _rows_read(d, row)) and extents(g, d, box)[row] == count
-    return along and vector_variable(d) is not None and count_parts(g, 0, box) > 0
+    return along and free_vector(g, 0) is not None and count_parts(g, 0, box) > 0
 
 
 def _columns(f: FuncDef, box: Box, machine: Machine) -> tuple[int | None, int] | None:

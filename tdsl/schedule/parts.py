@@ -10,7 +10,7 @@ from tdsl.lang.regions import Box
 from tdsl.schedule.facts import extents, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State, is_ordered
-from tdsl.schedule.rows import lanes_for, vector_variable, vectors_of
+from tdsl.schedule.rows import free_vector, lanes_for, vectors_of
 from tdsl.schedule.stage import Stage
 
 MOST = 64  # parts
@@ -64,7 +64,7 @@ def count_parts(f: FuncDef, definition: int, box: Box) -> int:
     sizes = {v: n for v, n in _sizes(f, definition, box).items() if v in d.variables}
     if not d.ranges or is_ordered(f, definition) or (d.init is None and f.dtypes[0].is_float):
         return 0
-    vector = vector_variable(d)
+    vector = free_vector(f, definition)
     if any((sizes[v] or 2) > 1 for v in d.free if v != vector):
         return 0
     known = [n for n in sizes.values() if n is not None]

@@ -85,9 +85,7 @@ def vectors_of(
     Lanes of a free variable fill a vector; those of a range fill several, so that additions overlap.
     """
     d = f.definitions[definition]
-    vector, over = vector_variable(d), _vector_range(f, definition)
-    if vector is not None and over is not None and _uneven(d, vector) > _uneven(d, over):
-        vector = None
+    vector, over = free_vector(f, definition), _vector_range(f, definition)
     lanes = 1 if vector is None else lanes_for(d, sizes[vector], vector_bytes)
     if vector is not None and lanes > 1:
         return vector, lanes
@@ -97,6 +95,15 @@ def vectors_of(
     while lanes > 4 and lanes * sum(t.bytes for t in f.dtypes) > STATE * vector_bytes:
         lanes //= 2
     return (over, lanes) if lanes > 1 else None
+
+
+def free_vector(f: FuncDef, definition: int) -> str | None:
+    """The free variable of the vectors; None where a vector of a range has to gather less."""
+    d = f.definitions[definition]
+    vector, over = vector_variable(d), _vector_range(f, definition)
+    if vector is not None and over is not None and _uneven(d, vector) > _uneven(d, over):
+        return None
+    return vector
 
 
 def _vector_range(f: FuncDef, definition: int) -> str | None:

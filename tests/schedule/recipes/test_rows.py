@@ -211,3 +211,12 @@ def test_scans_of_rows_run_side_by_side(rng, shape):
     assert td.recipes.rows(s[y], machine=WIDE).together == (4 if rows >= 8 else 1)
     a = rng.integers(-9, 9, shape)
     np.testing.assert_array_equal(td.compile(s)(a), 2 * a.cumsum(1))
+
+
+def test_sums_of_rows_that_read_values_of_the_row_stay_in_the_chain():
+    x, w = td.Tensor("x", ("R", "C"), td.f32), td.Tensor("w", ("R",), td.f32)
+    total, y = td.Func("total"), td.Func("y")
+    total[i] = td.sum((x[i, j] - w[i]) * w[i], axis=j)
+    y[i, j] = x[i, j] - total[i]
+    explained = td.compile(y, R=4096, C=1024).explain()
+    assert "y: rows, with total inside" in explained
