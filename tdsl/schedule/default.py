@@ -157,7 +157,7 @@ def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -
 
 def _is_larger(boxes: dict[str, Box], f: FuncDef, other: FuncDef, times: int = 1) -> bool:
     """True where a func certainly has more than some times the points of another."""
-    points, others = volume(boxes[f.name]), volume(boxes[other.name])
+    points, others = (volume(boxes[g.name]) if g.name in boxes else 0 for g in (f, other))
     return others is not None and (points is None or points > times * others)
 
 

@@ -248,3 +248,13 @@ def test_registers_hold_what_has_a_constant_size():
             td.compile(s, dynamic="N")(np.ones((4, 3), np.int32))
         x = np.arange(12, dtype=np.int32).reshape(4, 3)
         np.testing.assert_array_equal(td.compile(s)(x), 2 * (x[:, 0] + x[:, 1]))
+
+
+def test_by_default_a_table_may_have_a_reader_that_nothing_needs():
+    m = td.range("m", 0, 0)
+    a, at = td.Tensor("a", (4,), td.f32), td.Tensor("at", (4,), td.i32)
+    table, reader, total = td.Func("table"), td.Func("reader"), td.Func("total")
+    table[i] = td.sqrt(a[i]) + 1
+    reader[i] = table[td.clip(at[i], 0, 3)] * table[i]
+    total[()] = td.sum(reader[m], axis=m)
+    assert td.compile(total)(np.ones(4, np.float32), np.zeros(4, np.int32)) == 0
