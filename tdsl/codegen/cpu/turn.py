@@ -4,8 +4,8 @@
     t[k:k+16, j + 1] = a[j + 1, k:k+16]         in place of 16 x 16 stores of elements
     ...
 
-This is what a transposed copy is when the loop along the rows it reads is vectorized and the other one,
-along which it writes, is unrolled. A block that is dense in memory is stored in whole vectors: rows of two
+This is what a transposed copy is when the loop along the rows it reads is vectorized, and the one or those
+along which it writes are unrolled. A block that is dense in memory is stored in whole vectors: rows of two
 or four elements, as dot products of neighbours want them, are interleaved.
 """
 
@@ -23,7 +23,7 @@ from tdsl.codegen.cpu.values import Value, full, spread
 from tdsl.codegen.loops import Stmt, Store
 from tdsl.codegen.passes.statements import loads_of
 from tdsl.lang.affine import difference
-from tdsl.lang.expr import Expr, Ramp, const, dtype_of, lanes_of
+from tdsl.lang.expr import Ramp, const, dtype_of, lanes_of
 from tdsl.lang.simplify import add
 
 _LEAST = 4  # vectors and lanes for which turning pays
@@ -38,7 +38,7 @@ def turn(cx: Context, body: Sequence[Stmt], begin: int) -> int:
     lanes = lanes_of(first.index[axis])
     stores = [first]
     for s in body[begin + 1 : begin + lanes]:
-        if not isinstance(s, Store) or not _follows(first, s, len(stores)):
+        if not isinstance(s, Store) or not _follows(cx, first, s, len(stores)):
             break
         stores.append(s)
     count = len(stores)
@@ -81,17 +81,18 @@ def _may_turn(cx: Context, s: Store) -> bool:
     return even and last and whole and s.buffer not in loads_of(s.value)
 
 
-def _follows(first: Store, s: Store, n: int) -> bool:
-    """True when `s` stores the n-th column after that of `first`."""
+def _follows(cx: Context, first: Store, s: Store, n: int) -> bool:
+    """True when `s` stores the n-th elements in memory after those of `first`, lane by lane."""
     plain = replace(s, index=first.index, value=first.value, loc=first.loc) == first
-    same = len(s.index) == len(first.index) and s.index[:-1] == first.index[:-1]
-    if not plain or not same or dtype_of(s.value) != dtype_of(first.value):
+    if not plain or len(s.index) != len(first.index) or dtype_of(s.value) != dtype_of(first.value):
         return False
-    return _distance(first.index[-1], s.index[-1]) == n and s.buffer not in loads_of(s.value)
-
-
-def _distance(a: Expr, b: Expr) -> int | None:
-    return None if lanes_of(b) > 1 else difference(b, a)
+    offset = 0
+    for i, j, stride in zip(s.index, first.index, cx.buffers[s.buffer].strides, strict=True):
+        apart = 0 if i == j else None if lanes_of(i) > 1 else difference(i, j)
+        if apart is None or (apart and isinstance(stride, str)):
+            return False
+        offset += apart * int(stride) if apart else 0
+    return offset == n and s.buffer not in loads_of(s.value)
 
 
 def _turned(b: Builder, element: str, rows: list[str], lanes: int) -> list[str]:

@@ -322,6 +322,14 @@ def _paired_panel(
         several, one = copy.split(along, dot.lanes * dot.packed, tail="peel")
         copy.reorder(several, term, one)
         copy.vectorize(one)
+    elif (
+        dot.packed == 2 and stride_of(c.moving, c.ranges[-1]) == 1
+    ):  # more terms are copied as words
+        steps, lane = copy.split(names[paired], SQUARE, tail="peel")
+        several, one = copy.split(along, SQUARE // dot.packed, tail="peel")
+        copy.reorder(steps, several, one, term, lane)
+        copy.unroll(one)
+        copy.vectorize(lane)
 
 
 def _axes(c: Contraction) -> tuple[int, list[int], list[int]]:

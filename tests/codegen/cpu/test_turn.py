@@ -42,6 +42,22 @@ def test_a_block_is_stored_in_vectors():
     assert "scatter" not in text
 
 
+@pytest.mark.parametrize("beside, rows", [(2, 4), (4, 2), (2, 3), (3, 2)])
+def test_rows_along_several_dimensions_that_follow_each_other_in_memory(rng, beside, rows):
+    # f[i, j, t] = a[j, beside * i + t]: blocks of `rows` times `beside` elements of f side by side
+    t = td.vars("t")
+    a, f = td.Tensor("a", (2 * rows, 16 * beside), td.i16), td.Func("f")
+    f[i, j, t] = a[j, i * beside + t]
+    s = td.Schedule(f.with_shape(16, 2 * rows, beside))
+    block, one = s[f].split(j, rows)
+    vectors, lane = s[f].split(i, 8)
+    s[f].reorder(block, vectors, one, t, lane).unroll(one).unroll(t).vectorize(lane)
+    compiled, x = td.compile(s), rng.integers(0, 999, (2 * rows, 16 * beside), dtype=np.int16)
+    want = x.reshape(2 * rows, 16, beside).transpose(1, 0, 2)
+    np.testing.assert_array_equal(compiled(x), want)
+    assert f"store <{rows * beside} x i16>" in str(compiled.source("llvm"))
+
+
 def test_values_are_computed_before_they_are_turned(rng):
     a = rng.integers(-99, 99, (32, 32), dtype=np.int32)
     f = turned(td.i32, 8, 8, lambda x: x * 3 + 1)
