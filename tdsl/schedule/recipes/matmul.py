@@ -132,6 +132,11 @@ def _sum_here(
             copy.vectorize(c.along, tiles.lanes)
         else:  # straight out of registers
             _vectors(copy, c.across, c.along, tiles)
+    elif last == c.across and not some:  # turned in registers
+        block_, lane = copy.split(c.along, tiles.lanes, tail="peel")
+        copy.reorder(block_, c.across, lane)
+        copy.unroll(c.across)
+        copy.vectorize(lane)
     if tiles.stream:
         copy.stream_stores()
     _store_along(own, c)
