@@ -39,6 +39,7 @@ GOALS = (
     Goal("pipelines", ("halide-auto",), 1.3),
     Goal("rows", (*TORCH, "jax", "numba"), 1.3),
     Goal("conv", LAYOUTS, 1.0),
+    Goal("depthwise", LAYOUTS, 1.0),
     Goal("attention", (*TORCH, "jax"), 1.1),
     Goal("mixed", (*TORCH, "jax", "numba", "scipy"), 1.3),
     Goal("stream", ("stream",), 0.9, 0.9),

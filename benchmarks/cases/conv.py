@@ -86,9 +86,10 @@ def channels_last(peer: Prepare) -> Prepare:
     """A peer that is given images stored pixel by pixel as the layout "channels last" of PyTorch."""
 
     def prepare(arrays: Arrays) -> Call:
-        x, w, v = arrays
+        x, w, *rest = arrays
         order = (3, 2, 0, 1) if w.ndim == 4 else (2, 0, 1)
-        call = peer((x.transpose(0, 3, 1, 2), np.ascontiguousarray(w.transpose(order)), v.T))
+        moved = np.ascontiguousarray(w.transpose(order))
+        call = peer((x.transpose(0, 3, 1, 2), moved, *(v.T for v in rest)))
         assert isinstance(call, Converted)
         return Converted(call.call, lambda result: call.convert(result).transpose(0, 2, 3, 1))
 
