@@ -220,3 +220,18 @@ def test_columns_are_reduced_row_by_row(rng, shape, kind):
     with np.errstate(invalid="ignore"):
         exact = numpy_of_columns(kind, x.astype(np.float64))
     np.testing.assert_allclose(td.compile(of_columns(kind))(x), exact, 1e-5, 1e-4)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)], ids=str)
+def test_nothing_is_reduced_to_the_start(shape):
+    x = np.zeros(shape, np.float32)
+    for program in (online_softmax, online_log_sum_exp):
+        assert td.compile(program())(x).shape == (shape if program is online_softmax else shape[:1])
+    for axis in (0, 1):
+        np.testing.assert_array_equal(td.compile(running_sums(axis, td.f32))(x), x)
+    np.testing.assert_array_equal(td.compile(of_columns("sum"))(x), x.sum(0))
+    values = td.compile(top(2))(x)
+    assert [v.shape for v in values] == [shape[:1]] * 4
+    assert all((v == -np.inf).all() for v in values[:2])
+    if shape[1]:
+        assert td.compile(arg("argmax", 1, td.f32))(x).shape == shape[:1]
