@@ -43,7 +43,7 @@ def machine_of(target: Target) -> Machine:
     Caches and times are those of the machine's description, where there is one of this processor.
     """
     if target.name != "cpu":
-        return Machine()
+        return Machine(block_threads=256 if target.name == "cuda" else 0)
     from tdsl.codegen.cpu.hierarchy import describe
     from tdsl.codegen.cpu.machine import host, processor
     from tdsl.codegen.cpu.runtime import num_threads

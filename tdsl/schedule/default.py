@@ -4,7 +4,7 @@
 2. A contraction (a sum over products, with reuse in two directions) gets register tiles.
 3. Row-wise chains and stencils are computed inside the loops of their last stage.
 4. The rest is computed at the root.
-Then every nest gets vectors along memory and threads outside.
+Then every nest gets vectors along memory and threads outside. On a GPU each func is a kernel of its own.
 
 Nothing here changes results but the last bits of float reductions, which become lanes and parts. Stages that
 a directive has mentioned are left as they are.
@@ -35,6 +35,7 @@ from tdsl.schedule.nest import Inline, State
 from tdsl.schedule.parts import count_parts, in_parts
 from tdsl.schedule.places import stream_stores
 from tdsl.schedule.recipes.bands import write_bands
+from tdsl.schedule.recipes.blocks import on_blocks
 from tdsl.schedule.recipes.conv import convolve
 from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.matmul import tile
@@ -76,10 +77,24 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
             decisions.append(made)
             beside = (f"reduced in parts in the loops of {name}",)
             decisions += [Decision(x, made.how, why=beside) for x in made.beside]
+    elif machine.block_threads:
+        state = rest_at_root(state)
+        for name in [f.name for f in state.program.funcs if f.name in open_]:
+            state, made = _on_a_gpu(state, name, machine)
+            decisions.append(made)
     else:
         decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
     decisions.sort(key=lambda d: order[d.func])
     return inline_funcs(rest_at_root(state)), tuple(decisions)  # recipes may have inlined some, too
+
+
+def _on_a_gpu(state: State, name: str, machine: Machine) -> tuple[State, Decision]:
+    """A func at the root as a kernel of its own."""
+    schedule = Schedule.of_state(state)
+    plan = on_blocks(schedule[name], threads=machine.block_threads)
+    if plan is None:
+        return state, Decision(name, ROOT, why=("it has one point",))
+    return schedule.state, _by_recipe(state, schedule.state, name, "blocks", plan)
 
 
 def _in_order(state: State, open_: set[str]) -> list[str]:

@@ -69,7 +69,8 @@ class Machine:
     `vector_bytes` are the bytes of a vector (0: the backend makes no vectors), `features` are LLVM's names of
     what the processor can do beyond its architecture, `registers` is the number of vector registers. `levels`
     go from the nearest to the farthest. `launch` is the time that a parallel loop takes beyond its work, in
-    seconds; it and `rates` are there only where they have been measured.
+    seconds; it and `rates` are there only where they have been measured. `block_threads` are those of a block
+    on a GPU, by default (0: it is none).
     """
 
     vector_bytes: int = 0
@@ -79,6 +80,7 @@ class Machine:
     levels: tuple[MemoryLevel, ...] = (*CACHES, MemoryLevel("memory", None, managed=True))
     rates: tuple[Rate, ...] = ()
     launch: float | None = None
+    block_threads: int = 0
 
     @property
     def caches(self) -> tuple[MemoryLevel, ...]:

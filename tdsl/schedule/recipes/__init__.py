@@ -5,6 +5,7 @@ default schedule uses the same functions.
 """
 
 from tdsl.schedule.recipes.bands import bands
+from tdsl.schedule.recipes.blocks import block_sums, block_tiles, elements
 from tdsl.schedule.recipes.conv import conv
 from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.matmul import matmul
@@ -12,4 +13,15 @@ from tdsl.schedule.recipes.pairs import pairs
 from tdsl.schedule.recipes.rows import rows
 from tdsl.schedule.recipes.stencil import strips
 
-__all__ = ["bands", "conv", "inner_sums", "matmul", "pairs", "rows", "strips"]
+__all__ = [
+    "bands",
+    "block_sums",
+    "block_tiles",
+    "conv",
+    "elements",
+    "inner_sums",
+    "matmul",
+    "pairs",
+    "rows",
+    "strips",
+]

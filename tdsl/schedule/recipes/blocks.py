@@ -1,0 +1,254 @@
+"""Stages on the blocks and threads of a GPU.
+
+elements     neighbours on neighbouring threads, some elements for each
+block_sums   a block for each result: its threads sum parts, which meet in shared memory
+block_tiles  a sum of products: a tile for each block, fetched together, a smaller one in the registers of
+             each thread
+
+`on_blocks` takes the one that fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Var
+from tdsl.lang.regions import reads_in
+from tdsl.schedule.facts import extents, has_effects
+from tdsl.schedule.nest import REGISTER, SHARED, is_ordered
+from tdsl.schedule.recipes.conv import known
+from tdsl.schedule.stage import Stage
+
+ACCESS = 16  # bytes that a thread can load or store at once
+_LONG = 256  # terms of a sum that are worth a block
+_FEW = 1 << 14  # results that leave a GPU idle with a thread for each
+_LARGE = 64  # rows and columns of a product that is worth tiles
+_PARTS = 16  # of a sum, which one thread merges in the end
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Blocks of so many threads, and the elements that each of them makes at once."""
+
+    threads: int
+    vector: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSums:
+    """A block for each result, whose threads sum over `along`."""
+
+    along: str
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTiles:
+    """The tile of a block (rows, columns, terms), and that of a thread (rows, columns)."""
+
+    tile: tuple[int, int, int]
+    each: tuple[int, int]
+    vector: int
+
+
+Plan = Elements | BlockSums | BlockTiles
+
+
+def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
+    """The recipe that fits the sizes of a stage; what it chose, or None for a stage of one point."""
+    d, sizes = _definition(stage), _sizes(stage)
+    points = prod(sizes.get(v) or 1 for v in d.free)
+    terms = prod(sizes.get(v) or 1 for v, _, _ in d.ranges)
+    if all((sizes.get(v) or 0) >= _LARGE for v in d.free[-2:]):
+        tiles = block_tiles(stage)
+        if tiles is not None:
+            return tiles
+    if terms >= _LONG and points <= _FEW:
+        sums = block_sums(stage, threads=threads)
+        if sums is not None:
+            return sums
+    return elements(stage, threads=threads)
+
+
+def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> Elements | None:
+    """Share the points of a stage out among threads, each definition by itself.
+
+    `vector` neighbours are made by one thread; by default as many as 16 bytes hold, where they divide the
+    last extent. Returns what was chosen, or None for a stage without free loops.
+
+    >>> import tdsl as td
+    >>> i, j, a, f = *td.vars("i j"), td.Tensor("a", (100, 64), td.f32), td.Func("f")
+    >>> f[i, j] = a[i, j] * 2
+    >>> s = td.Schedule(f)
+    >>> td.recipes.elements(s[f])
+    Elements(threads=256, vector=4)
+    """
+    f = stage.schedule.state.program.func(stage.func)
+    if not any(d.free for d in f.definitions):
+        return None
+    found = 1
+    for n, d in enumerate(f.definitions):
+        own = stage if n == 0 else stage.update(n - 1)
+        width = _vector(own) if vector is None else vector
+        if _share_out(own, d, threads, width):
+            found = max(found, width)
+    return Elements(threads, found)
+
+
+def _share_out(stage: Stage, d: Definition, threads: int, vector: int) -> bool:
+    """One loop over blocks and one over threads of the free loops that stand outside of all others."""
+    free = [x.name for x in stage.loops]
+    while free and not set(d.free).issuperset(free):
+        free.pop()
+    if not free:
+        return False
+    if vector > 1:
+        outer, lanes = stage.split(free[-1], vector)
+        stage.vectorize(lanes)
+        free[-1] = outer.name
+    block, thread = stage.split(_fused(stage, free), threads)
+    stage.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    return True
+
+
+def _vector(stage: Stage) -> int:
+    """How many neighbours 16 bytes hold, where the last dimension has a multiple of so many."""
+    d = _definition(stage)
+    if d.ranges or not d.index or has_effects(d):
+        return 1
+    last = d.index[-1]
+    if not isinstance(last, Var) or last.name != d.free[-1]:
+        return 1
+    f = stage.schedule.state.program.func(stage.func)
+    widest = max(t.bytes for t in (*f.dtypes, *(r.dtype for r in reads_in(d.values))))
+    return _width(ACCESS // widest, _sizes(stage).get(last.name))
+
+
+def _definition(stage: Stage) -> Definition:
+    return stage.schedule.state.program.func(stage.func).definitions[stage.definition]
+
+
+def _sizes(stage: Stage) -> dict[str, int | None]:
+    """The extent of each variable of a definition that the schedule knows."""
+    state, boxes = known(stage.schedule)
+    f = state.program.func(stage.func)
+    return extents(f, f.definitions[stage.definition], boxes[f.name]) if f.name in boxes else {}
+
+
+def _width(most: int, extent: int | None) -> int:
+    """The largest power of two up to `most` that divides an extent; 1 where that is not known."""
+    width = max(most, 1)
+    while width > 1 and (extent is None or extent % width):
+        width //= 2
+    return width
+
+
+def block_sums(stage: Stage, *, threads: int = 256) -> BlockSums | None:
+    """Reduce each element of a stage by a block of threads; float sums are then in another order.
+
+    Returns what was chosen, or None for a stage that is no reduction, or one whose order matters.
+
+    >>> import tdsl as td
+    >>> i, k, a, f = *td.vars("i k"), td.Tensor("a", (100, 5000), td.f32), td.Func("f")
+    >>> f[i] = td.sum(a[i, k], axis=k)
+    >>> s = td.Schedule(f)
+    >>> td.recipes.block_sums(s[f])
+    BlockSums(along='k', threads=256)
+    """
+    f = stage.schedule.state.program.func(stage.func)
+    d = f.definitions[0]
+    if len(f.definitions) > 1 or d.init is None or not d.ranges or is_ordered(f, 0):
+        return None
+    if not d.free:
+        return None
+    along = d.ranges[-1][0]
+    _, part = stage.split(along, threads)
+    parts = stage.rfactor(part)
+    _, few = stage.split(part.name, _PARTS)
+    fewer = stage.rfactor(few)
+    whole = _fused(stage, [x.name for x in stage.loops if x.name in d.free])
+    stage.bind(whole, "blockIdx.x")
+    for own, loop in ((fewer, few.name), (parts, part.name)):
+        own.compute_at(stage, whole).set_scope(SHARED)
+        own.bind(loop, "threadIdx.x")
+    return BlockSums(along, threads)
+
+
+def _fused(stage: Stage, loops: list[str]) -> str:
+    """One loop of some that follow each other."""
+    whole = loops[0]
+    for x in loops[1:]:
+        whole = stage.fuse(whole, x).name
+    return whole
+
+
+def block_tiles(
+    stage: Stage, *, tile: tuple[int, int, int] = (64, 64, 16), each: tuple[int, int] = (4, 4)
+) -> BlockTiles | None:
+    """Tiles for a sum of products over one variable, with two free variables or more.
+
+    The last two free variables are the rows and columns of `tile`; those before are batches. What both
+    operands hold of a tile is fetched into shared memory by all threads, 16 bytes at a time where extents
+    allow that. Returns what was chosen, or None for a stage of another kind.
+
+    >>> import tdsl as td
+    >>> i, j, k = td.vars("i j k")
+    >>> a, b, c = td.Tensor("a", (256, 64), td.f32), td.Tensor("b", (64, 256), td.f32), td.Func("c")
+    >>> c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    >>> s = td.Schedule(c)
+    >>> td.recipes.block_tiles(s[c])
+    BlockTiles(tile=(64, 64, 16), each=(4, 4), vector=4)
+    """
+    schedule, name = stage.schedule, stage.func
+    f = schedule.state.program.func(name)
+    d = f.definitions[0]
+    fits = len(f.definitions) == 1 and d.init is not None and len(d.ranges) == 1
+    if not fits or len(d.free) < 2 or is_ordered(f, 0):
+        return None
+    operands = _operands(d)
+    if len(operands) < 2:
+        return None
+    vector = min(_fetched(stage, source) for source in operands)
+    *batch, rows, columns = d.free
+    term = d.ranges[0][0]
+    ro, co, ri, ci = stage.tile((rows, columns), tile[:2])
+    ty, tx, r, c = stage.tile((ri, ci), each)
+    ko, ki = stage.split(term, tile[2])
+    stage.reorder(*batch, ro, co, ty, tx, ko, ki, r, c)
+    if batch:
+        stage.bind(_fused(stage, batch), "blockIdx.z")
+    stage.bind(ro, "blockIdx.y").bind(co, "blockIdx.x")
+    stage.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
+    out = schedule.cache_write(name, at=tx, scope=REGISTER)
+    wide = _vector(out)
+    if wide > 1 and each[1] % wide == 0:
+        out.vectorize(columns, wide)
+    for source in operands:
+        schedule.cache_read(source, name, at=ko, scope=SHARED).cooperate(vector)
+    stage.unroll(ki).unroll(r).unroll(c)
+    return BlockTiles(tile, each, vector)
+
+
+def _operands(d: Definition) -> list[str]:
+    """The tensors and funcs that the terms read along rows or columns, not both."""
+    (term, _, _), (rows, columns) = d.ranges[0], d.free[-2:]
+    found: dict[str, bool] = {}
+    for r in reads_in(d.values):
+        used = {v for e in r.index for v in variables(e)}
+        near = term in used and len(used & {rows, columns}) == 1
+        found[r.name] = near and found.get(r.name, True)
+    return [name for name, near in found.items() if near]
+
+
+def _fetched(stage: Stage, source: str) -> int:
+    """How many elements of an operand 16 bytes hold, where its last index has a multiple of so many."""
+    sizes, width = _sizes(stage), ACCESS
+    for r in reads_in(_definition(stage).values):
+        if r.name == source:
+            last = r.index[-1]
+            extent = sizes.get(last.name) if isinstance(last, Var) else None
+            width = min(width, _width(ACCESS // r.dtype.bytes, extent))
+    return width

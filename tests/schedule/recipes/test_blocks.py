@@ -1,0 +1,160 @@
+"""Recipes for a GPU, and the default schedule there: right for every size, whatever they choose."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.lang.interp import interpret
+from tdsl.schedule.recipes.blocks import BlockSums, BlockTiles, Elements, on_blocks
+
+i, j, k, t = td.vars("i j k t")
+
+
+def agrees(s: td.Schedule, **arrays) -> None:
+    got = td.emulate(td.compile(s, target="cuda"))(**arrays)
+    for mine, want in zip(
+        got if isinstance(got, tuple) else (got,), interpret(s.program, arrays), strict=True
+    ):
+        np.testing.assert_array_equal(mine, want, strict=True)
+
+
+def whole(rng, *shape, dtype=np.float32):
+    """Small whole numbers: their sums are exact in any order."""
+    return rng.integers(-3, 4, shape).astype(dtype)
+
+
+def scaled(shape=("M", "N")):
+    a, f = td.Tensor("a", shape, td.f32), td.Func("f")
+    f[i, j] = a[i, j] * 2
+    return f
+
+
+def product(dtype=td.f32, batch=False):
+    at = (t,) if batch else ()
+    sizes = ("T",) if batch else ()
+    a, b = td.Tensor("a", (*sizes, "M", "K"), dtype), td.Tensor("b", (*sizes, "K", "N"), dtype)
+    c = td.Func("c")
+    c[(*at, i, j)] = td.sum(a[(*at, i, k)] * b[(*at, k, j)], axis=k)
+    return c
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 33), (20, 64), (3, 1000)])
+@pytest.mark.parametrize("vector", [None, 1, 8])
+def test_elements_at_any_size(rng, shape, vector):
+    f = scaled()
+    s = td.Schedule(f)
+    td.recipes.elements(s[f], threads=64, vector=vector)
+    agrees(s, a=whole(rng, *shape))
+
+
+@pytest.mark.parametrize("n, vector", [(64, 4), (66, 2), (67, 1)])
+def test_elements_are_as_wide_as_the_extent_allows(n, vector):
+    f = scaled((8, n))
+    assert td.recipes.elements(td.Schedule(f)[f]) == Elements(256, vector)
+
+
+def test_updates_are_shared_out_one_by_one(rng):
+    a, f = td.Tensor("a", ("M", "N"), td.f32), td.Func("f")
+    f[i, j] = a[i, j]
+    f[i, 0] += 5
+    f[0, j] *= 2
+    s = td.Schedule(f)
+    td.recipes.elements(s[f], threads=32)
+    agrees(s, a=whole(rng, 9, 21))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 100), (2, 1000), (4, 65)])
+def test_sums_of_a_block_at_any_size(rng, shape):
+    a, f = td.Tensor("a", ("M", "N"), td.f32), td.Func("f")
+    f[i] = td.sum(a[i, k], axis=k)
+    s = td.Schedule(f)
+    assert td.recipes.block_sums(s[f], threads=64) == BlockSums("k", 64)
+    agrees(s, a=whole(rng, *shape))
+
+
+def test_sums_with_several_rows_or_over_two_axes(rng):
+    a, best, total = td.Tensor("a", ("M", "N", "P"), td.f32), td.Func("best"), td.Func("total")
+    best[i, j] = td.max(a[i, j, k], axis=k)
+    total[i] = td.sum(a[i, j, k], axis=(j, k))
+    s = td.Schedule(best, total)
+    for f in (best, total):
+        assert td.recipes.block_sums(s[f], threads=32)
+    agrees(s, a=whole(rng, 3, 4, 50))
+
+
+def test_what_is_no_sum_or_is_ordered_is_left_as_it_is():
+    f, g = scaled(), td.Func("g", shape=(8,))
+    r = td.range("r", 1, 8)
+    g[i] = 1
+    g[r] = g[r - 1] * 2
+    for func in (f, g):
+        s = td.Schedule(func)
+        assert td.recipes.block_sums(s[func]) is None
+        assert td.recipes.block_tiles(s[func]) is None
+        assert not s.directives
+
+
+@pytest.mark.parametrize("m, n, p", [(1, 1, 1), (32, 16, 64), (33, 17, 65), (70, 40, 20)])
+def test_tiles_at_any_size(rng, m, n, p):
+    c = product()
+    s = td.Schedule(c)
+    td.recipes.block_tiles(s[c], tile=(32, 32, 8), each=(4, 4))
+    agrees(s, a=whole(rng, m, n), b=whole(rng, n, p))
+
+
+def test_tiles_of_batches(rng):
+    c = product(td.i32, batch=True)
+    s = td.Schedule(c)
+    td.recipes.block_tiles(s[c], tile=(16, 16, 8), each=(2, 4))
+    a, b = (whole(rng, *shape, dtype=np.int32) for shape in ((3, 20, 9), (3, 9, 18)))
+    agrees(s, a=a, b=b)
+
+
+def test_both_orders_of_operands_are_fetched(rng):
+    a, b, c = td.Tensor("a", ("K", "M"), td.f32), td.Tensor("b", ("N", "K"), td.f32), td.Func("c")
+    c[i, j] = td.sum(a[k, i] * b[j, k] + 1, axis=k)
+    s = td.Schedule(c)
+    td.recipes.block_tiles(s[c], tile=(16, 16, 8), each=(2, 2))
+    assert {"a_cache", "b_cache"} <= {f.name for f in s.state.program.funcs}
+    agrees(s, a=whole(rng, 10, 33), b=whole(rng, 18, 10))
+
+
+SIZED = {
+    "points": (lambda: scaled((30, 40)), Elements),
+    "rows": (lambda: td_sum((20, 5000)), BlockSums),
+    "many short rows": (lambda: td_sum((30000, 300)), Elements),
+    "short rows": (lambda: td_sum((20, 30)), Elements),
+    "product": (lambda: sized_product(256, 64, 256), BlockTiles),
+    "narrow product": (lambda: sized_product(256, 64, 8), Elements),
+}
+
+
+def td_sum(shape):
+    a, f = td.Tensor("a", shape, td.f32), td.Func("f")
+    f[i] = td.sum(a[i, k], axis=k)
+    return f
+
+
+def sized_product(m, n, p):
+    a, b, c = td.Tensor("a", (m, n), td.f32), td.Tensor("b", (n, p), td.f32), td.Func("c")
+    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    return c
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_the_recipe_that_fits_is_taken(name):
+    program, plan = SIZED[name]
+    f = program()
+    assert isinstance(on_blocks(td.Schedule(f)[f]), plan)
+
+
+def test_the_default_schedule_is_made_of_these(rng):
+    a, top, e, total, f = (
+        td.Tensor("a", ("M", "N"), td.f32),
+        *map(td.Func, ("top", "e", "total", "f")),
+    )
+    top[i] = td.max(a[i, k], axis=k)
+    e[i, j] = (a[i, j] - top[i]) * 2
+    total[i] = td.sum(e[i, k], axis=k)
+    f[i, j] = e[i, j] - total[i]
+    agrees(td.Schedule(f), a=whole(rng, 3, 500))
