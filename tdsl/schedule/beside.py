@@ -19,6 +19,7 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.facts import extents, volume
+from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import depends
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.naming import Loop
@@ -125,3 +126,21 @@ def run_beside(
         partial.compute_with(own, at)
     for name in plan.shared if far and plan.columns else ():
         own.prefetch(name, own.loops[-2], of=row)
+
+
+def sum_together(
+    state: State, owner: str, boxes: dict[str, Box], machine: Machine
+) -> tuple[State, tuple[str, ...]] | None:
+    """A reduction in parts, on threads, and the results that are reduced in its loops; None without any."""
+    f = state.program.func(owner)
+    if len(f.definitions) > 1 or not f.definitions[0].ranges or not count_parts(f, 0, boxes[owner]):
+        return None
+    plan = find_beside(state, owner, f.definitions[0].ranges[0][0], boxes, machine)
+    if plan is None:
+        return None
+    stage = Schedule.of_state(state)[owner]
+    partial = reduce_in_parts(stage, plan.part, boxes[owner], machine.vector_bytes)
+    part, row = partial.loops[:2]
+    partial.parallel(part)
+    run_beside(partial, row, plan, boxes, machine.vector_bytes, far=False)
+    return stage.schedule.state, plan.names

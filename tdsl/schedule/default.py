@@ -23,6 +23,7 @@ from tdsl.lang.expr import Const, Expr
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bands import plan_bands
+from tdsl.schedule.beside import find_beside, sum_together
 from tdsl.schedule.contraction import Contraction, find_window, plan_tiles, recognize
 from tdsl.schedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
 from tdsl.schedule.facts import cost, has_effects, rest_at_root, root_boxes, volume
@@ -220,6 +221,10 @@ def _schedule_group(
         if plan is not None:
             how = "strips" if plan.height else "rows"
             return made, Decision(owner, how, (plan,), plan.inside, beside=beside)
+    together = sum_together(state, owner, boxes, machine)
+    if together is not None:
+        made, beside = together
+        return made, Decision(owner, GENERAL, (made.plan(owner),), beside=beside)
     for n in range(len(f.definitions)):
         parted = in_parts(state, owner, n, boxes[owner], machine.vector_bytes)
         if parted is not None:
@@ -248,6 +253,9 @@ def _fuse_group(
 ) -> tuple[State, Strips | None, tuple[str, ...]]:
     """Compute a group inside the loops of its owner, row by row or in strips; and what else runs there."""
     plan = plan_strips(state, owner, group, boxes, machine)
+    row, *columns = state.program.func(owner).variables or ("",)
+    if plan is None and columns and find_beside(state, owner, row, boxes, machine):
+        plan = Strips(row, (), row, 0, ())
     if plan is None:
         return state, None, ()
     if plan.height:

@@ -220,3 +220,29 @@ def test_sums_of_rows_that_read_values_of_the_row_stay_in_the_chain():
     y[i, j] = x[i, j] - total[i]
     explained = td.compile(y, R=4096, C=1024).explain()
     assert "y: rows, with total inside" in explained
+
+
+def doubled(x):
+    y = td.Func("y")
+    y[i, j] = x[i, j] * 2
+    return y
+
+
+@pytest.mark.parametrize("shape", [(1031, 517), (700, 1000)], ids=str)
+@pytest.mark.parametrize("host", [True, False])
+def test_results_of_columns_share_one_pass_over_the_rows(rng, shape, host):
+    x = td.Tensor("x", ("R", "C"), td.f32)
+    total, most, squares = td.Func("total"), td.Func("most"), td.Func("squares")
+    total[j] = td.sum(x[i, j], axis=i)
+    most[j] = td.max(x[i, j], axis=i)
+    squares[j] = td.sum(x[i, j] * x[i, j], axis=i)
+    s = td.Schedule(total, most, squares, *([doubled(x)] if host else []))
+    compiled = td.compile(s, R=shape[0], C=shape[1])
+    a = rng.standard_normal(shape, dtype=np.float32)
+    got = compiled(a)
+    exact = a.astype(np.float64)
+    np.testing.assert_allclose(got[0], exact.sum(0), 1e-5, 1e-3)
+    np.testing.assert_array_equal(got[1], a.max(0))
+    np.testing.assert_allclose(got[2], (exact * exact).sum(0), 1e-5)
+    if host:
+        np.testing.assert_array_equal(got[3], a * 2)
