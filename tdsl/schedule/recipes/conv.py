@@ -6,7 +6,7 @@
 
 1. What is read beyond the edges is copied, so that the tiles have no tests.
 2. The last convolution gets tiles of sums in registers. Sums without reuse across channels (depthwise) have
-   the terms of a window unrolled, and some windows side by side share what they read.
+   the terms of a window unrolled, and some windows side by side share what they read: no copy would pay.
 3. A sum that it alone reads, and of which each iteration of the outer loops needs a part of its own, is
    made inside them: its values stay near, with what is computed of each alone (relu).
 """
