@@ -266,4 +266,5 @@ def _fuse_group(
     row_chain = RowChain.of(state, owner, plan, boxes)
     rows = plan_rows(state, row_chain, boxes, machine)
     write_rows(schedule, row_chain, rows, boxes, machine)
-    return schedule.state, plan, rows.beside.names if rows.beside else ()
+    beside = rows.beside.names if rows.beside else ()
+    return schedule.state, replace(plan, stream=rows.stream), beside
