@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tdsl.placement.grid import Grid
-from tdsl.placement.ownership import Box, elements
+from tdsl.placement.notation import Placement
+from tdsl.placement.ownership import Box, elements, owned
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,16 @@ Step = Make | Fill | Copy | Merge | Exchange | Run | Drop
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A tensor that is placed: its element type's bytes, and the box of the whole of it."""
+    """A tensor that is placed: the bytes of an element, the box of the whole of it, and where it lives.
+
+    `points` is how many points of a reduction each element combines; 1 for what is not reduced.
+    """
 
     name: str
     bytes: int
     whole: Box
+    placement: Placement
+    points: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +160,11 @@ class Plan:
     """
 
     def __init__(
-        self, name: str, grid: Grid, homes: tuple[Home, ...], notes: tuple[str, ...],
-        make: Callable[[int], RankPlan],
+        self, name: str, grid: Grid, homes: tuple[Home, ...], outputs: tuple[str, ...],
+        notes: tuple[str, ...], make: Callable[[int], RankPlan],
     ) -> None:  # fmt: skip
         self.name, self.grid, self.homes, self.notes = name, grid, homes, notes
+        self.outputs = outputs
         self._make = make
         self._ranks: dict[int, RankPlan] = {}
 
@@ -169,6 +176,11 @@ class Plan:
 
     def __iter__(self) -> Iterator[RankPlan]:
         return (self.rank(r) for r in range(self.grid.size))
+
+    def owned(self, name: str, rank: int) -> Box | None:
+        """The box of a tensor that a rank owns; None for no elements."""
+        home = next(h for h in self.homes if h.name == name)
+        return owned(home.placement, self.grid, home.whole, self.grid.coordinates(rank))
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -48,20 +48,22 @@ class Work:
         self.wholes: dict[str, Box] = {n: boxes[n] for n in named}
         self.layout = Layout(state.grid, dict(state.placed), self.wholes)
         self.dtypes = dtypes_of(program)
-        homes = tuple(Home(n, self.dtypes[n].bytes, self.wholes[n]) for n in self.wholes)
-        self.plan = Plan(program.name, state.grid, homes, tuple(_notes(self.stages)), self._rank)
+        points = {s.name: s.points for s in self.stages}
+        placed = dict(state.placed)
+        homes = tuple(
+            Home(n, self.dtypes[n].bytes, whole, placed[n], points.get(n, 1))
+            for n, whole in self.wholes.items()
+        )
+        notes = tuple(_notes(self.stages))
+        self.plan = Plan(program.name, state.grid, homes, self.outputs, notes, self._rank)
         self.tasks = Tasks({s.name: s for s in self.stages}, self.dtypes, build)
 
     def _rank(self, rank: int) -> RankPlan:
         return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
 
-    def owned(self, name: str, rank: int) -> Box | None:
-        """The box of a tensor that a rank owns."""
-        return self.layout.owned(name, self.layout.grid.coordinates(rank))
-
     def part(self, name: str, array: Array, rank: int) -> Array | None:
         """A rank's block of a whole array."""
-        box = self.owned(name, rank)
+        box = self.plan.owned(name, rank)
         return None if box is None else array[within(box, self.wholes[name])]
 
 

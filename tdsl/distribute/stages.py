@@ -7,6 +7,7 @@ belong to the stages that read them. All boxes come from the region function.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -78,6 +79,13 @@ class Stage:
     def definition(self) -> Definition:
         """Its only definition."""
         return self.func.definitions[0]
+
+    @property
+    def points(self) -> int:
+        """How many points of its ranges each element combines."""
+        return math.prod(
+            self.bounds[n][1] - self.bounds[n][0] for n, _, _ in self.definition.ranges
+        )
 
     def ranges(self, spans: Spans) -> Ranges | None:
         """Where the variables run while the first outer loops have these spans; None for nowhere."""

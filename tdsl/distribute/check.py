@@ -1,0 +1,268 @@
+"""The proof that a plan is right, made from the plan alone.
+
+All ranks are run without data. A buffer is a list of boxes with the number of points of the reduction that
+their elements hold so far: one for an input, none after a fill; a run adds those of its ranges, a merge
+those of its source. Proven is that
+
+1. every send has one receive, of the same box of the same tensor and tag;
+2. the order of exchanges lets all ranks come to their end, even if a send waits for its receive;
+3. steps use memory that is there, inside of the boxes that it holds, and tasks read complete values only;
+4. in the end each owner of an output has every point of every element once;
+5. no rank holds more memory than a limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tdsl.distribute.plan import (
+    Copy,
+    Drop,
+    Exchange,
+    Fill,
+    Make,
+    Merge,
+    Message,
+    Plan,
+    RankPlan,
+    Run,
+    Step,
+)
+from tdsl.placement.ownership import Box, common, contains, elements
+
+Piece = tuple[Box, int]  # a box, and how many points each of its elements holds
+
+
+class PlanFault(Exception):  # an error of whoever made the plan, not of the user
+    """What is wrong with a plan, and where."""
+
+
+@dataclass(slots=True)
+class Held:
+    """What is known of a buffer: disjoint boxes whose elements have values."""
+
+    tensor: str
+    box: Box
+    pieces: list[Piece] = field(default_factory=list)
+
+    def put(self, new: list[Piece]) -> None:
+        """Overwrite boxes."""
+        for box, points in new:
+            kept = [(rest, p) for old, p in self.pieces for rest in without(old, box)]
+            self.pieces = [*kept, (box, points)]
+
+    def get(self, box: Box) -> list[Piece]:
+        """What is in a box; fewer elements than it has where some have no value."""
+        found = ((common(own, box), points) for own, points in self.pieces)
+        return [(part, points) for part, points in found if part is not None]
+
+    def add(self, new: list[Piece]) -> None:
+        """Combine boxes with what is there."""
+        for box, points in new:
+            self.put([(own, p + points) for own, p in self.get(box)])
+
+
+def without(box: Box, hole: Box) -> Iterator[Box]:
+    """A box less another one, as disjoint boxes.
+
+    >>> list(without(((0, 3), (0, 3)), ((1, 9), (0, 2))))
+    [((0, 1), (0, 3)), ((1, 3), (2, 3))]
+    """
+    shared = common(box, hole)
+    if shared is None:
+        yield box
+        return
+    for n, ((lo, hi), (first, behind)) in enumerate(zip(box, shared, strict=True)):
+        for span in ((lo, first), (behind, hi)):
+            if span[0] < span[1]:
+                yield (*shared[:n], span, *box[n + 1 :])
+
+
+def check(plan: Plan, memory: int | None = None) -> None:
+    """Raise PlanFault unless a plan is right, and no rank holds more than `memory` bytes."""
+    points = {h.name: h.points for h in plan.homes}
+    sizes = {h.name: h.bytes for h in plan.homes}
+    ranks = [RankCheck(p, points, sizes, dict(p.owned)) for p in plan]
+    Post(ranks).carry()
+    for rank in ranks:
+        rank.check_end({name: plan.owned(name, rank.plan.rank) for name in plan.outputs})
+        if memory is not None and rank.peak > memory:
+            raise PlanFault(
+                f"rank {rank.plan.rank} needs {rank.peak} bytes of memory, {rank.peak - memory} more "
+                f"than the limit of {memory}"
+            )
+
+
+class Post:
+    """Messages that were started on one side only, and what each rank still waits for."""
+
+    def __init__(self, ranks: list[RankCheck]) -> None:
+        self.ranks = ranks
+        self.started: dict[tuple[int, int, int], tuple[bool, Message]] = {}
+        self.done: set[tuple[int, int, int]] = set()
+        self.open: dict[int, int] = {}  # messages that an exchange waits for
+
+    def carry(self) -> None:
+        """Run all ranks to their end."""
+        ready = list(range(len(self.ranks)))
+        while ready:
+            rank = ready.pop()
+            exchange = self.ranks[rank].advance()
+            if exchange is None:
+                continue
+            self.open[rank] = len(exchange.sends) + len(exchange.receives)
+            for m in exchange.sends:
+                ready += self._start((rank, m.rank, m.tag), True, m)
+            for m in exchange.receives:
+                ready += self._start((m.rank, rank, m.tag), False, m)
+        for (source, target, tag), (sends, _) in self.started.items():
+            what = "never received" if sends else "never sent"
+            raise PlanFault(f"the message from {source} to {target} with tag {tag} is {what}")
+
+    def _start(self, key: tuple[int, int, int], sends: bool, m: Message) -> list[int]:
+        """Start one side of a message; the ranks whose exchanges end with it."""
+        source, target, tag = key
+        if not (0 <= m.rank < len(self.ranks)) or source == target or key in self.done:
+            raise PlanFault(f"a message from {source} to {target} with tag {tag} cannot be")
+        if key not in self.started:
+            self.started[key] = (sends, m)
+            return []
+        other, partner = self.started.pop(key)
+        if other == sends:
+            raise PlanFault(f"two messages from {source} to {target} have tag {tag}")
+        send, receive = (m, partner) if sends else (partner, m)
+        self.ranks[target].receive(receive, *self.ranks[source].send(send))
+        self.done.add(key)
+        for rank in (source, target):
+            self.open[rank] -= 1
+        return [rank for rank in (source, target) if not self.open[rank]]
+
+
+@dataclass(slots=True)
+class RankCheck:
+    """One rank, step by step."""
+
+    plan: RankPlan
+    points: Mapping[str, int]
+    sizes: Mapping[str, int]
+    owned: Mapping[str, Box]
+    buffers: dict[str, Held] = field(default_factory=dict)
+    at: int = 0
+    peak: int = 0
+
+    def __post_init__(self) -> None:
+        for name, box in self.owned.items():
+            self.buffers[name] = Held(name, box, [(box, self.points[name])])
+        self._measure()
+
+    def _measure(self) -> None:
+        held = sum(elements(b.box) * self.sizes[b.tensor] for b in self.buffers.values())
+        self.peak = max(self.peak, held)
+
+    def _fault(self, why: str) -> PlanFault:
+        return PlanFault(f"step {self.at} of rank {self.plan.rank}: {why}")
+
+    def buffer(self, name: str, box: Box) -> Held:
+        """A buffer that has to be there and to hold a box."""
+        if name not in self.buffers:
+            raise self._fault(f"there is no buffer {name!r}")
+        held = self.buffers[name]
+        if len(box) != len(held.box) or not contains(held.box, box):
+            raise self._fault(f"{name!r} holds {held.box}, not {box}")
+        return held
+
+    def values(self, name: str, box: Box) -> list[Piece]:
+        """What a buffer has in a box, all of whose elements must have values."""
+        found = self.buffer(name, box).get(box)
+        if sum(elements(part) for part, _ in found) < elements(box):
+            raise self._fault(f"{name!r} has no values in all of {box}")
+        return found
+
+    def advance(self) -> Exchange | None:
+        """Go on to the next exchange; None at the end."""
+        while self.at < len(self.plan.steps):
+            step = self.plan.steps[self.at]
+            self.at += 1
+            if isinstance(step, Exchange):
+                return step
+            self._do(step)
+        return None
+
+    def _do(self, step: Step) -> None:
+        match step:
+            case Make(name, tensor, box):
+                if name in self.buffers or tensor not in self.points:
+                    raise self._fault(f"{name!r} is there already, or {tensor!r} is nothing known")
+                self.buffers[name] = Held(tensor, box)
+                self._measure()
+            case Drop(name):
+                if name not in self.buffers:
+                    raise self._fault(f"there is no buffer {name!r}")
+                del self.buffers[name]
+            case Fill(name):
+                if name not in self.buffers:
+                    raise self._fault(f"there is no buffer {name!r}")
+                held = self.buffers[name]
+                held.put([(held.box, 0)])
+            case Copy(source, target, box):
+                self._same_tensor(source, target, box)
+                self.buffer(target, box).put(self.values(source, box))
+            case Merge(source, target, box):
+                self._same_tensor(source, target, box)
+                self.values(target, box)
+                self.buffer(target, box).add(self.values(source, box))
+            case Run():
+                self._run(step)
+            case Exchange():
+                raise AssertionError("exchanges are carried out by the post")
+
+    def _same_tensor(self, source: str, target: str, box: Box) -> None:
+        if self.buffer(source, box).tensor != self.buffer(target, box).tensor:
+            raise self._fault(f"{source!r} and {target!r} hold different tensors")
+
+    def _run(self, step: Run) -> None:
+        for tensor, name in step.reads:
+            held = self.buffers.get(name)
+            if held is None or held.tensor != tensor:
+                raise self._fault(f"{name!r} is no buffer of {tensor!r}")
+            self.complete(name, held.box)
+        if self.buffer(step.target, step.box).tensor != step.func:
+            raise self._fault(f"{step.target!r} is no buffer of {step.func!r}")
+        volume = math.prod(hi - lo for _, (lo, hi) in step.ranges)
+        each, rest = divmod(volume, max(elements(step.box), 1))
+        if rest or volume <= 0 or tuple(s for _, s in step.ranges)[: len(step.box)] != step.box:
+            raise self._fault(f"the ranges of {step.func!r} are not those of its box")
+        self.buffer(step.target, step.box).put([(step.box, each)])
+
+    def complete(self, name: str, box: Box) -> None:
+        """Raise PlanFault unless every element of a box has all of its points."""
+        wanted = self.points[self.buffer(name, box).tensor]
+        for part, points in self.values(name, box):
+            if points != wanted:
+                raise self._fault(f"{part} of {name!r} has {points} points of {wanted}")
+
+    def send(self, m: Message) -> tuple[str, Box, list[Piece]]:
+        """What a message carries: tensor, box, values."""
+        return self.buffer(m.buffer, m.box).tensor, m.box, self.values(m.buffer, m.box)
+
+    def receive(self, m: Message, tensor: str, box: Box, pieces: list[Piece]) -> None:
+        """Take what a message carries."""
+        held = self.buffer(m.buffer, m.box)
+        if held.tensor != tensor or m.box != box:
+            raise self._fault(
+                f"{held.tensor}{m.box} is expected, {tensor}{box} is sent, tag {m.tag}"
+            )
+        held.put(pieces)
+
+    def check_end(self, outputs: Mapping[str, Box | None]) -> None:
+        """Raise PlanFault unless the rank has all of its own of the outputs, and nothing else was left."""
+        for name, box in outputs.items():
+            if box is not None:
+                if self.buffers.get(name) is None or self.buffers[name].box != box:
+                    raise self._fault(f"{name!r} is not left in the end")
+                self.complete(name, box)
+        extra = set(self.buffers) - set(outputs) - set(self.owned)
+        if extra:
+            raise self._fault(f"buffers are left: {', '.join(sorted(extra))}")
