@@ -2,6 +2,7 @@
 
 from tdsl import cuda
 from tdsl.compile import Compiled, compile
+from tdsl.distribute import mpi
 from tdsl.emulation import emulate
 from tdsl.errors import (
     CacheWarning,
@@ -195,6 +196,7 @@ __all__ = [
     "mean",
     "min",
     "minimum",
+    "mpi",
     "op",
     "pad",
     "popcount",

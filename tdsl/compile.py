@@ -125,10 +125,16 @@ def _distributed(
     if sizes:
         state = replace(state, program=bind_sizes(state.program, sizes))
 
-    def build(local: State) -> Compiled:
-        return Compiled(Schedule.of_state(local), target, frozenset(), {})
+    def build_for(local: State, chosen: Target) -> Compiled:
+        return Compiled(Schedule.of_state(local), chosen, frozenset(), {})
 
-    return Distributed(state, signature_of(state.program), sizes, build)
+    def build(local: State) -> Compiled:
+        return build_for(local, target)
+
+    def text(local: State) -> str:
+        return str(build_for(local, as_target("numba")).source("python"))
+
+    return Distributed(state, signature_of(state.program), sizes, build, text)
 
 
 def _dynamic(program: Program, dynamic: object, fixed: Mapping[str, int]) -> frozenset[str]:

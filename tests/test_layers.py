@@ -32,6 +32,7 @@ HEAVY = {
     "typer": ("cli.py", True),
     "rich": ("cli.py", True),
     "sympy": ("lang", False),
+    "mpi4py": ("distribute/mpi.py", False),
     "networkx": ("tilegraph", True),
     "ml_dtypes": ("lang", False),
 }

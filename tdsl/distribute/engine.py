@@ -76,11 +76,13 @@ class Worker:
         self, plan: RankPlan, tasks: Tasks, inputs: Mapping[str, Array], scalars: Mapping[str, Any]
     ) -> None:
         self.plan, self.tasks, self.scalars = plan, tasks, scalars
+        self.at = 0  # the number of the step, from 1
         self.buffers = {name: Buffer(name, box, inputs[name]) for name, box in plan.owned}
 
     def run(self) -> Iterator[Transfer]:
         """Go through the steps; each transfer that is yielded must be done before the next is asked for."""
-        for step in self.plan.steps:
+        for number, step in enumerate(self.plan.steps, 1):
+            self.at = number
             match step:
                 case Make(name, tensor, box):
                     dtype = self.tasks.dtypes[tensor].numpy

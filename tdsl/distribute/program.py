@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 
 from tdsl.codegen.arrays import Array, as_array, as_scalar
-from tdsl.codegen.binding import bind, bind_sizes
-from tdsl.codegen.signature import ArrayArg, Signature, extent
+from tdsl.codegen.binding import bind, bind_sizes, check_shape
+from tdsl.codegen.fingerprint import fingerprint
+from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, extent
+from tdsl.distribute import mpi
 from tdsl.distribute.engine import Task, Tasks, Worker
 from tdsl.distribute.plan import Home, Plan, RankPlan
 from tdsl.distribute.rank import Layout, plan_rank
 from tdsl.distribute.simulate import simulate
 from tdsl.distribute.stages import Stage, stages_of
 from tdsl.distribute.task import check_nest
-from tdsl.errors import ScheduleError, ShapeError, Suggesting
+from tdsl.errors import (
+    ScheduleError,
+    ShapeError,
+    Suggesting,
+    TargetError,
+    TdslError,
+    TypeMismatch,
+    did_you_mean,
+    is_one_of,
+)
 from tdsl.lang.program import Program, check_sizes
 from tdsl.lang.realised import realised_boxes
 from tdsl.lang.types import DType
+from tdsl.notebook import Listing
 from tdsl.placement.ownership import Box, extents, within
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.nest import State
@@ -56,10 +70,20 @@ class Work:
         )
         notes = tuple(_notes(self.stages))
         self.plan = Plan(program.name, state.grid, homes, self.outputs, notes, self._rank)
+        self.state = state
         self.tasks = Tasks({s.name: s for s in self.stages}, self.dtypes, build)
 
     def _rank(self, rank: int) -> RankPlan:
         return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The same on all ranks that run this program in this version."""
+        try:
+            version = metadata.version("tdsl")
+        except metadata.PackageNotFoundError:  # run from its sources
+            version = ""
+        return fingerprint(version, self.state)
 
     def part(self, name: str, array: Array, rank: int) -> Array | None:
         """A rank's block of a whole array."""
@@ -90,10 +114,11 @@ class Distributed(Suggesting):
 
     def __init__(
         self, state: State, signature: Signature, sizes: Mapping[str, int],
-        build: Callable[[State], Task],
+        build: Callable[[State], Task], text: Callable[[State], str],
     ) -> None:  # fmt: skip
         check_placed(state)
-        self.state, self.signature, self.sizes, self._build = state, signature, dict(sizes), build
+        self.state, self.signature, self.sizes = state, signature, dict(sizes)
+        self._build, self._text = build, text
         self._works: dict[tuple[tuple[str, int], ...], Work] = {}
 
     def _work(self, sizes: Mapping[str, int]) -> Work:
@@ -138,6 +163,102 @@ class Distributed(Suggesting):
         outputs = tuple(_whole(work, name, workers) for name in work.outputs)
         result = outputs[0] if len(outputs) == 1 else outputs
         return (result, traffic) if count else result
+
+    def block(self, name: str, array: Any, rank: int | None = None) -> Array | None:
+        """What a rank, by default this one, owns of a whole array; None for no elements."""
+        work, arg = self._work(self.sizes), self._argument(name)
+        whole = as_array(arg, array)
+        check_shape(arg, whole, extents(work.wholes[name]))
+        part = work.part(name, whole, mpi.rank() if rank is None else rank)
+        return None if part is None else np.ascontiguousarray(part).reshape(part.shape)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run this rank of an MPI program: blocks of inputs in, blocks of outputs out.
+
+        All ranks call it, each with what it owns (`block`), None for nothing. Raises TargetError on all of
+        them where the grid has another size than the run, blocks are wrong, or ranks differ in what they run.
+        """
+        work = self._work(self.sizes)
+        comm = mpi.ranks_of(work.plan.grid.size)
+        plan = work.plan.rank(mpi.rank())
+        values, error = self._blocks(plan, args, kwargs)
+        mpi.agree(comm, work.digest, "" if error is None else error.message)
+        arrays = {name: values[name] for name, _ in plan.owned}
+        scalars = {
+            a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ScalarArg)
+        }
+        worker = Worker(plan, work.tasks, arrays, scalars)
+        mpi.run(worker, comm)
+        held = (worker.buffers.get(name) for name in work.outputs)
+        results = tuple(None if b is None else b.array for b in held)
+        return results[0] if len(results) == 1 else results
+
+    def _blocks(
+        self, plan: RankPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[dict[str, Any], TdslError | None]:
+        """The arguments of this rank's call by name, and what is wrong with them."""
+        names = [a.name for a in self.signature.inputs]
+        boxes = dict(plan.owned)
+        try:
+            values = dict(zip(names, bind(self.signature, args, kwargs), strict=True))
+            for arg in self.signature.inputs:
+                value = values[arg.name]
+                if isinstance(arg, ScalarArg):
+                    values[arg.name] = as_scalar(arg, value)
+                elif arg.name in boxes:
+                    values[arg.name] = block = as_array(arg, value)
+                    check_shape(arg, block, extents(boxes[arg.name]))
+        except TdslError as error:
+            return {}, error
+        return values, None
+
+    def source(self, kind: str = "mpi", **sizes: int) -> Listing:
+        """The plan of all ranks as a standalone Python module for mpi4py, its tasks as code for numba.
+
+        `run(...)` of the module takes and gives blocks, as a call does. TargetError for another kind.
+        """
+        if not is_one_of(kind, ("mpi",)):
+            raise TargetError(
+                f"a distributed program has no {kind!r} source",
+                loc=here(),
+                label="this call",
+                hint='source("mpi") is the code of all ranks',
+            )
+        from tdsl.distribute.emit import emit
+
+        known = check_sizes(self.signature.name, self.signature.sizes, sizes)
+        work = self._work({**self.sizes, **known})
+        names = tuple(a.name for a in self.signature.inputs)
+        return Listing(emit(work.plan, work.tasks, names, self._text))
+
+    def gather(self, name: str, block: Array | None, root: int = 0) -> Any:
+        """A whole input or output on one rank, from the blocks of all; None on the others."""
+        work = self._work(self.sizes)
+        comm = mpi.ranks_of(work.plan.grid.size)
+        boxes = ((r, work.plan.owned(name, r)) for r in range(work.plan.grid.size))
+        first = {box: r for r, box in reversed([(r, b) for r, b in boxes if b is not None])}
+        mine = np.ascontiguousarray(block) if mpi.rank() in first.values() else None
+        dtype = work.dtypes[name].numpy
+        parts = {r: np.empty(extents(box), dtype) for box, r in first.items()}
+        mpi.collect(comm, parts if mpi.rank() == root else {}, mine, root)
+        if mpi.rank() != root:
+            return None
+        whole = np.empty(extents(work.wholes[name]), dtype)
+        for box, r in first.items():
+            whole[within(box, work.wholes[name])] = parts[r]
+        return whole if whole.ndim else whole[()]
+
+    def _argument(self, name: str) -> ArrayArg:
+        """The input or output of a name."""
+        known = {a.name: a for a in self.signature.arrays}
+        if name not in known:
+            raise TypeMismatch(
+                f"{self.signature.name!r} has no array {name!r}",
+                loc=here(),
+                label="this call",
+                hint=did_you_mean(name, known),
+            )
+        return known[name]
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         values = bind(self.signature, args, kwargs)

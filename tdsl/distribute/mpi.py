@@ -1,0 +1,205 @@
+"""One rank of a distributed program under MPI, through mpi4py, which is imported here only and when needed.
+
+A call agrees with all ranks on what is run before the first message, and waits for none longer than a
+deadline: a rank that fails, stalls or runs something else ends the whole run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.arrays import Array
+from tdsl.distribute.engine import Transfer, Worker
+from tdsl.distribute.show import show_box
+from tdsl.errors import TargetError
+from tdsl.source import here
+
+LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE")
+TAGS = (
+    1 << 15
+)  # MPI promises that many; messages of a pair keep their order, so tags may come again
+SPINS = 100  # tests before a rank that waits leaves its core to others
+PAUSE_S = 50e-6
+DIGEST, TEXT = 32, 224  # bytes that a rank says of itself before a call
+
+
+def size() -> int:
+    """The number of ranks of this run; 1 without mpi4py.
+
+    Raises TargetError in a run of several ranks without mpi4py, each of which would think it is alone.
+    """
+    comm = communicator()
+    return 1 if comm is None else int(comm.size)
+
+
+def rank() -> int:
+    """Which rank this process is; 0 without mpi4py."""
+    comm = communicator()
+    return 0 if comm is None else int(comm.rank)
+
+
+@cache
+def communicator() -> Any:
+    """The ranks of this run, with messages of their own; None without mpi4py."""
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        several = any(os.environ.get(name, "1") != "1" for name in LAUNCHED)
+        if several:
+            raise TargetError(
+                "this is a run of several ranks, but mpi4py is not installed",
+                loc=here(),
+                label="needed here",
+                hint='pip install "tdsl[mpi]"',
+            ) from None
+        return None
+    comm = MPI.COMM_WORLD.Dup()
+    if comm.size > 1:
+        sys.excepthook = _end_all(sys.excepthook)
+    return comm
+
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+
+def _end_all(shown: Hook) -> Hook:
+    """A hook for what no one catches: it is shown, and no rank waits for this one."""
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        shown(kind, error, trace)
+        sys.stderr.flush()
+        communicator().Abort(1)
+
+    return hook
+
+
+def deadline() -> float:
+    """How many seconds a rank waits for another: TDSL_MPI_DEADLINE, by default 300."""
+    return float(os.environ.get("TDSL_MPI_DEADLINE", "300"))
+
+
+def ranks_of(grid_size: int) -> Any:
+    """The communicator, which must have as many ranks as a grid."""
+    if size() != grid_size:
+        raise TargetError(
+            f"the grid has {grid_size} ranks, this run has {size()}",
+            loc=here(),
+            label="this call",
+            hint=f"mpiexec -n {grid_size} python ..., or simulate(...) in one process",
+        )
+    return communicator()
+
+
+def agree(comm: Any, what: str, error: str) -> None:
+    """Raise TargetError on all ranks where one has an error, or runs something else than another."""
+    said = [_pack(what, error)] if comm is None else _tell(comm, _pack(what, error))
+    for other, bits in enumerate(said):
+        wrong = bits[DIGEST:].rstrip(b"\0").decode(errors="replace")
+        if wrong:
+            raise TargetError(
+                f"rank {other}: {wrong}", loc=here(), label="this call",
+                hint="p.block(name, array) is what a rank owns of a whole array",
+            )  # fmt: skip
+    for other, bits in enumerate(said):
+        if bits[:DIGEST] != said[0][:DIGEST]:
+            raise TargetError(
+                f"rank {other} runs another program, other sizes or another version than rank 0",
+                loc=here(),
+                label="this call",
+                hint="let all ranks make the same schedule, and install the same version of tdsl",
+            )
+
+
+def _pack(what: str, error: str) -> bytes:
+    return bytes.fromhex(what) + error.encode()[:TEXT].ljust(TEXT, b"\0")
+
+
+def _tell(comm: Any, mine: bytes) -> list[bytes]:
+    """What each rank says."""
+    said = np.empty((comm.size, len(mine)), np.uint8)
+    if wait([comm.Iallgather(np.frombuffer(mine, np.uint8), said)]) is not None:
+        raise TargetError(
+            f"rank {comm.rank} waited {deadline():g} s for the others to call this program",
+            loc=here(),
+            label="this call",
+            hint="every rank calls it; TDSL_MPI_DEADLINE is the time in seconds",
+        )
+    return [row.tobytes() for row in said]
+
+
+def run(worker: Worker, comm: Any) -> None:
+    """Go through the steps of this rank."""
+    if comm is None:
+        assert not list(worker.run()), "one rank sends nothing"
+        return
+    for transfer in worker.run():
+        _carry(transfer, worker, comm)
+
+
+def _carry(transfer: Transfer, worker: Worker, comm: Any) -> None:
+    requests = [
+        comm.Irecv(_bytes(array), source=m.rank, tag=m.tag % TAGS) for m, array in transfer.receives
+    ]
+    requests += [
+        comm.Isend(_bytes(array), dest=m.rank, tag=m.tag % TAGS) for m, array in transfer.sends
+    ]
+    left = wait(requests)
+    if left is not None:
+        m, _ = (*transfer.receives, *transfer.sends)[left]
+        tensor = worker.buffers[m.buffer].tensor
+        verb = "receive" if left < len(transfer.receives) else "send"
+        raise TargetError(
+            f"rank {worker.plan.rank} could not {verb} {tensor}[{show_box(m.box)}] "
+            f"{'from' if verb == 'receive' else 'to'} rank {m.rank} within {deadline():g} s "
+            f"(step {worker.at})",
+            loc=here(),
+            label="this call",
+            hint="another rank failed or stalls; TDSL_MPI_DEADLINE is the time in seconds",
+        )
+
+
+def wait(requests: list[Any]) -> int | None:
+    """Wait for requests; the first that is not done when the deadline is over, or None."""
+    until = time.monotonic() + deadline()
+    tries = 0
+    while True:
+        left = [n for n, r in enumerate(requests) if not r.Test()]
+        if not left:
+            return None
+        if time.monotonic() > until:
+            return left[0]
+        tries += 1
+        if tries > SPINS:
+            time.sleep(PAUSE_S)
+
+
+def _bytes(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)
+
+
+def collect(comm: Any, parts: dict[int, Array], mine: Array | None, root: int) -> None:
+    """Bring arrays to one rank: `parts` has memory for what each sends; there, its own is copied."""
+    if comm is None or comm.rank == root:
+        requests = []
+        for source, array in parts.items():
+            if source == root:
+                array[...] = mine
+            else:
+                requests.append(comm.Irecv(_bytes(array), source=source, tag=TAGS - 1))
+    else:
+        requests = [] if mine is None else [comm.Isend(_bytes(mine), dest=root, tag=TAGS - 1)]
+    if wait(requests) is not None:
+        raise TargetError(
+            f"gathering on rank {root} took more than {deadline():g} s",
+            loc=here(),
+            label="this call",
+            hint="every rank calls gather",
+        )

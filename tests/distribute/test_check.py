@@ -1,0 +1,166 @@
+"""The proof of a plan accepts what the planner makes, and nothing that was changed for the worse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.distribute.check import PlanFault, check
+from tdsl.distribute.plan import (
+    Copy,
+    Drop,
+    Exchange,
+    Fill,
+    Make,
+    Merge,
+    Message,
+    Plan,
+    RankPlan,
+    Run,
+)
+from tests.distribute.matmuls import cube, flat, two_and_a_half
+
+SIZES = {"M": 11, "N": 7, "K": 13}
+
+
+def heat() -> Plan:
+    """Two steps of a stencil, halos exchanged."""
+    y, x = td.vars("y x")
+    u, one, two = td.Tensor("u", (9, 8), td.f64), td.Func("one"), td.Func("two")
+    edge = td.pad(u, mode="edge")
+    one[y, x] = edge[y - 1, x] + edge[y, x + 1]
+    inner = td.pad(one, mode="edge", shape=u.shape)
+    two[y, x] = inner[y + 1, x] + inner[y, x - 1]
+    grid = td.Grid(x=2, y=2)
+    s = td.Schedule(two)
+    for name in ("u", "one", "two"):
+        s.place(name, "rc -> r c", grid)
+    for f in (one, two):
+        s[f].distribute((y, x), grid)
+    return td.compile(s).plan()
+
+
+PLANS = {
+    "cannon": lambda: td.compile(flat(td.Grid(x=3, y=2), "ij")).plan(**SIZES),
+    "johnson": lambda: td.compile(cube(td.Grid(x=2, y=2, z=2))).plan(**SIZES),
+    "2.5d": lambda: td.compile(two_and_a_half(td.Grid(x=2, y=2, z=2))).plan(**SIZES),
+    "heat": heat,
+}
+
+
+@pytest.mark.parametrize("make", PLANS.values(), ids=PLANS.keys())
+def test_plans_are_right(make: Any) -> None:
+    check(make())
+
+
+def changed(plan: Plan, rank: int, steps: list[Any]) -> Plan:
+    """The plan with other steps of one rank."""
+
+    def make(r: int) -> RankPlan:
+        return replace(plan.rank(r), steps=tuple(steps)) if r == rank else plan.rank(r)
+
+    return Plan(plan.name, plan.grid, plan.homes, plan.outputs, plan.notes, make)
+
+
+def faults(plan: Plan, rng: np.random.Generator) -> Iterator[tuple[str, Plan]]:
+    """Changes that no plan survives."""
+    while True:
+        rank = int(rng.integers(plan.grid.size))
+        steps: list[Any] = list(plan.rank(rank).steps)
+        at = int(rng.integers(len(steps)))
+        match steps[at]:
+            case Exchange(sends, receives):
+                own = list(sends + receives)
+                n = int(rng.integers(len(own)))
+                what, message = _other_message(own[n], plan, rank, rng)
+                made = [*own[:n], *message, *own[n + 1 :]]
+                count = len(sends) - (1 if n < len(sends) and not message else 0)
+                count += 1 if n < len(sends) and len(message) == 2 else 0
+                steps[at] = Exchange(tuple(made[:count]), tuple(made[count:]))
+            case Run() as run:
+                what, steps[at] = _other_run(run, rng)
+            case Make() as step if step.box:
+                what, steps[at] = "memory for less", replace(step, box=_less(step.box))
+            case Drop() | Copy() | Merge() | Make() as step:
+                what = f"no {type(step).__name__}"
+                del steps[at]
+            case Fill() as step:
+                if any(isinstance(s, Run) and s.target == step.buffer for s in steps):
+                    continue  # the run overwrites it
+                what = "no Fill"
+                del steps[at]
+        yield f"{what} at {at} of rank {rank}", changed(plan, rank, steps)
+
+
+def _other_message(
+    m: Message, plan: Plan, rank: int, rng: np.random.Generator
+) -> tuple[str, list[Message]]:
+    match rng.integers(5):
+        case 0:
+            return "no message", []
+        case 1:
+            return "another tag", [replace(m, tag=m.tag + 1000)]
+        case 2:
+            return "another rank", [replace(m, rank=(m.rank + 1) % plan.grid.size)]
+        case 3 if m.box:
+            return "a smaller box", [replace(m, box=_less(m.box))]
+        case _:
+            return "twice", [m, m]
+
+
+def _other_run(run: Run, rng: np.random.Generator) -> tuple[str, Run]:
+    match rng.integers(3):
+        case 0:
+            return "a smaller result", replace(run, box=_less(run.box))
+        case 1:
+            (name, (lo, hi)), *rest = reversed(run.ranges)
+            return "points twice", replace(run, ranges=(*reversed(rest), (name, (lo, 2 * hi - lo))))
+        case _:
+            return "another buffer", replace(run, reads=tuple((t, "?") for t, _ in run.reads))
+
+
+def _less(box: Any) -> Any:
+    (lo, hi), *rest = box
+    return ((lo, hi - 1), *rest)
+
+
+@pytest.mark.parametrize("make", PLANS.values(), ids=PLANS.keys())
+def test_changed_plans_are_refused(make: Any, rng: np.random.Generator) -> None:
+    plan = make()
+    for _, (what, wrong) in zip(range(500), faults(plan, rng), strict=False):
+        try:
+            check(wrong)
+        except PlanFault:
+            continue
+        pytest.fail(f"{what} was not seen")
+
+
+def crossed(plan: Plan, rank: int, sends_first: bool) -> Plan:
+    """The plan where a rank first exchanges a block of A with the other one, one way after the other."""
+    other = 1 - rank
+    mine, theirs = plan.owned("A", rank), plan.owned("A", other)
+    send = Exchange((Message(other, 70 + rank, "A", mine),), ())
+    receive = Exchange((), (Message(other, 70 + other, "copy", theirs),))
+    both = (send, receive) if sends_first else (receive, send)
+    steps = [Make("copy", "A", theirs), *both, Drop("copy"), *plan.rank(rank).steps]
+    return changed(plan, rank, steps)
+
+
+def test_two_ranks_that_both_send_first_may_wait_for_ever() -> None:
+    plan = td.compile(flat(td.Grid(x=1, y=2), "")).plan(**SIZES)
+    check(crossed(crossed(plan, 0, True), 1, False))
+    with pytest.raises(PlanFault, match="is never received"):
+        check(crossed(crossed(plan, 0, True), 1, True))
+
+
+def test_memory_that_is_missing_is_said_in_bytes() -> None:
+    plan = PLANS["cannon"]()
+    most = max(plan.peak_memory)
+    check(plan, most)
+    with pytest.raises(PlanFault, match=f"needs {most} bytes of memory, 10 more than the limit"):
+        check(plan, most - 10)

@@ -1,0 +1,96 @@
+"""The standalone module of a plan, run by threads in the place of ranks."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import types
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tests.distribute.matmuls import cube, flat, two_and_a_half
+
+
+class Ranks:
+    """What the module uses of mpi4py, between threads."""
+
+    def __init__(self) -> None:
+        self.post: defaultdict[Any, queue.Queue[np.ndarray]] = defaultdict(queue.Queue)
+
+    def comm(self, rank: int) -> Any:
+        def send(array: np.ndarray, dest: int, tag: int) -> Any:
+            self.post[rank, dest, tag].put(array.copy())
+            return lambda: None
+
+        def receive(array: np.ndarray, source: int, tag: int) -> Any:
+            def wait() -> None:
+                array[...] = self.post[source, rank, tag].get(timeout=60).reshape(array.shape)
+
+            return wait
+
+        return types.SimpleNamespace(rank=rank, Isend=send, Irecv=receive)
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the text of a module with threads as its ranks."""
+    requests = types.SimpleNamespace(Waitall=lambda waits: [wait() for wait in waits])
+    fake = types.SimpleNamespace(Request=requests, COMM_WORLD=None)
+    package = types.ModuleType("mpi4py")
+    package.MPI = fake
+    monkeypatch.setitem(sys.modules, "mpi4py", package)
+
+    def run(text: str, blocks: list[tuple[Any, ...]]) -> list[Any]:
+        space: dict[str, Any] = {}
+        exec(compile(text, "module of a plan", "exec"), space)
+        ranks, results = Ranks(), [None] * len(blocks)
+
+        def work(rank: int) -> None:
+            results[rank] = space["run"](*blocks[rank], comm=ranks.comm(rank))
+
+        threads = [
+            threading.Thread(target=work, args=(r,), daemon=True) for r in range(len(blocks))
+        ]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(120)
+        return results
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        lambda **n: flat(td.Grid(x=2, y=2), "ij", **n),
+        lambda **n: cube(td.Grid(x=2, y=1, z=2), **n),
+        lambda **n: two_and_a_half(td.Grid(x=2, y=2, z=1), **n),
+    ],
+    ids=["cannon", "johnson", "2.5d"],
+)
+def test_the_module_gives_the_blocks_of_the_result(
+    schedule: Any, module: Any, rng: np.random.Generator
+) -> None:
+    p = td.compile(schedule(M=7, N=9, K=5))
+    a, b = (rng.integers(0, 9, s).astype(float) for s in ((7, 5), (5, 9)))
+    size = p.state.grid.size
+    blocks = [(p.block("A", a, r), p.block("B", b, r)) for r in range(size)]
+    results = module(str(p.source("mpi")), blocks)
+    for rank, result in enumerate(results):
+        wanted = p.block("C", a @ b, rank)
+        if wanted is None:
+            assert result is None
+        else:
+            np.testing.assert_array_equal(result, wanted)
+
+
+def test_equal_tasks_are_one_function() -> None:
+    text = str(td.compile(flat(td.Grid(x=2, y=2), "ij", M=8, N=8, K=8)).source("mpi"))
+    assert text.count("def compute_") == 1
+    assert text.count("def rank_") == 4

@@ -1,0 +1,78 @@
+"""Programs under mpiexec, right ones and such in which a rank fails; skipped where there is no MPI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tdsl as td
+from tests.distribute.matmuls import flat
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAM = Path(__file__).parent / "under_mpi.py"
+
+
+def mpiexec() -> str | None:
+    try:
+        import mpi4py  # noqa: F401
+    except ImportError:
+        return None
+    beside = Path(sys.executable).parent / "mpiexec"
+    return str(beside) if beside.exists() else shutil.which("mpiexec")
+
+
+needs_mpi = pytest.mark.skipif(mpiexec() is None, reason="no mpi4py or mpiexec")
+
+
+def ranks(n: int, *arguments: str, seconds: int = 300) -> subprocess.CompletedProcess[str]:
+    command = [str(mpiexec()), "-n", str(n), sys.executable, *arguments]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "TDSL_MPI_DEADLINE": str(seconds)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+
+
+@needs_mpi
+def test_products_on_four_ranks_are_right() -> None:
+    done = ranks(4, str(PROGRAM))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["right"] * 4
+
+
+@needs_mpi
+@pytest.mark.parametrize("example", ["08_cannon.py", "09_tensors.py", "10_heat.py"])
+def test_examples_run_on_four_ranks(example: str) -> None:
+    done = ranks(4, str(ROOT / "examples" / example))
+    assert done.returncode == 0, done.stderr
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    "kind, says",
+    [
+        ("raise", "RuntimeError: on purpose"),
+        ("exit", ""),
+        ("kill", "KILLED BY SIGNAL|Killed"),
+        ("stall", "waited 5 s for the others"),
+        ("sizes", "runs another program, other sizes or another version"),
+        ("block", "rank 2: A has shape"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_run(kind: str, says: str) -> None:
+    import re
+
+    start = time.monotonic()
+    done = ranks(4, str(PROGRAM), kind, "2", seconds=5)
+    assert done.returncode != 0
+    assert re.search(says, done.stdout + done.stderr), done.stderr
+    assert time.monotonic() - start < 120
+
+
+def test_a_grid_of_another_size_than_the_run_is_refused() -> None:
+    p = td.compile(flat(td.Grid(x=2, y=2), "ij", M=4, N=4, K=4))
+    with pytest.raises(td.TargetError, match="the grid has 4 ranks, this run has 1"):
+        p(None, None)
