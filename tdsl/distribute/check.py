@@ -8,7 +8,7 @@ those of its source. Proven is that
 2. the order of exchanges lets all ranks come to their end, even if a send waits for its receive;
 3. steps use memory that is there, inside of the boxes that it holds, and tasks read complete values only;
 4. in the end each owner of an output has every point of every element once;
-5. no rank holds more memory than a limit.
+5. no rank holds more memory than the plan says.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tdsl.placement.ownership import Box, common, contains, elements
 Piece = tuple[Box, int]  # a box, and how many points each of its elements holds
 
 
-class PlanFault(Exception):  # an error of whoever made the plan, not of the user
+class PlanFault(AssertionError):  # an error of whoever made the plan, not of the user
     """What is wrong with a plan, and where."""
 
 
@@ -80,19 +80,17 @@ def without(box: Box, hole: Box) -> Iterator[Box]:
                 yield (*shared[:n], span, *box[n + 1 :])
 
 
-def check(plan: Plan, memory: int | None = None) -> None:
-    """Raise PlanFault unless a plan is right, and no rank holds more than `memory` bytes."""
+def check(plan: Plan) -> None:
+    """Raise PlanFault unless a plan is right, and costs what it says."""
     points = {h.name: h.points for h in plan.homes}
     sizes = {h.name: h.bytes for h in plan.homes}
     ranks = [RankCheck(p, points, sizes, dict(p.owned)) for p in plan]
     Post(ranks).carry()
     for rank in ranks:
         rank.check_end({name: plan.owned(name, rank.plan.rank) for name in plan.outputs})
-        if memory is not None and rank.peak > memory:
-            raise PlanFault(
-                f"rank {rank.plan.rank} needs {rank.peak} bytes of memory, {rank.peak - memory} more "
-                f"than the limit of {memory}"
-            )
+        said = plan.costs[rank.plan.rank].peak_memory
+        if rank.peak != said:
+            raise PlanFault(f"rank {rank.plan.rank} holds {rank.peak} bytes, the plan says {said}")
 
 
 class Post:

@@ -14,6 +14,7 @@ from tdsl.codegen.binding import bind, bind_sizes, check_shape
 from tdsl.codegen.fingerprint import fingerprint
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, extent
 from tdsl.distribute import mpi
+from tdsl.distribute.check import check
 from tdsl.distribute.engine import Task, Tasks, Worker
 from tdsl.distribute.plan import Home, Plan, RankPlan
 from tdsl.distribute.rank import Layout, plan_rank
@@ -38,6 +39,8 @@ from tdsl.placement.ownership import Box, extents, within
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.nest import State
 from tdsl.source import here
+
+PROVED_BY_ALL = 64  # ranks up to which each one proves the plans of all of them before a run
 
 
 class Work:
@@ -71,10 +74,17 @@ class Work:
         notes = tuple(_notes(self.stages))
         self.plan = Plan(program.name, state.grid, homes, self.outputs, notes, self._rank)
         self.state = state
+        self._proved = False
         self.tasks = Tasks({s.name: s for s in self.stages}, self.dtypes, build)
 
     def _rank(self, rank: int) -> RankPlan:
         return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
+
+    def prove(self) -> None:
+        """Raise PlanFault where the plan is wrong, which is an error of tdsl."""
+        if not self._proved:
+            check(self.plan)
+            self._proved = True
 
     @functools.cached_property
     def digest(self) -> str:
@@ -136,10 +146,23 @@ class Distributed(Suggesting):
             self._works[key] = Work(bind_state(self.state, dict(key)), self._build)
         return self._works[key]
 
-    def plan(self, **sizes: int) -> Plan:
-        """Who sends what to whom, and what it costs; sizes by name where they are not fixed."""
+    def plan(self, *, memory: int | None = None, **sizes: int) -> Plan:
+        """Who sends what to whom, and what it costs; sizes by name where they are not fixed.
+
+        ScheduleError where a rank needs more than `memory` bytes.
+        """
         known = check_sizes(self.signature.name, self.signature.sizes, sizes)
-        return self._work({**self.sizes, **known}).plan
+        plan = self._work({**self.sizes, **known}).plan
+        most = 0 if memory is None else max(plan.peak_memory)
+        if memory is not None and most > memory:
+            busiest = plan.peak_memory.index(most)
+            raise ScheduleError(
+                f"rank {busiest} needs {most} bytes, {most - memory} more than the limit",
+                loc=here(),
+                label="this call",
+                hint="communicate at a loop further in, share a copy out over an axis, or take more ranks",
+            )
+        return plan
 
     def simulate(self, *args: Any, count: bool = False, **kwargs: Any) -> Any:
         """The outputs for whole arrays, with every rank run in this process.
@@ -153,6 +176,7 @@ class Distributed(Suggesting):
         scalars = {n: v for n, v in values.items() if n not in arrays}
         given = [(a, arrays[a.name]) for a in self.signature.inputs if isinstance(a, ArrayArg)]
         work = self._work({**self.sizes, **bind_sizes(given)})
+        work.prove()
         workers = []
         for plan in work.plan:
             blocks = {
@@ -181,6 +205,8 @@ class Distributed(Suggesting):
         work = self._work(self.sizes)
         comm = mpi.ranks_of(work.plan.grid.size)
         plan = work.plan.rank(mpi.rank())
+        if work.plan.grid.size <= PROVED_BY_ALL:
+            work.prove()
         values, error = self._blocks(plan, args, kwargs)
         mpi.agree(comm, work.digest, "" if error is None else error.message)
         arrays = {name: values[name] for name, _ in plan.owned}

@@ -159,8 +159,8 @@ def test_two_ranks_that_both_send_first_may_wait_for_ever() -> None:
 
 
 def test_memory_that_is_missing_is_said_in_bytes() -> None:
-    plan = PLANS["cannon"]()
-    most = max(plan.peak_memory)
-    check(plan, most)
-    with pytest.raises(PlanFault, match=f"needs {most} bytes of memory, 10 more than the limit"):
-        check(plan, most - 10)
+    p = td.compile(flat(td.Grid(x=3, y=2), "ij", **SIZES))
+    most = max(p.plan().peak_memory)
+    assert p.plan(memory=most) is p.plan()
+    with pytest.raises(td.ScheduleError, match=f"needs {most} bytes, 10 more than the limit"):
+        p.plan(memory=most - 10)

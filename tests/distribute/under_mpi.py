@@ -54,7 +54,8 @@ def fault(kind: str, victim: int) -> None:
     call(**({"N": 6} if kind == "sizes" and mine else {}))
 
 
-if len(sys.argv) == 1:
-    right()
-else:
-    fault(sys.argv[1], int(sys.argv[2]))
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        right()
+    else:
+        fault(sys.argv[1], int(sys.argv[2]))
