@@ -175,6 +175,14 @@ class Compiled(Entry, Suggesting):
         self.state = replace(self.state, program=program)
         Entry.__init__(self, signature_of(program), dynamic, self._build)
 
+    def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        if self.target.name == "cuda":
+            from tdsl.codegen.cuda.device_call import call_on_device, uses_a_gpu
+
+            if uses_a_gpu(args, kwargs, out):
+                return call_on_device(self, args, kwargs, out)
+        return Entry._general(self, args, kwargs, out)
+
     def _build(self, specialisation: Specialisation) -> Executable:
         return build(self.variant(specialisation))
 

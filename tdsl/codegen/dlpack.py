@@ -70,6 +70,18 @@ def from_dlpack(exporter: Any) -> np.ndarray[Any, Any]:
     return np.asarray(_Exported(capsule, tensor, dtype, read_only)).view(dtype)
 
 
+def exported(exporter: Any) -> tuple[int, tuple[int, ...], tuple[int, ...] | None, np.dtype[Any]]:
+    """Address, shape, strides in bytes and type of memory on any device, which `exporter` keeps."""
+    try:
+        capsule = exporter.__dlpack__(max_version=(_VERSION, 0))
+    except TypeError:  # from before versions were agreed on
+        capsule = exporter.__dlpack__()
+    tensor, _ = _read(capsule)
+    dtype = _dtype(tensor)
+    shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+    return (tensor.data or 0) + tensor.byte_offset, shape, _strides(tensor, dtype.itemsize), dtype
+
+
 class _Exported:
     """What NumPy needs to know of a capsule; the array's base, so it lives as long as the array."""
 

@@ -167,6 +167,13 @@ def too_much_shared_memory():
     td.compile(s, target="cuda").source()  # here
 
 
+@wrong(td.TargetError, "for sizes that are known", hint="leave out dynamic=")
+def sizes_that_stay_open():
+    t, f = td.Tensor("t", ("N",), td.f32), td.Func("f")
+    f[i] = t[i] * 2
+    td.compile(f, target="cuda", dynamic="N").source()  # here
+
+
 @wrong(td.TargetError, "kernels of a GPU cannot check conditions", hint='target="cpu"')
 def check_in_a_kernel():
     f = td.Func("f")

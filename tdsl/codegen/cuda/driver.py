@@ -132,10 +132,18 @@ class Memory:
 
     def __init__(self, driver: Driver, pointer: int, count: int) -> None:
         self.driver, self.pointer, self.count = driver, pointer, count
+        self.owner: object = None
+
+    @staticmethod
+    def view(driver: Driver, pointer: int, count: int, owner: object) -> Memory:
+        """Bytes that belong to someone else."""
+        made = Memory(driver, pointer, count)
+        made.owner = owner
+        return made
 
     def __del__(self) -> None:
-        # the context may be gone, with all of its memory
-        self.driver._lib.cuMemFree_v2(ctypes.c_uint64(self.pointer))
+        if self.owner is None:  # the context may be gone, with all of its memory
+            self.driver._lib.cuMemFree_v2(ctypes.c_uint64(self.pointer))
 
     def fill(self, array: Any) -> None:
         """Copy a contiguous array here."""

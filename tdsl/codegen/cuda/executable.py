@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.cuda.driver import Device, Handle, Memory, driver
+from tdsl.codegen.cuda.driver import Device, Handle, driver
 from tdsl.codegen.cuda.module import Module
 from tdsl.codegen.loops import Argument, BufferParam, Kernel, ScalarParam
 from tdsl.errors import TargetError
@@ -40,31 +40,40 @@ class CudaExecutable:
 
         Raises TargetError where there is no GPU, it is of another architecture, or a launch fails.
         """
-        device, functions = self._loaded()
-        values: dict[str, Any] = {}
-        held: dict[str, tuple[Memory, Any]] = {}
+        device, _ = self._loaded()
+        held: dict[str, Any] = {}
+        arrays: dict[str, Any] = {}
         for p, value in zip(self.params, arguments, strict=True):
             if isinstance(p, BufferParam):
-                array = np.ascontiguousarray(value)
-                memory = device.allocate(array.nbytes)
+                arrays[p.name] = array = np.ascontiguousarray(value)
+                held[p.name] = memory = device.allocate(array.nbytes)
                 if not p.written:
                     memory.fill(array)
-                held[p.name] = memory, array
-                values[p.name] = ctypes.c_uint64(memory.pointer)
+            else:
+                held[p.name] = value
+        self.start(device, held)
+        device.wait(self.module.kernels[-1].name if self.module.kernels else "")
+        for p, value in zip(self.params, arguments, strict=True):
+            if isinstance(p, BufferParam) and p.written:
+                held[p.name].read(arrays[p.name])
+                if arrays[p.name] is not value:
+                    value[...] = arrays[p.name]
+
+    def start(self, device: Device, arguments: dict[str, Any]) -> None:
+        """Start the kernels on memory of the GPU and scalars, by name."""
+        _, functions = self._loaded()
+        values: dict[str, Any] = {}
+        for p in self.params:
+            if isinstance(p, BufferParam):
+                values[p.name] = ctypes.c_uint64(arguments[p.name].pointer)
             elif isinstance(p, ScalarParam):
-                values[p.name] = _scalar(value, p)
+                values[p.name] = _scalar(arguments[p.name], p)
+        # giving memory back waits for the kernels that use it
         between = {name: device.allocate(count) for name, count in self.module.temporaries}
         values |= {name: ctypes.c_uint64(memory.pointer) for name, memory in between.items()}
         for k, function in zip(self.module.kernels, functions, strict=True):
             given = [values[name] for name in k.arguments]
             device.launch(k.name, function, k.grid, k.block, k.shared, given)
-        device.wait(self.module.kernels[-1].name if self.module.kernels else "")
-        for p, value in zip(self.params, arguments, strict=True):
-            if isinstance(p, BufferParam) and p.written:
-                memory, array = held[p.name]
-                memory.read(array)
-                if array is not value:
-                    value[...] = array
 
     def _loaded(self) -> tuple[Device, tuple[Handle, ...]]:
         if self._ready is None:

@@ -31,7 +31,7 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.expr import const as integer
-from tdsl.lang.types import DType, bf16, bool_, f16, f32, i64
+from tdsl.lang.types import DType, bf16, bool_, f16, f32, i64, u64
 from tdsl.node import map_children, post_order
 from tdsl.source import here
 
@@ -319,6 +319,8 @@ def _constant(value: Any, dtype: DType) -> TIR:
         return _cast(tir_type(dtype), T.const(float(value), "float32"))
     if dtype == bool_:
         return T.const(bool(value), "bool")
+    if dtype == u64 and value >= 2**63:  # TVM takes numbers of 64 bits with a sign
+        return T.Cast("uint64", T.const(int(value) - 2**64, "int64"))
     return T.const(float(value) if dtype.is_float else int(value), tir_type(dtype))
 
 
