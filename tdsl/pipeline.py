@@ -23,6 +23,7 @@ from tdsl.codegen.show import show
 from tdsl.codegen.verify import verify
 from tdsl.debug import run_passes, timed
 from tdsl.errors import TargetError
+from tdsl.lang.bounds import forget
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.default import complete, decide
 from tdsl.schedule.explain import Decision
@@ -36,7 +37,9 @@ def make_kernel(variant: Variant) -> Kernel:
     """The loops that a backend gets."""
     with timed("lower"):
         kernel = lowered(variant)
-    return after_passes(kernel, variant.target)
+    kernel = after_passes(kernel, variant.target)
+    forget()
+    return kernel
 
 
 def after_passes(kernel: Kernel, target: Target) -> Kernel:

@@ -36,19 +36,36 @@ _ARMS = 64  # min/max combinations tried before each atom is bounded alone
 class Facts:
     """Inclusive ranges of variables, outermost first: a range names only variables before it.
 
-    `bounds` and `simple` remember what was found from them: constant bounds, simplified indices.
+    `bounds`, `proofs` and `simple` remember what was found from them: constant bounds, what is at most what,
+    simplified indices. One pass after the other asks the same of the same ranges, so these are shared.
     """
 
     ranges: dict[str, tuple[Expr, Expr]] = field(default_factory=dict)
     bounds: Memo[tuple[Expr, bool], int | None] = field(
         default_factory=Memo, compare=False, repr=False
     )
+    proofs: Memo[tuple[Expr, Expr], bool] = field(default_factory=Memo, compare=False, repr=False)
     simple: Memo[Expr, Expr] = field(default_factory=Memo, compare=False, repr=False)
 
     def knowing(self, name: str, lo: Expr, hi: Expr) -> Facts:
         """These facts and lo <= name <= hi."""
-        return Facts({**self.ranges, name: (lo, hi)})
+        ranges = {**self.ranges, name: (lo, hi)}
+        key = tuple(ranges.items())
+        known = _KNOWN.get(key)
+        if known is None:
+            if len(_KNOWN) >= _MOST_KNOWN:
+                _KNOWN.clear()
+            known = _KNOWN[key] = Facts(ranges)
+        return known
 
+
+def forget() -> None:
+    """Give the memory of what was found from ranges back."""
+    _KNOWN.clear()
+
+
+_KNOWN: dict[tuple[tuple[str, tuple[Expr, Expr]], ...], Facts] = {}
+_MOST_KNOWN = 1000  # as many as one program may need at a time
 
 NOTHING = Facts()
 _UNKNOWN = object()
@@ -80,11 +97,12 @@ def _remembered(e: Expr, facts: Facts, *, rising: bool) -> int | None:
 
 def at_most(a: Expr, b: Expr, facts: Facts = NOTHING) -> bool:
     """True when a <= b is certain."""
-    d = as_sum(a).plus(as_sum(b), -1)
-    if not d.terms:
-        return d.constant <= 0
-    bound = _upper(d, facts, _ARMS)
-    return bound is not None and bound <= 0
+    proved = facts.proofs.get((a, b))
+    if proved is None:
+        d = as_sum(a).plus(as_sum(b), -1)
+        bound = _upper(d, facts, _ARMS) if d.terms else d.constant
+        proved = facts.proofs[a, b] = bound is not None and bound <= 0
+    return proved
 
 
 def _upper(s: Sum, facts: Facts, arms: int) -> int | None:

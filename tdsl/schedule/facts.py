@@ -9,6 +9,7 @@ from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import (
     ONE,
+    ZERO,
     Access,
     Binary,
     Call,
@@ -19,16 +20,19 @@ from tdsl.lang.expr import (
     Show,
     Unary,
     Var,
+    const,
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, reads_in
+from tdsl.lang.regions import Box, interval_of, reads_in
 from tdsl.lang.simplify import add, subtract
 from tdsl.node import post_order
 from tdsl.schedule.nest import Root, State
 from tdsl.schedule.required import bounds_of, required
 from tdsl.schedule.tree import ROOT, build_tree
 
+FEW_APART = 4  # elements between those of a vector that are still loaded as vectors
+LANES = 16  # of a vector, as far as an estimate needs them
 _COSTLY = {"div": 4, "floordiv": 4, "mod": 4, "pow": 30}
 
 
@@ -121,6 +125,21 @@ def stride_of(r: Read, variable: str) -> int | None:
     if any(variable in variables(e) for e in r.index[:-1]):
         return None
     return step(r.index[-1], variable)
+
+
+def is_near(r: Read, variable: str) -> bool:
+    """True where adjacent values of a variable read elements that a few vectors hold.
+
+    They are a few elements apart, or chosen within two vectors, as x // 2 is.
+    """
+    stride = stride_of(r, variable)
+    if stride is not None:
+        return abs(stride) <= FEW_APART
+    if any(variable in variables(e) for e in r.index[:-1]):
+        return False
+    lo, hi = interval_of(r.index[-1], {variable: (ZERO, const(LANES - 1))})
+    reach = None if lo is None or hi is None else upper(subtract(hi, lo))
+    return reach is not None and reach < 2 * LANES
 
 
 def step(e: Expr, variable: str) -> int | None:

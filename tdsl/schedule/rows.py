@@ -7,7 +7,7 @@ from tdsl.lang.expr import Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule import loops
-from tdsl.schedule.facts import cost, extents, stride_of, widest
+from tdsl.schedule.facts import cost, extents, is_near, stride_of, widest
 from tdsl.schedule.nest import PARALLEL, PEEL, SERIAL, State, is_ordered, roots_of
 
 PARALLEL_WORK = 30_000  # operations below which threads cost more than they bring
@@ -23,10 +23,9 @@ def vector_variable(d: Definition) -> str | None:
     if not d.index or not isinstance(d.index[-1], Var) or d.index[-1].name not in d.free:
         return None
     name = d.index[-1].name
-    steps = [stride_of(r, name) for r in reads_in(d.values)]
-    even = sum(s is not None and abs(s) <= 4 for s in steps)
-    moving = any(s for s in steps) or not d.ranges
-    return name if moving and 2 * even >= len(steps) else None
+    reads = list(reads_in(d.values))
+    moving = not d.ranges or any(stride_of(r, name) for r in reads)
+    return name if moving and 2 * sum(is_near(r, name) for r in reads) >= len(reads) else None
 
 
 def lanes_for(d: Definition, extent: int | None, vector_bytes: int) -> int:
@@ -117,8 +116,7 @@ def _vector_range(f: FuncDef, definition: int) -> str | None:
 
 def _uneven(d: Definition, variable: str) -> int:
     """How many reads a vector of a variable has to gather."""
-    steps = [stride_of(r, variable) for r in reads_in(d.values)]
-    return sum(s is None or abs(s) > 4 for s in steps)
+    return sum(not is_near(r, variable) for r in reads_in(d.values))
 
 
 def _vectors(

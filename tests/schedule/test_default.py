@@ -84,6 +84,19 @@ def test_few_values_that_data_chooses_are_computed_where_they_are_read(rng):
     np.testing.assert_array_equal(td.compile(out)(a=planes, level=levels), low + high * 3)
 
 
+def test_what_is_read_within_two_vectors_is_read_by_vectors(rng):
+    y, x = td.vars("y x")
+    a, twice, other = td.Tensor("a", (40, 52), td.f32), td.Func("twice"), td.Func("other")
+    twice[y, x] = a[y // 2, x // 2] * 3 + a[y // 2, x // 2 + x % 2]
+    twice, other[y, x] = twice.with_shape(80, 100), a[x % 40, y % 52]
+    assert "vectorized" in kinds(completed(twice), "twice").values()
+    assert "vectorized" not in kinds(completed(other.with_shape(80, 100)), "other").values()
+    image = rng.integers(0, 9, (40, 52)).astype(np.float32)
+    rows, column = np.arange(80)[:, None] // 2, np.arange(100)
+    expected = image[rows, column // 2] * 3 + image[rows, column // 2 + column % 2]
+    np.testing.assert_array_equal(td.compile(twice)(image), expected)
+
+
 def test_levels_far_down_a_pyramid_are_computed_first():
     y, x = td.vars("y x")
     a = td.Tensor("a", (400, 400), td.f32)

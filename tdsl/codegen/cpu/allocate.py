@@ -16,6 +16,8 @@ from tdsl.codegen.signature import ALIGN
 from tdsl.lang.expr import Const
 
 _LARGEST_FRAME = 1 << 20  # bytes on the stack of one function; threads have few MiB
+_LARGE = 1 << 22  # bytes from which memory is asked for in large pages
+_PAGE, _HUGE_PAGES = 1 << 12, 14  # bytes of a small page; the advice of Linux
 _SMALL = 1 << 14  # bytes that are on the stack in any case
 
 
@@ -108,9 +110,24 @@ def _on_heap(
     with b.escape(b.v(f"or i1 {missing}, {too_large}")):
         b.do(f"call void @free(ptr {raw})")
         fail(cx, NO_MEMORY, [])
+    if not size.isdigit() or int(size) >= _LARGE:
+        _in_large_pages(cx, raw, total)
     above = b.v(f"getelementptr i8, ptr {raw}, i64 {ALIGN - 1}")
     pointer = b.call("ptr", "llvm.ptrmask.p0.i64", ("ptr", above), ("i64", str(-ALIGN)))
     return raw, Buffer(pointer, a.dtype, strides, ALIGN)
+
+
+def _in_large_pages(cx: Context, raw: str, total: str) -> None:
+    """Ask for large pages, as NumPy does for its arrays: there is a fault for each page at every call."""
+    b = cx.b
+    if "linux" not in b.target.triple:
+        return
+    b.declare("declare i32 @madvise(ptr, i64, i32)")
+    with b.when(b.v(f"icmp uge i64 {total}, {_LARGE}")):
+        above = b.v(f"getelementptr i8, ptr {raw}, i64 {_PAGE - 1}")
+        page = b.call("ptr", "llvm.ptrmask.p0.i64", ("ptr", above), ("i64", str(-_PAGE)))
+        inside = b.v(f"sub i64 {total}, {_PAGE}")
+        b.get(f"call i32 @madvise(ptr {page}, i64 {inside}, i32 {_HUGE_PAGES})")
 
 
 def _lifetime(cx: Context, end: str, pointer: str) -> None:

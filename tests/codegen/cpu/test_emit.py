@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ from tdsl.codegen.loops import (
 )
 from tdsl.errors import RequireError
 from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Load, Param, Ramp, Size, Var, const
+from tdsl.lang.simplify import subtract
 from tdsl.lang.types import bf16, bool_, f16, f32, f64, i32, i64, u8
 from tests.codegen.cpu.plain import run_plain
 from tests.codegen.cpu.running import assembly, at, dense, i, run, wide
@@ -410,6 +412,21 @@ def test_memory_too_large_for_a_stack_comes_from_the_heap() -> None:
         agree(kernel, np.zeros(40, np.int64))
         assert ("@malloc" in emit(kernel, host())) is malloc
         assert ("load atomic" in emit(kernel, host())) is malloc  # is there a failure to look for?
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others have no such advice")
+def test_large_memory_is_asked_for_in_large_pages() -> None:
+    n = Size("n")
+    for extent, asked in ((const(1 << 19), True), (const(1 << 18), False), (n, True)):
+        last = subtract(extent, const(1))
+        row = Block((Store("t", (last,), i), Store("y", (i,), Load("t", (last,), i64))))
+        body = For("i", const(0), const(4), "serial", Alloc("t", i64, (extent,), "heap", row))
+        params = (dense("y", i64, 4, written=True), SizeParam("n"))
+        kernel = Kernel("large", params, body)
+        assert ("@madvise" in emit(kernel, host())) is asked
+        y = np.zeros(4, np.int64)
+        assert run(kernel, y, 1 << 20) == 0
+        np.testing.assert_array_equal(y, np.arange(4))
 
 
 def test_what_was_loaded_is_loaded_again_after_loops_and_branches() -> None:
