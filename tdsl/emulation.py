@@ -7,7 +7,6 @@ from typing import Protocol
 from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.signature import Signature, Specialisation
 from tdsl.errors import TypeMismatch
-from tdsl.pipeline import make_kernel
 from tdsl.source import here
 from tdsl.target import Target
 from tdsl.variant import Variant
@@ -52,6 +51,7 @@ def emulate(compiled: Compiled) -> Entry:
 
     def build(specialisation: Specialisation) -> Executable:
         from tdsl.codegen.emulation.run import EmulatedExecutable
+        from tdsl.pipeline import make_kernel
 
         return EmulatedExecutable(make_kernel(compiled.variant(specialisation)))
 
