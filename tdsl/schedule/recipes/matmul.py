@@ -204,30 +204,45 @@ def _left_panel(
 ) -> None:
     """Copy what is broadcast so that the terms of a sum lie side by side, where they do not, or in tiles."""
     left, term, dot = _left(c), c.ranges[-1], _dot(tiles)
-    rank, axis, source = len(left.index), left.index.index(Var(term)), left.name
+    made, name = [], left.name
     if stride_of(left, term) != 1:
-        copy = schedule.cache_read(source, c.func)
-        names, dims = [x.name for x in copy.loops], [n for n in range(rank) if n != axis]
-        copy.reorder_storage(*dims, axis)
-        copy.reorder(*(names[n] for n in (*dims, axis)))
-        blocks, vectors = _turn(copy, names[dims[-1]], names[axis], SQUARE)
-        copy.reorder(vectors, blocks)  # what is written together lies together
+        made.append(_with_terms_last(schedule, c, left, name))
+        name = made[0].func
+    if dot is not None and dot.rows > 1:
+        made.append(_in_tiles(schedule, c, tiles, dot, left, name))
+    for copy in reversed(made):  # what is read must find the place of its reader
         _for_all(copy, tiles, own, row)
-        source = copy.func
-    if dot is None or dot.rows == 1:
-        return
-    across = left.index.index(Var(c.across))
-    steps = schedule.cache_read(source, c.func, pack={across: tiles.rows, axis: dot.terms})
+
+
+def _with_terms_last(schedule: Schedule, c: Contraction, left: Read, name: str) -> Stage:
+    """A copy of what is broadcast with the terms of a sum side by side."""
+    copy = schedule.cache_read(name, c.func)
+    axis = left.index.index(Var(c.ranges[-1]))
+    names, dims = [x.name for x in copy.loops], [n for n in range(len(left.index)) if n != axis]
+    copy.reorder_storage(*dims, axis)
+    copy.reorder(*(names[n] for n in (*dims, axis)))
+    blocks, vectors = _turn(copy, names[dims[-1]], names[axis], SQUARE)
+    copy.reorder(vectors, blocks)  # what is written together lies together
+    return copy
+
+
+def _in_tiles(
+    schedule: Schedule, c: Contraction, tiles: Tiles, dot: Dot, left: Read, name: str
+) -> Stage:
+    """A copy of what is broadcast, tile after tile of an instruction: rows, terms, those side by side."""
+    rank = len(left.index)
+    across, axis = (left.index.index(Var(v)) for v in (c.across, c.ranges[-1]))
+    steps = schedule.cache_read(name, c.func, pack={across: tiles.rows, axis: dot.terms})
     copy = schedule.cache_read(steps.func, c.func, pack={rank + 1: dot.packed})
     steps.inline()
     names, outer = [x.name for x in copy.loops], [n for n in range(rank) if n not in (across, axis)]
-    dims = [*outer, across, axis, rank, rank + 1, rank + 2]
-    copy.reorder_storage(*dims)
+    dims = [*outer, across, axis, rank]
+    copy.reorder_storage(*dims, rank + 1, rank + 2)
     several, one = copy.split(names[rank + 1], dot.terms // dot.packed, tail="peel")
-    copy.reorder(*(names[n] for n in dims[:-2]), several, names[rank + 2], one)
-    copy.vectorize(one)
+    copy.reorder(*(names[n] for n in dims), several, names[rank + 2], one)
     copy.unroll(names[rank + 2])
-    _for_all(copy, tiles, own, row)
+    copy.vectorize(one)
+    return copy
 
 
 def _for_all(made: Stage, tiles: Tiles, own: Stage, row: Loop | None) -> None:

@@ -291,3 +291,16 @@ def test_where_the_system_refuses_tiles_there_are_none(monkeypatch):
         assert machine.host.__wrapped__().has >= {"amx-tile", "amx-bf16", "amx-int8"}
     finally:
         permission.may_use_tiles.cache_clear()
+
+
+@emulation
+def test_a_transposed_operand_of_a_product_in_bands_is_copied_twice_in_them(rng):
+    # once for its terms to lie side by side, once more in tiles: the first copy stands where the second is
+    a, b = td.Tensor("a", ("K", "M"), td.i8), td.Tensor("b", ("K", "N"), td.u8)
+    c, out = td.Func("c"), td.Func("out")
+    c[i, j] = td.sum(td.cast(a[k, i], td.i32) * td.cast(b[k, j], td.i32), axis=k, dtype=td.i32)
+    out[i, j] = td.maximum(c[i, j], 3) - c[i, j]
+    x, y = small_numbers(rng, td.i8, 1822, 48), small_numbers(rng, td.u8, 1822, 32)
+    sums = x.T.astype(np.int32) @ y.astype(np.int32)
+    got = run_emulated(td.compile(out, target="cpu:amx"), x, y, M=48, N=32, K=1822)
+    np.testing.assert_array_equal(got, np.maximum(sums, 3) - sums)
