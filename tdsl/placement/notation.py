@@ -4,6 +4,7 @@
 "mk -> m 0 k"   the second axis holds the tensor at its coordinate 0 only
 "z -> * *"      a copy on each rank
 "r -> r r"      blocks of blocks: over the first axis, each of them over the second
+"r -> r' r"     the same, the other way round: a prime stands at what is cut later
 "-> 0"          a scalar on one rank
 """
 
@@ -18,9 +19,10 @@ from tdsl.placement.grid import Grid
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The dimension is cut into blocks along this axis."""
+    """The dimension is cut into blocks along this axis, after the axes of lower levels."""
 
     dim: int
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,14 @@ class Placement:
 
     def axes_of(self, dim: int) -> tuple[int, ...]:
         """The axes over which a dimension is cut, those of the outer blocks first."""
-        return tuple(n for n, e in enumerate(self.entries) if e == Blocks(dim))
+        own = ((n, e) for n, e in enumerate(self.entries) if isinstance(e, Blocks) and e.dim == dim)
+        return tuple(n for _, n in sorted((e.level, n) for n, e in own))
 
 
 def _text(e: Entry, dims: str) -> str:
     match e:
-        case Blocks(dim):
-            return dims[dim]
+        case Blocks(dim, level):
+            return dims[dim] + "'" * level
         case Copies():
             return "*"
         case Fixed(coordinate):
@@ -77,7 +80,7 @@ def read_placement(text: str, ndim: int, grid: Grid) -> Placement:
     """The placement that a text says, of a tensor of `ndim` dimensions.
 
     >>> read_placement("rc -> r 0", 2, Grid(x=2, y=2))
-    Placement(dims='rc', entries=(Blocks(dim=0), Fixed(coordinate=0)))
+    Placement(dims='rc', entries=(Blocks(dim=0, level=0), Fixed(coordinate=0)))
     >>> print(read_placement("->*  0", 0, Grid(x=2, y=2)))
     -> * 0
 
@@ -111,8 +114,9 @@ def _entry(word: str, dims: str, axis: str, size: int) -> Entry:
         if int(word) >= size:
             raise Unreadable(f"axis {axis!r} has no coordinate {word}", f"it has 0 to {size - 1}")
         return Fixed(int(word))
-    if len(word) == 1 and word in dims:
-        return Blocks(dims.index(word))
+    letter = word.rstrip("'")
+    if len(letter) == 1 and letter in dims:
+        return Blocks(dims.index(letter), len(word) - 1)
     raise Unreadable(
         f"{word!r} is no dimension of {dims!r}" if dims else f"{word!r} is no entry of a scalar",
         "an entry is one of the letters on the left, * for copies, or a coordinate",

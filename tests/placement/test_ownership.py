@@ -50,6 +50,13 @@ def test_two_axes_of_a_dimension_are_blocks_of_blocks() -> None:
     assert table("r -> r", Grid(x=4), (0, 5)) == [((0, 2),), ((2, 4),), ((4, 5),), None]
 
 
+def test_a_prime_says_which_axis_cuts_later() -> None:
+    """Over the second axis first: ranks that differ in it lie further apart."""
+    turned = table("r -> r' r", Grid(x=2, y=2), (0, 5))
+    assert turned == [((0, 2),), ((3, 4),), ((2, 3),), ((4, 5),)]
+    assert str(read_placement("r -> r' r", 1, Grid(x=2, y=2))) == "r -> r' r"
+
+
 def test_copies_and_one_side_of_the_grid() -> None:
     grid = Grid(x=2, y=2)
     assert table("r -> r *", grid, (0, 4)) == [((0, 2),), ((0, 2),), ((2, 4),), ((2, 4),)]
@@ -84,7 +91,10 @@ GRIDS = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(
 def placed(draw: st.DrawFn) -> tuple[str, Grid, Box]:
     grid, ndim = draw(GRIDS), draw(st.integers(0, 3))
     dims = "abc"[:ndim]
-    entries = [draw(st.sampled_from([*dims, "*", *map(str, range(size))])) for size in grid.shape]
+    entries = [
+        draw(st.sampled_from([*dims, *(f"{d}'" for d in dims), "*", *map(str, range(size))]))
+        for size in grid.shape
+    ]
     starts = [draw(st.integers(-2, 2)) for _ in dims]
     whole = tuple((lo, lo + draw(st.integers(0, 7))) for lo in starts)
     return f"{dims} -> {' '.join(entries)}", grid, whole

@@ -10,6 +10,14 @@ from tdsl.schedule.recipes.conv import conv
 from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.matmul import matmul
 from tdsl.schedule.recipes.pairs import pairs
+from tdsl.schedule.recipes.products import (
+    cannon,
+    cosma,
+    johnson,
+    pumma,
+    solomonik_2_5d,
+    summa,
+)
 from tdsl.schedule.recipes.rows import rows
 from tdsl.schedule.recipes.stencil import strips
 
@@ -17,11 +25,17 @@ __all__ = [
     "bands",
     "block_sums",
     "block_tiles",
+    "cannon",
     "conv",
+    "cosma",
     "elements",
     "inner_sums",
+    "johnson",
     "matmul",
     "pairs",
+    "pumma",
     "rows",
+    "solomonik_2_5d",
     "strips",
+    "summa",
 ]

@@ -1,0 +1,252 @@
+"""Products of matrices on grids of ranks: the algorithms of the literature.
+
+    cannon, summa, pumma      tiles of all three on a square grid, in steps of k
+    johnson                   a cube: each matrix on one of its sides
+    solomonik_2_5d            layers of square grids, which share k
+    cosma                     the grid that moves least for the extents, number of ranks, and memory
+
+Each takes the stage of C[i, j] = sum(A[i, k] * B[k, j]), places the matrices and distributes its loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tdsl.errors import ScheduleError
+from tdsl.lang.expr import Const, Expr, Var
+from tdsl.lang.program import bind_expr
+from tdsl.lang.regions import reads_in
+from tdsl.placement.grid import Grid
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.stage import Stage
+from tdsl.source import here
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The loops of a product, and its tensors with the letters of their dimensions: m, n and k."""
+
+    i: str
+    j: str
+    k: str
+    tensors: tuple[tuple[str, str], ...]
+
+    @property
+    def factors(self) -> tuple[str, str]:
+        """The two matrices that are multiplied: that of i and k, then that of k and j."""
+        return self.tensors[0][0], self.tensors[1][0]
+
+    def place(self, stage: Stage, grid: Grid, *entries: str) -> None:
+        """Place both factors and the result."""
+        for (name, dims), entry in zip(self.tensors, entries, strict=True):
+            stage.schedule.place(name, f"{dims} -> {entry}", grid)
+
+
+def product_of(stage: Stage) -> Product:
+    """How a stage is a product of two matrices; ScheduleError where it is none."""
+    program = stage.schedule.state.program
+    d = program.func(stage.func).definitions[stage.definition]
+    if len(d.free) == 2 and len(d.ranges) == 1 and d.combine is not None:
+        i, j, k = *d.free, d.ranges[0][0]
+        letters: dict[Expr, str] = {Var(i): "m", Var(j): "n", Var(k): "k"}
+        found: dict[str, set[str]] = {}
+        for r in reads_in(d.values):
+            found.setdefault(r.name, set()).add("".join(letters.get(e, "?") for e in r.index))
+        of = {"".join(sorted(dims)): name for name, (dims, *_) in found.items()}
+        dims = {name: next(iter(texts)) for name, texts in found.items()}
+        if set(of) == {"km", "kn"} and all(len(texts) == 1 for texts in found.values()):
+            a, b = of["km"], of["kn"]
+            result = "".join(letters[e] for e in d.index if isinstance(e, Var))
+            return Product(i, j, k, ((a, dims[a]), (b, dims[b]), (stage.func, result)))
+    raise ScheduleError(
+        f"{stage.func!r} is no product of two matrices",
+        loc=here(),
+        label="this recipe",
+        hint="it takes C[i, j] = td.sum(A[i, k] * B[k, j], axis=k), of two tensors or funcs",
+    )
+
+
+def summa(stage: Stage, grid: Grid) -> Stage:
+    """Tiles on a grid of two axes; whole rows and columns fetch panels of k (van de Geijn, Watts)."""
+    return _tiles(stage, grid, ())
+
+
+def pumma(stage: Stage, grid: Grid) -> Stage:
+    """As SUMMA, each row of the grid beginning at its own panel (Fox; Choi, Dongarra, Walker)."""
+    return _tiles(stage, grid, (0,))
+
+
+def cannon(stage: Stage, grid: Grid) -> Stage:
+    """As SUMMA, each rank beginning at its own panel: every tile is wanted by one rank at a time (Cannon)."""
+    return _tiles(stage, grid, (0, 1))
+
+
+def _tiles(stage: Stage, grid: Grid, turned: tuple[int, ...]) -> Stage:
+    p = product_of(stage)
+    _check_axes(grid, 2)
+    p.place(stage, grid, "m k", "k n", "m n")
+    outer = stage.distribute((p.i, p.j), grid)
+    panel, inside = stage.divide(p.k, grid.shape[0])
+    stage.reorder(panel, p.i, p.j, inside)
+    if turned:
+        panel = stage.rotate(panel, by=tuple(outer[n] for n in turned))
+    stage.communicate(stage.func, at=outer[-1])
+    return stage.communicate(p.factors, at=panel)
+
+
+def johnson(stage: Stage, grid: Grid) -> Stage:
+    """All three loops on a grid of three axes, each matrix on one of its sides (Johnson; Agarwal et al.)."""
+    p = product_of(stage)
+    _check_axes(grid, 3)
+    p.place(stage, grid, "m 0 k", "0 n k", "m n 0")
+    outer = stage.distribute((p.i, p.j, p.k), grid)
+    return stage.communicate((*p.factors, stage.func), at=outer[-1])
+
+
+def solomonik_2_5d(stage: Stage, grid: Grid) -> Stage:
+    """Layers of a square grid, the third axis, share k; in each tiles are turned as in Cannon's algorithm."""
+    p = product_of(stage)
+    _check_axes(grid, 3)
+    rows, _, layers = grid.shape
+    p.place(stage, grid, "m k 0", "k n 0", "m n 0")
+    outer = stage.distribute((p.i, p.j, p.k), grid)
+    panel, inside = stage.divide(stage.local(p.k), max(rows // layers, 1))
+    stage.reorder(panel, p.i, p.j, inside)
+    stage.communicate(stage.func, at=outer[-1])
+    return stage.communicate(p.factors, at=stage.rotate(panel, by=outer[:2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """Ranks along m, n and k, and in how many steps each rank goes along them; k innermost."""
+
+    ranks: tuple[int, int, int]
+    steps: tuple[int, int, int]
+
+    def received(self, m: int, n: int, k: int) -> float:
+        """Elements that a rank receives, where everything divides evenly."""
+        (pm, pn, pk), (sm, sn, _) = self.ranks, self.steps
+        return (
+            (1 - 1 / pn) * m * k / (pm * pk) * sn
+            + (1 - 1 / pm) * k * n / (pk * pn) * sm
+            + (1 - 1 / pk) * m * n / (pm * pn)
+        )
+
+    def memory(self, m: int, n: int, k: int) -> int:
+        """Elements that a rank holds: its share of the matrices, and the parts of them in a step."""
+        (pm, pn, pk), (sm, sn, sk) = self.ranks, self.steps
+        bm, bn, bk = -(-m // pm), -(-n // pn), -(-k // pk)
+        share = bm * -(-bk // pn) + -(-bk // pm) * bn + -(-bm // pk) * bn
+        cm, cn, ck = -(-bm // sm), -(-bn // sn), -(-bk // sk)
+        return share + cm * ck + ck * cn + 2 * cm * cn
+
+
+def cosma(stage: Stage, ranks: int, memory: int | None = None) -> Grid:
+    """The grid of at most `ranks` ranks that moves least, with steps so that `memory` elements suffice.
+
+    Every matrix is shared out evenly over all ranks. Returns the grid. ScheduleError where the sizes are
+    not known, or the memory is too little for any grid.
+    """
+    p = product_of(stage)
+    best = strategy(*_extents(stage, p), ranks, memory)
+    pm, pn, pk = best.ranks
+    grid = Grid(m=pm, n=pn, k=pk)
+    p.place(stage, grid, "m k' k", "k' n k", "m n m'")
+    outer = stage.distribute((p.i, p.j, p.k), grid)
+    parts = [stage.divide(x, n) for x, n in zip((p.i, p.j, p.k), best.steps, strict=True)]
+    stage.reorder(*(step for step, _ in parts), *(inside for _, inside in parts))
+    stage.communicate(stage.func, at=_step(parts[1], best.steps[:2], outer))
+    stage.communicate(p.factors, at=_step(parts[2], best.steps, outer))
+    return grid
+
+
+def _step(part: tuple[Loop, Loop], steps: tuple[int, ...], outer: tuple[Loop, ...]) -> Loop:
+    """The loop over steps, or that of the rank where there is one step only."""
+    return part[0] if max(steps) > 1 else outer[-1]
+
+
+def strategy(m: int, n: int, k: int, ranks: int, memory: int | None = None) -> Strategy:
+    """The strategy of at most `ranks` ranks that receives least, then needs least memory.
+
+    >>> strategy(1024, 1024, 1024, 65).ranks
+    (4, 4, 4)
+    >>> strategy(100, 100, 100, 8, 10000).steps
+    (1, 1, 5)
+    """
+    options = (
+        _within(Strategy(grid, (1, 1, 1)), m, n, k, memory) for grid in _grids(m, n, k, ranks)
+    )
+    found = [s for s in options if s is not None]
+    if not found:
+        least = (m * k + k * n + m * n) / ranks
+        raise ScheduleError(
+            f"{memory} elements are too few for {ranks} ranks: {least:.0f} hold a share of the matrices",
+            loc=here(),
+            label="this recipe",
+            hint="take more ranks, or allow more memory",
+        )
+    return min(found, key=lambda s: (_cost(s, m, n, k), s.memory(m, n, k), s.ranks))
+
+
+def _cost(s: Strategy, m: int, n: int, k: int) -> float:
+    """Received elements; ranks that are left idle are paid for by those that work."""
+    return s.received(m, n, k) + m * n * k / math.prod(s.ranks) * 1e-3
+
+
+def _grids(m: int, n: int, k: int, ranks: int) -> Iterator[tuple[int, int, int]]:
+    """Grids that leave no room for another layer, and no rank without a part."""
+    for pm in range(1, min(ranks, m) + 1):
+        for pn in range(1, min(ranks // pm, n) + 1):
+            yield pm, pn, max(min(ranks // (pm * pn), k), 1)
+
+
+def _within(s: Strategy, m: int, n: int, k: int, memory: int | None) -> Strategy | None:
+    """A strategy with as many steps as the memory asks for; those along k move nothing more."""
+    if memory is None or s.memory(m, n, k) <= memory:
+        return s
+    for halved in range(64):
+        sm, sn = 2 ** ((halved + 1) // 2), 2 ** (halved // 2)
+        if sm > m or sn > n:
+            return None
+        most = Strategy(s.ranks, (sm, sn, max(k // s.ranks[2], 1)))
+        if most.memory(m, n, k) <= memory:
+            fewest = next(
+                sk
+                for sk in range(1, most.steps[2] + 1)
+                if Strategy(s.ranks, (sm, sn, sk)).memory(m, n, k) <= memory
+            )
+            return Strategy(s.ranks, (sm, sn, fewest))
+    return None
+
+
+def _extents(stage: Stage, p: Product) -> tuple[int, int, int]:
+    """m, n and k as numbers."""
+    schedule = stage.schedule
+    program = schedule.state.program
+    f = program.func(stage.func)
+    found = dict(zip(f.variables, (e for _, e in f.output_box(here())), strict=True))
+    _, lo, hi = f.definitions[stage.definition].ranges[0]
+    assert lo is not None and hi is not None
+    exprs = (found[p.i], found[p.j], hi)
+    values = [bind_expr(e, schedule.sizes) for e in exprs]
+    numbers = [int(v.value) for v in values if isinstance(v, Const)]
+    if len(numbers) < 3:
+        raise ScheduleError(
+            "the grid depends on sizes that are not known",
+            loc=here(),
+            label="this recipe",
+            hint="give them to the schedule: op.schedule(M=100, ...), or sizes={...}",
+        )
+    return numbers[0], numbers[1], numbers[2]
+
+
+def _check_axes(grid: Grid, count: int) -> None:
+    if len(grid.axes) != count:
+        raise ScheduleError(
+            f"this algorithm needs a grid of {count} axes, not {grid}",
+            loc=here(),
+            label="this recipe",
+            hint=f"td.Grid({', '.join(f'{x}=2' for x in 'xyz'[:count])})",
+        )
