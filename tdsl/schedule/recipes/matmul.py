@@ -209,7 +209,8 @@ def _left_panel(
         made.append(_with_terms_last(schedule, c, left, name))
         name = made[0].func
     if dot is not None and dot.rows > 1:
-        made.append(_in_tiles(schedule, c, tiles, dot, left, name))
+        # rows of a part begin anywhere: only those of a whole operand can be packed by tiles, too
+        made.append(_in_tiles(schedule, c, dot, left, name, tiles.rows if row is None else 0))
     for copy in reversed(made):  # what is read must find the place of its reader
         _for_all(copy, tiles, own, row)
 
@@ -227,20 +228,22 @@ def _with_terms_last(schedule: Schedule, c: Contraction, left: Read, name: str) 
 
 
 def _in_tiles(
-    schedule: Schedule, c: Contraction, tiles: Tiles, dot: Dot, left: Read, name: str
+    schedule: Schedule, c: Contraction, dot: Dot, left: Read, name: str, rows: int
 ) -> Stage:
-    """A copy of what is broadcast, tile after tile of an instruction: rows, terms, those side by side."""
+    """A copy of what is broadcast, tile after tile of an instruction; `rows` of these come together."""
     rank = len(left.index)
     across, axis = (left.index.index(Var(v)) for v in (c.across, c.ranges[-1]))
-    steps = schedule.cache_read(name, c.func, pack={across: tiles.rows, axis: dot.terms})
-    copy = schedule.cache_read(steps.func, c.func, pack={rank + 1: dot.packed})
+    pack = {across: rows, axis: dot.terms} if rows else {axis: dot.terms}
+    steps = schedule.cache_read(name, c.func, pack=pack)
+    terms = rank + len(pack) - 1  # the axis of those of a step
+    copy = schedule.cache_read(steps.func, c.func, pack={terms: dot.packed})
     steps.inline()
     names, outer = [x.name for x in copy.loops], [n for n in range(rank) if n not in (across, axis)]
-    dims = [*outer, across, axis, rank]
-    copy.reorder_storage(*dims, rank + 1, rank + 2)
-    several, one = copy.split(names[rank + 1], dot.terms // dot.packed, tail="peel")
-    copy.reorder(*(names[n] for n in dims), several, names[rank + 2], one)
-    copy.unroll(names[rank + 2])
+    dims = [*outer, across, axis, rank] if rows else [*outer, axis, across]
+    copy.reorder_storage(*dims, terms, terms + 1)
+    several, one = copy.split(names[terms], dot.terms // dot.packed, tail="peel")
+    copy.reorder(*(names[n] for n in dims), several, names[terms + 1], one)
+    copy.unroll(names[terms + 1])
     copy.vectorize(one)
     return copy
 

@@ -304,3 +304,16 @@ def test_a_transposed_operand_of_a_product_in_bands_is_copied_twice_in_them(rng)
     sums = x.T.astype(np.int32) @ y.astype(np.int32)
     got = run_emulated(td.compile(out, target="cpu:amx"), x, y, M=48, N=32, K=1822)
     np.testing.assert_array_equal(got, np.maximum(sums, 3) - sums)
+
+
+@emulation
+def test_bands_that_begin_anywhere_have_tiles_of_their_own(rng):
+    # bands of 81 rows: rows of the packed operand are counted from the first of a band
+    dot = next(d for d in TILES if d.name == "tile_bf16")
+    c, out = sums_of(dot, "nt"), td.Func("out")
+    out[i, j] = td.maximum(c[i, j], 3) - c[i, j]
+    f = td.compile(out, target="cpu:amx")
+    x, y = small_numbers(rng, td.bf16, 162, 66), small_numbers(rng, td.bf16, 96, 66)
+    sums = x.astype(np.float32) @ y.T.astype(np.float32)
+    got = run_emulated(f, x, y, M=162, N=96, K=66)
+    np.testing.assert_array_equal(got, np.maximum(sums, 3) - sums)
