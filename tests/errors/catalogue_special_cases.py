@@ -93,6 +93,18 @@ def instruction_without_code():
     td.instruction("nothing", out)  # here
 
 
+@wrong(td.TargetError, "instruction 'in_python' has no LLVM code", hint="llvm=")
+def instruction_without_code_for_the_target():
+    x, out = td.Tensor("x", (30,), td.f32), td.Func("out")
+    out[i] = x[i] * 2
+    double = td.instruction("in_python", out, python=lambda o, x: None)  # here
+    f = td.Func("f")
+    f[i, j] = a[i, j] * 2
+    s = td.Schedule(f)
+    s[f].tensorize(j, double)
+    td.compile(s)(np.ones((20, 30), np.float32))
+
+
 @wrong(td.DefinitionError, "instruction 'on_tiles' is no call", hint="i8 {out}, i8 {x}")
 def instruction_on_registers_that_are_no_operands():
     x, out = td.Tensor("x", (4, 4), td.f32), td.Func("out")

@@ -8,6 +8,7 @@ from tdsl.codegen.cpu.builder import Module
 from tdsl.codegen.cpu.context import Context
 from tdsl.codegen.cpu.emit_expr import access
 from tdsl.codegen.loops import Invoke
+from tdsl.errors import TargetError
 
 _DEFINED = re.compile(r"^define\b[^@]*@([\w.$]+)\(", re.MULTILINE)
 
@@ -26,7 +27,15 @@ def invoke(cx: Context, s: Invoke) -> None:
             if isinstance(stride, str) and buffer.dtype.bytes > 1:
                 stride = cx.b.v(f"sdiv exact i64 {stride}, {buffer.dtype.bytes}")
             args.append(f"i64 {stride}")
-    name = _define(cx.b.module, str(getattr(found[0], "llvm", "")))
+    text = str(getattr(found[0], "llvm", ""))
+    if not text:
+        raise TargetError(
+            f"instruction {s.instruction!r} has no LLVM code",
+            loc=getattr(found[0], "loc", None),
+            label="declared here",
+            hint='pass llvm= to td.instruction, or compile for target="python"',
+        )
+    name = _define(cx.b.module, text)
     cx.b.do(f"call void @{name}({', '.join(args)})")
 
 
