@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_UPDATES = {
+    "mul": "(T)(old * (T)x)", "min": "tdsl_min<T>(old, (T)x)", "max": "tdsl_max<T>(old, (T)x)",
+    "and": "(T)(old & (T)x)", "or": "(T)(old | (T)x)", "xor": "(T)(old ^ (T)x)",
+}  # fmt: skip
+
 FUNCTIONS = {
     "tdsl_unsigned": """
 template <class T, int N = sizeof(T)> struct tdsl_unsigned;
@@ -178,13 +183,39 @@ __device__ __forceinline__ double tdsl_unit_f64(unsigned long long h) {
 }
 """,
     "tdsl_atomic_add": """
-template <class T> __device__ __forceinline__ T tdsl_atomic_add(T *p, T x) {
+template <class T, class U> __device__ __forceinline__ void tdsl_atomic_add(T *p, U x) {
   if constexpr ((T)0.5 == (T)0 && sizeof(T) == 8)
-    return (T)atomicAdd((unsigned long long *)p, (unsigned long long)x);
+    atomicAdd((unsigned long long *)p, (unsigned long long)x);
   else
-    return atomicAdd(p, x);
+    atomicAdd(p, (T)x);
 }
 """,
+    "tdsl_swapped": """
+template <class T> __device__ __forceinline__ bool tdsl_swapped(T *p, T &old, T x) {
+  T found;
+  if constexpr (sizeof(T) == 4) {
+    unsigned int bits = atomicCAS((unsigned int *)p, *(unsigned int *)&old, *(unsigned int *)&x);
+    memcpy(&found, &bits, sizeof(T));
+  } else {
+    typedef unsigned long long W;
+    W bits = atomicCAS((W *)p, *(W *)&old, *(W *)&x);
+    memcpy(&found, &bits, sizeof(T));
+  }
+  bool same = memcmp(&found, &old, sizeof(T)) == 0;
+  old = found;
+  return same;
+}
+""",
+    **{
+        f"tdsl_atomic_{op}": f"""
+template <class T, class U> __device__ __forceinline__ void tdsl_atomic_{op}(T *p, U x) {{
+  T old = *p;
+  while (!tdsl_swapped(p, old, {value})) {{
+  }}
+}}
+"""
+        for op, value in _UPDATES.items()
+    },
     "tdsl_isnan": """
 template <class T> __device__ __forceinline__ bool tdsl_isnan(T x) { return x != x; }
 """,
@@ -206,6 +237,7 @@ _NEEDS = {
     "tdsl_to_integer": ("tdsl_unsigned",), "tdsl_saturate": ("tdsl_unsigned",),
     "tdsl_popcount": ("tdsl_unsigned",), "tdsl_clz": ("tdsl_unsigned",), "tdsl_ctz": ("tdsl_unsigned",),
     "tdsl_mix_in": ("tdsl_mix",),
+    **{f"tdsl_atomic_{op}": ("tdsl_swapped", "tdsl_min", "tdsl_max") for op in _UPDATES},
 }  # fmt: skip
 
 

@@ -319,13 +319,24 @@ def _constant(value: Any, dtype: DType) -> TIR:
         return _cast(tir_type(dtype), T.const(float(value), "float32"))
     if dtype == bool_:
         return T.const(bool(value), "bool")
-    if dtype == u64 and value >= 2**63:  # TVM takes numbers of 64 bits with a sign
-        return T.Cast("uint64", T.const(int(value) - 2**64, "int64"))
-    return T.const(float(value) if dtype.is_float else int(value), tir_type(dtype))
+    if dtype.is_float:
+        return T.const(float(value), tir_type(dtype))
+    whole = int(value) % 2**dtype.bits
+    signed = whole - 2**dtype.bits if whole >= 2 ** (dtype.bits - 1) else whole
+    if dtype == u64 and signed < 0:  # TVM holds numbers of 64 bits with a sign
+        return _cast("uint64", T.const(signed, "int64"))
+    return T.const(whole if dtype.kind == "u" else signed, tir_type(dtype))
 
 
 def _cast(name: str, x: TIR) -> TIR:
-    return x if dtype_text(x) == name else T.Cast(name, x)
+    own = dtype_text(x)
+    if own == name:
+        return x
+    if own.startswith("int") and name.startswith(
+        "uint"
+    ):  # TVM fails to fold this cast of a number below 0
+        return T.call_pure_extern(name, f"({_C_TYPES[name]})", x)
+    return T.Cast(name, x)
 
 
 def dtype_text(x: TIR) -> str:

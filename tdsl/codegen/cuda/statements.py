@@ -41,20 +41,13 @@ from tdsl.errors import TargetError
 from tdsl.lang.affine import as_sum
 from tdsl.lang.expr import ZERO, Const, Expr, Load, Ramp, const, dtype_of, lanes_of
 from tdsl.lang.simplify import add
-from tdsl.lang.types import DType, f32, f64, i32, i64, u32, u64
+from tdsl.lang.types import DType, bool_, i64
 from tdsl.node import post_order, transform
 from tdsl.source import here
 
 TIR = Any
 
 _VECTOR_BYTES = 16
-_ATOMICS = {
-    "min": "atomicMin",
-    "max": "atomicMax",
-    "and": "atomicAnd",
-    "or": "atomicOr",
-    "xor": "atomicXor",
-}
 
 
 def device_function(launch: Launch, target: Any, used: set[str]) -> Any:
@@ -222,18 +215,17 @@ class _Writer:
 
     def atomic(self, s: Store, memory: TIR, at: TIR, value: TIR) -> TIR:
         t = dtype_of(s.value)
+        if t.bytes < 4 or t == bool_:
+            raise TargetError(
+                f"a GPU has no atomic {s.atomic} of {t}",
+                loc=here(),
+                label="compiled here",
+                hint="update elements of 4 or 8 bytes, or use rfactor",
+            )
         place = T.address_of(T.BufferLoad(memory, [at]))
-        if s.atomic == "add" and t in (f32, f64, i32, u32, i64, u64):
-            self.e.used.add("tdsl_atomic_add")
-            return T.Evaluate(T.call_extern(tir_type(t), "tdsl_atomic_add", place, value))
-        if s.atomic in _ATOMICS and t in (i32, u32):
-            return T.Evaluate(T.call_extern(tir_type(t), _ATOMICS[s.atomic], place, value))
-        raise TargetError(
-            f"a GPU has no atomic {s.atomic} of {t}",
-            loc=here(),
-            label="compiled here",
-            hint="add f32, f64, i32 or u32; or use rfactor",
-        )
+        name = f"tdsl_atomic_{s.atomic}"
+        self.e.used.add(name)
+        return T.Evaluate(T.call_extern("void", name, place, value))
 
     def vector(self, s: Store) -> list[TIR]:
         """A store of several lanes, in pieces as wide as memory allows."""

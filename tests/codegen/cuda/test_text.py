@@ -88,15 +88,31 @@ def test_large_shared_memory_is_one_memory_of_parts(tmp_path):
     assert launches.launches[0].shared == 2 * 64 * 128 * 4
 
 
-def test_atomic_updates(tmp_path):
-    a, f = td.Tensor("a", ("N",), td.i32), td.Func("f", shape=(5,))
+def updated(op: str, a: td.Tensor, dtype: td.DType):
+    f = td.Func(op, shape=(5,))
     x = td.range("x", 0, a.shape[0])
-    f[i] = 0
-    f[td.clip(a[x], 0, 4)] += 1
-    s = td.Schedule(f)
-    block, thread = s[f].update().split("x", 32)
-    s[f].update().atomic().bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
-    check(s, tmp_path, a=numbers(200))
+    f[i] = td.cast(1, dtype)
+    at = td.clip(td.cast(a[x], td.i64), 0, 4)
+    if op == "add":
+        f[at] += td.cast(2, dtype)
+    elif op == "mul":
+        f[at] *= td.cast(-1, dtype)
+    elif op == "min":
+        f[at] = td.minimum(f[at], a[x])
+    else:
+        f[at] = td.maximum(f[at], a[x])
+    return f
+
+
+@pytest.mark.parametrize("dtype", [td.i32, td.i64, td.f32, td.f64], ids=str)
+def test_atomic_updates(dtype, tmp_path):
+    a = td.Tensor("a", ("N",), dtype)
+    funcs = [updated(op, a, dtype) for op in ("add", "mul", "min", "max")]
+    s = td.Schedule(*funcs)
+    for f in funcs:
+        block, thread = s[f].update().split("x", 32)
+        s[f].update().atomic().bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    check(s, tmp_path, a=numbers(200, dtype=dtype.numpy))
 
 
 def test_scalars_and_memory_between_kernels(tmp_path):
@@ -139,6 +155,7 @@ INTEGERS = {
     "clipped": lambda n: td.saturating_cast(n, td.i8),
     "wide": lambda n: td.cast(n, td.i64) * td.cast(n, td.i64),
     "sizes": lambda n: td.absolute(n) + td.minimum(n, 3) - td.maximum(n, -3),
+    "unsigned": lambda n: td.cast(n, td.u64) // td.cast(2**63 + 7, td.u64) + td.cast(-3, td.u64),
     "chance": lambda n: td.random(3, td.cast(n, td.i64)),
 }
 
