@@ -20,7 +20,6 @@ from tdsl.codegen.loops import (
     Block,
     BufferParam,
     Check,
-    For,
     If,
     Invoke,
     Kernel,
@@ -29,12 +28,11 @@ from tdsl.codegen.loops import (
     Stmt,
     row_major,
 )  # fmt: skip
-from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import is_empty, parts_of, rebuilt, walk
+from tdsl.codegen.passes.axes import launch_extents
+from tdsl.codegen.passes.statements import is_empty, rebuilt, walk
 from tdsl.codegen.stages import used_params
-from tdsl.errors import ScheduleError, TargetError
-from tdsl.lang.bounds import NOTHING, Facts, upper
-from tdsl.lang.expr import Const, Expr, Unary
+from tdsl.errors import TargetError
+from tdsl.lang.expr import Const, Unary
 from tdsl.lang.simplify import simplify
 from tdsl.source import here
 
@@ -140,39 +138,6 @@ def _at_root(s: Stmt, temporaries: list[BufferParam]) -> Iterator[Stmt]:
                     yield rebuilt(s, cond=simplify(Unary("not", cond)), then=part, orelse=None)
         case _:
             yield s
-
-
-def launch_extents(body: Stmt) -> dict[str, int]:
-    """How many blocks and threads a kernel takes along each axis: those of its longest loop there."""
-    extents = dict.fromkeys(AXES, 1)
-    _grow(body, NOTHING, extents)
-    return extents
-
-
-def _grow(s: Stmt, facts: Facts, extents: dict[str, int]) -> None:
-    if isinstance(s, For) and s.kind in AXES:
-        extents[s.kind] = max(extents[s.kind], _most(s, facts))
-    facts = inside(facts, s)
-    for part in parts_of(s):
-        _grow(part, facts, extents)
-
-
-def _most(s: For, facts: Facts) -> int:
-    most = upper(s.extent, facts)
-    if most is None:
-        raise ScheduleError(
-            f"how many iterations of {s.name!r} run on {s.kind} is not known before the launch",
-            loc=s.loc,
-            label="this loop",
-            hint="split it by a constant, or fix the sizes",
-        )
-    return most
-
-
-def is_whole(s: For, extents: dict[str, int]) -> bool:
-    """True when every block or thread along a loop's axis runs an iteration of it."""
-    extent: Expr = s.extent
-    return isinstance(extent, Const) and extent.value == extents[s.kind]
 
 
 def _shared(body: Stmt) -> int:

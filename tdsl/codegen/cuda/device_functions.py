@@ -192,17 +192,18 @@ template <class T, class U> __device__ __forceinline__ void tdsl_atomic_add(T *p
 """,
     "tdsl_swapped": """
 template <class T> __device__ __forceinline__ bool tdsl_swapped(T *p, T &old, T x) {
-  T found;
+  bool same;
   if constexpr (sizeof(T) == 4) {
-    unsigned int bits = atomicCAS((unsigned int *)p, *(unsigned int *)&old, *(unsigned int *)&x);
-    memcpy(&found, &bits, sizeof(T));
+    unsigned int was = *(unsigned int *)&old;
+    unsigned int found = atomicCAS((unsigned int *)p, was, *(unsigned int *)&x);
+    same = found == was;
+    memcpy(&old, &found, sizeof(T));
   } else {
-    typedef unsigned long long W;
-    W bits = atomicCAS((W *)p, *(W *)&old, *(W *)&x);
-    memcpy(&found, &bits, sizeof(T));
+    unsigned long long was = *(unsigned long long *)&old;
+    unsigned long long found = atomicCAS((unsigned long long *)p, was, *(unsigned long long *)&x);
+    same = found == was;
+    memcpy(&old, &found, sizeof(T));
   }
-  bool same = memcmp(&found, &old, sizeof(T)) == 0;
-  old = found;
   return same;
 }
 """,

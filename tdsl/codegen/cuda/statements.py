@@ -17,7 +17,7 @@ from tvm.ir import PointerType, PrimType
 
 from tdsl.codegen.cuda.expressions import Expressions, in_int32, lane, tir_type
 from tdsl.codegen.cuda.module import STATIC_SHARED
-from tdsl.codegen.launches import Launch, is_whole
+from tdsl.codegen.launches import Launch
 from tdsl.codegen.loops import (
     AXES,
     SHARED,
@@ -35,6 +35,7 @@ from tdsl.codegen.loops import (
     Store,
     row_major,
 )  # fmt: skip
+from tdsl.codegen.passes.axes import is_whole
 from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import walk
 from tdsl.errors import TargetError

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tdsl.codegen.launches import is_whole, launch_extents
 from tdsl.codegen.loops import (
     AXES,
     HEAP,
@@ -22,7 +21,8 @@ from tdsl.codegen.loops import (
     Let,
     Stmt,
 )  # fmt: skip
-from tdsl.codegen.meeting import Access, accesses
+from tdsl.codegen.passes.axes import is_whole, launch_extents
+from tdsl.codegen.passes.meeting import Access, accesses
 from tdsl.codegen.passes.scope import where
 from tdsl.codegen.passes.statements import (
     exprs_of,
