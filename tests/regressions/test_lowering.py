@@ -289,3 +289,13 @@ def test_a_peeled_loop_over_less_than_nothing_does_not_run():
     s = td.Schedule(f)
     s[f].update(0).split("m", 2, tail="peel")
     same(s, np.arange(3, dtype=np.int32), np.ones((1, 3), np.int32))
+
+
+def test_unrolled_iterations_that_store_to_one_element_pass_no_values_on():
+    a, b, f = td.Tensor("a", (8, 4), td.i32), td.Tensor("b", (12,), td.i32), td.Func("f")
+    r, u = td.range("r", 1, 8), td.range("u", 0, 4)
+    f[i] = b[i]
+    f[r + u] = f[r + u - 1] * 3 + a[r, u]
+    s = td.Schedule(f)
+    s[f].update(0).unroll(u)
+    same(s, np.arange(12, dtype=np.int32), np.arange(32, dtype=np.int32).reshape(8, 4))

@@ -46,10 +46,9 @@ def _carried(s: Stmt, fresh: Fresh, facts: Facts) -> Stmt:
             before = _element_before(s.name, store)
             if before is not None:
                 return _with_registers(s, store, before, None, fresh, facts)
-        case For(kind="serial", body=For(u, _, Const(), "unrolled", Store() as store) as several):
+        case For(kind="serial", body=For(_, _, Const(), "unrolled", Store() as store) as several):
             before = _element_before(s.name, store)
-            apart = any(u not in variables(simplify(subtract(i, Var(u)))) for i in store.index)
-            if before is not None and apart and s.name not in variables(several.lo):
+            if before is not None and _are_apart(several, store, s.name):
                 return _with_registers(s, store, before, several, fresh, facts)
         case _:
             pass
@@ -72,6 +71,13 @@ def _element_before(loop: str, s: Store) -> Load | None:
             case _:
                 pass
     return None
+
+
+def _are_apart(several: For, store: Store, loop: str) -> bool:
+    """True where each iteration of `several` has elements of its own throughout the loop around it."""
+    moving = {several.name, loop}
+    offsets = (variables(simplify(subtract(i, Var(several.name)))) for i in store.index)
+    return loop not in variables(several.lo) and any(map(moving.isdisjoint, offsets))
 
 
 def _with_registers(
