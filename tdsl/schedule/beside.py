@@ -47,24 +47,30 @@ def find_beside(
 ) -> Beside | None:
     """The open results that can be reduced in the rows of `owner` and read the same; None without any.
 
-    What both read is more than the caches of the threads hold: it would come from memory again.
+    What both read is more than the caches of the threads hold: it would come from memory again. All have as
+    many parts as each has alone, so that sums do not depend on what runs together.
     """
     f = state.program.func(owner)
     d = f.definitions[0]
     count = extents(f, d, boxes[owner])[row]
     own = {r for r in _rows_read(d, row) if _is_far(state, r[0], boxes, machine)}
-    names: list[str] = []
+    parts, names = count_parts(f, 0, boxes[owner]), list[str]()
     for name, plan in state.plans:
         g = state.program.func(name)
         apart = not plan.touched and name in boxes and name in state.program.outputs
-        if apart and _sums_rows(g, own, count, boxes[name]):
-            others = (owner, *names)
-            if not any(depends(state, name, x) or depends(state, x, name) for x in others):
-                names.append(name)
+        if not apart or not _sums_rows(g, own, count, boxes[name]):
+            continue
+        alone = count_parts(g, 0, boxes[name])
+        others = (owner, *names)
+        if parts in (0, alone) and not any(
+            depends(state, name, x) or depends(state, x, name) for x in others
+        ):
+            names.append(name)
+            parts = alone
     if not names or count is None:
         return None
     sums = [state.program.func(name) for name in names]
-    part = -(-count // min(count_parts(g, 0, boxes[g.name]) for g in sums))
+    part = -(-count // parts)
     shared = {x for x, _ in own if any(x == r.name for g in sums for r in _reads(g))}
     columns = {_columns(g, boxes[g.name], machine) for g in (f, *sums)}
     return Beside(

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.schedule.beside import Beside
+from tdsl.schedule.beside import Beside, sum_together
+from tdsl.schedule.facts import root_boxes
 from tdsl.schedule.machine import Machine
 
 i, j = td.vars("i j")
@@ -186,6 +187,22 @@ def test_nan_and_infinities_spread_over_rows_and_columns_only(rng):
     for a, b in zip(got, exact, strict=True):
         np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b))
         np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+
+
+def test_sums_run_together_only_in_the_parts_that_each_has_alone():
+    x = td.Tensor("x", (4097, 517), td.f32)
+    row, y, whole, too, few = (td.Func(n) for n in ("row", "y", "whole", "too", "few"))
+    row[i] = td.sum(x[i, j], axis=j)
+    y[i, j] = x[i, j] / row[i]
+    whole[j] = td.sum(x[i, j], axis=i)
+    too[j] = td.max(x[i, j], axis=i)
+    few[j] = td.sum(x[i, j] ** 2, axis=i)
+    few.with_shape(100)
+    s = td.Schedule(y, whole, few, too)
+    assert td.recipes.rows(s[y], machine=WIDE).beside.names == ("whole", "too")
+    state = td.Schedule(whole, few, too).state
+    assert sum_together(state, "whole", root_boxes(state), WIDE)[1] == ("too",)
+    assert sum_together(state, "few", root_boxes(state), WIDE) is None
 
 
 def test_a_sum_that_a_row_needs_is_made_before_the_rows():
