@@ -9,6 +9,7 @@ from benchmarks import jax_peers, torch_peers
 from benchmarks.case import Array, Arrays, Call, Case, Prepare, kernel, within
 
 SIDES = (256, 512, 1000, 1024, 2048, 4096)
+# Rows, columns, terms.
 SKINNY = (
     (8, 4096, 4096),
     (4096, 16, 4096),
@@ -16,7 +17,7 @@ SKINNY = (
     (64, 4096, 1024),
     (4096, 64, 1024),
     (128, 128, 8192),
-)  # rows, columns, terms
+)
 TURNED = ("nt", "tn", "tt")
 
 

@@ -69,9 +69,7 @@ class Lowering:
     boxes: dict[str, Box]  # what is needed in all
     buffers: dict[str, Buffer] = field(default_factory=dict)
     stored_at: dict[str, Level] = field(default_factory=dict)
-    needed: dict[str, Box] = field(
-        default_factory=dict
-    )  # of each func that is stored, where that is
+    needed: dict[str, Box] = field(default_factory=dict)  # of each stored func, where it is stored
     rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
     sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are made
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 from tdsl.schedule.instruction import RegisterFile
 
 ROWS = 16
-_SHAPES = bytearray(
-    64
-)  # what ldtilecfg reads: palette 1, then bytes of a row and rows of each tile
+COUNT = 8  # registers
+# What ldtilecfg reads: palette 1, from byte 16 on the bytes of a row of each tile, from 48 on its rows.
+_SHAPES = bytearray(64)
 _SHAPES[0] = 1
-for _tile in range(8):
+for _tile in range(COUNT):
     _SHAPES[16 + 2 * _tile], _SHAPES[48 + _tile] = 64, ROWS
 
 TILES = RegisterFile(
     name="amx",
-    count=8,
+    count=COUNT,
     load="call void @llvm.x86.tileloadd64(i8 {register}, ptr {pointer}, i64 {stride})",
     store="call void @llvm.x86.tilestored64(i8 {register}, ptr {pointer}, i64 {stride})",
     state=64,

@@ -123,7 +123,7 @@ def _lifted(
         raise Illegal(
             f"{func!r} does not read one {what} of {source!r}",
             f"leave out {other}=True"
-            + padded * ", or read the tensor as td.pad(tensor) continues it",
+            + (", or read the tensor as td.pad(tensor) continues it" if padded else ""),
         )
     return {part: e.index for part, e in found.items()}, tuple(values)
 

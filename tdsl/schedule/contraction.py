@@ -34,9 +34,8 @@ REUSE = 64  # rows and terms from which copying a panel pays
 UNKNOWN = 1 << 20  # stands for an extent that is not known
 SERIAL_WORK = 1 << 20  # multiplications that take less time than waking other threads
 MEMORY = 4  # multiplications in the time of one whose operands are not used again
-APART = (
-    0.25  # of the cache next to the first, beyond which rows that lie apart are asked for in time
-)
+# Of the cache next to the first, beyond which rows that lie apart are asked for in time.
+APART = 0.25
 WIDE = 16  # elements of a vector, more than which a window should move along
 FULL = 0.9  # of the lanes of vectors of a window, which are used
 MOST_ROWS = 8  # of a tile: their elements may all lie in one set of the cache

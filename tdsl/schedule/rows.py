@@ -12,9 +12,8 @@ from tdsl.schedule.nest import PARALLEL, PEEL, SERIAL, State, is_ordered, roots_
 
 PARALLEL_WORK = 30_000  # operations below which threads cost more than they bring
 SUMS = 4  # vectors of partial results in a reduction along memory: additions take 4 cycles
-SCANS = (
-    4  # rows of a scan side by side: each addition waits for the one before, about as many cycles
-)
+# Rows of a scan side by side: each addition waits for the one before, about as many cycles.
+SCANS = 4
 STATE = 12  # vectors of partial results of all its components together, which stay in registers
 
 

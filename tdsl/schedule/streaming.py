@@ -13,12 +13,10 @@ from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State
 
 LARGE = 0.5  # of the last cache: a larger result will not be there when it is read
-STAYS = (
-    1.25  # of the last cache: where all arrays are larger, most of them are gone in the next call
-)
-LEAST_WORK = (
-    2  # operations for a byte: with fewer, a result that stays in the cache is best kept there
-)
+# Of the last cache: where all arrays are larger, most of them are gone in the next call.
+STAYS = 1.25
+# Operations for a byte: with fewer, a result that stays in the cache is best kept there.
+LEAST_WORK = 2
 MOST_WORK = 6  # the same: with more, memory is not what is waited for
 
 

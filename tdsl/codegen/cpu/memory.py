@@ -22,9 +22,8 @@ from tdsl.codegen.cpu.values import Value, full, select, splat
 from tdsl.lang.types import DType, bool_
 
 _LARGEST_STEP = 4
-_PIECE = (
-    16  # bytes of a streaming store where no larger alignment is known: that of any large array
-)
+# Bytes of a streaming store where no larger alignment is known: that of any large array.
+_PIECE = 16
 
 
 def load(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None) -> Value:

@@ -31,9 +31,8 @@ from tdsl.schedule.naming import Loop
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
-SQUARE = (
-    8  # the side of blocks that are turned in registers; larger ones only take longer to compile
-)
+# The side of blocks that are turned in registers; larger ones only take longer to compile.
+SQUARE = 8
 
 
 def matmul(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Tiles | None:
@@ -345,9 +344,8 @@ def _paired_panel(
         several, one = copy.split(along, dot.lanes * dot.packed, tail="peel")
         copy.reorder(several, term, one)
         copy.vectorize(one)
-    elif (
-        dot.packed == 2 and stride_of(c.moving, c.ranges[-1]) == 1
-    ):  # more terms are copied as words
+    elif dot.packed == 2 and stride_of(c.moving, c.ranges[-1]) == 1:
+        # four bytes side by side are copied as words instead
         steps, lane = copy.split(names[paired], SQUARE, tail="peel")
         several, one = copy.split(along, SQUARE // dot.packed, tail="peel")
         copy.reorder(steps, several, one, term, lane)

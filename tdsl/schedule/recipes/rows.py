@@ -195,19 +195,21 @@ def write_rows(
         for n in range(len(f.definitions)):
             stage = schedule[name] if n == 0 else schedule[name].update(n - 1)
             write_vectors(stage, f, n, near[name], machine)
-            row = scanned_row(f, n)
-            if (
-                row is not None
-                and 1 < plan.together == extents(f, f.definitions[n], near[name])[row]
-            ):
-                stage.reorder(f.definitions[n].ranges[0][0], row)
-                stage.unroll(row)
+            _scan_side_by_side(stage, f, n, near[name], plan.together)
         schedule[name].compute_at(own, loop)
     own.parallel(threads if plan.parallel == group.row else plan.parallel)
     if plan.stream:
         own.stream_stores()
     if plan.beside:
         run_beside(own, loop, plan.beside, boxes, machine.vector_bytes, far=plan.stream)
+
+
+def _scan_side_by_side(stage: Stage, f: FuncDef, definition: int, box: Box, rows: int) -> None:
+    """An element of each of some rows in turn, where a definition scans just these."""
+    d, row = f.definitions[definition], scanned_row(f, definition)
+    if row is not None and rows > 1 and extents(f, d, box)[row] == rows:
+        stage.reorder(d.ranges[0][0], row)
+        stage.unroll(row)
 
 
 def write_vectors(stage: Stage, f: FuncDef, definition: int, box: Box, machine: Machine) -> None:

@@ -274,9 +274,8 @@ def test_only_fast_arithmetic_flushes_subnormal_numbers(kind: str) -> None:
         y = np.ones(8, np.float32)
         assert run(Kernel("tiny", params, body, fast_math=fast), tiny, y) == 0
         assert (y == np.float32(wanted)).all()
-        assert (
-            tiny * np.float32(0.5) == np.float32(2.0**-127)
-        ).all()  # the caller's mode is as before
+        # the caller's mode is as before
+        assert (tiny * np.float32(0.5) == np.float32(2.0**-127)).all()
 
 
 def test_ieee_arithmetic_is_not_reassociated() -> None:
@@ -332,9 +331,8 @@ def test_invariant_addresses_leave_their_loops() -> None:
     loop = re.search(r"\nbody\.2:\n(.*?)\nexit\.2:", text, re.DOTALL)
     assert loop is not None
     assert " mul " not in loop[1]
-    assert (
-        loop[1].count("getelementptr") == 1 + 8 + 1
-    )  # where j is, from there each tap, the result
+    # where j is, from there each tap, the result
+    assert loop[1].count("getelementptr") == 1 + 8 + 1
 
 
 @X86

@@ -103,11 +103,8 @@ def by_tiles(c, order, unrolled=()):
     "order, unrolled, moved",
     [
         (("i_o", "j_o", "k_o"), (), (3, 1)),  # one sum stays through the loop over k
-        (
-            ("i_o", "j_o", "k_o"),
-            ("k_o",),
-            (13, 1),
-        ),  # no loop: the sum is loaded once, operands not kept
+        # no loop: the sum is loaded once, operands not kept
+        (("i_o", "j_o", "k_o"), ("k_o",), (13, 1)),
         (("k_o", "i_o", "j_o"), (), (3, 1)),  # the sums move with the inner loop
         (("i_o", "k_o", "j_o"), ("j_o",), (9, 4)),  # more sums than registers: each stored in time
     ],

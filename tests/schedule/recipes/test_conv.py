@@ -244,6 +244,5 @@ def test_threads_share_what_is_even():
     )
     out[n, i, j, f] = td.sum(x[n, i + r, j + s, c] * w[r, s, c, f], axis=(r, s, c))
     tiles = td.recipes.conv(td.Schedule(out)["out"], machine=WIDE)
-    assert (
-        tiles.parallel == "i"
-    )  # 5 images would leave a thread without work for a fifth of the time
+    # 5 images would leave a thread without work for a fifth of the time
+    assert tiles.parallel == "i"
