@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 import sys
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from tdsl import doctor as checks
 from tdsl.codegen import cache
+from tdsl.distribute.mpi import launch
 from tdsl.errors import TdslError
 from tdsl.schedule import description
 from tdsl.schedule.machine import Machine
@@ -39,6 +41,17 @@ def main() -> None:
     except TdslError as error:
         typer.echo(f"{error.message}\n  hint: {error.hint}", err=True)
         sys.exit(1)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run(
+    context: typer.Context,
+    script: Annotated[str, typer.Argument(help="a program in Python")],
+    ranks: Annotated[int, typer.Option("-n", help="how many ranks")] = 1,
+) -> None:
+    """Run a program on several ranks under MPI; an error on one of them ends all."""
+    done = subprocess.run(launch(ranks, script, context.args), check=False)
+    raise typer.Exit(done.returncode)
 
 
 @app.command()

@@ -6,10 +6,13 @@ deadline: a rank that fails, stalls or runs something else ends the whole run.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
 from typing import Any
@@ -29,6 +32,15 @@ TAGS = (
 SPINS = 100  # tests before a rank that waits leaves its core to others
 PAUSE_S = 50e-6
 DIGEST, TEXT = 32, 224  # bytes that a rank says of itself before a call
+
+
+@dataclass(slots=True)
+class Carried:
+    """What one rank received and sent in bytes, and the messages it received."""
+
+    received: int = 0
+    sent: int = 0
+    messages: int = 0
 
 
 def size() -> int:
@@ -79,6 +91,23 @@ def _end_all(shown: Hook) -> Hook:
         communicator().Abort(1)
 
     return hook
+
+
+def launch(ranks: int, script: str, arguments: list[str]) -> list[str]:
+    """The command that runs a program on some ranks, all of which end when one raises.
+
+    TargetError where mpi4py or mpiexec is missing. mpiexec of the same environment comes first.
+    """
+    beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    found = beside if os.path.exists(beside) else shutil.which("mpiexec")
+    if found is None or importlib.util.find_spec("mpi4py") is None:
+        raise TargetError(
+            f"there is no {'mpiexec' if found is None else 'mpi4py'} here",
+            loc=here(),
+            label="needed here",
+            hint='pip install "tdsl[mpi]"',
+        )
+    return [found, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, *arguments]
 
 
 def deadline() -> float:
@@ -135,13 +164,15 @@ def _tell(comm: Any, mine: bytes) -> list[bytes]:
     return [row.tobytes() for row in said]
 
 
-def run(worker: Worker, comm: Any) -> None:
-    """Go through the steps of this rank."""
-    if comm is None:
-        assert not list(worker.run()), "one rank sends nothing"
-        return
+def run(worker: Worker, comm: Any) -> Carried:
+    """Go through the steps of this rank; what went through the calls of MPI."""
+    carried = Carried()
     for transfer in worker.run():
         _carry(transfer, worker, comm)
+        carried.received += sum(array.nbytes for _, array in transfer.receives)
+        carried.sent += sum(array.nbytes for _, array in transfer.sends)
+        carried.messages += len(transfer.receives)
+    return carried
 
 
 def _carry(transfer: Transfer, worker: Worker, comm: Any) -> None:

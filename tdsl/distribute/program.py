@@ -196,10 +196,11 @@ class Distributed(Suggesting):
         part = work.part(name, whole, mpi.rank() if rank is None else rank)
         return None if part is None else np.ascontiguousarray(part).reshape(part.shape)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, count: bool = False, **kwargs: Any) -> Any:
         """Run this rank of an MPI program: blocks of inputs in, blocks of outputs out.
 
-        All ranks call it, each with what it owns (`block`), None for nothing. Raises TargetError on all of
+        All ranks call it, each with what it owns (`block`), None for nothing. With `count` also what this
+        rank carried, counted at the calls of MPI. Raises TargetError on all of
         them where the grid has another size than the run, blocks are wrong, or ranks differ in what they run.
         """
         work = self._work(self.sizes)
@@ -214,10 +215,11 @@ class Distributed(Suggesting):
             a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ScalarArg)
         }
         worker = Worker(plan, work.tasks, arrays, scalars)
-        mpi.run(worker, comm)
+        carried = mpi.run(worker, comm)
         held = (worker.buffers.get(name) for name in work.outputs)
         results = tuple(None if b is None else b.array for b in held)
-        return results[0] if len(results) == 1 else results
+        result = results[0] if len(results) == 1 else results
+        return (result, carried) if count else result
 
     def _blocks(
         self, plan: RankPlan, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -44,6 +44,22 @@ def test_products_on_four_ranks_are_right() -> None:
 
 
 @needs_mpi
+def test_the_command_run_ends_all_ranks_when_one_raises(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, tdsl as td\n"
+        "if td.mpi.rank() == 1 and sys.argv[1] == '--fail': raise ValueError('no')\n"
+        "print('rank', td.mpi.rank(), 'of', td.mpi.size())\n"
+    )
+    for option, code in (("--fine", 0), ("--fail", 1)):
+        command = [sys.executable, "-m", "tdsl", "run", "-n", "2", str(program), option]
+        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == code, done.stderr
+    assert "ValueError: no" in done.stderr
+
+
+@needs_mpi
 @pytest.mark.parametrize("example", ["08_cannon.py", "09_tensors.py", "10_heat.py"])
 def test_examples_run_on_four_ranks(example: str) -> None:
     done = ranks(4, str(ROOT / "examples" / example))

@@ -22,7 +22,11 @@ def right() -> None:
         two_and_a_half(td.Grid(x=2, y=2, z=1), **SIZES),
     ):
         p = td.compile(s)
-        whole = p.gather("C", p(p.block("A", a), p.block("B", b)))
+        own, carried = p(p.block("A", a), p.block("B", b), count=True)
+        plan, me = p.plan(), td.mpi.rank()
+        assert (carried.received, carried.sent) == (plan.received[me], plan.sent[me])
+        assert carried.messages == plan.messages[me]
+        whole = p.gather("C", own)
         if td.mpi.rank() == 0:
             np.testing.assert_array_equal(whole, a @ b)
             print("right", flush=True)
