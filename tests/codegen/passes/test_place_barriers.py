@@ -1,0 +1,62 @@
+"""Barriers stand where threads pass values to each other, and nowhere else."""
+
+import pytest
+
+import tdsl as td
+from tests.codegen.cuda.programs import barriers, kernel_of, matmul, transposed
+
+i, j, k = td.vars("i j k")
+
+
+def through_shared_memory(index, threads=64):
+    """f[i] = g[index(i)] + g[i], with g in shared memory, an element for each thread."""
+    a, g, f = td.Tensor("a", (threads + 8,), td.i32), td.Func("g"), td.Func("f", shape=(threads,))
+    g[i] = a[i] * 2
+    f[i] = g[index(i)] + g[i]
+    s = td.Schedule(f)
+    block, thread = s[f].split(i, threads)
+    s[f].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    s[g].compute_at(s[f], thread).set_scope("shared").cooperate()
+    return s
+
+
+@pytest.mark.parametrize(
+    "index, count",
+    [
+        (lambda i: i, 0),  # each thread reads what it has written
+        (lambda i: i + 1, 1),
+        (lambda i: 63 - i, 1),
+        (lambda i: i // 2, 1),
+    ],
+    ids=["own", "next", "mirrored", "shared by two"],
+)
+def test_a_barrier_stands_where_another_thread_reads(index, count):
+    assert barriers(kernel_of(through_shared_memory(index))) == count
+
+
+def test_tiles_of_a_loop_need_two():
+    assert barriers(kernel_of(matmul(), M=32, K=32, N=64)) == 2
+    assert barriers(kernel_of(matmul(), M=33, K=31, N=65)) == 2
+
+
+def test_a_tile_that_is_fetched_once_needs_one():
+    assert barriers(kernel_of(transposed(), M=32, N=32)) == 1
+
+
+def test_the_kernels_of_a_program_need_none_between_them():
+    a, g, f = td.Tensor("a", (100, 70), td.f32), td.Func("g"), td.Func("f")
+    g[i, j] = a[i, j] * 2
+    f[i, j] = g[i, j] + g[i, 69 - j]
+    s = td.Schedule(f)
+    s[g].compute_root()
+    for stage in (s[g], s[f]):
+        td.recipes.elements(stage)
+    assert barriers(kernel_of(s)) == 0
+
+
+def test_sums_in_memory_of_the_gpu_are_each_threads_own():
+    a, f = td.Tensor("a", (10, 30, 50), td.f32), td.Func("f")
+    f[i, j] = td.sum(a[i, j, k], axis=k)
+    s = td.Schedule(f)
+    td.recipes.elements(s[f], vector=1)  # rows and columns by division of the number of the thread
+    assert barriers(kernel_of(s)) == 0
