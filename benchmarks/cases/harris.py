@@ -46,24 +46,21 @@ def default():
 def hand():
     """Grey and the gradient slide through rings of lines, four lines at a time.
 
-    The windows of four lines have most of their loads in common, and the gradients of two.
+    The windows of four lines have most of their loads in common.
     """
     f = program()
     s = td.Schedule(f["out"])
-    out, gray, gradient = s[f["out"]], s[f["gray"]], s[f["gradient"]]
+    out = s[f["out"]]
     strip, lines = out.split("y", 64)
     four, line = out.split(lines, 4)
     out.reorder(strip, four, "x", line)
     out.parallel(strip)
     out.unroll(line)
     out.vectorize("x", 16)
-    for stage in (gray, gradient):
+    for stage in (s[f["gray"]], s[f["gradient"]]):
         stage.store_at(out, strip)
         stage.compute_at(out, four)
         stage.vectorize("x", 16)
-    two, line = gradient.split("y", 2)
-    gradient.reorder(two, "x", line)
-    gradient.unroll(line)
     for name in ("xx", "yy", "xy"):
         s[f[name]].inline()
     return td.compile(s)
