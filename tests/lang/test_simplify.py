@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdsl.lang.affine import as_expr, as_sum, difference
-from tdsl.lang.bounds import NOTHING, Facts, at_most, lower, upper, value_range
+from tdsl.lang.bounds import NOTHING, Facts, at_most, forget, lower, upper, value_range
 from tdsl.lang.expr import Binary, Expr, Size, Var, const
 from tdsl.lang.simplify import simplify
 from tdsl.node import transform
@@ -96,3 +96,17 @@ def test_blocks_of_a_size_begin_at_zero_or_later_and_inside_of_it():
     vectors = Binary("floordiv", Binary("add", Size("n"), const(15)), const(16))
     blocks = Binary("floordiv", Size("n"), const(64))
     assert upper(Binary("sub", vectors, Binary("mul", const(4), blocks))) == 4
+
+
+def test_equal_ranges_are_one_object_until_forgotten() -> None:
+    i, j = Var("i"), Var("j")
+    first, other = (
+        NOTHING.knowing("i", const(0), const(9)).knowing("j", const(0), i) for _ in "ab"
+    )
+    assert first is other
+    assert at_most(j, const(9), first)
+    assert (j, const(9)) in other.proofs
+    assert first is not NOTHING.knowing("j", const(0), i).knowing("i", const(0), const(9))
+    forget()
+    again = NOTHING.knowing("i", const(0), const(9)).knowing("j", const(0), i)
+    assert (again, again.proofs) == (first, {})
