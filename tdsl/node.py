@@ -139,12 +139,14 @@ def post_order(*roots: Node) -> Iterator[Node]:
                 yield n
 
 
-def transform(root: N, f: Callable[[Node], Node]) -> N:
+def transform(root: N, f: Callable[[Node], Node], done: dict[int, Node] | None = None) -> N:
     """Rebuild a tree bottom-up: `f` sees each node after its children were replaced.
 
-    A node shared by several parents is visited once.
+    A node shared by several parents is visited once. What several roots share is shared by what they become
+    if the same `done` is given for each, by the `id` of old nodes, which have to live as long.
     """
-    done: dict[int, Node] = {}
+    made: dict[int, Node] = {} if done is None else done
     for n in post_order(root):
-        done[id(n)] = f(map_children(n, lambda child: done[id(child)]))
-    return done[id(root)]  # type: ignore[return-value]  # f keeps the kind of the root
+        if id(n) not in made:
+            made[id(n)] = f(map_children(n, lambda child: made[id(child)]))
+    return made[id(root)]  # type: ignore[return-value]  # f keeps the kind of the root

@@ -68,7 +68,7 @@ class ValueWriter:
             old = tuple(
                 Load(name, index, t) for name, t in zip(buffer.names, self.f.dtypes, strict=True)
             )
-            new = tuple(_combined(e, old, new) for e in d.combine.exprs)
+            new = _combined(d.combine.exprs, old, new)
         if len(new) == 1:
             made = Store(buffer.names[0], index, new[0], streaming=streaming, fast=fast)
             return [*self.effects, made]
@@ -96,12 +96,15 @@ class ValueWriter:
         return made
 
 
-def _combined(e: Expr, old: tuple[Expr, ...], new: tuple[Expr, ...]) -> Expr:
-    """A combiner's expression with its leaves a0... and b0... filled in."""
+def _combined(
+    exprs: tuple[Expr, ...], old: tuple[Expr, ...], new: tuple[Expr, ...]
+) -> tuple[Expr, ...]:
+    """A combiner's expressions with their leaves a0... and b0... filled in; they share what they did."""
 
     def fill(n: Node) -> Node:
         if isinstance(n, Param) and n.name[0] in "ab" and n.name[1:].isdigit():
             return (old if n.name[0] == "a" else new)[int(n.name[1:])]
         return n
 
-    return transform(e, fill)
+    done: dict[int, Node] = {}
+    return tuple(transform(e, fill, done) for e in exprs)

@@ -96,8 +96,12 @@ def _lanes(body: Stmt, pairs: tuple[tuple[str, str], ...], loop: str) -> dict[st
 
 def _mapped(s: Stmt, f: Callable[[Node], Node]) -> Stmt:
     """A statement with the nodes of its expressions replaced."""
-    new = map_exprs(s, lambda e: transform(e, f))
-    return map_parts(new, lambda part: _mapped(part, f))
+    done: dict[int, Node] = {}
+
+    def mapped(s: Stmt) -> Stmt:
+        return map_parts(map_exprs(s, lambda e: transform(e, f, done)), mapped)
+
+    return mapped(s)
 
 
 @dataclass(slots=True)
