@@ -196,6 +196,9 @@ def make_inside(
     made: list[Tiled] = []
     if c is not None:
         tiles = replace(plan_tiles(c, machine), band=0)
+        whole = _sum_inside(schedule, stage.func, name, ())
+        if whole is not None and not tiles.dot:  # what all iterations read may come from memory
+            tiles = replace(tiles, fetch=plan_tiles(whole, machine).fetch)
         tile(schedule, c, tiles, threads=False)
         made = [(c, replace(tiles, parallel=""))]
     stage.compute_at(host, loop)

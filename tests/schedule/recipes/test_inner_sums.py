@@ -101,3 +101,16 @@ def test_nothing_to_sum(rng, empty):
     sizes = {n.upper(): s for n, s in sides.items()}
     got = td.compile(func, **sizes)(**given)
     np.testing.assert_array_equal(got, np.zeros((sides["i"], sides["r"]), np.float32))
+
+
+def test_what_all_rows_read_together_is_asked_for_in_time(rng):
+    """One row alone would stay in the cache."""
+    text, sides = "ijk,jr,kr->ir", {"i": 6, "j": 24, "k": 40, "r": 20}
+    arrays = operands(rng, text, **sides)
+    func, given = program(text, arrays)
+    schedule = td.Schedule(func, sizes={n.upper(): s for n, s in sides.items()})
+    sizes = {"L1": 1 << 12, "L2": 1 << 14, "L3": 1 << 14}
+    levels = tuple(MemoryLevel(name, size) for name, size in sizes.items())
+    td.recipes.inner_sums(schedule["einsum"], machine=replace(WIDE, levels=levels))
+    assert 'prefetch("p"' in str(schedule)
+    np.testing.assert_array_equal(td.compile(schedule)(**given), np.einsum(text, *arrays))
