@@ -240,7 +240,8 @@ class NestBuilder:
             return spot
         tails = spot.tails | {outer}
         related = relate(self.nest, self.bounds, around.facts, tails)
-        tested = spot.opened.keys() if spot.depth >= self.shared_depth else set()
+        late = max(self.shared_depth, self.common_depth)
+        tested = spot.opened.keys() if spot.depth >= late else set()
         guards = (g for g in self._guards(related) if g.predicate or not g.loops <= tested)
         return replace(spot, tails=tails, related=related, guards=tuple(guards))
 

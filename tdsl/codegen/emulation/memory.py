@@ -43,42 +43,41 @@ class Crew:
 
 @dataclass(slots=True)
 class _Log:
-    """The last touch of each element, of one kind: thread, its block's barriers then, and the block."""
+    """The last touch of each element, of one kind: thread, its block's barriers then, and the block.
+
+    Memory of a block needs no `block`: no other one sees it.
+    """
 
     thread: Array
     epoch: Array
-    block: Array
+    block: Array | None
 
     @staticmethod
-    def of(size: int) -> _Log:
-        return _Log(*(np.full(size, NOBODY, np.int64) for _ in range(3)))
+    def of(size: int, *, of_a_block: bool) -> _Log:
+        thread, epoch, block = (np.full(size, NOBODY, np.int64) for _ in range(3))
+        return _Log(thread, epoch, None if of_a_block else block)
 
     def others(self, at: Array, crew: Crew, rows: Array) -> Array:
         """Where someone else touched an element with no barrier since; other blocks never wait."""
-        thread, block = self.thread[at], self.block[at]
-        now, own = crew.epoch[rows], crew.block[rows]
-        near = (self.epoch[at] == now) & (thread != NOBODY) & (thread != crew.number[rows])
+        near: Array = (self.epoch[at] == crew.epoch[rows]) & (self.thread[at] != crew.number[rows])
+        if self.block is None:
+            return near
+        block, own = self.block[at], crew.block[rows]
         return np.asarray(((block == own) & near) | ((block != NOBODY) & (block != own)))
 
     def enter(self, at: Array, crew: Crew, rows: Array, *, together: bool) -> None:
         """Note a touch; with `together`, readers of one element are remembered as several."""
-        number, now, own = crew.number[rows], crew.epoch[rows], crew.block[rows]
-        several = np.zeros(len(at), bool)
-        far = np.zeros(len(at), bool)
+        number, now = crew.number[rows], crew.epoch[rows]
+        several = (self.epoch[at] == now) & (self.thread[at] != number)
+        self.thread[at], self.epoch[at] = number, now
         if together:
-            several = (
-                (self.epoch[at] == now)
-                & (self.block[at] == own)
-                & (self.thread[at] != NOBODY)
-                & (self.thread[at] != number)
-            )
-            far = (self.block[at] != NOBODY) & (self.block[at] != own)
-        self.thread[at], self.epoch[at], self.block[at] = number, now, own
-        if together:
-            several |= self.thread[at] != number
-            far |= self.block[at] != own
-            self.thread[at[several]] = SEVERAL
-            self.block[at[far]] = SEVERAL
+            self.thread[at[several | (self.thread[at] != number)]] = SEVERAL
+        if self.block is not None:
+            own, before = crew.block[rows], self.block[at]
+            self.block[at] = own
+            if together:
+                far = ((before != NOBODY) & (before != own)) | (self.block[at] != own)
+                self.block[at[far]] = SEVERAL
 
 
 @dataclass(slots=True)
@@ -105,7 +104,9 @@ class Memory:
 
     def watch(self) -> None:
         """Start to note who touches what."""
-        self.writes, self.reads = _Log.of(self.data.size), _Log.of(self.data.size)
+        size, inner = self.data.size, self.row_of is not None
+        self.writes = _Log.of(size, of_a_block=inner)
+        self.reads = _Log.of(size, of_a_block=inner)
 
     def load(self, index: list[Array], mask: Array | None, crew: Crew) -> Array:
         """The elements at an index, 0 where the mask does not hold: as many columns as lanes."""

@@ -39,6 +39,10 @@ class Access:
     axes: frozenset[str]
     facts: Facts
 
+    def is_first(self, axis: str) -> bool:
+        """True where only the thread with number 0 on an axis is."""
+        return axis not in self.axes or self.facts.ranges.get(axis) == (ZERO, ZERO)
+
     def conflicts(self, other: Access, same: frozenset[str], threads: Mapping[str, int]) -> bool:
         """True unless two different threads of a block certainly do not need this order of accesses.
 
@@ -105,7 +109,7 @@ class _Pair:
         for name, (lo, hi) in b.facts.ranges.items():
             if name in twins:
                 facts = facts.knowing(f"{name}'", substitute(lo, twins), substitute(hi, twins))
-        left = {x for x, n in threads.items() if n > 1 and (x in a.axes or x in b.axes)}
+        left = {x for x, n in threads.items() if n > 1 and not (a.is_first(x) and b.is_first(x))}
         differences = []
         for x, y in zip(a.index, b.index, strict=True):
             differences.append(as_sum(x).plus(as_sum(substitute(y, twins)), -1))

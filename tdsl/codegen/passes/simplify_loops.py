@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from tdsl.codegen.loops import BLOCKS, Alloc, Block, Check, For, If, Kernel, Let, Print, Stmt
+from tdsl.codegen.loops import AXES, BLOCKS, Alloc, Block, Check, For, If, Kernel, Let, Print, Stmt
 from tdsl.codegen.passes.scope import inside, where
 from tdsl.codegen.passes.statements import (
     EMPTY,
@@ -44,11 +44,12 @@ def simplify_loops(kernel: Kernel) -> Kernel:
 
 @dataclass(slots=True)
 class _Scope:
-    """Facts at a place, and values of the variables that are gone."""
+    """Facts at a place, values of the variables that are gone, axes of the loops around."""
 
     facts: Facts = NOTHING
     values: dict[str, Expr] = field(default_factory=dict)
     memo: dict[Node, Node] = field(default_factory=dict)
+    axes: frozenset[str] = frozenset()
 
     def expr(self, e: Expr) -> Expr:
         """As `simplify`, once for all equal expressions of the place."""
@@ -64,10 +65,16 @@ class _Scope:
         return memo[e]  # type: ignore[return-value]  # an Expr stays one
 
     def knowing(self, facts: Facts) -> _Scope:
-        return self if facts is self.facts else _Scope(facts, self.values)
+        return self if facts is self.facts else _Scope(facts, self.values, axes=self.axes)
 
     def replacing(self, name: str, value: Expr) -> _Scope:
-        return _Scope(self.facts, {**self.values, name: value})
+        return _Scope(self.facts, {**self.values, name: value}, axes=self.axes)
+
+    def within(self, kind: str) -> _Scope:
+        """Inside of a loop of a kind."""
+        if kind not in AXES or kind in self.axes:
+            return self
+        return _Scope(self.facts, self.values, axes=self.axes | {kind})
 
     def statement(self, s: Stmt) -> Stmt:
         match s:
@@ -91,10 +98,10 @@ class _Scope:
     def loop(self, s: For) -> Stmt:
         lo, extent = self.expr(s.lo), self.expr(s.extent)
         if extent == ONE:
-            if s.kind in BLOCKS and not loads_of(lo):  # what is inside stays one kernel
-                return rebuilt(
-                    s, lo=lo, extent=ONE, body=self.replacing(s.name, lo).statement(s.body)
-                )
+            # what is inside stays one kernel, or what one thread does
+            if (s.kind in BLOCKS or s.kind in self.axes) and not loads_of(lo):
+                inner = self.replacing(s.name, lo).within(s.kind).statement(s.body)
+                return EMPTY if is_empty(inner) else rebuilt(s, lo=lo, extent=ONE, body=inner)
             if not loads_of(lo):
                 return self.replacing(s.name, lo).statement(s.body)
             return self.let(Let(s.name, lo, s.body, loc=s.loc), s.name, lo, s.body)
@@ -102,7 +109,7 @@ class _Scope:
         if most is not None and most <= 0:
             return EMPTY
         loop = rebuilt(s, lo=lo, extent=extent)
-        body = self.knowing(inside(self.facts, loop)).statement(s.body)
+        body = self.knowing(inside(self.facts, loop)).within(s.kind).statement(s.body)
         return EMPTY if is_empty(body) else rebuilt(loop, body=body)
 
     def let(self, s: Let, name: str, value: Expr, body: Stmt) -> Stmt:

@@ -79,6 +79,31 @@ def test_atomic_updates_of_many_threads():
     agrees(s, a=numbers(200))
 
 
+def test_a_stage_of_one_point_is_one_threads_work():
+    a, g, f = td.Tensor("a", ("M", "N"), td.i32), td.Func("g"), td.Func("f")
+    g[i] = 0
+    r = td.range("r", 0, 4)
+    g[i] += a[i, 0] + r
+    f[i, j] = a[i, j] + g[i]
+    s = td.Schedule(f)
+    s[f].bind(i, "blockIdx.x").bind(j, "threadIdx.x")
+    s[g].compute_at(s[f], j).set_scope("shared").bind(i, "threadIdx.x")
+    agrees(s, a=numbers(3, 8))
+
+
+@pytest.mark.parametrize("n", [1, 5, 8, 13])
+def test_tails_of_peeled_splits_are_guarded_around_shared_memory(n):
+    a, g, f = td.Tensor("a", ("M", 5), td.i32), td.Func("g"), td.Func("f")
+    g[i] = i * 2
+    f[i] = td.sum(a[i, k] * g[i], axis=k)
+    s = td.Schedule(f)
+    _, part = s[f].split(k, 4, tail="peel")
+    block, thread = s[f].split(i, 8)
+    s[f].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    s[g].compute_at(s[f], part).set_scope("shared").cooperate(2)
+    agrees(s, a=numbers(n, 5))
+
+
 def test_only_kernels_of_a_gpu_are_emulated():
     a, f = td.Tensor("a", ("N",), td.i32), td.Func("f")
     f[i] = a[i]
