@@ -14,7 +14,10 @@ PARALLEL_WORK = 30_000  # operations below which threads cost more than they bri
 SUMS = 4  # vectors of partial results in a reduction along memory: additions take 4 cycles
 # Rows of a scan side by side: each addition waits for the one before, about as many cycles.
 SCANS = 4
-STATE = 12  # vectors of partial results of all its components together, which stay in registers
+MOST_SUMS = 12  # vectors of partial results of all its components together, which stay in registers
+LEAST_LANES = 4  # that are merged by halves
+BLOCK = 2048  # elements of a single dimension, of which threads take one block after the other
+SCANNED = 256  # the same of columns that are scanned, each of which is a lane for all rows
 
 
 def vector_variable(d: Definition) -> str | None:
@@ -90,7 +93,7 @@ def vectors_of(
     if over is None:
         return None
     lanes = lanes_for(d, sizes[over], SUMS * vector_bytes)
-    while lanes > 4 and lanes * sum(t.bytes for t in f.dtypes) > STATE * vector_bytes:
+    while lanes > LEAST_LANES and lanes * sum(t.bytes for t in f.dtypes) > MOST_SUMS * vector_bytes:
         lanes //= 2
     return (over, lanes) if lanes > 1 else None
 
@@ -166,7 +169,7 @@ def _thread_blocks(
 ) -> State:
     """A single dimension is both threads and vectors: blocks of it, narrow where ranges run over them."""
     names = (f"{name}_t", _block_of(name))
-    block = 256 if is_ordered(f, definition) else 2048
+    block = SCANNED if is_ordered(f, definition) else BLOCK
     nest = state.plan(f.name).nests[definition]
     if (
         extent is None

@@ -92,7 +92,7 @@ def _beside_lanes(s: Stmt) -> AbstractSet[str]:
 
 
 def _is_uneven(e: Binary | Call) -> bool:
-    """Is it no multiple of the lane, for a value that is?"""
+    """True where it may not grow by equal steps along the lanes, though its operands do."""
     match e:
         case Binary(op, left):
             return op in _UNEVEN and dtype_of(left) == i64

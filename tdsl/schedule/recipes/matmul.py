@@ -28,6 +28,7 @@ from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.naming import Loop
+from tdsl.schedule.rows import SUMS
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
@@ -261,7 +262,7 @@ def _unsigned(
     """Read what moves along as unsigned, and what the sums then have too much once, or inside of a loop."""
     made, excess = schedule[c.func].unsigned(c.moving.name)
     made.inline()
-    state, lanes = schedule.state, 4 * tiles.lanes
+    state, lanes = schedule.state, SUMS * tiles.lanes
     summed = state.program.func(excess.func).definitions[0]
     if stride_of(_left(c), c.ranges[-1]) == 1:
         excess.vectorize(c.ranges[-1], lanes)
