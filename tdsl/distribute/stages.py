@@ -142,9 +142,9 @@ def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
     related = relate(nest, bounds)
     parts = []
     for name, root in related.roots.items():
-        own = tuple(g for g in related.guards if variables(g) & variables(root))
-        loops = variables(root).union(*map(variables, own))
-        parts.append(Part(name, root, conjunction(own), frozenset(loops)))
+        loops = frozenset(variables(root))
+        own = conjunction(g for g in related.guards if variables(g) <= loops)
+        parts.append(Part(name, root, own, loops))
     spans = {name: (number(lo), number(lo) + number(n)) for name, (lo, n) in bounds.items()}
     runs = {x: spans.get(x, (0, number(related.extents[x]))) for x in nest.names()}
     inside, sources = _members(state, f)

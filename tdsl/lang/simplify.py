@@ -133,19 +133,27 @@ def _fit(value: int, e: Cast) -> int:
     return value - (1 << t.bits) if t.kind == "i" and value >> (t.bits - 1) else value
 
 
+def _combined(op: str, a: Expr, b: Expr, facts: Facts) -> Expr:
+    if isinstance(a, Const) and isinstance(b, Const):  # boxes of known sizes are made of these
+        index = _INDEX[op](a.value, b.value)
+        if i64.low <= index <= i64.high:
+            return Const(index, i64)
+    return simplify_node(Binary(op, a, b), facts)  # type: ignore[return-value]  # an Expr
+
+
 def add(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
     """a + b of two indices."""
-    return simplify_node(Binary("add", a, b), facts)  # type: ignore[return-value]  # an Expr
+    return _combined("add", a, b, facts)
 
 
 def subtract(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
     """a - b of two indices."""
-    return simplify_node(Binary("sub", a, b), facts)  # type: ignore[return-value]  # an Expr
+    return _combined("sub", a, b, facts)
 
 
 def multiply(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
     """a * b of two indices."""
-    return simplify_node(Binary("mul", a, b), facts)  # type: ignore[return-value]  # an Expr
+    return _combined("mul", a, b, facts)
 
 
 def minimum(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
@@ -160,7 +168,7 @@ def maximum(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
 
 def floordiv(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
     """a // b of two indices."""
-    return simplify_node(Binary("floordiv", a, b), facts)  # type: ignore[return-value]  # an Expr
+    return _combined("floordiv", a, b, facts)
 
 
 def ceildiv(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
