@@ -265,15 +265,35 @@ def meeting(ranks: Spans, box: Box, touched: Touched) -> Iterator[tuple[Coordina
     >>> list(meeting(((0, 1000),), ((500, 510),), halo))
     [((49,), ((500, 501),)), ((50,), ((500, 510),)), ((51,), ((509, 510),))]
     """
-    found = touched(ranks)
-    shared = None if found is None else common(found, box)
-    if shared is None:
-        return
-    widest = max(range(len(ranks)), key=lambda n: ranks[n][1] - ranks[n][0])
-    lo, hi = ranks[widest]
-    if hi - lo == 1:
-        yield tuple(first for first, _ in ranks), shared
-        return
+    alive = _alive((ranks,), box, touched)
+    while alive:
+        at, shared = alive.pop()
+        widths = [hi - lo for lo, hi in at]
+        if max(widths) == 1:
+            yield tuple(first for first, _ in at), shared
+            continue
+        wide = sorted((n for n, w in enumerate(widths) if w > 1), key=lambda n: -widths[n])
+        halves = _alive(_halves(at, wide[0]), box, touched)
+        for axis in wide[1:]:
+            if len(halves) < 2:
+                break
+            # an axis of which one half can be left out is better than the widest
+            other = _alive(_halves(at, axis), box, touched)
+            halves = other if len(other) < 2 else halves
+        alive += halves
+
+
+def _alive(
+    parts: tuple[Spans, ...], box: Box, touched: Touched
+) -> list[tuple[Spans, Box]]:  # fmt: skip
+    """Those spans of coordinates of which some rank may touch a box, the last ones first."""
+    found = [(ranks, touched(ranks)) for ranks in reversed(parts)]
+    shared = [(ranks, common(part, box)) for ranks, part in found if part is not None]
+    return [(ranks, part) for ranks, part in shared if part is not None]
+
+
+def _halves(ranks: Spans, axis: int) -> tuple[Spans, Spans]:
+    lo, hi = ranks[axis]
     middle = (lo + hi) // 2
-    for half in ((lo, middle), (middle, hi)):
-        yield from meeting((*ranks[:widest], half, *ranks[widest + 1 :]), box, touched)
+    before, behind = ranks[:axis], ranks[axis + 1 :]
+    return (*before, (lo, middle), *behind), (*before, (middle, hi), *behind)
