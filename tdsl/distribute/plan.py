@@ -157,14 +157,16 @@ class Plan:
     """The plans of all ranks, each made when it is asked for.
 
     `received`, `sent`, `messages` and `peak_memory` have a number for each rank; bytes, but for messages.
+    `bound` is how many bytes the busiest rank receives at least in any plan that shares everything out
+    evenly, where that is known.
     """
 
     def __init__(
         self, name: str, grid: Grid, homes: tuple[Home, ...], outputs: tuple[str, ...],
-        notes: tuple[str, ...], make: Callable[[int], RankPlan],
+        notes: tuple[str, ...], make: Callable[[int], RankPlan], bound: float | None = None,
     ) -> None:  # fmt: skip
         self.name, self.grid, self.homes, self.notes = name, grid, homes, notes
-        self.outputs = outputs
+        self.outputs, self.bound = outputs, bound
         self._make = make
         self._ranks: dict[int, RankPlan] = {}
 

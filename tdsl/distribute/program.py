@@ -14,6 +14,7 @@ from tdsl.codegen.binding import bind, bind_sizes, check_shape
 from tdsl.codegen.fingerprint import fingerprint
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, extent
 from tdsl.distribute import mpi
+from tdsl.distribute.bounds import bound_of
 from tdsl.distribute.check import check
 from tdsl.distribute.engine import Task, Tasks, Worker
 from tdsl.distribute.plan import Home, Plan, RankPlan
@@ -72,7 +73,10 @@ class Work:
             for n, whole in self.wholes.items()
         )
         notes = tuple(_notes(self.stages))
-        self.plan = Plan(program.name, state.grid, homes, self.outputs, notes, self._rank)
+        bounds = [bound_of(s, state.grid.size) for s in self.stages]
+        known = bounds[0] if len(bounds) == 1 else None
+        least = None if known is None else known * min(h.bytes for h in homes)
+        self.plan = Plan(program.name, state.grid, homes, self.outputs, notes, self._rank, least)
         self.state = state
         self._proved = False
         self.tasks = Tasks({s.name: s for s in self.stages}, self.dtypes, build)

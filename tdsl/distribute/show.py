@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, assert_never
 
 from tdsl.distribute.plan import Copy, Drop, Exchange, Fill, Make, Merge, RankPlan, Run, Step
@@ -16,8 +17,9 @@ SHOWN = 16  # ranks in a table
 
 def summary(plan: Plan) -> str:
     """One line of what the ranks of a plan receive, and need."""
+    least = "" if plan.bound is None else f" (lower bound {math.ceil(plan.bound)})"
     return (
-        f"{plan.name} on {plan.grid}: {_range(plan.received)} bytes received a rank in "
+        f"{plan.name} on {plan.grid}: {_range(plan.received)} bytes received a rank{least} in "
         f"{_range(plan.messages)} messages, {plan.total_received} in all; "
         f"peak memory {_range(plan.peak_memory)} bytes"
     )
