@@ -7,9 +7,9 @@ from tdsl.lang.program import FuncDef
 from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import (
     check_concurrent,
-    extent_of,
     find_loop,
     fuse,
+    iterations_of,
     mark,
     positive,
     split,
@@ -20,12 +20,8 @@ from tdsl.schedule.nest import (
     SERIAL,
     SHARED,
     THREADS,
-    Fuse,
     Illegal,
     Nest,
-    Rename,
-    Rotate,
-    Split,
     State,
 )  # fmt: skip
 
@@ -94,7 +90,7 @@ def _threads_around(state: State, func: str) -> tuple[tuple[str, int], ...]:
     for x in loops_around(state, func):
         nest = state.plan(x.func).nests[x.definition]
         if nest.kind(x.loop) in THREADS:
-            found[nest.kind(x.loop)] = _count(state, x.func, x.definition, nest, x.loop)
+            found[nest.kind(x.loop)] = _count(state, x.func, x.definition, x.loop)
     if not found:
         raise Illegal(
             f"no loop around {func!r} runs on threads",
@@ -103,22 +99,9 @@ def _threads_around(state: State, func: str) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(found.items()))
 
 
-def _count(state: State, func: str, definition: int, nest: Nest, loop: str) -> int:
-    """The iterations of a loop over threads, which splits by constants say."""
-    d = state.program.func(func).definitions[definition]
-    known = {v: extent_of(state, func, definition, v) for v in d.variables}
-    for r in nest.relations:
-        match r:
-            case Split(parent, outer, inner, factor, parts):
-                whole, size = known.get(parent), factor or parts or 1
-                other = None if whole is None else -(-whole // size)
-                known[inner], known[outer] = (factor, other) if factor else (other, parts)
-            case Fuse(fused, outer, inner):
-                a, b = known.get(outer), known.get(inner)
-                known[fused] = None if a is None or b is None else a * b
-            case Rename(old, new) | Rotate(old, new):
-                known[new] = known.get(old)
-    count = known.get(loop)
+def _count(state: State, func: str, definition: int, loop: str) -> int:
+    """The iterations of a loop over threads."""
+    count = iterations_of(state, func, definition, loop)
     if count is None or count > MOST_THREADS:
         raise Illegal(
             f"the number of threads that run {loop!r} of {func!r} is not known here"

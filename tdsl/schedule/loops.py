@@ -150,6 +150,24 @@ def extent_of(state: State, func: str, definition: int, variable: str) -> int | 
     return None
 
 
+def iterations_of(state: State, func: str, definition: int, loop: str) -> int | None:
+    """How many iterations a loop has, where constant extents and splits by constants say it."""
+    d = state.program.func(func).definitions[definition]
+    known = {v: extent_of(state, func, definition, v) for v in d.variables}
+    for r in state.plan(func).nests[definition].relations:
+        match r:
+            case Split(parent, outer, inner, factor, parts):
+                whole, size = known.get(parent), factor or parts or 1
+                other = None if whole is None else -(-whole // size)
+                known[inner], known[outer] = (factor, other) if factor else (other, parts)
+            case Fuse(fused, outer, inner):
+                a, b = known.get(outer), known.get(inner)
+                known[fused] = None if a is None or b is None else a * b
+            case Rename(old, new) | Rotate(old, new):
+                known[new] = known.get(old)
+    return known.get(loop)
+
+
 def split(
     state: State, func: str, definition: int, *, loop: str, factor: int | None = None,
     nparts: int | None = None, tail: str = GUARD, names: tuple[str | None, str | None] = (None, None),
@@ -339,7 +357,7 @@ def vectorize(
         if lanes > MAX_LANES:
             raise Illegal(f"{lanes} lanes are too many", "use a small multiple of the vector width")
         return _inner_part(state, func, definition, name, lanes, "v", VECTORIZED)
-    extent = _constant_extent(state, func, definition, nest, name)
+    extent = iterations_of(state, func, definition, name)
     if extent is not None and extent > MAX_LANES:
         raise Illegal(
             f"{name!r} has {extent} iterations, too many for one vector",
@@ -351,16 +369,6 @@ def vectorize(
             f"say how many lanes: vectorize({name!r}, 16)",
         )
     return mark(state, func, definition, name, VECTORIZED)
-
-
-def _constant_extent(state: State, func: str, definition: int, nest: Nest, name: str) -> int | None:
-    for r in nest.relations:
-        match r:
-            case Split(_, _, inner, factor) if inner == name and factor is not None:
-                return factor
-            case Split(_, outer, _, _, parts) if outer == name and parts is not None:
-                return parts
-    return extent_of(state, func, definition, name) if name in nest.names() else None
 
 
 def atomic(state: State, func: str, definition: int) -> State:
