@@ -30,7 +30,6 @@ from tdsl.schedule.facts import cost, has_effects, rest_at_root, root_boxes, vol
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import group_of
 from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.legality import levels_of
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import Inline, State
 from tdsl.schedule.parts import count_parts, in_parts
@@ -46,6 +45,7 @@ from tdsl.schedule.recipes.stencil import write_strips
 from tdsl.schedule.rows import shape_nest
 from tdsl.schedule.streaming import pays_to_stream, work_of_a_point
 from tdsl.schedule.strips import Strips, plan_strips
+from tdsl.schedule.tree import levels_of
 
 
 def complete(state: State, machine: Machine) -> State:

@@ -40,7 +40,7 @@ from tdsl.schedule.nest import (
     is_reduction,
     parts_of,
 )  # fmt: skip
-from tdsl.schedule.tree import ordered
+from tdsl.schedule.tree import levels_of, ordered, placed_in
 
 AT_ROOT = -1  # the definition of a store level that stands for the whole kernel
 
@@ -53,11 +53,12 @@ def recheck(state: State, func: str) -> None:
         special = [s.nest for s in plan.specializations if s.definition == 0]
         for nest in (plan.nests[0], *special):
             _check_shifts(f, nest)
+    inside = placed_in(state, func)
     near = {func}
     for d in state.program.func(func).definitions:
         near |= {r.name for r in reads_in(d.expressions())}
-    for name, plan in state.plans:
-        if name in near or any(level.func == func for level in levels_of(plan)):
+    for name, _ in state.plans:
+        if name in near or name in inside:
             check_place(state, name, final=False)
 
 
@@ -99,17 +100,6 @@ def check_all(state: State) -> None:
             ) from None  # fmt: skip
 
 
-def levels_of(plan: FuncPlan) -> Iterator[Level]:
-    """The loops that a plan names as places."""
-    match plan.place:
-        case At(level) | After(level) | With(level):
-            yield level
-        case _:
-            pass
-    if plan.store is not None:
-        yield plan.store
-
-
 def check_place(state: State, func: str, *, final: bool) -> None:
     """Raise Illegal unless every use of a func lies where its values exist.
 
@@ -128,6 +118,8 @@ def check_place(state: State, func: str, *, final: bool) -> None:
         case After(level):
             check_after(state, func, level)
             home = state.plan(level.func).place
+            while isinstance(home, After | With):
+                home = state.plan(home.level.func).place
             if isinstance(home, At):
                 _check_uses(state, func, home.level, final=final)
         case With(level):
@@ -189,6 +181,12 @@ def _check_order(state: State, func: str) -> None:
 
 
 def _check_uses(state: State, func: str, level: Level, *, final: bool) -> None:
+    if func in state.program.outputs:
+        raise Illegal(
+            f"{func!r} is an output, all of which is needed outside of loop {level.loop!r} of "
+            f"{level.func!r}",
+            "compute it, and what it follows, at the root",
+        )
     for c, definition in state.consumers(func):
         for path in _paths(state, c.name, definition, final=final):
             if level not in path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 
 from tdsl.lang.regions import reads_in
-from tdsl.schedule.nest import After, At, Level, State, With
+from tdsl.schedule.nest import After, At, FuncPlan, Level, State, With
 
 ROOT = Level("", 0, "")
 
@@ -104,3 +105,24 @@ def ordered(state: State) -> list[str]:
         sorter.done(*ready)
         order += ready
     return [name for top in order for name in sorted(members[top], key=lambda n: n != top)]
+
+
+def levels_of(plan: FuncPlan) -> Iterator[Level]:
+    """The loops that a plan names as places."""
+    match plan.place:
+        case At(level) | After(level) | With(level):
+            yield level
+        case _:
+            pass
+    if plan.store is not None:
+        yield plan.store
+
+
+def placed_in(state: State, func: str) -> set[str]:
+    """The funcs whose places are in the loops of a func, directly or through others."""
+    found, new = set(), {func}
+    while new:
+        found |= new
+        hosts = ((name, {x.func for x in levels_of(plan)}) for name, plan in state.plans)
+        new = {name for name, theirs in hosts if name not in found and theirs & new}
+    return found

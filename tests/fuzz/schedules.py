@@ -16,9 +16,10 @@ from typing import Any
 
 import tdsl as td
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.legality import depends, levels_of
+from tdsl.schedule.legality import depends
 from tdsl.schedule.nest import SCOPES, SHARED, TAILS, At, Level, is_reduction
 from tdsl.schedule.stage import Stage
+from tdsl.schedule.tree import levels_of
 from tests.fuzz.choices import Choices
 
 FACTORS = (1, 2, 3, 4, 5, 8, 16)

@@ -49,6 +49,23 @@ def test_funcs_cannot_hold_each_other():
         s[f].compute_at("f_out", i)
 
 
+def test_what_an_output_follows_cannot_be_computed_inside_of_what_it_reads():
+    p, f = chain()
+    s = td.Schedule(f)
+    s.cache_write(f, at=i)
+    with pytest.raises(td.ScheduleError, match="'f_out' is an output"):
+        s[f].compute_at(p, i)
+
+
+def test_an_output_at_the_end_of_several_copies_stays_at_the_root():
+    p, f = chain()
+    s = td.Schedule(f)
+    copy = s.cache_write(f, at=i)
+    s.cache_write(copy, at=i)
+    with pytest.raises(td.ScheduleError, match="is an output"):
+        s[f].compute_at(p, i)
+
+
 def test_a_cache_stays_outside_of_reduction_loops():
     a, f = td.Tensor("a", (4, 6), td.i32), td.Func("f")
     f[i] = td.sum(a[i, k], axis=k)
