@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.expr import Access, Binary, Expr, Range, Reduce, Var, dtype_of
@@ -183,6 +184,47 @@ def check_update(name: str, handle: object, definition: Definition, loc: Loc | N
                         label="read here",
                         hint=f'say the order with a range: {mine.name} = td.range("{mine.name}", lo, hi)',
                     )
+
+
+def check_apart(name: str, handle: object, definition: Definition, loc: Loc | None) -> None:
+    """An update may read its own func, but nothing that is computed of it: no stage could be the first."""
+    bounds = [b for _, lo, hi in definition.ranges for b in (lo, hi) if b is not None]
+    for n in post_order(*definition.expressions(), *bounds):
+        if not (
+            isinstance(n, Access) and n.source is not handle and _computed_of(n.source, handle)
+        ):
+            continue
+        source: Any = n.source
+        what, related = f"reads {source.name!r}, which is computed of it", source.definitions[0].loc
+        hint = f"read {name!r} itself, or write to another td.Func: out[i] = {name}[i] + ..."
+        if source.loc == n.loc:  # made for a reduction of the update
+            what, related = "reduces over itself", None
+            hint = (
+                "make the terms ranges of the update, which run in order: with k and d of td.range, "
+                f"{name}[r, k] += {name}[r - 1, d]"
+            )
+        raise DefinitionError(
+            f"this update of {name!r} {what}",
+            loc=n.loc or loc,
+            label="read here",
+            related=() if related is None else ((related, "computed here"),),
+            hint=hint,
+        )
+
+
+def _computed_of(source: object, handle: object) -> bool:
+    """True when a func reads `handle`, or reads what reads it."""
+    seen: set[int] = set()
+    stack: list[Any] = [source]
+    while stack:
+        f = stack.pop()
+        if f is handle:
+            return True
+        if id(f) not in seen:
+            seen.add(id(f))
+            found = (n for d in getattr(f, "definitions", ()) for n in post_order(*d.expressions()))
+            stack += [n.source for n in found if isinstance(n, Access)]
+    return False
 
 
 def same_kind(v: Value, t: DType, name: str, loc: Loc | None) -> Expr:

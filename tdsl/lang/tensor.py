@@ -19,6 +19,7 @@ from tdsl.errors import (
 )  # fmt: skip
 from tdsl.lang.definition import (
     Definition,
+    check_apart,
     check_pure,
     check_update,
     define,
@@ -316,6 +317,7 @@ class Func(Handle, Suggesting):
         values = tuple(self._hoist(v, hoisted, top=False) for v in values)
         made = define(index, values, combine, loc, pure=False)
         check_update(self.name, self, made, loc)
+        check_apart(self.name, self, made, loc)
         if combine is None and not made.ranges and not any(reads(v, self) for v in values):
             whole = all(isinstance(e, Var) for e in index) and len(set(index)) == len(index)
             if whole:
