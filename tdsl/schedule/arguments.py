@@ -74,9 +74,9 @@ def check_arguments(state: State, rule: Callable[..., State], arguments: Mapping
             raise Illegal(f"there is no argument {name!r}", f"the arguments are: {known}")
     for name, p in parameters.items():
         if name not in arguments and p.default is p.empty:
-            raise Illegal(f"argument {name!r} is missing", f"pass {_words(types_[name])}")
-        if name in arguments and not _fits(arguments[name], types_[name]):
-            wanted = _words(types_[name])
+            raise Illegal(f"argument {name!r} is missing", f"pass {words(types_[name])}")
+        if name in arguments and not fits(arguments[name], types_[name]):
+            wanted = words(types_[name])
             raise Illegal(f"{name} must be {wanted}, not {arguments[name]!r}", f"pass {wanted}")
     for name in arguments:
         if f"{name}_definition" in arguments:
@@ -92,7 +92,8 @@ def _signature(
     return own, typing.get_type_hints(rule)
 
 
-def _fits(value: Any, wanted: Any) -> bool:
+def fits(value: Any, wanted: Any) -> bool:
+    """Whether a value is of a type, or of one of those that a type is made of."""
     if wanted is Any:
         return True
     inner = typing.get_args(wanted)
@@ -100,23 +101,23 @@ def _fits(value: Any, wanted: Any) -> bool:
         case None:
             return isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
         case types.UnionType | typing.Union:
-            return any(_fits(value, t) for t in inner)
+            return any(fits(value, t) for t in inner)
         case origin if origin is tuple and inner[-1] is not Ellipsis:
             sizes = isinstance(value, tuple) and len(value) == len(inner)
-            return sizes and all(_fits(v, t) for v, t in zip(value, inner, strict=True))
+            return sizes and all(fits(v, t) for v, t in zip(value, inner, strict=True))
         case origin if origin is tuple or origin is Sequence:
-            return isinstance(value, list | tuple) and all(_fits(v, inner[0]) for v in value)
+            return isinstance(value, list | tuple) and all(fits(v, inner[0]) for v in value)
         case origin:
             return isinstance(value, origin)
 
 
-_WORDS = {int: "an integer", str: "a string"}
+_WORDS = {bool: "True or False", int: "an integer", str: "a string"}
 
 
-def _words(wanted: Any) -> str:
+def words(wanted: Any) -> str:
     """A type in words; that None stands for nothing goes without saying.
 
-    >>> _words(int | None), _words(tuple[str | None, str | None])
+    >>> words(int | None), words(tuple[str | None, str | None])
     ('an integer', 'a tuple of 2 (each a string)')
     """
     inner = typing.get_args(wanted)
@@ -124,9 +125,9 @@ def _words(wanted: Any) -> str:
         case None:
             return _WORDS.get(wanted, getattr(wanted, "__name__", "anything"))
         case types.UnionType | typing.Union:
-            return " or ".join(_words(t) for t in inner if t is not type(None))
+            return " or ".join(words(t) for t in inner if t is not type(None))
         case origin if origin is dict:
             return "an object"
         case _:
             count = "" if inner[-1] is Ellipsis or len(inner) == 1 else f" of {len(inner)}"
-            return f"a tuple{count} (each {_words(inner[0])})"
+            return f"a tuple{count} (each {words(inner[0])})"

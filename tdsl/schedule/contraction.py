@@ -14,7 +14,7 @@ broadcast. `across` uses each of these vectors again. `recipes/matmul.py` writes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tdsl.lang.affine import variables
@@ -22,7 +22,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule.dots import Dot, find_dots
+from tdsl.schedule.dots import DOTS, Dot, find_dots
 from tdsl.schedule.facts import extents, stride_of, widest
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State, is_ordered
@@ -267,11 +267,11 @@ class Tiles:
     rows: int
     vectors: int
     terms: int = 0
-    panel: str = "no"
+    panel: str = field(default="no", metadata={"among": ("no", "block", "root")})
     parallel: str = ""
     band: int = 0
     ahead: int = 0
-    dot: str = ""
+    dot: str = field(default="", metadata={"among": ("", *(d.name for d in DOTS))})
     fetch: int = 0
     stream: bool = False
     unroll: tuple[str, ...] = ()

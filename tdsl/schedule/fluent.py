@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -118,8 +119,19 @@ class Schedule(Suggesting):
         directive = replace(directive, arguments=arguments)
         known = {name for name, _ in self.state.plans}
         self.state = apply(directive, self.state)
-        self.origins |= {n: directive.func for n, _ in self.state.plans if n not in known}
+        made = {n: directive.func for n, _ in self.state.plans if n not in known}
+        self.origins = {**self.origins, **made}
         self.directives = (*self.directives, directive)
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Take the directives of a `with` block back where it fails."""
+        before = self.state, self.origins, self.directives
+        try:
+            yield
+        except BaseException:
+            self.state, self.origins, self.directives = before
+            raise
 
     def cache_read(
         self, source: Tensor | Func | str, consumer: Stage | Func | str, at: LoopLike | None = None, *,
@@ -184,7 +196,8 @@ class Schedule(Suggesting):
     def apply(self, recipe: Callable[[Schedule], Any]) -> Schedule:
         """Run a recipe, a function of the schedule; returns the schedule."""
         check_recipe(recipe)
-        recipe(self)
+        with self.all_or_nothing():
+            recipe(self)
         return self
 
     def formula(self) -> Formula:

@@ -21,12 +21,14 @@ from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import group_of, moves
 from tdsl.schedule.machine import Machine, machine_for
+from tdsl.schedule.recipes.choices import choose, recipe
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.recipes.rows import write_vectors
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 
+@recipe
 def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Bands | None:
     """Schedule a func and the products, reductions and element-wise funcs in front of it by bands of rows.
 
@@ -52,7 +54,7 @@ def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Ba
     if found is None:
         return None
     chain, plan = found
-    plan = replace(plan, **choices)
+    plan = choose(plan, choices)
     write_bands(schedule, chain, plan, machine)
     return plan
 

@@ -19,6 +19,7 @@ from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.facts import extents, has_effects
 from tdsl.schedule.nest import REGISTER, SHARED, is_ordered
+from tdsl.schedule.recipes.choices import recipe
 from tdsl.schedule.recipes.conv import known
 from tdsl.schedule.stage import Stage
 
@@ -73,6 +74,7 @@ def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
     return elements(stage, threads=threads)
 
 
+@recipe
 def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> Elements | None:
     """Share the points of a stage out among threads, each definition by itself.
 
@@ -146,6 +148,7 @@ def _width(most: int, extent: int | None) -> int:
     return width
 
 
+@recipe
 def block_sums(stage: Stage, *, threads: int = 256) -> BlockSums | None:
     """Reduce each element of a stage by a block of threads; float sums are then in another order.
 
@@ -185,6 +188,7 @@ def _fused(stage: Stage, loops: list[str]) -> str:
     return whole
 
 
+@recipe
 def block_tiles(
     stage: Stage, *, tile: tuple[int, int, int] = (64, 64, 16), each: tuple[int, int] = (4, 4)
 ) -> BlockTiles | None:

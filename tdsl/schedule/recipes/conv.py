@@ -37,6 +37,7 @@ from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.mapping import mapped_reads
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.padding import padded_reads
+from tdsl.schedule.recipes.choices import choose, recipe
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
@@ -46,6 +47,7 @@ Tiled = tuple[Contraction, Tiles]
 NEAR = 0.25  # of the cache next to the first, that a row of values may fill which stays until it is read
 
 
+@recipe
 def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Tiles | None:
     """Schedule a convolution, and the one that it alone reads, in register tiles.
 
@@ -75,7 +77,7 @@ def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Til
 
 def convolve(schedule: Schedule, c: Contraction, machine: Machine, **choices: Any) -> list[Tiled]:
     """Write the tiles of a convolution, and of what is inside, as directives; none for a plain product."""
-    tiles = replace(plan_tiles(c, machine), **choices)
+    tiles = choose(plan_tiles(c, machine), choices)
     inner = _inner(schedule, c, tiles, machine)
     if not inner and not has_window(schedule.state.program.func(c.func)):
         return []

@@ -18,6 +18,7 @@ from tdsl.schedule.facts import extents
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.recipes.choices import recipe
 from tdsl.schedule.recipes.conv import contraction_of, is_inner, known, make_inside
 from tdsl.schedule.rows import lanes_for, vector_variable
 from tdsl.schedule.stage import Stage
@@ -34,6 +35,7 @@ class InnerSums:
     inside: tuple[str, ...]
 
 
+@recipe
 def inner_sums(stage: Stage, *, machine: Machine | None = None) -> InnerSums | None:
     """Schedule a sum that alone reads sums of products, of which each of its rows needs others.
 

@@ -28,6 +28,7 @@ from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.naming import Loop
+from tdsl.schedule.recipes.choices import choose, recipe
 from tdsl.schedule.rows import SUMS
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
@@ -36,6 +37,7 @@ from tdsl.target import as_target
 SQUARE = 8
 
 
+@recipe
 def matmul(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Tiles | None:
     """Schedule a sum of products, or an element-wise func that alone reads one, in register tiles.
 
@@ -58,7 +60,7 @@ def matmul(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> T
     if found is None:
         return None
     tiles = plan_tiles(found, machine or machine_for(as_target(schedule.target)))
-    tiles = replace(tiles, **choices)
+    tiles = choose(tiles, choices)
     tile(schedule, found, tiles)
     return tiles
 

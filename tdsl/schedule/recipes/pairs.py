@@ -13,7 +13,7 @@ The pairs are recognised by what they read: something that moves with p alone, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tdsl.lang.affine import variables
@@ -26,6 +26,7 @@ from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import group_of
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.recipes.choices import choose, recipe
 from tdsl.schedule.rows import lanes_for
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
@@ -61,6 +62,7 @@ class Pairs:
     lanes: int
 
 
+@recipe
 def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pairs | None:
     """Schedule a reduction over reductions of pairs, such as the nearest of some centres.
 
@@ -87,7 +89,7 @@ def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pa
     plan = None if found is None else plan_pairs(state, found, machine)
     if found is None or plan is None:
         return None
-    plan = replace(plan, **choices)
+    plan = choose(plan, choices)
     write_pairs(schedule, found, plan)
     return plan
 

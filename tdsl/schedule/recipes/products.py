@@ -19,7 +19,8 @@ from tdsl.lang.expr import Const, Expr, Var
 from tdsl.lang.program import bind_expr
 from tdsl.lang.regions import reads_in
 from tdsl.placement.grid import Grid
-from tdsl.schedule.naming import Loop
+from tdsl.schedule.naming import Loop, check_grid
+from tdsl.schedule.recipes.choices import recipe
 from tdsl.schedule.stage import Stage
 from tdsl.source import here
 
@@ -68,16 +69,19 @@ def product_of(stage: Stage) -> Product:
     )
 
 
+@recipe
 def summa(stage: Stage, grid: Grid) -> Stage:
     """Tiles on a grid of two axes; whole rows and columns fetch panels of k (van de Geijn, Watts)."""
     return _tiles(stage, grid, ())
 
 
+@recipe
 def pumma(stage: Stage, grid: Grid) -> Stage:
     """As SUMMA, each row of the grid beginning at its own panel (Fox; Choi, Dongarra, Walker)."""
     return _tiles(stage, grid, (0,))
 
 
+@recipe
 def cannon(stage: Stage, grid: Grid) -> Stage:
     """As SUMMA, each rank beginning at its own panel: every tile is wanted by one rank at a time (Cannon)."""
     return _tiles(stage, grid, (0, 1))
@@ -96,6 +100,7 @@ def _tiles(stage: Stage, grid: Grid, turned: tuple[int, ...]) -> Stage:
     return stage.communicate(p.factors, at=panel)
 
 
+@recipe
 def johnson(stage: Stage, grid: Grid) -> Stage:
     """All three loops on a grid of three axes, each matrix on one of its sides (Johnson; Agarwal et al.)."""
     p = product_of(stage)
@@ -105,6 +110,7 @@ def johnson(stage: Stage, grid: Grid) -> Stage:
     return stage.communicate((*p.factors, stage.func), at=outer[-1])
 
 
+@recipe
 def solomonik_2_5d(stage: Stage, grid: Grid) -> Stage:
     """Layers of a square grid, the third axis, share k; in each tiles are turned as in Cannon's algorithm."""
     p = product_of(stage)
@@ -143,6 +149,7 @@ class Strategy:
         return share + cm * ck + ck * cn + 2 * cm * cn
 
 
+@recipe
 def cosma(stage: Stage, ranks: int, memory: int | None = None) -> Grid:
     """The grid of at most `ranks` ranks that moves least, with steps so that `memory` elements suffice.
 
@@ -243,7 +250,7 @@ def _extents(stage: Stage, p: Product) -> tuple[int, int, int]:
 
 
 def _check_axes(grid: Grid, count: int) -> None:
-    if len(grid.axes) != count:
+    if len(check_grid(grid).axes) != count:
         raise ScheduleError(
             f"this algorithm needs a grid of {count} axes, not {grid}",
             loc=here(),

@@ -11,7 +11,7 @@ too, in parts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, prod
 from typing import Any
 
@@ -26,6 +26,7 @@ from tdsl.schedule.groups import boxes_of_rows, group_of
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.recipes.choices import choose, recipe
 from tdsl.schedule.rows import SCANS, lanes_for, scanned_row, vectors_of
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.streaming import pays_to_stream
@@ -75,6 +76,7 @@ class Rows:
     beside: Beside | None = None
 
 
+@recipe
 def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Rows | None:
     """Schedule a func and what only its rows read, row by row.
 
@@ -107,7 +109,7 @@ def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Row
     if found is None or found.height:
         return None
     chain = RowChain.of(state, stage.func, found, boxes)
-    plan = replace(plan_rows(state, chain, boxes, machine), **choices)
+    plan = choose(plan_rows(state, chain, boxes, machine), choices)
     write_rows(schedule, chain, plan, boxes, machine)
     return plan
 

@@ -14,7 +14,6 @@ windows, updates that scatter, changes of the resolution.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from tdsl.lang.affine import variables
@@ -29,6 +28,7 @@ from tdsl.schedule.groups import group_of
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import is_ordered
+from tdsl.schedule.recipes.choices import choose, recipe
 from tdsl.schedule.rows import lanes_for, vector_variable
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.strips import Strips, plan_strips
@@ -39,6 +39,7 @@ LINE = 64  # bytes of a line of the caches
 FEW = 4  # values of a variable whose loop is unrolled around an update that scatters
 
 
+@recipe
 def strips(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Strips | None:
     """Compute what a stage needs line by line inside its loops, in strips of lines for the threads.
 
@@ -65,9 +66,9 @@ def strips(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> S
     open_ = {name for name, plan in state.plans if not plan.touched}
     machine = machine or machine_for(as_target(schedule.target))
     plan = plan_strips(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
-    if plan is None or not (plan.height or choices.get("height")):
+    plan = None if plan is None else choose(plan, choices)
+    if plan is None or not plan.height:
         return None
-    plan = replace(plan, **choices)
     write_strips(schedule, stage.func, plan, boxes, machine)
     return plan
 

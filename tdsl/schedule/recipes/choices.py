@@ -1,0 +1,75 @@
+"""What all recipes have in common: they take a stage, choices of the user, and change all or nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, replace
+from typing import Any, TypeVar, get_type_hints
+
+from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean
+from tdsl.schedule.arguments import fits, plain, words
+from tdsl.schedule.machine import Machine
+from tdsl.schedule.stage import Stage
+from tdsl.source import here
+
+Rule = TypeVar("Rule", bound=Callable[..., Any])
+Plan = TypeVar("Plan")
+
+
+def recipe(rule: Rule) -> Rule:
+    """Make a recipe of a function: its first argument is a stage, and where it fails nothing is changed."""
+
+    @functools.wraps(rule)
+    def run(stage: Stage, *args: Any, **options: Any) -> Any:
+        if not isinstance(stage, Stage):
+            raise TypeMismatch(
+                f"a recipe takes a stage of a schedule, not {type(stage).__name__}",
+                loc=here(),
+                label="this recipe",
+                hint=f"td.recipes.{rule.__name__}(s[f]), with s = td.Schedule(f)",
+            )
+        machine = options.get("machine")
+        if machine is not None and not isinstance(machine, Machine):
+            raise TypeMismatch(
+                f"machine= takes a description of a machine, not {machine!r}",
+                loc=here(),
+                label="this recipe",
+                hint="leave it out for the machine of the schedule's target",
+            )
+        with stage.schedule.all_or_nothing():
+            return rule(stage, *args, **options)
+
+    return run  # type: ignore[return-value]  # it has the signature of the rule
+
+
+def choose(plan: Plan, choices: Mapping[str, Any]) -> Plan:
+    """A plan, a dataclass, with fields replaced by choices of the user; ScheduleError where they do not fit.
+
+    A number is at least 1, or 0 where that is the default; the metadata of a field lists other values that
+    it may have as `among`.
+    """
+    known: dict[str, Field[Any]] = {f.name: f for f in fields(plan)}  # type: ignore[arg-type]  # a plan is a dataclass
+    types = get_type_hints(type(plan))
+    made = {name: plain(value) for name, value in choices.items()}
+    for name, value in made.items():
+        if name not in known:
+            raise _refused(f"there is no choice {name!r}", did_you_mean(name, known))
+        wanted, among = types[name], known[name].metadata.get("among")
+        if not fits(value, wanted):
+            raise _refused(f"{name} must be {words(wanted)}, not {value!r}", _listed(known))
+        if wanted is int and value < (least := 0 if known[name].default == 0 else 1):
+            raise _refused(f"{name} must be at least {least}, not {value}", _listed(known))
+        if among is not None and value not in among:
+            raise _refused(f"{name} cannot be {value!r}", did_you_mean(value, map(repr, among)))
+    return replace(plan, **made)  # type: ignore[type-var]  # as above
+
+
+def _listed(known: Mapping[str, Field[Any]]) -> str:
+    """The choices there are, with their defaults."""
+    shown = (n if f.default is MISSING else f"{n}={f.default!r}" for n, f in known.items())
+    return f"the choices are: {', '.join(shown)}"
+
+
+def _refused(message: str, hint: str) -> ScheduleError:
+    return ScheduleError(message, loc=here(), label="this recipe", hint=hint)
