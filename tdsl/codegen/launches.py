@@ -73,7 +73,7 @@ def launches_of(kernel: Kernel) -> Launches:
 
     Raises ScheduleError where loops do not fit a launch, TargetError for what no kernel of a GPU does.
 
-    >>> from tdsl.codegen.loops import Store
+    >>> from tdsl.codegen.loops import For, Store
     >>> from tdsl.lang.expr import Var, const
     >>> t = For("t", const(0), const(40), "threadIdx.x", Store("a", (Var("t"),), Var("t")))
     >>> launch, = launches_of(Kernel("k", (), For("b", const(0), const(3), "blockIdx.x", t))).launches
