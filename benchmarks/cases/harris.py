@@ -51,7 +51,7 @@ def hand():
     f = program()
     s = td.Schedule(f["out"])
     out = s[f["out"]]
-    strip, lines = out.split("y", 64)
+    strip, lines = out.split("y", 32)
     four, line = out.split(lines, 4)
     out.reorder(strip, four, "x", line)
     out.parallel(strip)
