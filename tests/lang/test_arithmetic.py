@@ -159,8 +159,8 @@ def test_random_numbers_are_the_stated_hash() -> None:
         return x ^ (x >> 31)
 
     keys = (3, -5, 2**40)
-    h = mix(keys[0] & mask)
-    for k in keys[1:]:
+    h = keys[0] & mask
+    for k in (1, *keys[1:]):
         h = mix(h ^ ((k & mask) * 0x9E3779B97F4A7C15 & mask))
     arrays = tuple(np.array(k, np.int64) for k in keys)
     assert float(arithmetic.call("random", arrays, f32)) == (h >> 40) * 2.0**-24

@@ -299,3 +299,12 @@ def test_unrolled_iterations_that_store_to_one_element_pass_no_values_on():
     s = td.Schedule(f)
     s[f].update(0).unroll(u)
     same(s, np.arange(12, dtype=np.int32), np.arange(32, dtype=np.int32).reshape(8, 4))
+
+
+@pytest.mark.parametrize("target", ["cpu", "python", "numba"])
+def test_a_random_number_of_zeros_is_not_zero(target):
+    f, i = td.Func("f", shape=2), td.vars("i")
+    f[i] = td.random(i)
+    np.testing.assert_array_equal(
+        td.compile(f, target=target)(), np.float32([0.2817613, 0.01403302])
+    )

@@ -130,8 +130,8 @@ def _random(b: Builder, args: list[Value], t: DType) -> Value:
     """Uniform in [0, 1): the top bits of splitmix64 chained over the arguments."""
     lanes = max(x.lanes for x in args)
     words = [cast(b, x, u64) for x in args]
-    h = _mix(b, words[0])
-    for word in words[1:]:
+    h = words[0]
+    for word in (_word(1, h.lanes), *words[1:]):  # the 1, since 0 is mixed to 0
         step = binary(b, "mul", word, _word(0x9E3779B97F4A7C15, word.lanes))
         h = _mix(b, binary(b, "xor", h, step))
     shift = 11 if t == f64 else 40

@@ -288,8 +288,8 @@ class Expressions:
     def random(self, keys: list[TIR], dtype: DType) -> TIR:
         """A hash of integers."""
         seed, *rest = (_cast("uint64", _cast("int64", k)) for k in keys)
-        h = self.call("tdsl_mix", "uint64", seed)
-        for k in rest:
+        h = seed
+        for k in (T.const(1, "uint64"), *rest):
             h = self.call("tdsl_mix_in", "uint64", h, k)
         unit = f"tdsl_unit_{'f32' if dtype == f32 else 'f64'}"
         return self.call(unit, tir_type(dtype), h)

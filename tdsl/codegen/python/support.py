@@ -72,8 +72,8 @@ def random(dtype, *keys):
         return x ^ (x >> 31)
 
     seed, *rest = (np.int64(k).astype(np.uint64) for k in keys)
-    h = mix(seed)
-    for k in rest:
+    h = seed
+    for k in (np.uint64(1), *rest):
         h = mix(h ^ (k * np.uint64(0x9E3779B97F4A7C15)))
     return dtype(h >> 40) * dtype(2**-24) if dtype is np.float32 else dtype(h >> 11) * dtype(2**-53)
 ''',

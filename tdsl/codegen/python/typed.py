@@ -147,7 +147,7 @@ def mix(x):
 @njit
 def random(seed, keys):
     """A hash of u64 integers, the same for equal keys."""
-    h = mix(seed)
+    h = seed
     for k in keys:
         h = mix(h ^ (k * np.uint64(0x9E3779B97F4A7C15)))
     return h
@@ -315,9 +315,7 @@ class TypedExpressions(Expressions):
     def random(self, texts: list[str], result: DType) -> Value:
         """The hash of a seed and keys as a float."""
         seed, *keys = (call("np.uint64", t).text for t in texts)
-        h = self.support("random", seed, tuple_text(keys))
-        if not keys:  # numba gives an empty tuple no type
-            h = call("mix", seed)
+        h = self.support("random", seed, tuple_text(["np.uint64(1)", *keys]))
         name = self.scalar_type(result)
         shift, scale = (40, "2.0**-24") if result.bits == 32 else (11, "2.0**-53")
         bits = call(name, f"{h} >> np.uint64({shift})")

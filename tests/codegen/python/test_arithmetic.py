@@ -268,7 +268,10 @@ def splitmix(x: int) -> int:
 def test_random_is_the_documented_hash(t):
     values = edges(t)
     got = evaluate(lambda k: Call("random", (beside(Const(5, t), k), k), f64), t, f64, values)
-    bits = [splitmix(splitmix(5) ^ (v % 2**64 * 0x9E3779B97F4A7C15 % 2**64)) for v in values]
+    bits = [
+        splitmix(splitmix(5 ^ 0x9E3779B97F4A7C15) ^ (v % 2**64 * 0x9E3779B97F4A7C15 % 2**64))
+        for v in values
+    ]
     assert got.tolist() == [(b >> 11) * 2.0**-53 for b in bits]
     got = evaluate(lambda k: Call("random", (beside(Const(5, t), k), k), f32), t, f32, values)
     assert got.tolist() == [(b >> 40) * 2.0**-24 for b in bits]
