@@ -179,8 +179,8 @@ def _mix(x: Array) -> Array:
 def _random(keys: tuple[Array, ...], dtype: DType) -> Array:
     """The finaliser of splitmix64, which keeps 0, chained from the seed over 1 and the keys."""
     seed, *rest = (np.asarray(k).astype(np.uint64) for k in keys)
-    h = seed
-    for k in (np.uint64(1), *rest):
+    h: Array = seed
+    for k in (np.ones((), np.uint64), *rest):
         h = _mix(h ^ (k * np.uint64(0x9E3779B97F4A7C15)))
     if dtype == f32:
         return (h >> np.uint64(40)).astype(np.float32) * np.float32(2**-24)

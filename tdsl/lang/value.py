@@ -436,6 +436,13 @@ def vars(names: str) -> tuple[Variable, ...] | Variable:
     found = names.replace(",", " ").split()
     for name in found:
         check_name(name, loc)
+    if len(set(found)) < len(found):
+        raise DefinitionError(
+            f"vars names a variable twice: {names!r}",
+            loc=loc,
+            label="this call",
+            hint="give each variable a name of its own; one variable may serve several definitions",
+        )
     made = tuple(Variable(Var(name), weak=True) for name in found)
     if not made:
         raise DefinitionError(

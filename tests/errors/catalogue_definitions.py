@@ -471,3 +471,8 @@ def operator_of_a_number():
 @wrong(td.TypeMismatch, "combine is a function, not None", hint="lambda")
 def combiner_that_is_none():
     td.reduce(None, 0.0, a[i, k], k)  # here
+
+
+@wrong(td.DefinitionError, "names a variable twice", hint="a name of its own")
+def one_variable_by_two_names():
+    td.vars("i i")  # here
