@@ -24,7 +24,7 @@ from tdsl.schedule.legality import depends
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import State, is_ordered
-from tdsl.schedule.parts import count_parts, reduce_in_parts
+from tdsl.schedule.parts import count_parts, is_of_few, outermost, reduce_in_parts
 from tdsl.schedule.rows import free_vector, vectors_of
 from tdsl.schedule.stage import Stage
 
@@ -58,7 +58,7 @@ def find_beside(
     for name, plan in state.plans:
         g = state.program.func(name)
         apart = not plan.touched and name in boxes and name in state.program.outputs
-        if not apart or not _sums_rows(g, own, count, boxes[name]):
+        if not apart or not _sums_rows(g, own, count, boxes[name], machine):
             continue
         alone = count_parts(g, 0, boxes[name])
         others = (owner, *names)
@@ -78,14 +78,20 @@ def find_beside(
     )
 
 
-def _sums_rows(g: FuncDef, own: set[tuple[str, int]], count: int | None, box: Box) -> bool:
+def _sums_rows(
+    g: FuncDef, own: set[tuple[str, int]], count: int | None, box: Box, machine: Machine
+) -> bool:
     """True for a reduction over `count` rows of what is read by row in `own`, to few values."""
     d = g.definitions[0]
     if len(g.definitions) > 1 or len(d.ranges) != 1 or d.init is None or is_ordered(g, 0):
         return False
+    if is_of_few(g, box, machine.vector_bytes):
+        return False  # its rows are in lanes
     row = d.ranges[0][0]
     along = bool(own & _rows_read(d, row)) and extents(g, d, box)[row] == count
-    return along and free_vector(g, 0) is not None and count_parts(g, 0, box) > 0
+    return (
+        along and free_vector(g, 0, extents(g, d, box)) is not None and count_parts(g, 0, box) > 0
+    )
 
 
 def _columns(f: FuncDef, box: Box, machine: Machine) -> tuple[int | None, int] | None:
@@ -141,7 +147,9 @@ def sum_together(
     f = state.program.func(owner)
     if len(f.definitions) > 1 or not f.definitions[0].ranges or not count_parts(f, 0, boxes[owner]):
         return None
-    plan = find_beside(state, owner, f.definitions[0].ranges[0][0], boxes, machine)
+    if is_of_few(f, boxes[owner], machine.vector_bytes):
+        return None
+    plan = find_beside(state, owner, outermost(f.definitions[0]), boxes, machine)
     if plan is None:
         return None
     stage = Schedule.of_state(state)[owner]

@@ -26,6 +26,7 @@ from tdsl.schedule.dots import DOTS, Dot, find_dots
 from tdsl.schedule.facts import extents, stride_of, widest
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.parts import is_of_few
 from tdsl.schedule.rows import vector_variable
 from tdsl.schedule.streaming import LARGE
 
@@ -153,6 +154,8 @@ def _contraction(
     ranges = tuple(name for name, _, _ in d.ranges)
     if prod(sizes[name] for name in ranges) < LEAST_TERMS:
         return f"its sums have fewer than {LEAST_TERMS} terms"
+    if is_of_few(f, boxes[f.name], WIDE * widest(d)):
+        return "its values are so few that the terms are the vectors, and shared out"
     best: tuple[int, Contraction] | None = None
     for along in d.free:
         scored = _candidate(f, along, sizes)

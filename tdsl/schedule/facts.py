@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NOTHING, upper
@@ -115,24 +117,32 @@ def widest(d: Definition) -> int:
     return max(sizes, default=4)
 
 
-def stride_of(r: Read, variable: str) -> int | None:
+Sizes = Mapping[str, int | None]
+
+
+def stride_of(r: Read, variable: str, sizes: Sizes | None = None) -> int | None:
     """How far an access moves in its last dimension when a variable advances by one.
 
-    0 where it does not move; None where it moves in another dimension, or not evenly.
+    0 where it does not move; None where it moves in another dimension, or not evenly. With `sizes` of the
+    variables, dimensions after that one may be narrow: a column of x[i, j] is few elements wide, or one.
     """
-    if not r.index:
+    moved = [axis for axis, e in enumerate(r.index) if variable in variables(e)]
+    if not moved:
         return 0
-    if any(variable in variables(e) for e in r.index[:-1]):
+    after = [sizes.get(e.name) if sizes and isinstance(e, Var) else None for e in r.index]
+    width = prod(n or FEW_APART + 1 for n in after[moved[0] + 1 :])
+    if len(moved) > 1 or width > FEW_APART:
         return None
-    return step(r.index[-1], variable)
+    stride = step(r.index[moved[0]], variable)
+    return None if stride is None else stride * width
 
 
-def is_near(r: Read, variable: str) -> bool:
+def is_near(r: Read, variable: str, sizes: Sizes | None = None) -> bool:
     """True where adjacent values of a variable read elements that a few vectors hold.
 
     They are a few elements apart, or chosen within two vectors, as x // 2 is.
     """
-    stride = stride_of(r, variable)
+    stride = stride_of(r, variable, sizes)
     if stride is not None:
         return abs(stride) <= FEW_APART
     if any(variable in variables(e) for e in r.index[:-1]):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box
+from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.facts import extents, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State, is_ordered
@@ -16,6 +17,7 @@ from tdsl.schedule.stage import Stage
 MOST = 64  # parts
 WORK = 1 << 16  # terms that are worth a part
 MERGE = 8  # terms for each element that is merged
+FEW = 16  # values that are reduced in the same parts, one after the other
 
 
 def in_parts(state: State, func: str, definition: int, box: Box, vector_bytes: int) -> State | None:
@@ -30,8 +32,12 @@ def in_parts(state: State, func: str, definition: int, box: Box, vector_bytes: i
     if not count:
         return None
     stage = Stage(Schedule.of_state(state), func, definition)
-    extent = sizes[f.definitions[definition].ranges[0][0]] or 1
-    partial = reduce_in_parts(stage, -(-extent // count), box, vector_bytes)
+    first = outermost(f.definitions[definition])
+    size = -(-(sizes[first] or 1) // count)
+    found = vectors_of(f, definition, sizes, vector_bytes, whole=True)
+    if found is not None and found[0] == first:
+        size += -size % found[1]  # whole vectors
+    partial = reduce_in_parts(stage, size, box, vector_bytes)
     partial.parallel(partial.loops[0])
     return stage.schedule.state
 
@@ -40,14 +46,15 @@ def reduce_in_parts(stage: Stage, size: int, box: Box, vector_bytes: int) -> Sta
     """Reduce `size` terms of the outermost range at a time in a new stage, whose first loop is the parts."""
     f, definition = stage.schedule.state.program.func(stage.func), stage.definition
     d, sizes = f.definitions[definition], _sizes(f, definition, box)
-    found = vectors_of(f, definition, sizes, vector_bytes)
-    first = d.ranges[0][0]
+    found = vectors_of(f, definition, sizes, vector_bytes, whole=True)
+    first = outermost(d)
     part, inner = stage.split(first, size)
     partial = stage.rfactor(part)
     partial.reorder_storage(len(f.variables), *range(len(f.variables)))
     partial.reorder(part, *(x for x in partial.loops if x.name != part.name))
     if found is not None:
-        _vectors(partial, d, inner.name if found[0] == first else found[0], found[1])
+        variable = inner.name if found[0] == first else found[0]
+        _vectors(partial, d, variable, found[1])
     if partial.definition:
         _side_by_side(Stage(stage.schedule, partial.func, 0), part.name, sizes, vector_bytes)
     _side_by_side(stage, part.name, sizes, vector_bytes)
@@ -64,11 +71,12 @@ def count_parts(f: FuncDef, definition: int, box: Box) -> int:
     sizes = {v: n for v, n in _sizes(f, definition, box).items() if v in d.variables}
     if not d.ranges or is_ordered(f, definition) or (d.init is None and f.dtypes[0].is_float):
         return 0
-    vector = free_vector(f, definition)
-    if any((sizes[v] or 2) > 1 for v in d.free if v != vector):
+    vector = free_vector(f, definition, sizes)
+    several = any((sizes[v] or 2) > 1 for v in d.free if v != vector)
+    if several and prod(sizes[v] or FEW + 1 for v in d.free) > FEW:
         return 0
     known = [n for n in sizes.values() if n is not None]
-    extent = sizes[d.ranges[0][0]]
+    extent = sizes[outermost(d)]
     if values is None or len(known) < len(sizes) or extent is None or any(n <= 0 for n in known):
         return 0
     terms = prod(known)
@@ -76,8 +84,29 @@ def count_parts(f: FuncDef, definition: int, box: Box) -> int:
     return count if count > 1 else 0
 
 
+def is_of_few(f: FuncDef, box: Box, vector_bytes: int) -> bool:
+    """True for some, few long reductions with vectors of their terms, made in the same parts."""
+    sizes = _sizes(f, 0, box)
+    found = vectors_of(f, 0, sizes, vector_bytes, whole=True)
+    d = f.definitions[0]
+    several = prod(sizes[v] or 1 for v in d.free) > 1
+    over = found is not None and found[0] not in d.free
+    return several and over and count_parts(f, 0, box) > 0
+
+
+def outermost(d: Definition) -> str:
+    """The first of the ranges in the order of memory, or as written where reads are of several orders."""
+    names = [name for name, _, _ in d.ranges]
+    orders = {
+        tuple(dict.fromkeys(v for e in r.index for v in names if v in variables(e)))
+        for r in reads_in(d.values)
+    }
+    whole = [order for order in orders if len(order) == len(names)]
+    return whole[0][0] if len(orders) == len(whole) == 1 else names[0]
+
+
 def _vectors(stage: Stage, d: Definition, variable: str, lanes: int) -> None:
-    if variable in d.free:
+    if variable != stage.loops[-1].name:
         stage.reorder(*(x for x in stage.loops if x.name != variable), variable)
     stage.vectorize(variable, lanes)
 

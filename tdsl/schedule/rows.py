@@ -7,7 +7,7 @@ from tdsl.lang.expr import Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule import loops
-from tdsl.schedule.facts import cost, extents, is_near, stride_of, widest
+from tdsl.schedule.facts import Sizes, cost, extents, is_near, stride_of, widest
 from tdsl.schedule.nest import PARALLEL, PEEL, SERIAL, State, is_ordered, roots_of
 
 PARALLEL_WORK = 30_000  # operations below which threads cost more than they bring
@@ -15,19 +15,27 @@ SUMS = 4  # vectors of partial results in a reduction along memory: additions ta
 # Rows of a scan side by side: each addition waits for the one before, about as many cycles.
 SCANS = 4
 MOST_SUMS = 12  # vectors of partial results of all its components together, which stay in registers
+FULL = 16  # terms along memory, beyond which the innermost range gives the vectors
 LEAST_LANES = 4  # that are merged by halves
 BLOCK = 2048  # elements of a single dimension, of which threads take one block after the other
 SCANNED = 256  # the same of columns that are scanned, each of which is a lane for all rows
 
 
-def vector_variable(d: Definition) -> str | None:
-    """The free variable along which memory is adjacent: the last on the left, if reads follow it."""
-    if not d.index or not isinstance(d.index[-1], Var) or d.index[-1].name not in d.free:
+def vector_variable(d: Definition, sizes: Sizes | None = None) -> str | None:
+    """The free variable along which memory is adjacent: the last on the left, if reads follow it.
+
+    With `sizes` those of extent 1 are passed over.
+    """
+    index = [e for e in d.index if not isinstance(e, Var) or (sizes or {}).get(e.name) != 1]
+    last = (index or d.index)[-1:]
+    if not last or not isinstance(last[0], Var) or last[0].name not in d.free:
         return None
-    name = d.index[-1].name
+    name = last[0].name
     reads = list(reads_in(d.values))
-    moving = not d.ranges or any(stride_of(r, name) for r in reads)
-    return name if moving and 2 * sum(is_near(r, name) for r in reads) >= len(reads) else None
+    moving = not d.ranges or any(stride_of(r, name, sizes) for r in reads)
+    return (
+        name if moving and 2 * sum(is_near(r, name, sizes) for r in reads) >= len(reads) else None
+    )
 
 
 def lanes_for(d: Definition, extent: int | None, vector_bytes: int) -> int:
@@ -52,7 +60,7 @@ def shape_nest(
     row = scanned_row(f, definition)
     if threads and row is not None and (sizes[row] or 0) >= 2 * SCANS:
         state = _scans(state, f, definition, row)
-    state = _vectors(state, f, definition, sizes, vector_bytes)
+    state = _vectors(state, f, definition, sizes, vector_bytes, whole=outer)
     return _threads(state, f, definition, sizes) if threads else state
 
 
@@ -79,14 +87,16 @@ def _scans(state: State, f: FuncDef, definition: int, row: str) -> State:
 
 
 def vectors_of(
-    f: FuncDef, definition: int, sizes: dict[str, int | None], vector_bytes: int
+    f: FuncDef, definition: int, sizes: Sizes, vector_bytes: int, *, whole: bool = False
 ) -> tuple[str, int] | None:
     """The variable of a definition that becomes vectors, and how many lanes; None where none pays.
 
-    Lanes of a free variable fill a vector; those of a range fill several, so that additions overlap.
+    Lanes of a free variable fill a vector; those of a range fill several, so that additions overlap. Where
+    the sizes are those of a `whole` func, and not of a part, they tell how narrow dimensions in memory are.
     """
     d = f.definitions[definition]
-    vector, over = free_vector(f, definition), _vector_range(f, definition)
+    widths = sizes if whole else {}
+    vector, over = free_vector(f, definition, widths), _vector_range(f, definition, widths)
     lanes = 1 if vector is None else lanes_for(d, sizes[vector], vector_bytes)
     if vector is not None and lanes > 1:
         return vector, lanes
@@ -98,33 +108,36 @@ def vectors_of(
     return (over, lanes) if lanes > 1 else None
 
 
-def free_vector(f: FuncDef, definition: int) -> str | None:
+def free_vector(f: FuncDef, definition: int, widths: Sizes) -> str | None:
     """The free variable of the vectors; None where a vector of a range has to gather less."""
     d = f.definitions[definition]
-    vector, over = vector_variable(d), _vector_range(f, definition)
-    if vector is not None and over is not None and _uneven(d, vector) > _uneven(d, over):
-        return None
-    return vector
+    vector, over = vector_variable(d, widths), _vector_range(f, definition, widths)
+    if vector is None or over is None:
+        return vector
+    return vector if _uneven(d, vector, widths) <= _uneven(d, over, widths) else None
 
 
-def _vector_range(f: FuncDef, definition: int) -> str | None:
-    """The innermost range of a reduction, if its reads are along memory."""
+def _vector_range(f: FuncDef, definition: int, widths: Sizes) -> str | None:
+    """The range of a reduction whose reads are along memory: one that fills vectors, or the innermost."""
     d = f.definitions[definition]
     if not d.ranges or d.init is None or is_ordered(f, definition):
         return None
-    inner = d.ranges[-1][0]
-    return None if any(stride_of(r, inner) is None for r in reads_in(d.values)) else inner
+    names = [name for name, _, _ in reversed(d.ranges)]
+    reads = list(reads_in(d.values))
+    even = [v for v in names if all(stride_of(r, v, widths) is not None for r in reads)]
+    known = {v: widths.get(v) for v in even}
+    return max(even, key=lambda v: min(known[v] or FULL, FULL), default=None)
 
 
-def _uneven(d: Definition, variable: str) -> int:
+def _uneven(d: Definition, variable: str, sizes: Sizes) -> int:
     """How many reads a vector of a variable has to gather."""
-    return sum(not is_near(r, variable) for r in reads_in(d.values))
+    return sum(not is_near(r, variable, sizes) for r in reads_in(d.values))
 
 
 def _vectors(
-    state: State, f: FuncDef, definition: int, sizes: dict[str, int | None], vector_bytes: int
+    state: State, f: FuncDef, definition: int, sizes: Sizes, vector_bytes: int, *, whole: bool
 ) -> State:
-    found = vectors_of(f, definition, sizes, vector_bytes)
+    found = vectors_of(f, definition, sizes, vector_bytes, whole=whole)
     if found is None:
         return state
     variable, lanes = found
@@ -133,7 +146,7 @@ def _vectors(
     loop = variable if variable in names else _block_of(variable)
     if loop not in names or nest.kind(loop) != SERIAL:
         return state
-    if variable in d.free and d.ranges:
+    if d.ranges and (variable in d.free or variable != d.ranges[-1][0]):
         others = [x for x in names if x != loop]
         state = loops.reorder(state, f.name, definition, loops=(*others, loop))
     return loops.vectorize(state, f.name, definition, loop=loop, factor=lanes)
