@@ -143,7 +143,7 @@ def _accumulator(x: Any, dtype: Any, loc: Loc | None) -> Value:
     return Value(convert(v, t, loc))
 
 
-def sum(x: Any, axis: Axis, dtype: Any = None) -> Value:
+def sum(x: Any, axis: Axis | None = None, dtype: Any = None) -> Value:
     """The sum over loop variables, in order. Integers sum in 64 bits unless `dtype` is given, as NumPy.
 
     >>> from tdsl.lang.tensor import Func, Tensor
@@ -158,31 +158,31 @@ def sum(x: Any, axis: Axis, dtype: Any = None) -> Value:
     return _reduce("sum", _accumulator(x, dtype, loc), axis, loc)
 
 
-def prod(x: Any, axis: Axis, dtype: Any = None) -> Value:
+def prod(x: Any, axis: Axis | None = None, dtype: Any = None) -> Value:
     """The product over loop variables, typed as `sum`."""
     loc = here()
     return _reduce("prod", _accumulator(x, dtype, loc), axis, loc)
 
 
-def min(x: Any, axis: Axis) -> Value:
+def min(x: Any, axis: Axis | None = None) -> Value:
     """The smallest value over loop variables; NaN if any is NaN. The identity is the type's largest."""
     loc = here()
     return _reduce("min", lift(x, loc), axis, loc)
 
 
-def max(x: Any, axis: Axis) -> Value:
+def max(x: Any, axis: Axis | None = None) -> Value:
     """The largest value over loop variables; NaN if any is NaN. The identity is the type's smallest."""
     loc = here()
     return _reduce("max", lift(x, loc), axis, loc)
 
 
-def any(x: Any, axis: Axis) -> Value:
+def any(x: Any, axis: Axis | None = None) -> Value:
     """True where some value is true (not zero)."""
     loc = here()
     return _reduce("any", _truth(lift(x, loc)), axis, loc)
 
 
-def all(x: Any, axis: Axis) -> Value:
+def all(x: Any, axis: Axis | None = None) -> Value:
     """True where every value is true (not zero)."""
     loc = here()
     return _reduce("all", _truth(lift(x, loc)), axis, loc)
@@ -192,7 +192,7 @@ def _truth(v: Value) -> Value:
     return v if v.dtype == bool_ else binary("ne", v, 0)
 
 
-def mean(x: Any, axis: Axis) -> Value:
+def mean(x: Any, axis: Axis | None = None) -> Value:
     """The sum over loop variables divided by their number of points; integers give f64."""
     loc = here()
     v = lift(x, loc)
@@ -238,7 +238,7 @@ def _restricted(e: Expr) -> bool:
     return builtins.any(isinstance(n, Range) and n.where is not None for n in post_order(e))
 
 
-def argmin(x: Any, axis: Axis) -> Value:
+def argmin(x: Any, axis: Axis | None = None) -> Value:
     """The index of the smallest value over loop variables: the first of equals, the first NaN if any.
 
     Over several variables the index is into the flattened range, the last variable fastest. i64.
@@ -246,7 +246,7 @@ def argmin(x: Any, axis: Axis) -> Value:
     return _arg("argmin", x, axis)
 
 
-def argmax(x: Any, axis: Axis) -> Value:
+def argmax(x: Any, axis: Axis | None = None) -> Value:
     """The index of the largest value over loop variables, as `argmin`."""
     return _arg("argmax", x, axis)
 

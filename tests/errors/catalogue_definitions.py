@@ -476,3 +476,8 @@ def combiner_that_is_none():
 @wrong(td.DefinitionError, "names a variable twice", hint="a name of its own")
 def one_variable_by_two_names():
     td.vars("i i")  # here
+
+
+@wrong(td.TypeMismatch, "axis= takes loop variables", hint="axis=k", caret="td.sum(a[i, k])")
+def reduction_over_nothing_named():
+    td.sum(a[i, k])  # here
