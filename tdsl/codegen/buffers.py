@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tdsl.errors import ScheduleError
-from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, const
 from tdsl.lang.program import FuncDef
@@ -74,41 +73,6 @@ def make_buffer(
     rank = len(box)
     order = plan.order if plan.order is not None else tuple(range(rank))
     return Buffer(f.name, names, tuple(origin), tuple(extents), order, None)
-
-
-def monotone(e: Expr, name: str, *, rising: bool = True) -> bool:
-    """True when an expression certainly never falls (or never rises) as a variable grows."""
-    if name not in variables(e):
-        return True
-    match e:
-        case Binary("min" | "max", x, y):
-            return monotone(x, name, rising=rising) and monotone(y, name, rising=rising)
-        case Binary("floordiv", x, Const(k)) if k > 0:
-            return monotone(x, name, rising=rising)
-        case Binary("mul", x, Const(k)):
-            return monotone(x, name, rising=rising == (k >= 0))
-        case Binary("mul", Const(k), x):
-            return monotone(x, name, rising=rising == (k >= 0))
-        case Binary("add", x, y):
-            return monotone(x, name, rising=rising) and monotone(y, name, rising=rising)
-        case Binary("sub", x, y):
-            return monotone(x, name, rising=rising) and monotone(y, name, rising=not rising)
-        case _:
-            return rising and getattr(e, "name", None) == name
-
-
-def sliding_axis(box: Box, loop: str) -> int | None:
-    """The one axis along which a box moves forward as a loop advances, or None."""
-    moving = [
-        axis
-        for axis, (lo, hi) in enumerate(box)
-        if lo is not None and hi is not None and loop in variables(lo) | variables(hi)
-    ]
-    if len(moving) != 1:
-        return None
-    lo, hi = box[moving[0]]
-    assert lo is not None and hi is not None
-    return moving[0] if monotone(lo, loop) and monotone(hi, loop) else None
 
 
 def ring_size(needed: int) -> int:

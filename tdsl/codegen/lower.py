@@ -23,7 +23,6 @@ from tdsl.codegen.buffers import (
     make_buffer,
     ring_size,
     shorter,
-    sliding_axis,
 )  # fmt: skip
 from tdsl.codegen.loops import Alloc, Argument, If, Kernel, Let, Stmt, as_stmt
 from tdsl.codegen.names import Names
@@ -39,6 +38,7 @@ from tdsl.node import Node, transform
 from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.schedule.nest import REGISTER, SHARED, STACK, Level, State
 from tdsl.schedule.required import required
+from tdsl.schedule.sliding import sliding_axis
 from tdsl.schedule.tree import ROOT, Tree, build_tree
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tdsl.lang.affine import variables
-from tdsl.lang.bounds import NOTHING
+from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, boxes_of, is_empty, union_box
@@ -44,31 +44,33 @@ def boxes_of_rows(
     return boxes_within(state, owner, tuple(box), group)
 
 
-def boxes_within(state: State, owner: str, box: Box, group: Iterable[str]) -> dict[str, Box]:
+def boxes_within(
+    state: State, owner: str, box: Box, group: Iterable[str], facts: Facts = NOTHING
+) -> dict[str, Box]:
     """What a box of `owner` needs of a group, consumers first, and of all that these read."""
     found: dict[str, Box] = {owner: box}
     for name in (owner, *group):
         if name not in found:
             continue
         g = state.program.func(name)
-        found[name] = with_own_reads(g, found[name])
+        found[name] = with_own_reads(g, found[name], facts)
         for d in g.definitions:
-            ranges = definition_ranges(g, d, found[name], NOTHING)
-            if any(is_empty(r) for r in ranges.values()):
+            ranges = definition_ranges(g, d, found[name], facts)
+            if any(is_empty(r, facts) for r in ranges.values()):
                 continue
-            for source, touched in boxes_of(d.expressions(), ranges, NOTHING, d.where).items():
+            for source, touched in boxes_of(d.expressions(), ranges, facts, d.where).items():
                 if source != name:
-                    found[source] = union_box(found.get(source), touched)
+                    found[source] = union_box(found.get(source), touched, facts)
     return found
 
 
-def with_own_reads(f: FuncDef, box: Box) -> Box:
+def with_own_reads(f: FuncDef, box: Box, facts: Facts = NOTHING) -> Box:
     """A box of a func together with what its updates read of itself for it, as a scan does."""
     for d in f.definitions[1:]:
-        ranges = definition_ranges(f, d, box, NOTHING)
-        if not any(is_empty(r) for r in ranges.values()):
-            own = boxes_of(d.expressions(), ranges, NOTHING, d.where).get(f.name)
-            box = box if own is None else union_box(box, own)
+        ranges = definition_ranges(f, d, box, facts)
+        if not any(is_empty(r, facts) for r in ranges.values()):
+            own = boxes_of(d.expressions(), ranges, facts, d.where).get(f.name)
+            box = box if own is None else union_box(box, own, facts)
     return box
 
 

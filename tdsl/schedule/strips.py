@@ -32,13 +32,13 @@ from tdsl.schedule.groups import boxes_within
 from tdsl.schedule.lookups import lookup_axes
 from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State
+from tdsl.schedule.price import MOST_AGAIN, too_dear
 from tdsl.schedule.rows import vectors_of
 from tdsl.schedule.streaming import is_bound_by_memory, pays_to_stream, work_of_a_point
 
 LONGEST = 32  # funcs of a group that are computed together, the nearest to the owner
 HEIGHTS = (32, 64, 128, 256, 512, 1024)
 AGAIN = 1.1  # how often each point may be computed for strips to be high enough
-MOST_AGAIN = 2.5  # above which all of a func is better computed first
 LEAST_LINES = 16  # of the whole, from which strips pay
 EVEN = 8  # lines, of which a strip has a multiple
 COARSE = 8  # times the points of a func that the owner has, from which it is computed first
@@ -88,7 +88,7 @@ def plan_strips(
         steps = FAR if e is None else max(min(FAR, e // 4), 1)
         names = _not_coarse(state, f, group, boxes, e)
         near = _Group(state, f, names[:LONGEST], boxes, line, steps)
-        found = _along(near, machine, n + 1)
+        found = _priced(near, machine, n + 1)
         if found is not None and (best is None or _is_better(found, best, f)):
             best = found
         if best is not None and best.height:
@@ -190,6 +190,19 @@ class _Group:
                 return None
             total += points * work_of_a_point(self.state.program.func(name))
         return total
+
+
+def _priced(g: _Group, machine: Machine, depth: int) -> Strips | None:
+    """The strips without the funcs that would be computed too often, and what only those need."""
+    plan = _along(g, machine, depth)
+    while plan is not None:
+        height = max(plan.height, 1)
+        dear = too_dear(g.state, g.owner.name, plan.outer, plan.line, plan.inside, g.boxes, height)
+        if not dear:
+            return plan
+        g = replace(g, names=tuple(name for name in g.names if name not in dear))
+        plan = _along(g, machine, depth)
+    return None
 
 
 def _along(g: _Group, machine: Machine, depth: int) -> Strips | None:

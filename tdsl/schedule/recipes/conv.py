@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from math import prod
@@ -142,12 +143,17 @@ def _inner(schedule: Schedule, c: Contraction, tiles: Tiles, machine: Machine) -
     if not c.others or tiles.parallel not in ("", *(c.names[v] for v in c.others)):
         return []
     state, _ = known(schedule)
-    d = state.program.func(c.func).definitions[0]
-    reads = dict.fromkeys(reads_in(d.values))
-    return [r.name for r in reads if is_inner(state, r.name, c.func) and _follows(r, c, machine)]
+    return [r.name for r in inner_reads(state, c.func) if _follows(r, c, machine)]
 
 
-def is_inner(state: State, name: str, reader: str) -> bool:
+def inner_reads(state: State, reader: str) -> list[Read]:
+    """The reads of sums that one func reads, each at one index, and that have no schedule yet."""
+    reads = dict.fromkeys(reads_in(state.program.func(reader).definitions[0].values))
+    places = Counter(r.name for r in reads)
+    return [r for r in reads if places[r.name] == 1 and _is_inner(state, r.name, reader)]
+
+
+def _is_inner(state: State, name: str, reader: str) -> bool:
     """True for a sum that is read by one func only, and has no schedule yet."""
     if not state.program.has_func(name) or name in state.program.outputs:
         return False

@@ -13,13 +13,12 @@ from math import prod
 
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import reads_in
 from tdsl.schedule.facts import extents
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.recipes.choices import recipe
-from tdsl.schedule.recipes.conv import contraction_of, is_inner, known, make_inside
+from tdsl.schedule.recipes.conv import contraction_of, inner_reads, known, make_inside
 from tdsl.schedule.rows import lanes_for, vector_variable
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
@@ -71,10 +70,9 @@ def plan_inner_sums(schedule: Schedule, func: str, machine: Machine) -> InnerSum
     several = [v for v in f.variables if v in d.free and sizes[v] != 1]
     if len(several) < 2:
         return None
-    reads = dict.fromkeys(r for r in reads_in(d.values) if is_inner(state, r.name, func))
     inside = [
         r.name
-        for r in reads
+        for r in inner_reads(state, func)
         if _is_of_a_row(r, several[0], state, sizes, machine)
         and contraction_of(schedule, r.name) is not None
     ]

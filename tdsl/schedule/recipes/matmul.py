@@ -391,4 +391,7 @@ def _open_producer(schedule: Schedule, c: Contraction) -> Stage | None:
     pure = len(f.definitions) == 1 and not f.definitions[0].ranges
     if not pure or readers != {c.func} or state.plan(name).touched:
         return None
+    reads = reads_in(state.program.func(c.func).definitions[0].values)
+    if any(r.index != c.moving.index for r in reads if r.name == name):
+        return None  # a block needs all of it, not the panel alone
     return schedule[name]

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.schedule.default import complete
 from tdsl.schedule.machine import Machine, MemoryLevel
+from tdsl.schedule.nest import Root
 from tdsl.schedule.recipes.inner_sums import InnerSums
 
 WIDE = Machine(vector_bytes=64, threads=2)
@@ -114,3 +116,16 @@ def test_what_all_rows_read_together_is_asked_for_in_time(rng):
     td.recipes.inner_sums(schedule["einsum"], machine=replace(WIDE, levels=levels))
     assert 'prefetch("p"' in str(schedule)
     np.testing.assert_array_equal(td.compile(schedule)(**given), np.einsum(text, *arrays))
+
+
+def test_sums_that_a_row_reads_of_other_rows_too_are_computed_first(rng):
+    i, j, k, r = td.vars("i j k r")
+    x, c = td.Tensor("x", (12, 12, 16), td.f32), td.Tensor("c", (16, 12), td.f32)
+    inner, out = td.Func("inner"), td.Func("out")
+    inner[i, j, r] = td.sum(x[i, j, k] * c[k, r], axis=k)
+    out[i, r] = td.sum(inner[i, j, r] * inner[j, i, r], axis=j)
+    state = complete(td.Schedule(out).state, Machine(vector_bytes=64, threads=2, registers=32))
+    assert isinstance(state.plan("inner").place, Root)
+    a, b = rng.random((12, 12, 16), dtype=np.float32), rng.random((16, 12), dtype=np.float32)
+    t = a @ b
+    np.testing.assert_allclose(td.compile(out)(a, b), np.einsum("ijr,jir->ir", t, t), rtol=1e-5)
