@@ -5,7 +5,8 @@ from importlib.util import find_spec
 
 import pytest
 
-if find_spec("tvm") is None:  # the modules that write CUDA text can be imported with the extra "cuda" only
+# The modules that write CUDA text can be imported with the extra "cuda" only.
+if find_spec("tvm") is None:
     collect_ignore_glob = ["tdsl/codegen/cuda/*.py", "tests/codegen/cuda/shim.py"]
 
 
