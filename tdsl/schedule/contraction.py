@@ -39,6 +39,8 @@ MEMORY = 4  # multiplications in the time of one whose operands are not used aga
 APART = 0.25
 WIDE = 16  # elements of a vector, more than which a window should move along
 FULL = 0.9  # of the lanes of vectors of a window, which are used
+ROWS_APART = 6  # of a tile: that many elements leave room in a set of the cache
+CROWDED = 1.03  # times as long take tiles with more rows, which may be a power of two apart
 MOST_ROWS = 8  # of a tile: their elements may all lie in one set of the cache
 EVEN = 0.01  # of the time that tiles without smaller ones at each end may take longer
 MOST_VECTORS = 4  # of a tile
@@ -435,7 +437,7 @@ def tile_shape(rows: int, columns: int, lanes: int, registers: int) -> tuple[int
     Of about equal shapes one without smaller tiles at the ends has less code.
 
     >>> tile_shape(512, 1024, 16, 32), tile_shape(1000, 1000, 16, 32), tile_shape(28, 64, 8, 16)
-    ((4, 4), (8, 3), (4, 2))
+    ((4, 4), (5, 3), (4, 2))
     """
     best, shape = 0.0, (1, 1)
     for r in range(1, min(rows, MOST_ROWS) + 1):
@@ -459,4 +461,5 @@ def _cycles(rows: int, vectors: int) -> float:
     if not rows or not vectors:
         return 0.0
     loads = rows + vectors
-    return max(rows * vectors, loads, 8) / 2 + loads / 64
+    crowded = CROWDED if rows > ROWS_APART else 1
+    return crowded * (max(rows * vectors, loads, 8) / 2 + loads / 64)
