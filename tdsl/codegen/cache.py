@@ -293,7 +293,7 @@ def _write(folder: _Folder, name: str, data: bytes) -> None:
             file.flush()
             os.fsync(descriptor)
         folder.rename(temporary, name)
-    except BaseException:
+    except BaseException:  # an interrupt must not leave it behind either
         folder.remove(temporary)
         raise
 

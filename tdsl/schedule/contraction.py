@@ -39,9 +39,11 @@ MEMORY = 4  # multiplications in the time of one whose operands are not used aga
 APART = 0.25
 WIDE = 16  # elements of a vector, more than which a window should move along
 FULL = 0.9  # of the lanes of vectors of a window, which are used
-ROWS_APART = 6  # of a tile: that many elements leave room in a set of the cache
-CROWDED = 1.03  # times as long take tiles with more rows, which may be a power of two apart
-MOST_ROWS = 8  # of a tile: their elements may all lie in one set of the cache
+ROWS_APART = (
+    6  # of a tile, which leave room in a set of the cache where all their elements lie in one
+)
+CROWDED = 1.03  # times as long as others count tiles with more rows
+MOST_ROWS = 8  # of a tile: they would fill that set
 EVEN = 0.01  # of the time that tiles without smaller ones at each end may take longer
 MOST_VECTORS = 4  # of a tile
 SHORT = 8  # whole vectors of a row, beyond which the lanes that a last one wastes do not count

@@ -192,7 +192,8 @@ class _Messages:
 
     def show(self, site: int, address: int) -> None:
         """Print a site: called from machine code, on any thread."""
-        print(message_text(self._origin.kernel.messages[site], self._values(site, address)))  # noqa: T201
+        text = message_text(self._origin.kernel.messages[site], self._values(site, address))
+        print(text)  # noqa: T201  # what td.debug_print asks for
 
 
 def _value(dtype: DType, address: int) -> int | float | bool:

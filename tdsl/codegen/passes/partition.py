@@ -89,7 +89,7 @@ def _moving(s: Stmt) -> frozenset[str]:
     moving: set[str] = set()
     roots = (e for x in walk(s) if not isinstance(x, For | Alloc) for e in exprs_of(x))
     for n in post_order(*roots):
-        if isinstance(n, Binary | Call) and _decides(n):
+        if isinstance(n, Binary | Call) and decides(n):
             used = variables(n)
             if not lanes.isdisjoint(used):
                 moving |= used
@@ -213,7 +213,7 @@ class _Steady:
 
     def choose(self, old: Expr, e: Expr) -> Expr | None:
         """What stands for `e` in most of the loop; that part becomes the steady one."""
-        if not _decides(e) or loads_of(old) or variables(old).isdisjoint(self.lanes):
+        if not decides(e) or loads_of(old) or variables(old).isdisjoint(self.lanes):
             return None
         best: tuple[float, Expr, Expr, Expr] | None = None
         for result, needs in _decisions(e):
@@ -284,7 +284,8 @@ _DECIDED = ("min", "max", "lt", "le", "gt", "ge", "eq", "ne")
 Decision = tuple[Expr, list[Sum]]
 
 
-def _decides(e: Expr) -> bool:
+def decides(e: Expr) -> bool:
+    """True for what chooses between indices: it may be the same for all lanes of a vector."""
     match e:
         case Binary(op, a):
             return op in _DECIDED and dtype_of(a) == i64
@@ -295,7 +296,7 @@ def _decides(e: Expr) -> bool:
 
 
 def _decisions(e: Expr) -> list[Decision]:
-    """What one that `_decides` may be decided to be, each with sums that must then be at most 0."""
+    """What one that `decides` may be decided to be, each with sums that must then be at most 0."""
     match e:
         case Binary(op, a, b):
             return _comparisons(op, a, b)

@@ -6,18 +6,18 @@ import dataclasses
 from collections.abc import Set as AbstractSet
 
 from tdsl.codegen.loops import SERIAL, UNROLLED, VECTORIZED, For, Kernel, Let, Stmt
+from tdsl.codegen.passes.partition import decides
 from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.statements import exprs_of, map_parts, rebuilt, walk
 from tdsl.codegen.passes.unroll import unroll_some
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, Facts, upper
-from tdsl.lang.expr import Binary, Call, dtype_of
+from tdsl.lang.expr import Binary, Call, Expr, dtype_of
 from tdsl.lang.types import i64
 from tdsl.node import post_order
 
 _MOST_VECTORS = 16  # iterations of a vectorized loop around another one that are worth copies
-_UNEVEN = ("min", "max", "floordiv", "mod", "lt", "le", "gt", "ge", "eq", "ne")
 
 
 def unroll_clipped(kernel: Kernel) -> Kernel:
@@ -91,10 +91,10 @@ def _beside_lanes(s: Stmt) -> AbstractSet[str]:
     return found
 
 
-def _is_uneven(e: Binary | Call) -> bool:
-    """True where it may not grow by equal steps along the lanes, though its operands do."""
+def _is_uneven(e: Expr) -> bool:
+    """True for what does not move evenly with a lane on which it depends."""
     match e:
-        case Binary(op, left):
-            return op in _UNEVEN and dtype_of(left) == i64
-        case Call(fn):
-            return fn.startswith("pad_")
+        case Binary("floordiv" | "mod", x):
+            return dtype_of(x) == i64
+        case _:
+            return decides(e)
