@@ -63,3 +63,13 @@ def not_iterable(what: str) -> DefinitionError:
         label="iterated over here",
         hint='index it with variables, i, j = td.vars("i j"), which stand for all points at once',
     )
+
+
+def no_number() -> TypeMismatch:
+    """The error for an expression given to what takes a number, such as a function of `math`."""
+    return TypeMismatch(
+        "an expression has no number while a program is written",
+        loc=here(),
+        label="a number is taken here",
+        hint="use the function of tdsl or NumPy, such as td.exp(x) or np.exp(x), and td.cast(x, td.f32)",
+    )

@@ -275,7 +275,8 @@ def reduce(
 
     `combine(a, b)` gets what was combined so far and a new value (tuples, if `values` is one) and returns
     the same; `init` is its identity. `associative=True` states that the order of combining does not
-    matter, so that schedules may split it; False keeps the points in order. Returns a value, or a tuple.
+    matter: neither how the points are grouped nor which come first, so that schedules may split it into
+    lanes and parts; False keeps the points in order. Returns a value, or a tuple.
     """
     loc = here()
     if not callable(combine):

@@ -26,7 +26,7 @@ from tdsl.lang.expr import (
     Var,
     dtype_of,
 )  # fmt: skip
-from tdsl.lang.handle import Handle, not_iterable
+from tdsl.lang.handle import Handle, no_number, not_iterable
 from tdsl.lang.types import DType, bool_, default_int, f64, from_numpy, i64, promote, u64
 from tdsl.source import Loc, here
 
@@ -78,6 +78,12 @@ class Value:
             label="used as a condition",
             hint="choose with td.where(cond, yes, no); combine with &, | and ~",
         )
+
+    def __float__(self) -> float:
+        raise no_number()
+
+    def __int__(self) -> int:
+        raise no_number()
 
     def __iter__(self) -> Any:
         raise not_iterable("an expression")

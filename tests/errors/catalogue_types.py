@@ -1,5 +1,7 @@
 """Wrong element types: promotion, operators, casts, constants, updates."""
 
+import math
+
 import numpy as np
 
 import tdsl as td
@@ -43,6 +45,18 @@ def tensor_without_a_dtype():
 @wrong(td.TypeMismatch, "3 is not an element type", hint="f32")
 def scalar_with_a_number_for_a_dtype():
     td.Scalar("y", 3)  # here
+
+
+@wrong(td.TypeMismatch, "an expression has no number", hint="td.exp(x)")
+def function_of_math():
+    f = td.Func("f")
+    f[i] = math.exp(x[i])  # here
+
+
+@wrong(td.TypeMismatch, "an expression has no number", hint="td.cast")
+def integer_of_an_expression():
+    f = td.Func("f")
+    f[i] = int(x[i])  # here
 
 
 @wrong(td.TypeMismatch, "complex is not a value", hint="numbers")

@@ -187,18 +187,7 @@ define internal void @spread() {
 """
 
 
-def pool(architecture: str, system: str) -> str:
-    """A pool of POSIX threads: `@tdsl_pool` is a region, `@tdsl_pool_start` is called first.
-
-    Open jobs are in a list. A worker joins one that has work left and fewer helpers than allowed, wakes
-    others, works, and leaves; the caller works too, takes the job off the list, and waits for those
-    inside only, not for workers that never got a core. Whoever waits turns `SPIN` times, then sleeps.
-    On Linux a worker that finds itself on the core of a caller moves to another one. A thread in a region
-    is marked by a thread-specific value: POSIX has these on every system, while not every loader of objects
-    has thread-local variables.
-    """
-    pause = _PAUSES.get(architecture, "")
-    return f"""{_SPREAD if system == "linux" else _STAY}
+_STATE = """
 @lock = internal global [128 x i8] zeroinitializer, align 64
 @wake = internal global [128 x i8] zeroinitializer, align 64
 @done = internal global [128 x i8] zeroinitializer, align 64
@@ -209,7 +198,7 @@ def pool(architecture: str, system: str) -> str:
 @opened = internal global i64 0, align 64
 
 ; Also in the child of a fork, which has none of the threads, whatever they held.
-define void @tdsl_pool_reset() {{
+define void @tdsl_pool_reset() {
   call void @llvm.memset.p0.i64(ptr @lock, i8 0, i64 128, i1 false)
   call void @llvm.memset.p0.i64(ptr @wake, i8 0, i64 128, i1 false)
   call void @llvm.memset.p0.i64(ptr @done, i8 0, i64 128, i1 false)
@@ -220,16 +209,18 @@ define void @tdsl_pool_reset() {{
   store i64 0, ptr @workers
   store i64 0, ptr @sleepers
   ret void
-}}
+}
 
-define i32 @tdsl_pool_start() {{
+define i32 @tdsl_pool_start() {
   call void @tdsl_pool_reset()
   %failed = call i32 @pthread_key_create(ptr @key, ptr null)
   ret i32 %failed
-}}
+}
+"""
 
+_SPAWN = """
 ; With the lock held: start workers until there are enough, or no more can be had.
-define internal void @spawn(i64 %wanted) {{
+define internal void @spawn(i64 %wanted) {
 entry:
   %thread = alloca i64
   br label %count
@@ -249,8 +240,10 @@ created.one:
   br label %count
 end:
   ret void
-}}
+}
+"""
 
+_WAKE = f"""
 ; With the lock held: wake up to two workers. Those wake others, so all are awake in log2 steps.
 define internal void @wake_two(ptr %job) {{
 entry:
@@ -272,7 +265,12 @@ second:
 end:
   ret void
 }}
+"""
 
+
+def _worker(pause: str) -> str:
+    """Look for a job with work left, join it; else turn a while, then sleep."""
+    return f"""
 define internal ptr @worker(ptr %unused) {{
 entry:
   %key = load i64, ptr @key
@@ -348,7 +346,12 @@ sleep:
   store i64 %s3, ptr @sleepers
   br label %find
 }}
+"""
 
+
+def _caller(pause: str) -> str:
+    """Open a job, work, take it off the list, wait for those inside."""
+    return f"""
 define void @tdsl_pool(ptr %job, i64 %threads) {{
 entry:
 {_at("link", "allowed", "joined", "inside", "waiting")}
@@ -418,8 +421,10 @@ close:
 end:
   ret void
 }}
+"""
 
-{_PAUSE_DECLARATIONS.get(architecture, "")}
+
+_DECLARATIONS = """
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1 immarg)
 declare i32 @pthread_mutex_init(ptr, ptr)
 declare i32 @pthread_mutex_lock(ptr)
@@ -434,3 +439,28 @@ declare i32 @pthread_key_create(ptr, ptr)
 declare ptr @pthread_getspecific(i64)
 declare i32 @pthread_setspecific(i64, ptr)
 """
+
+
+def pool(architecture: str, system: str) -> str:
+    """A pool of POSIX threads: `@tdsl_pool` is a region, `@tdsl_pool_start` is called first.
+
+    Open jobs are in a list. A worker joins one that has work left and fewer helpers than allowed, wakes
+    others, works, and leaves; the caller works too, takes the job off the list, and waits for those
+    inside only, not for workers that never got a core. Whoever waits turns `SPIN` times, then sleeps.
+    On Linux a worker that finds itself on the core of a caller moves to another one. A thread in a region
+    is marked by a thread-specific value: POSIX has these on every system, while not every loader of objects
+    has thread-local variables.
+    """
+    pause = _PAUSES.get(architecture, "")
+    return "".join(
+        (
+            _SPREAD if system == "linux" else _STAY,
+            _STATE,
+            _SPAWN,
+            _WAKE,
+            _worker(pause),
+            _caller(pause),
+            _PAUSE_DECLARATIONS.get(architecture, ""),
+            _DECLARATIONS,
+        )
+    )
