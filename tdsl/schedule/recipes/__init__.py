@@ -7,12 +7,12 @@ default schedule uses the same functions.
 from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.blocks import block_sums, block_tiles, elements
 from tdsl.schedule.recipes.conv import conv
+from tdsl.schedule.recipes.cosma import carma, cosma
 from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.matmul import matmul
 from tdsl.schedule.recipes.pairs import pairs
 from tdsl.schedule.recipes.products import (
     cannon,
-    cosma,
     johnson,
     pumma,
     solomonik_2_5d,
@@ -26,6 +26,7 @@ __all__ = [
     "block_sums",
     "block_tiles",
     "cannon",
+    "carma",
     "conv",
     "cosma",
     "elements",

@@ -1,17 +1,14 @@
-"""Products of matrices on grids of ranks: the algorithms of the literature.
+"""Products of matrices on grids of ranks that are given: the algorithms of the literature.
 
     cannon, summa, pumma      tiles of all three on a square grid, in steps of k
     johnson                   a cube: each matrix on one of its sides
     solomonik_2_5d            layers of square grids, which share k
-    cosma                     the grid that moves least for the extents, number of ranks, and memory
 
 Each takes the stage of C[i, j] = sum(A[i, k] * B[k, j]), places the matrices and distributes its loops.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tdsl.errors import ScheduleError
@@ -19,7 +16,7 @@ from tdsl.lang.expr import Const, Expr, Var
 from tdsl.lang.program import bind_expr
 from tdsl.lang.regions import reads_in
 from tdsl.placement.grid import Grid
-from tdsl.schedule.naming import Loop, check_grid
+from tdsl.schedule.naming import check_grid
 from tdsl.schedule.recipes.choices import recipe
 from tdsl.schedule.stage import Stage
 from tdsl.source import here
@@ -124,111 +121,17 @@ def solomonik_2_5d(stage: Stage, grid: Grid) -> Stage:
     return stage.communicate(p.factors, at=stage.rotate(panel, by=outer[:2]))
 
 
-@dataclass(frozen=True, slots=True)
-class Strategy:
-    """Ranks along m, n and k, and in how many steps each rank goes along them; k innermost."""
-
-    ranks: tuple[int, int, int]
-    steps: tuple[int, int, int]
-
-    def received(self, m: int, n: int, k: int) -> float:
-        """Elements that a rank receives, where everything divides evenly."""
-        (pm, pn, pk), (sm, sn, _) = self.ranks, self.steps
-        return (
-            (1 - 1 / pn) * m * k / (pm * pk) * sn
-            + (1 - 1 / pm) * k * n / (pk * pn) * sm
-            + (1 - 1 / pk) * m * n / (pm * pn)
-        )
-
-    def memory(self, m: int, n: int, k: int) -> int:
-        """Elements that a rank holds: its share of the matrices, and the parts of them in a step."""
-        (pm, pn, pk), (sm, sn, sk) = self.ranks, self.steps
-        bm, bn, bk = -(-m // pm), -(-n // pn), -(-k // pk)
-        share = bm * -(-bk // pn) + -(-bk // pm) * bn + -(-bm // pk) * bn
-        cm, cn, ck = -(-bm // sm), -(-bn // sn), -(-bk // sk)
-        return share + cm * ck + ck * cn + 2 * cm * cn
-
-
-@recipe
-def cosma(stage: Stage, ranks: int, memory: int | None = None) -> Grid:
-    """The grid of at most `ranks` ranks that moves least, with steps so that `memory` elements suffice.
-
-    Every matrix is shared out evenly over all ranks. Returns the grid. ScheduleError where the sizes are
-    not known, or the memory is too little for any grid.
-    """
-    p = product_of(stage)
-    best = strategy(*_extents(stage, p), ranks, memory)
-    pm, pn, pk = best.ranks
-    grid = Grid(m=pm, n=pn, k=pk)
-    p.place(stage, grid, "m k' k", "k' n k", "m n m'")
-    outer = stage.distribute((p.i, p.j, p.k), grid)
-    parts = [stage.divide(x, n) for x, n in zip((p.i, p.j, p.k), best.steps, strict=True)]
-    stage.reorder(*(step for step, _ in parts), *(inside for _, inside in parts))
-    stage.communicate(stage.func, at=_step(parts[1], best.steps[:2], outer))
-    stage.communicate(p.factors, at=_step(parts[2], best.steps, outer))
-    return grid
-
-
-def _step(part: tuple[Loop, Loop], steps: tuple[int, ...], outer: tuple[Loop, ...]) -> Loop:
-    """The loop over steps, or that of the rank where there is one step only."""
-    return part[0] if max(steps) > 1 else outer[-1]
-
-
-def strategy(m: int, n: int, k: int, ranks: int, memory: int | None = None) -> Strategy:
-    """The strategy of at most `ranks` ranks that receives least, then needs least memory.
-
-    >>> strategy(1024, 1024, 1024, 65).ranks
-    (4, 4, 4)
-    >>> strategy(100, 100, 100, 8, 10000).steps
-    (1, 1, 5)
-    """
-    options = (
-        _within(Strategy(grid, (1, 1, 1)), m, n, k, memory) for grid in _grids(m, n, k, ranks)
-    )
-    found = [s for s in options if s is not None]
-    if not found:
-        least = (m * k + k * n + m * n) / ranks
+def _check_axes(grid: Grid, count: int) -> None:
+    if len(check_grid(grid).axes) != count:
         raise ScheduleError(
-            f"{memory} elements are too few for {ranks} ranks: {least:.0f} hold a share of the matrices",
+            f"this algorithm needs a grid of {count} axes, not {grid}",
             loc=here(),
             label="this recipe",
-            hint="take more ranks, or allow more memory",
+            hint=f"td.Grid({', '.join(f'{x}=2' for x in 'xyz'[:count])})",
         )
-    return min(found, key=lambda s: (_cost(s, m, n, k), s.memory(m, n, k), s.ranks))
 
 
-def _cost(s: Strategy, m: int, n: int, k: int) -> float:
-    """Received elements; ranks that are left idle are paid for by those that work."""
-    return s.received(m, n, k) + m * n * k / math.prod(s.ranks) * 1e-3
-
-
-def _grids(m: int, n: int, k: int, ranks: int) -> Iterator[tuple[int, int, int]]:
-    """Grids that leave no room for another layer, and no rank without a part."""
-    for pm in range(1, min(ranks, m) + 1):
-        for pn in range(1, min(ranks // pm, n) + 1):
-            yield pm, pn, max(min(ranks // (pm * pn), k), 1)
-
-
-def _within(s: Strategy, m: int, n: int, k: int, memory: int | None) -> Strategy | None:
-    """A strategy with as many steps as the memory asks for; those along k move nothing more."""
-    if memory is None or s.memory(m, n, k) <= memory:
-        return s
-    for halved in range(64):
-        sm, sn = 2 ** ((halved + 1) // 2), 2 ** (halved // 2)
-        if sm > m or sn > n:
-            return None
-        most = Strategy(s.ranks, (sm, sn, max(k // s.ranks[2], 1)))
-        if most.memory(m, n, k) <= memory:
-            fewest = next(
-                sk
-                for sk in range(1, most.steps[2] + 1)
-                if Strategy(s.ranks, (sm, sn, sk)).memory(m, n, k) <= memory
-            )
-            return Strategy(s.ranks, (sm, sn, fewest))
-    return None
-
-
-def _extents(stage: Stage, p: Product) -> tuple[int, int, int]:
+def extents_of(stage: Stage, p: Product) -> tuple[int, int, int]:
     """m, n and k as numbers."""
     schedule = stage.schedule
     program = schedule.state.program
@@ -247,13 +150,3 @@ def _extents(stage: Stage, p: Product) -> tuple[int, int, int]:
             hint="give them to the schedule: op.schedule(M=100, ...), or sizes={...}",
         )
     return numbers[0], numbers[1], numbers[2]
-
-
-def _check_axes(grid: Grid, count: int) -> None:
-    if len(check_grid(grid).axes) != count:
-        raise ScheduleError(
-            f"this algorithm needs a grid of {count} axes, not {grid}",
-            loc=here(),
-            label="this recipe",
-            hint=f"td.Grid({', '.join(f'{x}=2' for x in 'xyz'[:count])})",
-        )

@@ -1,0 +1,106 @@
+"""Products of matrices on any number of ranks: grid and steps are chosen, so that little moves.
+
+    cosma     the grid that moves least, of all that leave few ranks idle; or what the library COSMA chooses
+    carma     the largest extent halved over and over
+
+Every matrix is shared out evenly over all ranks. Each takes the stage of C[i, j] = sum(A[i, k] * B[k, j]).
+"""
+
+from __future__ import annotations
+
+import operator
+
+from tdsl.errors import ScheduleError, did_you_mean, is_one_of
+from tdsl.placement.grid import Grid
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.recipes.choices import recipe
+from tdsl.schedule.recipes.products import Product, extents_of, product_of
+from tdsl.schedule.recipes.strategies import (
+    Strategy,
+    best_strategy,
+    halved_strategy,
+    published_strategy,
+)
+from tdsl.schedule.stage import Stage
+from tdsl.source import here
+
+RULES = ("volume", "library")
+
+
+@recipe
+def cosma(stage: Stage, ranks: int, memory: int | None = None, *, rule: str = "volume") -> Grid:
+    """The grid of at most `ranks` ranks that moves least, with steps so that `memory` elements suffice.
+
+    With rule="library" the grid and the steps that the library COSMA would choose. Returns the grid, which
+    may have fewer ranks. ScheduleError where sizes are not known, or the memory is too little for any grid.
+    """
+    if not is_one_of(rule, RULES):
+        raise _refused(f"there is no rule {rule!r}", did_you_mean(rule, RULES))
+    p = product_of(stage)
+    m, n, k = extents_of(stage, p)
+    ranks, memory = _counts(ranks, memory)
+    if rule == "library":
+        made = published_strategy(m, n, k, ranks, memory)
+        return _apply(
+            stage, p, _found(None if made is None else made.strategy, p, stage, ranks, memory)
+        )
+    return _apply(stage, p, _found(best_strategy(m, n, k, ranks, memory), p, stage, ranks, memory))
+
+
+@recipe
+def carma(stage: Stage, ranks: int, memory: int | None = None) -> Grid:
+    """The grid that halves the largest extent until each of 2^l <= `ranks` ranks has a part (CARMA).
+
+    Where `memory` elements are too few, halves are done one after the other first. Returns the grid;
+    ScheduleError as for `cosma`.
+    """
+    p = product_of(stage)
+    ranks, memory = _counts(ranks, memory)
+    made = halved_strategy(*extents_of(stage, p), ranks, memory)
+    return _apply(stage, p, _found(made, p, stage, ranks, memory))
+
+
+def _counts(ranks: int, memory: int | None) -> tuple[int, int | None]:
+    """Both as integers, if they are ones that make sense."""
+    return _count("ranks", ranks), None if memory is None else _count("memory", memory)
+
+
+def _count(name: str, value: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+        raise _refused(f"{name} cannot be {value!r}", "give a positive integer")
+    return operator.index(value)
+
+
+def _found(
+    made: Strategy | None, p: Product, stage: Stage, ranks: int, memory: int | None
+) -> Strategy:
+    if made is None:
+        m, n, k = extents_of(stage, p)
+        least = (m * k + k * n + m * n) / ranks
+        raise _refused(
+            f"{memory} elements are too few for {ranks} ranks: {least:.0f} hold a share of the matrices",
+            "take more ranks, or allow more memory",
+        )
+    return made
+
+
+def _refused(message: str, hint: str) -> ScheduleError:
+    return ScheduleError(message, loc=here(), label="this recipe", hint=hint)
+
+
+def _apply(stage: Stage, p: Product, s: Strategy) -> Grid:
+    """Place the matrices and distribute the loops as a strategy says."""
+    pm, pn, pk = s.ranks
+    grid = Grid(m=pm, n=pn, k=pk)
+    p.place(stage, grid, "m k' k", "k' n k", "m n m'")
+    outer = stage.distribute((p.i, p.j, p.k), grid)
+    parts = [stage.divide(x, n) for x, n in zip((p.i, p.j, p.k), s.steps, strict=True)]
+    stage.reorder(*(step for step, _ in parts), *(inside for _, inside in parts))
+    stage.communicate(stage.func, at=_step(parts[1], s.steps[:2], outer))
+    stage.communicate(p.factors, at=_step(parts[2], s.steps, outer))
+    return grid
+
+
+def _step(part: tuple[Loop, Loop], steps: tuple[int, ...], outer: tuple[Loop, ...]) -> Loop:
+    """The loop over steps, or that of the rank where there is one step only."""
+    return part[0] if max(steps) > 1 else outer[-1]
