@@ -68,6 +68,14 @@ class Programs:
         g[self.index] = self.a[self.index] - 1
         return td.Schedule(f, g)
 
+    def shares(self) -> Schedule:
+        """f sums powers of two, relative to the largest, over the last dimension."""
+        top, f, k = td.Func("top"), td.Func("f"), td.vars("k")
+        x = td.cast(self.a[(*self.index[:-1], k)], td.f32)
+        top[self.index[:-1]] = td.max(x, axis=k)
+        f[self.index[:-1]] = td.sum(td.exp2(x - top[self.index[:-1]]), axis=k)
+        return td.Schedule(f)
+
 
 Use = Callable[[Programs], Schedule]
 
@@ -271,6 +279,10 @@ USES: dict[str, tuple[Use, ...]] = {
     "communicate": (on(P.stencil, in_steps), on(P.sums, in_steps)),
     "rotate": (on(P.scaled, turned), on(P.sums, in_turned_steps)),
     "unsigned": (by_unsigned_factors,),
+    "online": (
+        on(P.shares, lambda s, p: s["f"].online("k", 4)),
+        on(P.shares, lambda s, p: s["f"].online("k", 64)),
+    ),
 }  # fmt: skip
 
 CASES = [

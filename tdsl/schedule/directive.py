@@ -8,7 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tdsl.errors import ScheduleError, did_you_mean
-from tdsl.schedule import caches, launch, loops, places, ranks, rfactor, specialize, unsigned
+from tdsl.schedule import (
+    caches,
+    launch,
+    loops,
+    online,
+    places,
+    ranks,
+    rfactor,
+    specialize,
+    unsigned,
+)
 from tdsl.schedule.arguments import check_arguments, check_stage, plain
 from tdsl.schedule.legality import recheck
 from tdsl.schedule.nest import Illegal, State
@@ -25,7 +35,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "stream_stores": places.stream_stores, "prefetch": places.prefetch, "pin": places.pin,
     "cache_read": caches.cache_read, "cache_write": caches.cache_write, "rfactor": rfactor.rfactor,
     "specialize": specialize.specialize, "tensorize": specialize.tensorize,
-    "unsigned": unsigned.unsigned, **ranks.RANK_DIRECTIVES,
+    "unsigned": unsigned.unsigned, "online": online.online, **ranks.RANK_DIRECTIVES,
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from tdsl.errors import (
     counted,
     is_one_of,
 )  # fmt: skip
+from tdsl.lang.regions import reads_in
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
 from tdsl.placement.grid import Grid
@@ -296,6 +297,20 @@ class Stage(Suggesting):
         self.do("rfactor", loop=self.loop_name(loop), **arguments)
         made = next(f for f in self.schedule.state.program.funcs if f.name not in before)
         return Stage(self.schedule, made.name, len(made.definitions) - 1)
+
+    def online(self, loop: LoopLike, factor: int, name: str | None = None) -> Stage:
+        """Sum in tiles of a loop whose terms need another reduction over it, such as exp(x - maximum).
+
+        What was summed with the results of a tile is corrected when tiles are merged: one pass over the
+        terms is enough. All such reductions over the loop become one of several values, whose stage is
+        returned; those of the tiles are named `..._tile`.
+        """
+        arguments: dict[str, Any] = {} if name is None else {"name": name}
+        before = {f.name for f in self.schedule.state.program.funcs}
+        self.do("online", loop=self.loop_name(loop), factor=factor, **arguments)
+        read = self.schedule.state.program.func(self.func).definitions[0].values
+        made = next(r.name for r in reads_in(read) if r.name not in before)
+        return Stage(self.schedule, made, 0)
 
     def unsigned(self, source: Tensor | Func | str) -> tuple[Stage, Stage]:
         """Sum products with a source of signed integers as if they were unsigned.

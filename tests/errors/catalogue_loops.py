@@ -398,3 +398,85 @@ def unsigned_factors_that_are_floats():
     f[i] = td.sum(a[i, k], axis=k)
     g[i] = f[i]
     td.Schedule(g)[f].unsigned(a)  # here
+
+
+def softmaxed(terms=lambda x, top: td.exp(x - top)):
+    """A sum of terms that need the maximum of a row."""
+    top, f = td.Func("top"), td.Func("f")
+    top[i] = td.max(a[i, k], axis=k)
+    f[i] = td.sum(terms(a[i, k], top[i]), axis=k)
+    return td.Schedule(f)["f"]
+
+
+@wrong(td.ScheduleError, "online", "'f' cannot be corrected for another top", hint="exp(x - m)")
+def online_sum_whose_terms_have_no_factor_for_the_result():
+    softmaxed(lambda x, top: td.sin(x - top)).online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "'f' cannot be corrected for another top", hint="be summed")
+def online_sum_whose_terms_use_a_result_twice():
+    softmaxed(lambda x, top: td.exp(x - top) * top).online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "'f' is no sum", hint="sums")
+def online_elements():
+    doubled().online("j", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "does not sum over 'k' alone", hint="one variable")
+def online_sum_over_two_variables():
+    f = td.Func("f")
+    f[i] = td.sum(td.exp(a[j, k] * a[i, 0]), axis=(j, k))
+    td.Schedule(f)[f].online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "need no result of another reduction over 'k'", hint="rfactor")
+def online_sum_that_needs_nothing():
+    summed().online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "loops of 'f' were changed", hint="first")
+def online_after_another_directive():
+    stage = softmaxed()
+    stage.unroll("i", 2)
+    stage.online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "at least 1, not 0", hint="64")
+def online_in_tiles_of_nothing():
+    softmaxed().online("k", 0)  # here
+
+
+def probabilities():
+    """Weights that are an output, and summed."""
+    top, p, f = td.Func("top"), td.Func("p"), td.Func("f")
+    top[i] = td.max(a[i, k], axis=k)
+    p[i, k] = td.exp(a[i, k] - top[i])
+    f[i] = td.sum(p[i, k], axis=k)
+    return f, p
+
+
+@wrong(td.ScheduleError, "online", "'p' is an output, and is never whole", hint="leave it out")
+def online_sum_of_an_output():
+    td.Schedule(*probabilities())["f"].online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "'g' reads 'p', which is never whole", hint="terms of 'f'")
+def online_sum_of_what_others_read():
+    f, p = probabilities()
+    g = td.Func("g")
+    g[i, k] = p[i, k] * 2
+    td.Schedule(f, g)["f"].online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "'top' is read at two places", hint="same variables")
+def online_sum_with_results_of_two_rows():
+    softmaxed_rows().online("k", 8)  # here
+
+
+def softmaxed_rows():
+    """A sum whose terms need the maxima of two rows."""
+    square, top, f = td.Tensor("square", (8, 8), td.f32), td.Func("top"), td.Func("f")
+    top[i] = td.max(square[i, k], axis=k)
+    f[i, j] = td.sum(td.exp(square[i, k] - top[i]) * td.exp(square[j, k] - top[j]), axis=k)
+    return td.Schedule(f)["f"]

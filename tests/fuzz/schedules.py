@@ -29,7 +29,7 @@ WEIGHTS = {
     "store_root": 3, "inline": 6, "compute_root": 3, "reverse_compute_at": 6, "compute_with": 6,
     "cache_read": 6, "cache_write": 6, "reorder_storage": 3, "align_storage": 3, "fold_storage": 3,
     "rfactor": 7, "atomic": 5, "specialize": 4, "prefetch": 3, "stream_stores": 2, "set_scope": 2, "pin": 1,
-    "unsigned": 2,
+    "unsigned": 2, "online": 2,
 }  # fmt: skip
 
 
@@ -362,6 +362,10 @@ class Directives:
     def do_unsigned(self) -> None:
         stage = self.s[self.func(output=False)]
         stage.unsigned(self.source(stage))
+
+    def do_online(self) -> None:
+        stage = self.stage()
+        stage.online(self.loop(stage), self.c.pick(FACTORS))
 
     def do_cache_read(self) -> None:
         stage = self.stage()

@@ -1,0 +1,238 @@
+"""Which reductions one pass over their terms can make: a sum, the results that its terms need, their like.
+
+A sum leads. Its terms are written out until they read inputs and other points of the program, and results
+of reductions over the same range, which run along; so does every other reduction of what lies between,
+which is never there as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tdsl.lang.affine import difference, variables
+from tdsl.lang.expr import (
+    TRUE,
+    Expr,
+    Read,
+    Var,
+)  # fmt: skip
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import reads_in
+from tdsl.lang.simplify import substitute
+from tdsl.lang.types import DType
+from tdsl.node import Node, post_order, transform
+from tdsl.schedule.inlining import value_at
+from tdsl.schedule.nest import Illegal, State, fresh_nest
+from tdsl.schedule.separate import Separated, separate
+
+_KINDS = ("sum", "max", "min")
+
+
+NONE = Separated()
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A reduction that runs along: in the variables of the func that leads, with its term written out.
+
+    `own` are its variables there, `found` what its term depends on, by factors.
+    """
+
+    func: FuncDef
+    own: tuple[str, ...]
+    term: Expr
+    found: Separated = NONE
+
+    @property
+    def dtype(self) -> DType:
+        """The type of its values."""
+        return self.func.dtypes[0]
+
+
+@dataclass(slots=True)
+class Pass:
+    """What one pass over the terms of `lead` has to do.
+
+    `members` are the reductions by name, what they need first; `moved` the element-wise funcs in between,
+    with the name of the dimension that the terms are counted by.
+    """
+
+    state: State
+    lead: FuncDef
+    variable: str
+    members: dict[str, Member] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def range(self) -> tuple[Expr, Expr]:
+        """The first value of the variable that is summed over, and the one behind the last."""
+        ((_, lo, hi),) = self.lead.definitions[0].ranges
+        assert lo is not None and hi is not None
+        return lo, hi
+
+
+def _check_sum(state: State, f: FuncDef, over: str) -> None:
+    d, nest = f.definitions[0], state.plan(f.name).nests[0]
+    if len(f.definitions) > 1 or d.init is None or d.combine is None or d.combine.kind != "sum":
+        raise Illegal(f"{f.name!r} is no sum", "only sums are corrected for the results of others")
+    if len(d.ranges) != 1 or d.ranges[0][0] != over or d.where != TRUE:
+        raise Illegal(
+            f"{f.name!r} does not sum over {over!r} alone, without a condition",
+            "sum over one variable, and give terms that do not count the value 0",
+        )
+    if nest != fresh_nest(d):
+        raise Illegal(f"the loops of {f.name!r} were changed before", "give this directive first")
+
+
+def find_pass(state: State, f: FuncDef, over: str) -> Pass:
+    """What runs along with a sum: what its terms need, and what needs the same.
+
+    Illegal where one of these cannot be corrected, or something else needs what is never whole.
+    """
+    _check_sum(state, f, over)
+    made, d = Pass(state, f, over), f.definitions[0]
+    term = _written_out(made, d.values[0])
+    if not made.members:
+        raise Illegal(
+            f"the terms of {f.name!r} need no result of another reduction over {made.variable!r}",
+            "rfactor reduces in parts what needs no correction",
+        )
+    made.members[f.name] = _separated(made, Member(f, d.free, term))
+    while others := _readers(made):
+        _beside(made, others[0])
+    return made
+
+
+def _readers(made: Pass) -> list[FuncDef]:
+    """The other funcs that read what lies between the reductions, in the order of the program."""
+    names = {c.name for g in made.moved for c, _ in made.state.consumers(g)}
+    names -= {*made.moved, *made.members}
+    return [f for f in made.state.program.funcs if f.name in names]
+
+
+def _written_out(made: Pass, e: Expr) -> Expr:
+    """An expression in the variables of the lead with what depends on reductions over the terms put in."""
+
+    def visit(n: Node) -> Node:
+        if not isinstance(n, Read) or not made.state.program.has_func(n.name):
+            return n
+        g = made.state.program.func(n.name)
+        d = g.definitions[0]
+        if len(g.definitions) > 1 or len(g.dtypes) > 1:
+            return n
+        if d.init is not None:
+            return n if not _runs_along(made, g, n) else _result(made, g, n)
+        before = len(made.members)
+        inner = _written_out(made, value_at(d, n))
+        known = any(isinstance(x, Read) and x.name in made.members for x in post_order(inner))
+        if len(made.members) == before and not known:
+            return n
+        if Var(made.variable) in n.index:
+            _moves(made, g, n)
+        return inner
+
+    return transform(e, visit)
+
+
+def _moves(made: Pass, g: FuncDef, read: Read) -> None:
+    """Note an element-wise func whose values are needed anew for each tile."""
+    if not all(isinstance(e, Var) for e in read.index) or len(set(read.index)) < len(read.index):
+        raise Illegal(
+            f"{g.name!r} is not read point by point",
+            f"each index of it must be one of {made.lead.name!r}",
+        )
+    if g.name in made.state.program.outputs:
+        raise Illegal(f"{g.name!r} is an output, and is never whole", "leave it out of the outputs")
+    made.moved[g.name] = g.variables[read.index.index(Var(made.variable))]
+
+
+def _runs_along(made: Pass, g: FuncDef, read: Read) -> bool:
+    """True for a reduction over the same range, which reads something at the same points."""
+    if g.name in made.members:
+        return True
+    d = g.definitions[0]
+    if any(made.variable in variables(e) for e in read.index) or len(d.ranges) != 1:
+        return False
+    ((own, lo, hi),) = d.ranges
+    first, end = made.range
+    if lo is None or hi is None or difference(lo, first) != 0 or difference(hi, end) != 0:
+        return False
+    return any(Var(own) in r.index for r in reads_in(d.values))
+
+
+def _result(made: Pass, g: FuncDef, read: Read) -> Read:
+    """The read of a reduction that runs along, which becomes a member."""
+    d = g.definitions[0]
+    assert d.combine is not None
+    own = tuple(e.name for e in read.index if isinstance(e, Var))
+    if len(own) < len(read.index) or len(set(own)) < len(own):
+        raise Illegal(f"{g.name!r} is not read point by point", "read it at plain variables")
+    if g.name in made.members:
+        if made.members[g.name].own != own:
+            raise Illegal(f"{g.name!r} is read at two places", "read it at the same variables")
+        return read
+    if d.combine.kind not in _KINDS or d.where != TRUE:
+        raise Illegal(
+            f"{g.name!r} is neither a sum nor a maximum or minimum", "only those can be corrected"
+        )
+    names = {**dict(zip(g.variables, own, strict=True)), d.ranges[0][0]: made.variable}
+    term = substitute(d.values[0], {a: Var(b) for a, b in names.items()})
+    member = Member(g, own, _written_out(made, term))
+    made.members[g.name] = _separated(made, member)
+    return read
+
+
+def _separated(made: Pass, member: Member) -> Member:
+    """A member with the factors of its term; Illegal where it cannot be corrected."""
+    needs = {r.name for r in reads_in((member.term,))} & set(made.members)
+    if not needs:
+        return member
+    kind = member.func.definitions[0].combine
+    found = separate(
+        member.term,
+        lambda n: isinstance(n, Read) and n.name in made.members,
+        lambda n: n == Var(made.variable),
+    )
+    shifts = found.shifts if found else ()
+    plain = all(
+        not isinstance(n, Read) or n.name in made.members for _, b in shifts for n in post_order(b)
+    )
+    again = {r.name for r, _ in found.scales if isinstance(r, Read)} if found else set()
+    both = again & {r.name for _, b in shifts for r in reads_in((b,))}
+    if found is None or kind is None or kind.kind != "sum" or not plain or both:
+        raise Illegal(
+            f"{member.func.name!r} cannot be corrected for another {', '.join(sorted(needs))}",
+            "its terms must depend on results by factors such as exp(x - m) and 1 / m, and be summed",
+        )
+    return replace(member, found=found)
+
+
+def _beside(made: Pass, g: FuncDef) -> None:
+    """A reduction of the same terms that the lead does not need runs along, too."""
+    d = g.definitions[0]
+    reads = [r for r in reads_in(d.values) if r.name in made.moved]
+    names: dict[str, str] = {}
+    for r in reads:
+        lead = next(x for x in _reads_of_moved(made) if x.name == r.name)
+        names.update(
+            (a.name, b.name)
+            for a, b in zip(r.index, lead.index, strict=True)
+            if isinstance(a, Var) and isinstance(b, Var)
+        )
+    summed = len(g.definitions) == 1 and len(d.ranges) == 1 and d.init is not None
+    if not (summed and names.get(d.ranges[0][0]) == made.variable and set(d.free) <= set(names)):
+        raise Illegal(
+            f"{g.name!r} reads {reads[0].name!r}, which is never whole",
+            f"it must reduce over the terms of {made.lead.name!r}, and have none of its own variables",
+        )
+    own = tuple(names[v] for v in d.free)
+    _result(made, g, Read(g.name, tuple(map(Var, own)), 0, g.dtypes[0]))
+
+
+def _reads_of_moved(made: Pass) -> list[Read]:
+    """Reads of the element-wise funcs, in the variables of the lead."""
+    found = list(reads_in(made.lead.definitions[0].values))
+    for r in found:
+        if made.state.program.has_func(r.name) and r.name in made.moved:
+            found += reads_in((value_at(made.state.program.func(r.name).definitions[0], r),))
+    return [r for r in found if r.name in made.moved]

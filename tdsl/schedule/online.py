@@ -1,0 +1,299 @@
+"""online: reductions of which one needs the result of another, in one pass over their terms.
+
+Softmax needs the maximum of a row before it sums the row. Read in tiles, the sum of a tile is made with the
+maximum of the tile alone; when tiles are merged, each sum is corrected for the maximum of both. How, follows
+from the terms: see `separate`. Results and sums become one reduction over tiles, of several values, which is
+associative as any other: it can be split, reduced in parts, and computed wherever a reduction can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tdsl.lang.affine import difference
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import (
+    ONE,
+    TRUE,
+    ZERO,
+    Binary,
+    Call,
+    Const,
+    Expr,
+    Param,
+    Read,
+    Select,
+    Var,
+    const,
+    dtype_of,
+)  # fmt: skip
+from tdsl.lang.program import FuncDef, map_expressions
+from tdsl.lang.reduction import Combine
+from tdsl.lang.regions import Interval, reads_in
+from tdsl.lang.simplify import add, ceildiv, floordiv, multiply, simplify, substitute, subtract
+from tdsl.lang.types import bool_
+from tdsl.node import Node, transform
+from tdsl.schedule.inlining import value_at
+from tdsl.schedule.loops import find_loop
+from tdsl.schedule.nest import Illegal, State, fresh_plan
+from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func
+from tdsl.schedule.one_pass import Member, Pass, find_pass
+from tdsl.schedule.separate import Separated
+from tdsl.schedule.tree import ordered
+
+
+def online(
+    state: State, func: str, definition: int, *, loop: str, factor: int, name: str | None = None
+) -> State:
+    """Sum in tiles of a loop, with the results of a tile in the place of those of all terms.
+
+        m[i] = max of x[i, j]              m_tile[i, o] = max of x[i, o * 64 + u]
+        s[i] = sum of exp(x[i, j] - m[i])  s_tile[i, o] = sum of exp(x[i, o * 64 + u] - m_tile[i, o])
+                                           s_online[i]  = (m, s) over o, where s of a and s of b give
+                                             exp(m(a) - m) * s(a) + exp(m(b) - m) * s(b)
+
+    All reductions that the terms need, and those that need the same terms, run along. Float sums are made
+    in another order.
+    """
+    f = state.program.func(func)
+    over = find_loop(state, func, definition, loop)
+    if factor < 1:
+        raise Illegal(f"the number of terms must be at least 1, not {factor}", "64 is usual")
+    made = find_pass(state, f, over)
+    running = new_func(state.program, name, f"{func}_online")
+    tiles, state = _in_tiles(made, factor)
+    state = _merged(made, state, running, tiles, factor)
+    return _with_readers(made, state, running)
+
+
+def _in_tiles(made: Pass, factor: int) -> tuple[dict[str, str], State]:
+    """Each reduction over a tile, and what lies between for the results of a tile."""
+    state = made.state
+    lo, _ = made.range
+    tiles = {name: fresh_func(state.program, f"{name}_tile") for name in made.members}
+    for name, along in made.moved.items():
+        g = state.program.func(name)
+        tile = floordiv(subtract(Var(along), lo), const(factor))
+        d = g.definitions[0]
+        values = tuple(_of_tile(made, v, tiles, tile) for v in d.values)
+        state = replace_func(state, replace(g, definitions=(replace(d, values=values),)))
+    for name, member in made.members.items():
+        g = _tile_func(made, member, tiles, factor)
+        state = insert(state, name, g, fresh_plan(g))
+    return tiles, state
+
+
+def _tile_func(made: Pass, member: Member, tiles: Mapping[str, str], factor: int) -> FuncDef:
+    f, d = member.func, member.func.definitions[0]
+    lo, hi = made.range
+    outer, inner = _names(made)
+    ((own, _, _),) = d.ranges
+    count = _count(made, factor)
+    at = add(lo, add(multiply(Var(outer), const(factor)), Var(inner)))
+    whole = difference(multiply(count, const(factor)), subtract(hi, lo)) == 0
+    values = tuple(substitute(_of_tile(made, v, tiles, Var(outer)), {own: at}) for v in d.values)
+    new = Definition(
+        (*d.index, Var(outer)), (*d.free, outer), ((inner, ZERO, const(factor)),),
+        TRUE if whole else Binary("lt", at, hi), values, d.combine, d.init, d.loc,
+    )  # fmt: skip
+    natural = (*f.natural, (ZERO, subtract(count, ONE)))
+    return FuncDef(
+        tiles[f.name], f.dtypes, (new,), _anywhere(natural), natural, False, f.fast_math, f.loc
+    )
+
+
+def _anywhere(natural: tuple[Interval, ...]) -> tuple[Interval, ...]:
+    return ((None, None),) * len(natural)
+
+
+def _count(made: Pass, factor: int) -> Expr:
+    lo, hi = made.range
+    return ceildiv(subtract(hi, lo), const(factor))
+
+
+def _of_tile(made: Pass, e: Expr, tiles: Mapping[str, str], tile: Expr) -> Expr:
+    """An expression with the results of a tile instead of all, and without what is multiplied in the end.
+
+    Infinities are left out of exponents: they would meet others there, and are in the results themselves.
+    """
+    shifting = {
+        r.name for m in made.members.values() for _, b in m.found.shifts for r in reads_in((b,))
+    }
+
+    def visit(n: Node) -> Node:
+        if not isinstance(n, Read) or n.name not in made.members:
+            return n
+        if n.name not in shifting:
+            return Const(1.0, n.dtype)
+        own = Read(tiles[n.name], (*n.index, tile), 0, n.dtype)
+        return Select(Call("isfinite", (own,), bool_), own, Const(0.0, n.dtype))
+
+    return transform(_folded(made, e), visit)
+
+
+def _folded(made: Pass, e: Expr) -> Expr:
+    """An expression with the funcs of results alone put in, so that these can be replaced."""
+    program = made.state.program
+
+    def visit(n: Node) -> Node:
+        if not isinstance(n, Read) or not program.has_func(n.name):
+            return n
+        d = program.func(n.name).definitions[0]
+        if {n.name} & {*made.members, *made.moved} or d.init is not None:
+            return n
+        inner = _folded(made, value_at(d, n))
+        return inner if any(r.name in made.members for r in reads_in((inner,))) else n
+
+    return transform(e, visit)
+
+
+def _names(made: Pass) -> tuple[str, str]:
+    """Names of the loop over tiles, and of that inside of one, that no variable concerned has."""
+    used = {v for m in made.members.values() for d in m.func.definitions for v in d.variables}
+    found = []
+    for wanted in (f"{made.variable}_o", f"{made.variable}_i"):
+        name, n = wanted, 0
+        while name in used:
+            n += 1
+            name = f"{wanted}_{n}"
+        found.append(name)
+    return found[0], found[1]
+
+
+def _merged(made: Pass, state: State, running: str, tiles: Mapping[str, str], factor: int) -> State:
+    """The one reduction over tiles of all results together."""
+    f, d = made.lead, made.lead.definitions[0]
+    outer, _ = _names(made)
+    order = list(made.members.values())
+    sides = {
+        side: {m.func.name: Param(f"{side}{n}", m.dtype) for n, m in enumerate(order)}
+        for side in "ab"
+    }
+    both: dict[str, Expr] = {}
+    for member in order:
+        name, combine = member.func.name, member.func.definitions[0].combine
+        assert combine is not None
+        values = {
+            side: _times(
+                sides[side][name], _correction(member.found, sides[side], both, guarded=True)
+            )
+            for side in "ab"
+        }
+        both[name] = _combined(combine, values)
+    init = tuple(
+        m.func.definitions[0].combine.init[0] for m in order if m.func.definitions[0].combine
+    )
+    combine = Combine("custom", tuple(both[m.func.name] for m in order), init)
+    terms = tuple(
+        Read(tiles[m.func.name], (*map(Var, m.own), Var(outer)), 0, m.dtype) for m in order
+    )
+    new = Definition(
+        d.index, d.free, ((outer, ZERO, _count(made, factor)),), TRUE, terms, combine, init, d.loc
+    )
+    types = tuple(m.dtype for m in order)
+    g = FuncDef(running, types, (new,), _anywhere(f.natural), f.natural, False, f.fast_math, f.loc)
+    return insert(state, f.name, g, fresh_plan(g))
+
+
+def _combined(combine: Combine, sides: Mapping[str, Expr]) -> Expr:
+    def visit(n: Node) -> Node:
+        return sides[n.name[0]] if isinstance(n, Param) and n.name in ("a0", "b0") else n
+
+    return transform(combine.exprs[0], visit)
+
+
+def _times(value: Expr, factor: Expr | None) -> Expr:
+    return value if factor is None else Binary("mul", value, factor)
+
+
+def _correction(
+    found: Separated, old: Mapping[str, Expr], new: Mapping[str, Expr], *, guarded: bool
+) -> Expr | None:
+    """The factor from a sum that was made with some results to one with others.
+
+    `guarded`, it is 1 where they are the same, infinities too.
+    """
+    made: Expr | None = None
+    for fn, part in found.shifts:
+        before, after = (_with(part, values) for values in (old, new))
+        factor: Expr = Call(fn, (Binary("sub", after, before),), dtype_of(part))
+        if guarded:
+            same = Binary("eq", after, before)
+            factor = Select(same, Const(1.0, dtype_of(part)), factor)
+        made = factor if made is None else Binary("mul", made, factor)
+    return made
+
+
+def _with(e: Expr, values: Mapping[str, Expr]) -> Expr:
+    return transform(e, lambda n: values[n.name] if isinstance(n, Read) and n.name in values else n)
+
+
+def _with_readers(made: Pass, state: State, running: str) -> State:
+    """Everything that read a reduction reads the results of the pass; what nobody reads is gone."""
+    f = made.lead
+    firsts = dict(zip(f.variables, (lo for lo, _ in f.natural), strict=True))
+    for g in [g for g in state.program.funcs if g.name not in made.members]:
+        definitions = tuple(_with_results(made, d, running) for d in g.definitions)
+        if definitions != g.definitions:
+            state = replace_func(state, replace(g, definitions=definitions))
+    for name, member in made.members.items():
+        g = state.program.func(name)
+        at = {v: firsts[v] for v in f.variables}
+        at |= dict(zip(member.own, map(Var, g.variables), strict=True))
+        index = tuple(e for e in at.values() if e is not None)
+        if len(index) < len(at):
+            raise Illegal(f"the first index of {f.name!r} is not known", "declare its shape")
+        value = _result_at(made, member, running, index)
+        d = Definition(g.definitions[0].index, g.variables, (), TRUE, (value,), None, None, g.loc)
+        state = replace_func(state, replace(g, definitions=(d,)))
+        state = state.with_plan(name, fresh_plan(state.program.func(name)))
+    return _in_order(_without_unread(state, set(made.members) - {f.name}))
+
+
+def _result_at(made: Pass, member: Member, running: str, index: tuple[Expr, ...]) -> Expr:
+    """The final value of a member, from the values of the pass at an index of the lead."""
+    values: dict[str, Expr] = {
+        name: Read(running, index, n, m.dtype) for n, (name, m) in enumerate(made.members.items())
+    }
+    # The factor is 1, or NaN for results that are infinite, as it is where all terms use them.
+    e = _times(values[member.func.name], _correction(member.found, values, values, guarded=False))
+    for scale, divides in member.found.scales:
+        e = Binary("div" if divides else "mul", e, _with(scale, values))
+    combine = member.func.definitions[0].combine
+    assert combine is not None
+    return simplify(Select(Binary("lt", *made.range), e, combine.init[0]))  # no terms: the start
+
+
+def _with_results(made: Pass, d: Definition, running: str) -> Definition:
+    """A definition that reads results beside each other where it reads the lead at the same point."""
+    leads = [r for r in reads_in(d.expressions()) if r.name == made.lead.name]
+
+    def visit(n: Node) -> Node:
+        if not isinstance(n, Read) or n.name not in made.members or n in leads:
+            return n
+        member = made.members[n.name]
+        at = dict(zip(member.own, n.index, strict=True))
+        for lead in leads:
+            index = dict(zip(made.lead.variables, lead.index, strict=True))
+            if all(index[v] == e for v, e in at.items()):
+                return _result_at(made, member, running, lead.index)
+        return n
+
+    return map_expressions(d, lambda e: transform(e, visit)) if leads else d
+
+
+def _without_unread(state: State, names: set[str]) -> State:
+    """The state without those of some funcs that nothing reads."""
+    read = {r.name for f in state.program.funcs for d in f.definitions for r in reads_in(d.values)}
+    gone = {n for n in names if n not in read and n not in state.program.outputs}
+    funcs = tuple(f for f in state.program.funcs if f.name not in gone)
+    plans = tuple((n, plan) for n, plan in state.plans if n not in gone)
+    return replace(state, program=replace(state.program, funcs=funcs), plans=plans)
+
+
+def _in_order(state: State) -> State:
+    """The state with its funcs in an order in which each follows what it reads."""
+    position = {name: n for n, name in enumerate(ordered(state))}
+    funcs = tuple(sorted(state.program.funcs, key=lambda f: position[f.name]))
+    return replace(state, program=replace(state.program, funcs=funcs))
