@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from tdsl.distribute.plan import (
@@ -22,6 +23,7 @@ from tdsl.distribute.plan import (
     Drop,
     Exchange,
     Fill,
+    Home,
     Make,
     Merge,
     Message,
@@ -30,7 +32,7 @@ from tdsl.distribute.plan import (
     Run,
     Step,
 )
-from tdsl.placement.ownership import Box, common, contains, elements
+from tdsl.placement.ownership import Box, common, contains, elements, is_empty
 
 Piece = tuple[Box, int]  # a box, and how many points each of its elements holds
 
@@ -84,13 +86,42 @@ def check(plan: Plan) -> None:
     """Raise PlanFault unless a plan is right, and costs what it says."""
     points = {h.name: h.points for h in plan.homes}
     sizes = {h.name: h.bytes for h in plan.homes}
-    ranks = [RankCheck(p, points, sizes, dict(p.owned)) for p in plan]
+    homes = {h.name: h for h in plan.homes}
+    ranks = [RankCheck(p, points, sizes, dict(p.owned), homes) for p in plan]
     Post(ranks).carry()
+    whole = {h.name for h in plan.homes if not h.placement.partial}
     for rank in ranks:
-        rank.check_end({name: plan.owned(name, rank.plan.rank) for name in plan.outputs})
+        outputs = {name: plan.owned(name, rank.plan.rank) for name in plan.outputs}
+        rank.check_end(outputs, whole)
+    for name in set(plan.outputs) - whole:
+        _check_parts(plan, homes[name], ranks)
+    for rank in ranks:
         said = plan.costs[rank.plan.rank].peak_memory
         if rank.peak != said:
             raise PlanFault(f"rank {rank.plan.rank} holds {rank.peak} bytes, the plan says {said}")
+
+
+def _check_parts(plan: Plan, home: Home, ranks: list[RankCheck]) -> None:
+    """Raise PlanFault unless the parts of an output that lie along an axis have every point once together."""
+    together: dict[tuple[int, ...], Held] = {}
+    for rank in ranks:
+        if home.name in rank.buffers:
+            at = list(plan.grid.coordinates(rank.plan.rank))
+            for axis in home.placement.partial:
+                at[axis] = 0
+            own = rank.buffers[home.name]
+            parts = rank.values(home.name, own.box)
+            key = tuple(at)
+            if key in together:
+                together[key].add(parts)
+            else:
+                together[key] = Held(home.name, own.box, parts)
+    for held in together.values():
+        for box, points in held.pieces:
+            if points != home.points:
+                raise PlanFault(
+                    f"the parts of {home.name!r}{box} have {points} points of {home.points}"
+                )
 
 
 class Post:
@@ -146,6 +177,7 @@ class RankCheck:
     points: Mapping[str, int]
     sizes: Mapping[str, int]
     owned: Mapping[str, Box]
+    homes: Mapping[str, Home]
     buffers: dict[str, Held] = field(default_factory=dict)
     at: int = 0
     peak: int = 0
@@ -228,9 +260,11 @@ class RankCheck:
             self.complete(name, held.box)
         if self.buffer(step.target, step.box).tensor != step.func:
             raise self._fault(f"{step.target!r} is no buffer of {step.func!r}")
-        volume = math.prod(hi - lo for _, (lo, hi) in step.ranges)
-        each, rest = divmod(volume, max(elements(step.box), 1))
-        if rest or volume <= 0 or tuple(s for _, s in step.ranges)[: len(step.box)] != step.box:
+        home, ranges = self.homes[step.func], dict(step.ranges)
+        made = zip(home.dims, home.whole, strict=True)
+        box = tuple(whole if name is None else ranges.get(name) for name, whole in made)
+        each = math.prod(hi - lo for n, (lo, hi) in step.ranges if n not in home.dims)
+        if box != step.box or is_empty(step.box) or each <= 0:
             raise self._fault(f"the ranges of {step.func!r} are not those of its box")
         self.buffer(step.target, step.box).put([(step.box, each)])
 
@@ -254,13 +288,17 @@ class RankCheck:
             )
         held.put(pieces)
 
-    def check_end(self, outputs: Mapping[str, Box | None]) -> None:
-        """Raise PlanFault unless the rank has all of its own of the outputs, and nothing else was left."""
+    def check_end(self, outputs: Mapping[str, Box | None], whole: AbstractSet[str]) -> None:
+        """Raise PlanFault unless the rank has all of its own of the outputs, and nothing else was left.
+
+        Elements of the outputs in `whole` have all of their points.
+        """
         for name, box in outputs.items():
             if box is not None:
                 if self.buffers.get(name) is None or self.buffers[name].box != box:
                     raise self._fault(f"{name!r} is not left in the end")
-                self.complete(name, box)
+                if name in whole:
+                    self.complete(name, box)
         extra = set(self.buffers) - set(outputs) - set(self.owned)
         if extra:
             raise self._fault(f"buffers are left: {', '.join(sorted(extra))}")

@@ -23,9 +23,10 @@ from tdsl.distribute.plan import (
     Step,
 )
 from tdsl.distribute.show import summary
-from tdsl.distribute.task import task
+from tdsl.distribute.task import components, task
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Const, Expr
+from tdsl.lang.reduction import Combine
 from tdsl.placement.ownership import Box, extents
 from tdsl.source import here
 from tdsl.text import Names, Writer
@@ -106,7 +107,10 @@ def _rank(plan: RankPlan, whole: Plan, parameters: tuple[str, ...], kernels: Ker
             body.boxes[name], body.tensors[name] = box, name
         for step in plan.steps:
             body.step(step)
-        results = [body.name(n) if n in body.boxes else "None" for n in whole.outputs]
+        results: list[str] = []
+        for name in whole.outputs:
+            own = body.arrays(name)
+            results += own if name in body.boxes else ["None"] * len(own)
         w.line(f"return {', '.join(results)}")
     return str(w)
 
@@ -117,25 +121,25 @@ class RankText:
     def __init__(self, kernels: Kernels, parameters: tuple[str, ...]) -> None:
         self.kernels, self.writer = kernels, Writer("    ")
         self.names = Names({*RESERVED, *parameters})
-        self.known: dict[str, str] = {p: p for p in parameters}
+        self.known: dict[str, list[str]] = {p: [p] for p in parameters}
         self.boxes: dict[str, Box] = {}
         self.tensors: dict[str, str] = {}
 
-    def name(self, buffer: str) -> str:
-        """The variable of a buffer."""
+    def arrays(self, buffer: str) -> list[str]:
+        """The variables of a buffer: one for each value of what it holds."""
         if buffer not in self.known:
-            self.known[buffer] = self.names.fresh(re.sub(r"\W+", "_", buffer))
+            count = len(self.kernels.tasks.dtypes[self.tensors.get(buffer, buffer)])
+            stem = re.sub(r"\W+", "_", buffer)
+            stems = [stem] if count == 1 else [f"{stem}_{n}" for n in range(count)]
+            self.known[buffer] = [self.names.fresh(x) for x in stems]
         return self.known[buffer]
 
-    def part(self, buffer: str, box: Box) -> str:
-        """A box of a buffer, as a view."""
-        held, name = self.boxes[buffer], self.name(buffer)
-        if held == box:
-            return name
+    def parts(self, buffer: str, box: Box) -> list[str]:
+        """A box of a buffer, as views."""
+        held = self.boxes[buffer]
         spans = zip(box, held, strict=True)
-        return (
-            f"{name}[{', '.join(f'{lo - start}:{hi - start}' for (lo, hi), (start, _) in spans)}]"
-        )
+        at = ", ".join(f"{lo - start}:{hi - start}" for (lo, hi), (start, _) in spans)
+        return [name if held == box else f"{name}[{at}]" for name in self.arrays(buffer)]
 
     def step(self, step: Step) -> None:
         """Write one step."""
@@ -143,36 +147,45 @@ class RankText:
         match step:
             case Make(buffer, tensor, box):
                 self.boxes[buffer], self.tensors[buffer] = box, tensor
-                dtype = self.kernels.tasks.dtypes[tensor].numpy
-                w.line(f'{self.name(buffer)} = np.empty({extents(box)}, "{dtype.name}")')
+                dtypes = self.kernels.tasks.dtypes[tensor]
+                for name, dtype in zip(self.arrays(buffer), dtypes, strict=True):
+                    w.line(f'{name} = np.empty({extents(box)}, "{dtype.numpy.name}")')
             case Fill(buffer):
-                init = self._combine(buffer)[1]
-                w.line(f"{self.name(buffer)}[...] = {init}")
+                combine = self._combine(buffer)
+                for name, init in zip(self.arrays(buffer), combine.init, strict=True):
+                    w.line(f"{name}[...] = {_number(init)}")
             case Copy(source, target, box):
-                w.line(f"{self._whole(self.part(target, box))} = {self.part(source, box)}")
+                into, new = self.parts(target, box), self.parts(source, box)
+                for old, part in zip(into, new, strict=True):
+                    w.line(f"{self._whole(old)} = {part}")
             case Merge(source, target, box):
-                into, new = self.part(target, box), self.part(source, box)
-                w.line(f"np.{self._combine(target)[0]}({into}, {new}, out={into})")
+                ufunc = self._ufunc(target)
+                (so_far,), (later,) = self.parts(target, box), self.parts(source, box)
+                w.line(f"np.{ufunc}({so_far}, {later}, out={so_far})")
             case Exchange(sends, receives):
                 self._exchange(sends, receives)
             case Run():
                 self._run(step)
             case Drop(buffer):
-                w.line(f"del {self.name(buffer)}")
+                w.line(f"del {', '.join(self.arrays(buffer))}")
                 del self.boxes[buffer]
 
     def _whole(self, part: str) -> str:
         return part if part.endswith("]") else f"{part}[...]"
 
-    def _combine(self, buffer: str) -> tuple[str, str]:
-        """NumPy's function that combines what a buffer holds, and the identity."""
-        func = self.tensors[buffer]
-        combine = self.kernels.tasks.stages[func].definition.combine
-        match combine.exprs[0] if combine else None:
-            case Binary(op) if op in UFUNCS and combine is not None:
-                return UFUNCS[op], _number(combine.init[0])
+    def _combine(self, buffer: str) -> Combine:
+        combine = self.kernels.tasks.stages[self.tensors[buffer]].combine
+        assert combine is not None
+        return combine
+
+    def _ufunc(self, buffer: str) -> str:
+        """NumPy's function that combines what a buffer holds."""
+        combine = self._combine(buffer)
+        match combine.exprs:
+            case (Binary(op),) if op in UFUNCS:
+                return UFUNCS[op]
         raise TargetError(
-            f"{func!r} combines what ranks made by more than one operator",
+            f"{self.tensors[buffer]!r} combines what ranks made by more than one operator",
             loc=here(),
             label="this call",
             hint="only sum, prod, min, max, any and all can be written as a module",
@@ -182,29 +195,34 @@ class RankText:
         w, copies = self.writer, []
         w.line("requests = []")
         for m in receives:
-            target = self.part(m.buffer, m.box)
-            if m.box != self.boxes[m.buffer]:
-                room = self.names.fresh("received")
-                w.line(f"{room} = np.empty({extents(m.box)}, {self.name(m.buffer)}.dtype)")
-                copies.append(f"{target} = {room}")
-                target = room
-            w.line(f"requests.append(comm.Irecv({target}, source={m.rank}, tag={m.tag}))")
+            for part in self.parts(m.buffer, m.box):
+                target = part
+                if m.box != self.boxes[m.buffer]:
+                    room = self.names.fresh("received")
+                    w.line(f"{room} = np.empty({extents(m.box)}, {target.partition('[')[0]}.dtype)")
+                    copies.append(f"{target} = {room}")
+                    target = room
+                w.line(f"requests.append(comm.Irecv({target}, source={m.rank}, tag={m.tag}))")
         for m in sends:
-            part = self.part(m.buffer, m.box)
-            w.line(
-                f"requests.append(comm.Isend(np.ascontiguousarray({part}), dest={m.rank}, tag={m.tag}))"
-            )
+            for part in self.parts(m.buffer, m.box):
+                w.line(
+                    f"requests.append(comm.Isend(np.ascontiguousarray({part}), dest={m.rank}, tag={m.tag}))"
+                )
         w.line("MPI.Request.Waitall(requests)")
         for line in copies:
             w.line(line)
 
     def _run(self, step: Run) -> None:
-        buffers = dict(step.reads)
+        program = self.kernels.tasks.stages[step.func].state.program
+        given = {
+            taken: name
+            for tensor, buffer in step.reads
+            for taken, name in zip(components(program, tensor), self.arrays(buffer), strict=True)
+        }
         boxes = {tensor: self.boxes[name] for tensor, name in step.reads}
         function, takes = self.kernels.call(step, boxes)
-        given = [self.name(buffers[n]) if n in buffers else n for n in takes]
-        target = self.part(step.target, step.box)
-        self.writer.line(f"{function}({', '.join((*given, target))})")
+        into = self.parts(step.target, step.box)
+        self.writer.line(f"{function}({', '.join((*(given.get(n, n) for n in takes), *into))})")
 
 
 def _number(e: Expr) -> str:

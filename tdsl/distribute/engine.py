@@ -21,8 +21,9 @@ from tdsl.distribute.plan import (
     Run,
 )
 from tdsl.distribute.stages import Stage
-from tdsl.distribute.task import task
+from tdsl.distribute.task import components, task
 from tdsl.lang.interp import Evaluator
+from tdsl.lang.reduction import Combine
 from tdsl.lang.types import DType
 from tdsl.placement.ownership import Box, extents, within
 from tdsl.schedule.nest import State
@@ -44,7 +45,7 @@ class Tasks:
     """The compiled programs of the tasks of all ranks; equal ones are one."""
 
     stages: Mapping[str, Stage]
-    dtypes: Mapping[str, DType]
+    dtypes: Mapping[str, tuple[DType, ...]]
     build: Callable[[State], Task]
     _made: dict[State, Task] = field(default_factory=dict)
     _known: dict[object, Task] = field(default_factory=dict)
@@ -62,11 +63,15 @@ class Tasks:
 
 @dataclass(slots=True)
 class Buffer:
-    """A box of a tensor in memory."""
+    """A box of a tensor in memory; a func of several values has an array for each."""
 
     tensor: str
     box: Box
-    array: Array
+    arrays: tuple[Array, ...]
+
+    def part(self, box: Box) -> tuple[Array, ...]:
+        """A view of a box in it."""
+        return tuple(array[within(box, self.box)] for array in self.arrays)
 
 
 class Worker:
@@ -77,7 +82,7 @@ class Worker:
     ) -> None:
         self.plan, self.tasks, self.scalars = plan, tasks, scalars
         self.at = 0  # the number of the step, from 1
-        self.buffers = {name: Buffer(name, box, inputs[name]) for name, box in plan.owned}
+        self.buffers = {name: Buffer(name, box, (inputs[name],)) for name, box in plan.owned}
 
     def run(self) -> Iterator[Transfer]:
         """Go through the steps; each transfer that is yielded must be done before the next is asked for."""
@@ -85,14 +90,18 @@ class Worker:
             self.at = number
             match step:
                 case Make(name, tensor, box):
-                    dtype = self.tasks.dtypes[tensor].numpy
-                    self.buffers[name] = Buffer(tensor, box, np.empty(extents(box), dtype))
+                    dtypes = (t.numpy for t in self.tasks.dtypes[tensor])
+                    made = tuple(np.empty(extents(box), dtype) for dtype in dtypes)
+                    self.buffers[name] = Buffer(tensor, box, made)
                 case Fill(name):
-                    self._fill(self.buffers[name])
+                    fill(self._combine(name), self.buffers[name].arrays, self.scalars)
                 case Copy(source, target, box):
-                    self._part(target, box)[...] = self._part(source, box)
+                    parts = zip(self._part(source, box), self._part(target, box), strict=True)
+                    for new, old in parts:
+                        old[...] = new
                 case Merge(source, target, box):
-                    self._merge(self._part(target, box), self._part(source, box), target)
+                    so_far, later = self._part(target, box), self._part(source, box)
+                    merge(self._combine(target), so_far, later, self.scalars)
                 case Exchange(sends, receives):
                     yield from self._exchange(sends, receives)
                 case Run():
@@ -100,39 +109,83 @@ class Worker:
                 case Drop(name):
                     del self.buffers[name]
 
-    def _part(self, name: str, box: Box) -> Array:
-        buffer = self.buffers[name]
-        part: Array = buffer.array[within(box, buffer.box)]
-        return part
+    def _part(self, name: str, box: Box) -> tuple[Array, ...]:
+        return self.buffers[name].part(box)
 
-    def _fill(self, buffer: Buffer) -> None:
-        combine = self.tasks.stages[buffer.tensor].definition.combine
+    def _combine(self, name: str) -> Combine:
+        combine = self.tasks.stages[self.buffers[name].tensor].combine
         assert combine is not None
-        params = {name: np.asarray(value) for name, value in self.scalars.items()}
-        buffer.array[...] = Evaluator({}, {}, [], params)(combine.init[0])
-
-    def _merge(self, so_far: Array, new: Array, target: str) -> None:
-        combine = self.tasks.stages[self.buffers[target].tensor].definition.combine
-        assert combine is not None
-        params = {name: np.asarray(value) for name, value in self.scalars.items()}
-        params |= {"a0": so_far, "b0": new}
-        so_far[...] = Evaluator({}, {}, [], params)(combine.exprs[0])
+        return combine
 
     def _exchange(
         self, sends: tuple[Message, ...], receives: tuple[Message, ...]
     ) -> Iterator[Transfer]:
-        packed = tuple((m, np.ascontiguousarray(self._part(m.buffer, m.box))) for m in sends)
+        packed = tuple((m, pack(self._part(m.buffer, m.box))) for m in sends)
         places = [self._part(m.buffer, m.box) for m in receives]
-        room = tuple(
-            (m, p if p.flags.c_contiguous else np.empty(p.shape, p.dtype))
-            for m, p in zip(receives, places, strict=True)
-        )
+        room = tuple((m, room_for(place)) for m, place in zip(receives, places, strict=True))
         yield Transfer(packed, room)
         for place, (_, array) in zip(places, room, strict=True):
-            if place is not array:
-                place[...] = array
+            unpack(array, place)
 
     def _run(self, step: Run) -> None:
         boxes = {tensor: self.buffers[name].box for tensor, name in step.reads}
-        given = {tensor: self.buffers[name].array for tensor, name in step.reads}
-        self.tasks.get(step, boxes)(**given, **self.scalars, out=self._part(step.target, step.box))
+        given = {
+            argument: array
+            for tensor, name in step.reads
+            for argument, array in zip(
+                components(self.tasks.stages[step.func].state.program, tensor),
+                self.buffers[name].arrays,
+                strict=True,
+            )
+        }
+        out = self._part(step.target, step.box)
+        made = out[0] if len(out) == 1 else out
+        self.tasks.get(step, boxes)(**given, **self.scalars, out=made)
+
+
+def fill(combine: Combine, arrays: tuple[Array, ...], scalars: Mapping[str, Any]) -> None:
+    """Set all elements to the identity of a combiner."""
+    params = {name: np.asarray(value) for name, value in scalars.items()}
+    for array, init in zip(arrays, combine.init, strict=True):
+        array[...] = Evaluator({}, {}, [], params)(init)
+
+
+def merge(
+    combine: Combine, so_far: tuple[Array, ...], new: tuple[Array, ...], scalars: Mapping[str, Any]
+) -> None:
+    """Combine elements with what comes later in the order of the reduction."""
+    params = {name: np.asarray(value) for name, value in scalars.items()}
+    params |= {f"a{n}": array for n, array in enumerate(so_far)}
+    params |= {f"b{n}": array for n, array in enumerate(new)}
+    made = [Evaluator({}, {}, [], params)(e) for e in combine.exprs]
+    for old, value in zip(so_far, made, strict=True):
+        old[...] = value
+
+
+def room_for(place: tuple[Array, ...]) -> Array:
+    """Memory without gaps for what is received: the place itself where it has none."""
+    (first, *more) = place
+    if more:
+        return np.empty(sum(p.nbytes for p in place), np.uint8)
+    return first if first.flags.c_contiguous else np.empty(first.shape, first.dtype)
+
+
+def pack(parts: tuple[Array, ...]) -> Array:
+    """Elements as one array without gaps; of several values, the bytes of one after the other."""
+    whole = [np.ascontiguousarray(p) for p in parts]
+    return (
+        whole[0]
+        if len(whole) == 1
+        else np.concatenate([p.reshape(-1).view(np.uint8) for p in whole])
+    )
+
+
+def unpack(array: Array, place: tuple[Array, ...]) -> None:
+    """Put what was received where it belongs."""
+    if len(place) == 1:
+        if place[0] is not array:
+            place[0][...] = array
+        return
+    ends = np.cumsum([p.nbytes for p in place])
+    for part, own in zip(place, np.split(array, ends[:-1]), strict=True):
+        part[...] = own.view(part.dtype).reshape(part.shape)

@@ -97,7 +97,8 @@ Step = Make | Fill | Copy | Merge | Exchange | Run | Drop
 class Home:
     """A tensor that is placed: the bytes of an element, the box of the whole of it, and where it lives.
 
-    `points` is how many points of a reduction each element combines; 1 for what is not reduced.
+    `points` is how many points of a reduction each element combines; 1 for what is not reduced. `dims` are
+    the variables that run along the dimensions of a func when it is made, None where each run makes all.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Home:
     whole: Box
     placement: Placement
     points: int = 1
+    dims: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
@@ -16,12 +17,12 @@ from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, extent
 from tdsl.distribute import mpi
 from tdsl.distribute.bounds import bound_of
 from tdsl.distribute.check import check
-from tdsl.distribute.engine import Task, Tasks, Worker
+from tdsl.distribute.engine import Task, Tasks, Worker, fill, merge
 from tdsl.distribute.plan import Home, Plan, RankPlan
 from tdsl.distribute.rank import Layout, plan_rank
 from tdsl.distribute.simulate import simulate
 from tdsl.distribute.stages import Stage, stages_of
-from tdsl.distribute.task import check_nest
+from tdsl.distribute.task import check_nest, dtypes_of
 from tdsl.errors import (
     ScheduleError,
     ShapeError,
@@ -32,10 +33,10 @@ from tdsl.errors import (
     did_you_mean,
     is_one_of,
 )
-from tdsl.lang.program import Program, check_sizes
+from tdsl.lang.program import check_sizes
 from tdsl.lang.realised import realised_boxes
-from tdsl.lang.types import DType
 from tdsl.notebook import Listing
+from tdsl.placement.notation import Copies
 from tdsl.placement.ownership import Box, extents, within
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.nest import State
@@ -47,13 +48,16 @@ PROVED_BY_ALL = 64  # ranks up to which each one proves the plans of all of them
 class Work:
     """A distributed program for known sizes: stages, layout, plan, and the tasks compiled so far."""
 
-    def __init__(self, state: State, build: Callable[[State], Task]) -> None:
+    def __init__(
+        self, state: State, outputs: tuple[str, ...], build: Callable[[State], Task]
+    ) -> None:  # fmt: skip
         program = state.program
         computed = realised_boxes(program)
         boxes = {n: tuple((lo, hi + 1) for lo, hi in box) for n, box in computed.items()}
         self.stages = stages_of(state, boxes)
         for stage in self.stages:
             check_nest(stage)
+            _check_sources(stage)
         self.inputs = tuple(t.name for t in program.inputs)
         self.outputs = program.outputs
         for t in program.inputs:
@@ -65,13 +69,16 @@ class Work:
         named = dict.fromkeys((*self.inputs, *(s.name for s in self.stages), *self.outputs))
         self.wholes: dict[str, Box] = {n: boxes[n] for n in named}
         self.layout = Layout(state.grid, dict(state.placed), self.wholes)
-        self.dtypes = dtypes_of(program)
-        points = {s.name: s.points for s in self.stages}
+        self.dtypes = {n: dtypes_of(program, n) for n in named}
+        made = {s.name: s for s in self.stages}
         placed = dict(state.placed)
         homes = tuple(
-            Home(n, self.dtypes[n].bytes, whole, placed[n], points.get(n, 1))
+            Home(
+                n, sum(t.bytes for t in self.dtypes[n]), whole, placed[n],
+                made[n].points if n in made else 1, made[n].dims if n in made else (),
+            )
             for n, whole in self.wholes.items()
-        )
+        )  # fmt: skip
         notes = tuple(_notes(self.stages))
         bounds = [bound_of(s, state.grid.size) for s in self.stages]
         known = bounds[0] if len(bounds) == 1 else None
@@ -79,7 +86,10 @@ class Work:
         self.plan = Plan(program.name, state.grid, homes, self.outputs, notes, self._rank, least)
         self.state = state
         self._proved = False
-        self.tasks = Tasks({s.name: s for s in self.stages}, self.dtypes, build)
+        self.tasks = Tasks(made, self.dtypes, build)
+        self.arrays = {name: (name, 0) for name in self.inputs}  # by what a call names them
+        values = ((name, n) for name in self.outputs for n in range(len(self.dtypes[name])))
+        self.arrays |= dict(zip(outputs, values, strict=True))
 
     def _rank(self, rank: int) -> RankPlan:
         return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
@@ -104,6 +114,43 @@ class Work:
         box = self.plan.owned(name, rank)
         return None if box is None else array[within(box, self.wholes[name])]
 
+    def shares(self, name: str) -> dict[int, Box]:
+        """The ranks whose blocks are the whole, and these; of several copies the first."""
+        assert self.state.grid is not None
+        grid, placement = self.state.grid, dict(self.state.placed)[name]
+        firsts = itertools.product(
+            *(
+                range(1) if isinstance(e, Copies) else range(size)
+                for e, size in zip(placement.entries, grid.shape, strict=True)
+            )
+        )
+        owned = ((rank, self.plan.owned(name, rank)) for rank in map(grid.rank, firsts))
+        return {rank: box for rank, box in owned if box is not None}
+
+    def whole(self, name: str, blocks: Mapping[int, tuple[Array, ...]]) -> tuple[Any, ...]:
+        """The arrays of a tensor, from the blocks of the ranks that share it; parts are combined.
+
+        Of a func of several values, blocks may have those of one only.
+        """
+        shares = self.shares(name)
+        dtypes = (t.numpy for t in self.dtypes[name])
+        if shares:
+            dtypes = (array.dtype for array in blocks[next(iter(shares))])
+        whole = tuple(np.empty(extents(self.wholes[name]), dtype) for dtype in dtypes)
+        combine = None
+        if dict(self.state.placed)[name].partial and shares:
+            combine = self.tasks.stages[name].combine
+            assert combine is not None
+            fill(combine, whole, {})
+        for rank, box in shares.items():
+            place = tuple(array[within(box, self.wholes[name])] for array in whole)
+            if combine is not None:
+                merge(combine, place, blocks[rank], {})
+            else:
+                for own, block in zip(place, blocks[rank], strict=True):
+                    own[...] = block
+        return tuple(array if array.ndim else array[()] for array in whole)
+
 
 def _notes(stages: tuple[Stage, ...]) -> list[str]:
     notes = []
@@ -115,12 +162,6 @@ def _notes(stages: tuple[Stage, ...]) -> list[str]:
                 f"{s.name}: {', '.join(silent)} at {s.outer[s.fixed - 1]}, as no communicate says where"
             )
     return notes
-
-
-def dtypes_of(program: Program) -> dict[str, DType]:
-    """The element type of every input and func."""
-    found = {t.name: t.dtype for t in program.inputs}
-    return found | {f.name: f.dtypes[0] for f in program.funcs}
 
 
 class Distributed(Suggesting):
@@ -147,7 +188,8 @@ class Distributed(Suggesting):
             )
         key = tuple((n, sizes[n]) for n in self.signature.sizes)
         if key not in self._works:
-            self._works[key] = Work(bind_state(self.state, dict(key)), self._build)
+            outputs = tuple(a.name for a in self.signature.outputs)
+            self._works[key] = Work(bind_state(self.state, dict(key)), outputs, self._build)
         return self._works[key]
 
     def plan(self, *, memory: int | None = None, **sizes: int) -> Plan:
@@ -188,16 +230,19 @@ class Distributed(Suggesting):
             }
             workers.append(Worker(plan, work.tasks, blocks, scalars))
         traffic = simulate(workers)
-        outputs = tuple(_whole(work, name, workers) for name in work.outputs)
-        result = outputs[0] if len(outputs) == 1 else outputs
+        outputs: list[Any] = []
+        for name in work.outputs:
+            parts = {r: workers[r].buffers[name].arrays for r in work.shares(name)}
+            outputs += work.whole(name, parts)
+        result = outputs[0] if len(outputs) == 1 else tuple(outputs)
         return (result, traffic) if count else result
 
     def block(self, name: str, array: Any, rank: int | None = None) -> Array | None:
         """What a rank, by default this one, owns of a whole array; None for no elements."""
         work, arg = self._work(self.sizes), self._argument(name)
         whole = as_array(arg, array)
-        check_shape(arg, whole, extents(work.wholes[name]))
-        part = work.part(name, whole, mpi.rank() if rank is None else rank)
+        check_shape(arg, whole, extents(work.wholes[work.arrays[name][0]]))
+        part = work.part(work.arrays[name][0], whole, mpi.rank() if rank is None else rank)
         return None if part is None else np.ascontiguousarray(part).reshape(part.shape)
 
     def __call__(self, *args: Any, count: bool = False, **kwargs: Any) -> Any:
@@ -220,9 +265,11 @@ class Distributed(Suggesting):
         }
         worker = Worker(plan, work.tasks, arrays, scalars)
         carried = mpi.run(worker, comm)
-        held = (worker.buffers.get(name) for name in work.outputs)
-        results = tuple(None if b is None else b.array for b in held)
-        result = results[0] if len(results) == 1 else results
+        results: list[Array | None] = []
+        for name in work.outputs:
+            none = (None,) * len(work.dtypes[name])
+            results += worker.buffers[name].arrays if name in worker.buffers else none
+        result = results[0] if len(results) == 1 else tuple(results)
         return (result, carried) if count else result
 
     def _blocks(
@@ -265,20 +312,18 @@ class Distributed(Suggesting):
 
     def gather(self, name: str, block: Array | None, root: int = 0) -> Any:
         """A whole input or output on one rank, from the blocks of all; None on the others."""
+        self._argument(name)
         work = self._work(self.sizes)
         comm = mpi.ranks_of(work.plan.grid.size)
-        boxes = ((r, work.plan.owned(name, r)) for r in range(work.plan.grid.size))
-        first = {box: r for r, box in reversed([(r, b) for r, b in boxes if b is not None])}
-        mine = np.ascontiguousarray(block) if mpi.rank() in first.values() else None
-        dtype = work.dtypes[name].numpy
-        parts = {r: np.empty(extents(box), dtype) for box, r in first.items()}
+        tensor, n = work.arrays[name]
+        shares = work.shares(tensor)
+        mine = np.ascontiguousarray(block) if mpi.rank() in shares else None
+        dtype = work.dtypes[tensor][n].numpy
+        parts = {r: np.empty(extents(box), dtype) for r, box in shares.items()}
         mpi.collect(comm, parts if mpi.rank() == root else {}, mine, root)
         if mpi.rank() != root:
             return None
-        whole = np.empty(extents(work.wholes[name]), dtype)
-        for box, r in first.items():
-            whole[within(box, work.wholes[name])] = parts[r]
-        return whole if whole.ndim else whole[()]
+        return work.whole(tensor, {r: (part,) for r, part in parts.items()})[0]
 
     def _argument(self, name: str) -> ArrayArg:
         """The input or output of a name."""
@@ -303,14 +348,16 @@ class Distributed(Suggesting):
         return f"<distributed {self.signature.name} on {self.state.grid}>"
 
 
-def _whole(work: Work, name: str, workers: list[Worker]) -> Any:
-    """A whole output, put together from the blocks of all ranks."""
-    whole = np.empty(extents(work.wholes[name]), work.dtypes[name].numpy)
-    for worker in workers:
-        if name in worker.buffers:
-            buffer = worker.buffers[name]
-            whole[within(buffer.box, work.wholes[name])] = buffer.array
-    return whole if whole.ndim else whole[()]
+def _check_sources(stage: Stage) -> None:
+    """ScheduleError where a stage reads what lies in parts that nobody combines."""
+    for name, placement in stage.state.placed:
+        if placement.partial and name in stage.sources:
+            raise ScheduleError(
+                f"{stage.name!r} reads {name!r}, of which ranks have parts only",
+                loc=stage.state.program.func(name).loc,
+                label="this func",
+                hint="only an output is left partial: place it by a dimension, * or a coordinate",
+            )
 
 
 def check_placed(state: State) -> None:

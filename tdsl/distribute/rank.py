@@ -91,7 +91,7 @@ class StageSteps:
         home = self.layout.owned(name, self.at)
         if home is not None:
             self.steps.append(Make(name, name, home))
-            if self.stage.definition.combine is not None:
+            if self.stage.combine is not None:
                 self.steps.append(Fill(name))
         self._iterate(tuple((p, p + 1) for p in self.at))
 
@@ -171,14 +171,14 @@ class StageSteps:
         if box is None:
             return None
         home = self.layout.owned(stage.name, self.at)
-        once = stage.definition.combine is None or len(spans) == stage.fixed
+        once = stage.combine is None or len(spans) == stage.fixed
         if home is not None and contains(home, box) and once:
             self.held[stage.name] = stage.name
         else:
             name = f"{stage.name} at {stage.outer[len(spans) - 1]}"
             self.held[stage.name] = name
             self.steps.append(Make(name, stage.name, box))
-            if len(spans) < len(stage.outer) and stage.definition.combine is not None:
+            if len(spans) < len(stage.outer) and stage.combine is not None:
                 self.steps.append(Fill(name))
         return self.held[stage.name]
 
@@ -190,7 +190,7 @@ class StageSteps:
         target = self.held[stage.name]
         reads = tuple((s, self.held[s]) for s in stage.sources if s in stage.reads(spans))
         run = Run(stage.name, tuple(ranges.items()), reads, target, box)
-        if stage.definition.combine is None or stage.levels[stage.name] == len(spans):
+        if stage.combine is None or stage.levels[stage.name] == len(spans):
             self.steps.append(run)
             return
         part = f"{stage.name} of a step"
@@ -222,7 +222,7 @@ class StageSteps:
     def _collect(
         self, spans: Spans, sends: list[Message], own: list[Box], target: str | None
     ) -> None:
-        name, combine = self.stage.name, self.stage.definition.combine
+        name, combine = self.stage.name, self.stage.combine
         inner = spans[self.stage.fixed :]
         home = self.layout.owned(name, self.at)
         receives: list[Message] = []
@@ -231,7 +231,11 @@ class StageSteps:
         def touched(ranks: Spans) -> Box | None:
             return self.stage.writes((*ranks, *inner))
 
-        everyone = tuple((0, size) for size in self.layout.grid.shape)
+        parts = self.layout.placements[name].partial  # each rank keeps its own
+        everyone = tuple(
+            (p, p + 1) if n in parts else (0, size)
+            for n, (p, size) in enumerate(zip(self.at, self.layout.grid.shape, strict=True))
+        )
         joins: list[tuple[int, Step]] = []
         join = Copy if combine is None else Merge
         me = self.layout.grid.rank(self.at)

@@ -1,22 +1,24 @@
 """The distributed funcs of a program, and which boxes their iterations read and write.
 
-A stage is a distributed func. Its outer loops are those that the rank fixes and those that it steps
-through, down to the innermost communicate; the rest of its nest is a task. Funcs that are not distributed
-belong to the stages that read them. All boxes come from the region function.
+A stage is a distributed func, with the definition whose loops ranks share: the first one, which the updates
+follow on each rank, or an update, of which each rank makes a part. Its outer loops are those that the rank
+fixes and those that it steps through, down to the innermost communicate; the rest of its nest is a task.
+Funcs that are not distributed belong to the stages that read them. All boxes come from the region function.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import TRUE, Const, Expr, const
+from tdsl.lang.expr import TRUE, Const, Expr, Var, const
 from tdsl.lang.program import FuncDef
+from tdsl.lang.reduction import Combine
 from tdsl.lang.regions import Box as Region
 from tdsl.lang.regions import (
     Interval,
@@ -58,6 +60,8 @@ class Stage:
 
     state: State
     func: FuncDef
+    number: int
+    whole: Box
     outer: tuple[str, ...]
     fixed: int
     counts: tuple[int, ...]
@@ -77,8 +81,21 @@ class Stage:
 
     @property
     def definition(self) -> Definition:
-        """Its only definition."""
-        return self.func.definitions[0]
+        """The definition whose loops are shared out."""
+        return self.func.definitions[self.number]
+
+    @property
+    def combine(self) -> Combine | None:
+        """What combines parts that iterations make; None where each makes whole values."""
+        return self.definition.combine if self.number + 1 == len(self.func.definitions) else None
+
+    @property
+    def dims(self) -> tuple[str | None, ...]:
+        """The variable along each dimension of what is made; None where all of it may be touched."""
+        free = self.definition.free
+        return tuple(
+            e.name if isinstance(e, Var) and e.name in free else None for e in self.definition.index
+        )
 
     @property
     def points(self) -> int:
@@ -109,7 +126,10 @@ class Stage:
     def writes(self, spans: Spans) -> Box | None:
         """The box of the func that is made while the first outer loops have these spans."""
         ranges = self.ranges(spans)
-        return None if ranges is None else tuple(ranges[name] for name in self.func.variables)
+        if ranges is None:
+            return None
+        dims = zip(self.dims, self.whole, strict=True)
+        return tuple(all_of if name is None else ranges[name] for name, all_of in dims)
 
     def reads(self, spans: Spans) -> dict[str, Box]:
         """The box of each source that is read while the first outer loops have these spans."""
@@ -118,9 +138,29 @@ class Stage:
             return {}
         key = tuple(ranges.items())
         if key not in self._boxes:
-            needed = needed_by(self.func, intervals(ranges), self.inside)
+            needed = self._needed(intervals(ranges))
             self._boxes[key] = {n: numbers(box) for n, box in needed.items() if n in self.sources}
         return self._boxes[key]
+
+    def _needed(self, ranges: dict[str, Interval]) -> dict[str, Region]:
+        """The boxes of all that is read where the variables have some ranges.
+
+        What is read of the funcs `inside`, consumers first, is followed to what those read.
+        """
+        f, d = self.func, self.definition
+        boxes: dict[str, Region] = {}
+        _read(boxes, f, tighten(ranges, d.where) if d.where != TRUE else ranges, self.number)
+        if self.combine is None:
+            made = tuple(ranges[name] for name in f.variables)
+            for n, update in enumerate(f.definitions[1:], 1):
+                _read(boxes, f, definition_ranges(f, update, made, NOTHING), n)
+        for g in self.inside:
+            if g.name not in boxes:
+                continue
+            boxes[g.name] = box = grown(g, boxes[g.name], NOTHING)
+            for n, own in enumerate(g.definitions):
+                _read(boxes, g, definition_ranges(g, own, box, NOTHING), n)
+        return boxes
 
 
 def stages_of(state: State, boxes: Mapping[str, Box]) -> tuple[Stage, ...]:
@@ -136,8 +176,8 @@ def stages_of(state: State, boxes: Mapping[str, Box]) -> tuple[Stage, ...]:
 
 
 def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
-    plan, d = state.plan(f.name), f.definitions[0]
-    nest = plan.nests[0]
+    plan = state.plan(f.name)
+    d, nest = f.definitions[plan.shared], plan.nests[plan.shared]
     bounds = bounds_of(f, d, tuple((const(lo), const(hi - 1)) for lo, hi in whole))
     related = relate(nest, bounds)
     parts = []
@@ -162,7 +202,21 @@ def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
     levels = {name: at.get(name, fixed) for name in (*sources, f.name)}
     outer = nest.names()[: max(levels.values())]
     counts = tuple(hi - lo for lo, hi in (runs[x] for x in outer))
-    return Stage(state, f, outer, fixed, counts, levels, inside, sources, spans, tuple(parts), runs)
+    return Stage(
+        state,
+        f,
+        plan.shared,
+        whole,
+        outer,
+        fixed,
+        counts,
+        levels,
+        inside,
+        sources,
+        spans,
+        tuple(parts),
+        runs,
+    )
 
 
 def _members(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...], tuple[str, ...]]:
@@ -182,25 +236,6 @@ def _members(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...], tuple[str, 
                 elif r.name != f.name:
                     sources[r.name] = None
     return tuple(inside), tuple(sources)
-
-
-def needed_by(
-    f: FuncDef, ranges: dict[str, Interval], inside: Iterable[FuncDef]
-) -> dict[str, Region]:
-    """The boxes of all that a func reads where its variables have some ranges.
-
-    What it reads of the funcs `inside`, consumers first, is followed to what those read.
-    """
-    d = f.definitions[0]
-    boxes: dict[str, Region] = {}
-    _read(boxes, f, tighten(ranges, d.where) if d.where != TRUE else ranges, 0)
-    for g in inside:
-        if g.name not in boxes:
-            continue
-        boxes[g.name] = box = grown(g, boxes[g.name], NOTHING)
-        for n, own in enumerate(g.definitions):
-            _read(boxes, g, definition_ranges(g, own, box, NOTHING), n)
-    return boxes
 
 
 def _read(boxes: dict[str, Region], f: FuncDef, ranges: dict[str, Interval], n: int) -> None:

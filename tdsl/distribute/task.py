@@ -42,54 +42,84 @@ from tdsl.schedule.nest import (
 
 def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
     """The state of the program that a step runs; `boxes` is what the buffer for each of its reads holds."""
+    f, state, program = stage.func, stage.state, stage.state.program
     ranges = dict(run.ranges)
     starts = {name: const(lo) for name, (lo, _) in ranges.items()}
+    names = {name: components(program, name) for name in boxes}
+
+    def of_buffers(e: Expr) -> Expr:
+        return simplify(_read_buffers(e, boxes, names))
 
     def own(d: Definition) -> Definition:
-        moved = {v: add(Var(v), starts[v]) for v in d.variables}
-        at = d.index  # of the func itself, whose box starts at 0
-        d = map_expressions(d, lambda e: simplify(_read_buffers(substitute(e, moved), boxes)))
-        spans = tuple((n, ZERO, const(ranges[n][1] - ranges[n][0])) for n, _, _ in d.ranges)
-        return replace(d, index=at, ranges=spans)
+        """A definition of the func itself, whose box begins at 0."""
+        moved = {n: add(Var(n), lo) for n, lo in starts.items() if n in d.variables}
+        for e, span in zip(d.index, run.box, strict=True):
+            match e:
+                case Var(name) if name in d.free:
+                    moved[name] = add(e, const(span[0]))
+        spans = tuple((n, ZERO, const(ranges[n][1] - ranges[n][0])) if n in ranges else (n, lo, hi)
+                      for n, lo, hi in d.ranges)  # fmt: skip
+        own_reads = {**boxes, f.name: run.box}
+        d = map_expressions(
+            d, lambda e: simplify(_read_buffers(substitute(e, moved), own_reads, names))
+        )
+        index = tuple(subtract(e, const(lo)) for e, (lo, _) in zip(d.index, run.box, strict=True))
+        return replace(d, index=tuple(map(simplify, index)), ranges=spans)
 
-    def other(d: Definition) -> Definition:
-        return map_expressions(d, lambda e: simplify(_read_buffers(e, boxes)))
-
-    f, state = stage.func, stage.state
-    spans = [ranges[name] for name in f.variables]
-    natural = tuple((ZERO, const(hi - lo - 1)) for lo, hi in spans)
-    made = replace(
-        f, definitions=(own(stage.definition),), limits=natural, natural=natural, declared=False
-    )
+    natural = tuple((ZERO, const(hi - lo - 1)) for lo, hi in run.box)
+    first, *updates = f.definitions
+    if stage.number:
+        assert stage.combine is not None
+        first = replace(first, values=stage.combine.init)
+    definitions = tuple(own(d) for d in (first, *updates))
+    made = replace(f, definitions=definitions, limits=natural, natural=natural, declared=False)
     inside = tuple(
-        replace(g, definitions=tuple(map(other, g.definitions))) for g in reversed(stage.inside)
+        replace(g, definitions=tuple(map_expressions(d, of_buffers) for d in g.definitions))
+        for g in reversed(stage.inside)
     )
-    program = state.program
-    extents = {n: tuple(const(hi - lo) for lo, hi in box) for n, box in boxes.items()}
     inputs = tuple(
-        Input(name, extents[name], _dtype(program, name)) for name in stage.sources if name in boxes
+        Input(part, tuple(const(hi - lo) for lo, hi in boxes[name]), dtype)
+        for name in stage.sources
+        if name in boxes
+        for part, dtype in zip(names[name], dtypes_of(program, name), strict=True)
     )
-    names = (*(t.name for t in inputs), *(s.name for s in program.scalars))
-    local = Program(f.name, inputs, program.scalars, (*inside, made), (f.name,), names, (f.name,))
+    taken = (*(t.name for t in inputs), *(s.name for s in program.scalars))
+    local = Program(f.name, inputs, program.scalars, (*inside, made), (f.name,), taken, (f.name,))
     plans = [(g.name, _inner_plan(stage, state.plan(g.name))) for g in inside]
     return State(local, (*plans, (f.name, _own_plan(stage, made))))
 
 
-def _read_buffers(e: Expr, boxes: Mapping[str, Box]) -> Expr:
-    """Reads of buffers, at their own indices."""
+def _read_buffers(
+    e: Expr, boxes: Mapping[str, Box], names: Mapping[str, tuple[str, ...]]
+) -> Expr:  # fmt: skip
+    """Reads of buffers, at their own indices; `names` has the arrays of those that a task takes."""
 
     def visit(n: Node) -> Node:
         if isinstance(n, Read) and n.name in boxes:
             starts = (const(lo) for lo, _ in boxes[n.name])
             index = tuple(subtract(i, lo) for i, lo in zip(n.index, starts, strict=True))
+            if n.name in names:
+                return replace(n, name=names[n.name][n.component], component=0, index=index)
             return replace(n, index=index)
         return n
 
     return transform(e, visit)
 
 
-def _dtype(program: Program, name: str) -> DType:
-    return program.func(name).dtypes[0] if program.has_func(name) else program.input(name).dtype
+def components(program: Program, name: str) -> tuple[str, ...]:
+    """What a task calls the arrays of a tensor or func: one, or one for each value."""
+    count = len(dtypes_of(program, name))
+    if count == 1:
+        return (name,)
+    used = {*program.parameters, *(f.name for f in program.funcs)}
+    while any(f"{name}_{n}" in used for n in range(count)):
+        name += "_"
+    return tuple(f"{name}_{n}" for n in range(count))
+
+
+def dtypes_of(program: Program, name: str) -> tuple[DType, ...]:
+    """The element types of a tensor or func."""
+    return program.func(name).dtypes if program.has_func(name) else (program.input(name).dtype,)
 
 
 def _inner_plan(stage: Stage, plan: FuncPlan) -> FuncPlan:
@@ -109,14 +139,21 @@ def _is_fixed(stage: Stage, func: str, loop: str) -> bool:
 
 def _own_plan(stage: Stage, made: FuncDef) -> FuncPlan:
     plan = stage.state.plan(stage.name)
-    nest = inner_nest(plan.nests[0], stage.outer, made.definitions[0].variables)
-    left_alone = replace(
-        plan, nests=(nest,), distributed=(), communicated=(), touched=False, place=None, loc=None
-    ) == replace(fresh_plan(made), nests=(nest,))  # fmt: skip
+    nest = inner_nest(
+        plan.nests[stage.number], stage.outer, made.definitions[stage.number].variables
+    )
+    fresh = fresh_plan(made)
+    alone = replace(plan, distributed=(), shared=0, communicated=(), place=Root())
+    alone = alone.with_nest(stage.number, nest)
+    if stage.number:
+        alone = alone.with_nest(0, fresh.nests[0])
+    left_alone = replace(alone, touched=False, place=None, loc=None) == fresh.with_nest(
+        stage.number, nest
+    )
     plain = all(isinstance(r, Rename) for r in nest.relations)
     if left_alone and plain and all(x.kind == SERIAL for x in nest.loops):
-        return fresh_plan(made)
-    return replace(plan, nests=(nest,), distributed=(), communicated=(), place=Root())
+        return fresh
+    return alone
 
 
 def inner_nest(nest: Nest, fixed: tuple[str, ...], variables: tuple[str, ...]) -> Nest:
@@ -166,7 +203,7 @@ def check_nest(stage: Stage) -> None:
     """ScheduleError where the iterations inside of the fixed loops are no box."""
     plan = stage.state.plan(stage.name)
     try:
-        inner_nest(plan.nests[0], stage.outer, stage.definition.variables)
+        inner_nest(plan.nests[stage.number], stage.outer, stage.definition.variables)
     except Strided as error:
         raise ScheduleError(
             f"{stage.name!r}: inside of {error.inner!r} are every few points only, as {error.outer!r} is "

@@ -6,6 +6,7 @@
 "r -> r r"      blocks of blocks: over the first axis, each of them over the second
 "r -> r' r"     the same, the other way round: a prime stands at what is cut later
 "-> 0"          a scalar on one rank
+"mn -> m n partial(sum)"   along the third axis lie parts of a result, not summed yet
 """
 
 from __future__ import annotations
@@ -37,7 +38,14 @@ class Fixed:
     coordinate: int
 
 
-Entry = Blocks | Copies | Fixed
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Every coordinate of this axis has a part of a result; all of them combined are its value."""
+
+    op: str
+
+
+Entry = Blocks | Copies | Fixed | Partial
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,11 @@ class Placement:
         own = ((n, e) for n, e in enumerate(self.entries) if isinstance(e, Blocks) and e.dim == dim)
         return tuple(n for _, n in sorted((e.level, n) for n, e in own))
 
+    @property
+    def partial(self) -> tuple[int, ...]:
+        """The axes along which parts of a result lie."""
+        return tuple(n for n, e in enumerate(self.entries) if isinstance(e, Partial))
+
 
 def _text(e: Entry, dims: str) -> str:
     match e:
@@ -64,6 +77,8 @@ def _text(e: Entry, dims: str) -> str:
             return "*"
         case Fixed(coordinate):
             return str(coordinate)
+        case Partial(op):
+            return f"partial({op})"
         case _:
             assert_never(e)
 
@@ -114,10 +129,12 @@ def _entry(word: str, dims: str, axis: str, size: int) -> Entry:
         if int(word) >= size:
             raise Unreadable(f"axis {axis!r} has no coordinate {word}", f"it has 0 to {size - 1}")
         return Fixed(int(word))
+    if word.startswith("partial(") and word.endswith(")"):
+        return Partial(word[len("partial(") : -1])
     letter = word.rstrip("'")
     if len(letter) == 1 and letter in dims:
         return Blocks(dims.index(letter), len(word) - 1)
     raise Unreadable(
         f"{word!r} is no dimension of {dims!r}" if dims else f"{word!r} is no entry of a scalar",
-        "an entry is one of the letters on the left, * for copies, or a coordinate",
+        "an entry is one of the letters on the left, * for copies, a coordinate, or partial(sum)",
     )

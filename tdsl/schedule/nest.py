@@ -248,7 +248,7 @@ class Tensorization:
 class FuncPlan:
     """How one func runs. `place` None leaves the choice to the default schedule.
 
-    `distributed` are the loops of the first definition that the axes of the grid fix, in their order;
+    `distributed` are the loops of definition `shared` that the axes of the grid fix, in their order;
     `communicated` says for a tensor or func at which of its loops it is fetched, or sent to its owners.
     """
 
@@ -265,6 +265,7 @@ class FuncPlan:
     specializations: tuple[Specialization, ...] = ()
     tensorizations: tuple[Tensorization, ...] = ()
     distributed: tuple[str, ...] = ()
+    shared: int = 0
     communicated: tuple[tuple[str, str], ...] = ()
     touched: bool = False
     loc: Loc | None = field(default=None, compare=False)

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tdsl.errors import did_you_mean
+from tdsl.lang.expr import Var
+from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.placement.grid import Grid
-from tdsl.placement.notation import Unreadable, read_placement
+from tdsl.placement.notation import Partial, Placement, Unreadable, read_placement
 from tdsl.schedule.loops import find_loop, reorder, split
 from tdsl.schedule.nest import (
     SERIAL,
@@ -24,6 +26,7 @@ from tdsl.schedule.nest import (
     State,
     is_ordered,
     is_reduction,
+    roots_of,
 )  # fmt: skip
 
 Axes = tuple[tuple[str, int], ...]
@@ -49,7 +52,26 @@ def place(
         placement = read_placement(notation, ndim, state.grid)
     except Unreadable as error:
         raise Illegal(str(error), error.hint) from None
+    _check_partial(state, tensor, placement)
     return replace(state, placed=(*state.placed, (tensor, placement)))
+
+
+def _check_partial(state: State, tensor: str, placement: Placement) -> None:
+    """Raise Illegal where parts are to lie that cannot be combined into the tensor."""
+    for op in (e.op for e in placement.entries if isinstance(e, Partial)):
+        f = state.program.func(tensor) if state.program.has_func(tensor) else None
+        combine = f.definitions[-1].combine if f is not None else None
+        if f is None or combine is None or combine.kind != op:
+            made = "an input" if f is None else "not reduced" if combine is None else combine.kind
+            raise Illegal(
+                f"{tensor!r} cannot lie as partial({op}): it is {made}",
+                "only the parts of a reduction lie so, combined by its own operator: partial(sum)",
+            )
+        if combine.scalars() or len(f.dtypes) > 1:
+            raise Illegal(
+                f"what combines {tensor!r} has several values, or depends on scalars of a call",
+                "place it whole: a dimension, * or a coordinate",
+            )
 
 
 def _on_grid(state: State, axes: Axes) -> State:
@@ -68,9 +90,6 @@ def distribute(
     """for x  -->  for x_o: for x_i, where each rank runs the x_o of its coordinate on an axis."""
     state = _on_grid(state, grid)
     f, plan = state.program.func(func), state.plan(func)
-    if len(f.definitions) > 1 or len(f.dtypes) > 1:
-        what = "updates" if len(f.definitions) > 1 else "several values"
-        raise Illegal(f"{func!r} has {what}", "distribute a func of one definition and one value")
     if plan.distributed:
         raise Illegal(f"{func!r} is distributed already", "distribute all of its loops at once")
     if len(loops) != len(grid):
@@ -82,8 +101,11 @@ def distribute(
     if len(set(names)) < len(names):
         raise Illegal("a loop is named twice", "name each once")
     nest = plan.nests[definition]
+    if definition:
+        _check_update(f, definition)
     for name in names:
         _check_reduced(state, func, definition, nest, name)
+        _check_own_updates(f, definition, nest, name)
     outer = []
     for name, (_, parts) in zip(names, grid, strict=True):
         before = state.plan(func).nests[definition].names()
@@ -95,7 +117,7 @@ def distribute(
         state = state.with_plan(func, state.plan(func).with_nest(definition, nest))
     rest = [x for x in state.plan(func).nests[definition].names() if x not in outer]
     state = reorder(state, func, definition, loops=(*outer, *rest))
-    made = replace(state.plan(func), distributed=tuple(outer), place=Root())
+    made = replace(state.plan(func), distributed=tuple(outer), shared=definition, place=Root())
     return state.with_plan(func, made)
 
 
@@ -113,6 +135,43 @@ def _check_reduced(state: State, func: str, definition: int, nest: Nest, name: s
         )
 
 
+def _check_update(f: FuncDef, definition: int) -> None:
+    """Raise Illegal where ranks that share an update out would meet in one element."""
+    d, first = f.definitions[definition], f.definitions[0]
+    reads = any(r.name == f.name for r in reads_in(d.expressions()))
+    if d.combine is None or not d.combine.associative or reads:
+        raise Illegal(
+            f"ranks would race: several of them may update one element of {f.name!r}",
+            "distribute the first definition, which its updates follow, or update by what is associative",
+            ((d.loc, "this update"),),
+        )
+    if len(f.definitions) > 2 or first.values != d.combine.init:
+        raise Illegal(
+            f"{f.name!r} does not start at the identity of this update, or has other updates",
+            "each rank starts at the identity: give a func of its own one update, add the rest in another",
+            ((first.loc, "the first definition"),),
+        )
+
+
+def _check_own_updates(f: FuncDef, definition: int, nest: Nest, name: str) -> None:
+    """Raise Illegal where updates touch what another iteration of a loop of the first definition makes."""
+    if definition or len(f.definitions) == 1:
+        return
+    for v in roots_of(nest, name):
+        free = v in f.variables
+        dim = f.variables.index(v) if free else 0
+        for d in f.definitions[1:]:
+            own = [d.index, *(r.index for r in reads_in(d.expressions()) if r.name == f.name)]
+            alone = free and d.index[dim] in [Var(x) for x in d.free]
+            if not alone or len({i[dim] for i in own}) > 1:
+                raise Illegal(
+                    f"an update of {f.name!r} needs more than one iteration of {name!r} makes",
+                    "distribute loops whose variable stands alone in every update, the update itself, "
+                    "or a func of its own",
+                    ((d.loc, "this update"),),
+                )
+
+
 def communicate(
     state: State, func: str, definition: int, *, tensors: tuple[str, ...], at: str
 ) -> State:
@@ -123,6 +182,10 @@ def communicate(
     name = find_loop(state, func, definition, at)
     nest = plan.nests[definition]
     last = plan.distributed[-1]
+    if definition != plan.shared:
+        raise Illegal("another definition is distributed", "communicate at a loop of that one")
+    for x in nest.names()[: nest.position(name) + 1]:
+        _check_own_updates(state.program.func(func), definition, nest, x)
     if nest.position(name) < nest.position(last):
         raise Illegal(
             f"{name!r} is fixed by the rank, and {last!r} inside of it, too",
@@ -184,7 +247,7 @@ def check_distributed(state: State, func: str) -> None:
     plan = state.plan(func)
     if not plan.distributed:
         return
-    nest = plan.nests[0]
+    nest = plan.nests[plan.shared]
     count = len(plan.distributed)
     if nest.names()[:count] != plan.distributed:
         raise Illegal(

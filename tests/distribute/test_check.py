@@ -24,6 +24,7 @@ from tdsl.distribute.plan import (
     Run,
 )
 from tests.distribute.matmuls import cube, flat, two_and_a_half
+from tests.distribute.test_results import histogram
 
 SIZES = {"M": 11, "N": 7, "K": 13}
 
@@ -50,6 +51,8 @@ PLANS = {
     "johnson": lambda: td.compile(cube(td.Grid(x=2, y=2, z=2))).plan(**SIZES),
     "2.5d": lambda: td.compile(two_and_a_half(td.Grid(x=2, y=2, z=2))).plan(**SIZES),
     "heat": heat,
+    "histogram": lambda: td.compile(histogram("r -> r")).plan(),
+    "parts": lambda: td.compile(histogram("r -> partial(sum)")).plan(),
 }
 
 

@@ -80,12 +80,70 @@ def distributed_twice():
     tiled()["f"].distribute((i, j), square)  # here
 
 
-@wrong(td.ScheduleError, "'f' has updates", hint="one definition")
-def distribute_a_func_with_updates():
+def summed_along_rows():
+    """A func whose update reads what other columns have."""
+    f, r = td.Func("f", shape=(20, 30)), td.range("r", 1, 30)
+    f[i, j] = a[i, j]
+    f[i, r] = f[i, r - 1] + a[i, r]
+    return td.Schedule(f)["f"]
+
+
+@wrong(td.ScheduleError, "an update of 'f' needs more than one iteration of 'j'", hint="alone")
+def distribute_a_loop_that_updates_cross():
+    summed_along_rows().distribute(j, td.Grid(x=2))  # here
+
+
+@wrong(td.ScheduleError, "ranks would race", "one element of 'f'", hint="first definition")
+def distribute_an_update_that_races():
+    summed_along_rows().update(0).distribute("r", td.Grid(x=2))  # here
+
+
+@wrong(td.ScheduleError, "does not start at the identity", hint="one update")
+def distribute_an_update_of_something():
+    f, r = td.Func("f", shape=(5,)), td.range("r", 0, 20)
+    f[i] = 7
+    f[r // 4] += r
+    td.Schedule(f)["f"].update(0).distribute(r, td.Grid(x=2))  # here
+
+
+@wrong(td.ScheduleError, "another definition is distributed", hint="that one")
+def communicate_at_another_definition():
+    f, r, grid = td.Func("f", shape=(5,)), td.range("r", 0, 20), td.Grid(x=2)
+    f[i] = 0
+    f[r // 4] += r
+    s = td.Schedule(f)
+    s["f"].update(0).distribute(r, grid)
+    s["f"].communicate("f", at=i)  # here
+
+
+@wrong(td.ScheduleError, "cannot lie as partial(sum): it is an input", hint="partial(sum)")
+def partial_input():
+    doubled().place("a", "rc -> r partial(sum)", square)  # here
+
+
+@wrong(td.ScheduleError, "cannot lie as partial(max): it is sum", hint="its own operator")
+def partial_of_another_operator():
     f = td.Func("f")
-    f[i] = a[i, 0]
-    f[i] += 1
-    td.Schedule(f)["f"].distribute(i, td.Grid(x=2))  # here
+    f[i] = td.sum(a[i, k], axis=k)
+    td.Schedule(f).place("f", "r -> r partial(max)", square)  # here
+
+
+@wrong(td.ScheduleError, "'f_argmax' has several values, or depends on scalars", hint="whole")
+def partial_of_several_values():
+    f = td.Func("f")
+    f[i] = td.argmax(a[i, k], axis=k)
+    td.Schedule(f).place("f_argmax", "r -> r partial(argmax)", square)  # here
+
+
+@wrong(td.ScheduleError, "'g' reads 'f', of which ranks have parts only", hint="only an output")
+def partial_read_by_another():
+    grid, f, g = td.Grid(x=2), td.Func("f"), td.Func("g")  # here
+    f[i] = td.sum(a[i, k], axis=k)
+    g[i] = f[i] + 1
+    s = td.Schedule(g).place("a", "rc -> c", grid).place("g", "r -> r", grid)
+    s.place("f", "r -> partial(sum)", grid)[f].distribute(k, grid)
+    s[g].distribute(i, grid)
+    td.compile(s).plan()
 
 
 @wrong(td.ScheduleError, "'k' must run in order", hint="associative")

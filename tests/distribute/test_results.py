@@ -1,0 +1,86 @@
+"""Results over ranks: parts that stay, several values, updates; each as one rank gives it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tests.distribute.test_simulate import carried_as_planned
+
+i, j, k = td.vars("i j k")
+four = td.Grid(x=4)
+
+
+def histogram(place: str) -> td.Schedule:
+    b, h, r = td.Tensor("b", (19,), td.i32), td.Func("h", shape=(5,)), td.range("r", 0, 19)
+    h[i] = 0
+    h[td.clip(b[r], 0, 4)] += 1
+    s = td.Schedule(h).place("b", "r -> r", four).place("h", place, four)
+    s[h].update(0).distribute(r, four)
+    return s
+
+
+@pytest.mark.parametrize("place", ["r -> r", "r -> *", "r -> 2", "r -> partial(sum)"])
+def test_ranks_make_parts_of_a_histogram(place: str, rng: np.random.Generator) -> None:
+    b = rng.integers(0, 5, 19).astype(np.int32)
+    got = carried_as_planned(histogram(place), b)
+    np.testing.assert_array_equal(got, np.bincount(b, minlength=5))
+
+
+def test_parts_of_a_product_stay_where_they_are_made(rng: np.random.Generator) -> None:
+    a, b, f = td.Tensor("a", (7, 9), td.i64), td.Tensor("b", (9, 5), td.i64), td.Func("f")
+    f[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    grid = td.Grid(x=2, y=3)
+    s = td.Schedule(f).place("a", "ik -> i k", grid).place("b", "kj -> * k", grid)
+    s.place("f", "ij -> i partial(sum)", grid)[f].distribute((i, k), grid)
+    x, y = rng.integers(-9, 9, (7, 9)), rng.integers(-9, 9, (9, 5))
+    np.testing.assert_array_equal(carried_as_planned(s, x, y), x @ y)
+    assert td.compile(s).plan().total_received == 0
+    assert "partial(sum)" in str(s)
+
+
+def test_an_argument_of_the_maximum_over_ranks(rng: np.random.Generator) -> None:
+    a, f, grid = td.Tensor("a", (6, 21), td.f64), td.Func("f"), td.Grid(x=2, y=2)
+    f[i] = td.argmax(a[i, k], axis=k)
+    s = td.Schedule(f).place("a", "rc -> r c", grid)
+    s.place("f_argmax", "r -> r 0", grid).place("f", "r -> 1 r", grid)
+    s["f_argmax"].distribute((i, k), grid)
+    s[f].distribute(s[f].split(i, 3), grid)
+    x = rng.integers(0, 5, (6, 21)).astype(float)  # with ties: the first one counts
+    np.testing.assert_array_equal(carried_as_planned(s, x), x.argmax(axis=1))
+
+
+def test_several_values_are_given_out_as_several_arrays(rng: np.random.Generator) -> None:
+    c, f, grid = td.Tensor("c", (7, 2), td.i64), td.Func("f"), td.Grid(x=3)
+    f[i] = (c[i, 0], c[i, 1] * 0.5)
+    s = td.Schedule(f).place("c", "rc -> r", grid).place("f", "r -> *", grid)
+    s[f].distribute(i, grid)
+    x = rng.integers(-9, 9, (7, 2))
+    first, second = carried_as_planned(s, x)
+    np.testing.assert_array_equal(first, x[:, 0])
+    np.testing.assert_array_equal(second, x[:, 1] * 0.5)
+
+
+def test_updates_follow_the_first_definition(rng: np.random.Generator) -> None:
+    """Sums along the rows, which ranks share; the result lives in columns."""
+    c, f, r = td.Tensor("c", (7, 9), td.i64), td.Func("f", shape=(7, 9)), td.range("r", 1, 9)
+    f[i, j] = c[i, j]
+    f[i, r] = f[i, r - 1] + c[i, r]
+    grid = td.Grid(x=3)
+    s = td.Schedule(f).place("c", "rc -> r", grid).place("f", "rc -> c", grid)
+    s[f].distribute(i, grid)
+    x = rng.integers(-9, 9, (7, 9))
+    np.testing.assert_array_equal(carried_as_planned(s, x), x.cumsum(axis=1))
+
+
+def test_what_an_update_reads_is_fetched(rng: np.random.Generator) -> None:
+    c, d = td.Tensor("c", (8,), td.i64), td.Tensor("d", (8, 3), td.i64)
+    f, r, grid = td.Func("f"), td.range("r", 0, 3), td.Grid(x=2)
+    f[i] = c[i]
+    f[i] = f[i] * 2 + d[7 - i, r]
+    s = td.Schedule(f).place("c", "r -> r", grid).place("d", "rc -> r", grid)
+    s.place("f", "r -> r", grid)[f].distribute(i, grid)
+    x, y = rng.integers(-9, 9, 8), rng.integers(-9, 9, (8, 3))
+    wanted = ((x * 2 + y[::-1, 0]) * 2 + y[::-1, 1]) * 2 + y[::-1, 2]
+    np.testing.assert_array_equal(carried_as_planned(s, x, y), wanted)
