@@ -1,7 +1,7 @@
 """The loop IR: the one language between schedules and backends.
 
     Kernel = name, params, body
-    Stmt   = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Barrier
+    Stmt   = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Barrier | Shuffle
     Expr   = lang.expr without Access, Read, Reduce and Range; the pad_* calls are gone, too
 
 Indices are i64 and multi-dimensional: a buffer has extents and strides, and the backend makes addresses.
@@ -32,6 +32,8 @@ from tdsl.schedule.nest import THREADS as THREADS
 from tdsl.schedule.nest import UNROLLED as UNROLLED
 from tdsl.schedule.nest import VECTORIZED as VECTORIZED
 
+WARP = 32  # threads of a GPU that run together
+
 
 @node
 class For(Node):
@@ -42,7 +44,8 @@ class For(Node):
     number 0 of that axis.
 
     Where there are `merges`, pairs of buffers, the body combines an element of each first one with that of
-    the second one whose last index is the loop's variable; the iterations may run in any order and by halves.
+    the second one whose last index is the loop's variable; the iterations may run in any order and by halves,
+    on vector lanes or on threads.
     """
 
     name: str
@@ -164,7 +167,23 @@ class Barrier(Node):
     """No thread of a block goes on before all have come here, and sees what they have written."""
 
 
-Stmt = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Barrier
+@node
+class Shuffle(Node):
+    """buffer[()] = what `value` is in the thread whose number on threadIdx.x differs by the bit `distance`.
+
+    `buffer` is in registers. `width` threads, whose numbers differ in the bits below it, come here together;
+    it is a power of 2, at most WARP, and divides the number of threads on threadIdx.x.
+    """
+
+    buffer: str
+    value: Expr
+    distance: int
+    width: int
+
+
+Stmt = (
+    For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Barrier | Shuffle
+)
 
 
 def as_stmt(statements: Sequence[Stmt]) -> Stmt:

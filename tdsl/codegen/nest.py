@@ -293,11 +293,11 @@ class NestBuilder:
         return [replace(x, merges=self._merges(loop.name)) for x in made if isinstance(x, For)]
 
     def _merges(self, loop: str) -> tuple[tuple[str, str], ...]:
-        """What a loop merges, if it is over the lanes of a reduction: the buffers of results and of lanes."""
+        """What a loop over lanes or threads of a reduction merges: the buffers of results and of lanes."""
         reads = [v for v in self.d.values if isinstance(v, Read) and v.index[-1:] == (Var(loop),)]
         lanes = {r.name for r in reads} & self.low.buffers.keys()
         reduces = loop in self.reduced and not is_ordered(self.f, self.n)
-        if self.nest.kind(loop) != VECTORIZED or not reduces or len(lanes) != 1:
+        if self.nest.kind(loop) not in (VECTORIZED, *THREADS) or not reduces or len(lanes) != 1:
             return ()
         if [r.component for r in reads] != [*range(len(self.d.values))]:
             return ()

@@ -28,6 +28,7 @@ from tdsl.codegen.loops import (
     Prefetch,
     Print,
     ScalarParam,
+    Shuffle,
     SizeParam,
     Stmt,
     Store,
@@ -125,6 +126,8 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
             w.line(call(instruction, *map(_operand, operands)).text)
         case Barrier():
             w.line("barrier()")
+        case Shuffle(buffer, value, distance):
+            w.line(f"{buffer}[()] = shuffle({show_expr(value)}, {distance})")
         case _:
             assert_never(s)
 

@@ -17,6 +17,7 @@ from tdsl.codegen.loops import (
     REGISTER,
     SHARED,
     STACK,
+    WARP,
     Alloc,
     Barrier,
     Block,
@@ -32,6 +33,7 @@ from tdsl.codegen.loops import (
     Prefetch,
     Print,
     ScalarParam,
+    Shuffle,
     SizeParam,
     Stmt,
     Store,
@@ -197,8 +199,19 @@ class _Verifier:
                         self.operand(operand)
             case Barrier():
                 pass
+            case Shuffle():
+                with self.within("Shuffle"):
+                    self.shuffle(s)
             case _:
                 assert_never(s)
+
+    def shuffle(self, s: Shuffle) -> None:
+        self.scalar(s.value)
+        dtype, found = self.access(s.buffer, (), scalar=True), dtype_of(s.value)
+        self.require(found == dtype, f"gives {found} to {s.buffer} of {dtype}")
+        powers = all(n > 0 and n & (n - 1) == 0 for n in (s.distance, s.width))
+        fits = powers and s.distance < s.width <= WARP
+        self.require(fits, f"distance {s.distance} among {s.width} threads")
 
     def message(self, site: int, values: tuple[Expr, ...]) -> None:
         self.require(0 <= site < len(self.messages), "the kernel has no such message")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tdsl.errors import did_you_mean
+from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import (
@@ -23,24 +24,48 @@ from tdsl.schedule.nest import (
     Illegal,
     Nest,
     State,
+    is_ordered,
+    is_reduction,
 )  # fmt: skip
+from tdsl.schedule.rfactor import reduce_beside
 
 MOST_THREADS = 1024  # of a block
 
 
 def bind(state: State, func: str, definition: int, *, loop: str, axis: str) -> State:
-    """Run each iteration of a loop on the blocks, or threads of a block, that have its number on an axis."""
+    """Run each iteration of a loop on the blocks, or threads of a block, that have its number on an axis.
+
+    What threads reduce over is combined by them.
+    """
     if axis not in AXES:
         raise Illegal(f"a GPU has no axis {axis!r}", did_you_mean(axis, AXES))
     name = find_loop(state, func, definition, loop)
-    check_concurrent(state, func, definition, name)
+    reduced = axis in THREADS and _is_merged(state, func, definition, name)
+    if not reduced:
+        check_concurrent(state, func, definition, name)
     for x in state.plan(func).nests[definition].loops:
         if x.kind == axis and x.name != name:
             raise Illegal(
                 f"loop {x.name!r} runs on {axis} already",
                 f"fuse {x.name!r} and {name!r}, or bind one of them to another axis",
             )
+    if reduced and not _are_partial(state, func, definition, name):
+        return reduce_beside(state, func, definition, name, axis)
     return mark(state, func, definition, name, axis)
+
+
+def _is_merged(state: State, func: str, definition: int, loop: str) -> bool:
+    """True for a loop of a reduction whose partial results threads can combine with each other."""
+    f, plan = state.program.func(func), state.plan(func)
+    reduces = is_reduction(f, definition, plan.nests[definition], loop)
+    return reduces and not is_ordered(f, definition) and definition not in plan.atomic
+
+
+def _are_partial(state: State, func: str, definition: int, loop: str) -> bool:
+    """True where a definition does nothing but combine one result of each iteration of a loop."""
+    d = state.program.func(func).definitions[definition]
+    each = (isinstance(v, Read) and v.index[-1:] == (Var(loop),) for v in d.values)
+    return len(d.ranges) == 1 and all(each)
 
 
 def cooperate(state: State, func: str, definition: int, *, vector: int = 1) -> State:

@@ -421,7 +421,7 @@ def _check_launch(state: State, func: str) -> None:
                     f"loop {x.name!r} runs on {x.kind}, but stands inside of another loop",
                     "loops over blocks stand outside of all others: reorder, or compute the func at the root",
                 )
-    bound = [x for nest in plan.nests for x in nest.loops if x.kind in THREADS]
+    bound = [x for nest in plan.nests for x in nest.loops if x.kind in THREADS and x.kind in kinds]
     shared = isinstance(plan.place, After) and state.plan(plan.place.level.func).scope == SHARED
     own = plan.scope != SHARED and func not in state.program.outputs
     if shared and own and not kinds.isdisjoint(THREADS):
@@ -429,7 +429,7 @@ def _check_launch(state: State, func: str) -> None:
             f"each thread has a {func!r} of its own, but what it follows is made once for all of them",
             'set_scope("shared")',
         )
-    if bound and not kinds.isdisjoint(THREADS) and not shared and plan.scope != SHARED:
+    if bound and not shared and plan.scope != SHARED:
         raise Illegal(
             f"loop {bound[0].name!r} runs on {bound[0].kind}, but each thread around it has a {func!r} "
             "of its own",

@@ -163,25 +163,30 @@ def vectorize_reduction(
     state: State, func: str, definition: int, name: str, factor: int | None
 ) -> State:
     """Reduce in `factor` lanes, each a partial result, merged after the loop."""
+    if factor is None:
+        return reduce_beside(state, func, definition, name, VECTORIZED)
+    lane = state.plan(func).nests[definition].fresh(f"{name}_v")
+    state = split(state, func, definition, loop=name, factor=factor, names=(None, lane))
+    return reduce_beside(state, func, definition, lane, VECTORIZED)
+
+
+def reduce_beside(state: State, func: str, definition: int, lane: str, kind: str) -> State:
+    """Reduce the iterations of a loop side by side, each a partial result, merged after the others."""
     nest = state.plan(func).nests[definition]
-    lane = name
-    if factor is not None:
-        lane = nest.fresh(f"{name}_v")
-        state = split(state, func, definition, loop=name, factor=factor, names=(None, lane))
-        nest = state.plan(func).nests[definition]
     made = fresh_func(state.program, f"{func}_lanes")
     f = state.program.func(func)
     first = next(n for n, x in enumerate(nest.names()) if is_reduction(f, definition, nest, x))
     outside = nest.names()[:first]
     state = rfactor(state, func, definition, loop=lane, name=made)
     merge = state.plan(func).nests[definition]
-    merge = merge.with_kind(merge.names()[-1], VECTORIZED)
+    merge = merge.with_kind(merge.names()[-1], kind)
     state = state.with_plan(func, state.plan(func).with_nest(definition, merge))
     plan = state.plan(made)
     for n, made_nest in enumerate(plan.nests):
         own = made_nest.names()
         axis = lane if lane in own else own[-1]
-        order = [x for x in made_nest.loops if x.name != axis] + [Loop(axis, VECTORIZED)]
+        order = [x for x in made_nest.loops if x.name != axis]
+        order.insert(len(order) if kind == VECTORIZED else 0, Loop(axis, kind))
         plan = plan.with_nest(n, replace(made_nest, loops=tuple(order)))
     if outside:
         plan = replace(plan, place=At(Level(func, definition, outside[-1])))

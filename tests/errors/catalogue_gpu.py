@@ -42,10 +42,10 @@ def two_loops_on_an_axis():
 
 
 @wrong(td.ScheduleError, "iterations of 'k' add to the same elements of 'f'", hint="rfactor('k')")
-def reduction_on_threads():
+def reduction_on_blocks():
     f = td.Func("f")
     f[i] = td.sum(a[i, k], axis=k)
-    td.Schedule(f)[f].bind(k, "threadIdx.x")  # here
+    td.Schedule(f)[f].bind(k, "blockIdx.x")  # here
 
 
 @wrong(td.ScheduleError, "'f' is not in shared memory", hint='set_scope("shared")')

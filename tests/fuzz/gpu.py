@@ -79,6 +79,19 @@ def _at_root(s: td.Schedule, stage: Stage, c: Choices) -> None:
                 loop = c.pick(_free_inside(s, stage))
             _tried(s, stage.bind, loop, axis)
 
+    if c.chance(40):
+        _tried(s, _reduce_on_threads, s, stage, c)
+
+
+def _reduce_on_threads(s: td.Schedule, stage: Stage, c: Choices) -> None:
+    """Threads reduce parts, and combine them."""
+    f = s.state.program.func(stage.func)
+    nest = s.state.plan(stage.func).nests[stage.definition]
+    loops = [x.name for x in nest.loops if is_reduction(f, stage.definition, nest, x.name)]
+    if loops:
+        _, part = stage.split(c.pick(loops), c.pick(FACTORS))
+        stage.bind(part, "threadIdx.x")
+
 
 def _free_inside(s: td.Schedule, stage: Stage) -> list[str]:
     f = s.state.program.func(stage.func)

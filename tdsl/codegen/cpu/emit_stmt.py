@@ -29,6 +29,7 @@ from tdsl.codegen.loops import (
     Let,
     Prefetch,
     Print,
+    Shuffle,
     Stmt,
     Store,
 )  # fmt: skip
@@ -61,7 +62,7 @@ def statement(cx: Context, s: Stmt) -> None:
 
 
 def _compound(
-    cx: Context, s: For | Alloc | If | Check | Print | Prefetch | Invoke | Barrier
+    cx: Context, s: For | Alloc | If | Check | Print | Prefetch | Invoke | Barrier | Shuffle
 ) -> None:
     """Write a statement around blocks of its own, or with effects that are not known."""
     b = cx.b
@@ -99,8 +100,8 @@ def _compound(
         case Invoke():
             if not invoke_several(cx, (s,), 0):
                 invoke(cx, s)
-        case Barrier():
-            raise AssertionError("only a GPU has barriers")
+        case Barrier() | Shuffle():
+            raise AssertionError("only a GPU has threads that meet")
         case _:
             assert_never(s)
 

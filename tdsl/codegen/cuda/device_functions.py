@@ -217,6 +217,27 @@ template <class T, class U> __device__ __forceinline__ void tdsl_atomic_{op}(T *
 """
         for op, value in _UPDATES.items()
     },
+    "tdsl_shuffle": """
+template <class T> __device__ __forceinline__ T tdsl_shuffle(T x, int distance, int width) {
+  unsigned mask = 0xffffffffu;
+  if (width < 32) {
+    int lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
+    mask = ((1u << width) - 1) << (lane & -width);
+  }
+  if constexpr (sizeof(T) == 8) {
+    long long y;
+    memcpy(&y, &x, 8);
+    y = __shfl_xor_sync(mask, y, distance);
+    memcpy(&x, &y, 8);
+  } else {
+    unsigned y = 0;
+    memcpy(&y, &x, sizeof(T));
+    y = __shfl_xor_sync(mask, y, distance);
+    memcpy(&x, &y, sizeof(T));
+  }
+  return x;
+}
+""",
     "tdsl_isnan": """
 template <class T> __device__ __forceinline__ bool tdsl_isnan(T x) { return x != x; }
 """,

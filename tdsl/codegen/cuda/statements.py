@@ -31,6 +31,7 @@ from tdsl.codegen.loops import (
     Let,
     Prefetch,
     ScalarParam,
+    Shuffle,
     Stmt,
     Store,
     row_major,
@@ -161,6 +162,8 @@ class _Writer:
                 return self.vector(s) if _lanes(s) > 1 else self.store(s)
             case Barrier():
                 return [T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))]
+            case Shuffle():
+                return [self.shuffle(s)]
             case Prefetch():
                 return []
             case _:
@@ -213,6 +216,13 @@ class _Writer:
         at, value = self.e.offset(s.buffer, s.index), self.e.value(s.value)
         made = self.atomic(s, memory, at, value) if s.atomic else T.BufferStore(memory, value, [at])
         return [made if s.mask is None else T.IfThenElse(self.e.value(s.mask), made, None)]
+
+    def shuffle(self, s: Shuffle) -> TIR:
+        memory, _ = self.e.buffers[s.buffer]
+        self.e.used.add("tdsl_shuffle")
+        given = (T.const(s.distance, "int32"), T.const(s.width, "int32"))
+        got = T.call_extern(str(memory.dtype), "tdsl_shuffle", self.e.value(s.value), *given)
+        return T.BufferStore(memory, got, [T.const(0, "int32")])
 
     def atomic(self, s: Store, memory: TIR, at: TIR, value: TIR) -> TIR:
         t = dtype_of(s.value)
@@ -314,7 +324,7 @@ def _lanes(s: Store) -> int:
 
 
 def _needs_all(s: Stmt) -> bool:
-    return isinstance(s, Barrier) or (isinstance(s, For) and s.kind in AXES)
+    return isinstance(s, Barrier | Shuffle) or (isinstance(s, For) and s.kind in AXES)
 
 
 def _extents(s: Alloc) -> tuple[int, ...]:

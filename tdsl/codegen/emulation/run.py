@@ -30,6 +30,7 @@ from tdsl.codegen.loops import (
     Let,
     Prefetch,
     ScalarParam,
+    Shuffle,
     Stmt,
     Store,
 )  # fmt: skip
@@ -174,6 +175,8 @@ class _Group:
                 self.store(s, _both(mask, self.first_of_others(bound)))
             case Barrier():
                 self.barrier(mask)
+            case Shuffle():
+                self.shuffle(s, mask)
             case Prefetch():
                 pass
             case _:
@@ -259,6 +262,21 @@ class _Group:
                     "a barrier"
                 )
         self.crew.epochs[waiting] += 1
+
+    def shuffle(self, s: Shuffle, mask: Array | None) -> None:
+        """Each thread gets the value of its partner; all of a group have to come."""
+        if mask is not None:
+            came = mask[:, 0].reshape(-1, s.width)
+            some = came.any(axis=1) & ~came.all(axis=1)
+            if some.any():
+                row = int(np.flatnonzero(some)[0]) * s.width
+                raise Hazard(
+                    f"{self.launch.name}: {came[row // s.width].sum()} of {s.width} threads from thread "
+                    f"{self.crew.number[row]} of block {self.crew.block[row]} come to a shuffle"
+                )
+        value = np.broadcast_to(self.value(s.value, mask), (self.crew.size, 1))
+        partner = np.arange(self.crew.size) ^ s.distance
+        self.memories[s.buffer].store([], value[partner], mask, self.crew)
 
     def value(self, e: Expr, mask: Array | None) -> Array:
         """An expression for all threads; loads only where the mask holds."""

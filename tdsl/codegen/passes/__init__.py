@@ -14,10 +14,12 @@
     drop_unread      memory without readers and unused lets go
     hoist_allocs     memory outside hot loops, in registers or on the stack where it is small
 
-For a GPU there are three more, and loops stay to be unrolled by its compiler:
+For a GPU there are five more, and loops stay to be unrolled by its compiler:
 
     count_from_zero  loops that start at 0, so that indices of registers are constant
+    order_merges     partial results of threads are combined in order where shuffles cannot
     place_memory     memory on the heap, shared by a block, or in registers
+    merge_threads    partial results of other threads are combined by shuffles
     place_barriers   what threads of a block pass to each other is parted by barriers
 
 Each is a function from kernel to kernel with the same meaning; each gives what `verify` accepts.
@@ -30,6 +32,8 @@ from tdsl.codegen.passes.drop_unread import drop_unread
 from tdsl.codegen.passes.expand_calls import expand_calls
 from tdsl.codegen.passes.hoist_allocs import hoist_allocs
 from tdsl.codegen.passes.merge_lanes import merge_lanes
+from tdsl.codegen.passes.merge_threads import merge_threads
+from tdsl.codegen.passes.order_merges import order_merges
 from tdsl.codegen.passes.partition import partition
 from tdsl.codegen.passes.place_barriers import place_barriers
 from tdsl.codegen.passes.place_memory import place_memory
@@ -65,6 +69,8 @@ CUDA_PASSES = (
     simplify_loops,
     vectorize,
     drop_unread,
+    order_merges,
     place_memory,
+    merge_threads,
     place_barriers,
 )

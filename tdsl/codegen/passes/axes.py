@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from tdsl.codegen.loops import AXES, For, Stmt
+from collections.abc import Callable
+
+from tdsl.codegen.loops import AXES, Alloc, Block, For, If, Let, Stmt
 from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import parts_of
+from tdsl.codegen.passes.statements import map_parts, parts_of
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import Const, Expr
+
+
+def map_kernels(s: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
+    """A statement with each kernel changed: what stands outside of all others but memory, lets and tests."""
+    if isinstance(s, Block | Let | If | Alloc):
+        return map_parts(s, lambda part: map_kernels(part, change))
+    return change(s)
 
 
 def launch_extents(body: Stmt) -> dict[str, int]:

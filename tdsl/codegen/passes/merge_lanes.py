@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tdsl.codegen.loops import REGISTER, VECTORIZED, Alloc, Block, For, Kernel, Stmt, Store
+from tdsl.codegen.loops import REGISTER, VECTORIZED, Alloc, For, Kernel, Stmt, Store
 from tdsl.codegen.passes.fresh import Fresh
+from tdsl.codegen.passes.merging import combined, merged_lanes
 from tdsl.codegen.passes.statements import (
-    exprs_of,
-    map_exprs,
     map_parts,
-    rebuilt,
     sequence,
-    walk,
 )  # fmt: skip
-from tdsl.lang.affine import variables
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const
 from tdsl.lang.simplify import add
 from tdsl.lang.types import DType
-from tdsl.node import Node, post_order, transform
 
 _ASSOCIATIVE = ("add", "mul", "min", "max", "and", "or", "xor")
 
@@ -50,7 +44,7 @@ def _merged(s: Stmt, fresh: Fresh) -> Stmt:
     match s:
         case For(name, lo, Const(count), "vectorized", body, merges) if _is_power(int(count)):
             pairs = merges or _pair(body)
-            found = _lanes(body, pairs, name)
+            found = merged_lanes(body, pairs, name)
             if pairs and len(found) == len(pairs):
                 return _Tree(body, name, found, fresh).build(lo, int(count))
         case _:
@@ -71,37 +65,6 @@ def _pair(body: Stmt) -> tuple[tuple[str, str], ...]:
             return ((t, x),)
         case _:
             return ()
-
-
-def _lanes(body: Stmt, pairs: tuple[tuple[str, str], ...], loop: str) -> dict[str, Load]:
-    """For each result the load of its lane; nothing where the loop's variable stands elsewhere, too."""
-    results = {x: t for t, x in pairs}
-    stored = {s.name for s in walk(body) if isinstance(s, Alloc)} | {*results.values()}
-    lanes: dict[str, Load] = {}
-    for s in walk(body):
-        if not isinstance(s, Alloc | Block | Store):
-            return {}
-        if isinstance(s, Store) and (s.mask is not None or s.atomic or s.buffer not in stored):
-            return {}
-        for n in post_order(*exprs_of(s)):
-            if isinstance(n, Load) and n.buffer in results:
-                lane = lanes.setdefault(results[n.buffer], n)
-                outer = (variables(e) for e in n.index[:-1])
-                if lane != n or n.index[-1:] != (Var(loop),) or any(loop in v for v in outer):
-                    return {}
-    rest = _mapped(body, lambda n: ZERO if n in lanes.values() else n)
-    used = (loop in variables(e) for s in walk(rest) for e in exprs_of(s))
-    return {} if any(used) else lanes
-
-
-def _mapped(s: Stmt, f: Callable[[Node], Node]) -> Stmt:
-    """A statement with the nodes of its expressions replaced."""
-    done: dict[int, Node] = {}
-
-    def mapped(s: Stmt) -> Stmt:
-        return map_parts(map_exprs(s, lambda e: transform(e, f, done)), mapped)
-
-    return mapped(s)
 
 
 @dataclass(slots=True)
@@ -139,20 +102,7 @@ class _Tree:
         return body
 
     def _combine(self, low: dict[str, Load], high: dict[str, Load], into: dict[str, Store]) -> Stmt:
-        """The body on `low`, instead of the results, and on `high`, written `into` others."""
-        lanes = {x: high[t] for t, x in self.lanes.items()}
-
-        def visit(n: Node) -> Node:
-            if not isinstance(n, Load):
-                return n
-            return low.get(n.buffer) or lanes.get(n, n)
-
-        def redirected(s: Stmt) -> Stmt:
-            if isinstance(s, Store) and s.buffer in into:
-                return rebuilt(s, buffer=into[s.buffer].buffer, index=into[s.buffer].index)
-            return map_parts(s, redirected)
-
-        return redirected(_mapped(self.fresh.copy(self.body), visit))
+        return combined(self.body, self.fresh, self.lanes, low, high, into)
 
 
 def _further(x: Load, distance: Expr) -> Load:

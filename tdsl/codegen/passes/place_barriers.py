@@ -19,6 +19,7 @@ from tdsl.codegen.loops import (
     If,
     Kernel,
     Let,
+    Shuffle,
     Stmt,
 )  # fmt: skip
 from tdsl.codegen.passes.axes import is_whole, launch_extents
@@ -99,11 +100,24 @@ class _Place:
     axes: frozenset[str] = frozenset()
     differing: frozenset[str] = frozenset()
     alike: frozenset[str] = frozenset()  # variables that have one value in all threads
+    in_warp: frozenset[str] = (
+        frozenset()
+    )  # of the differing ones, those that differ along threadIdx.x
     bound: Mapping[str, tuple[str, Expr]] = field(default_factory=dict)
 
     def is_alike(self, *es: Expr) -> bool:
         """True for expressions that have one value in all threads of a block."""
         return not any(loads_of(e) or scalars_of(e) & self.differing for e in es)
+
+    def is_alike_in_a_warp(self, *es: Expr) -> bool:
+        """True for expressions that have one value in the threads that shuffle with each other."""
+        return not any(loads_of(e) or scalars_of(e) & self.in_warp for e in es)
+
+    def naming(self, name: str, *of: Expr) -> _Place:
+        """The place where a name stands for what follows from values."""
+        differing = self.differing if self.is_alike(*of) else self.differing | {name}
+        in_warp = self.in_warp if self.is_alike_in_a_warp(*of) else self.in_warp | {name}
+        return dataclasses.replace(self, differing=differing, in_warp=in_warp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +189,10 @@ class _Kernel:
 
     def let(self, s: Let, at: _Place) -> _Done:
         own = self.own(s, at)
-        differing = at.differing if at.is_alike(s.value) else at.differing | {s.name}
         lets = {**at.lets, s.name: substitute(s.value, at.lets)}
         if loads_of(s.value):
             lets.pop(s.name)
-        inner = self.visit(s.body, dataclasses.replace(at, lets=lets, differing=differing))
+        inner = self.visit(s.body, dataclasses.replace(at.naming(s.name, s.value), lets=lets))
         if self.conflict(own, inner.first, at.alike):
             raise _no_place(s)
         first = (*own, *inner.first)
@@ -203,6 +216,8 @@ class _Kernel:
         """ScheduleError where some threads would wait for others that do not come."""
         if not at.is_alike(*es) and any(_has_barrier(x.code) for x in code):
             raise _no_place(s)
+        if not at.is_alike_in_a_warp(*es) and any(_has_shuffle(x.code) for x in code):
+            raise _no_place(s)
 
     def loop(self, s: For, at: _Place) -> _Done:
         if s.kind in AXES:
@@ -212,7 +227,7 @@ class _Kernel:
         if at.is_alike(s.lo, s.extent):
             inner = dataclasses.replace(inner, alike=at.alike | {f"{s.name}#"})
         else:
-            inner = dataclasses.replace(inner, differing=at.differing | {s.name})
+            inner = inner.naming(s.name, s.lo, s.extent)
         done = self.visit(s.body, inner)
         # one thread in an iteration, another one in a later: the variable of the loop differs
         if self.conflict(done.last, done.first, at.alike):
@@ -228,6 +243,8 @@ class _Kernel:
         inner = _counted(s, at, s.kind)
         if s.kind in THREADS:
             inner = dataclasses.replace(inner, differing=at.differing | {s.name})
+            if s.kind == THREADS[0]:
+                inner = dataclasses.replace(inner, in_warp=at.in_warp | {s.name})
         else:
             inner = dataclasses.replace(inner, alike=at.alike | {s.kind})
         inner = dataclasses.replace(
@@ -261,6 +278,10 @@ def _where(cond: Expr, at: _Place) -> _Place:
 
 def _has_barrier(s: Stmt) -> bool:
     return any(isinstance(x, Barrier) for x in walk(s))
+
+
+def _has_shuffle(s: Stmt) -> bool:
+    return any(isinstance(x, Shuffle) for x in walk(s))
 
 
 def _no_place(s: Stmt) -> ScheduleError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass, field
 
 from tdsl.codegen.loops import (
     AUTO,
@@ -12,63 +13,131 @@ from tdsl.codegen.loops import (
     STACK,
     THREADS,
     Alloc,
+    Block,
     For,
+    If,
     Kernel,
+    Let,
     Stmt,
 )  # fmt: skip
+from tdsl.codegen.passes.axes import launch_extents
+from tdsl.codegen.passes.fresh import Fresh
+from tdsl.codegen.passes.own_parts import own_part, uses
 from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import exprs_of, loads_of, map_parts, rebuilt, stored_in, walk
+from tdsl.codegen.passes.statements import map_parts, rebuilt, walk
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, upper
-from tdsl.lang.expr import Const, const
+from tdsl.lang.expr import ONE, Const, const
 
 
 def place_memory(kernel: Kernel) -> Kernel:
     """Give each memory one of a GPU: the heap between kernels, shared by a block, or a thread's registers.
 
-    What threads pass to each other is shared by their block: memory with loops over threads inside.
+    Memory with loops over threads inside is their own where each touches a part by itself, or makes the whole
+    by itself; otherwise it is shared by their block.
 
     >>> from tdsl.codegen.loops import Store
     >>> from tdsl.codegen.show import show
-    >>> from tdsl.lang.expr import Load, Var
+    >>> from tdsl.lang.expr import Binary, Load, Var
     >>> from tdsl.lang.types import i64
-    >>> t, own = Var("t"), Alloc("own", i64, (), AUTO, Store("own", (), const(1)))
-    >>> loop = For("t", const(0), const(8), "threadIdx.x", own)
-    >>> from tdsl.codegen.loops import Block
-    >>> use = For("t", const(0), const(8), "threadIdx.x", Store("tile", (t,), t))
-    >>> tile = Alloc("tile", i64, (const(8),), AUTO, Block((loop, use)))
-    >>> block = For("b", const(0), const(2), "blockIdx.x", tile)
+    >>> def passed_on(name, index):
+    ...     fill = For("t", const(0), const(8), "threadIdx.x", Store(name, (Var("t"),), Var("t")))
+    ...     value = Load(name, (index,), i64)
+    ...     use = For("t", const(0), const(8), "threadIdx.x", Store("all", (Var("t"),), value))
+    ...     return Alloc(name, i64, (const(8),), AUTO, Block((fill, use)))
+    >>> other = passed_on("tile", Binary("sub", const(7), Var("t")))
+    >>> block = For("b", const(0), const(2), "blockIdx.x", Block((passed_on("own", Var("t")), other)))
     >>> print(show(place_memory(Kernel("k", (), Alloc("all", i64, (const(8),), AUTO, block))).body))
     all = alloc(i64, [8])  # heap
     for b in range(0, 2):  # blockIdx.x
+      own = alloc(i64, [1])  # register
+      for t in range(0, 8):  # threadIdx.x
+        own[0] = t
+      for t in range(0, 8):  # threadIdx.x
+        all[t] = own[0]
       tile = alloc(i64, [8])  # shared
       for t in range(0, 8):  # threadIdx.x
-        own = alloc(i64, [])  # register
-        own[()] = 1
-      for t in range(0, 8):  # threadIdx.x
         tile[t] = t
+      for t in range(0, 8):  # threadIdx.x
+        all[t] = tile[7 - t]
     """
-    return dataclasses.replace(kernel, body=_placed(kernel.body, NOTHING, (False, False)))
+    return dataclasses.replace(kernel, body=_at_root(kernel.body, Fresh(kernel)))
 
 
-def _placed(s: Stmt, facts: Facts, around: tuple[bool, bool]) -> Stmt:
-    """`around` tells whether a loop stands around, and one over threads."""
-    if isinstance(s, Alloc):
-        s = _with_scope(s, facts, *around)
-    elif isinstance(s, For):
-        around = True, around[1] or s.kind in THREADS
-    return map_parts(s, lambda part: _placed(part, inside(facts, s), around))
+def _at_root(s: Stmt, fresh: Fresh) -> Stmt:
+    """Memory between kernels, and that of each."""
+    match s:
+        case Alloc():
+            return rebuilt(s, scope=HEAP, body=_at_root(s.body, fresh))
+        case Block() | Let() | If():
+            return map_parts(s, lambda part: _at_root(part, fresh))
+        case _:
+            return _Kernel(launch_extents(s), fresh).placed(s)
 
 
-def _with_scope(s: Alloc, facts: Facts, in_loop: bool, in_thread: bool) -> Alloc:
-    if not in_loop:
-        return rebuilt(s, scope=HEAP)
-    if s.scope == HEAP:
-        raise _error(s, "is in heap memory, but made inside of a kernel", "leave the scope open")
-    loops = (x for x in walk(s.body) if isinstance(x, For) and x.kind in THREADS)
-    shared = any(_uses(x.body, s.name) for x in loops)
-    if shared and s.scope != SHARED and (in_thread or s.scope != AUTO):
-        raise _error(s, "is a thread's own, but loops over threads use it", 'set_scope("shared")')
+@dataclass(slots=True)
+class _Kernel:
+    """One kernel; `own` are memories that threads have found to be their own.
+
+    `arrays` are registers that have several elements.
+    """
+
+    extents: dict[str, int]
+    fresh: Fresh
+    own: set[str] = field(default_factory=set)
+    arrays: frozenset[str] = frozenset()
+
+    def placed(self, s: Stmt) -> Stmt:
+        """Registers for what threads do not share, until no more is found; then scopes for the rest.
+
+        What all threads make may read what one of them has made: then that is made by all, too.
+        """
+        self.arrays = frozenset(x.name for x in walk(s) if isinstance(x, Alloc) and _is_array(x))
+        while True:
+            count = len(self.own)
+            s = self.visit(s, NOTHING, frozenset(), last=False)
+            if len(self.own) == count:
+                return self.visit(s, NOTHING, frozenset(), last=True)
+
+    def visit(self, s: Stmt, facts: Facts, around: frozenset[str], *, last: bool) -> Stmt:
+        """`around` are the axes of loops over threads around a statement."""
+        if isinstance(s, Alloc) and s.name not in self.own:
+            s = self.memory(s, facts, around, last=last)
+        elif isinstance(s, For) and s.kind in THREADS:
+            around = around | {s.kind}
+        return map_parts(s, lambda part: self.visit(part, inside(facts, s), around, last=last))
+
+    def memory(self, s: Alloc, facts: Facts, around: frozenset[str], *, last: bool) -> Alloc:
+        if s.scope == HEAP:
+            raise _error(
+                s, "is in heap memory, but made inside of a kernel", "leave the scope open"
+            )
+        s = _with_sizes(s, facts)
+        loops = [x for x in walk(s.body) if isinstance(x, For) and x.kind in THREADS]
+        axes = {x.kind for x in loops if uses(x.body, s.name)}
+        if axes and s.scope != SHARED and axes.isdisjoint(around):
+            made = own_part(s, facts, self.extents, self.arrays - self.own, self.fresh)
+            if made is not None:
+                self.own.add(s.name)
+                return made
+        if not last:
+            return s
+        if axes and s.scope != SHARED and (around or s.scope != AUTO):
+            raise _error(
+                s, "is a thread's own, but loops over threads use it", 'set_scope("shared")'
+            )
+        if s.scope in (AUTO, STACK):
+            return rebuilt(s, scope=SHARED if axes else REGISTER)
+        return s
+
+
+def _is_array(s: Alloc) -> bool:
+    """True for memory of a thread that has several elements."""
+    return s.scope in (REGISTER, STACK) and any(e != ONE for e in s.extents)
+
+
+def _with_sizes(s: Alloc, facts: Facts) -> Alloc:
+    """Memory with constant extents: the largest that there are."""
     extents = []
     for e in s.extents:
         most = upper(e, facts)
@@ -77,13 +146,7 @@ def _with_scope(s: Alloc, facts: Facts, in_loop: bool, in_thread: bool) -> Alloc
                 s, "has a size that is not known", "split the loops by constants around it"
             )
         extents.append(e if isinstance(e, Const) else const(max(most, 0)))
-    scope = s.scope if s.scope not in (AUTO, STACK) else SHARED if shared else REGISTER
-    return rebuilt(s, scope=scope, extents=tuple(extents))
-
-
-def _uses(body: Stmt, name: str) -> bool:
-    used = (name in loads_of(e) for s in walk(body) for e in exprs_of(s))
-    return name in stored_in(body) or any(used)
+    return rebuilt(s, extents=tuple(extents))
 
 
 def _error(s: Alloc, what: str, hint: str) -> ScheduleError:

@@ -18,6 +18,7 @@ from tdsl.codegen.loops import (
     Operand,
     Prefetch,
     Print,
+    Shuffle,
     Stmt,
     Store,
 )  # fmt: skip
@@ -78,7 +79,7 @@ def exprs_of(s: Stmt) -> tuple[Expr, ...]:
     match s:
         case For(_, lo, extent):
             return lo, extent
-        case Let(_, value):
+        case Let(_, value) | Shuffle(_, value):
             return (value,)
         case Alloc(_, _, extents):
             return extents
@@ -103,7 +104,7 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
     match s:
         case For(_, lo, extent):
             return rebuilt(s, lo=f(lo), extent=f(extent))
-        case Let(_, value):
+        case Let(_, value) | Shuffle(_, value):
             return rebuilt(s, value=f(value))
         case Alloc(_, _, extents):
             return rebuilt(s, extents=_each(extents, f))
@@ -193,7 +194,7 @@ def stored_in(s: Stmt) -> frozenset[str]:
     """The buffers that a statement may write."""
     names = set()
     for inner in walk(s):
-        if isinstance(inner, Store):
+        if isinstance(inner, Store | Shuffle):
             names.add(inner.buffer)
         elif isinstance(inner, Invoke):
             names |= {o.buffer for o in inner.operands}

@@ -20,6 +20,7 @@ from tdsl.codegen.loops import (
     Let,
     Prefetch,
     Print,
+    Shuffle,
     Stmt,
     Store,
 )  # fmt: skip
@@ -154,7 +155,7 @@ class _Vector:
             case Prefetch(_, index):
                 first = {self.lanes.name: self.lanes.lo}
                 return rebuilt(s, index=tuple(self.scalar(substitute(i, first)) for i in index))
-            case Check() | Print() | Invoke() | Barrier():
+            case Check() | Print() | Invoke() | Barrier() | Shuffle():
                 raise _Serial
 
     def within(self, **changes: object) -> _Vector:

@@ -26,6 +26,7 @@ from tdsl.codegen.loops import (
     Prefetch,
     Print,
     ScalarParam,
+    Shuffle,
     SizeParam,
     Stmt,
     Store,
@@ -171,8 +172,8 @@ class Emitter:
                 shapes = self.instructions[instruction].shapes()
                 views = map(self.view, operands, shapes)
                 self.writer.line(call(instruction, *views).text)
-            case Barrier():
-                raise AssertionError("only a GPU has barriers")
+            case Barrier() | Shuffle():
+                raise AssertionError("only a GPU has threads that meet")
             case _:
                 assert_never(s)
 

@@ -87,14 +87,46 @@ struct Number { unsigned x, y, z; };
 static Number thread_, block_, threads_;
 #define threadIdx thread_
 #define blockIdx block_
+#define blockDim threads_
 alignas(1024) static char dynamic_[256 * 1024];
-struct Fiber { ucontext_t state; vector<char> stack; int waits; };  // 0 runs, 1 at a barrier, 2 is done
+// waits: 0 runs, 1 at a barrier, 2 is done, 3 at a shuffle; `given` are its values of the last two shuffles
+struct Fiber { ucontext_t state; vector<char> stack; int waits; unsigned mask, turn; uint64_t given[2]; };
 static vector<Fiber> fibers;
 static ucontext_t main_;
 static int current;
 static void (*body)();
 static void enter() { body(); fibers[current].waits = 2; swapcontext(&fibers[current].state, &main_); }
 static void __syncthreads() { fibers[current].waits = 1; swapcontext(&fibers[current].state, &main_); }
+template <class T> static T __shfl_xor_sync(unsigned mask, T x, int distance) {
+  Fiber &own = fibers[current];
+  int partner = current ^ distance, turn = own.turn++ % 2;
+  memcpy(&own.given[turn], &x, sizeof(T));
+  own.mask = mask;
+  own.waits = 3;
+  swapcontext(&own.state, &main_);
+  if (partner < (int)fibers.size()) memcpy(&x, &fibers[partner].given[turn], sizeof(T));
+  return x;
+}
+// lets the threads of warps go on of which all that a shuffle names have come to it
+static bool shuffle() {
+  bool any = false;
+  for (int n = 0; n < (int)fibers.size(); n++) {
+    if (fibers[n].waits != 3) continue;
+    unsigned mask = fibers[n].mask;
+    int warp = n & ~31, come = 0, named = 0;
+    for (int lane = 0; lane < 32 && warp + lane < (int)fibers.size(); lane++)
+      if (mask >> lane & 1) {
+        const Fiber &f = fibers[warp + lane];
+        named++;
+        come += f.waits == 3 && f.mask == mask;
+      }
+    if (come < named) continue;
+    any = true;
+    for (int lane = 0; lane < 32 && warp + lane < (int)fibers.size(); lane++)
+      if (mask >> lane & 1) fibers[warp + lane].waits = 0;
+  }
+  return any;
+}
 // 0, or 1 where some threads of a block have ended while others wait
 static int run(const unsigned *shape, void (*kernel)()) {
   body = kernel;
@@ -122,6 +154,7 @@ static int run(const unsigned *shape, void (*kernel)()) {
         done += fibers[n].waits == 2;
       }
       if (done == count) break;
+      if (shuffle()) continue;
       if (waiting != count) return 1;
       for (auto &f : fibers) f.waits = 0;
     }

@@ -63,6 +63,21 @@ def test_a_matmul_has_wide_loads_and_a_product_for_each_sum(arch, tmp_path):
     assert count(text, r"\bBAR\.SYNC") == 2
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_threads_combine_sums_by_shuffles(arch, tmp_path):
+    a, f = td.Tensor("a", (64, 4096), td.f32), td.Func("f")
+    f[i] = td.sum(a[i, k], axis=k)
+    s = td.Schedule(f)
+    _, thread = s[f].split(k, 256)
+    s[f].bind(i, "blockIdx.x").bind(thread, "threadIdx.x")
+    m = made(s, arch)
+    (kernel,) = m.kernels
+    assert (kernel.spills, kernel.stack, kernel.used_shared) == (0, 0, 32)
+    text = sass(m, tmp_path)
+    assert count(text, r"\bSHFL\.BFLY") == 5 + 3
+    assert count(text, r"\bBAR\.SYNC") == 1
+
+
 def test_vectors_are_loaded_and_stored_as_wholes(tmp_path):
     text = sass(made(programs.scaled(), N=4096), tmp_path)
     assert count(text, r"\bLDG\.E\.128") == count(text, r"\bSTG\.E\.128") == 1

@@ -72,6 +72,22 @@ def test_parts_of_sums(tmp_path):
     check(programs.row_sums(), tmp_path, a=numbers(5, 33))
 
 
+@pytest.mark.parametrize("dtype", [td.i8, td.f16, td.f32, td.i64], ids=str)
+@pytest.mark.parametrize("threads, rows", [(8, 3), (32, 2), (128, 1)])
+def test_sums_of_threads(threads, rows, dtype, tmp_path):
+    a, total, f = td.Tensor("a", ("M", "N"), dtype), td.Func("total"), td.Func("f")
+    total[i] = td.max(a[i, k], axis=k)
+    f[i, j] = a[i, j] - total[i]
+    s = td.Schedule(f)
+    block, row = s[f].split(i, rows)
+    _, thread = s[f].split(j, threads)
+    s[f].bind(block, "blockIdx.x").bind(row, "threadIdx.y").bind(thread, "threadIdx.x")
+    s[total].compute_at(s[f], row)
+    _, part = s[total].split(k, threads)
+    s[total].bind(part, "threadIdx.x")
+    check(s, tmp_path, a=numbers(5, 70, dtype=dtype.numpy))
+
+
 def test_large_shared_memory_is_one_memory_of_parts(tmp_path):
     a, b, f = td.Tensor("a", (64, 128), td.f32), td.Tensor("b", (64, 128), td.f32), td.Func("f")
     f[i, j] = a[i, 127 - j] + b[63 - i, j]

@@ -1,0 +1,141 @@
+"""Loops over threads that combine partial results, as trees."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tdsl.codegen.loops import (
+    REGISTER,
+    SHARED,
+    THREADS,
+    WARP,
+    Alloc,
+    For,
+    If,
+    Kernel,
+    Shuffle,
+    Stmt,
+    Store,
+)  # fmt: skip
+from tdsl.codegen.passes.fresh import Fresh
+from tdsl.codegen.passes.merging import combined
+from tdsl.codegen.passes.statements import exprs_of, map_parts, rebuilt, sequence, walk
+from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const
+from tdsl.lang.simplify import add, simplify
+from tdsl.node import post_order
+
+_Around = tuple[tuple[Expr, Expr], ...]  # loops over threads of the other axes: number and count
+
+
+def merge_threads(kernel: Kernel) -> Kernel:
+    """Combine partial results of threads by shuffles: those of a warp, then in each warp those of all warps.
+
+    Results in registers are then every thread's; others are written by the first thread. Needs memory with
+    the scopes of a GPU, and only such loops that merge as `order_merges` leaves.
+
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.types import f32
+    >>> total, part = Load("s", (ZERO,), f32), Load("p", (Var("t"),), f32)
+    >>> body = Store("s", (ZERO,), Binary("add", total, part))
+    >>> loop = For("t", ZERO, const(4), "threadIdx.x", body, (("s", "p"),))
+    >>> print(show(merge_threads(Kernel("k", (), loop)).body))
+    for t in range(0, 4):  # threadIdx.x
+      p_own = alloc(f32, [])  # register
+      p_other = alloc(f32, [])  # register
+      p_own[()] = p[t]
+      p_other[()] = shuffle(p_own[()], 2)
+      p_own[()] = p_own[()] + p_other[()]
+      p_other[()] = shuffle(p_own[()], 1)
+      p_own[()] = p_own[()] + p_other[()]
+      if t == 0:
+        s[0] = s[0] + p_own[()]
+    """
+    scopes = {s.name: s.scope for s in walk(kernel.body) if isinstance(s, Alloc)}
+    return dataclasses.replace(kernel, body=_merged(kernel.body, scopes, Fresh(kernel), ()))
+
+
+def _merged(s: Stmt, scopes: Mapping[str, str], fresh: Fresh, around: _Around) -> Stmt:
+    if isinstance(s, For) and s.kind in THREADS:
+        if s.merges:
+            return _tree(s, scopes, fresh, around)
+        around = (*around, (simplify(Binary("sub", Var(s.name), s.lo)), s.extent))
+    return map_parts(s, lambda part: _merged(part, scopes, fresh, around))
+
+
+def _tree(s: For, scopes: Mapping[str, str], fresh: Fresh, around: _Around) -> Stmt:
+    assert isinstance(s.extent, Const), "the loops that stay have a constant extent"
+    lanes: dict[str, Load] = {}
+    for result, name in s.merges:
+        loads = (n for x in walk(s.body) for n in post_order(*exprs_of(x)) if isinstance(n, Load))
+        lanes[result] = next(n for n in loads if n.buffer == name)
+    names = {
+        t: (fresh.name(f"{x.buffer}_own"), fresh.name(f"{x.buffer}_other"))
+        for t, x in lanes.items()
+    }
+    tree = _Tree(s, lanes, names, fresh)
+    count = int(s.extent.value)
+    steps: list[Stmt] = [Store(own, (), lanes[t]) for t, (own, _) in names.items()]
+    steps += tree.shuffles(min(count, WARP), min(count, WARP))
+    if count > WARP:
+        steps.append(tree.through_shared(count // WARP, around))
+    last = tree.combined({}, 0, {})
+    if any(scopes.get(t) != REGISTER for t in lanes):
+        last = If(Binary("eq", Var(s.name), ZERO), last)
+    body: Stmt = sequence((*steps, last))
+    for t, own_and_other in names.items():
+        for memory in reversed(own_and_other):
+            body = Alloc(memory, lanes[t].dtype, (), REGISTER, body)
+    return rebuilt(s, body=body, merges=())
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """A loop: `lanes` are what it combines, by result, `names` registers of a thread's own and another's."""
+
+    loop: For
+    lanes: Mapping[str, Load]
+    names: Mapping[str, tuple[str, str]]
+    fresh: Fresh
+
+    def loads(self, which: int) -> dict[str, Load]:
+        return {t: Load(self.names[t][which], (), x.dtype) for t, x in self.lanes.items()}
+
+    def combined(self, low: Mapping[str, Load], which: int, into: Mapping[str, Store]) -> Stmt:
+        return combined(self.loop.body, self.fresh, self.lanes, low, self.loads(which), into)
+
+    def shuffles(self, count: int, width: int) -> list[Stmt]:
+        """The results of each `count` threads in all of them; `width` threads come together."""
+        steps: list[Stmt] = []
+        into = {t: Store(own, (), ZERO) for t, (own, _) in self.names.items()}
+        own = self.loads(0)
+        distance = count // 2
+        while distance:
+            steps += [
+                Shuffle(other, own[t], distance, width) for t, (_, other) in self.names.items()
+            ]
+            steps.append(self.combined(own, 1, into))
+            distance //= 2
+        return steps
+
+    def through_shared(self, warps: int, around: _Around) -> Stmt:
+        """The results of the warps of a row of threads in all of these; `around` are the rows."""
+        thread = Var(self.loop.name)
+        row: Expr = ZERO
+        rows = 1
+        for number, extent in around:
+            assert isinstance(extent, Const)
+            row = add(simplify(Binary("mul", row, extent)), number)
+            rows *= int(extent.value)
+        scratch = {t: self.fresh.name(f"{x.buffer}_warps") for t, x in self.lanes.items()}
+        own = self.loads(0)
+        at = row, Binary("floordiv", thread, const(WARP))
+        first = Binary("eq", Binary("mod", thread, const(WARP)), ZERO)
+        put = sequence([Store(scratch[t], at, own[t]) for t in scratch])
+        where = row, Binary("mod", thread, const(warps))
+        got = [Store(self.names[t][0], (), Load(scratch[t], where, own[t].dtype)) for t in scratch]
+        body = sequence((If(first, put), *got, *self.shuffles(warps, WARP)))
+        for t, name in scratch.items():
+            body = Alloc(name, own[t].dtype, (const(rows), const(warps)), SHARED, body)
+        return body

@@ -1,0 +1,51 @@
+"""Loops over threads that combine partial results, where no shuffles can."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tdsl.codegen.loops import SERIAL, THREADS, WARP, For, Kernel, Stmt
+from tdsl.codegen.passes.axes import is_whole, launch_extents, map_kernels
+from tdsl.codegen.passes.merging import merged_lanes
+from tdsl.codegen.passes.statements import map_parts, rebuilt
+from tdsl.lang.expr import ZERO, Const
+
+_MOST = WARP * WARP  # threads: in warps, then the results of the warps in one
+
+
+def order_merges(kernel: Kernel) -> Kernel:
+    """Let one thread combine in order what shuffles cannot: only loops that they can are left to threads.
+
+    These run on all threads of threadIdx.x, whose number is a power of 2.
+
+    >>> from tdsl.codegen.loops import Store
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import Binary, Load, Var, const
+    >>> from tdsl.lang.types import i64
+    >>> total, part = Load("s", (ZERO,), i64), Load("p", (Var("t"),), i64)
+    >>> body = Store("s", (ZERO,), Binary("add", total, part))
+    >>> loop = For("t", ZERO, const(24), "threadIdx.x", body, (("s", "p"),))
+    >>> print(show(order_merges(Kernel("k", (), loop)).body))
+    for t in range(0, 24):
+      s[0] = s[0] + p[t]
+    """
+    return dataclasses.replace(kernel, body=map_kernels(kernel.body, _of_kernel))
+
+
+def _of_kernel(body: Stmt) -> Stmt:
+    return _ordered(body, launch_extents(body))
+
+
+def _ordered(s: Stmt, extents: dict[str, int]) -> Stmt:
+    s = map_parts(s, lambda part: _ordered(part, extents))
+    if isinstance(s, For) and s.kind in THREADS and s.merges and not _can_shuffle(s, extents):
+        return rebuilt(s, kind=SERIAL, merges=())
+    return s
+
+
+def _can_shuffle(s: For, extents: dict[str, int]) -> bool:
+    if s.kind != "threadIdx.x" or s.lo != ZERO or not isinstance(s.extent, Const):
+        return False
+    count = int(s.extent.value)
+    fits = 1 < count <= _MOST and count & (count - 1) == 0 and is_whole(s, extents)
+    return fits and len(merged_lanes(s.body, s.merges, s.name)) == len(s.merges)
