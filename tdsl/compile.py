@@ -32,7 +32,8 @@ from tdsl.target import Target, as_target
 from tdsl.variant import Variant, machine_of
 
 if TYPE_CHECKING:
-    from tdsl.codegen.cuda.module import Module
+    from tdsl.codegen.cuda.device_call import DeviceCalls
+    from tdsl.codegen.cuda.record import Module
     from tdsl.distribute.program import Distributed
     from tdsl.profiling import Profile
 
@@ -174,14 +175,15 @@ class Compiled(Entry, Suggesting):
         program = bind_sizes(self.state.program, self.sizes) if sizes else self.state.program
         self.state = replace(self.state, program=program)
         Entry.__init__(self, signature_of(program), dynamic, self._build)
+        self._device_calls: DeviceCalls | None = None
+        if target.name == "cuda":
+            from tdsl.codegen.cuda.device_call import DeviceCalls
+
+            self._device_calls = DeviceCalls(self)
 
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        if self.target.name == "cuda":
-            from tdsl.codegen.cuda.device_call import call_on_device, uses_a_gpu
-
-            if uses_a_gpu(args, kwargs, out):
-                return call_on_device(self, args, kwargs, out)
-        return Entry._general(self, args, kwargs, out)
+        done = None if self._device_calls is None else self._device_calls(args, kwargs, out)
+        return Entry._general(self, args, kwargs, out) if done is None else done
 
     def _build(self, specialisation: Specialisation) -> Executable:
         return build(self.variant(specialisation))

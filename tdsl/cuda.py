@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tdsl.codegen.cuda.streams import stream as stream
 from tdsl.errors import TargetError
 
 

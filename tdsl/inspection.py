@@ -18,7 +18,7 @@ from tdsl.target import Target
 from tdsl.variant import Variant
 
 if TYPE_CHECKING:
-    from tdsl.codegen.cuda.module import Module
+    from tdsl.codegen.cuda.record import Module
 
 STAGES = ("scheduled", "final")
 KINDS = {

@@ -14,7 +14,9 @@ import numpy as np
 from tdsl.lang.types import BY_NAME
 
 
-class _Tensor(ctypes.Structure):
+class Tensor(ctypes.Structure):
+    """DLTensor."""
+
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
@@ -36,13 +38,13 @@ class _Versioned(ctypes.Structure):
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
         ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
+        ("tensor", Tensor),
     )
 
 
 _READ_ONLY = 1
 _VERSION = 1
-_KINDS = {0: "i", 1: "u", 2: "f", 4: "e", 6: "b"}
+KINDS = {"i": 0, "u": 1, "f": 2, "e": 4, "b": 6}  # DLDataTypeCode
 _DEVICES = {
     1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 9: "vpi", 10: "rocm",
     11: "rocm_host", 12: "ext_dev", 13: "cuda_managed", 14: "oneapi", 15: "webgpu", 16: "hexagon",
@@ -70,12 +72,18 @@ def from_dlpack(exporter: Any) -> np.ndarray[Any, Any]:
     return np.asarray(_Exported(capsule, tensor, dtype, read_only)).view(dtype)
 
 
-def exported(exporter: Any) -> tuple[int, tuple[int, ...], tuple[int, ...] | None, np.dtype[Any]]:
-    """Address, shape, strides in bytes and type of memory on any device, which `exporter` keeps."""
+def exported(
+    exporter: Any, stream: int | None = None
+) -> tuple[int, tuple[int, ...], tuple[int, ...] | None, np.dtype[Any]]:
+    """Address, shape, strides in bytes and type of memory on any device, which `exporter` keeps.
+
+    The memory may be used on `stream`, or, without one, as soon as its maker's own stream gets to it.
+    """
+    waits = -1 if stream is None else stream
     try:
-        capsule = exporter.__dlpack__(max_version=(_VERSION, 0))
+        capsule = exporter.__dlpack__(stream=waits, max_version=(_VERSION, 0))
     except TypeError:  # from before versions were agreed on
-        capsule = exporter.__dlpack__()
+        capsule = exporter.__dlpack__(stream=waits)
     tensor, _ = _read(capsule)
     dtype = _dtype(tensor)
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
@@ -86,7 +94,7 @@ class _Exported:
     """What NumPy needs to know of a capsule; the array's base, so it lives as long as the array."""
 
     def __init__(
-        self, capsule: object, tensor: _Tensor, dtype: np.dtype[Any], read_only: bool
+        self, capsule: object, tensor: Tensor, dtype: np.dtype[Any], read_only: bool
     ) -> None:
         self.capsule = capsule
         shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
@@ -101,11 +109,11 @@ class _Exported:
         }
 
 
-def _read(capsule: object) -> tuple[_Tensor, bool]:
+def _read(capsule: object) -> tuple[Tensor, bool]:
     name = _get_name(capsule)
     if name == b"dltensor":
         # The older protocol cannot say read-only; producers refuse to export such memory instead.
-        return _Tensor.from_address(_get_pointer(capsule, name)), False
+        return Tensor.from_address(_get_pointer(capsule, name)), False
     if name != b"dltensor_versioned":
         raise BufferError(f"the DLPack capsule is named {name!r}")
     managed = _Versioned.from_address(_get_pointer(capsule, name))
@@ -123,16 +131,15 @@ _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_cha
 )
 
 
-def _strides(tensor: _Tensor, itemsize: int) -> tuple[int, ...] | None:
+def _strides(tensor: Tensor, itemsize: int) -> tuple[int, ...] | None:
     if not tensor.strides:
         return None
     return tuple(tensor.strides[axis] * itemsize for axis in range(tensor.ndim))
 
 
-def _dtype(tensor: _Tensor) -> np.dtype[Any]:
-    kind = _KINDS.get(tensor.code)
+def _dtype(tensor: Tensor) -> np.dtype[Any]:
     for dtype in BY_NAME.values():
-        if (dtype.kind, dtype.bits, 1) == (kind, tensor.bits, tensor.lanes):
+        if (KINDS[dtype.kind], dtype.bits, 1) == (tensor.code, tensor.bits, tensor.lanes):
             return dtype.numpy
     raise BufferError(
         f"DLPack element type {tensor.code} of {tensor.bits} bits x {tensor.lanes} is not known"

@@ -33,3 +33,15 @@ def unknown_debug_topic():
 def dump_where_nothing_can_be_written():
     with patch.dict(os.environ, {"TDSL_DUMP": "/dev/null/folder"}):
         td.compile(doubled(), target="python")(ones)  # here
+
+
+@wrong(td.TargetError, "TDSL_CUDA_COMPILER is 'nvcc', and there is no such", hint="unset it")
+def compiler_that_is_not_here():
+    with patch.dict(os.environ, {"TDSL_CUDA_COMPILER": "nvcc", "PATH": ""}):
+        td.compile(doubled(), target="cuda").source()  # here
+
+
+@wrong(td.TargetError, "TDSL_CUDA_COMPILER is 'nvrt', and there is no such", hint="did you mean")
+def compiler_that_nobody_knows():
+    with patch.dict(os.environ, {"TDSL_CUDA_COMPILER": "nvrt"}):
+        td.compile(doubled(), target="cuda").source()  # here

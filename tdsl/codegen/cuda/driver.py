@@ -1,19 +1,28 @@
-"""The CUDA driver, as much of it as a launch needs: devices, modules, memory, kernels."""
+"""The CUDA driver, as much of it as a launch needs: devices, modules, memory, streams, events."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from tdsl.errors import TargetError
 from tdsl.source import here
 
-_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 Handle = ctypes.c_void_p
+DEFAULT_STREAM = 1  # CU_STREAM_LEGACY: what libraries use that have been told of no other
+
+# attributes by the names of cuda.h
+MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+_HAS_POOLS = 115  # CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
+_KEEP_UP_TO = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+_ORDINAL_OF_POINTER = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+
+# After these a context is of no more use, and with it the GPU to this process.
+_LASTING = frozenset({214, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721})
 
 
 class Driver:
@@ -21,7 +30,7 @@ class Driver:
 
     def __init__(self, library: str = "libcuda.so.1") -> None:
         try:
-            self._lib = ctypes.CDLL(library)
+            self.library = ctypes.CDLL(library)
         except OSError as error:
             raise TargetError(
                 f"there is no CUDA driver here: {error}",
@@ -30,20 +39,27 @@ class Driver:
                 hint="run it on a machine with an NVIDIA GPU; td.emulate(f) runs the same kernels on the CPU",
             ) from None
         self.call("cuInit", 0)
+        self._devices: dict[int, Device] = {}
 
     def call(self, name: str, *arguments: Any, doing: str = "") -> None:
         """Call a function of the driver."""
-        status = getattr(self._lib, name)(*arguments)
+        status = getattr(self.library, name)(*arguments)
         if status:
-            text = ctypes.c_char_p()
-            self._lib.cuGetErrorString(status, ctypes.byref(text))
-            reason = (text.value or b"unknown").decode()
-            raise TargetError(
-                f"{doing or name} failed: {reason} (CUDA error {status})",
-                loc=here(),
-                label="this call",
-                hint="td.emulate(f) tells whether the kernels themselves are at fault",
-            )
+            self.failed(status, doing or name)
+
+    def failed(self, status: int, doing: str) -> NoReturn:
+        """Raise what an error of the driver means."""
+        text = ctypes.c_char_p()
+        self.library.cuGetErrorString(status, ctypes.byref(text))
+        reason = (text.value or b"unknown").decode()
+        raise TargetError(
+            f"{doing} failed: {reason} (CUDA error {status})",
+            loc=here(),
+            label="this call",
+            hint="this process cannot use the GPU any more; td.emulate(f) finds such faults on the CPU"
+            if status in _LASTING
+            else "the GPU can be used further; td.emulate(f) runs the same kernels on the CPU",
+        )
 
     def number(self, name: str, *arguments: Any) -> int:
         """An int that a function gives by its first argument."""
@@ -55,40 +71,57 @@ class Driver:
         """How many GPUs there are."""
         return self.number("cuDeviceGetCount")
 
-    def device(self, ordinal: int = 0) -> Device:
-        """A GPU, whose main context becomes that of this thread where it has none."""
-        if ordinal >= self.device_count():
-            raise TargetError(
-                "there is no GPU here", loc=here(), label="this call",
-                hint="td.emulate(f) runs the same kernels on the CPU",
-            )  # fmt: skip
-        handle = self.number("cuDeviceGet", ordinal)
-        name = ctypes.create_string_buffer(256)
-        self.call("cuDeviceGetName", name, 256, handle)
-        major = self.number("cuDeviceGetAttribute", _MAJOR, handle)
-        minor = self.number("cuDeviceGetAttribute", _MINOR, handle)
+    def device(self) -> Device:
+        """The GPU whose context is current in this thread; that of the first one where none is yet."""
         context = Handle()
         self.call("cuCtxGetCurrent", ctypes.byref(context))
+        ordinal = self.number("cuCtxGetDevice") if context.value else 0
+        found = self._devices.get(ordinal)
+        if found is None:
+            if ordinal >= self.device_count():
+                raise TargetError(
+                    "there is no GPU here", loc=here(), label="this call",
+                    hint="td.emulate(f) runs the same kernels on the CPU",
+                )  # fmt: skip
+            found = self._devices[ordinal] = Device(self, ordinal)
         if not context.value:
-            self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
-            self.call("cuCtxSetCurrent", context)
-        return Device(self, name.value.decode(), f"sm_{major}{minor}")
+            found.make_current()
+        return found
 
 
-@dataclass(frozen=True, slots=True)
 class Device:
     """A GPU: its name and architecture."""
 
-    driver: Driver
-    name: str
-    arch: str
+    def __init__(self, driver: Driver, ordinal: int) -> None:
+        self.driver, self.ordinal = driver, ordinal
+        self._handle = driver.number("cuDeviceGet", ordinal)
+        name = ctypes.create_string_buffer(256)
+        driver.call("cuDeviceGetName", name, 256, self._handle)
+        major, minor = self.attribute(_MAJOR), self.attribute(_MINOR)
+        self.name, self.arch = name.value.decode(), f"sm_{major}{minor}"
+        self._has_pool = bool(self.attribute(_HAS_POOLS))
+        if self._has_pool:
+            pool, most = Handle(), ctypes.c_uint64(2**64 - 1)
+            driver.call("cuDeviceGetDefaultMemPool", ctypes.byref(pool), self._handle)
+            # else memory goes back to the system at each synchronisation
+            driver.call("cuMemPoolSetAttribute", pool, _KEEP_UP_TO, ctypes.byref(most))
+            self._get, self._put = driver.library.cuMemAllocAsync, driver.library.cuMemFreeAsync
+            self._get.argtypes = [ctypes.c_void_p, ctypes.c_size_t, Handle]
+            self._put.argtypes = [ctypes.c_uint64, Handle]
+
+    def attribute(self, which: int) -> int:
+        """One of CU_DEVICE_ATTRIBUTE_*."""
+        return self.driver.number("cuDeviceGetAttribute", which, self._handle)
+
+    def make_current(self) -> None:
+        """Make its main context the one of this thread."""
+        context = Handle()
+        self.driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._handle)
+        self.driver.call("cuCtxSetCurrent", context)
 
     def runs(self, arch: str) -> bool:
         """True when code for an architecture runs here: the same major version, at least its minor one."""
-        wanted, own = arch.removeprefix("sm_"), self.arch.removeprefix("sm_")
-        if wanted.endswith("a"):
-            return wanted[:-1] == own
-        return wanted[:-1] == own[:-1] and int(wanted) <= int(own)
+        return runs_on(arch, self.arch)
 
     def load(self, cubin: bytes, names: Sequence[str]) -> tuple[Handle, ...]:
         """The kernels of a cubin, by name; they stay as long as the process."""
@@ -100,64 +133,107 @@ class Device:
             found.append(function)
         return tuple(found)
 
-    def allow_shared(self, function: Handle, count: int) -> None:
-        """Let a kernel have so many bytes of shared memory beyond its own."""
-        if count:
-            self.driver.call("cuFuncSetAttribute", function, _MOST_DYNAMIC_SHARED, count)
-
-    def allocate(self, count: int) -> Memory:
-        """Bytes on the GPU, which go with the object."""
+    def allocate(self, count: int, stream: int = DEFAULT_STREAM) -> Memory:
+        """Bytes on the GPU for what runs on a stream from now on; they go with the object."""
         pointer = ctypes.c_uint64()
-        self.driver.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(count, 1)))
-        return Memory(self.driver, pointer.value, count)
+        if self._has_pool:
+            status = self._get(ctypes.byref(pointer), count or 1, stream)
+        else:
+            size = ctypes.c_size_t(count or 1)
+            status = self.driver.library.cuMemAlloc_v2(ctypes.byref(pointer), size)
+        if status:
+            self.driver.failed(status, f"making an array of {count} bytes")
+        return Memory(self, pointer.value, count, stream)
 
-    def launch(
-        self, name: str, function: Handle, grid: Sequence[int], block: Sequence[int], shared: int,
-        arguments: Sequence[Any], stream: int = 0,
-    ) -> None:  # fmt: skip
-        """Start a kernel on ctypes values."""
-        pointers = (Handle * len(arguments))(*(ctypes.addressof(a) for a in arguments))
-        self.driver.call(
-            "cuLaunchKernel", function, *map(ctypes.c_uint, (*grid, *block, shared)),
-            Handle(stream), pointers, None, doing=f"the launch of kernel {name!r}",
-        )  # fmt: skip
+    def release(self, memory: Memory) -> None:
+        """Give memory back when all has run that is on its stream now."""
+        if self._has_pool:
+            self._put(memory.pointer, memory.stream)
+        else:
+            self.driver.library.cuMemFree_v2(ctypes.c_uint64(memory.pointer))  # waits for all
 
-    def wait(self, name: str) -> None:
-        """Until all kernels have run."""
-        self.driver.call("cuCtxSynchronize", doing=f"kernel {name!r}")
+    def has(self, pointer: int) -> bool:
+        """True for an address that kernels of this GPU read by the usual rules: it belongs to this GPU."""
+        ordinal = ctypes.c_int(-1)
+        status = self.driver.library.cuPointerGetAttribute(
+            ctypes.byref(ordinal), _ORDINAL_OF_POINTER, ctypes.c_uint64(pointer)
+        )
+        return not status and ordinal.value == self.ordinal
+
+    def wait(self, doing: str, stream: int = DEFAULT_STREAM) -> None:
+        """Until all has run that is on a stream."""
+        self.driver.call("cuStreamSynchronize", Handle(stream), doing=doing)
+
+    def follow(self, stream: int, other: int) -> None:
+        """Let what comes on a stream run after all that is on another one now."""
+        event = Event(self)
+        event.record(other)
+        self.driver.call("cuStreamWaitEvent", Handle(stream), event.handle, 0)
 
 
 class Memory:
-    """Bytes on a GPU."""
+    """Bytes on a GPU, for the work of a stream."""
 
-    def __init__(self, driver: Driver, pointer: int, count: int) -> None:
-        self.driver, self.pointer, self.count = driver, pointer, count
-        self.owner: object = None
+    __slots__ = ("count", "device", "pointer", "stream")
 
-    @staticmethod
-    def view(driver: Driver, pointer: int, count: int, owner: object) -> Memory:
-        """Bytes that belong to someone else."""
-        made = Memory(driver, pointer, count)
-        made.owner = owner
-        return made
+    def __init__(self, device: Device, pointer: int, count: int, stream: int) -> None:
+        self.device, self.pointer, self.count, self.stream = device, pointer, count, stream
 
     def __del__(self) -> None:
-        if self.owner is None:  # the context may be gone, with all of its memory
-            self.driver._lib.cuMemFree_v2(ctypes.c_uint64(self.pointer))
+        # failures are left alone: the context may be gone, with all of its memory
+        self.device.release(self)
 
     def fill(self, array: Any) -> None:
         """Copy a contiguous array here."""
-        source = Handle(array.ctypes.data)
-        size = ctypes.c_size_t(self.count)
         if self.count:
-            self.driver.call("cuMemcpyHtoD_v2", ctypes.c_uint64(self.pointer), source, size)
+            source, size = Handle(array.ctypes.data), ctypes.c_size_t(self.count)
+            place, stream = ctypes.c_uint64(self.pointer), Handle(self.stream)
+            self.device.driver.call("cuMemcpyHtoDAsync_v2", place, source, size, stream)
+            self.device.wait("the copy to the GPU", self.stream)  # the array may change afterwards
 
-    def read(self, array: Any) -> None:
-        """Copy to a contiguous array, after all kernels before."""
-        target = Handle(array.ctypes.data)
-        size = ctypes.c_size_t(self.count)
-        if self.count:
-            self.driver.call("cuMemcpyDtoH_v2", target, ctypes.c_uint64(self.pointer), size)
+
+def read(device: Device, pointer: int, array: Any, stream: int) -> None:
+    """Copy bytes of a GPU to a contiguous array, after all that is on a stream."""
+    if array.nbytes:
+        target, size = Handle(array.ctypes.data), ctypes.c_size_t(array.nbytes)
+        place = ctypes.c_uint64(pointer)
+        device.driver.call("cuMemcpyDtoHAsync_v2", target, place, size, Handle(stream))
+    device.wait("what ran before a copy from the GPU", stream)
+
+
+class Event:
+    """A point of a stream, which can be waited for, and has a time."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.handle = device, Handle()
+        device.driver.call("cuEventCreate", ctypes.byref(self.handle), 0)
+
+    def __del__(self) -> None:
+        self.device.driver.library.cuEventDestroy_v2(self.handle)
+
+    def record(self, stream: int = DEFAULT_STREAM) -> None:
+        """Set it behind all that is on a stream."""
+        self.device.driver.call("cuEventRecord", self.handle, Handle(stream))
+
+    def milliseconds_since(self, start: Event) -> float:
+        """The time between two events; waits for this one."""
+        passed = ctypes.c_float()
+        call = self.device.driver.call
+        call("cuEventSynchronize", self.handle)
+        call("cuEventElapsedTime", ctypes.byref(passed), start.handle, self.handle)
+        return passed.value
+
+
+def runs_on(arch: str, own: str) -> bool:
+    """True when code for an architecture runs on a GPU of another one.
+
+    >>> runs_on("sm_80", "sm_86"), runs_on("sm_80", "sm_90"), runs_on("sm_90a", "sm_90")
+    (True, False, True)
+    """
+    wanted, found = arch.removeprefix("sm_"), own.removeprefix("sm_")
+    if wanted.endswith("a"):
+        return wanted[:-1] == found
+    return wanted[:-1] == found[:-1] and int(wanted) <= int(found)
 
 
 @functools.cache

@@ -1,24 +1,16 @@
-"""A compiled module as a plain record: what a launch needs, without any of the tools that made it.
-
-In the disk cache it is a cubin behind JSON:
-
-    length of the JSON | {"source": ..., "arch": ..., "kernels": [...], "temporaries": [...], ...} | cubin
-"""
+"""Launches as a compiled module: text, machine code, and what is known of each kernel."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
-import struct
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
 from math import prod
-from typing import Any
 
 from tdsl.codegen import cache
-from tdsl.codegen.cuda import nvrtc
-from tdsl.codegen.launches import Extents, Launch, Launches, launches_of
+from tdsl.codegen.cuda import nvcc, nvrtc
+from tdsl.codegen.cuda.record import KernelRecord, Module, pack, unpack
+from tdsl.codegen.launches import Launch, Launches, launches_of
 from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam
 from tdsl.debug import dump, looks_inside, tell, timed
 from tdsl.errors import ScheduleError, TargetError
@@ -31,56 +23,6 @@ MOST_THREADS = 1024
 MOST_SHARED = {
     "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10, "sm_90a": 227 << 10,
 }  # fmt: skip
-_LENGTH = struct.Struct("<I")
-
-
-@dataclass(frozen=True, slots=True)
-class KernelRecord:
-    """One launch: `arguments` are names of arrays and scalars, `shared` the bytes to ask for at the launch.
-
-    `registers`, `stack` and `spills` are those of a thread, `used_shared` the shared bytes of a block in all.
-    """
-
-    name: str
-    arguments: tuple[str, ...]
-    grid: Extents
-    block: Extents
-    shared: int
-    used_shared: int
-    registers: int
-    stack: int
-    spills: int
-
-    def __str__(self) -> str:
-        blocks, threads = (" x ".join(map(str, x)) for x in (self.grid, self.block))
-        stack = f", {self.stack} bytes of stack" if self.stack else ""
-        return (
-            f"{self.name}({', '.join(self.arguments)}): {blocks} blocks of {threads} threads, "
-            f"{self.used_shared} shared bytes, {self.registers} registers{stack}, "
-            f"{self.spills} bytes spilled"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Module:
-    """The kernels of a program in running order, and memory between them by name and bytes.
-
-    >>> kernel = KernelRecord("k", ("a", "b"), (7, 1, 1), (256, 1, 1), 0, 1024, 12, 0, 0)
-    >>> print(Module("", "sm_80", (kernel,), (("t", 4096),), (), b""))
-    k(a, b): 7 x 1 x 1 blocks of 256 x 1 x 1 threads, 1024 shared bytes, 12 registers, 0 bytes spilled
-    memory between kernels: t, 4096 bytes
-    """
-
-    source: str = field(repr=False)
-    arch: str
-    kernels: tuple[KernelRecord, ...]
-    temporaries: tuple[tuple[str, int], ...]
-    warnings: tuple[str, ...]
-    cubin: bytes = field(repr=False)
-
-    def __str__(self) -> str:
-        between = [f"memory between kernels: {name}, {n} bytes" for name, n in self.temporaries]
-        return "\n".join([*map(str, self.kernels), *between, *self.warnings])
 
 
 def load_or_build(program: str, make: Callable[[], Kernel], arch: str) -> Module:
@@ -112,7 +54,7 @@ def build(launches: Launches, arch: str) -> Module:
         source = cuda_text(launches, arch)
     tell("cuda", source)
     dump(f"{launches.kernel.name}.cu", source)
-    with timed("nvrtc"):
+    with timed("machine code"):
         made = nvrtc.compile_text(source, arch)
     usage = dict(made.usage)
     kernels = tuple(_record(x, usage[x.name]) for x in launches.launches)
@@ -189,37 +131,11 @@ def tvm_version() -> str:
 
 def _made_by() -> tuple[str, ...]:
     """What decides the code besides the program; also where some of it is not installed."""
+    compiler = nvcc.chosen()
+    if compiler != "nvrtc":
+        return (tvm_version(), nvcc.version(compiler))
     try:
         made = importlib.metadata.version("nvidia-cuda-nvrtc")
     except importlib.metadata.PackageNotFoundError:
         made = ""
     return (tvm_version(), made)
-
-
-def pack(module: Module) -> bytes:
-    """The bytes of a module.
-
-    >>> module = Module("text", "sm_80", (), (("t", 8),), (), b"code")
-    >>> unpack(pack(module)) == module
-    True
-    """
-    fields = asdict(module)
-    cubin = fields.pop("cubin")
-    about = json.dumps(fields).encode()
-    return _LENGTH.pack(len(about)) + about + bytes(cubin)
-
-
-def unpack(payload: bytes) -> Module:
-    """The module in bytes of `pack`."""
-    (length,) = _LENGTH.unpack_from(payload)
-    start = _LENGTH.size + length
-    about: dict[str, Any] = json.loads(payload[_LENGTH.size : start])
-    kernels = tuple(KernelRecord(**{k: _tuples(v) for k, v in x.items()}) for x in about["kernels"])
-    return Module(
-        about["source"], about["arch"], kernels, _tuples(about["temporaries"]),
-        tuple(about["warnings"]), payload[start:],
-    )  # fmt: skip
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

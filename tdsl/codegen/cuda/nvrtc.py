@@ -1,4 +1,4 @@
-"""CUDA text to machine code by NVRTC: no toolkit, driver or GPU is needed."""
+"""CUDA text to machine code by NVRTC, for which no toolkit, driver or GPU is needed, or by nvcc."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from tdsl.codegen.cuda import nvcc
 from tdsl.errors import TargetError
 from tdsl.source import here
 
@@ -41,7 +42,7 @@ class Compiled:
 def compile_text(text: str, arch: str) -> Compiled:
     """The machine code of a CUDA text for an architecture.
 
-    Raises TargetError, with the text as a note, where NVRTC is missing or rejects it.
+    Raises TargetError, with the text as a note, where the compiler is missing or rejects it.
     """
     cubin, log = _made(text, f"--gpu-architecture={arch}", "CUBIN")
     usage, warnings = read_log(log)
@@ -56,6 +57,9 @@ def ptx(text: str, arch: str) -> str:
 
 def _made(text: str, architecture: str, kind: str) -> tuple[bytes, str]:
     """The CUBIN or PTX of a text, and the log."""
+    compiler = nvcc.chosen()
+    if compiler != "nvrtc":
+        return nvcc.made(compiler, text, architecture.partition("=")[2], kind)
     require_nvrtc()
     from cuda.bindings import nvrtc
 

@@ -12,10 +12,16 @@ SOURCE = r"""
 #include <stdio.h>
 typedef unsigned long long ptr;
 static char log_[1 << 16];
-static int failing = 0;
-static void tell(const char *text) { strncat(log_, text, sizeof log_ - strlen(log_) - 1); }
+static int failing = 0, refusing = 0, quiet = 0, launched = 0, device = 0;
+static void *context = 0;
+static void tell(const char *text) { if (!quiet) strncat(log_, text, sizeof log_ - strlen(log_) - 1); }
 const char *fake_log(void) { return log_; }
+void fake_clear(void) { log_[0] = 0; }
 void fake_fail(int status) { failing = status; log_[0] = 0; }
+void fake_refuse(int status) { refusing = status; }
+void fake_quiet(int on) { quiet = on; }
+void fake_leave(void) { context = 0; }
+void fake_device_of_pointers(int n) { device = n; }
 int cuInit(int flags) { return 0; }
 int cuGetErrorString(int e, const char **s) {
   *s = e == 700 ? "an illegal memory access" : "some error"; return 0;
@@ -23,10 +29,15 @@ int cuGetErrorString(int e, const char **s) {
 int cuDeviceGetCount(int *n) { *n = 1; return 0; }
 int cuDeviceGet(int *d, int n) { *d = n; return 0; }
 int cuDeviceGetName(char *name, int size, int d) { strcpy(name, "Fake"); return 0; }
-int cuDeviceGetAttribute(int *v, int which, int d) { *v = which == 75 ? 9 : 0; return 0; }
-int cuCtxGetCurrent(void **c) { *c = 0; return 0; }
+int cuDeviceGetAttribute(int *v, int which, int d) {
+  *v = which == 75 ? 9 : which == 115; return 0;
+}
+int cuDeviceGetDefaultMemPool(void **pool, int d) { *pool = (void *)3; return 0; }
+int cuMemPoolSetAttribute(void *pool, int which, void *value) { return which == 4 ? 0 : 1; }
+int cuCtxGetCurrent(void **c) { *c = context; return 0; }
+int cuCtxGetDevice(int *d) { *d = 0; return context ? 0 : 201; }
 int cuDevicePrimaryCtxRetain(void **c, int d) { *c = (void *)1; return 0; }
-int cuCtxSetCurrent(void *c) { return 0; }
+int cuCtxSetCurrent(void *c) { context = c; return 0; }
 int cuModuleLoadData(void **m, const void *image) {
   *m = (void *)2; return memcmp(image, "\177ELF", 4) ? 200 : 0;
 }
@@ -34,16 +45,40 @@ int cuModuleGetFunction(void **f, void *m, const char *name) { *f = strdup(name)
 int cuFuncSetAttribute(void *f, int which, int value) {
   char line[200]; sprintf(line, "%s attribute %d = %d\n", (char *)f, which, value); tell(line); return 0;
 }
-int cuMemAlloc_v2(ptr *p, size_t n) { *p = (ptr)malloc(n); return 0; }
-int cuMemFree_v2(ptr p) { free((void *)p); return 0; }
-int cuMemcpyHtoD_v2(ptr to, const void *from, size_t n) { memcpy((void *)to, from, n); return 0; }
-int cuMemcpyDtoH_v2(void *to, ptr from, size_t n) { memcpy(to, (void *)from, n); return 0; }
-int cuCtxSynchronize(void) { return failing; }
-int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                   unsigned shared, void *stream, void **arguments, void **extra) {
-  char line[200];
-  sprintf(line, "%s grid %u %u %u block %u %u %u shared %u\n", (char *)f, gx, gy, gz, bx, by, bz, shared);
-  tell(line);
+static int live = 0;
+int fake_live(void) { return live; }
+int cuMemAllocAsync(ptr *p, size_t n, void *stream) {
+  live++; *p = (ptr)aligned_alloc(256, (n + 255) / 256 * 256); return 0;
+}
+int cuMemFreeAsync(ptr p, void *stream) { live--; free((void *)p); return 0; }
+int cuPointerGetAttribute(void *value, int which, ptr p) { *(int *)value = device; return which != 9; }
+int cuMemcpyHtoDAsync_v2(ptr to, const void *from, size_t n, void *s) {
+  memcpy((void *)to, from, n); return 0;
+}
+int cuMemcpyDtoHAsync_v2(void *to, ptr from, size_t n, void *s) { memcpy(to, (void *)from, n); return 0; }
+int cuStreamSynchronize(void *stream) { return launched ? failing : 0; }
+int cuEventCreate(void **e, int flags) { *e = malloc(1); return 0; }
+int cuEventDestroy_v2(void *e) { free(e); return 0; }
+int cuEventRecord(void *e, ptr stream) {
+  char line[200]; sprintf(line, "record on %llu\n", stream); tell(line); return 0;
+}
+int cuStreamWaitEvent(ptr stream, void *e, int flags) {
+  char line[200]; sprintf(line, "stream %llu waits\n", stream); tell(line); return 0;
+}
+int cuEventSynchronize(void *e) { return failing; }
+int cuEventElapsedTime(float *ms, void *a, void *b) { *ms = 0.5f; return 0; }
+struct config { unsigned grid[3], block[3], shared; ptr stream; void *attributes; unsigned count; };
+int cuLaunchKernelEx(const struct config *c, void *f, void **arguments, void **extra) {
+  if (!context) return 201;
+  if (refusing) return refusing;
+  launched = 1;
+  if (!quiet) {
+    char line[200], on[40] = "";
+    if (c->stream != 1) sprintf(on, " stream %llu", c->stream);
+    sprintf(line, "%s grid %u %u %u block %u %u %u shared %u%s\n", (char *)f, c->grid[0], c->grid[1],
+            c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, on);
+    tell(line);
+  }
   float *in = *(float **)arguments[0], *out = *(float **)arguments[1];
   for (int n = 0; n < 100; n++) out[n] = in[n] * 2 + 1;
   return 0;
@@ -66,6 +101,31 @@ class FakeDriver:
         """What was launched, and how."""
         return self._lib.fake_log().decode()
 
+    def clear(self) -> None:
+        """Forget what was launched."""
+        self._lib.fake_clear()
+
     def fail(self, status: int) -> None:
         """Let the next kernels end with an error of CUDA; 0 for none."""
         self._lib.fake_fail(status)
+
+    def refuse(self, status: int) -> None:
+        """Let the next launches be refused; 0 for none."""
+        self._lib.fake_refuse(status)
+
+    def leave(self) -> None:
+        """Let this thread have no context any more."""
+        self._lib.fake_leave()
+
+    def place_pointers(self, ordinal: int) -> None:
+        """Let all memory be on the GPU with this number."""
+        self._lib.fake_device_of_pointers(ordinal)
+
+    def quiet(self) -> None:
+        """Write nothing down."""
+        self._lib.fake_quiet(1)
+
+    @property
+    def live(self) -> int:
+        """How many pieces of memory there are."""
+        return self._lib.fake_live()

@@ -1,6 +1,5 @@
 """Calls of compiled kernels, against a driver that only writes down what it is asked for."""
 
-import ctypes
 import shutil
 from dataclasses import replace
 
@@ -8,8 +7,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.cuda import device_call, module
-from tdsl.codegen.cuda.driver import Device, Driver
+from tdsl.codegen.cuda import module
+from tdsl.codegen.cuda.driver import Driver, runs_on
 from tdsl.codegen.cuda.executable import CudaExecutable
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.fake_driver import FakeDriver
@@ -80,8 +79,8 @@ def test_code_for_another_architecture_is_refused(fake):
         ("sm_90a", "sm_100", False),
     ],
 )  # fmt: skip
-def test_where_code_runs(fake, arch, own, runs):
-    assert Device(Driver(fake.path), "Fake", own).runs(arch) == runs
+def test_where_code_runs(arch, own, runs):
+    assert runs_on(arch, own) == runs
 
 
 def test_without_a_driver_the_error_says_what_to_do():
@@ -107,94 +106,3 @@ def test_other_targets_launch_nothing():
     f = td.compile(g)
     with pytest.raises(td.TargetError, match="the target cpu launches no kernels"):
         f.launch
-
-
-class OnGpu:
-    """What another library would have on the GPU: memory that the fake driver reads, too."""
-
-    def __init__(self, array, **changes):
-        self.array = array
-        about = array.__array_interface__
-        self.__cuda_array_interface__ = {
-            "version": 3, "shape": array.shape, "typestr": array.dtype.str,
-            "strides": about["strides"], "data": about["data"], **changes,
-        }  # fmt: skip
-
-
-@pytest.fixture
-def entry(fake, monkeypatch):
-    """`f = 2 * a + 1` compiled for the fake driver, and the way to call it."""
-    a, f, i = td.Tensor("a", ("N",), td.f32), td.Func("f"), td.vars("i")
-    f[i] = a[i] * 2 + 1
-    compiled = td.compile(f, target="cuda")
-    monkeypatch.setattr(compiled, "build", lambda _: executable(fake))
-    device = Driver(fake.path).device()
-
-    def call(*args, out=None, **kwargs):
-        assert device_call.uses_a_gpu(args, kwargs, out)
-        return device_call.call_on_device(compiled, args, kwargs, out, lambda: device)
-
-    return call
-
-
-def aligned(count=100):
-    """Memory at a multiple of 64 bytes."""
-    raw = np.zeros(count + 16, np.float32)
-    first = -raw.ctypes.data % 64 // 4
-    return raw[first : first + count]
-
-
-def test_arrays_on_a_gpu_are_used_where_they_are(entry):
-    x, out = aligned(), aligned()
-    x[:] = X
-    result = entry(OnGpu(x))
-    assert (result.shape, result.dtype) == ((100,), np.float32)
-    held = result.__cuda_array_interface__
-    found = np.ctypeslib.as_array((ctypes.c_float * 100).from_address(held["data"][0]))
-    np.testing.assert_array_equal(found, X * 2 + 1)
-    target = OnGpu(out)
-    assert entry(a=OnGpu(x), out=target) is target
-    np.testing.assert_array_equal(out, X * 2 + 1)
-
-
-def test_results_are_arguments_of_the_next_call(entry):
-    again = entry(entry(OnGpu(aligned())))
-    assert again.nbytes == 400
-    assert repr(again) == "<DeviceArray of float32, shape (100,)>"
-
-
-def test_arrays_of_the_cpu_go_with_those_of_a_gpu(entry):
-    out = aligned()
-    entry(X, out=OnGpu(out))
-    np.testing.assert_array_equal(out, X * 2 + 1)
-
-
-@pytest.mark.parametrize(
-    "make, says",
-    [
-        (lambda x: OnGpu(x, typestr="<f8"), "a has dtype float64, expected float32"),
-        (lambda x: OnGpu(x[:50].repeat(4)[::4], shape=(50,)), "a is not contiguous: strides"),
-        (lambda x: OnGpu(x, data=(x.ctypes.data + 4, False)), "begins at no multiple of 16 bytes"),
-        (lambda x: OnGpu(x, shape=(10, 10), strides=None), r"a has shape \(10, 10\), expected"),
-    ],
-)  # fmt: skip
-def test_arrays_that_no_kernel_takes_are_refused(entry, make, says):
-    with pytest.raises(td.TdslError, match=says):
-        entry(make(aligned()))
-
-
-def test_outputs_have_memory_of_their_own(entry):
-    x = aligned()
-    with pytest.raises(td.TypeMismatch, match="f in out= shares memory with a"):
-        entry(OnGpu(x), out=OnGpu(x))
-    with pytest.raises(td.TypeMismatch, match="f in out= is on the CPU"):
-        entry(OnGpu(x), out=np.zeros(100, np.float32))
-
-
-def test_a_compiled_program_sees_where_its_arguments_are(monkeypatch):
-    a, f, i = td.Tensor("a", ("N",), td.f32), td.Func("f"), td.vars("i")
-    f[i] = a[i]
-    seen = []
-    monkeypatch.setattr(device_call, "call_on_device", lambda *call: seen.append(call))
-    td.compile(f, target="cuda")(OnGpu(aligned()))
-    assert len(seen) == 1

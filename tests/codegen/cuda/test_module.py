@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -192,6 +193,27 @@ def test_a_rejected_text_is_an_error_with_its_line():
     with pytest.raises(td.TargetError, match=r"NVRTC rejects .* expected") as caught:
         nvrtc.compile_text('extern "C" __global__ void k() { int x = }', "sm_80")
     assert any("int x" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs a CUDA toolkit")
+def test_nvcc_makes_the_machine_code_when_asked(monkeypatch):
+    monkeypatch.setenv("TDSL_CUDA_COMPILER", "nvcc")
+    m = made(programs.scaled(), N=4096)
+    assert m.cubin.startswith(b"\x7fELF")
+    assert m.kernels[0].registers > 0
+    f = td.compile(programs.scaled(), target="cuda:sm_80", N=4096)
+    assert ".target sm_80" in f.source("ptx")
+    with pytest.raises(td.TargetError, match=r"nvcc rejects .* expected"):
+        nvrtc.compile_text('extern "C" __global__ void k() { int x = }', "sm_80")
+
+
+def test_code_of_another_compiler_is_not_taken_from_the_cache(tmp_path, monkeypatch):
+    before = module._made_by()
+    fake = tmp_path / "nvcc"
+    fake.write_text("#!/bin/sh\necho release 1.0\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("TDSL_CUDA_COMPILER", str(fake))
+    assert module._made_by() != before
 
 
 def test_another_version_of_tvm_is_refused(monkeypatch):

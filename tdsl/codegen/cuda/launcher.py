@@ -1,0 +1,130 @@
+"""The kernels of a module on one GPU, ready to be started again and again.
+
+All that a launch needs is laid out once: a call writes its arguments into a block of memory and hands the
+driver addresses. Calls of several threads have a block each.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.cuda.driver import MOST_DYNAMIC_SHARED, Device, Handle
+from tdsl.codegen.cuda.record import KernelRecord, Module
+from tdsl.errors import TargetError
+from tdsl.source import here
+
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+_SLOT = 8  # bytes of an argument
+_CODES = {
+    "bool": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
+    "f16": "e", "bf16": "H", "f32": "f", "f64": "d",
+}  # fmt: skip
+POINTER = "Q"
+
+
+def code_of(dtype: str) -> str:
+    """The format of `struct` for a scalar, filled up to a slot.
+
+    >>> code_of("f32"), code_of("i64")
+    ('f4x', 'q')
+    """
+    code = _CODES[dtype]
+    return f"{code}{_SLOT - struct.calcsize(code)}x" if struct.calcsize(code) < _SLOT else code
+
+
+def plain(value: Any) -> Any:
+    """What `struct` takes for a NumPy scalar: a number, or the bits of a bfloat16."""
+    return int(value.view(np.uint16)) if value.dtype.name == "bfloat16" else value.item()
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        *((f"{kind}_{axis}", ctypes.c_uint) for kind in ("grid", "block") for axis in "xyz"),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    )
+
+
+class _Block:
+    """Memory for the arguments of one call, and of each launch what the driver wants to know."""
+
+    def __init__(
+        self, kernels: Sequence[KernelRecord], functions: Sequence[Handle], places: dict[str, int]
+    ) -> None:
+        self.values = ctypes.create_string_buffer(_SLOT * max(len(places), 1))
+        first = ctypes.addressof(self.values)
+        self.launches: list[tuple[_Config, int, int | None, int, str]] = []
+        self._kept = []
+        for k, function in zip(kernels, functions, strict=True):
+            config = _Config(*k.grid, *k.block, k.shared, None, None, 0)
+            pointers = (Handle * max(len(k.arguments), 1))(
+                *(first + _SLOT * places[name] for name in k.arguments)
+            )
+            self._kept.append(pointers)
+            row = ctypes.addressof(config), function.value, ctypes.addressof(pointers)
+            self.launches.append((config, *row, k.name))
+
+
+class Launcher:
+    """The kernels of a module, loaded on a device; `formats` has the code of each argument by name."""
+
+    def __init__(self, device: Device, module: Module, formats: dict[str, str]) -> None:
+        if not device.runs(module.arch):
+            raise TargetError(
+                f"these kernels are for {module.arch}, and {device.name} is {device.arch}",
+                loc=here(),
+                label="this call",
+                hint=f'td.compile(..., target="cuda:{device.arch}")',
+            )
+        self.device, self.module = device, module
+        self._functions = device.load(module.cubin, [k.name for k in module.kernels])
+        for k, function in zip(module.kernels, self._functions, strict=True):
+            if k.shared:
+                device.driver.call("cuFuncSetAttribute", function, MOST_DYNAMIC_SHARED, k.shared)
+        formats = formats | {name: POINTER for name, _ in module.temporaries}
+        self._places = {name: n for n, name in enumerate(formats)}
+        self._pack = struct.Struct("=" + "".join(formats.values())).pack_into
+        self._launch: Any = device.driver.library.cuLaunchKernelEx
+        self._launch.argtypes = [Handle] * 4
+        self._blocks: list[_Block] = []
+
+    def start(self, values: Sequence[Any], stream: int, *, wait: bool = False) -> None:
+        """Start the kernels on a stream, on addresses and numbers in the order of `formats`.
+
+        `wait` waits for each, so that one that fails is named. Raises TargetError where the driver refuses a
+        launch, and struct.error for a number that its type does not hold.
+        """
+        # memory between kernels goes back behind the kernels that use it
+        between = [self.device.allocate(n, stream) for _, n in self.module.temporaries]
+        try:
+            block = self._blocks.pop()
+        except IndexError:
+            block = _Block(self.module.kernels, self._functions, self._places)
+        try:
+            self._pack(block.values, 0, *values, *[m.pointer for m in between])
+            for config, address, function, pointers, name in block.launches:
+                config.stream = stream
+                status = self._launch(address, function, pointers, None)
+                if status:
+                    self._again(status, (address, function, pointers, None), name)
+                if wait:
+                    self.device.wait(f"kernel {name!r}", stream)
+        finally:
+            self._blocks.append(block)
+
+    def _again(self, status: int, arguments: tuple[Any, ...], name: str) -> None:
+        """Launch where a thread has had no context, which it gets by its first call."""
+        if status == _NO_CONTEXT:
+            self.device.make_current()
+            status = self._launch(*arguments)
+        if status:
+            self.device.driver.failed(status, f"the launch of kernel {name!r}")

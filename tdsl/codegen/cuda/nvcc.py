@@ -1,0 +1,69 @@
+"""CUDA text to machine code by the nvcc of a toolkit, for those who ask for it: `TDSL_CUDA_COMPILER=nvcc`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+
+from tdsl.errors import TargetError, did_you_mean
+from tdsl.source import here
+
+COMPILERS = ("nvrtc", "nvcc")
+
+
+def chosen() -> str:
+    """What makes machine code: "nvrtc", or the path of an nvcc.
+
+    `TDSL_CUDA_COMPILER` is "nvrtc" (the default), "nvcc" or the path of one. TargetError where it is none.
+    """
+    asked = os.environ.get("TDSL_CUDA_COMPILER", "") or "nvrtc"
+    if asked == "nvrtc":
+        return asked
+    found = shutil.which(asked)
+    if found is None:
+        raise TargetError(
+            f"TDSL_CUDA_COMPILER is {asked!r}, and there is no such program here",
+            loc=here(),
+            label="this call",
+            hint='install a CUDA toolkit and set PATH, or unset it: NVRTC comes with pip install "tdsl[cuda]"'
+            if os.path.basename(asked) == "nvcc"
+            else did_you_mean(asked, COMPILERS),
+        )
+    return found
+
+
+@functools.cache
+def version(path: str) -> str:
+    """The version of an nvcc."""
+    told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"release .*", told)
+    return found[0] if found else told
+
+
+def made(path: str, text: str, architecture: str, kind: str) -> tuple[bytes, str]:
+    """The "CUBIN" or "PTX" of a text, and the log; TargetError, with the log as a note, for a wrong text."""
+    arch = architecture.removeprefix("sm_").removeprefix("compute_")
+    code = f"sm_{arch}" if kind == "CUBIN" else f"compute_{arch}"
+    with tempfile.TemporaryDirectory() as folder:
+        source, result = os.path.join(folder, "kernels.cu"), os.path.join(folder, "kernels.out")
+        with open(source, "w") as file:
+            file.write(text)
+        command = [
+            path, f"-gencode=arch=compute_{arch},code={code}", f"-{kind.lower()}", "-std=c++17",
+            "-Xptxas=-v", "-o", result, source,
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            first = next((x for x in done.stderr.splitlines() if "error" in x), done.stderr[:200])
+            error = TargetError(
+                f"nvcc rejects the kernels for {arch}: {first}", loc=here(), label="this call",
+                hint="NVRTC may take them: unset TDSL_CUDA_COMPILER",
+            )  # fmt: skip
+            error.add_note(f"{done.stderr}\n{text}")
+            raise error
+        with open(result, "rb") as file:
+            return file.read(), done.stderr

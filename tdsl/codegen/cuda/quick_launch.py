@@ -1,0 +1,168 @@
+"""The quick way of a call with arrays on a GPU, as a Python function written for one variant.
+
+It hands the driver what `launcher.py` has laid out, after the checks that no call can do without. Each loop
+over arguments would take a part of the few microseconds that this may cost; so, as in `quick_call.py`, the
+function is made as text, with the arguments spelt out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+from tdsl.codegen.cuda.device_array import ALIGNED, CUDA, DeviceArray
+from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device
+from tdsl.codegen.cuda.streams import chosen
+from tdsl.codegen.dlpack_exchange import Lent, device_word, exchange, kind_word
+from tdsl.codegen.loops import row_major
+from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature
+
+Shape = tuple[int, ...]
+Quick = Callable[[tuple[Any, ...], Any], Any]
+
+# What `struct` takes as it is, by kinds of element types; a bfloat16 is left to the slow way.
+_PLAIN = {"f": float, "i": int, "u": int, "b": bool, "e": None}
+
+_HEAD = """\
+def call(args, out):
+    stream = chosen()
+    library = None
+    lent = spare.pop() if spare else Lent()
+    try:
+        {inputs} = args
+"""
+_OUTPUTS = """\
+        if out is not None:
+            {outputs} = out
+"""
+_ARRAY = """\
+        kind = type(a{n})
+        if kind is DeviceArray:
+            if a{n}.like != like{n}:
+                return None
+            p{n}, own = a{n}.pointer, a{n}.stream
+        else:
+            table = exchange(kind)
+            if table is None:
+                return None
+            table.lend(a{n}, lent.address)
+            p{n} = lent.data + lent.byte_offset
+            if (
+                lent.device != device or lent.kind != kind{n} or p{n} % {aligned}
+                or lent.shape[:{rank}] != shape{n}
+                or (lent.strides and lent.strides[:{rank}] != strides{n})
+            ):
+                return None
+            if table is library:
+                own = stream
+            else:
+                library, own = table, table.stream({cuda}, {ordinal}) or {default}
+        if own != stream:
+            if stream is not None:
+                return None
+            stream = own
+"""
+_TAIL = """\
+    except (BufferError, TypeError, ValueError):
+        return None  # the slow way says what is wrong
+    finally:
+        spare.append(lent)
+    stream = stream or {default}
+"""
+
+
+def quick_launch(
+    signature: Signature, shapes: Mapping[str, Shape], device: Device, start: Callable[..., None]
+) -> Quick:
+    """A function of the inputs and `out=` of a call: the results, or None where the slow way has to look.
+
+    `shapes` are those of the variant's arrays, `start` takes addresses and numbers, and a stream.
+    """
+    namespace: dict[str, Any] = {
+        "chosen": chosen.get, "spare": _spare, "Lent": Lent, "exchange": exchange, "start": start,
+        "DeviceArray": DeviceArray, "device": device_word(CUDA, device.ordinal), "made": made, "gpu": device,
+        "error": struct.error,
+    }  # fmt: skip
+    for n, arg in enumerate((*signature.inputs, *signature.outputs)):
+        namespace[f"plain{n}"] = _PLAIN[arg.dtype.kind]
+        if isinstance(arg, ArrayArg):
+            shape = shapes[arg.name]
+            namespace |= {
+                f"like{n}": (shape, arg.dtype.numpy, device), f"kind{n}": kind_word(len(shape), arg.dtype),
+                f"shape{n}": list(shape), f"strides{n}": list(row_major(shape)),
+                f"tuple{n}": shape, f"type{n}": arg.dtype.numpy,
+            }  # fmt: skip
+    exec(_text(signature, shapes, device), namespace)
+    call: Quick = namespace["call"]
+    return call
+
+
+_spare: list[Lent] = []  # one for each thread that is in the midst of a call
+
+
+def _text(signature: Signature, shapes: Mapping[str, Shape], device: Device) -> str:
+    first = len(signature.inputs)
+    outputs = range(first, first + len(signature.outputs))
+    text = _HEAD.format(inputs=_tuple([f"a{n}" for n in range(first)]))
+    for n, arg in enumerate(signature.inputs):
+        text += _check(n, arg, shapes, device)
+    single = len(outputs) == 1
+    text += _OUTPUTS.format(outputs=f"a{first}" if single else _tuple([f"a{n}" for n in outputs]))
+    for n, arg in zip(outputs, signature.outputs, strict=True):
+        text += _indented(_check(n, arg, shapes, device))
+    text += _TAIL.format(default=DEFAULT_STREAM)
+    text += "    if out is None:\n"
+    for n in outputs:
+        text += f"        r{n} = made(gpu, tuple{n}, type{n}, stream)\n"
+        text += f"        p{n} = r{n}.pointer\n"
+    results = [f"r{n}" for n in outputs]
+    text += f"        out = {results[0] if single else _tuple(results)}\n"
+    overlaps = _overlaps(signature, shapes)
+    if overlaps:
+        text += f"    elif {' or '.join(overlaps)}:\n        return None\n"
+    values = [f"p{n}" for n in range(first + len(outputs))]
+    return text + (
+        f"    try:\n        start({_tuple(values)}, stream)\n"
+        "    except error:\n        return None  # a number that its type does not hold\n"
+        "    return out\n"
+    )
+
+
+def _check(n: int, arg: ArrayArg | ScalarArg, shapes: Mapping[str, Shape], device: Device) -> str:
+    if isinstance(arg, ScalarArg):
+        return f"        p{n} = a{n}\n        if type(p{n}) is not plain{n}:\n            return None\n"
+    rank, ordinal = len(shapes[arg.name]), device.ordinal
+    return _ARRAY.format(
+        n=n, rank=rank, ordinal=ordinal, aligned=ALIGNED, cuda=CUDA, default=DEFAULT_STREAM
+    )
+
+
+def _overlaps(signature: Signature, shapes: Mapping[str, Shape]) -> list[str]:
+    """Conditions under which an output shares memory with what stands before it."""
+    known = [
+        (n, prod(shapes[arg.name]) * arg.dtype.bytes)
+        for n, arg in enumerate((*signature.inputs, *signature.outputs))
+        if isinstance(arg, ArrayArg)
+    ]
+    return [
+        f"p{n} < p{m} + {other} and p{m} < p{n} + {size}"
+        for n, size in known
+        for m, other in known
+        if m < n and n >= len(signature.inputs)
+    ]
+
+
+def _tuple(items: list[str]) -> str:
+    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+
+
+def _indented(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
+def made(device: Device, shape: Shape, dtype: Any, stream: int) -> DeviceArray:
+    """An array that a stream's work may fill."""
+    memory = device.allocate(prod(shape) * dtype.itemsize, stream)
+    return DeviceArray(device, memory.pointer, shape, dtype, memory, stream)

@@ -1,0 +1,94 @@
+"""A compiled module as a plain record: what a launch needs, without any of the tools that made it.
+
+In the disk cache it is a cubin behind JSON:
+
+    length of the JSON | {"source": ..., "arch": ..., "kernels": [...], "temporaries": [...], ...} | cubin
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Extents = tuple[int, int, int]
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """One launch: `arguments` are names of arrays and scalars, `shared` the bytes to ask for at the launch.
+
+    `registers`, `stack` and `spills` are those of a thread, `used_shared` the shared bytes of a block in all.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    grid: Extents
+    block: Extents
+    shared: int
+    used_shared: int
+    registers: int
+    stack: int
+    spills: int
+
+    def __str__(self) -> str:
+        blocks, threads = (" x ".join(map(str, x)) for x in (self.grid, self.block))
+        stack = f", {self.stack} bytes of stack" if self.stack else ""
+        return (
+            f"{self.name}({', '.join(self.arguments)}): {blocks} blocks of {threads} threads, "
+            f"{self.used_shared} shared bytes, {self.registers} registers{stack}, "
+            f"{self.spills} bytes spilled"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """The kernels of a program in running order, and memory between them by name and bytes.
+
+    >>> kernel = KernelRecord("k", ("a", "b"), (7, 1, 1), (256, 1, 1), 0, 1024, 12, 0, 0)
+    >>> print(Module("", "sm_80", (kernel,), (("t", 4096),), (), b""))
+    k(a, b): 7 x 1 x 1 blocks of 256 x 1 x 1 threads, 1024 shared bytes, 12 registers, 0 bytes spilled
+    memory between kernels: t, 4096 bytes
+    """
+
+    source: str = field(repr=False)
+    arch: str
+    kernels: tuple[KernelRecord, ...]
+    temporaries: tuple[tuple[str, int], ...]
+    warnings: tuple[str, ...]
+    cubin: bytes = field(repr=False)
+
+    def __str__(self) -> str:
+        between = [f"memory between kernels: {name}, {n} bytes" for name, n in self.temporaries]
+        return "\n".join([*map(str, self.kernels), *between, *self.warnings])
+
+
+def pack(module: Module) -> bytes:
+    """The bytes of a module.
+
+    >>> module = Module("text", "sm_80", (), (("t", 8),), (), b"code")
+    >>> unpack(pack(module)) == module
+    True
+    """
+    fields = asdict(module)
+    cubin = fields.pop("cubin")
+    about = json.dumps(fields).encode()
+    return _LENGTH.pack(len(about)) + about + bytes(cubin)
+
+
+def unpack(payload: bytes) -> Module:
+    """The module in bytes of `pack`."""
+    (length,) = _LENGTH.unpack_from(payload)
+    start = _LENGTH.size + length
+    about: dict[str, Any] = json.loads(payload[_LENGTH.size : start])
+    kernels = tuple(KernelRecord(**{k: _tuples(v) for k, v in x.items()}) for x in about["kernels"])
+    return Module(
+        about["source"], about["arch"], kernels, _tuples(about["temporaries"]),
+        tuple(about["warnings"]), payload[start:],
+    )  # fmt: skip
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

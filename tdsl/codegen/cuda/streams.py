@@ -1,0 +1,55 @@
+"""Which stream of a GPU the next calls run on."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar, Token
+from typing import Any, Self
+
+from tdsl.errors import TypeMismatch
+from tdsl.source import here
+
+chosen: ContextVar[int | None] = ContextVar("chosen", default=None)
+_HANDLES = ("cuda_stream", "ptr", "handle")  # of PyTorch, CuPy, numba and others
+
+
+class stream:
+    """A context in which calls of compiled programs run on a stream.
+
+    It is given as an object of PyTorch, CuPy, or another library (what has `__cuda_stream__`), or as the
+    number that the driver knows it by. TypeMismatch for anything else.
+
+    >>> with stream(7):
+    ...     chosen.get()
+    7
+    """
+
+    def __init__(self, which: Any) -> None:
+        self.handle = handle_of(which)
+        self._tokens: list[Token[int | None]] = []
+
+    def __enter__(self) -> Self:
+        self._tokens.append(chosen.set(self.handle))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        chosen.reset(self._tokens.pop())
+
+
+def handle_of(which: Any) -> int:
+    """The number of a stream, the default one's being 1.
+
+    >>> handle_of(0), handle_of(12)
+    (1, 12)
+    """
+    found = which
+    if hasattr(which, "__cuda_stream__"):
+        _, found = which.__cuda_stream__()
+    elif not isinstance(which, int):
+        found = next((getattr(which, x) for x in _HANDLES if hasattr(which, x)), None)
+    value = getattr(found, "value", found)  # a number of ctypes
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeMismatch(
+            f"{which!r} is no stream of a GPU", loc=here(), label="this stream",
+            hint="pass a stream of PyTorch or CuPy, or the number that the driver knows it by",
+        )  # fmt: skip
+    return value or 1
