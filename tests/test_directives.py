@@ -136,6 +136,18 @@ def by_all_threads(s: Schedule, p: Programs) -> None:
     s["g"].compute_at("f", thread).set_scope("shared").cooperate(2)
 
 
+def fetched_ahead(s: Schedule, p: Programs) -> None:
+    """What the steps of a block of f need of g, two steps ahead."""
+    block, rest = s["f"].split(p.inner, 12)
+    step, thread = s["f"].split(rest, 4)
+    s["f"].reorder(
+        block, thread, *(x for x in s["f"].loops if x.name not in (block.name, thread.name))
+    )
+    s["f"].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    s["g"].compute_at("f", step).set_scope("shared").cooperate()
+    s["f"].pipeline(step, 3)
+
+
 def compiled(s: Schedule) -> Any:
     """The program as a callable: on a GPU, emulated, where loops run there, or on ranks, simulated."""
     if s.state.grid is not None:
@@ -231,6 +243,7 @@ USES: dict[str, tuple[Use, ...]] = {
         on(P.scaled, in_blocks_of_threads),
     ),
     "cooperate": (on(P.stencil, by_all_threads),),
+    "pipeline": (on(P.stencil, fetched_ahead),),
     "atomic": (on(P.counts, lambda s, p: s["f"].update().atomic().parallel("k")),),
     "compute_at": (on(P.stencil, inside_blocks),),
     "store_at": (on(P.stencil, in_a_window),),

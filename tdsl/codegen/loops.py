@@ -2,6 +2,7 @@
 
     Kernel = name, params, body
     Stmt   = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Barrier | Shuffle
+           | Commit | Wait
     Expr   = lang.expr without Access, Read, Reduce and Range; the pad_* calls are gone, too
 
 Indices are i64 and multi-dimensional: a buffer has extents and strides, and the backend makes addresses.
@@ -24,6 +25,7 @@ from tdsl.schedule.nest import BLOCKS as BLOCKS
 from tdsl.schedule.nest import CONCURRENT as CONCURRENT
 from tdsl.schedule.nest import HEAP as HEAP
 from tdsl.schedule.nest import PARALLEL as PARALLEL
+from tdsl.schedule.nest import PIPELINED as PIPELINED
 from tdsl.schedule.nest import REGISTER as REGISTER
 from tdsl.schedule.nest import SERIAL as SERIAL
 from tdsl.schedule.nest import SHARED as SHARED
@@ -43,6 +45,8 @@ class For(Node):
     another loop of that axis, it takes the other's place. What no loop of an axis is around is run by the
     number 0 of that axis.
 
+    A pipelined loop exists only until `passes/pipeline_loops.py`, which makes `stages` of its tiles.
+
     Where there are `merges`, pairs of buffers, the body combines an element of each first one with that of
     the second one whose last index is the loop's variable; the iterations may run in any order and by halves,
     on vector lanes or on threads.
@@ -54,6 +58,7 @@ class For(Node):
     kind: str
     body: Stmt
     merges: tuple[tuple[str, str], ...] = ()
+    stages: int = 0
 
 
 @node
@@ -89,6 +94,10 @@ class Store(Node):
     `atomic` is "" or the operator (add, min, max, and, or, xor, mul) of an indivisible
     buffer[index] op= value. `streaming` asks to bypass the caches; `fast` allows float arithmetic in the
     value to be rearranged.
+
+    An `asynchronous` store to shared memory copies what a `Load` of global memory gives, 0 where the load's
+    mask does not hold. Its thread goes on at once; the element may be touched again when the thread has
+    come to a `Wait` for it, by other threads when a barrier follows that.
     """
 
     buffer: str
@@ -98,6 +107,7 @@ class Store(Node):
     atomic: str = ""
     streaming: bool = False
     fast: bool = False
+    asynchronous: bool = False
 
 
 @node
@@ -181,9 +191,22 @@ class Shuffle(Node):
     width: int
 
 
+@node
+class Commit(Node):
+    """The asynchronous stores of a thread since its last `Commit` are a group."""
+
+
+@node
+class Wait(Node):
+    """A thread goes on when all of its groups but the last `pending` are stored."""
+
+    pending: int
+
+
 Stmt = (
     For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Barrier | Shuffle
-)
+    | Commit | Wait
+)  # fmt: skip
 
 
 def as_stmt(statements: Sequence[Stmt]) -> Stmt:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tdsl.codegen.loops import (
     CONCURRENT,
     PARALLEL,
+    PIPELINED,
     SERIAL,
     SHARED,
     THREADS,
@@ -270,6 +271,8 @@ class NestBuilder:
         loop = self.nest.loops[spot.depth]
         variable = self.low.names.fresh(f"{self.f.name}_{loop.name}")
         kind, limit = loop.kind, None
+        if kind == PIPELINED and spot.mode == INIT:
+            kind = SERIAL  # nothing is placed in the loops that start a sum
         if kind in (VECTORIZED, UNROLLED) and not isinstance(extent, Const):
             most = upper(extent, around.facts)
             if most is None:
@@ -290,7 +293,9 @@ class NestBuilder:
         if limit is not None:
             body = self._guarded([limit], body, around.facts)
         made = _for(variable, first, extent, kind, body)
-        return [replace(x, merges=self._merges(loop.name)) for x in made if isinstance(x, For)]
+        merges = self._merges(loop.name)
+        stages = loop.stages if kind == PIPELINED else 0
+        return [replace(x, merges=merges, stages=stages) for x in made if isinstance(x, For)]
 
     def _merges(self, loop: str) -> tuple[tuple[str, str], ...]:
         """What a loop over lanes or threads of a reduction merges: the buffers of results and of lanes."""

@@ -18,6 +18,7 @@ from tdsl.codegen.loops import (
     Block,
     BufferParam,
     Check,
+    Commit,
     For,
     If,
     Invoke,
@@ -32,6 +33,7 @@ from tdsl.codegen.loops import (
     SizeParam,
     Stmt,
     Store,
+    Wait,
 )  # fmt: skip
 from tdsl.lang.expr import TRUE, Expr
 from tdsl.lang.show import show_expr, show_index
@@ -89,7 +91,8 @@ def _argument(p: Argument) -> str:
 def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
     match s:
         case For(name, lo, extent, kind, body):
-            note = "" if kind == SERIAL else f"  # {kind}"
+            stages = f", {s.stages} stages" if s.stages else ""
+            note = "" if kind == SERIAL else f"  # {kind}{stages}"
             with w.block(
                 f"for {name} in range({show_expr(lo)}, {show_expr(add(lo, extent))}):{note}"
             ):
@@ -128,6 +131,10 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
             w.line("barrier()")
         case Shuffle(buffer, value, distance):
             w.line(f"{buffer}[()] = shuffle({show_expr(value)}, {distance})")
+        case Commit():
+            w.line("commit()")
+        case Wait(pending):
+            w.line(f"wait({pending})")
         case _:
             assert_never(s)
 
@@ -140,6 +147,7 @@ def _store(s: Store, w: Writer) -> None:
     else:
         assign = _ASSIGN[s.atomic] if s.atomic else "="
     notes = ["atomic"] * bool(s.atomic) + ["streaming"] * s.streaming
+    notes += ["asynchronous"] * s.asynchronous
     line = f"{target} {assign} {value}{'  # ' * bool(notes)}{', '.join(notes)}"
     if s.mask is None:
         w.line(line)

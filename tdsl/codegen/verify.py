@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from tdsl.codegen.loops import (
+    PIPELINED,
     REGISTER,
     SHARED,
     STACK,
@@ -23,6 +24,7 @@ from tdsl.codegen.loops import (
     Block,
     BufferParam,
     Check,
+    Commit,
     For,
     If,
     Invoke,
@@ -37,6 +39,7 @@ from tdsl.codegen.loops import (
     SizeParam,
     Stmt,
     Store,
+    Wait,
 )  # fmt: skip
 from tdsl.lang.expr import (
     ARITHMETIC,
@@ -96,6 +99,7 @@ class _Verifier:
     scalars: dict[str, DType] = field(default_factory=dict)
     buffers: dict[str, tuple[DType, int]] = field(default_factory=dict)
     sizes: set[str] = field(default_factory=set)
+    shared: set[str] = field(default_factory=set)
     path: list[str] = field(default_factory=list)
     messages: tuple[Message, ...] = ()
     instructions: set[str] = field(default_factory=set)
@@ -160,6 +164,8 @@ class _Verifier:
             case For(name, lo, extent, kind, body):
                 with self.within(f"For {name}"):
                     self.require(kind in KINDS, f"no loop kind is called {kind!r}")
+                    fits = s.stages > 1 if kind == PIPELINED else not s.stages
+                    self.require(fits, f"a {kind} loop of {s.stages} stages")
                     self.indices((lo, extent), scalar=True)
                     with self.binding(name, i64):
                         self.statement(body)
@@ -197,11 +203,13 @@ class _Verifier:
                     self.require(known, "the kernel declares no such instruction")
                     for operand in operands:
                         self.operand(operand)
-            case Barrier():
+            case Barrier() | Commit():
                 pass
             case Shuffle():
                 with self.within("Shuffle"):
                     self.shuffle(s)
+            case Wait(pending):
+                self.require(pending >= 0, f"waits for all groups but {pending}")
             case _:
                 assert_never(s)
 
@@ -227,6 +235,8 @@ class _Verifier:
             if a.scope in (STACK, REGISTER, SHARED):
                 constant = all(isinstance(e, Const) for e in a.extents)
                 self.require(constant, f"{a.scope} memory needs constant extents")
+            if a.scope == SHARED:
+                self.shared.add(a.name)
             with self.holding(a.name, a.dtype, len(a.extents)):
                 self.statement(a.body)
 
@@ -242,6 +252,9 @@ class _Verifier:
             self.require(not (s.atomic and s.streaming), "an atomic store cannot bypass caches")
             if s.mask is not None:
                 self.mask(s.mask, lanes)
+            if s.asynchronous:
+                self.require(isinstance(s.value, Load), "an asynchronous store of no load")
+                self.require(s.buffer in self.shared, "an asynchronous store to memory of a thread")
 
     def operand(self, o: Operand) -> None:
         self.access(o.buffer, o.index, scalar=True)

@@ -40,6 +40,7 @@ from tdsl.schedule.nest import (
     is_reduction,
     parts_of,
 )  # fmt: skip
+from tdsl.schedule.pipelines import check_pipelined
 from tdsl.schedule.tree import levels_of, ordered, placed_in
 
 AT_ROOT = -1  # the definition of a store level that stands for the whole kernel
@@ -93,6 +94,7 @@ def check_all(state: State) -> None:
         try:
             check_place(state, name, final=True)
             _check_launch(state, name)
+            check_pipelined(state, name)
         except Illegal as reason:
             raise ScheduleError(
                 f"schedule of {name!r}: {reason.reason}", loc=plan.loc, label="placed here",

@@ -248,7 +248,7 @@ def rename(state: State, func: str, definition: int, *, loop: str, name: str) ->
     old = find_loop(state, func, definition, loop)
     nest = state.plan(func).nests[definition]
     new = _new_name(nest, name, name)
-    made = nest.replaced(old, Loop(new, nest.kind(old)))
+    made = nest.replaced(old, replace(nest.loops[nest.position(old)], name=new))
     made = replace(made, relations=(*nest.relations, Rename(old, new)))
     return _change(state, func, definition, made, {old: new})
 
@@ -278,14 +278,14 @@ def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...])
     return _change(state, func, definition, replace(nest, loops=new))
 
 
-def mark(state: State, func: str, definition: int, name: str, kind: str) -> State:
+def mark(state: State, func: str, definition: int, name: str, kind: str, stages: int = 0) -> State:
     """Run a loop, which is called so now, in another way."""
     nest = state.plan(func).nests[definition]
-    return _change(state, func, definition, nest.with_kind(name, kind))
+    return _change(state, func, definition, nest.with_kind(name, kind, stages))
 
 
 def serial(state: State, func: str, definition: int, *, loop: str) -> State:
-    """Run a loop in order, taking back parallel, vectorize or unroll."""
+    """Run a loop in order, taking back parallel, vectorize, unroll, bind or pipeline."""
     return mark(state, func, definition, find_loop(state, func, definition, loop), SERIAL)
 
 

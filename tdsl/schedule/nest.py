@@ -18,11 +18,12 @@ from tdsl.placement.notation import Placement
 from tdsl.source import Loc
 
 SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "unrolled"
+PIPELINED = "pipelined"  # in order, with copies to shared memory begun some iterations ahead
 BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 AXES = (*BLOCKS, *THREADS)  # of a launch on a GPU: kinds of loops, too
 CONCURRENT = (PARALLEL, *AXES)  # kinds whose iterations run side by side
-KINDS = (SERIAL, PARALLEL, VECTORIZED, UNROLLED, *AXES)
+KINDS = (SERIAL, PARALLEL, VECTORIZED, UNROLLED, PIPELINED, *AXES)
 GUARD, SHIFT, ROUND_UP, PEEL = "guard", "shift", "round_up", "peel"
 TAILS = (GUARD, SHIFT, ROUND_UP, PEEL)
 AUTO, HEAP, STACK, REGISTER = "auto", "heap", "stack", "register"  # the first is chosen by a pass
@@ -42,10 +43,11 @@ class Illegal(Exception):  # a reason, made a ScheduleError where the directive 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop of a nest."""
+    """A loop of a nest; a pipelined one has tiles of `stages` iterations in memory at a time."""
 
     name: str
     kind: str = SERIAL
+    stages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +135,10 @@ class Nest:
             name = f"{wanted}_{count}"
         return name
 
-    def with_kind(self, name: str, kind: str) -> Nest:
+    def with_kind(self, name: str, kind: str, stages: int = 0) -> Nest:
         """The nest with one loop run in another way."""
-        loops = tuple(replace(x, kind=kind) if x.name == name else x for x in self.loops)
+        new = Loop(name, kind, stages)
+        loops = tuple(new if x.name == name else x for x in self.loops)
         return replace(self, loops=loops)
 
     def replaced(self, name: str, *new: Loop) -> Nest:

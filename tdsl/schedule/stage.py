@@ -175,6 +175,14 @@ class Stage(Suggesting):
         self.do("cooperate", vector=vector)
         return self
 
+    def pipeline(self, loop: LoopLike, stages: int) -> Stage:
+        """Fetch the tiles of shared memory that a loop's body computes some iterations ahead.
+
+        Memory holds `stages` of each, 2 or more: one that is used while the others are on their way.
+        """
+        self.do("pipeline", loop=self.loop_name(loop), stages=stages)
+        return self
+
     def vectorize(self, loop: LoopLike, lanes: int | None = None) -> Stage:
         """Run iterations as vector lanes; with `lanes`, groups of that many.
 

@@ -167,6 +167,85 @@ def too_much_shared_memory():
     td.compile(s, target="cuda").source()  # here
 
 
+def summed():
+    """Rows of 256 sums, of tiles that can be fetched ahead."""
+    f = td.Func("f")
+    f[j] = td.sum(a[k, j], axis=k)
+    s = td.Schedule(f)
+    ko, ki = s[f].split(k, 16)
+    s[f].reorder(j, ko, ki).bind(j, "threadIdx.x")
+    s.cache_read(a, f, at=ko, scope="shared").cooperate(4)
+    return s
+
+
+@wrong(td.ScheduleError, "a pipeline has 2 stages or more", hint="pipeline(loop, 2)")
+def pipeline_of_one_stage():
+    s = summed()
+    s["f"].pipeline("k_o", 1)  # here
+
+
+@wrong(td.ScheduleError, "stages must be an integer, not 2.5", hint="pass an integer")
+def pipeline_of_a_part_of_a_stage():
+    s = summed()
+    s["f"].pipeline("k_o", 2.5)  # here
+
+
+@wrong(td.ScheduleError, "no stage in shared memory is computed at it", hint='scope="shared"')
+def pipeline_without_tiles():
+    f, s = doubled()
+    _, step = s[f].split(i, 2)
+    s[f].pipeline(step, 3)  # here
+
+
+@wrong(td.ScheduleError, "no stage in shared memory is computed at it", hint="cache_read")
+def pipeline_whose_tiles_are_a_threads_own():
+    s = summed()
+    s["f"].pipeline("k_o", 3)  # here
+    s["a_cache"].set_scope("register")
+    td.compile(s, target="cuda").source()
+
+
+@wrong(td.ScheduleError, "loop 'j' is threadIdx.x already", hint="pipeline a serial loop")
+def pipeline_of_threads():
+    s = summed()
+    s["f"].pipeline(j, 2)  # here
+
+
+@wrong(td.ScheduleError, "loop 'k_o' is pipelined already", hint="split it before")
+def split_of_a_pipelined_loop():
+    s = summed()
+    s["f"].pipeline("k_o", 2)
+    s["f"].split("k_o", 2)  # here
+
+
+@wrong(td.ScheduleError, "can be made ahead: it depends on", hint="leave the loop serial")
+def pipeline_of_what_the_loop_makes():
+    g, h, f = td.Func("g"), td.Func("h"), td.Func("f")
+    g[j] = a[0, j]
+    h[j] = g[j] * 2
+    f[j] = td.sum(h[j] * a[k, j], axis=k)
+    s = td.Schedule(f)
+    s[f].reorder(j, k).bind(j, "threadIdx.x")
+    s[g].compute_at(f, k).set_scope("register")
+    s[h].compute_at(f, k).set_scope("shared")  # here
+    s[f].pipeline(k, 2)
+    td.compile(s, target="cuda").source()
+
+
+@wrong(td.TargetError, "runs on threadIdx.x, and the target cpu is no GPU", hint='target="cuda"')
+def pipeline_on_a_cpu():
+    s = summed()
+    s["f"].pipeline("k_o", 2)
+    td.compile(s).loops("final")  # here
+
+
+@wrong(td.ScheduleError, "has 262144 bytes of shared memory; sm_80 has 166912", hint="fewer stages")
+def pipeline_of_too_many_stages():
+    s = summed()
+    s["f"].pipeline("k_o", 16)
+    td.compile(s, target="cuda:sm_80").source()  # here
+
+
 @wrong(td.TargetError, "for sizes that are known", hint="leave out dynamic=")
 def sizes_that_stay_open():
     t, f = td.Tensor("t", ("N",), td.f32), td.Func("f")

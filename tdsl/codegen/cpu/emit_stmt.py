@@ -23,6 +23,7 @@ from tdsl.codegen.loops import (
     Barrier,
     Block,
     Check,
+    Commit,
     For,
     If,
     Invoke,
@@ -32,6 +33,7 @@ from tdsl.codegen.loops import (
     Shuffle,
     Stmt,
     Store,
+    Wait,
 )  # fmt: skip
 from tdsl.lang.expr import Binary, Const, Expr, const, dtype_of, lanes_of
 from tdsl.lang.simplify import simplify
@@ -62,7 +64,8 @@ def statement(cx: Context, s: Stmt) -> None:
 
 
 def _compound(
-    cx: Context, s: For | Alloc | If | Check | Print | Prefetch | Invoke | Barrier | Shuffle
+    cx: Context,
+    s: For | Alloc | If | Check | Print | Prefetch | Invoke | Barrier | Shuffle | Commit | Wait,
 ) -> None:
     """Write a statement around blocks of its own, or with effects that are not known."""
     b = cx.b
@@ -100,7 +103,7 @@ def _compound(
         case Invoke():
             if not invoke_several(cx, (s,), 0):
                 invoke(cx, s)
-        case Barrier() | Shuffle():
+        case Barrier() | Shuffle() | Commit() | Wait():
             raise AssertionError("only a GPU has threads that meet")
         case _:
             assert_never(s)

@@ -250,6 +250,25 @@ template <class T> __device__ __forceinline__ bool tdsl_isfinite(T x) { return x
     "tdsl_sigmoid": """
 template <class T> __device__ __forceinline__ T tdsl_sigmoid(T x) { return (T)1 / ((T)1 + exp(-x)); }
 """,
+    "tdsl_copy": """
+template <int N> __device__ __forceinline__ void tdsl_copy(void *to, const void *from, bool holds = true) {
+  unsigned int at = (unsigned int)__cvta_generic_to_shared(to);
+  if constexpr (N == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(at), "l"(from), "r"(holds ? 16 : 0)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(at), "l"(from), "n"(N),
+                 "r"(holds ? N : 0) : "memory");
+}
+""",
+    "tdsl_commit": """
+__device__ __forceinline__ void tdsl_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+""",
+    "tdsl_wait": """
+template <int N> __device__ __forceinline__ void tdsl_wait() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
+""",
 }  # in an order in which each needs only those before
 
 _NEEDS = {

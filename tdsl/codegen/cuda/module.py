@@ -87,7 +87,12 @@ def check_limits(launches: Launches, arch: str) -> None:
                 "bind smaller loops to threads",
             ),
             (launch.block[2], 64, "threads on threadIdx.z", "bind the largest loop to threadIdx.x"),
-            (launch.shared, MOST_SHARED[arch], "bytes of shared memory", "make the tiles smaller"),
+            (
+                launch.shared,
+                MOST_SHARED[arch],
+                "bytes of shared memory",
+                "make the tiles smaller, or let pipelines have fewer stages",
+            ),
             (x, 2**31 - 1, "blocks on blockIdx.x", "bind smaller loops to blocks"),
             (
                 max(y, z),

@@ -26,6 +26,7 @@ from tdsl.codegen.loops import (
     Barrier,
     Block,
     BufferParam,
+    Commit,
     For,
     If,
     Let,
@@ -34,22 +35,22 @@ from tdsl.codegen.loops import (
     Shuffle,
     Stmt,
     Store,
+    Wait,
     row_major,
 )  # fmt: skip
 from tdsl.codegen.passes.axes import is_whole
+from tdsl.codegen.passes.pipeline_loops import copied_at_once
 from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.widths import width
 from tdsl.errors import TargetError
-from tdsl.lang.affine import as_sum
-from tdsl.lang.expr import ZERO, Const, Expr, Load, Ramp, const, dtype_of, lanes_of
+from tdsl.lang.expr import ZERO, Const, Expr, Load, const, dtype_of, lanes_of
 from tdsl.lang.simplify import add
 from tdsl.lang.types import DType, bool_, i64
 from tdsl.node import post_order, transform
 from tdsl.source import here
 
 TIR = Any
-
-_VECTOR_BYTES = 16
 
 
 def device_function(launch: Launch, target: Any, used: set[str]) -> Any:
@@ -159,11 +160,17 @@ class _Writer:
                 no = None if orelse is None else _sequence(self.statement(orelse, bound))
                 return [T.IfThenElse(test, yes, no)]
             case Store():
+                if s.asynchronous:
+                    return self.copy(s)
                 return self.vector(s) if _lanes(s) > 1 else self.store(s)
             case Barrier():
                 return [T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))]
             case Shuffle():
                 return [self.shuffle(s)]
+            case Commit():
+                return [self.call("tdsl_commit")]
+            case Wait(pending):
+                return [self.call(f"tdsl_wait<{pending}>")]
             case Prefetch():
                 return []
             case _:
@@ -234,9 +241,35 @@ class _Writer:
                 hint="update elements of 4 or 8 bytes, or use rfactor",
             )
         place = T.address_of(T.BufferLoad(memory, [at]))
-        name = f"tdsl_atomic_{s.atomic}"
+        return self.call(f"tdsl_atomic_{s.atomic}", place, value)
+
+    def call(self, name: str, *args: TIR) -> TIR:
+        """A call of a device function for what it does."""
         self.e.used.add(name)
-        return T.Evaluate(T.call_extern("void", name, place, value))
+        return T.Evaluate(T.call_extern("void", name, *args))
+
+    def copy(self, s: Store) -> list[TIR]:
+        """An asynchronous store, in pieces as wide as memory allows."""
+        (memory, to), size = self.e.buffers[s.buffer], dtype_of(s.value).bytes
+        assert isinstance(s.value, Load)
+        source, of = self.e.buffers[s.value.buffer]
+        count, made = copied_at_once(s, s.value, to, of, size), []
+        for start in range(0, _lanes(s), count):
+            one = _one(s, start)
+            assert isinstance(one.value, Load)
+            places = [
+                T.address_of(T.BufferLoad(m, [self.e.offset(name, index)]))
+                for m, name, index in (
+                    (memory, s.buffer, one.index), (source, s.value.buffer, one.value.index)
+                )
+            ]  # fmt: skip
+            if one.value.mask is not None:
+                places.append(self.e.value(one.value.mask))
+            copied = self.call(f"tdsl_copy<{count * size}>", *places)
+            made.append(
+                copied if one.mask is None else T.IfThenElse(self.e.value(one.mask), copied, None)
+            )
+        return made
 
     def vector(self, s: Store) -> list[TIR]:
         """A store of several lanes, in pieces as wide as memory allows."""
@@ -248,18 +281,9 @@ class _Writer:
 
     def width(self, buffer: str, index: tuple[Expr, ...], lanes: int) -> int:
         """How many lanes are one access: neighbours, where the first lies at a multiple of so many."""
-        memory, _ = self.e.buffers[buffer]
-        width = max(1, _VECTOR_BYTES // _bytes(str(memory.dtype)))
-        *outer, last = index if index else (ZERO,)
-        near = isinstance(last, Ramp) and last.stride == 1 and all(lanes_of(i) == 1 for i in outer)
-        if not near or str(memory.dtype) == "bool":
-            return 1
-        first = as_sum(self.e.flat(buffer, tuple(lane(i, 0) for i in index)))
-        while width > 1 and (
-            lanes % width or any(n % width for n in (first.constant, *first.terms.values()))
-        ):
-            width //= 2
-        return width
+        memory, strides = self.e.buffers[buffer]
+        kind = str(memory.dtype)
+        return 1 if kind == "bool" else width(index, strides, lanes, _bytes(kind))
 
     def piece(self, s: Store, start: int, width: int) -> list[TIR]:
         if width == 1:
@@ -324,7 +348,8 @@ def _lanes(s: Store) -> int:
 
 
 def _needs_all(s: Stmt) -> bool:
-    return isinstance(s, Barrier | Shuffle) or (isinstance(s, For) and s.kind in AXES)
+    meets = isinstance(s, Barrier | Shuffle | Commit | Wait)
+    return meets or (isinstance(s, For) and s.kind in AXES)
 
 
 def _extents(s: Alloc) -> tuple[int, ...]:

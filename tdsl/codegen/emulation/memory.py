@@ -85,7 +85,8 @@ class Memory:
     """A buffer: `data` has a row for each instance, which `row_of` finds for each thread.
 
     `writes` and `reads` are there where several threads see an element and one of them may write; `private`
-    is memory of which each thread has an instance.
+    is memory of which each thread has an instance. `coming` are elements that are being copied, to hold
+    `values`.
     """
 
     name: str
@@ -96,6 +97,8 @@ class Memory:
     writes: _Log | None = None
     reads: _Log | None = None
     private: bool = False
+    coming: Array | None = None
+    values: Array | None = None
     strides: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -114,6 +117,7 @@ class Memory:
         if own is not None and self.written[:, own].all():
             return self.data[:, own, None]
         at, rows, shape = self._places(index, mask, crew)
+        self._check_arrived("reads", at, rows, crew)
         known = self.written.ravel()[at]
         if not known.all():
             self._fail("reads what nobody wrote", at[~known], rows[~known], crew)
@@ -141,13 +145,9 @@ class Memory:
         new = np.broadcast_to(value, shape)
         new = new.ravel() if mask is None else new[np.broadcast_to(mask, shape)]
         data = self.data.ravel()
-        if self.writes is not None and self.reads is not None:
-            bad = self.reads.others(at, crew, rows)
-            if bad.any():
-                self._fail("writes what another thread reads", at[bad], rows[bad], crew)
-            bad = self.writes.others(at, crew, rows) & ~_same(data[at], new)
-            if bad.any():
-                self._fail("writes what another thread writes", at[bad], rows[bad], crew)
+        self._check_arrived("writes", at, rows, crew)
+        self._check_alone(at, rows, new, crew)
+        if self.writes is not None:
             self.writes.enter(at, crew, rows, together=False)
         data[at] = new
         if self.writes is not None:
@@ -155,6 +155,49 @@ class Memory:
             if bad.any():
                 self._fail("writes what another thread writes", at[bad], rows[bad], crew)
         self.written.ravel()[at] = True
+
+    def _check_alone(self, at: Array, rows: Array, new: Array, crew: Crew) -> None:
+        """Raise Hazard where another thread uses what is written; two may write one value."""
+        if self.writes is None or self.reads is None:
+            return
+        bad = self.reads.others(at, crew, rows)
+        if bad.any():
+            self._fail("writes what another thread reads", at[bad], rows[bad], crew)
+        bad = self.writes.others(at, crew, rows) & ~_same(self.data.ravel()[at], new)
+        if bad.any():
+            self._fail("writes what another thread writes", at[bad], rows[bad], crew)
+
+    def _check_arrived(self, does: str, at: Array, rows: Array, crew: Crew) -> None:
+        """Raise Hazard where a copy is on its way that nobody has waited for."""
+        if self.coming is not None and self.coming[at].any():
+            bad = self.coming[at]
+            self._fail(f"{does}, with no wait, what is being copied", at[bad], rows[bad], crew)
+
+    def begin(
+        self, index: list[Array], value: Array, mask: Array | None, crew: Crew
+    ) -> tuple[Array, Array, Array]:
+        """Begin to copy values to elements; places, threads and values for `end`."""
+        at, rows, shape = self._places(index, mask, crew)
+        new = np.broadcast_to(value, shape)
+        new = new.ravel() if mask is None else new[np.broadcast_to(mask, shape)]
+        if self.coming is None or self.values is None:
+            self.coming = np.zeros(self.data.size, bool)
+            self.values = np.zeros(self.data.size, self.data.dtype)
+        bad = self.coming[at] & ~_same(self.values[at], new)
+        if bad.any():
+            self._fail("writes, with no wait, what is being copied", at[bad], rows[bad], crew)
+        self._check_alone(at, rows, new, crew)
+        self.coming[at], self.values[at] = True, new
+        return at, rows, new
+
+    def end(self, at: Array, rows: Array, values: Array, crew: Crew) -> None:
+        """Copies are there, as if their threads had written them now."""
+        assert self.coming is not None
+        self.coming[at] = False
+        self.data.ravel()[at] = values
+        self.written.ravel()[at] = True
+        if self.writes is not None:
+            self.writes.enter(at, crew, rows, together=False)
 
     def update(
         self, index: list[Array], value: Array, mask: Array | None, crew: Crew, function: Any

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.codegen.emulation.copies import Copies
 from tdsl.codegen.emulation.memory import Array, Crew, Hazard, Memory
 from tdsl.codegen.launches import Launch, Launches, launches_of
 from tdsl.codegen.loops import (
@@ -24,6 +25,7 @@ from tdsl.codegen.loops import (
     Barrier,
     Block,
     BufferParam,
+    Commit,
     For,
     If,
     Kernel,
@@ -33,6 +35,7 @@ from tdsl.codegen.loops import (
     Shuffle,
     Stmt,
     Store,
+    Wait,
 )  # fmt: skip
 from tdsl.codegen.passes.statements import stored_in
 from tdsl.lang import arithmetic
@@ -138,6 +141,10 @@ class _Group:
     axes: dict[str, Array] = field(default_factory=dict)
     alone: dict[frozenset[str], Array | None] = field(default_factory=dict)
     own: dict[int, Memory] = field(default_factory=dict)
+    copies: Copies = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.copies = Copies(self.crew)
 
     def run(self) -> None:
         """The whole body."""
@@ -151,6 +158,7 @@ class _Group:
             else:
                 rest = rest // extent
         self.statement(self.launch.body, None, frozenset())
+        self.copies.finish()
 
     def statement(self, s: Stmt, mask: Array | None, bound: frozenset[str]) -> None:
         """A statement for the threads of a mask, inside loops on some axes."""
@@ -177,6 +185,10 @@ class _Group:
                 self.barrier(mask)
             case Shuffle():
                 self.shuffle(s, mask)
+            case Commit():
+                self.copies.commit(mask)
+            case Wait(pending):
+                self.copies.wait(pending, mask)
             case Prefetch():
                 pass
             case _:
@@ -241,7 +253,9 @@ class _Group:
             return
         index = [self.value(i, mask) for i in s.index]
         value, memory = self.value(s.value, mask), self.memories[s.buffer]
-        if s.atomic:
+        if s.asynchronous:
+            self.copies.begin(memory, index, value, mask)
+        elif s.atomic:
             function = arithmetic.BINARY[s.atomic]
             memory.update(index, value, mask, self.crew, function)
         else:

@@ -14,12 +14,13 @@
     drop_unread      memory without readers and unused lets go
     hoist_allocs     memory outside hot loops, in registers or on the stack where it is small
 
-For a GPU there are five more, and loops stay to be unrolled by its compiler:
+For a GPU there are six more, and loops stay to be unrolled by its compiler:
 
     count_from_zero  loops that start at 0, so that indices of registers are constant
     order_merges     partial results of threads are combined in order where shuffles cannot
     place_memory     memory on the heap, shared by a block, or in registers
     merge_threads    partial results of other threads are combined by shuffles
+    pipeline_loops   tiles of pipelined loops copied ahead, asynchronously where a GPU can
     place_barriers   what threads of a block pass to each other is parted by barriers
 
 Each is a function from kernel to kernel with the same meaning; each gives what `verify` accepts.
@@ -35,6 +36,7 @@ from tdsl.codegen.passes.merge_lanes import merge_lanes
 from tdsl.codegen.passes.merge_threads import merge_threads
 from tdsl.codegen.passes.order_merges import order_merges
 from tdsl.codegen.passes.partition import partition
+from tdsl.codegen.passes.pipeline_loops import pipeline_loops
 from tdsl.codegen.passes.place_barriers import place_barriers
 from tdsl.codegen.passes.place_memory import place_memory
 from tdsl.codegen.passes.simplify_loops import simplify_loops
@@ -72,5 +74,6 @@ CUDA_PASSES = (
     order_merges,
     place_memory,
     merge_threads,
+    pipeline_loops,
     place_barriers,
 )

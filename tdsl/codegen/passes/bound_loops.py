@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tdsl.codegen.loops import PARALLEL, SERIAL, Block, For, If, Kernel, Stmt
+from tdsl.codegen.loops import PARALLEL, PIPELINED, SERIAL, Block, For, If, Kernel, Stmt
 from tdsl.codegen.passes.scope import inside, last_of, narrowed, where
 from tdsl.codegen.passes.statements import (
     conditional,
@@ -60,7 +60,7 @@ def _narrow(loop: For, facts: Facts) -> Stmt:
     around = guards(loop.body)
     if not around:
         return loop
-    bounded = loop.kind in (SERIAL, PARALLEL)
+    bounded = loop.kind in (SERIAL, PARALLEL, PIPELINED)
     outside, used = [], []
     lo, hi = loop.lo, last_of(loop, facts)
     for c in around:

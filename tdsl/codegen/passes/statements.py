@@ -11,6 +11,7 @@ from tdsl.codegen.loops import (
     Barrier,
     Block,
     Check,
+    Commit,
     For,
     If,
     Invoke,
@@ -21,6 +22,7 @@ from tdsl.codegen.loops import (
     Shuffle,
     Stmt,
     Store,
+    Wait,
 )  # fmt: skip
 from tdsl.lang.expr import FALSE, TRUE, Expr, Load, Param, Var
 from tdsl.node import post_order
@@ -87,7 +89,7 @@ def exprs_of(s: Stmt) -> tuple[Expr, ...]:
             return (*index, value) if mask is None else (*index, value, mask)
         case If(cond):
             return (cond,)
-        case Block() | Barrier():
+        case Block() | Barrier() | Commit() | Wait():
             return ()
         case Check(cond, _, values) | Print(cond, _, values):
             return cond, *values
@@ -113,7 +115,7 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             return rebuilt(s, index=_each(index, f), value=f(value), mask=new_mask)
         case If(cond):
             return rebuilt(s, cond=f(cond))
-        case Block() | Barrier():
+        case Block() | Barrier() | Commit() | Wait():
             return s
         case Check(cond, _, values) | Print(cond, _, values):
             return rebuilt(s, cond=f(cond), values=_each(values, f))

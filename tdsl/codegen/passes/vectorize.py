@@ -13,6 +13,7 @@ from tdsl.codegen.loops import (
     Block,
     BufferParam,
     Check,
+    Commit,
     For,
     If,
     Invoke,
@@ -23,6 +24,7 @@ from tdsl.codegen.loops import (
     Shuffle,
     Stmt,
     Store,
+    Wait,
 )  # fmt: skip
 from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
 from tdsl.codegen.passes.lanes import lanes_are_independent
@@ -155,7 +157,7 @@ class _Vector:
             case Prefetch(_, index):
                 first = {self.lanes.name: self.lanes.lo}
                 return rebuilt(s, index=tuple(self.scalar(substitute(i, first)) for i in index))
-            case Check() | Print() | Invoke() | Barrier() | Shuffle():
+            case Check() | Print() | Invoke() | Barrier() | Shuffle() | Commit() | Wait():
                 raise _Serial
 
     def within(self, **changes: object) -> _Vector:

@@ -17,6 +17,7 @@ from tdsl.codegen.loops import (
     Block,
     BufferParam,
     Check,
+    Commit,
     For,
     If,
     Invoke,
@@ -30,6 +31,7 @@ from tdsl.codegen.loops import (
     SizeParam,
     Stmt,
     Store,
+    Wait,
 )  # fmt: skip
 from tdsl.codegen.python.expressions import (
     ARRAY,
@@ -172,7 +174,7 @@ class Emitter:
                 shapes = self.instructions[instruction].shapes()
                 views = map(self.view, operands, shapes)
                 self.writer.line(call(instruction, *views).text)
-            case Barrier() | Shuffle():
+            case Barrier() | Shuffle() | Commit() | Wait():
                 raise AssertionError("only a GPU has threads that meet")
             case _:
                 assert_never(s)

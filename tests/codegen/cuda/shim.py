@@ -10,15 +10,17 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import tdsl as td
 from tdsl.codegen.call import Entry
+from tdsl.codegen.cuda.device_functions import FUNCTIONS
 from tdsl.codegen.cuda.expressions import c_type
 from tdsl.codegen.cuda.text import DEVICE_CODE, cuda_text
 from tdsl.codegen.launches import Launch, Launches, launches_of
@@ -96,6 +98,9 @@ static ucontext_t main_;
 static int current;
 static void (*body)();
 static void enter() { body(); fibers[current].waits = 2; swapcontext(&fibers[current].state, &main_); }
+struct Copy { void *to; const void *from; int bytes; bool holds; };
+struct Copies { vector<Copy> open; vector<vector<Copy>> groups; };  // of a thread, made at its waits
+static vector<Copies> copies;
 static void __syncthreads() { fibers[current].waits = 1; swapcontext(&fibers[current].state, &main_); }
 template <class T> static T __shfl_xor_sync(unsigned mask, T x, int distance) {
   Fiber &own = fibers[current];
@@ -133,6 +138,7 @@ static int run(const unsigned *shape, void (*kernel)()) {
   threads_ = {shape[3], shape[4], shape[5]};
   int count = shape[3] * shape[4] * shape[5];
   fibers.resize(count);
+  copies.assign(count, {});
   for (unsigned n = 0; n < shape[0] * shape[1] * shape[2]; n++) {
     block_ = {n % shape[0], n / shape[0] % shape[1], n / shape[0] / shape[1]};
     for (auto &f : fibers) {
@@ -163,6 +169,32 @@ static int run(const unsigned *shape, void (*kernel)()) {
 }
 """
 
+# Device functions that speak PTX, for the CPU. Copies are made as late as the text allows.
+ON_CPU = {
+    "tdsl_copy": """
+template <int N> static void tdsl_copy(void *to, const void *from, bool holds = true) {
+  copies[current].open.push_back({to, from, N, holds});
+}
+""",
+    "tdsl_commit": """
+static void tdsl_commit() {
+  Copies &own = copies[current];
+  own.groups.push_back(own.open);
+  own.open.clear();
+}
+""",
+    "tdsl_wait": """
+template <int N> static void tdsl_wait() {
+  auto &groups = copies[current].groups;
+  while (groups.size() > N) {
+    for (Copy &c : groups[0])
+      if (c.holds) memcpy(c.to, c.from, c.bytes); else memset(c.to, 0, c.bytes);
+    groups.erase(groups.begin());
+  }
+}
+""",
+}
+
 
 class TextExecutable:
     """A kernel as its CUDA text, on the CPU."""
@@ -191,9 +223,12 @@ def text_of(compiled: td.Compiled) -> Entry:
     return Entry(compiled.signature, compiled.dynamic, build)
 
 
-def run_text(launches: Launches, arguments: Sequence[Any], folder: Path) -> None:
-    """Compile the text of launches and run them on arrays, in the order of the kernel's arguments."""
-    library = _library(launches, folder)
+def run_text(
+    launches: Launches, arguments: Sequence[Any], folder: Path,
+    change: Callable[[str], str] = lambda text: text,
+) -> None:  # fmt: skip
+    """Compile the text of launches, changed, and run it on arrays in the order of the kernel's arguments."""
+    library = _library(launches, folder, change)
     values: dict[str, Any] = {}
     for p, value in zip(launches.kernel.params, arguments, strict=True):
         if isinstance(p, BufferParam):
@@ -219,8 +254,9 @@ def run_text(launches: Launches, arguments: Sequence[Any], folder: Path) -> None
         )
 
 
-def _library(launches: Launches, folder: Path) -> ctypes.CDLL:
-    code = cuda_text(launches, "sm_90a").partition(DEVICE_CODE)[2]
+def _library(launches: Launches, folder: Path, change: Callable[[str], str]) -> ctypes.CDLL:
+    with patch.dict(FUNCTIONS, ON_CPU):
+        code = change(cuda_text(launches, "sm_90a").partition(DEVICE_CODE)[2])
     code = re.sub(
         r"extern __shared__(?: __align__\(\d+\)| alignas\(\d+\))* (\w+) (\w+)\[\];",
         r"\1* \2 = (\1*)dynamic_;",

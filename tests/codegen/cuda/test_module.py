@@ -79,6 +79,20 @@ def test_threads_combine_sums_by_shuffles(arch, tmp_path):
     assert count(text, r"\bBAR\.SYNC") == 1
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_a_pipelined_matmul_copies_past_the_registers(arch, stages, tmp_path):
+    m = made(programs.matmul(td.f32, stages=stages), arch, M=256, K=64, N=256)
+    (kernel,) = m.kernels
+    assert (kernel.spills, kernel.stack) == (0, 0)
+    assert kernel.used_shared == stages * (16 * 8 + 8 * 32) * 4
+    text = sass(m, tmp_path)
+    copies = count(text, r"\bLDGSTS\.E\.BYPASS\.128")
+    assert copies >= 2 * stages and copies % 2 == 0  # both tiles, before the loop and in its copies
+    assert count(text, r"\bLDG\b") == count(text, r"\bSTS\b") == 0
+    assert count(text, r"\bDEPBAR\.LE SB0") == count(text, r"\bBAR\.SYNC") > 0
+
+
 def test_vectors_are_loaded_and_stored_as_wholes(tmp_path):
     text = sass(made(programs.scaled(), N=4096), tmp_path)
     assert count(text, r"\bLDG\.E\.128") == count(text, r"\bSTG\.E\.128") == 1

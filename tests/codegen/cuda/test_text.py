@@ -1,5 +1,6 @@
 """Emitted CUDA text, run on the CPU, computes what programs mean."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -51,6 +52,32 @@ def _sizes(a, array):
 @pytest.mark.parametrize("m, n, p", [(32, 16, 64), (17, 9, 33)])
 def test_a_matmul_through_shared_memory(m, n, p, tmp_path):
     check(programs.matmul(), tmp_path, a=numbers(m, n), b=numbers(n, p))
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("m, n, p", [(32, 64, 64), (17, 9, 33), (16, 1, 1)])
+def test_a_pipelined_matmul(m, n, p, stages, tmp_path):
+    check(programs.matmul(stages=stages), tmp_path, a=numbers(m, n), b=numbers(n, p))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: re.sub(r"\btdsl_wait<1>\(\)", "tdsl_wait<2>()", text),
+        lambda text: re.sub(r"\btdsl_wait<1>\(\);", "", text),
+        lambda text: re.sub(r"\btdsl_commit\(\);", "", text),
+        lambda text: re.sub(r"\+ 2\) % 3", "+ 1) % 3", text),
+    ],
+    ids=["weak wait", "no wait", "no commit", "wrong slot"],
+)
+def test_planted_bugs_of_pipelines_give_wrong_results(change, tmp_path):
+    launches = launches_of(programs.kernel_of(programs.matmul(stages=3), M=32, K=64, N=64))
+    a, b, c = numbers(32, 64), numbers(64, 64), np.zeros((32, 64), np.int64)
+    run_text(launches, [a, b, c], tmp_path)
+    np.testing.assert_array_equal(c, a @ b)
+    (tmp_path / "broken").mkdir()
+    run_text(launches, [a, b, c], tmp_path / "broken", change)
+    assert (c != a @ b).any()
 
 
 @pytest.mark.parametrize("dtype", [td.f16, td.bf16, td.u8])

@@ -1,0 +1,63 @@
+"""Copies to shared memory that threads have begun and not yet waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tdsl.codegen.emulation.memory import Array, Crew, Hazard, Memory
+
+
+@dataclass(slots=True)
+class _Begun:
+    """Elements on their way: places, values, and for each its thread and the group that it belongs to."""
+
+    memory: Memory
+    at: Array
+    rows: Array
+    values: Array
+    group: Array
+
+
+@dataclass(slots=True)
+class Copies:
+    """The copies of a crew; `groups` counts what each of its threads has committed."""
+
+    crew: Crew
+    begun: list[_Begun] = field(default_factory=list)
+    groups: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.groups = np.zeros(self.crew.size, np.int64)
+
+    def begin(self, memory: Memory, index: list[Array], value: Array, mask: Array | None) -> None:
+        """Copy values to elements, which must not be touched before they are there."""
+        at, rows, values = memory.begin(index, value, mask, self.crew)
+        self.begun.append(_Begun(memory, at, rows, values, self.groups[rows]))
+
+    def commit(self, mask: Array | None) -> None:
+        """Each thread's copies since its last commit are a group."""
+        self.groups[slice(None) if mask is None else mask[:, 0]] += 1
+
+    def wait(self, pending: int, mask: Array | None) -> None:
+        """The copies of all groups of a thread but the last ones are there."""
+        came = np.ones(self.crew.size, bool) if mask is None else mask[:, 0]
+        left: list[_Begun] = []
+        for x in self.begun:
+            done = came[x.rows] & (x.group < self.groups[x.rows] - pending)
+            x.memory.end(x.at[done], x.rows[done], x.values[done], self.crew)
+            if not done.all():
+                rest = ~done
+                parts = (part[rest] for part in (x.at, x.rows, x.values, x.group))
+                left.append(_Begun(x.memory, *parts))
+        self.begun = left
+
+    def finish(self) -> None:
+        """Raise Hazard where a thread has ended before its copies."""
+        for x in self.begun:
+            raise Hazard(
+                f"{self.crew.kernel}: thread {self.crew.number[x.rows[0]]} of block "
+                f"{self.crew.block[x.rows[0]]} ends before its copy to {x.memory.name!r}, for which there is "
+                "no wait"
+            )

@@ -1,0 +1,288 @@
+"""Pipelined loops as serial ones that copy tiles some iterations before they use them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from math import copysign
+
+from tdsl.codegen.loops import (
+    HEAP,
+    PIPELINED,
+    SERIAL,
+    SHARED,
+    UNROLLED,
+    Alloc,
+    Barrier,
+    BufferParam,
+    Commit,
+    For,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Prefetch,
+    Stmt,
+    Store,
+    Wait,
+    row_major,
+)  # fmt: skip
+from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
+from tdsl.codegen.passes.simplify_loops import simplify_loops
+from tdsl.codegen.passes.statements import (
+    exprs_of,
+    loads_of,
+    map_exprs,
+    map_parts,
+    parts_of,
+    rebuilt,
+    scalars_of,
+    sequence,
+    stored_in,
+    walk,
+)  # fmt: skip
+from tdsl.codegen.widths import width
+from tdsl.errors import ScheduleError
+from tdsl.lang.expr import (
+    ZERO,
+    Binary,
+    Broadcast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    const,
+    lanes_of,
+)  # fmt: skip
+from tdsl.lang.simplify import add, simplify, subtract
+from tdsl.lang.types import DType
+from tdsl.node import Node, transform
+
+_COPIED_BYTES = (4, 8, 16)  # that a GPU copies to shared memory asynchronously
+
+
+def pipeline_loops(kernel: Kernel) -> Kernel:
+    """Make what pipelined loops fetch `stages` - 1 iterations ahead, in rings of `stages` tiles.
+
+    What fetches a tile reads nothing that the loop makes. Where it copies global memory, without a change
+    and 4, 8 or 16 bytes at a time, the copies are asynchronous: each iteration waits for its own tile, begins
+    to fetch a later one, and works meanwhile.
+
+    >>> from tdsl.codegen.loops import Block
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.types import f32
+    >>> n, t = Var("n"), Var("t")
+    >>> copy = Store("tile", (t,), Load("a", (n, t), f32))
+    >>> use = Store("b", (n, t), Load("tile", (Binary("sub", const(31), t),), f32))
+    >>> body = Block(tuple(For("t", ZERO, const(32), "threadIdx.x", s) for s in (copy, use)))
+    >>> tile = Alloc("tile", f32, (const(32),), SHARED, body)
+    >>> loop = For("n", ZERO, const(9), PIPELINED, tile, stages=3)
+    >>> a, b = (BufferParam(x, f32, (const(9), const(32)), (32, 1), x == "b") for x in "ab")
+    >>> print(show(pipeline_loops(Kernel("k", (a, b), loop)).body))
+    tile = alloc(f32, [3, 32])  # shared
+    for n_ahead in range(0, 2):  # unrolled
+      for t_1 in range(0, 32):  # threadIdx.x
+        tile[n_ahead, t_1] = a[n_ahead, t_1]  # asynchronous
+      commit()
+    for n in range(0, 9):
+      wait(1)
+      if n + 2 < 9:
+        for t_2 in range(0, 32):  # threadIdx.x
+          tile[(n + 2) % 3, t_2] = a[n + 2, t_2]  # asynchronous
+      commit()
+      for t in range(0, 32):  # threadIdx.x
+        b[n, t] = tile[n % 3, t * -1 + 31]
+    """
+    if not any(isinstance(s, For) and s.kind == PIPELINED for s in walk(kernel.body)):
+        return kernel
+    made = _Pipelines(Fresh(kernel))
+    for p in kernel.params:
+        if isinstance(p, BufferParam):
+            made.note(p.name, p.dtype, p.extents, is_global=True)
+    body = made.statement(kernel.body)
+    return simplify_loops(dataclasses.replace(kernel, body=body))
+
+
+@dataclass(slots=True)
+class _Pipelines:
+    """`memories` are the element type and strides of each buffer, `outside` those in global memory."""
+
+    fresh: Fresh
+    memories: dict[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)
+    outside: set[str] = field(default_factory=set)
+
+    def note(
+        self, name: str, dtype: DType, extents: tuple[Expr, ...], *, is_global: bool = False
+    ) -> None:
+        shape = tuple(int(e.value) for e in extents if isinstance(e, Const))
+        self.memories[name] = dtype, row_major(shape)
+        if is_global:
+            self.outside.add(name)
+
+    def statement(self, s: Stmt) -> Stmt:
+        if isinstance(s, Alloc):
+            self.note(s.name, s.dtype, s.extents, is_global=s.scope == HEAP)
+        s = map_parts(s, self.statement)
+        if isinstance(s, For) and s.kind == PIPELINED:
+            return with_bounds_read_once(s, self.fresh, self.pipelined)
+        return s
+
+    def pipelined(self, s: For) -> Stmt:
+        around, parts = _opened(s.body)
+        tiles = {a.name: a for a in around if isinstance(a, Alloc) and a.scope == SHARED}
+        lets = [x for x in around if isinstance(x, Let)]
+        ahead = [p for p in parts if _is_ahead(p, parts, tiles.keys(), lets, stored_in(s.body))]
+        if not ahead:
+            raise ScheduleError(
+                f"nothing that loop {s.name!r} makes in shared memory can be made ahead: it depends on what "
+                "an iteration before has made",
+                loc=next((t.loc for t in tiles.values()), s.loc),
+                label="scheduled here",
+                hint="leave the loop serial, or fetch what it reads from memory with cache_read",
+            )
+        rings = {name for p in ahead for name in stored_in(p) if name in tiles}
+        for name in rings:
+            extents = (const(s.stages), *tiles[name].extents)
+            self.note(name, tiles[name].dtype, extents)
+        fixed = stored_in(s.body)
+        distance, stages, last = const(s.stages - 1), const(s.stages), add(s.lo, s.extent)
+
+        def fetch(n: Expr, slot: Expr) -> Stmt:
+            copied = self.fresh.copy(_within(lets, sequence(ahead)), {s.name: n})
+            copied = self.asynchronous(_in_slot(copied, rings, slot), rings, self.outside - fixed)
+            return If(simplify(Binary("lt", n, last)), copied)
+
+        first = Var(self.fresh.name(f"{s.name}_ahead"))
+        before = fetch(add(s.lo, first), first)
+        begun = subtract(Var(s.name), s.lo)
+        later = fetch(add(Var(s.name), distance), Binary("mod", add(begun, distance), stages))
+        rest = [p for p in parts if p not in ahead]
+        own = _in_slot(_within(lets, sequence(rest)), rings, Binary("mod", begun, stages))
+        for a in reversed(around):
+            if isinstance(a, Alloc) and a.name not in rings:
+                own = rebuilt(a, body=own)
+        waits = any(isinstance(x, Store) and x.asynchronous for x in walk(later))
+        commit, wait = ([Commit()], [Wait(s.stages - 2)]) if waits else ([], [])
+        prologue = For(first.name, ZERO, distance, UNROLLED, sequence([before, *commit]))
+        body = sequence([*wait, later, *commit, own])
+        whole = sequence([prologue, rebuilt(s, kind=SERIAL, stages=0, body=body)])
+        for name, a in reversed(tiles.items()):
+            if name in rings:
+                whole = rebuilt(a, extents=(stages, *a.extents), body=whole)
+        return whole
+
+    def asynchronous(self, s: Stmt, rings: set[str], sources: set[str]) -> Stmt:
+        """Copies of `sources` to rings, asynchronous where they can be."""
+        if isinstance(s, Store) and s.buffer in rings:
+            load = _copied(s.value)
+            if load is not None and load.buffer in sources and self.is_copied(s, load):
+                return rebuilt(s, value=load, asynchronous=True)
+        return map_parts(s, lambda part: self.asynchronous(part, rings, sources))
+
+    def is_copied(self, s: Store, load: Load) -> bool:
+        """True for a copy of as many bytes at a time as a GPU copies."""
+        lanes = max(map(lanes_of, s.index), default=1)
+        dtype, strides = self.memories[s.buffer]
+        count = copied_at_once(s, load, strides, self.memories[load.buffer][1], dtype.bytes)
+        return not s.atomic and count * dtype.bytes in _COPIED_BYTES and lanes % count == 0
+
+
+def copied_at_once(
+    s: Store, load: Load, to: tuple[int, ...], of: tuple[int, ...], size: int
+) -> int:
+    """How many elements of `size` bytes one instruction copies, of memories with strides `to` and `of`."""
+    lanes = max(map(lanes_of, s.index), default=1)
+    if any(m is not None and not isinstance(m, Broadcast) for m in (s.mask, load.mask)):
+        return 1
+    return min(width(s.index, to, lanes, size), width(load.index, of, lanes, size))
+
+
+def _opened(s: Stmt) -> tuple[list[Let | Alloc], tuple[Stmt, ...]]:
+    """The lets and memory at the head of a loop's body, and the statements in them."""
+    around: list[Let | Alloc] = []
+    while isinstance(s, Let | Alloc):
+        around.append(s)
+        s = s.body
+    return around, (parts_of(s) if not isinstance(s, For | If) else (s,))
+
+
+def _is_ahead(
+    part: Stmt,
+    parts: Iterable[Stmt],
+    tiles: Iterable[str],
+    lets: list[Let],
+    written: frozenset[str],
+) -> bool:
+    """True for a statement that makes tiles of what the loop does not write."""
+    inner = {x.name for x in walk(part) if isinstance(x, Alloc)}
+    made = stored_in(part) - inner
+    others = {name for p in parts if p is not part for name in stored_in(p)}
+    whole = _within(lets, part)
+    read = {name for x in walk(whole) for e in exprs_of(x) for name in loads_of(e)}
+    waits = any(isinstance(x, Barrier | Commit | Wait) for x in walk(part))
+    alone = made and made <= set(tiles) and made.isdisjoint(others)
+    return bool(alone) and not waits and read.isdisjoint(written - made - inner)
+
+
+def _within(lets: list[Let], s: Stmt) -> Stmt:
+    """A statement in those lets that it uses."""
+    used = {name for x in walk(s) for e in exprs_of(x) for name in scalars_of(e)}
+    for let in reversed(lets):
+        if let.name in used:
+            s = rebuilt(let, body=s)
+            used |= scalars_of(let.value)
+    return s
+
+
+def _in_slot(s: Stmt, rings: set[str], slot: Expr) -> Stmt:
+    """The statement on one slot of rings."""
+    s = map_parts(
+        map_exprs(s, partial(_loads_in_slot, rings=rings, slot=slot)),
+        lambda part: _in_slot(part, rings, slot),
+    )
+    match s:
+        case Store(buffer, index) | Prefetch(buffer, index) if buffer in rings:
+            return rebuilt(s, index=(slot, *index))
+        case Invoke(_, operands):
+            moved = (
+                rebuilt(o, index=(slot, *o.index), axes=tuple(a + 1 for a in o.axes))
+                if o.buffer in rings
+                else o
+                for o in operands
+            )
+            return rebuilt(s, operands=tuple(moved))
+        case _:
+            return s
+
+
+def _loads_in_slot(e: Expr, rings: set[str], slot: Expr) -> Expr:
+    def moved(n: Node) -> Node:
+        if isinstance(n, Load) and n.buffer in rings:
+            return dataclasses.replace(n, index=(slot, *n.index))
+        return n
+
+    return transform(e, moved) if loads_of(e) & rings else e
+
+
+def _copied(value: Expr) -> Load | None:
+    """The load that a value is, with 0 where its mask does not hold."""
+    match value:
+        case Load():
+            return value
+        case Select(cond, Load(mask=None) as load, no) if _is_zero(no):
+            return dataclasses.replace(load, mask=cond)
+        case _:
+            return None
+
+
+def _is_zero(e: Expr) -> bool:
+    match e:
+        case Broadcast(x):
+            return _is_zero(x)
+        case Const(value):
+            return value == 0 and copysign(1, value) > 0
+        case _:
+            return False
