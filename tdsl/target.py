@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tdsl.errors import TargetError, did_you_mean, is_one_of
@@ -58,9 +59,28 @@ class Target:
             known = ARCHS if self.name == "cuda" else {}
             _check(self.arch, known, f"architecture of {self.name}", "only cuda has architectures")
 
+    def capacity(self, level: str) -> int | None:
+        """The bytes that one instance of a level of memory holds; None where there is no limit.
+
+        Of a GPU these are "registers", "shared" for a block, "L2" and "global", as its data sheet has them;
+        of the CPU "registers", "L1" and so on, and "memory". TargetError for another level.
+
+        >>> Target("cuda", arch="sm_80").capacity("shared") >> 10
+        163
+        """
+        return _capacities[0](self, level)
+
     def __str__(self) -> str:
         part = self.level or self.arch
         return f"{self.name}:{part}" if part else self.name
+
+
+_capacities: list[Callable[[Target, str], int | None]] = []
+
+
+def capacities_by(capacity: Callable[[Target, str], int | None]) -> None:
+    """Say who knows the memory of a target: descriptions of machines do, which come later."""
+    _capacities[:] = [capacity]
 
 
 def _check(name: object, known: dict[str, str], kind: str, none: str) -> None:

@@ -8,6 +8,7 @@ from tdsl.codegen.fingerprint import PACKAGE, fingerprint
 from tdsl.codegen.loops import Argument
 from tdsl.codegen.signature import Signature, Specialisation, parameters
 from tdsl.schedule.description import read
+from tdsl.schedule.devices import describe_gpu
 from tdsl.schedule.instruction import instructions_of
 from tdsl.schedule.machine import Machine, described_by
 from tdsl.schedule.nest import State
@@ -42,8 +43,10 @@ def machine_of(target: Target) -> Machine:
 
     Caches and times are those of the machine's description, where there is one of this processor.
     """
+    if target.name == "cuda":
+        return describe_gpu(target.arch)
     if target.name != "cpu":
-        return Machine(block_threads=256 if target.name == "cuda" else 0)
+        return Machine()
     from tdsl.codegen.cpu.hierarchy import describe
     from tdsl.codegen.cpu.machine import host, processor
     from tdsl.codegen.cpu.runtime import num_threads

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tdsl.target import Target
+from tdsl.errors import TargetError, did_you_mean
+from tdsl.source import here
+from tdsl.target import Target, capacities_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,27 @@ class Machine:
         """The bytes of the cache before memory, for all threads that share it."""
         return self.caches[-1].bytes or 0
 
+    def level(self, name: str) -> MemoryLevel:
+        """The level of a name, in capital letters or not; TargetError where there is none.
+
+        >>> Machine().level("l2").bytes >> 10
+        512
+        """
+        found = next((x for x in self.levels if x.name.lower() == name.lower()), None)
+        if found is None:
+            raise TargetError(
+                f"the memory of this machine has no level {name!r}",
+                loc=here(),
+                label="this level",
+                hint=did_you_mean(name, [x.name for x in self.levels]),
+            )
+        return found
+
+    def rate(self, unit: str, dtype: str = "f32") -> float | None:
+        """The operations a second of one thread by a unit; those of another type where this has none."""
+        same = [r for r in self.rates if r.unit == unit]
+        return next((r.per_second for r in (*(r for r in same if r.dtype == dtype), *same)), None)
+
 
 _describe: list[Callable[[Target], Machine]] = []
 
@@ -118,3 +141,10 @@ def described_by(describe: Callable[[Target], Machine]) -> None:
 def machine_for(target: Target) -> Machine:
     """The machine that code for a target runs on."""
     return _describe[0](target) if _describe else Machine()
+
+
+def _capacity(target: Target, level: str) -> int | None:
+    return machine_for(target).level(level).bytes
+
+
+capacities_by(_capacity)

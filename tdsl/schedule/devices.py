@@ -1,0 +1,33 @@
+"""The GPUs that are described: one file in `tdsl/machines` for each, with figures of its data sheet.
+
+A multiprocessor stands where a processor has a thread: rates are those of one, and levels are shared by so
+many of them. Operations are counted as for processors, a multiplication and its addition as two.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import replace
+
+from tdsl.schedule.description import from_text
+from tdsl.schedule.machine import Machine
+
+FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "machines")
+DEVICES = {
+    "sm_80": "a100", "sm_86": "rtx3090", "sm_89": "l40", "sm_90": "h100", "sm_90a": "h200",
+}  # fmt: skip
+BLOCK_THREADS = 256
+
+
+@functools.cache
+def describe_gpu(arch: str) -> Machine:
+    """The device that stands for an architecture; an H200 where none is named.
+
+    >>> machine = describe_gpu("sm_80")
+    >>> machine.threads, machine.level("shared").bytes >> 10
+    (108, 163)
+    """
+    with open(os.path.join(FOLDER, f"{DEVICES[arch or 'sm_90a']}.json"), encoding="utf-8") as file:
+        described = from_text(file.read())
+    return replace(described.machine, vector_bytes=0, block_threads=BLOCK_THREADS)

@@ -1,0 +1,187 @@
+"""The bytes that a schedule moves between levels of memory, and those that it keeps in one.
+
+A cache holds what was used last. Of a nest of loops, it keeps what an iteration of the first loops touches
+that fits into it; a tensor is then fetched once for each iteration of the loops around that move its box, and
+again for each iteration of loops outside of those. What stands in loops whose bodies do not fit is looked at
+by itself. Of a GPU's memory, each stage that reads or writes it moves the box that its threads and its loops
+touch, once for each block and each iteration of the loops around: what is in shared memory and registers is
+what the schedule put there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tdsl.schedule.loopnests import Nests, NestSpot
+from tdsl.schedule.machine import MemoryLevel
+from tdsl.schedule.nest import BLOCKS, PARALLEL, REGISTER, SHARED, THREADS, Level
+from tdsl.schedule.tree import ROOT
+
+Bytes = dict[str, "Moved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The bytes of a tensor or func that a level of memory gets from further out, and gives there."""
+
+    read: float = 0.0
+    written: float = 0.0
+
+    def __add__(self, other: Moved) -> Moved:
+        return Moved(self.read + other.read, self.written + other.written)
+
+    @property
+    def total(self) -> float:
+        """Both together."""
+        return self.read + self.written
+
+
+def total(moved: Mapping[str, Moved]) -> float:
+    """All bytes together."""
+    return sum(m.total for m in moved.values())
+
+
+def beyond_cache(nests: Nests, level: MemoryLevel, threads: int) -> Bytes:
+    """What a cache exchanges with the memory behind it, by tensor and func.
+
+    `threads` run the parallel loops; a cache of its own for each fetches for itself what all of them read.
+    """
+    capacity = level.bytes
+    assert capacity is not None
+    apart = min(threads, max(threads // level.shared_by, 1))
+    spots = nests.roots()
+    touched = [_sizes(nests, spot.boxes(0)) for spot in spots]
+    near = _kept_between(nests, spots, touched, capacity)
+    moved: Bytes = {}
+    for spot in spots:
+        for name, m in _of_nest(spot, capacity, apart).items():
+            if name not in near:
+                moved[name] = moved.get(name, Moved()) + m
+    names = {name for sizes in touched for name in sizes}
+    if sum(max(s.get(n, 0.0) for s in touched) for n in names) <= capacity:
+        return {n: _once(nests, n, m) for n, m in moved.items()}
+    return moved
+
+
+def _once(nests: Nests, name: str, m: Moved) -> Moved:
+    """Each array once: all of them stay in the cache together."""
+    whole = nests.bytes_of(name, nests.whole[name])
+    return Moved(min(m.read, whole), min(m.written, whole))
+
+
+def _kept_between(
+    nests: Nests, spots: list[NestSpot], touched: list[dict[str, float]], capacity: float
+) -> set[str]:
+    """The funcs that a cache keeps from the nest which makes them to the last one that reads them."""
+    kept = set()
+    for name in {s.func.name for s in spots} - set(nests.state.program.outputs):
+        at = [n for n, sizes in enumerate(touched) if name in sizes]
+        between = touched[at[0] : at[-1] + 1]
+        arrays = {x: max(sizes.get(x, 0.0) for sizes in between) for s in between for x in s}
+        if sum(arrays.values()) <= capacity:
+            kept.add(name)
+    return kept
+
+
+def _sizes(nests: Nests, boxes: Mapping[str, object]) -> dict[str, float]:
+    return {name: nests.bytes_of(name, box) for name, box in boxes.items()}  # type: ignore[arg-type]  # boxes
+
+
+def working_set(spot: NestSpot, k: int) -> dict[str, float]:
+    """The bytes that one iteration of the first k loops of a nest touches."""
+    internal = spot.internal(k)
+    found = {n: s for n, s in _sizes(spot.nests, spot.boxes(k)).items() if n not in internal}
+    return found | {n: spot.nests.stored[n] for n in internal if n in spot.nests.stored}
+
+
+def kept_loops(spot: NestSpot, capacity: float) -> int:
+    """How many loops stand around what fits into a cache."""
+    depth = len(spot.nest.names())
+    return next((k for k in range(depth) if sum(working_set(spot, k).values()) <= capacity), depth)
+
+
+def _of_nest(spot: NestSpot, capacity: float, apart: int) -> Bytes:
+    """What a nest, and what stands in its loops, moves."""
+    k, nests = kept_loops(spot, capacity), spot.nests
+    extents = list(spot.extents().items())
+    internal = spot.internal(k)
+    sizes = [_sizes(nests, spot.boxes(j)) for j in range(k + 1)]
+    moved: Bytes = {}
+    for name, size in sizes[k].items():
+        if name in internal:
+            continue
+        moving = False
+        for j in range(k - 1, -1, -1):
+            loop, count = extents[j]
+            outer = sizes[j].get(name, size)
+            if outer > sizes[j + 1].get(name, size):
+                size = count * size if moving else min(count * size, outer)
+                moving = True
+            elif moving:
+                size *= count
+            elif spot.kind(loop) == PARALLEL:
+                size *= min(count, apart)
+        moved[name] = _direction(spot, name, size)
+    for j in range(1, k):
+        times = prod(count for _, count in extents[:j])
+        for child in spot.children(j):
+            for name, m in _of_nest(child, capacity, apart).items():
+                more = Moved(times * m.read, times * m.written)
+                moved[name] = moved.get(name, Moved()) + more
+    return moved
+
+
+def _direction(spot: NestSpot, name: str, size: float) -> Moved:
+    """What a nest writes is read again where it comes back to it."""
+    if name != spot.func.name:
+        return Moved(read=size)
+    once = spot.nests.bytes_of(name, spot.box)
+    return Moved(max(size - once, 0.0), size)
+
+
+def of_blocks(nests: Nests, nearer: Iterable[str] = (SHARED, REGISTER)) -> Bytes:
+    """What the kernels of a GPU load from its memory and store there, by tensor and func.
+
+    Funcs in the scopes `nearer` are not in that memory.
+    """
+    inner = {n for n, plan in nests.state.plans if plan.scope in set(nearer)}
+    inner |= {n for n, home in nests.tree.home.items() if _is_inside_threads(nests, n, home)}
+    moved: Bytes = {}
+    for spot in nests.roots():
+        _of_block(spot, 1, inner, moved)
+    return moved
+
+
+def _is_inside_threads(nests: Nests, name: str, home: Level) -> bool:
+    """True for what a thread keeps for itself: it is stored in the loops of a kernel."""
+    return home != ROOT and name not in nests.tree.stored.get(ROOT, ())
+
+
+def _of_block(spot: NestSpot, times: int, inner: set[str], moved: Bytes) -> None:
+    nests, extents = spot.nests, spot.extents()
+    own = [x for x in extents if spot.kind(x) in BLOCKS]
+    count = times * prod(extents[x] for x in own)
+    for name, box in spot.own_reads(tuple(own)).items():
+        if name not in inner and name != spot.func.name:
+            m = Moved(read=count * nests.bytes_of(name, box))
+            moved[name] = moved.get(name, Moved()) + m
+    if spot.func.name not in inner:
+        size = count * nests.bytes_of(spot.func.name, spot.own_writes(tuple(own)))
+        moved[spot.func.name] = moved.get(spot.func.name, Moved()) + Moved(written=size)
+    for k in range(1, len(extents) + 1):
+        around = [x for x in spot.first(k) if spot.kind(x) not in THREADS]
+        for child in spot.children(k, of_block=True):
+            _of_block(child, times * prod(extents[x] for x in around), inner, moved)
+
+
+def kept_in_blocks(nests: Nests, scope: str) -> float:
+    """The bytes of a scope that one block of a kernel holds, or one thread; the most of all kernels."""
+    return max((_kept(spot, scope) for spot in nests.roots()), default=0.0)
+
+
+def _kept(spot: NestSpot, scope: str) -> float:
+    names = spot.internal(0)
+    state, stored = spot.nests.state, spot.nests.stored
+    return sum(stored.get(n, 0.0) for n in names if state.plan(n).scope == scope)

@@ -1,0 +1,262 @@
+"""The tile graph: funcs that are computed tile by tile, joined by edges at levels of memory.
+
+A node is a func, an edge what one func reads of another or of an input. An edge is kept at a level of memory:
+at level 0, the last one, all of the producer is there before its consumer begins; further in, both belong
+to one group, which is computed tile by tile. From the tile of what a group gives follow the tiles of all
+its members (`propagate`), and from these the bytes that it holds (`footprint`) and moves (`traffic`). Every
+box is an answer of the region function.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from tdsl.lang.bounds import NOTHING, upper
+from tdsl.lang.expr import const
+from tdsl.lang.program import FuncDef, Program, bind_sizes
+from tdsl.lang.regions import Box, boxes_of, is_empty, reads_in, union_box
+from tdsl.schedule.facts import extent, rest_at_root, root_boxes, volume
+from tdsl.schedule.groups import with_own_reads
+from tdsl.schedule.nest import State, initial_state
+from tdsl.schedule.required import definition_ranges
+
+ALIGNED = 32  # bytes to which tiles in memory are rounded up
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What `consumer` reads of `producer`, which lives at a level: 0 is the last, larger ones are nearer."""
+
+    producer: str
+    consumer: str
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A group that computes a tile: the box of each of its members and of all that they read.
+
+    `reads` are inputs and funcs of other groups, `writes` the members that others need.
+    """
+
+    members: tuple[str, ...]
+    boxes: Mapping[str, Box]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The extents of a member or of what is read."""
+        box = self.boxes[name]
+        return tuple(extent(box, axis) or 0 for axis in range(len(box)))
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The bytes that a group moves: those of a full tile, the number of tiles, and those of all."""
+
+    tile: float
+    tiles: int
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class TileGraph:
+    """The funcs of a program for known sizes, with edges at levels; `boxes` is what is needed in all."""
+
+    state: State
+    edges: tuple[Edge, ...]
+    boxes: Mapping[str, Box]
+
+    @staticmethod
+    def of(program: Program, sizes: Mapping[str, int] | None = None) -> TileGraph:
+        """The graph of a program, with every edge at the last level."""
+        return TileGraph.of_state(initial_state(bind_sizes(program, sizes or {})))
+
+    @staticmethod
+    def of_state(state: State) -> TileGraph:
+        """The graph of the program of a state whose sizes are known."""
+        program = state.program
+        edges = (
+            Edge(name, f.name)
+            for f in program.funcs
+            for name in dict.fromkeys(
+                r.name for d in f.definitions for r in reads_in(d.expressions())
+            )
+            if name != f.name
+        )
+        return TileGraph(state, tuple(edges), root_boxes(rest_at_root(state)))
+
+    @property
+    def program(self) -> Program:
+        """The program of which the graph is made."""
+        return self.state.program
+
+    def connect(self, producer: str, consumer: str, level: int) -> TileGraph:
+        """The graph with an edge at another level."""
+        edges = (
+            replace(e, level=level) if (e.producer, e.consumer) == (producer, consumer) else e
+            for e in self.edges
+        )
+        return replace(self, edges=tuple(edges))
+
+    def groups(self, level: int = 1) -> list[tuple[str, ...]]:
+        """The nodes as they are seen from below a level: those joined at it or further in are one.
+
+        >>> import tdsl as td
+        >>> i, j = td.vars("i j")
+        >>> x, top, y = td.Tensor("x", (8, 9), td.f32), td.Func("top"), td.Func("y")
+        >>> top[i] = td.max(x[i, j], axis=j)
+        >>> y[i, j] = x[i, j] - top[i]
+        >>> graph = TileGraph.of(td.Schedule(y).program)
+        >>> graph.groups(), graph.connect("top", "y", 1).groups()
+        ([('top',), ('y',)], [('top', 'y')])
+        """
+        leader = {f.name: f.name for f in self.program.funcs}
+
+        def find(name: str) -> str:
+            while leader[name] != name:
+                name = leader[name]
+            return name
+
+        for e in self.edges:
+            if e.level >= level and e.producer in leader:
+                leader[find(e.producer)] = find(e.consumer)
+        found: dict[str, list[str]] = {}
+        for f in self.program.funcs:
+            found.setdefault(find(f.name), []).append(f.name)
+        return [tuple(names) for names in found.values()]
+
+    def propagate(
+        self, group: Iterable[str], tile: Mapping[str, Box], steps: Mapping[str, int] | None = None
+    ) -> Tile:
+        """The boxes of all members of a group, and of what they read, for boxes of what it gives.
+
+        `steps` limits reductions, by variable, to so many of their terms, which are summed up step by step.
+        """
+        members = self._in_order(group)
+        boxes = dict(tile)
+        for name in reversed(members):
+            if name not in boxes:
+                continue
+            f = self.program.func(name)
+            boxes[name] = with_own_reads(f, boxes[name])
+            for source, box in self._reads(f, boxes[name], steps or {}).items():
+                boxes[source] = union_box(boxes.get(source), box)
+        needed = tuple(n for n in members if n in boxes)
+        reads = tuple(sorted(n for n in boxes if n not in members))
+        return Tile(needed, boxes, reads, self._given(needed))
+
+    def _reads(self, f: FuncDef, box: Box, steps: Mapping[str, int]) -> dict[str, Box]:
+        found: dict[str, Box] = {}
+        for d in f.definitions:
+            ranges = definition_ranges(f, d, box, NOTHING)
+            for name, _, _ in d.ranges:
+                lo, hi = ranges[name]
+                if name in steps and lo is not None and hi is not None:
+                    first, last = upper(lo), upper(hi)
+                    assert first is not None and last is not None
+                    ranges[name] = (lo, const(min(first + steps[name] - 1, last)))
+            if any(is_empty(r) for r in ranges.values()):
+                continue
+            for source, touched in boxes_of(d.expressions(), ranges, where=d.where).items():
+                if source != f.name:
+                    found[source] = union_box(found.get(source), touched)
+        return found
+
+    def _in_order(self, group: Iterable[str]) -> tuple[str, ...]:
+        names = set(group)
+        return tuple(f.name for f in self.program.funcs if f.name in names)
+
+    def _given(self, members: tuple[str, ...]) -> tuple[str, ...]:
+        """The members that are outputs, or read by others."""
+        read = {e.producer for e in self.edges if e.consumer not in members}
+        return tuple(n for n in members if n in read or n in self.program.outputs)
+
+    def tiles(self, name: str, shape: tuple[int, ...]) -> list[tuple[Box, int]]:
+        """Boxes of the kinds of tiles that cover a func, with how many there are: full ones and the rest.
+
+        Full tiles stand for those in the midst; tails are shorter where the shape does not divide.
+        """
+        kinds: list[list[tuple[tuple[int, int], int]]] = []
+        for axis, want in enumerate(shape):
+            lo = upper(self.boxes[name][axis][0] or const(0)) or 0
+            whole = extent(self.boxes[name], axis) or 0
+            n = max(min(want, whole), 1)
+            full, rest = divmod(whole, n)
+            at = lo + (full // 2) * n
+            own = [((at, at + n - 1), full)] if full else []
+            kinds.append(own + ([((lo + full * n, lo + whole - 1), 1)] if rest else []))
+        return [
+            (tuple((const(a), const(b)) for (a, b), _ in parts), prod(c for _, c in parts))
+            for parts in itertools.product(*kinds)
+        ]
+
+    def traffic(self, group: Iterable[str], shape: Mapping[str, tuple[int, ...]]) -> Traffic:
+        """The bytes that a group reads of others and gives them, tile by tile of one of its funcs."""
+        ((name, own),) = shape.items()
+        members, total, count, one = self._in_order(group), 0.0, 0, 0.0
+        for n, (box, times) in enumerate(self.tiles(name, own)):
+            moved = self.moved(self.propagate(members, {name: box}))
+            one = moved if n == 0 else one
+            total, count = total + times * moved, count + times
+        return Traffic(one, count, total)
+
+    def moved(self, tile: Tile, granule: int = 1) -> float:
+        """The bytes that one tile reads and writes, in runs of memory rounded up to a granule."""
+        return sum(self.bytes_moved(n, tile.boxes[n], granule) for n in (*tile.reads, *tile.writes))
+
+    def bytes_moved(self, name: str, box: Box, granule: int = 1) -> float:
+        """The bytes of a box, each contiguous run of them rounded up to a granule."""
+        points, size = volume(box), self.element_bytes(name)
+        assert points is not None, f"{name} is unbounded"
+        run = size
+        for axis in range(len(box) - 1, -1, -1):
+            own, whole = extent(box, axis) or 0, extent(self.boxes[name], axis) or 0
+            run *= max(own, 1)
+            if own < whole:
+                break
+        return points * size / run * (-(-run // granule) * granule)
+
+    def element_bytes(self, name: str) -> int:
+        """The bytes of an element: of all values of a func of several."""
+        if self.program.has_func(name):
+            return sum(t.bytes for t in self.program.func(name).dtypes)
+        return self.program.input(name).dtype.bytes
+
+    def footprint(self, tile: Tile, *, reads: bool = True) -> int:
+        """The most bytes that a tile holds at a time, when members are made in order and freed after use."""
+        last: dict[str, int] = {}
+        for n, name in enumerate(tile.members):
+            last[name] = n
+            for e in self.edges:
+                if e.consumer == name and e.producer in tile.boxes:
+                    last[e.producer] = n
+        last |= dict.fromkeys(tile.writes, len(tile.members) - 1)
+        first = {name: n for n, name in enumerate(tile.members)}
+        sizes = {n: self._aligned(n, tile.boxes[n]) for n in last if reads or n in first}
+        return max(
+            (
+                sum(s for name, s in sizes.items() if first.get(name, n) <= n <= last[name])
+                for n in range(len(tile.members))
+            ),
+            default=0,
+        )
+
+    def _aligned(self, name: str, box: Box) -> int:
+        size = int(self.bytes_moved(name, box))
+        return -(-size // ALIGNED) * ALIGNED
+
+    def recomputed(
+        self, group: Iterable[str], shape: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, float]:
+        """How often each point of the members is computed, tiles of one of them by themselves."""
+        ((name, own),) = shape.items()
+        members, points = self._in_order(group), dict[str, float]()
+        for box, times in self.tiles(name, own):
+            tile = self.propagate(members, {name: box})
+            for n in tile.members:
+                points[n] = points.get(n, 0.0) + times * (volume(tile.boxes[n]) or 0)
+        return {n: p / max(volume(self.boxes[n]) or 1, 1) for n, p in points.items()}
