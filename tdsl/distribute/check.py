@@ -32,7 +32,7 @@ from tdsl.distribute.plan import (
     Run,
     Step,
 )
-from tdsl.placement.ownership import Box, common, contains, elements, is_empty
+from tdsl.placement.ownership import Box, common, contains, elements, is_empty, whole_boxes
 
 Piece = tuple[Box, int]  # a box, and how many points each of its elements holds
 
@@ -43,7 +43,7 @@ class PlanFault(AssertionError):  # an error of whoever made the plan, not of th
 
 @dataclass(slots=True)
 class Held:
-    """What is known of a buffer: disjoint boxes whose elements have values."""
+    """What is known of a buffer: disjoint boxes without gaps whose elements have values."""
 
     tensor: str
     box: Box
@@ -51,13 +51,14 @@ class Held:
 
     def put(self, new: list[Piece]) -> None:
         """Overwrite boxes."""
-        for box, points in new:
-            kept = [(rest, p) for old, p in self.pieces for rest in without(old, box)]
-            self.pieces = [*kept, (box, points)]
+        for part, points in ((part, p) for box, p in new for part in whole_boxes(box)):
+            kept = [(rest, p) for old, p in self.pieces for rest in without(old, part)]
+            self.pieces = [*kept, (part, points)]
 
     def get(self, box: Box) -> list[Piece]:
         """What is in a box; fewer elements than it has where some have no value."""
-        found = ((common(own, box), points) for own, points in self.pieces)
+        parts = list(whole_boxes(box))
+        found = ((common(own, part), points) for own, points in self.pieces for part in parts)
         return [(part, points) for part, points in found if part is not None]
 
     def add(self, new: list[Piece]) -> None:
@@ -184,7 +185,8 @@ class RankCheck:
 
     def __post_init__(self) -> None:
         for name, box in self.owned.items():
-            self.buffers[name] = Held(name, box, [(box, self.points[name])])
+            self.buffers[name] = Held(name, box)
+            self.buffers[name].put([(box, self.points[name])])
         self._measure()
 
     def _measure(self) -> None:

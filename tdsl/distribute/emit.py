@@ -28,6 +28,7 @@ from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Const, Expr
 from tdsl.lang.reduction import Combine
 from tdsl.placement.ownership import Box, extents
+from tdsl.placement.spans import standing
 from tdsl.source import here
 from tdsl.text import Names, Writer
 
@@ -135,10 +136,13 @@ class RankText:
         return self.known[buffer]
 
     def parts(self, buffer: str, box: Box) -> list[str]:
-        """A box of a buffer, as views."""
+        """A box of a buffer, as views; or as elements that are written one by one where it has gaps."""
         held = self.boxes[buffer]
-        spans = zip(box, held, strict=True)
-        at = ", ".join(f"{lo - start}:{hi - start}" for (lo, hi), (start, _) in spans)
+        parts = [standing(span, around) for span, around in zip(box, held, strict=True)]
+        texts = [", ".join(f"{lo}:{hi}" for lo, hi in part) for part in parts]
+        at = ", ".join(texts)
+        if any(len(part) > 1 for part in parts):
+            at = f"np.ix_({', '.join(f'np.r_[{text}]' for text in texts)})"
         return [name if held == box else f"{name}[{at}]" for name in self.arrays(buffer)]
 
     def step(self, step: Step) -> None:

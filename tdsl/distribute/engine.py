@@ -70,8 +70,14 @@ class Buffer:
     arrays: tuple[Array, ...]
 
     def part(self, box: Box) -> tuple[Array, ...]:
-        """A view of a box in it."""
+        """A box in it, as views; copies where it has gaps that the whole does not have."""
         return tuple(array[within(box, self.box)] for array in self.arrays)
+
+    def put(self, box: Box, values: tuple[Array, ...]) -> None:
+        """Have values in a box of it; nothing is done for those that are views of it already."""
+        for array, new in zip(self.arrays, values, strict=True):
+            if not np.may_share_memory(array, new):
+                array[within(box, self.box)] = new
 
 
 class Worker:
@@ -96,9 +102,7 @@ class Worker:
                 case Fill(name):
                     fill(self._combine(name), self.buffers[name].arrays, self.scalars)
                 case Copy(source, target, box):
-                    parts = zip(self._part(source, box), self._part(target, box), strict=True)
-                    for new, old in parts:
-                        old[...] = new
+                    self.buffers[target].put(box, self._part(source, box))
                 case Merge(source, target, box):
                     so_far, later = self._part(target, box), self._part(source, box)
                     merge(self._combine(target), so_far, later, self.scalars)
@@ -124,8 +128,9 @@ class Worker:
         places = [self._part(m.buffer, m.box) for m in receives]
         room = tuple((m, room_for(place)) for m, place in zip(receives, places, strict=True))
         yield Transfer(packed, room)
-        for place, (_, array) in zip(places, room, strict=True):
+        for place, (m, array) in zip(places, room, strict=True):
             unpack(array, place)
+            self.buffers[m.buffer].put(m.box, place)
 
     def _run(self, step: Run) -> None:
         boxes = {tensor: self.buffers[name].box for tensor, name in step.reads}

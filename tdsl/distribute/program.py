@@ -17,7 +17,7 @@ from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, extent
 from tdsl.distribute import mpi
 from tdsl.distribute.bounds import bound_of
 from tdsl.distribute.check import check
-from tdsl.distribute.engine import Task, Tasks, Worker, fill, merge
+from tdsl.distribute.engine import Buffer, Task, Tasks, Worker, fill, merge
 from tdsl.distribute.plan import Home, Plan, RankPlan
 from tdsl.distribute.rank import Layout, plan_rank
 from tdsl.distribute.simulate import simulate
@@ -142,13 +142,13 @@ class Work:
             combine = self.tasks.stages[name].combine
             assert combine is not None
             fill(combine, whole, {})
+        buffer = Buffer(name, self.wholes[name], whole)
         for rank, box in shares.items():
-            place = tuple(array[within(box, self.wholes[name])] for array in whole)
+            new = blocks[rank]
             if combine is not None:
-                merge(combine, place, blocks[rank], {})
-            else:
-                for own, block in zip(place, blocks[rank], strict=True):
-                    own[...] = block
+                new = tuple(map(np.copy, buffer.part(box)))
+                merge(combine, new, blocks[rank], {})
+            buffer.put(box, new)
         return tuple(array if array.ndim else array[()] for array in whole)
 
 

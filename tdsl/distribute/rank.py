@@ -30,7 +30,7 @@ from tdsl.distribute.plan import (
 from tdsl.distribute.stages import Spans, Stage
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Placement
-from tdsl.placement.ownership import Box, common, contains, copies, owned, pieces
+from tdsl.placement.ownership import Box, common, contains, copies, is_whole, owned, pieces
 
 Touched = Callable[[Spans], Box | None]  # the box that ranks with these spans of coordinates touch
 
@@ -122,7 +122,7 @@ class StageSteps:
         for source in sources:
             home = self.layout.owned(source, self.at)
             box = needed.get(source)
-            if box is not None and home is not None and contains(home, box):
+            if box is not None and home is not None and is_whole(home) and contains(home, box):
                 self.held[source] = source
             elif box is not None:
                 buffer = self.held[source] = f"{source} at {self.stage.outer[len(spans) - 1]}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 from tdsl.distribute.plan import Copy, Drop, Exchange, Fill, Make, Merge, RankPlan, Run, Step
 from tdsl.errors import counted
 from tdsl.placement.ownership import Box
+from tdsl.placement.spans import Dealt, Span
 
 if TYPE_CHECKING:
     from tdsl.distribute.plan import Plan
@@ -59,12 +60,18 @@ def show_rank(plan: RankPlan) -> str:
 
 
 def show_box(box: Box) -> str:
-    """A box as slices.
+    """A box as slices; of a span with gaps how many elements of how many each are meant.
 
-    >>> show_box(((0, 5), (3, 4)))
-    '0:5, 3:4'
+    >>> from tdsl.placement.spans import dealt
+    >>> show_box(((0, 5), (3, 4))), show_box((dealt((0, 9), 2, 4, 0),))
+    ('0:5, 3:4', '0:9 (2 of 4)')
     """
-    return ", ".join(f"{lo}:{hi}" for lo, hi in box)
+    return ", ".join(map(_span, box))
+
+
+def _span(span: Span) -> str:
+    gaps = f" ({span.block} of {span.period})" if isinstance(span, Dealt) else ""
+    return f"{span[0]}:{span[1]}{gaps}"
 
 
 def show_step(step: Step) -> str:

@@ -29,7 +29,8 @@ from tdsl.lang.regions import (
     union_box,
 )
 from tdsl.lang.simplify import conjunction
-from tdsl.placement.ownership import Box, Span, is_empty
+from tdsl.placement.ownership import Box, is_empty
+from tdsl.placement.spans import Span
 from tdsl.schedule.nest import State
 from tdsl.schedule.relate import relate
 from tdsl.schedule.required import bounds_of, definition_ranges, grown

@@ -1,10 +1,11 @@
-"""A grid of ranks with named axes."""
+"""A grid of ranks with named axes, of one level or several: nodes, then the ranks of a node."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from tdsl.errors import ShapeError, did_you_mean
 from tdsl.source import here
 
 Coordinates = tuple[int, ...]
+Axes = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -24,10 +26,17 @@ class Grid:
     >>> grid.coordinates(4), grid.rank((1, 1))
     ((1, 1), 4)
 
-    Raises ShapeError for an axis without ranks, and for no axes.
+    A list of grids is one grid, whose first axes are those of its first level.
+
+    >>> machine = Grid.of([Grid(node=2), Grid(x=2, y=3)])
+    >>> machine, machine.size
+    ([Grid(node=2), Grid(x=2, y=3)], 12)
+
+    Raises ShapeError for an axis without ranks, for no axes, and for a name that two levels use.
     """
 
-    axes: tuple[tuple[str, int], ...]
+    axes: Axes
+    depths: tuple[int, ...]  # how many axes each level has
 
     def __init__(self, **axes: int) -> None:
         for name, size in axes.items():
@@ -44,6 +53,30 @@ class Grid:
             )
         made = tuple((name, operator.index(size)) for name, size in axes.items())
         object.__setattr__(self, "axes", made)
+        object.__setattr__(self, "depths", (len(made),))
+
+    @staticmethod
+    def of(levels: Sequence[Grid]) -> Grid:
+        """One grid of several levels, the outer ones first."""
+        axes = tuple(axis for level in levels for axis in level.axes)
+        names = [name for name, _ in axes]
+        twice = [name for n, name in enumerate(names) if name in names[:n]]
+        if twice:
+            raise ShapeError(
+                f"two levels of a grid have an axis {twice[0]!r}",
+                loc=here(),
+                label="these grids",
+                hint="name each axis once: [td.Grid(node=2), td.Grid(x=2, y=2)]",
+            )
+        made = Grid(**dict(axes))
+        object.__setattr__(made, "depths", tuple(len(level.axes) for level in levels))
+        return made
+
+    @property
+    def levels(self) -> tuple[Axes, ...]:
+        """The axes of each level, outer levels first."""
+        left = iter(self.axes)
+        return tuple(tuple(itertools.islice(left, depth)) for depth in self.depths)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,10 +109,18 @@ class Grid:
         return found
 
     def __getattr__(self, name: str) -> Any:
-        sizes = {} if name == "axes" else dict(self.axes)
+        sizes = {} if name in ("axes", "depths") else dict(self.axes)
         if name in sizes:
             return sizes[name]
         raise AttributeError(f"this grid has no axis {name!r}. {did_you_mean(name, sizes)}")
 
     def __repr__(self) -> str:
-        return f"Grid({', '.join(f'{name}={size}' for name, size in self.axes)})"
+        return grid_text(self.levels)
+
+
+def grid_text(levels: Iterable[Axes], prefix: str = "") -> str:
+    """A grid as Python, a list where it has several levels."""
+    texts = [
+        f"{prefix}Grid({', '.join(f'{name}={size}' for name, size in axes)})" for axes in levels
+    ]
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"

@@ -5,12 +5,15 @@
 "z -> * *"      a copy on each rank
 "r -> r r"      blocks of blocks: over the first axis, each of them over the second
 "r -> r' r"     the same, the other way round: a prime stands at what is cut later
+"r -> r/64"     blocks of 64, dealt out in turn
 "-> 0"          a scalar on one rank
 "mn -> m n partial(sum)"   along the third axis lie parts of a result, not summed yet
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -20,10 +23,14 @@ from tdsl.placement.grid import Grid
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The dimension is cut into blocks along this axis, after the axes of lower levels."""
+    """The dimension is cut into blocks along this axis, after the axes of lower levels.
+
+    Into one for each coordinate; or into as many of `size` elements as there are, dealt out in turn.
+    """
 
     dim: int
     level: int = 0
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,11 @@ class Placement:
         own = ((n, e) for n, e in enumerate(self.entries) if isinstance(e, Blocks) and e.dim == dim)
         return tuple(n for _, n in sorted((e.level, n) for n, e in own))
 
+    def dealt(self, dim: int) -> int | None:
+        """The size of the blocks of a dimension that are dealt out in turn; None for one block each."""
+        sizes = (e.size for e in self.entries if isinstance(e, Blocks) and e.dim == dim)
+        return next((size for size in sizes if size is not None), None)
+
     @property
     def partial(self) -> tuple[int, ...]:
         """The axes along which parts of a result lie."""
@@ -71,8 +83,8 @@ class Placement:
 
 def _text(e: Entry, dims: str) -> str:
     match e:
-        case Blocks(dim, level):
-            return dims[dim] + "'" * level
+        case Blocks(dim, level, size):
+            return dims[dim] + "'" * level + ("" if size is None else f"/{size}")
         case Copies():
             return "*"
         case Fixed(coordinate):
@@ -91,16 +103,18 @@ class Unreadable(Exception):  # a reason, made a ScheduleError where the directi
         self.reason, self.hint = reason, hint
 
 
-def read_placement(text: str, ndim: int, grid: Grid) -> Placement:
-    """The placement that a text says, of a tensor of `ndim` dimensions.
+def read_placement(text: str | Sequence[str], ndim: int, grid: Grid) -> Placement:
+    """The placement that a text says, of a tensor of `ndim` dimensions; or a text for each level of the grid.
 
     >>> read_placement("rc -> r 0", 2, Grid(x=2, y=2))
-    Placement(dims='rc', entries=(Blocks(dim=0, level=0), Fixed(coordinate=0)))
+    Placement(dims='rc', entries=(Blocks(dim=0, level=0, size=None), Fixed(coordinate=0)))
     >>> print(read_placement("->*  0", 0, Grid(x=2, y=2)))
     -> * 0
 
     Raises Unreadable, with a way out.
     """
+    if not isinstance(text, str):
+        text = _joined(text, grid)
     dims, arrow, rest = text.partition("->")
     dims, words = dims.strip(), rest.split()
     if not arrow or not (dims.isalpha() or not dims) or len(set(dims)) < len(dims):
@@ -119,7 +133,36 @@ def read_placement(text: str, ndim: int, grid: Grid) -> Placement:
             "write one entry for each axis: a dimension, * for copies, or a coordinate",
         )
     entries = zip(words, grid.axes, strict=True)
-    return Placement(dims, tuple(_entry(word, dims, *axis) for word, axis in entries))
+    made = Placement(dims, tuple(_entry(word, dims, *axis) for word, axis in entries))
+    for dim, letter in enumerate(dims):
+        if made.dealt(dim) is not None and len(made.axes_of(dim)) > 1:
+            raise Unreadable(
+                f"{letter!r} is dealt out along one axis and cut along another",
+                "cut a dimension that is dealt out in turn along one axis only",
+            )
+    return made
+
+
+def _joined(texts: Sequence[str], grid: Grid) -> str:
+    """The texts of all levels as one: blocks of an inner level are blocks of those of the outer ones."""
+    if len(texts) != len(grid.depths):
+        raise Unreadable(
+            f"{counted(len(texts), 'notation')} for the {counted(len(grid.depths), 'level')} of {grid}",
+            "write one for each level, or one for the axes of all",
+        )
+    parts = [text.partition("->") for text in texts]
+    for text, (dims, _, words), depth in zip(texts, parts, grid.depths, strict=True):
+        if dims.strip() != parts[0][0].strip():
+            raise Unreadable(
+                f"{texts[0]!r} and {text!r} name the dimensions differently",
+                "use the same letters for all levels",
+            )
+        if len(words.split()) != depth:
+            raise Unreadable(
+                f"{text!r} has {counted(len(words.split()), 'entry', 'entries')}, its level {depth}",
+                "write one entry for each axis: a dimension, * for copies, or a coordinate",
+            )
+    return f"{parts[0][0]}-> {' '.join(words for _, _, words in parts)}"
 
 
 def _entry(word: str, dims: str, axis: str, size: int) -> Entry:
@@ -131,9 +174,10 @@ def _entry(word: str, dims: str, axis: str, size: int) -> Entry:
         return Fixed(int(word))
     if word.startswith("partial(") and word.endswith(")"):
         return Partial(word[len("partial(") : -1])
-    letter = word.rstrip("'")
-    if len(letter) == 1 and letter in dims:
-        return Blocks(dims.index(letter), len(word) - 1)
+    found = re.fullmatch(r"(\w)('*)(?:/(0*[1-9]\d*))?", word)
+    if found is not None and found[1] in dims:
+        turns = None if found[3] is None else int(found[3])
+        return Blocks(dims.index(found[1]), len(found[2]), turns)
     raise Unreadable(
         f"{word!r} is no dimension of {dims!r}" if dims else f"{word!r} is no entry of a scalar",
         "an entry is one of the letters on the left, * for copies, a coordinate, or partial(sum)",

@@ -1,8 +1,9 @@
 """Who owns what: the block of a rank, and the pieces of a box with the ranks that hold them.
 
 A block of an extent cut in n has ceil(extent / n) elements; the last ones are short, or empty. Where two
-axes cut one dimension, the second cuts the blocks of the first. Everything is integers: a span is (first,
-behind the last), a box one span a dimension.
+axes cut one dimension, the second cuts the blocks of the first. A dimension that is dealt out has blocks of a
+given size, which go round the ranks. Everything is integers: a box is one span a dimension, some of which may
+have gaps (`spans.py`), so that what a rank owns is always one box.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Fixed, Placement
+from tdsl.placement.spans import Dealt, Span, clip, count, covers, dealt, meet, runs, standing
 
-Span = tuple[int, int]
 Box = tuple[Span, ...]
 
 
@@ -28,6 +31,15 @@ def block(span: Span, parts: int, n: int) -> Span:
     lo, hi = span
     size = -(-(hi - lo) // parts)
     return min(lo + n * size, hi), min(lo + (n + 1) * size, hi)
+
+
+def turns(span: Span, parts: int, n: int, size: int) -> Span:
+    """What the n-th of some parts has of a span that is dealt out in blocks.
+
+    >>> [turns((0, 9), 2, n, 2) for n in range(2)]
+    [dealt((0, 9), 2, 4, 0), dealt((2, 8), 2, 4, 2)]
+    """
+    return dealt(span, size, size * parts, span[0] + n * size)
 
 
 def owned(placement: Placement, grid: Grid, whole: Box, at: Coordinates) -> Box | None:
@@ -44,8 +56,12 @@ def owned(placement: Placement, grid: Grid, whole: Box, at: Coordinates) -> Box 
             return None
     box = []
     for dim, span in enumerate(whole):
+        size = placement.dealt(dim)
         for axis in placement.axes_of(dim):
-            span = block(span, grid.shape[axis], at[axis])
+            parts = grid.shape[axis]
+            span = (
+                block(span, parts, at[axis]) if size is None else turns(span, parts, at[axis], size)
+            )
         box.append(span)
     return None if is_empty(box) else tuple(box)
 
@@ -57,7 +73,7 @@ def pieces(
 
     Of several copies that of the same coordinates as `near` is taken.
     """
-    cuts = [_cut(span, w, placement.axes_of(d), grid.shape) for d, (span, w) in
+    cuts = [_cut(span, w, placement.axes_of(d), grid.shape, placement.dealt(d)) for d, (span, w) in
             enumerate(zip(whole, wanted, strict=True))]  # fmt: skip
     start = list(near)
     for axis, entry in enumerate(placement.entries):
@@ -81,7 +97,7 @@ def copies(placement: Placement, grid: Grid, at: Coordinates) -> Iterator[Coordi
 
 
 def _cut(
-    span: Span, wanted: Span, axes: Sequence[int], shape: Sequence[int]
+    span: Span, wanted: Span, axes: Sequence[int], shape: Sequence[int], size: int | None
 ) -> list[tuple[dict[int, int], Span]]:
     """What of a wanted span lies in which block: positions along the axes, and the part."""
     lo, hi = max(span[0], wanted[0]), min(span[1], wanted[1])
@@ -90,10 +106,14 @@ def _cut(
     if not axes:
         return [({}, (lo, hi))]
     first, *rest = axes
-    size = -(-(span[1] - span[0]) // shape[first])
-    found = []
-    for n in range((lo - span[0]) // size, (hi - 1 - span[0]) // size + 1):
-        for positions, part in _cut(block(span, shape[first], n), (lo, hi), rest, shape):
+    found: list[tuple[dict[int, int], Span]] = []
+    if size is not None:
+        parts = (turns(span, shape[first], n, size) for n in range(shape[first]))
+        mine = ((n, clip(part, lo, hi)) for n, part in enumerate(parts))
+        return [({first: n}, part) for n, part in mine if part[0] < part[1]]
+    wide = -(-(span[1] - span[0]) // shape[first])
+    for n in range((lo - span[0]) // wide, (hi - 1 - span[0]) // wide + 1):
+        for positions, part in _cut(block(span, shape[first], n), (lo, hi), rest, shape, None):
             found.append(({first: n, **positions}, part))
     return found
 
@@ -104,13 +124,27 @@ def common(a: Box, b: Box) -> Box | None:
     >>> common(((0, 4), (0, 4)), ((2, 9), (1, 2))), common(((0, 4),), ((4, 5),))
     (((2, 4), (1, 2)), None)
     """
-    made = tuple((max(a0, b0), min(a1, b1)) for (a0, a1), (b0, b1) in zip(a, b, strict=True))
+    made = tuple(meet(x, y) for x, y in zip(a, b, strict=True))
     return None if is_empty(made) else made
 
 
 def contains(outer: Box, inner: Box) -> bool:
     """Whether a box has all of another one."""
-    return all(a0 <= b0 and b1 <= a1 for (a0, a1), (b0, b1) in zip(outer, inner, strict=True))
+    return all(covers(a, b) for a, b in zip(outer, inner, strict=True))
+
+
+def is_whole(box: Box) -> bool:
+    """Whether a box has no gaps."""
+    return not any(isinstance(span, Dealt) for span in box)
+
+
+def whole_boxes(box: Box) -> Iterator[Box]:
+    """A box as boxes without gaps.
+
+    >>> list(whole_boxes((dealt((0, 6), 1, 4, 0), (3, 5))))
+    [((0, 1), (3, 5)), ((4, 5), (3, 5))]
+    """
+    yield from itertools.product(*map(runs, box))
 
 
 def is_empty(box: Sequence[Span]) -> bool:
@@ -120,19 +154,23 @@ def is_empty(box: Sequence[Span]) -> bool:
 
 def elements(box: Box) -> int:
     """How many elements a box has."""
-    return math.prod(hi - lo for lo, hi in box)
+    return math.prod(map(count, box))
 
 
 def extents(box: Box) -> tuple[int, ...]:
     """The shape of an array that holds a box."""
-    return tuple(hi - lo for lo, hi in box)
+    return tuple(map(count, box))
 
 
 def within(box: Box, outer: Box) -> tuple[Any, ...]:
-    """Where a box stands in an array that holds another one around it: an index that gives a view.
+    """Where a box stands in an array that holds another one around it: an index.
 
-    >>> within(((2, 4),), ((1, 9),))
-    (Ellipsis, slice(1, 3, None))
+    It gives a view, unless the box has gaps that the other one does not have.
+
+    >>> within(((2, 4),), ((1, 9),)), within((dealt((2, 9), 1, 2, 2),), ((1, 9),))
+    ((Ellipsis, slice(1, 3, None)), (array([1, 3, 5, 7]),))
     """
-    spans = zip(box, outer, strict=True)
-    return (..., *(slice(lo - start, hi - start) for (lo, hi), (start, _) in spans))
+    parts = [standing(span, around) for span, around in zip(box, outer, strict=True)]
+    if all(len(part) == 1 for part in parts):
+        return (..., *(slice(*part[0]) for part in parts))
+    return np.ix_(*(np.concatenate([np.arange(*run) for run in part]) for part in parts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -181,15 +181,23 @@ class Schedule(Suggesting):
         made = next(f.name for f in self.state.program.funcs if f.name not in before)
         return Stage(self, made, 0)
 
-    def place(self, tensor: Tensor | Func | Stage | str, notation: str, grid: Grid) -> Schedule:
+    def place(
+        self,
+        tensor: Tensor | Func | Stage | str,
+        notation: str | Sequence[str],
+        grid: Grid | Sequence[Grid],
+    ) -> Schedule:
         """Say where an input or a func lives on a grid of ranks; returns the schedule.
 
         The notation has a letter for each dimension and, after an arrow, an entry for each axis of the
         grid: a dimension that is cut into blocks along it, `*` for a copy at each coordinate, or the only
-        coordinate that has anything. "rc -> r c" are tiles, "rc -> r 0" rows on one side of the grid.
+        coordinate that has anything. "rc -> r c" are tiles, "rc -> r 0" rows on one side of the grid,
+        "rc -> r/64 *" rows dealt out in blocks of 64. A machine of several levels is a list of grids, with a
+        notation for each or one for the axes of all.
         """
-        named = (("tensor", self.source_name(tensor)), ("notation", notation))
-        where = ("grid", check_grid(grid).axes)
+        text = notation if isinstance(notation, str) else tuple(notation)
+        named = (("tensor", self.source_name(tensor)), ("notation", text))
+        where = ("grid", check_grid(grid).levels)
         self.do(Directive("place", self.state.program.outputs[0], 0, (*named, where), here()))
         return self
 

@@ -67,13 +67,15 @@ def name_of_loop(what: Any, names: Sequence[str]) -> str:
 
 
 def check_grid(grid: object) -> Grid:
-    """The grid, or TypeMismatch for what is none."""
+    """The grid, or that of a list of levels; TypeMismatch for what is none."""
+    if isinstance(grid, list | tuple) and grid and all(isinstance(level, Grid) for level in grid):
+        return Grid.of(grid)
     if not isinstance(grid, Grid):
         raise TypeMismatch(
             f"ranks stand on a td.Grid, not on {grid!r}",
             loc=here(),
             label="this directive",
-            hint="make one: td.Grid(x=2, y=2)",
+            hint="make one, td.Grid(x=2, y=2), or a list of them for several levels",
         )
     return grid
 

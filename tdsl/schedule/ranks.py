@@ -13,7 +13,7 @@ from tdsl.errors import did_you_mean
 from tdsl.lang.expr import Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
-from tdsl.placement.grid import Grid
+from tdsl.placement.grid import Axes, Grid
 from tdsl.placement.notation import Partial, Placement, Unreadable, read_placement
 from tdsl.schedule.loops import find_loop, reorder, split
 from tdsl.schedule.nest import (
@@ -29,12 +29,12 @@ from tdsl.schedule.nest import (
     roots_of,
 )  # fmt: skip
 
-Axes = tuple[tuple[str, int], ...]
+Levels = tuple[Axes, ...]
 
 
 def place(
-    state: State, func: str, definition: int, *, tensor: str, notation: str, grid: Axes
-) -> State:
+    state: State, func: str, definition: int, *, tensor: str, notation: str | tuple[str, ...], grid: Levels
+) -> State:  # fmt: skip
     """Say where an input or a func lives; `func` is the program's first output."""
     state = _on_grid(state, grid)
     program = state.program
@@ -74,9 +74,9 @@ def _check_partial(state: State, tensor: str, placement: Placement) -> None:
             )
 
 
-def _on_grid(state: State, axes: Axes) -> State:
+def _on_grid(state: State, levels: Levels) -> State:
     """The state with its grid; there is one for all placements and loops."""
-    grid = Grid(**dict(axes))
+    grid = Grid.of([Grid(**dict(axes)) for axes in levels])
     if state.grid is not None and state.grid != grid:
         raise Illegal(
             f"another grid is in use: {state.grid}, not {grid}", "use one grid for a program"
@@ -85,35 +85,34 @@ def _on_grid(state: State, axes: Axes) -> State:
 
 
 def distribute(
-    state: State, func: str, definition: int, *, loops: tuple[str, ...], grid: Axes
+    state: State, func: str, definition: int, *, loops: tuple[str, ...], grid: Levels
 ) -> State:
     """for x  -->  for x_o: for x_i, where each rank runs the x_o of its coordinate on an axis."""
     state = _on_grid(state, grid)
+    axes = [axis for level in grid for axis in level]
     f, plan = state.program.func(func), state.plan(func)
     if plan.distributed:
         raise Illegal(f"{func!r} is distributed already", "distribute all of its loops at once")
-    if len(loops) != len(grid):
+    if len(loops) != len(axes):
         raise Illegal(
-            f"{len(loops)} loops for the {len(grid)} axes of {state.grid}",
+            f"{len(loops)} loops for the {len(axes)} axes of {state.grid}",
             "name one loop for each axis",
         )
-    names = [find_loop(state, func, definition, x) for x in loops]
-    if len(set(names)) < len(names):
-        raise Illegal("a loop is named twice", "name each once")
-    nest = plan.nests[definition]
     if definition:
         _check_update(f, definition)
-    for name in names:
-        _check_reduced(state, func, definition, nest, name)
-        _check_own_updates(f, definition, nest, name)
-    outer = []
-    for name, (_, parts) in zip(names, grid, strict=True):
+    for name in (find_loop(state, func, definition, x) for x in loops):
+        _check_reduced(state, func, definition, plan.nests[definition], name)
+        _check_own_updates(f, definition, plan.nests[definition], name)
+    outer: list[str] = []
+    for loop, (_, parts) in zip(loops, axes, strict=True):
+        name = find_loop(state, func, definition, loop)
         before = state.plan(func).nests[definition].names()
         state = split(state, func, definition, loop=name, nparts=parts)
         nest = state.plan(func).nests[definition]
         first, inner = (x for x in nest.names() if x not in before)
         outer.append(first)
-        nest = replace(nest, aliases=(*nest.aliases, (name, inner)))
+        kept = ((x, inner if own == name else own) for x, own in nest.aliases)
+        nest = replace(nest, aliases=(*kept, (name, inner)))
         state = state.with_plan(func, state.plan(func).with_nest(definition, nest))
     rest = [x for x in state.plan(func).nests[definition].names() if x not in outer]
     state = reorder(state, func, definition, loops=(*outer, *rest))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, assert_never
 
-from tdsl.placement.grid import Grid
+from tdsl.placement.grid import grid_text
 from tdsl.schedule.directive import Directive
 from tdsl.schedule.nest import SERIAL, After, At, Inline, Place, Root, State, With
 
@@ -96,9 +96,9 @@ def _call(d: Directive) -> str:
                 f"{stage}.prefetch({_value(a['source'])}, {_value(a['loop'])}, {a['offset']}{of})"
             )
         case "place":
-            return f"s.place({_value(a['tensor'])}, {_value(a['notation'])}, {_grid(a['grid'])})"
+            return f"s.place({_value(a['tensor'])}, {_value(a['notation'])}, {grid_text(a['grid'], 'td.')})"
         case "distribute":
-            return f"{stage}.distribute({_value(a['loops'])}, {_grid(a['grid'])})"
+            return f"{stage}.distribute({_value(a['loops'])}, {grid_text(a['grid'], 'td.')})"
         case "communicate":
             return f"{stage}.communicate({_value(a['tensors'])}, at={_value(a['at'])})"
         case "rotate":
@@ -108,10 +108,6 @@ def _call(d: Directive) -> str:
             return f'{stage}.do("specialize", {arguments})'
         case _:
             return f"{stage}.{d.name}({', '.join(_value(v) for v in a.values())})"
-
-
-def _grid(axes: tuple[tuple[str, int], ...]) -> str:
-    return f"td.{Grid(**dict(axes))}"
 
 
 def _stage(func: str, definition: int) -> str:

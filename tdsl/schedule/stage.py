@@ -371,16 +371,19 @@ class Stage(Suggesting):
         self.do("tensorize", loop=self.loop_name(loop), instruction=name)
         return self
 
-    def distribute(self, loops: LoopLike | Sequence[LoopLike], grid: Grid) -> tuple[Loop, ...]:
+    def distribute(
+        self, loops: LoopLike | Sequence[LoopLike], grid: Grid | Sequence[Grid]
+    ) -> tuple[Loop, ...]:
         """Share the iterations of loops out to ranks, one loop for each axis of the grid.
 
         Each loop is divided into as many blocks as its axis has ranks; the loops over blocks, which are
-        returned, become the outermost, and the names of the loops stand for the parts inside. Ranks that
-        share a reduction out each make partial results, which are combined where the func lives.
+        returned, become the outermost, and the names of the loops stand for the parts inside. A loop that
+        is named again is divided again. Ranks that share a reduction out each make partial results, which
+        are combined where the func lives.
         """
         before = self._names()
         named = self._loop_names(loops)
-        self.do("distribute", loops=named, grid=check_grid(grid).axes)
+        self.do("distribute", loops=named, grid=check_grid(grid).levels)
         return self._new(before)[: len(named)]
 
     def local(self, loop: LoopLike) -> Loop:

@@ -19,10 +19,10 @@ def place(s: Any, grid: td.Grid, a: str, b: str, c: str) -> Any:
     return s["C"]
 
 
-def flat(grid: td.Grid, turn: str, **sizes: int) -> Any:
+def flat(grid: td.Grid, turn: str, tiles: str = "rc -> r c", **sizes: int) -> Any:
     """Tiles of A, B and C on one grid; `turn` are those of i and j by which the order of k is rotated."""
     s = matmul.schedule(**sizes)
-    C = place(s, grid, *("rc -> r c",) * 3)
+    C = place(s, grid, *(tiles,) * 3)
     io, jo = C.distribute(("i", "j"), grid)
     ko, ki = C.divide("k", grid.x)
     C.reorder(ko, "i", "j", ki)

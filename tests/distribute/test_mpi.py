@@ -40,7 +40,7 @@ def ranks(n: int, *arguments: str, seconds: int = 300) -> subprocess.CompletedPr
 def test_products_on_four_ranks_are_right() -> None:
     done = ranks(4, str(PROGRAM))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["right"] * 4
+    assert done.stdout.split() == ["right"] * 5
 
 
 @needs_mpi

@@ -19,6 +19,9 @@ i, j, k = td.vars("i j k")
 def placement(draw: st.DrawFn, ndim: int, grid: td.Grid) -> str:
     dims = "abc"[:ndim]
     entries = [draw(st.sampled_from([*dims, *dims, "*", str(n - 1)])) for n in grid.shape]
+    for d in dims:  # what is cut along one axis may be dealt out
+        if entries.count(d) == 1 and draw(st.booleans()):
+            entries[entries.index(d)] = f"{d}/{draw(st.integers(1, 3))}"
     return f"{dims} -> {' '.join(entries)}"
 
 

@@ -11,7 +11,7 @@ import tdsl as td
 from tdsl.codegen.binding import bind_sizes
 from tdsl.codegen.signature import ArrayArg
 from tdsl.distribute.task import inner_nest
-from tests.distribute.matmuls import cube, flat, two_and_a_half
+from tests.distribute.matmuls import cube, flat, matmul, two_and_a_half
 
 i, j, k = td.vars("i j k")
 
@@ -89,6 +89,43 @@ def test_stages_hand_over_in_different_layouts(rng: np.random.Generator) -> None
     x = rng.integers(0, 99, (8, 9))
     made = x * np.arange(1, 9)[:, None]
     np.testing.assert_array_equal(carried_as_planned(s, x), made + made[:, ::-1])
+
+
+@pytest.mark.parametrize("grid", [td.Grid(x=2, y=2), td.Grid(x=3, y=1), td.Grid(x=2, y=5)])
+def test_blocks_that_are_dealt_out_are_taken_in_and_given_out(
+    grid: td.Grid, rng: np.random.Generator
+) -> None:
+    """The layout of ScaLAPACK, in blocks of other sizes than those that ranks compute."""
+    s = flat(grid, "", "rc -> r/2 c/3", M=11, N=7, K=13)
+    a, b = rng.integers(0, 9, (11, 13)).astype(float), rng.integers(0, 9, (13, 7)).astype(float)
+    np.testing.assert_array_equal(carried_as_planned(s, a, b), a @ b)
+    p = td.compile(s)
+    rows = [r for r in range(11) if r // 2 % grid.x == 0]
+    columns = [c for c in range(13) if c // 3 % grid.y == 0]
+    np.testing.assert_array_equal(p.block("A", a, 0), a[np.ix_(rows, columns)])
+
+
+def test_levels_of_a_machine_share_the_same_loops_out_again(rng: np.random.Generator) -> None:
+    """SUMMA over nodes, and in each of them over its ranks."""
+    nodes, cores = td.Grid(X=2, Y=1), td.Grid(x=2, y=2)
+    s = matmul.schedule(M=12, N=10, K=9)
+    for name in "ABC":
+        s.place(name, ("rc -> r c", "rc -> r c"), [nodes, cores])
+    C = s["C"]
+    outer = C.distribute(("i", "j", "i", "j"), [nodes, cores])
+    panel, inside = C.divide("k", 2)
+    C.reorder(panel, C.local("i"), C.local("j"), inside)
+    C.communicate("C", at=outer[-1]).communicate(("A", "B"), at=panel)
+    a, b = rng.integers(0, 9, (12, 9)).astype(float), rng.integers(0, 9, (9, 10)).astype(float)
+    np.testing.assert_array_equal(carried_as_planned(s, a, b), a @ b)
+    plan = td.compile(s).plan()
+    assert plan.moved("C") == 0
+    assert [plan.owned("C", r) for r in (0, 1, 4)] == [
+        ((0, 3), (0, 5)), ((0, 3), (5, 10)), ((6, 9), (0, 5)),
+    ]  # fmt: skip
+    assert str(s).count("[td.Grid(X=2, Y=1), td.Grid(x=2, y=2)]") == 4
+    again = matmul.schedule(M=12, N=10, K=9).replay(s.to_json())
+    assert again.state == s.state
 
 
 def test_what_is_not_read_of_the_padding_is_not_carried(rng: np.random.Generator) -> None:

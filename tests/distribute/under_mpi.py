@@ -14,10 +14,11 @@ SIZES = {"M": 11, "N": 7, "K": 13}
 
 
 def right() -> None:
-    """Three algorithms on four ranks, each checked on rank 0."""
+    """Algorithms on four ranks, each checked on rank 0."""
     for s in (
         flat(td.Grid(x=2, y=2), "ij", **SIZES),
         flat(td.Grid(x=4, y=1), "", **SIZES),
+        flat(td.Grid(x=2, y=2), "ij", "rc -> r/2 c/3", **SIZES),
         cube(td.Grid(x=2, y=1, z=2), **SIZES),
         two_and_a_half(td.Grid(x=2, y=2, z=1), **SIZES),
     ):

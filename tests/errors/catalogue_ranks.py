@@ -35,6 +35,16 @@ def grid_without_axes():
     td.Grid()  # here
 
 
+@wrong(td.ShapeError, "two levels of a grid have an axis 'x'", hint="name each axis once")
+def levels_with_the_same_axis():
+    doubled().place("a", "rc -> r c", [td.Grid(x=2), td.Grid(x=2)])  # here
+
+
+@wrong(td.ScheduleError, "'r' is dealt out along one axis", hint="one axis only")
+def dealt_out_and_cut():
+    doubled().place("a", "rc -> r/2 r", square)  # here
+
+
 @wrong(td.TypeMismatch, "not on (2, 2)", hint="td.Grid(x=2, y=2)")
 def ranks_on_a_tuple():
     doubled().place("a", "rc -> r c", (2, 2))  # here

@@ -11,10 +11,20 @@ from hypothesis import strategies as st
 
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Unreadable, read_placement
-from tdsl.placement.ownership import Box, contains, copies, elements, owned, pieces, within
+from tdsl.placement.ownership import (
+    Box,
+    contains,
+    copies,
+    elements,
+    extents,
+    owned,
+    pieces,
+    within,
+)
+from tdsl.placement.spans import runs
 
 
-def table(text: str, grid: Grid, *whole: tuple[int, int]) -> list[Box | None]:
+def table(text: str | tuple[str, ...], grid: Grid, *whole: tuple[int, int]) -> list[Box | None]:
     """What each rank owns."""
     placement = read_placement(text, len(whole), grid)
     return [owned(placement, grid, whole, grid.coordinates(r)) for r in range(grid.size)]
@@ -64,10 +74,68 @@ def test_copies_and_one_side_of_the_grid() -> None:
     assert table("-> 0 1", grid) == [None, (), None, None]
 
 
+def rows(text: str, ranks: int, extent: int) -> list[list[int]]:
+    """The rows that each rank owns, in the order in which it stores them."""
+    found = []
+    for box in table(text, Grid(x=ranks), (0, extent)):
+        found.append([] if box is None else [n for lo, hi in runs(box[0]) for n in range(lo, hi)])
+        assert box is None or extents(box) == (len(found[-1]),)
+    return found
+
+
+def test_blocks_that_are_dealt_out_go_round_the_ranks() -> None:
+    """As ScaLAPACK's NUMROC and INDXL2G say for 9 rows in blocks of 2 over 2, over 3, and over 6."""
+    assert rows("r -> r/2", 2, 9) == [[0, 1, 4, 5, 8], [2, 3, 6, 7]]
+    assert rows("r -> r/2", 3, 9) == [[0, 1, 6, 7], [2, 3, 8], [4, 5]]
+    assert rows("r -> r/2", 6, 9) == [[0, 1], [2, 3], [4, 5], [6, 7], [8], []]
+    assert rows("r -> r/1", 4, 6) == [[0, 4], [1, 5], [2], [3]]
+    assert rows("r -> r/3", 2, 6) == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_tiles_of_blocks_that_are_dealt_out() -> None:
+    grid = Grid(x=2, y=2)
+    tiles = table("rc -> r/1 c/2", grid, (0, 3), (0, 5))
+    assert [[list(runs(span)) for span in box or ()] for box in tiles] == [
+        [[(0, 1), (2, 3)], [(0, 2), (4, 5)]],
+        [[(0, 1), (2, 3)], [(2, 4)]],
+        [[(1, 2)], [(0, 2), (4, 5)]],
+        [[(1, 2)], [(2, 4)]],
+    ]
+    assert str(read_placement("rc -> r/1 c/2", 2, grid)) == "rc -> r/1 c/2"
+
+
+def test_levels_of_a_machine_are_axes_of_one_grid() -> None:
+    """Five rows over two nodes, those of a node over its three ranks; whole columns on each node."""
+    machine = Grid.of([Grid(node=2), Grid(x=3)])
+    assert machine.coordinates(4) == (1, 1)
+    by_level = table(("rc -> r", "rc -> r"), machine, (0, 5), (0, 2))
+    assert by_level == table("rc -> r r", machine, (0, 5), (0, 2))
+    assert [box and box[0] for box in by_level] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), None]
+    assert table(("rc -> *", "rc -> c"), machine, (0, 5), (0, 2))[3:5] == [
+        ((0, 5), (0, 1)), ((0, 5), (1, 2)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "texts, says",
+    [
+        (("rc -> r",), "1 notation for the 2 levels of"),
+        (("rc -> r", "ab -> a"), "name the dimensions differently"),
+        (("rc -> r c", "rc -> r"), "has 2 entries, its level 1"),
+    ],
+)
+def test_an_unreadable_placement_of_levels_says_why(texts: tuple[str, ...], says: str) -> None:
+    with pytest.raises(Unreadable, match=says):
+        read_placement(texts, 2, Grid.of([Grid(node=2), Grid(x=3)]))
+
+
 @pytest.mark.parametrize(
     "text, says",
     [
         ("rc", "is no placement"),
+        ("rc -> r/2 r", "'r' is dealt out along one axis and cut along another"),
+        ("rc -> r/0 c", "'r/0' is no dimension"),
+        ("rc -> */2 c", "is no dimension"),
         ("r c -> r c", "is no placement"),
         ("rr -> r r", "is no placement"),
         ("r -> r r", "names 1 dimension, the tensor has 2"),
@@ -95,6 +163,10 @@ def placed(draw: st.DrawFn) -> tuple[str, Grid, Box]:
         draw(st.sampled_from([*dims, *(f"{d}'" for d in dims), "*", *map(str, range(size))]))
         for size in grid.shape
     ]
+    for d in dims:  # what is cut along one axis may be dealt out
+        if [e[0] for e in entries].count(d) == 1 and draw(st.booleans()):
+            size = draw(st.integers(1, 3))
+            entries = [f"{d}/{size}" if e[0] == d else e for e in entries]
     starts = [draw(st.integers(-2, 2)) for _ in dims]
     whole = tuple((lo, lo + draw(st.integers(0, 7))) for lo in starts)
     return f"{dims} -> {' '.join(entries)}", grid, whole

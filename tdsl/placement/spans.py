@@ -1,0 +1,139 @@
+"""Spans of integers: whole ones, and such that are dealt out in blocks, of which every so many are meant.
+
+A span is (first, behind the last). `Dealt` is one, too, with gaps: what a rank has of a dimension that is
+dealt out in blocks. Its elements are counted, and stored, without the gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+Span = tuple[int, int]
+
+
+class Dealt(tuple[int, int]):
+    """A span of which `block` elements are meant, then others up to the next `period`, and so on.
+
+    `start` is where a block begins; first and last element are always meant. Made by `dealt`.
+    """
+
+    block: int
+    period: int
+    start: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dealt) and _parts(self) == _parts(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(_parts(self))
+
+    def __repr__(self) -> str:
+        return f"dealt({tuple(self)}, {self.block}, {self.period}, {self.start})"
+
+
+def _parts(span: Dealt) -> tuple[int, ...]:
+    return (*span, span.block, span.period, span.start)
+
+
+def dealt(span: Span, block: int, period: int, start: int) -> Span:
+    """What is dealt out of a span; a plain one where that has no gaps.
+
+    >>> dealt((0, 10), 2, 6, 0), dealt((0, 10), 2, 6, 4), dealt((3, 6), 2, 6, 0)
+    (dealt((0, 8), 2, 6, 0), (4, 6), (6, 6))
+    """
+    lo, hi = span
+    into = (lo - start) % period
+    lo = lo if into < block else min(lo - into + period, hi)
+    into = (hi - 1 - start) % period
+    hi = hi if into < block else hi - 1 - into + block
+    if hi - lo <= block - (lo - start) % period:
+        return lo, max(lo, hi)
+    made = Dealt((lo, hi))
+    made.block, made.period, made.start = block, period, start % period
+    return made
+
+
+def clip(span: Span, lo: int, hi: int) -> Span:
+    """What of a span lies in lo .. hi.
+
+    >>> clip(dealt((0, 10), 2, 6, 0), 1, 7), clip((2, 5), 0, 4)
+    (dealt((1, 7), 2, 6, 0), (2, 4))
+    """
+    lo, hi = max(span[0], lo), min(span[1], hi)
+    if isinstance(span, Dealt) and lo < hi:
+        return dealt((lo, hi), span.block, span.period, span.start)
+    return lo, max(lo, hi)
+
+
+def meet(a: Span, b: Span) -> Span:
+    """What lies in both of two spans; of two that are dealt out, both must be so in the same way."""
+    if not isinstance(b, Dealt):
+        return clip(a, *b)
+    if not isinstance(a, Dealt):
+        return clip(b, *a)
+    assert (a.block, a.period) == (b.block, b.period), "spans that are dealt out differently"
+    if a.start == b.start:
+        return clip(a, *b)
+    assert a.block <= (a.start - b.start) % a.period <= a.period - a.block, "blocks that overlap"
+    return a[0], a[0]
+
+
+def covers(outer: Span, inner: Span) -> bool:
+    """Whether a span has all elements of another one."""
+    if not (outer[0] <= inner[0] and inner[1] <= outer[1]):
+        return False
+    return not isinstance(outer, Dealt) or count(meet(outer, inner)) == count(inner)
+
+
+def count(span: Span) -> int:
+    """How many elements a span has.
+
+    >>> count(dealt((0, 10), 2, 6, 0)), count((3, 5))
+    (4, 2)
+    """
+    lo, hi = span
+    return place(span, hi) if isinstance(span, Dealt) else max(hi - lo, 0)
+
+
+def place(span: Span, at: int) -> int:
+    """How many elements a span has before a place.
+
+    >>> place(dealt((0, 10), 2, 6, 0), 7)
+    3
+    """
+    if not isinstance(span, Dealt):
+        return at - span[0]
+    return _up_to(span, at) - _up_to(span, span[0])
+
+
+def _up_to(span: Dealt, at: int) -> int:
+    blocks, into = divmod(at - span.start, span.period)
+    return blocks * span.block + min(into, span.block)
+
+
+def runs(span: Span) -> Iterator[Span]:
+    """A span as whole ones.
+
+    >>> list(runs(dealt((1, 10), 2, 6, 0)))
+    [(1, 2), (6, 8)]
+    """
+    lo, hi = span
+    if not isinstance(span, Dealt):
+        yield span
+        return
+    at = lo - (lo - span.start) % span.period
+    while at < hi:
+        yield max(at, lo), min(at + span.block, hi)
+        at += span.period
+
+
+def standing(span: Span, around: Span) -> list[Span]:
+    """Where the elements of a span stand among those of another one: one whole span, or several."""
+    if isinstance(span, Dealt) and not isinstance(around, Dealt):
+        return [(lo - around[0], hi - around[0]) for lo, hi in runs(span)]
+    first = place(around, span[0])
+    assert place(around, span[1]) - first == count(span), "gaps of another kind"
+    return [(first, first + count(span))]
