@@ -27,6 +27,7 @@ ACCESS = 16  # bytes that a thread can load or store at once
 _LONG = 256  # terms of a sum that are worth a block
 _FEW = 1 << 14  # results that leave a GPU idle with a thread for each
 _LARGE = 64  # rows and columns of a product that is worth tiles
+_COPIED = 4  # bytes, the least that a GPU copies to shared memory by itself
 _PARTS = 16  # of a sum, which one thread merges in the end
 
 
@@ -48,11 +49,15 @@ class BlockSums:
 
 @dataclass(frozen=True, slots=True)
 class BlockTiles:
-    """The tile of a block (rows, columns, terms), and that of a thread (rows, columns)."""
+    """The tile of a block (rows, columns, terms), and that of a thread (rows, columns).
+
+    `stages` of a block's tiles are in shared memory at a time.
+    """
 
     tile: tuple[int, int, int]
     each: tuple[int, int]
     vector: int
+    stages: int
 
 
 Plan = Elements | BlockSums | BlockTiles
@@ -190,13 +195,15 @@ def _fused(stage: Stage, loops: list[str]) -> str:
 
 @recipe
 def block_tiles(
-    stage: Stage, *, tile: tuple[int, int, int] = (64, 64, 16), each: tuple[int, int] = (4, 4)
-) -> BlockTiles | None:
+    stage: Stage, *, tile: tuple[int, int, int] = (64, 64, 16), each: tuple[int, int] = (4, 4),
+    stages: int = 3,
+) -> BlockTiles | None:  # fmt: skip
     """Tiles for a sum of products over one variable, with two free variables or more.
 
     The last two free variables are the rows and columns of `tile`; those before are batches. What both
     operands hold of a tile is fetched into shared memory by all threads, 16 bytes at a time where extents
-    allow that. Returns what was chosen, or None for a stage of another kind.
+    allow that, and while others are in use where copies have 4 bytes or more. Returns what was chosen, or
+    None for a stage of another kind.
 
     >>> import tdsl as td
     >>> i, j, k = td.vars("i j k")
@@ -204,7 +211,7 @@ def block_tiles(
     >>> c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
     >>> s = td.Schedule(c)
     >>> td.recipes.block_tiles(s[c])
-    BlockTiles(tile=(64, 64, 16), each=(4, 4), vector=4)
+    BlockTiles(tile=(64, 64, 16), each=(4, 4), vector=4, stages=3)
     """
     schedule, name = stage.schedule, stage.func
     f = schedule.state.program.func(name)
@@ -232,8 +239,12 @@ def block_tiles(
         out.vectorize(columns, wide)
     for source in operands:
         schedule.cache_read(source, name, at=ko, scope=SHARED).cooperate(vector)
+    if vector * min(r.dtype.bytes for r in reads_in(d.values)) < _COPIED:
+        stages = 1
+    if stages > 1:
+        stage.pipeline(ko, stages)
     stage.unroll(ki).unroll(r).unroll(c)
-    return BlockTiles(tile, each, vector)
+    return BlockTiles(tile, each, vector, stages)
 
 
 def _operands(d: Definition) -> list[str]:

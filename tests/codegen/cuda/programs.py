@@ -56,6 +56,21 @@ def transposed() -> td.Schedule:
     return s
 
 
+def cross(stages: int = 3, fill: float = 0) -> td.Schedule:
+    """Sums of four neighbours, `fill` beyond the edges, of bands of rows that are fetched ahead."""
+    a, f = td.Tensor("a", ("M", "N"), td.f32), td.Func("f")
+    p = td.pad(a, "constant", fill)
+    f[i, j] = p[i - 1, j] + p[i + 1, j] + p[i, j - 1] + p[i, j + 1]
+    f = f.with_shape("M", "N")
+    s = td.Schedule(f)
+    jo, ji = s[f].split(j, 32)
+    io, ii = s[f].split(i, 4)
+    s[f].reorder(jo, ji, io, ii).bind(jo, "blockIdx.x").bind(ji, "threadIdx.x")
+    s.cache_read(a, f, at=io, scope="shared", padded=True).cooperate()
+    s[f].pipeline(io, stages)
+    return s
+
+
 def row_sums() -> td.Schedule:
     """A block for each row: every thread sums a part, the first one the parts."""
     a, f = td.Tensor("a", ("M", "N"), td.i32), td.Func("f")

@@ -9,6 +9,7 @@ import pytest
 import tdsl as td
 from tdsl.codegen.emulation.memory import Hazard
 from tdsl.codegen.emulation.run import EmulatedExecutable
+from tdsl.codegen.launches import launches_of
 from tdsl.codegen.loops import Barrier, Block, Commit, For, If, Kernel, Stmt, Store, Wait
 from tdsl.codegen.passes.statements import walk
 from tdsl.lang.expr import Binary, const
@@ -141,6 +142,55 @@ def test_what_is_made_of_a_tile_is_not_made_ahead():
     kernel = programs.kernel_of(s, M=9, N=70)
     rings = {s.buffer for s in walk(kernel.body) if is_asynchronous(s)}
     assert rings == {"a_cache"}
+
+
+@pytest.mark.parametrize("m, n", [(1, 1), (4, 32), (9, 33), (30, 70)])
+@pytest.mark.parametrize("fill", [0, 1])
+def test_bands_of_a_stencil_with_their_edges(m, n, fill):
+    agrees(programs.cross(fill=fill), a=numbers(m, n, dtype=np.float32))
+
+
+def test_zeros_beyond_the_edges_are_filled_in_by_asynchronous_copies():
+    zeros, ones = (programs.kernel_of(programs.cross(fill=n), M=30, N=70) for n in (0, 1))
+    assert count(zeros, is_asynchronous) == 2
+    assert count(ones, is_asynchronous) == 0
+
+
+def chain() -> td.Schedule:
+    """A product of three, the first two in tiles inside of the tiles of the third: two pipelines."""
+    a, b, d = (td.Tensor(n, (f"{n}0", f"{n}1"), td.f32) for n in "abd")
+    g, f, m = td.Func("g"), td.Func("f"), td.vars("m")
+    g[i, k] = td.sum(a[i, m] * b[m, k], axis=m)
+    f[i, j] = td.sum(g[i, k] * d[k, j], axis=k)
+    s = td.Schedule(f)
+    io, jo, ii, ji = s[f].tile((i, j), (8, 8))
+    ko, ki = s[f].split(k, 8)
+    s[f].reorder(io, jo, ii, ji, ko, ki).bind(io, "blockIdx.y").bind(jo, "blockIdx.x")
+    s[f].bind(ii, "threadIdx.y").bind(ji, "threadIdx.x")
+    s.cache_read(d, f, at=ko, scope="shared").cooperate()
+    s[g].compute_at(s[f], ko).set_scope("shared")
+    row, column, gi, gk = s[g].tile((i, k), (8, 8))
+    mo, mi = s[g].split(m, 4)
+    s[g].reorder(row, column, gi, gk, mo, mi).bind(gi, "threadIdx.y").bind(gk, "threadIdx.x")
+    for t in (a, b):
+        s.cache_read(t, g, at=mo, scope="shared").cooperate()
+    s[g].pipeline(mo, 2)
+    s[f].pipeline(ko, 3)
+    return s
+
+
+@pytest.mark.parametrize("m, n, p, q", [(8, 8, 8, 8), (9, 17, 11, 10), (3, 30, 21, 5)])
+def test_a_pipeline_inside_of_a_pipeline(m, n, p, q):
+    a, b, d = (numbers(*shape, dtype=np.float32) for shape in ((m, n), (n, p), (p, q)))
+    agrees(chain(), a=a, b=b, d=d)
+
+
+def test_a_ring_that_is_larger_than_static_memory():
+    kernel = programs.kernel_of(programs.matmul(td.f32, stages=48), M=32, K=512, N=64)
+    (launch,) = launches_of(kernel).launches
+    assert launch.shared == 48 * (16 * 8 + 8 * 32) * 4
+    a, b = operands(32, 512, 64, np.float32)
+    agrees(programs.matmul(td.f32, stages=48), a=a, b=b)
 
 
 # Bugs put in by hand.

@@ -60,6 +60,16 @@ def test_a_pipelined_matmul(m, n, p, stages, tmp_path):
     check(programs.matmul(stages=stages), tmp_path, a=numbers(m, n), b=numbers(n, p))
 
 
+def test_a_large_ring_of_tiles(tmp_path):
+    a, b = (numbers(*shape, dtype=np.float32) for shape in ((32, 300), (300, 64)))
+    launches = check(programs.matmul(td.f32, stages=34), tmp_path, a=a, b=b)
+    assert launches.launches[0].shared > 48 << 10
+
+
+def test_bands_with_zeros_beyond_the_edges(tmp_path):
+    check(programs.cross(), tmp_path, a=numbers(30, 70, dtype=np.float32))
+
+
 @pytest.mark.parametrize(
     "change",
     [
