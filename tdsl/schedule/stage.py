@@ -16,7 +16,7 @@ from tdsl.errors import (
 from tdsl.lang.regions import reads_in
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
-from tdsl.placement.grid import Grid
+from tdsl.placement.grid import Axes, Grid
 from tdsl.schedule.directive import Directive
 from tdsl.schedule.instruction import Instruction
 from tdsl.schedule.naming import (
@@ -28,6 +28,7 @@ from tdsl.schedule.naming import (
     name_of_loop,
 )
 from tdsl.schedule.nest import Illegal
+from tdsl.schedule.onto import loops_onto
 from tdsl.schedule.specialize import encode
 from tdsl.source import here
 
@@ -372,7 +373,11 @@ class Stage(Suggesting):
         return self
 
     def distribute(
-        self, loops: LoopLike | Sequence[LoopLike], grid: Grid | Sequence[Grid]
+        self,
+        loops: LoopLike | Sequence[LoopLike] = (),
+        grid: Grid | Sequence[Grid] | None = None,
+        *,
+        onto: TensorLike | None = None,
     ) -> tuple[Loop, ...]:
         """Share the iterations of loops out to ranks, one loop for each axis of the grid.
 
@@ -380,11 +385,38 @@ class Stage(Suggesting):
         returned, become the outermost, and the names of the loops stand for the parts inside. A loop that
         is named again is divided again. Ranks that share a reduction out each make partial results, which
         are combined where the func lives.
+
+        `onto` is a tensor that is placed, or the func itself: loops and grid are those of its blocks, so
+        that none of it is moved.
         """
         before = self._names()
-        named = self._loop_names(loops)
-        self.do("distribute", loops=named, grid=check_grid(grid).levels)
+        if onto is None:
+            named, levels = self._loop_names(loops), check_grid(grid).levels
+        else:
+            named, levels = self._onto(self.schedule.source_name(onto), loops, grid)
+        self.do("distribute", loops=named, grid=levels)
         return self._new(before)[: len(named)]
+
+    def _onto(
+        self, tensor: str, loops: object, grid: object
+    ) -> tuple[tuple[str, ...], tuple[Axes, ...]]:
+        """The loops and the grid of a tensor's blocks."""
+        state = self.schedule.state
+        try:
+            if loops != () or grid is not None:
+                raise Illegal(
+                    "loops or a grid are given, and a tensor that says them", "give onto= alone"
+                )
+            found = loops_onto(state, self.func, self.definition, tensor)
+        except Illegal as reason:
+            raise ScheduleError(
+                f"distribute of {self.func!r}: {reason.reason}",
+                loc=here(),
+                label="this directive",
+                hint=reason.hint,
+            ) from None
+        assert state.grid is not None
+        return found, state.grid.levels
 
     def local(self, loop: LoopLike) -> Loop:
         """The part of a distributed loop that one rank runs."""

@@ -169,3 +169,19 @@ def test_a_gather_fetches_what_it_may_read(rng: np.random.Generator) -> None:
     x, where = rng.integers(0, 99, 16), rng.integers(0, 16, 10).astype(np.int32)
     p = td.compile(s)
     np.testing.assert_array_equal(p.simulate(at=where, a=x), x[where])
+
+
+def test_loops_are_shared_out_onto_a_placement() -> None:
+    """A tensor of three dimensions stays where it is; its loops follow."""
+    l = td.vars("l")
+    b, c, f = td.Tensor("b", (8, 6, 5), td.i64), td.Tensor("c", (5, 7), td.i64), td.Func("f")
+    f[i, l, j] = td.sum(b[i, j, k] * c[k, l], axis=k)
+    grid = td.Grid(x=2, y=2)
+    s = td.Schedule(f).place("b", "xyz -> y x", grid).place("c", "zl -> * *", grid)
+    s.place("f", "xly -> y x", grid)
+    assert [x.name for x in s[f].distribute(onto=b)] == ["j_o", "i_o"]
+    x, y = np.arange(240).reshape(8, 6, 5), np.arange(35).reshape(5, 7)
+    np.testing.assert_array_equal(carried_as_planned(s, x, y), np.einsum("ijk,kl->ilj", x, y))
+    assert td.compile(s).plan().total_received == 0
+    again = td.Schedule(f).place("f", "xly -> y x", grid)
+    assert [x.name for x in again[f].distribute(onto=f)] == ["j_o", "i_o"]

@@ -80,6 +80,34 @@ def too_few_loops():
     doubled()["f"].distribute(i, square)  # here
 
 
+@wrong(td.ScheduleError, "'a' has no place on a grid", hint="place it first")
+def distribute_onto_what_is_not_placed():
+    doubled()["f"].distribute(onto="a")  # here
+
+
+@wrong(td.ScheduleError, "axis 'y' has no block of 'a': rc -> r *", hint="name the loops yourself")
+def distribute_onto_copies():
+    doubled().place("a", "rc -> r *", square)["f"].distribute(onto="a")  # here
+
+
+@wrong(td.ScheduleError, "are cut along a later axis first", hint="without primes")
+def distribute_onto_blocks_the_other_way_round():
+    doubled().place("a", "rc -> r' r", square)["f"].distribute(onto="a")  # here
+
+
+@wrong(td.ScheduleError, "no variable alone is the index of dimension 0 of 'a'", hint="yourself")
+def distribute_onto_what_is_read_at_several_places():
+    f = td.Func("f", shape=(10, 20))
+    f[i, j] = a[i, j] + a[i + 1, j]
+    s = td.Schedule(f).place("a", "rc -> r c", square)
+    s["f"].distribute(onto="a")  # here
+
+
+@wrong(td.ScheduleError, "loops or a grid are given, and a tensor", hint="onto= alone")
+def distribute_onto_and_over():
+    doubled().place("a", "rc -> r c", square)["f"].distribute((i, j), square, onto="a")  # here
+
+
 @wrong(td.ScheduleError, "no loop 'l'", hint="i, j")
 def distribute_an_unknown_loop():
     doubled()["f"].distribute(("i", "l"), square)  # here

@@ -9,6 +9,7 @@ from tdsl.schedule.recipes.blocks import block_sums, block_tiles, elements
 from tdsl.schedule.recipes.conv import conv
 from tdsl.schedule.recipes.cosma import carma, cosma
 from tdsl.schedule.recipes.inner_sums import inner_sums
+from tdsl.schedule.recipes.layouts import redistribute
 from tdsl.schedule.recipes.matmul import matmul
 from tdsl.schedule.recipes.pairs import pairs
 from tdsl.schedule.recipes.products import (
@@ -35,6 +36,7 @@ __all__ = [
     "matmul",
     "pairs",
     "pumma",
+    "redistribute",
     "rows",
     "solomonik_2_5d",
     "strips",

@@ -1,0 +1,57 @@
+"""Loops that ranks share out as a tensor is placed: each rank computes what belongs to its block."""
+
+from __future__ import annotations
+
+from tdsl.errors import did_you_mean
+from tdsl.lang.expr import Expr, Var
+from tdsl.lang.regions import reads_in
+from tdsl.placement.notation import Blocks
+from tdsl.schedule.nest import Illegal, State
+
+
+def loops_onto(state: State, func: str, definition: int, tensor: str) -> tuple[str, ...]:
+    """The variables of a definition that index what each axis of the grid cuts of a tensor.
+
+    Raises Illegal where an axis cuts nothing, or what it cuts is not indexed by a variable alone.
+    """
+    placed = dict(state.placed)
+    if tensor not in placed:
+        raise Illegal(
+            f"{tensor!r} has no place on a grid",
+            f"place it first. {did_you_mean(tensor, placed)}" if placed else "place it first",
+        )
+    placement = placed[tensor]
+    found = []
+    for axis, entry in enumerate(placement.entries):
+        if not isinstance(entry, Blocks) or entry.size is not None:
+            assert state.grid is not None
+            raise Illegal(
+                f"axis {state.grid.names[axis]!r} has no block of {tensor!r}: {placement}",
+                "name the loops yourself: distribute(loops, grid)",
+            )
+        if list(placement.axes_of(entry.dim)) != sorted(placement.axes_of(entry.dim)):
+            raise Illegal(
+                f"the blocks of {tensor!r} are cut along a later axis first: {placement}",
+                "loops are cut in the order of the axes: place it without primes",
+            )
+        found.append(_variable(state, func, definition, tensor, entry.dim))
+    return tuple(found)
+
+
+def _variable(state: State, func: str, definition: int, tensor: str, dim: int) -> str:
+    """The variable that alone indexes a dimension of a tensor in a definition."""
+    d = state.program.func(func).definitions[definition]
+    own = {d.index[dim]} if tensor == func else set[Expr]()
+    own |= {r.index[dim] for r in reads_in(d.expressions()) if r.name == tensor}
+    match list(own):
+        case [Var(name)]:
+            return name
+        case []:
+            raise Illegal(
+                f"{func!r} does not read {tensor!r}", "name a tensor that it reads, or itself"
+            )
+        case _:
+            raise Illegal(
+                f"no variable alone is the index of dimension {dim} of {tensor!r} in {func!r}",
+                "name the loops yourself: distribute(loops, grid)",
+            )
