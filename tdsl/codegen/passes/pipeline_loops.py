@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import copysign
@@ -134,7 +134,7 @@ class _Pipelines:
         around, parts = _opened(s.body)
         tiles = {a.name: a for a in around if isinstance(a, Alloc) and a.scope == SHARED}
         lets = [x for x in around if isinstance(x, Let)]
-        ahead = [p for p in parts if _is_ahead(p, parts, tiles.keys(), lets, stored_in(s.body))]
+        ahead = _ahead(parts, tiles.keys(), lets)
         if not ahead:
             raise ScheduleError(
                 f"nothing that loop {s.name!r} makes in shared memory can be made ahead: it depends on what "
@@ -143,7 +143,8 @@ class _Pipelines:
                 label="scheduled here",
                 hint="leave the loop serial, or fetch what it reads from memory with cache_read",
             )
-        rings = {name for p in ahead for name in stored_in(p) if name in tiles}
+        rings = {name for p in ahead for name in _made(p)}
+        copies = rings - {name for p in ahead for name in _read(p)}
         for name in rings:
             extents = (const(s.stages), *tiles[name].extents)
             self.note(name, tiles[name].dtype, extents)
@@ -152,7 +153,7 @@ class _Pipelines:
 
         def fetch(n: Expr, slot: Expr) -> Stmt:
             copied = self.fresh.copy(_within(lets, sequence(ahead)), {s.name: n})
-            copied = self.asynchronous(_in_slot(copied, rings, slot), rings, self.outside - fixed)
+            copied = self.asynchronous(_in_slot(copied, rings, slot), copies, self.outside - fixed)
             return If(simplify(Binary("lt", n, last)), copied)
 
         first = Var(self.fresh.name(f"{s.name}_ahead"))
@@ -174,13 +175,13 @@ class _Pipelines:
                 whole = rebuilt(a, extents=(stages, *a.extents), body=whole)
         return whole
 
-    def asynchronous(self, s: Stmt, rings: set[str], sources: set[str]) -> Stmt:
-        """Copies of `sources` to rings, asynchronous where they can be."""
-        if isinstance(s, Store) and s.buffer in rings:
+    def asynchronous(self, s: Stmt, copies: set[str], sources: set[str]) -> Stmt:
+        """Stores to `copies` of what is in `sources`, asynchronous where they can be."""
+        if isinstance(s, Store) and s.buffer in copies:
             load = _copied(s.value)
             if load is not None and load.buffer in sources and self.is_copied(s, load):
                 return rebuilt(s, value=load, asynchronous=True)
-        return map_parts(s, lambda part: self.asynchronous(part, rings, sources))
+        return map_parts(s, lambda part: self.asynchronous(part, copies, sources))
 
     def is_copied(self, s: Store, load: Load) -> bool:
         """True for a copy of as many bytes at a time as a GPU copies."""
@@ -209,22 +210,35 @@ def _opened(s: Stmt) -> tuple[list[Let | Alloc], tuple[Stmt, ...]]:
     return around, (parts_of(s) if not isinstance(s, For | If) else (s,))
 
 
-def _is_ahead(
-    part: Stmt,
-    parts: Iterable[Stmt],
-    tiles: Iterable[str],
-    lets: list[Let],
-    written: frozenset[str],
-) -> bool:
-    """True for a statement that makes tiles of what the loop does not write."""
-    inner = {x.name for x in walk(part) if isinstance(x, Alloc)}
-    made = stored_in(part) - inner
-    others = {name for p in parts if p is not part for name in stored_in(p)}
-    whole = _within(lets, part)
-    read = {name for x in walk(whole) for e in exprs_of(x) for name in loads_of(e)}
-    waits = any(isinstance(x, Barrier | Commit | Wait) for x in walk(part))
-    alone = made and made <= set(tiles) and made.isdisjoint(others)
-    return bool(alone) and not waits and read.isdisjoint(written - made - inner)
+def _ahead(parts: Sequence[Stmt], tiles: Collection[str], lets: list[Let]) -> list[Stmt]:
+    """The statements that make tiles of what the loop does not write; all of a tile, or none."""
+    written = {name for p in parts for name in _made(p)}
+    own: dict[str, frozenset[str]] = {}  # the tiles that the same statements make
+    for p in parts:
+        together = _made(p).union(*(own.get(name, ()) for name in _made(p)))
+        own |= dict.fromkeys(together, together)
+    late: set[str] = set()
+    for p in parts:
+        made = _made(p)
+        waits = any(isinstance(x, Barrier | Commit | Wait) for x in walk(p))
+        together = own[min(made)] if made else frozenset()
+        if waits or not made <= set(tiles) or _read(_within(lets, p)) & written - together:
+            late |= together
+    return [p for p in parts if _made(p) and late.isdisjoint(_made(p))]
+
+
+def _made(s: Stmt) -> frozenset[str]:
+    """The buffers that a statement writes, besides those of its own: an instruction its first operand."""
+    only_read = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands[1:]}
+    results = {x.operands[0].buffer for x in walk(s) if isinstance(x, Invoke)}
+    stored = frozenset(x.buffer for x in walk(s) if isinstance(x, Store))
+    own = {x.name for x in walk(s) if isinstance(x, Alloc)}
+    return (stored_in(s) - (only_read - results - stored)) - own
+
+
+def _read(s: Stmt) -> set[str]:
+    operands = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands}
+    return {name for x in walk(s) for e in exprs_of(x) for name in loads_of(e)} | operands
 
 
 def _within(lets: list[Let], s: Stmt) -> Stmt:
