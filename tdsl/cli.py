@@ -1,5 +1,5 @@
-"""The command `tdsl`: what works here (doctor), a demonstration (demo), the disk cache (cache), and what
-schedules know of the machine (machine).
+"""The command `tdsl`: what works here (doctor), a demonstration (demo), kernels for another machine (bundle),
+the disk cache (cache), and what schedules know of the machine (machine).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tdsl import bundle as bundles
 from tdsl import doctor as checks
 from tdsl.codegen import cache
 from tdsl.distribute.mpi import launch
@@ -71,6 +72,16 @@ def doctor(
         typer.echo(json.dumps([dataclasses.asdict(check) for check in found], indent=1))
     if any(check.status == "FAIL" for check in found):
         raise typer.Exit(1)
+
+
+@app.command()
+def bundle(
+    folder: Annotated[str, typer.Argument(help="where to put it")],
+    what: Annotated[list[str], typer.Argument(help="program.py, or module:function")],
+) -> None:
+    """Compile programs for a GPU into a folder that `python -m tdsl.run_bundle` runs on another machine."""
+    for program in bundles.write(folder, bundles.collect(what)):
+        typer.echo(f"{program.name}: {program.arch}, {len(program.kernels)} kernels")
 
 
 @app.command()

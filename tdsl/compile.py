@@ -219,7 +219,7 @@ class Compiled(Entry, Suggesting):
         """
         from tdsl.inspection import loops
 
-        wanted = self._specialisation(sizes)
+        wanted = self.specialisation(sizes)
         return loops(self.variant(wanted), self.executables.get(wanted), stage)
 
     def source(self, kind: str = "", **sizes: int) -> Listing:
@@ -231,7 +231,7 @@ class Compiled(Entry, Suggesting):
         """
         from tdsl.inspection import source
 
-        wanted = self._specialisation(sizes)
+        wanted = self.specialisation(sizes)
         return source(self.variant(wanted), lambda: self.executable(wanted), kind)
 
     def explain(self, **sizes: int) -> Listing:
@@ -256,7 +256,7 @@ class Compiled(Entry, Suggesting):
         from tdsl.pipeline import decisions
         from tdsl.schedule.explain import explain
 
-        wanted = self._specialisation(sizes)
+        wanted = self.specialisation(sizes)
         text = explain(decisions(self.variant(wanted)))
         if self.target.name != "cuda":
             return Listing(text)
@@ -271,7 +271,7 @@ class Compiled(Entry, Suggesting):
         """
         from tdsl.inspection import launch
 
-        wanted = self._specialisation({})
+        wanted = self.specialisation({})
         return launch(self.variant(wanted), lambda: self.executable(wanted))
 
     def profile(self, *args: Any, out: Any = None, repeat: int = 5, **kwargs: Any) -> Profile:
@@ -286,7 +286,7 @@ class Compiled(Entry, Suggesting):
         whole = self.executables.get(exact) or self._build(exact)
         return profile(self.variant(exact), whole, values, repeat)
 
-    def _specialisation(self, sizes: Mapping[str, int]) -> Specialisation:
+    def specialisation(self, sizes: Mapping[str, int]) -> Specialisation:
         """The variant for dense arrays of these sizes, or without any the one built last."""
         sizes = check_sizes(self.signature.name, self.signature.sizes, sizes)
         if self.executables and not sizes:

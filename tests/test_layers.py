@@ -18,7 +18,7 @@ RANKS = (
     ("lang",),
     ("schedule",), ("tilegraph", "codegen"), ("distribute",), ("variant",), ("pipeline",),
     ("inspection",), ("cuda", "emulation", "profiling"), ("compile",), ("op",),
-    ("demo", "doctor", "measure"), ("cli",), ("__main__",),
+    ("bundle", "demo", "doctor", "measure", "run_bundle"), ("cli",), ("__main__",),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 

@@ -67,6 +67,11 @@ class Driver:
         self.call(name, ctypes.byref(value), *arguments)
         return value.value
 
+    def version(self) -> str:
+        """The version of CUDA that the driver knows."""
+        told = self.number("cuDriverGetVersion")
+        return f"{told // 1000}.{told % 1000 // 10}"
+
     def device_count(self) -> int:
         """How many GPUs there are."""
         return self.number("cuDeviceGetCount")

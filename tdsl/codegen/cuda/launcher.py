@@ -21,8 +21,8 @@ from tdsl.source import here
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _SLOT = 8  # bytes of an argument
 _CODES = {
-    "bool": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
-    "f16": "e", "bf16": "H", "f32": "f", "f64": "d",
+    "bool_": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I",
+    "u64": "Q", "f16": "e", "bf16": "H", "f32": "f", "f64": "d",
 }  # fmt: skip
 POINTER = "Q"
 

@@ -83,11 +83,16 @@ def unpack(payload: bytes) -> Module:
     (length,) = _LENGTH.unpack_from(payload)
     start = _LENGTH.size + length
     about: dict[str, Any] = json.loads(payload[_LENGTH.size : start])
-    kernels = tuple(KernelRecord(**{k: _tuples(v) for k, v in x.items()}) for x in about["kernels"])
+    kernels = tuple(map(kernel_of, about["kernels"]))
     return Module(
         about["source"], about["arch"], kernels, _tuples(about["temporaries"]),
         tuple(about["warnings"]), payload[start:],
     )  # fmt: skip
+
+
+def kernel_of(fields: dict[str, Any]) -> KernelRecord:
+    """The record of a kernel from the fields that JSON keeps."""
+    return KernelRecord(**{name: _tuples(value) for name, value in fields.items()})
 
 
 def _tuples(value: Any) -> Any:

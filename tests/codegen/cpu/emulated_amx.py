@@ -156,7 +156,7 @@ def emulated(text: str) -> str:
 
 def run_emulated(f: td.Compiled, *arrays: np.ndarray, **sizes: int) -> np.ndarray:
     """The first result of a program compiled for "cpu:amx", whose tile registers are emulated."""
-    kernel = make_kernel(f.variant(f._specialisation(sizes)))
+    kernel = make_kernel(f.variant(f.specialisation(sizes)))
     code = CpuExecutable(kernel, emulated(text_of(kernel, level("amx"))), host())
     out = next(p for p in kernel.params if isinstance(p, BufferParam) and p.written)
     shape = tuple(int(e.value) for e in out.extents)

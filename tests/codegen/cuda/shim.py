@@ -279,10 +279,17 @@ def _entry(launch: Launch) -> str:
             given.append(f"Pointer{{arguments_[{n}]}}")
         elif isinstance(p, ScalarParam):
             given.append(f"*({c_type(p.dtype)} *)arguments_[{n}]")
-    name = launch.name
+    name, count = launch.name, max(len(launch.params), 1)
+    held = "".join(
+        f"  slots[{n}] = {'*(void **)' if isinstance(p, BufferParam) else ''}values[{n}];\n"
+        for n, p in enumerate(launch.params)
+    )
     return (
         f"static void **arguments_{name};\n"
         f"static void body_{name}() {{ void **arguments_ = arguments_{name}; {name}({', '.join(given)}); }}\n"
         f'extern "C" int launch_{name}(const unsigned *shape, void **arguments) {{\n'
         f"  arguments_{name} = arguments; return run(shape, body_{name});\n}}\n"
+        # the same with addresses of all values, as the driver gets them
+        f'extern "C" int driver_{name}(const unsigned *shape, void **values) {{\n'
+        f"  void *slots[{count}];\n{held}  return launch_{name}(shape, slots);\n}}\n"
     )

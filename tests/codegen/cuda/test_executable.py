@@ -1,6 +1,7 @@
 """Calls of compiled kernels, against a driver that only writes down what it is asked for."""
 
 import shutil
+import struct
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,8 @@ import tdsl as td
 from tdsl.codegen.cuda import module
 from tdsl.codegen.cuda.driver import Driver, runs_on
 from tdsl.codegen.cuda.executable import CudaExecutable
+from tdsl.codegen.cuda.launcher import code_of, plain
+from tdsl.lang.types import ALL
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.fake_driver import FakeDriver
 
@@ -106,3 +109,11 @@ def test_other_targets_launch_nothing():
     f = td.compile(g)
     with pytest.raises(td.TargetError, match="the target cpu launches no kernels"):
         f.launch
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_scalars_of_every_type_have_their_bits_in_a_slot(dtype):
+    value = dtype.numpy.type(1)
+    data = struct.pack("=" + code_of(dtype.name), plain(value))
+    assert len(data) == 8
+    assert data[: dtype.bytes] == value.tobytes()

@@ -1,0 +1,161 @@
+"""What a bundle of kernels is: a folder that a machine with a GPU runs and checks without a compiler.
+
+    manifest.json      a `Program` for each, and when and by what it was made
+    NAME.cubin         machine code
+    NAME.cu            the text that it was made of, to be read
+    NAME.npz           expected results: all elements of small ones, some of large ones; inputs that are given
+
+Other inputs are made anew from a number, by arithmetic that is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.cuda.record import KernelRecord, Module, kernel_of
+from tdsl.errors import TdslError
+from tdsl.lang.types import BY_NAME
+from tdsl.source import here
+
+FORMAT = 1
+KEPT = 1 << 16  # elements of a result that are compared
+MANIFEST = "manifest.json"
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a program: an input made from `seed`, one that is stored (`seed` 0), or a result."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    scalar: bool = False
+    written: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Kernels, what they take in the order of their launcher, and how far results may be off.
+
+    `flops` is the arithmetic that the computation cannot avoid, or 0 where that is not known.
+    """
+
+    name: str
+    arch: str
+    kernels: tuple[KernelRecord, ...]
+    temporaries: tuple[tuple[str, int], ...]
+    arguments: tuple[Argument, ...]
+    tolerances: tuple[tuple[str, float], ...]
+    flops: float = 0.0
+
+    @property
+    def bytes(self) -> int:
+        """The size of what is read and written at least."""
+        return sum(prod(a.shape) * BY_NAME[a.dtype].bytes for a in self.arguments if not a.scalar)
+
+    def module(self, folder: str) -> Module:
+        """The kernels with their machine code."""
+        with open(os.path.join(folder, f"{self.name}.cubin"), "rb") as file:
+            cubin = file.read()
+        return Module("", self.arch, self.kernels, self.temporaries, (), cubin)
+
+
+def store(folder: str, about: dict[str, Any], programs: list[Program]) -> None:
+    """Write the manifest; `about` tells when and by what the bundle was made."""
+    listed = [asdict(p) for p in programs]
+    with open(os.path.join(folder, MANIFEST), "w") as file:
+        json.dump({"format": FORMAT, **about, "programs": listed}, file, indent=1)
+
+
+def load(folder: str) -> tuple[dict[str, Any], list[Program]]:
+    """What `store` wrote; a TdslError where there is none, or one of another version."""
+    path = os.path.join(folder, MANIFEST)
+    try:
+        with open(path) as file:
+            found: dict[str, Any] = json.load(file)
+    except (OSError, ValueError) as error:
+        raise TdslError(
+            f"{path} cannot be read: {error}", loc=here(), label="this folder",
+            hint="make one with: tdsl bundle FOLDER program.py",
+        ) from None  # fmt: skip
+    if found.get("format") != FORMAT:
+        raise TdslError(
+            f"{path} has format {found.get('format')}, and this version reads {FORMAT}",
+            loc=here(), label="this folder", hint="make it again with this version: tdsl bundle",
+        )  # fmt: skip
+    return found, [_program(p) for p in found.pop("programs")]
+
+
+def _program(p: dict[str, Any]) -> Program:
+    arguments = tuple(Argument(**{**a, "shape": tuple(a["shape"])}) for a in p["arguments"])
+    pairs = {name: tuple((n, x) for n, x in p[name]) for name in ("temporaries", "tolerances")}
+    kernels = tuple(map(kernel_of, p["kernels"]))
+    return Program(**{**p, **pairs, "kernels": kernels, "arguments": arguments})
+
+
+def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
+    """An array that is the same wherever it is made: floats from -1 to 1, whole numbers from -3 to 3, bools.
+
+    >>> numbers((3,), "f32", 1)
+    array([-0.21574974, -0.26424897, -0.9345484 ], dtype=float32)
+    >>> numbers((8,), "i32", 1)
+    array([-2,  2, -3,  2,  1, -1,  0, -2], dtype=int32)
+    """
+    t = BY_NAME[dtype]
+    with np.errstate(over="ignore"):
+        x = np.arange(prod(shape), dtype=np.uint32) + np.uint32(seed * 0x9E3779B9 & 0xFFFFFFFF)
+        for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):  # a mixer of 32 bits
+            x ^= x >> np.uint32(shift)
+            x *= np.uint32(factor)
+        x ^= x >> np.uint32(15)
+    made: Array = x % np.uint32(2 if t.kind == "b" else 7)
+    if t.is_float:
+        made = (x >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
+    elif t.kind == "i":
+        made = made.astype(np.int32) - 3
+    return made.astype(t.numpy).reshape(shape)
+
+
+def places(count: int) -> Array:
+    """Which elements of a result are compared: all of a small one, as many as `KEPT` of a large one."""
+    if count <= KEPT:
+        return np.arange(count)
+    return np.arange(KEPT, dtype=np.int64) * 2654435761 % count
+
+
+def tolerance(dtype: str, inputs: tuple[str, ...]) -> float:
+    """How far a result may be off, as a part of its largest magnitude.
+
+    Sums are taken in another order than where the results were expected, in the precision of the inputs or
+    better; whole numbers are exact.
+    """
+    if not BY_NAME[dtype].is_float:
+        return 0.0
+    least = min((BY_NAME[x].bits for x in (dtype, *inputs) if BY_NAME[x].is_float), default=32)
+    own = {64: 2.0**-53, 32: 2.0**-24, 16: 2.0**-11}[BY_NAME[dtype].bits]
+    own = 2.0**-8 if dtype == "bf16" else own
+    return 8 * own + (1e-10 if least == 64 else 1e-4)
+
+
+def error_of(got: Array, expected: Array) -> float:
+    """The largest difference as a part of the largest magnitude expected; inf where only one is a number.
+
+    >>> error_of(np.array([1.0, 2.5]), np.array([1.0, 2.0]))
+    0.25
+    """
+    a, b = np.asarray(got, np.float64), np.asarray(expected, np.float64)
+    odd = ~np.isfinite(b)
+    if a.shape != b.shape or not np.array_equal(a[odd], b[odd], equal_nan=True):
+        return float("inf")
+    if not np.isfinite(a[~odd]).all():
+        return float("inf")
+    largest = float(np.abs(b[~odd]).max(initial=0.0))
+    return float(np.abs(a[~odd] - b[~odd]).max(initial=0.0)) / (largest or 1.0)

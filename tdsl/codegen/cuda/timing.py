@@ -1,0 +1,53 @@
+"""How long something takes on a GPU, by its own clock."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, Event, Handle, Memory
+
+_FLUSHED = 256 << 20  # bytes, more than any second-level cache has
+_WARM = 3
+
+
+class Clock:
+    """Times what is started on a stream of a device, each run with cold caches."""
+
+    def __init__(self, device: Device, stream: int = DEFAULT_STREAM) -> None:
+        self.device, self.stream = device, stream
+        self._spare = device.allocate(_FLUSHED, stream)
+
+    def times(self, start: Callable[[], object], count: int) -> list[float]:
+        """Milliseconds of `count` runs, after a few that are not counted."""
+        events = []
+        for n in range(_WARM + count):
+            fill(self._spare, n % 2, self.stream)
+            before, after = Event(self.device), Event(self.device)
+            before.record(self.stream)
+            start()
+            after.record(self.stream)
+            events.append((before, after))
+        return [after.milliseconds_since(before) for before, after in events[_WARM:]]
+
+    def copy_bandwidth(self, count: int = 20) -> float:
+        """Bytes read and written in a second by a copy of the driver's own."""
+        to = self.device.allocate(_FLUSHED, self.stream)
+        best = min(self.times(lambda: copy(self._spare, to, self.stream), count))
+        return 2 * _FLUSHED / best * 1e3
+
+
+def fill(memory: Memory, byte: int, stream: int) -> None:
+    """Set all bytes of a piece of memory."""
+    memory.device.driver.call(
+        "cuMemsetD8Async", ctypes.c_uint64(memory.pointer), ctypes.c_ubyte(byte),
+        ctypes.c_size_t(memory.count), Handle(stream),
+    )  # fmt: skip
+
+
+def copy(source: Memory, target: Memory, stream: int) -> None:
+    """Copy one piece of memory to another of the same size."""
+    source.device.driver.call(
+        "cuMemcpyDtoDAsync_v2", ctypes.c_uint64(target.pointer), ctypes.c_uint64(source.pointer),
+        ctypes.c_size_t(source.count), Handle(stream),
+    )  # fmt: skip

@@ -1,0 +1,153 @@
+"""Run a bundle of kernels on the GPU of this machine: `python -m tdsl.run_bundle FOLDER`.
+
+Every program of the bundle (made by `tdsl bundle`, with or without a GPU) is run, compared with the results
+that were expected, and timed. No compiler is needed: neither TVM nor llvmlite nor a CUDA toolkit is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, Driver, Memory, driver, read
+from tdsl.codegen.cuda.launcher import POINTER, Launcher, code_of, plain
+from tdsl.codegen.cuda.manifest import Argument, Array, Program, error_of, load, numbers, places
+from tdsl.codegen.cuda.timing import Clock
+from tdsl.errors import TdslError
+from tdsl.lang.types import BY_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a program: `note` says why it was not timed, `error` how far results were off."""
+
+    name: str
+    note: str = ""
+    error: float = 0.0
+    turns_ms: tuple[float, ...] = ()
+    bytes: int = 0
+    flops: float = 0.0
+
+    @property
+    def median_ms(self) -> float:
+        """The time of a run."""
+        return statistics.median(self.turns_ms) if self.turns_ms else float("nan")
+
+
+def run_program(folder: str, program: Program, device: Device, clock: Clock, count: int) -> Outcome:
+    """Run, check and time a program; a TdslError of the driver becomes a note."""
+    try:
+        return _checked(folder, program, device, clock, count)
+    except TdslError as error:
+        return Outcome(program.name, note=error.message)
+
+
+def _checked(folder: str, program: Program, device: Device, clock: Clock, count: int) -> Outcome:
+    launcher = Launcher(device, program.module(folder), formats(program.arguments))
+    with np.load(os.path.join(folder, f"{program.name}.npz")) as stored:
+        kept = dict(stored)
+    values: list[Any] = []
+    held: dict[str, Memory] = {}
+    for a in program.arguments:
+        if a.scalar:
+            values.append(plain(_input(a, kept)[()]))
+            continue
+        size = int(np.prod(a.shape, dtype=np.int64)) * BY_NAME[a.dtype].bytes
+        held[a.name] = memory = device.allocate(size)
+        if not a.written:
+            memory.fill(np.ascontiguousarray(_input(a, kept)))
+        values.append(memory.pointer)
+    launcher.start(values, DEFAULT_STREAM, wait=True)
+    errors = {}
+    for a in program.arguments:
+        if a.written:
+            got = np.empty(a.shape, BY_NAME[a.dtype].numpy)
+            read(device, held[a.name].pointer, got, DEFAULT_STREAM)
+            expected = kept[f"expected_{a.name}"].view(got.dtype)
+            errors[a.name] = error_of(got.reshape(-1)[places(got.size)], expected)
+    worst = max(errors.values())
+    wrong = [name for name, most in program.tolerances if not errors[name] <= most]
+    if wrong:
+        return Outcome(program.name, note=f"WRONG: {', '.join(wrong)}", error=worst)
+    turns = clock.times(lambda: launcher.start(values, DEFAULT_STREAM), count)
+    return Outcome(program.name, "", worst, tuple(turns), program.bytes, program.flops)
+
+
+def formats(arguments: tuple[Argument, ...]) -> dict[str, str]:
+    """The codes of arguments for a launcher."""
+    return {a.name: code_of(a.dtype) if a.scalar else POINTER for a in arguments}
+
+
+def _input(a: Argument, kept: dict[str, Array]) -> Array:
+    """An input, made from its seed or taken from the bundle."""
+    if a.seed:
+        return numbers(a.shape, a.dtype, a.seed)
+    return kept[f"input_{a.name}"].view(BY_NAME[a.dtype].numpy).reshape(a.shape)
+
+
+def table(outcomes: list[Outcome], bandwidth: float) -> str:
+    """A line for each program; rates as parts of the measured bandwidth of a copy, too."""
+    rows: list[tuple[str, ...]] = [
+        ("program", "result", "error", "median ms", "TFLOP/s", "GB/s", "of copy")
+    ]
+    for o in outcomes:
+        if not o.turns_ms:
+            rows.append((o.name, o.note, *[""] * 5))
+            continue
+        rate = o.bytes / o.median_ms * 1e3
+        flops = f"{o.flops / o.median_ms / 1e9:.1f}" if o.flops else ""
+        part = f"{rate / bandwidth:.2f}"
+        rows.append(
+            (o.name, "right", f"{o.error:.1e}", f"{o.median_ms:.4f}", flops, f"{rate / 1e9:.0f}", part)
+        )  # fmt: skip
+    short = [row for row in rows if len(row[1]) < 8]
+    widths = [max(len(row[n]) for row in short) for n in range(len(rows[0]))]
+    widths[0] = max(len(row[0]) for row in rows)
+    lines = ("  ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the bundle that the command line names; 1 where a result is wrong or a program does not run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tdsl.run_bundle", description="Run, check and time a bundle of kernels."
+    )
+    parser.add_argument("folder", help="what tdsl bundle has made")
+    parser.add_argument("--json", help="write a record here, instead of FOLDER/results.json")
+    parser.add_argument("--count", type=int, default=30, help="timed runs of each program")
+    parser.add_argument("--only", action="append", help="a program; may be repeated")
+    parser.add_argument("--driver", help="the CUDA driver, instead of libcuda.so.1")
+    options = parser.parse_args(arguments)
+    try:
+        made, programs = load(options.folder)
+        device = (Driver(options.driver) if options.driver else driver()).device()
+    except TdslError as error:
+        print(f"{error.message}\n  hint: {error.hint}", file=sys.stderr)  # noqa: T201
+        return 1
+    clock = Clock(device)
+    bandwidth = clock.copy_bandwidth()
+    chosen = [p for p in programs if not options.only or p.name in options.only]
+    outcomes = [run_program(options.folder, p, device, clock, options.count) for p in chosen]
+    head = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "device": device.name, "arch": device.arch, "driver": device.driver.version(),
+        "copy_bandwidth": bandwidth, "bundle": made,
+    }  # fmt: skip
+    text = f"{device.name} ({device.arch}), copies at {bandwidth / 1e9:.0f} GB/s"
+    print(f"{text}\n{table(outcomes, bandwidth)}")  # noqa: T201
+    results = [asdict(o) | {"median_ms": o.median_ms} for o in outcomes]
+    with open(options.json or os.path.join(options.folder, "results.json"), "w") as file:
+        json.dump(head | {"results": results}, file, indent=1)
+    return int(any(o.note for o in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
