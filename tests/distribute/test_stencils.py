@@ -1,0 +1,120 @@
+"""Stencils on ranks: halos exchanged or made again, pyramids, and random pipelines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tdsl as td
+from tdsl.lang.interp import interpret
+from tests.distribute.pipelines import program, shared_out
+
+i, j = td.vars("i j")
+WORD = 8
+
+
+def checked(s: td.Schedule, **arrays: np.ndarray) -> Any:
+    """The plan of a schedule that gives what one rank gives, and carries what it says."""
+    p = td.compile(s, target="python")
+    (wanted,) = interpret(s.program, arrays)
+    got, counted = p.simulate(**arrays, count=True)
+    np.testing.assert_array_equal(got, wanted)
+    plan = p.plan()
+    assert (counted.received, counted.sent) == (plan.received, plan.sent)
+    assert counted.messages == plan.messages
+    return plan
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_random_pipelines(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    s = shared_out(rng, program(rng))
+    shape = tuple(e.value for e in s.program.inputs[0].shape)
+    checked(s, a=rng.integers(-99, 99, shape))
+
+
+def heat(steps: int, every: int, grid: td.Grid, mode: str = "edge") -> td.Schedule:
+    """Steps of a stencil, of which every so many exchange halos and the others are made again."""
+    u, made = td.Tensor("u", (48, 36), td.i64), []
+    source: Any = u
+    for n in range(steps):
+        f, p = td.Func(f"step{n}"), td.pad(source, mode=mode, shape=u.shape)
+        f[i, j] = p[i, j] + p[i - 1, j] - p[i + 1, j] + 2 * p[i, j - 1] - p[i, j + 1]
+        made.append(f)
+        source = f
+    s = td.Schedule(made[-1]).place(u, "rc -> r c", grid)
+    for n, f in enumerate(made, 1):
+        if n % every == 0:
+            s.place(f, "rc -> r c", grid)
+            s[f].distribute(onto=f)
+    return s
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 6])
+def test_deep_halos_are_one_exchange_for_several_steps(
+    every: int, rng: np.random.Generator
+) -> None:
+    """In rows, k steps need k lines of either neighbour; the bytes are the same, the messages fewer."""
+    plan = checked(heat(6, every, td.Grid(x=4, y=1)), u=rng.integers(-9, 9, (48, 36)))
+    lines = WORD * 36 * 6
+    assert plan.received == (lines, 2 * lines, 2 * lines, lines)
+    assert plan.messages == tuple(n * 6 // every for n in (1, 2, 2, 1))
+
+
+@pytest.mark.parametrize("mode", ["edge", "constant", "reflect", "symmetric"])
+def test_deep_halos_of_tiles(mode: str, rng: np.random.Generator) -> None:
+    """Tiles of 24 x 18 with neighbours on two sides: one line and a corner for each of two steps, or two."""
+    a = rng.integers(-9, 9, (48, 36))
+    each = checked(heat(2, 1, td.Grid(x=2, y=2), mode), u=a)
+    deep = checked(heat(2, 2, td.Grid(x=2, y=2), mode), u=a)
+    assert set(each.received) == {2 * WORD * (25 * 19 - 24 * 18)}
+    assert set(deep.received) == {WORD * (26 * 20 - 24 * 18)}
+    assert set(each.messages) == {6}
+    assert set(deep.messages) == {3}
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_halos_that_wrap_around(every: int, rng: np.random.Generator) -> None:
+    plan = checked(heat(2, every, td.Grid(x=4, y=1), "wrap"), u=rng.integers(-9, 9, (48, 36)))
+    assert plan.received[1] == WORD * 36 * 4  # inside as with any other padding
+
+
+def test_a_pyramid_down_and_up_again(rng: np.random.Generator) -> None:
+    """Levels of half the extent each, placed on the same ranks; what is next to what changes."""
+    a, grid = td.Tensor("a", (37, 22), td.i64), td.Grid(x=3, y=2)
+    shape, level, made = (37, 22), a, []
+    for n in range(3):
+        shape = ((shape[0] + 1) // 2, (shape[1] + 1) // 2)
+        f, p = td.Func(f"down{n}", shape=shape), td.pad(level, mode="edge")
+        f[i, j] = p[2 * i - 1, 2 * j] + 2 * p[2 * i, 2 * j] + p[2 * i + 1, 2 * j + 1]
+        made.append(f)
+        level = f
+    for n, up_to in enumerate([(10, 6), (19, 11), (37, 22)]):
+        g, p = td.Func(f"up{n}", shape=up_to), td.pad(level, mode="edge")
+        g[i, j] = p[i // 2, j // 2] + p[(i + 1) // 2, (j + 1) // 2]
+        made.append(g)
+        level = g
+    s = td.Schedule(level).place(a, "rc -> r c", grid)
+    for f in made:
+        s.place(f, "rc -> r c", grid)
+        s[f].distribute((i, j), grid)
+    plan = checked(s, a=rng.integers(-9, 9, (37, 22)))
+    assert plan.moved("a") < WORD * 37 * 22 // 2
+
+
+def test_each_stage_may_share_another_dimension_out(rng: np.random.Generator) -> None:
+    """Sums along rows where rows are whole, then along columns: a transpose of the layout between."""
+    a, grid = td.Tensor("a", (12, 8), td.i64), td.Grid(x=4)
+    f, g = td.Func("f"), td.Func("g")
+    f[i, j] = a[i, j] - a[i, 7 - j]
+    g[i, j] = f[i, j] + f[11 - i, j]
+    s = td.Schedule(g).place(a, "rc -> r", grid).place(f, "rc -> r", grid).place(g, "rc -> c", grid)
+    s[f].distribute(onto=f)
+    s[g].distribute(onto=g)
+    plan = checked(s, a=rng.integers(-9, 9, (12, 8)))
+    assert plan.received == (WORD * 3 * 12 * 8 // 16,) * 4
+    assert plan.messages == (3,) * 4
