@@ -5,10 +5,11 @@ Kernel (loops)  ->  Launches: memory between kernels, and one Launch after the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from math import prod
 
+from tdsl.codegen.fragments import Fragment, fragments_of
 from tdsl.codegen.loops import (
     AXES,
     BLOCKS,
@@ -31,9 +32,10 @@ from tdsl.codegen.loops import (
 from tdsl.codegen.passes.axes import launch_extents
 from tdsl.codegen.passes.statements import is_empty, rebuilt, walk
 from tdsl.codegen.stages import used_params
-from tdsl.errors import TargetError
+from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Const, Unary
 from tdsl.lang.simplify import simplify
+from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.source import here
 
 Extents = tuple[int, int, int]
@@ -41,7 +43,10 @@ Extents = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel: `params` are what its body names, `shared` the bytes of a block's memory."""
+    """One kernel: `params` are what its body names, `shared` the bytes of a block's memory.
+
+    `fragments` says where the elements of memory in registers of several threads are, by name.
+    """
 
     name: str
     params: tuple[Argument, ...]
@@ -49,6 +54,7 @@ class Launch:
     block: Extents
     shared: int
     body: Stmt
+    fragments: Mapping[str, Fragment] = field(default_factory=dict)
 
     def extent(self, axis: str) -> int:
         """How many blocks or threads there are along an axis.
@@ -89,20 +95,39 @@ def launches_of(kernel: Kernel) -> Launches:
         name = kernel.name if len(bodies) == 1 else f"{kernel.name}_{n}"
         extents = launch_extents(body)
         grid, block = tuple(extents[a] for a in BLOCKS), tuple(extents[a] for a in THREADS)
+        _check_groups(body, block[0])
+        used, shared = used_params(known, body), _shared(body)
         made.append(
-            Launch(name, used_params(known, body), _three(grid), _three(block), _shared(body), body)
+            Launch(name, used, _three(grid), _three(block), shared, body, fragments_of(body))
         )
     return Launches(kernel, tuple(temporaries), tuple(made))
 
 
-_OTHERS = {Check: "check conditions", Print: "print", Invoke: "use instructions for other targets"}
+def _check_groups(body: Stmt, threads: int) -> None:
+    """All threads of a group run an instruction together, and a row of a block is one group."""
+    for s in walk(body):
+        if isinstance(s, Invoke) and INSTRUCTIONS[s.instruction].threads != threads:
+            chosen = INSTRUCTIONS[s.instruction]
+            raise ScheduleError(
+                f"instruction {chosen.name!r} is run by {chosen.threads} threads together, and blocks have "
+                f"{threads} along threadIdx.x",
+                loc=chosen.loc,
+                label="declared here",
+                hint=f'bind loops of {chosen.threads} iterations to "threadIdx.x", others to "threadIdx.y"',
+            )
+
+
+_OTHERS = {Check: "check conditions", Print: "print"}
 
 
 def _refuse_others(body: Stmt) -> None:
     for s in walk(body):
-        if type(s) in _OTHERS:
+        what = _OTHERS.get(type(s), "")
+        if isinstance(s, Invoke) and not INSTRUCTIONS[s.instruction].cuda:
+            what = f"use instruction {s.instruction!r}, which has no code for them"
+        if what:
             raise TargetError(
-                f"kernels of a GPU cannot {_OTHERS[type(s)]}",
+                f"kernels of a GPU cannot {what}",
                 loc=here(),
                 label="compiled here",
                 hint='compile for target="cpu"',

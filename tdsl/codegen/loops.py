@@ -23,7 +23,9 @@ from tdsl.schedule.nest import AUTO as AUTO  # kinds of loops and memory have th
 from tdsl.schedule.nest import AXES as AXES
 from tdsl.schedule.nest import BLOCKS as BLOCKS
 from tdsl.schedule.nest import CONCURRENT as CONCURRENT
+from tdsl.schedule.nest import FRAGMENT as FRAGMENT
 from tdsl.schedule.nest import HEAP as HEAP
+from tdsl.schedule.nest import LANES as LANES
 from tdsl.schedule.nest import PARALLEL as PARALLEL
 from tdsl.schedule.nest import PIPELINED as PIPELINED
 from tdsl.schedule.nest import REGISTER as REGISTER
@@ -76,7 +78,8 @@ class Alloc(Node):
 
     `extents` are at least 0 and do not depend on what `body` binds. `scope` is a memory of the CPU:
     heap, stack, or register (small, with indices that are constant once loops are unrolled); or one of a GPU:
-    heap outside of all loops, shared by the threads of a block, or registers of each thread.
+    heap outside of all loops, shared by the threads of a block, registers of each thread, or a fragment in
+    the registers of several threads, laid out as the instructions that use it say (`fragments.py`).
     """
 
     name: str
@@ -166,7 +169,10 @@ class Operand(Node):
 
 @node
 class Invoke(Node):
-    """An instruction declared by the user (`schedule.instruction`), on tiles of buffers."""
+    """An instruction declared by the user (`schedule.instruction`), on tiles of buffers.
+
+    One that has fragments is run by all threads of a group together: those along threadIdx.x.
+    """
 
     instruction: str
     operands: tuple[Operand, ...]

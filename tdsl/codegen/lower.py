@@ -36,7 +36,7 @@ from tdsl.lang.regions import Box, Interval, common_box, is_empty
 from tdsl.lang.simplify import add, conjunction, maximum, simplify, substitute, subtract
 from tdsl.node import Node, transform
 from tdsl.schedule.instruction import INSTRUCTIONS
-from tdsl.schedule.nest import REGISTER, SHARED, STACK, Level, State
+from tdsl.schedule.nest import FRAGMENT, REGISTER, SHARED, STACK, Level, State
 from tdsl.schedule.required import required
 from tdsl.schedule.sliding import sliding_axis
 from tdsl.schedule.tree import ROOT, Tree, build_tree
@@ -116,7 +116,7 @@ class Lowering:
     def _check_scope(self, f: FuncDef, facts: Facts) -> None:
         """Memory on the stack and in registers is of a size that is known here."""
         plan = self.state.plan(f.name)
-        if plan.scope not in (STACK, REGISTER, SHARED):
+        if plan.scope not in (STACK, REGISTER, SHARED, FRAGMENT):
             return
         for e in self.buffers[f.name].memory_extents():
             if not isinstance(simplify(substitute(e, self.sizes), facts), Const):
@@ -125,7 +125,7 @@ class Lowering:
                     loc=plan.loc,
                     label="scheduled here",
                     hint="split the loops by constants around it"
-                    if plan.scope == SHARED
+                    if plan.scope in (SHARED, FRAGMENT)
                     else 'leave the scope to the compiler, or take "heap"',
                 )
 

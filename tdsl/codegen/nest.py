@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tdsl.codegen.loops import (
     CONCURRENT,
+    LANES,
     PARALLEL,
     PIPELINED,
     SERIAL,
@@ -21,15 +22,16 @@ from tdsl.codegen.loops import (
     as_stmt,
 )  # fmt: skip
 from tdsl.codegen.prefetch import prefetch_box
-from tdsl.codegen.tensorize import fits, invoke
+from tdsl.codegen.tensorize import fits, invoke, kept_tile
 from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts, upper
-from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var, const
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, common_box
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
+from tdsl.schedule.layout import Layout
 from tdsl.schedule.nest import Level, Nest, Tensorization, is_ordered, is_reduction
 from tdsl.schedule.relate import Related, is_inside, relate
 from tdsl.schedule.required import Active, Threads, bounds_of, inside, required
@@ -187,6 +189,10 @@ class NestBuilder:
             if spot.mode == FULL and self.d.init is not None:
                 return [*self._open(replace(spot, mode=INIT), around), made]
             return [made]
+        if instruction is not None and spot.mode == INIT:
+            kept = kept_tile(self._active(spot), instruction)
+            if kept is not None:
+                return self._start_together(spot, around, *kept)
         if spot.mode == FULL and self.d.init is not None and loop.name in self.reduced:
             start = self._open(replace(spot, mode=INIT), around)
             return [*start, *self._open(replace(spot, mode=UPDATE), around)]
@@ -234,6 +240,21 @@ class NestBuilder:
             return start or _for(variable, begin, subtract(end, begin), loop.kind, rest)
         chosen = If(Binary("lt", Var(variable), begin), as_stmt(main), as_stmt(rest))
         return _for(variable, first, extent, loop.kind, [chosen])
+
+    def _start_together(
+        self, spot: Spot, around: Open, layout: Layout, loops: tuple[str, ...]
+    ) -> list[Stmt]:
+        """The start of a tile in the registers of several threads: each thread starts what it has."""
+        lane, register = (self.low.names.fresh(f"{self.f.name}_{n}") for n in ("lane", "register"))
+        facts = around.facts.knowing(lane, ZERO, const(layout.threads - 1))
+        facts = facts.knowing(register, ZERO, const(layout.count - 1))
+        element = layout.element(Var(lane), Var(register), facts)
+        first = self._active(spot).first_of
+        at = {x: add(first(x), e) for x, e in zip(loops, element, strict=True)}
+        opened = {**spot.opened, **at}
+        body = self._point(replace(spot, opened=opened), replace(around, facts=facts))
+        each = _for(register, ZERO, const(layout.count), UNROLLED, body)
+        return _for(lane, ZERO, const(layout.threads), LANES, each)
 
     def _tail(self, spot: Spot, outer: str, around: Open) -> Spot:
         """The spot in the partial iteration of a peeled split."""

@@ -22,6 +22,7 @@ from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, simplify, substitute, subtract
 from tdsl.node import Node, children
 from tdsl.schedule.instruction import INSTRUCTIONS, Instruction
+from tdsl.schedule.layout import Layout
 from tdsl.schedule.nest import Tensorization
 from tdsl.schedule.required import Active
 
@@ -65,6 +66,19 @@ def invoke(
     return Invoke(chosen.name, operands)
 
 
+def kept_tile(active: Active, plan: Tensorization) -> tuple[Layout, tuple[str, ...]] | None:
+    """The layout of the output where it is a fragment, and the loop along each of its axes."""
+    chosen = INSTRUCTIONS[plan.instruction]
+    meaning = chosen.meaning.funcs[0].definitions[-1]
+    layout = dict(chosen.fragments).get(chosen.operands()[0])
+    if layout is None:
+        return None
+    inner = active.nest.names()[active.nest.position(plan.loop) :]
+    names = [name for name, _ in _loops(chosen, meaning)]
+    matched = dict(zip(names, inner, strict=False))
+    return layout, tuple(matched[e.name] for e in meaning.index if isinstance(e, Var))
+
+
 def check_strides(kernel: Kernel) -> None:
     """ScheduleError where a tile has other strides than its instruction takes for granted."""
     if kernel.instructions:
@@ -79,7 +93,10 @@ def _check_strides(s: Node, known: Mapping[str, tuple[int | None, ...]]) -> None
         case Invoke(name, operands):
             chosen = INSTRUCTIONS[name]
             wanted = dict(chosen.strides)
+            fragments = dict(chosen.fragments)
             for operand, called in zip(operands, chosen.operands(), strict=True):
+                if called in fragments:
+                    continue
                 have = tuple(known[operand.buffer][axis] for axis in operand.axes)
                 _check_tile(chosen, operand.buffer, called, have, wanted.get(called))
         case _:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from tdsl.codegen.loops import (
+    FRAGMENT,
     PIPELINED,
     REGISTER,
     SHARED,
@@ -232,7 +233,7 @@ class _Verifier:
             self.indices(a.extents, scalar=True)
             ranks = (0, len(a.extents))
             self.require(len(a.strides) in ranks, f"{len(a.strides)} strides for {ranks[1]} axes")
-            if a.scope in (STACK, REGISTER, SHARED):
+            if a.scope in (STACK, REGISTER, SHARED, FRAGMENT):
                 constant = all(isinstance(e, Const) for e in a.extents)
                 self.require(constant, f"{a.scope} memory needs constant extents")
             if a.scope == SHARED:

@@ -225,6 +225,7 @@ _SAFE = 2**40  # data that cannot reach 2**63 by a product with an index or its 
 
 def _push(s: Sum, facts: Facts) -> Expr:
     """The expression of a sum; a lone min or max swallows the rest, so that its arms can cancel."""
+    s = _whole(s, facts)
     extremes = [a for a in s.terms if isinstance(a, Binary) and a.op in ("min", "max")]
     if len(extremes) != 1 or (len(s.terms) == 1 and s.constant == 0 and s.terms[extremes[0]] == 1):
         return as_expr(s)
@@ -237,6 +238,24 @@ def _push(s: Sum, facts: Facts) -> Expr:
     )
     op = atom.op if coefficient > 0 else ("max" if atom.op == "min" else "min")
     return _extreme(op, left, right, facts)
+
+
+def _whole(s: Sum, facts: Facts) -> Sum:
+    """x // k * k + x % k as x."""
+    for atom, c in s.terms.items():
+        match atom:
+            case Binary("mod", x, Const(k)) if k > 0:
+                other, times, k = _divide(x, int(k), facts), c, int(k)
+                found = s.terms.get(other) == c * k
+            case Binary("floordiv", Binary("mod") as x, Const(k)) if k > 0 and c % k == 0:
+                other, times = _remainder(x, int(k), facts), c // int(k)
+                found = s.terms.get(other) == times
+            case _:
+                continue
+        if found:
+            rest = s.without(atom).without(other)
+            return _whole(rest.plus(as_sum(x), times), facts)
+    return s
 
 
 def _extreme(op: str, a: Expr, b: Expr, facts: Facts) -> Expr:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from tdsl.errors import DefinitionError, TypeMismatch
+from tdsl.errors import DefinitionError, TypeMismatch, did_you_mean
 from tdsl.lang.expr import Const, Expr
 from tdsl.lang.program import Program, build_program
 from tdsl.lang.tensor import Func, is_func
 from tdsl.lang.value import check_name
+from tdsl.schedule.layout import Digit, Layout, layout_of, points_of
 from tdsl.schedule.nest import State
 from tdsl.source import Loc, here
 
@@ -44,6 +45,10 @@ class Instruction:
     and one i64 stride in elements for each of its axes. `python` does the same on array views. `strides`
     has what the text takes for granted: for an operand, its stride along each axis, None where any will do.
     With `registers` the operands are in registers of a file, and `llvm` is one instruction on these.
+
+    `cuda` is the text of a device function that `threads` threads call together, on GPUs from `arch` on. It
+    takes a pointer for each operand: to the thread's registers where the operand is a fragment, laid out as
+    `fragments` says, or else into memory, to the element that `points` names for the thread.
     """
 
     name: str
@@ -52,6 +57,11 @@ class Instruction:
     python: Callable[..., None] | None
     strides: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
     registers: RegisterFile | None = None
+    cuda: str = ""
+    fragments: tuple[tuple[str, Layout], ...] = ()
+    points: tuple[tuple[str, tuple[Digit, ...]], ...] = ()
+    threads: int = 32
+    arch: int = 0
     loc: Loc | None = field(default=None, compare=False)
 
     def operands(self) -> tuple[str, ...]:
@@ -76,6 +86,8 @@ INSTRUCTIONS: dict[str, Instruction] = {}
 def instruction(
     name: str, meaning: Func, *, llvm: str = "", python: Callable[..., Any] | None = None,
     strides: Mapping[str, tuple[int | None, ...]] | None = None, registers: RegisterFile | None = None,
+    cuda: str = "", fragments: Mapping[str, Callable[..., Any]] | None = None,
+    points: Mapping[str, Callable[..., Any]] | None = None, threads: int = 32, arch: int = 80,
 ) -> Instruction:  # fmt: skip
     """Declare an instruction for `tensorize`.
 
@@ -84,9 +96,19 @@ def instruction(
     stride in elements along each axis. `strides={"b": (None, 1)}` are strides that the text relies on:
     tensorize refuses tiles that have others. With `registers` the operands are tiles in registers of a file,
     their rows contiguous in memory, and sums stay there in the loops that add to them; `llvm` is then one
-    call of an intrinsic, with {a}, {b}, ... for the registers of operands by name. Raises DefinitionError
-    where extents of the meaning are not constants, a name is used twice, or strides are given for what is
-    no operand.
+    call of an intrinsic, with {a}, {b}, ... for the registers of operands by name.
+
+    `cuda` is a device function called NAME for GPUs from sm_`arch` on, with a pointer for each operand,
+    which `threads` threads call together. `fragments` has those operands whose elements
+    are in registers of these threads: a function from the index of an element to the lane that keeps it and
+    its register, on NumPy arrays. Of an operand in memory, `points` says which element each thread's pointer
+    is to, a function of the lane; the first one where it says nothing.
+
+        fragments={"acc": lambda i, j: (i % 8 * 4 + j // 2, i // 8 * 2 + j % 2)}
+        points={"tile": lambda lane: (lane % 16, lane // 16 * 8)}
+
+    Raises DefinitionError where extents of the meaning are not constants, a name is used twice, strides are
+    given for what is no operand, or a layout is no sum of digits of the index with a place for each element.
     """
     loc = here()
     check_name(name, loc)
@@ -114,23 +136,72 @@ def instruction(
             related=((known.loc, "declared here"),),
             hint="choose another name",
         )
-    if not llvm and python is None:
+    if not llvm and not cuda and python is None:
         raise DefinitionError(
             f"instruction {name!r} has no code",
             loc=loc,
             label="this declaration",
-            hint="pass llvm= or python=",
+            hint="pass llvm=, cuda= or python=",
         )
     given = tuple(sorted((strides or {}).items()))
-    made = Instruction(name, program, llvm, python, given, registers, loc)
+    made = Instruction(name, program, llvm, python, given, registers, loc=loc)
     _check_strides(made)
     if registers is not None:
         _check_call(made)
         made = replace(
             made, strides=tuple(zip(made.operands(), map(_rows, made.shapes()), strict=True))
         )
+    if cuda:
+        made = replace(made, cuda=cuda, threads=threads, arch=arch)
+        made = replace(
+            made, fragments=_layouts(made, fragments or {}), points=_points(made, points or {})
+        )
     INSTRUCTIONS[name] = made
     return made
+
+
+def _layouts(
+    made: Instruction, rules: Mapping[str, Callable[..., Any]]
+) -> tuple[tuple[str, Layout], ...]:
+    shapes = _shapes_of(made, rules, "fragments")
+    found = []
+    for operand, rule in sorted(rules.items()):
+        layout = layout_of(shapes[operand], made.threads, rule)
+        if layout is None:
+            raise DefinitionError(
+                f"the layout of {operand!r} of instruction {made.name!r} gives no place of its own to each "
+                f"of {prod(shapes[operand])} elements in {made.threads} threads, by digits of the index",
+                loc=made.loc,
+                label="this declaration",
+                hint="return (lane, register), made of floor divisions and remainders of the index",
+            )
+        found.append((operand, layout))
+    return tuple(found)
+
+
+def _points(
+    made: Instruction, rules: Mapping[str, Callable[..., Any]]
+) -> tuple[tuple[str, tuple[Digit, ...]], ...]:
+    shapes = _shapes_of(made, rules, "points")
+    return tuple(
+        (operand, points_of(made.threads, len(shapes[operand]), rule))
+        for operand, rule in sorted(rules.items())
+    )
+
+
+def _shapes_of(
+    made: Instruction, rules: Mapping[str, object], what: str
+) -> dict[str, tuple[int, ...]]:
+    shapes = dict(zip(made.operands(), made.shapes(), strict=True))
+    unknown = sorted(rules.keys() - shapes.keys())
+    if unknown:
+        raise DefinitionError(
+            f"{what} names {unknown[0]!r}, which is no operand of instruction {made.name!r}",
+            loc=made.loc,
+            label="this declaration",
+            hint=did_you_mean(unknown[0], shapes),
+        )
+    return shapes
 
 
 def _check_call(made: Instruction) -> None:
@@ -168,7 +239,11 @@ def _check_strides(made: Instruction) -> None:
 
 
 def instructions_of(state: State) -> tuple[tuple[object, ...], ...]:
-    """Name, meaning and machine text of the instructions that a schedule uses."""
+    """What decides the code of the instructions that a schedule uses."""
     names = sorted({t.instruction for _, plan in state.plans for t in plan.tensorizations})
     used = (INSTRUCTIONS[n] for n in names)
-    return tuple((i.name, i.meaning, i.llvm, i.registers) for i in used)
+    return tuple((i.name, i.meaning, i.llvm, i.registers, *_on_gpu(i)) for i in used)
+
+
+def _on_gpu(i: Instruction) -> tuple[object, ...]:
+    return (i.cuda, i.fragments, i.points, i.threads, i.arch) if i.cuda else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tdsl.errors import did_you_mean
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
+from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import (
     check_concurrent,
@@ -18,6 +19,7 @@ from tdsl.schedule.loops import (
 )  # fmt: skip
 from tdsl.schedule.nest import (
     AXES,
+    LANES,
     SERIAL,
     SHARED,
     THREADS,
@@ -28,6 +30,7 @@ from tdsl.schedule.nest import (
     is_reduction,
 )  # fmt: skip
 from tdsl.schedule.rfactor import reduce_beside
+from tdsl.schedule.share_out import by_layout
 
 MOST_THREADS = 1024  # of a block
 
@@ -72,13 +75,16 @@ def cooperate(state: State, func: str, definition: int, *, vector: int = 1) -> S
     """Share the points of a stage in shared memory out among the threads of the block, `vector` at a time.
 
     Its loops become one, of which the threads that compute around it take turns: neighbours on
-    threadIdx.x get neighbours in memory.
+    threadIdx.x get neighbours in memory. A stage that makes or reads a fragment is shared out by its layout.
     """
     positive(vector, "the number of elements")
     f, plan = state.program.func(func), state.plan(func)
+    _check_untouched(f, plan.nests[0])
+    made = None if plan.scope == SHARED else by_layout(state, func, vector)
+    if made is not None:
+        return made
     if plan.scope != SHARED:
         raise Illegal(f"{func!r} is not in shared memory", 'set_scope("shared") first')
-    _check_untouched(f, plan.nests[0])
     counts = _threads_around(state, func)
     names = list(plan.nests[0].names())
     if vector > 1:
@@ -116,6 +122,9 @@ def _threads_around(state: State, func: str) -> tuple[tuple[str, int], ...]:
         nest = state.plan(x.func).nests[x.definition]
         if nest.kind(x.loop) in THREADS:
             found[nest.kind(x.loop)] = _count(state, x.func, x.definition, x.loop)
+        for t in state.plan(x.func).tensorizations:
+            if INSTRUCTIONS[t.instruction].cuda:
+                found[LANES] = INSTRUCTIONS[t.instruction].threads
     if not found:
         raise Illegal(
             f"no loop around {func!r} runs on threads",

@@ -22,6 +22,7 @@ from tdsl.schedule.nest import (
     SHARED,
     SHIFT,
     THREADS,
+    TOGETHER,
     UNROLLED,
     After,
     At,
@@ -424,22 +425,24 @@ def _check_launch(state: State, func: str) -> None:
                     "loops over blocks stand outside of all others: reorder, or compute the func at the root",
                 )
     bound = [x for nest in plan.nests for x in nest.loops if x.kind in THREADS and x.kind in kinds]
-    shared = isinstance(plan.place, After) and state.plan(plan.place.level.func).scope == SHARED
+    scope = state.plan(plan.place.level.func).scope if isinstance(plan.place, After) else ""
+    shared = scope == SHARED
+    together = scope in TOGETHER or plan.scope in TOGETHER
     own = plan.scope != SHARED and func not in state.program.outputs
     if shared and own and not kinds.isdisjoint(THREADS):
         raise Illegal(
             f"each thread has a {func!r} of its own, but what it follows is made once for all of them",
             'set_scope("shared")',
         )
-    if bound and not shared and plan.scope != SHARED:
+    if bound and not together:
         raise Illegal(
             f"loop {bound[0].name!r} runs on {bound[0].kind}, but each thread around it has a {func!r} "
             "of its own",
             'set_scope("shared"), or compute it outside of the loops over threads',
         )
-    if plan.scope == SHARED and everywhere.isdisjoint(AXES):
+    if plan.scope in TOGETHER and everywhere.isdisjoint(AXES):
         raise Illegal(
-            f"{func!r} is in shared memory, but not inside of a block",
+            f"{func!r} is in {plan.scope} memory, but not inside of a block",
             'compute it inside of a loop that runs on "blockIdx.x"',
         )
 

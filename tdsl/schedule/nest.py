@@ -21,6 +21,7 @@ SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "un
 PIPELINED = "pipelined"  # in order, with copies to shared memory begun some iterations ahead
 BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+LANES = "threadIdx.x"  # the axis along which threads lie that run an instruction together
 AXES = (*BLOCKS, *THREADS)  # of a launch on a GPU: kinds of loops, too
 CONCURRENT = (PARALLEL, *AXES)  # kinds whose iterations run side by side
 KINDS = (SERIAL, PARALLEL, VECTORIZED, UNROLLED, PIPELINED, *AXES)
@@ -28,7 +29,11 @@ GUARD, SHIFT, ROUND_UP, PEEL = "guard", "shift", "round_up", "peel"
 TAILS = (GUARD, SHIFT, ROUND_UP, PEEL)
 AUTO, HEAP, STACK, REGISTER = "auto", "heap", "stack", "register"  # the first is chosen by a pass
 SHARED = "shared"  # of a GPU: one memory for all threads of a block
-SCOPES = (AUTO, HEAP, STACK, REGISTER, SHARED)
+FRAGMENT = (
+    "fragment"  # of a GPU: registers of several threads together, each element in one of them
+)
+TOGETHER = (SHARED, FRAGMENT)  # memory that several threads fill together
+SCOPES = (AUTO, HEAP, STACK, REGISTER, SHARED, FRAGMENT)
 
 
 class Illegal(Exception):  # a reason, made a ScheduleError where the directive is known

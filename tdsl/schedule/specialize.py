@@ -26,6 +26,7 @@ from tdsl.schedule.arguments import check_arguments
 from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.schedule.loops import LOOP_DIRECTIVES, find_loop
 from tdsl.schedule.nest import Illegal, Specialization, State, Tensorization
+from tdsl.schedule.tensor_cores import find
 
 
 def specialize(
@@ -117,7 +118,7 @@ def tensorize(state: State, func: str, definition: int, *, loop: str, instructio
     The shapes are compared when the program is compiled, where all extents are known.
     """
     name = find_loop(state, func, definition, loop)
-    if instruction not in INSTRUCTIONS:
+    if find(instruction) is None:
         raise Illegal(
             f"there is no instruction {instruction!r}",
             did_you_mean(instruction, INSTRUCTIONS)

@@ -5,12 +5,13 @@ Indices are i64 in the loops and 32 bits wide here wherever the ranges of their 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
+from tdsl.codegen.fragments import Fragment
 from tdsl.errors import TargetError
 from tdsl.lang.affine import as_expr, as_sum
 from tdsl.lang.bounds import NOTHING, Facts, value_range
@@ -113,6 +114,7 @@ class Expressions:
     buffers: dict[str, tuple[TIR, tuple[int, ...]]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     facts: Facts = NOTHING
+    fragments: Mapping[str, Fragment] = field(default_factory=dict)
 
     def call(self, name: str, dtype: str, *args: TIR) -> TIR:
         """A call of a function of CUDA or of `device_functions`."""
@@ -208,6 +210,9 @@ class Expressions:
 
     def flat(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
         """The same in the language of loops."""
+        fragment = self.fragments.get(buffer)
+        if fragment is not None:
+            return fragment.register(index, self.facts)
         total: Expr = integer(0)
         for i, stride in zip(index, self.buffers[buffer][1], strict=True):
             total = as_expr(as_sum(total).plus(as_sum(i), stride))

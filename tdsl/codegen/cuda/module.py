@@ -11,10 +11,12 @@ from tdsl.codegen import cache
 from tdsl.codegen.cuda import nvcc, nvrtc
 from tdsl.codegen.cuda.record import KernelRecord, Module, pack, unpack
 from tdsl.codegen.launches import Launch, Launches, launches_of
-from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam
+from tdsl.codegen.loops import BufferParam, Invoke, Kernel, ScalarParam
+from tdsl.codegen.passes.statements import walk
 from tdsl.debug import dump, looks_inside, tell, timed
 from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Const
+from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.source import here
 
 DEFAULT_ARCH = "sm_90a"
@@ -76,8 +78,9 @@ def _bytes(t: BufferParam) -> int:
 
 
 def check_limits(launches: Launches, arch: str) -> None:
-    """ScheduleError where a launch asks for more than a GPU has."""
+    """ScheduleError where a launch asks for more than a GPU has, TargetError for instructions it lacks."""
     for launch in launches.launches:
+        _check_instructions(launch, arch)
         x, y, z = launch.grid
         limits = (
             (
@@ -109,6 +112,19 @@ def check_limits(launches: Launches, arch: str) -> None:
                     label="compiled here",
                     hint=hint,
                 )
+
+
+def _check_instructions(launch: Launch, arch: str) -> None:
+    have = int("".join(c for c in arch if c.isdigit()))
+    for s in walk(launch.body):
+        if isinstance(s, Invoke) and INSTRUCTIONS[s.instruction].arch > have:
+            chosen = INSTRUCTIONS[s.instruction]
+            raise TargetError(
+                f"instruction {chosen.name!r} needs sm_{chosen.arch}, the target is {arch}",
+                loc=here(),
+                label="compiled here",
+                hint=f'td.compile(..., target="cuda:sm_{chosen.arch}"), or another instruction',
+            )
 
 
 def require_tvm() -> None:

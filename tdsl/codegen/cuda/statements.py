@@ -20,6 +20,7 @@ from tdsl.codegen.cuda.module import STATIC_SHARED
 from tdsl.codegen.launches import Launch
 from tdsl.codegen.loops import (
     AXES,
+    LANES,
     SHARED,
     UNROLLED,
     Alloc,
@@ -29,6 +30,7 @@ from tdsl.codegen.loops import (
     Commit,
     For,
     If,
+    Invoke,
     Let,
     Prefetch,
     ScalarParam,
@@ -44,18 +46,23 @@ from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import walk
 from tdsl.codegen.widths import width
 from tdsl.errors import TargetError
-from tdsl.lang.expr import ZERO, Const, Expr, Load, const, dtype_of, lanes_of
+from tdsl.lang.expr import ZERO, Const, Expr, Load, Var, const, dtype_of, lanes_of
 from tdsl.lang.simplify import add
 from tdsl.lang.types import DType, bool_, i64
 from tdsl.node import post_order, transform
+from tdsl.schedule.instruction import INSTRUCTIONS
+from tdsl.schedule.layout import point
 from tdsl.source import here
 
 TIR = Any
 
+_ALIGN_FRAGMENT = 16  # bytes, so that device functions take registers of several elements from it
+
 
 def device_function(launch: Launch, target: Any, used: set[str]) -> Any:
     """The TIR function of a launch; the device functions that it calls are added to `used`."""
-    return _Writer(launch, Expressions(used=used)).function(target)
+    expressions = Expressions(used=used, fragments=launch.fragments)
+    return _Writer(launch, expressions).function(target)
 
 
 @dataclass(slots=True)
@@ -135,7 +142,9 @@ class _Writer:
     def statement(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
         """The statements of one of the loops, inside loops over some axes."""
         alone = [x for x in AXES if x not in bound and self.launch.extent(x) > 1]
-        if alone and not any(_needs_all(x) for x in walk(s)):
+        if isinstance(s, Invoke):
+            alone = [x for x in alone if x != LANES]
+        if alone and (isinstance(s, Invoke) or not any(_needs_all(x) for x in walk(s))):
             first = T.EQ(self.axes[alone[0]], T.const(0, "int32"))
             for axis in alone[1:]:
                 first = T.And(first, T.EQ(self.axes[axis], T.const(0, "int32")))
@@ -173,6 +182,8 @@ class _Writer:
                 return [self.call(f"tdsl_wait<{pending}>")]
             case Prefetch():
                 return []
+            case Invoke():
+                return [self.invoke(s)]
             case _:
                 raise AssertionError(f"no launch has a {type(s).__name__}")
 
@@ -212,9 +223,12 @@ class _Writer:
         if s.scope == SHARED:
             return self.statement(s.body, bound)
         extents = _extents(s)
+        fragment = self.launch.fragments.get(s.name)
+        count = prod(extents) if fragment is None else fragment.count
         memory = T.decl_buffer(
-            (max(prod(extents), 1),), tir_type(s.dtype), _plain(s.name), scope="local"
-        )
+            (max(count, 1),), tir_type(s.dtype), _plain(s.name), scope="local",
+            data_alignment=_ALIGN_FRAGMENT if fragment is not None else 0,
+        )  # fmt: skip
         self.e.buffers[s.name] = memory, row_major(extents)
         return [T.AllocBuffer(memory), *self.statement(s.body, bound)]
 
@@ -271,6 +285,28 @@ class _Writer:
             )
         return made
 
+    def invoke(self, s: Invoke) -> TIR:
+        """The device function of an instruction on the thread's registers and what it points at."""
+        chosen = INSTRUCTIONS[s.instruction]
+        points, given = dict(chosen.points), []
+        lane = Var("lane of a group")
+        self.e.scalars[lane.name] = self.axes[LANES]
+        facts, self.e.facts = (
+            self.e.facts,
+            self.e.facts.knowing(lane.name, ZERO, const(chosen.threads - 1)),
+        )
+        for operand, called in zip(s.operands, chosen.operands(), strict=True):
+            memory, _ = self.e.buffers[operand.buffer]
+            index = list(operand.index)
+            start = point(points.get(called, ()), [index[axis] for axis in operand.axes], lane)
+            for axis, i in zip(operand.axes, start, strict=True):
+                index[axis] = i
+            at = self.e.offset(operand.buffer, tuple(index))
+            given.append(T.address_of(T.BufferLoad(memory, [at])))
+        self.e.facts = facts
+        self.e.used.add(chosen.name)
+        return T.Evaluate(T.call_extern("void", chosen.name, *given))
+
     def vector(self, s: Store) -> list[TIR]:
         """A store of several lanes, in pieces as wide as memory allows."""
         lanes, made = _lanes(s), []
@@ -283,7 +319,9 @@ class _Writer:
         """How many lanes are one access: neighbours, where the first lies at a multiple of so many."""
         memory, strides = self.e.buffers[buffer]
         kind = str(memory.dtype)
-        return 1 if kind == "bool" else width(index, strides, lanes, _bytes(kind))
+        if kind == "bool" or buffer in self.launch.fragments:
+            return 1
+        return width(index, strides, lanes, _bytes(kind))
 
     def piece(self, s: Store, start: int, width: int) -> list[TIR]:
         if width == 1:
@@ -348,7 +386,7 @@ def _lanes(s: Store) -> int:
 
 
 def _needs_all(s: Stmt) -> bool:
-    meets = isinstance(s, Barrier | Shuffle | Commit | Wait)
+    meets = isinstance(s, Barrier | Shuffle | Commit | Wait | Invoke)
     return meets or (isinstance(s, For) and s.kind in AXES)
 
 

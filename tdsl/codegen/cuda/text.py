@@ -10,6 +10,7 @@ from tvm.tirx import transform
 from tdsl.codegen.cuda.device_functions import functions_text
 from tdsl.codegen.cuda.statements import device_function
 from tdsl.codegen.launches import Launches
+from tdsl.schedule.instruction import INSTRUCTIONS
 
 DEVICE_CODE = "// device functions and kernels"  # after what depends on the compiler
 _KERNEL = 'extern "C" __global__'
@@ -23,7 +24,8 @@ def cuda_text(launches: Launches, arch: str) -> str:
     module = _passes()(tvm.IRModule(functions))
     text: str = tvm.get_global_func("target.build.cuda")(module, target).inspect_source()
     head, mark, kernels = text.partition(_KERNEL)
-    return f"{head}{DEVICE_CODE}\n{functions_text(used)}\n{mark}{kernels}"
+    own = "".join(INSTRUCTIONS[name].cuda for name in sorted(used) if name in INSTRUCTIONS)
+    return f"{head}{DEVICE_CODE}\n{functions_text(used)}{own}\n{mark}{kernels}"
 
 
 def _passes() -> Any:

@@ -86,7 +86,7 @@ class Memory:
 
     `writes` and `reads` are there where several threads see an element and one of them may write; `private`
     is memory of which each thread has an instance. `coming` are elements that are being copied, to hold
-    `values`.
+    `values`. `owners` says for each element of a fragment which thread of the group has it.
     """
 
     name: str
@@ -99,6 +99,7 @@ class Memory:
     private: bool = False
     coming: Array | None = None
     values: Array | None = None
+    owners: Array | None = None
     strides: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -247,12 +248,25 @@ class Memory:
             offset = offset + i * self.strides[axis]
         if self.row_of is not None:
             offset = offset + (self.row_of * prod(self.extents))[:, None]
+        if self.owners is not None:
+            self._check_owners(np.broadcast_to(offset, shape) % self.owners.size, mask, crew)
         offset = np.broadcast_to(offset, shape)
         rows = np.broadcast_to(np.arange(crew.size)[:, None], shape)
         if mask is None:
             return offset.ravel(), rows.ravel(), shape
         chosen = np.broadcast_to(mask, shape)
         return offset[chosen], rows[chosen], shape
+
+    def _check_owners(self, element: Array, mask: Array | None, crew: Crew) -> None:
+        assert self.owners is not None
+        threads = int(self.owners.max()) + 1
+        wrong = self.owners[element] != (crew.number % threads)[:, None]
+        if mask is not None:
+            wrong = wrong & mask
+        if wrong.any():
+            row, lane = np.argwhere(wrong)[0]
+            at, rows = element[row, lane][None], np.asarray([row])
+            self._fail("touches what another thread has in its registers", at, rows, crew)
 
     def _fail(self, what: str, at: Array, rows: Array, crew: Crew) -> None:
         place = np.unravel_index(int(at[0]) % max(prod(self.extents), 1), self.extents or (1,))

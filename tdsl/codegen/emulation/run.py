@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from tdsl.codegen.emulation.copies import Copies
+from tdsl.codegen.emulation.instructions import run_instruction
 from tdsl.codegen.emulation.memory import Array, Crew, Hazard, Memory
 from tdsl.codegen.launches import Launch, Launches, launches_of
 from tdsl.codegen.loops import (
     AXES,
+    LANES,
     SHARED,
     Alloc,
     Argument,
@@ -28,6 +30,7 @@ from tdsl.codegen.loops import (
     Commit,
     For,
     If,
+    Invoke,
     Kernel,
     Let,
     Prefetch,
@@ -54,6 +57,7 @@ from tdsl.lang.expr import (
     Var,
 )  # fmt: skip
 from tdsl.node import post_order
+from tdsl.schedule.instruction import INSTRUCTIONS
 
 _MOST_THREADS = 1 << 17  # that run side by side: more cost memory and save no time
 
@@ -191,6 +195,8 @@ class _Group:
                 self.copies.wait(pending, mask)
             case Prefetch():
                 pass
+            case Invoke():
+                self.invoke(s, mask, bound)
             case _:
                 raise AssertionError(f"no kernel of a GPU has a {type(s).__name__}")
 
@@ -237,9 +243,14 @@ class _Group:
             extents = _numbers(s.extents)
             shared = s.scope == SHARED
             rows = self.crew.block - self.first if shared else np.arange(self.crew.size)
+            fragment = self.launch.fragments.get(s.name)
+            if fragment is not None:
+                rows = rows // fragment.layout.threads
             count = int(rows.max()) + 1
             made = self.own[id(s)] = _fresh(s.name, s.dtype.numpy, extents, count, rows)
-            made.private = not shared
+            made.private = not shared and fragment is None
+            if fragment is not None:
+                made.owners = fragment.layout.places(extents)[0].ravel()
             if shared:
                 made.watch()
         elif made.row_of is not None:
@@ -291,6 +302,24 @@ class _Group:
         value = np.broadcast_to(self.value(s.value, mask), (self.crew.size, 1))
         partner = np.arange(self.crew.size) ^ s.distance
         self.memories[s.buffer].store([], value[partner], mask, self.crew)
+
+    def invoke(self, s: Invoke, mask: Array | None, bound: frozenset[str]) -> None:
+        """An instruction that groups of threads run together, each group on tiles of its own."""
+        threads = INSTRUCTIONS[s.instruction].threads
+        everywhere = np.ones((self.crew.size, 1), bool)
+        live = _both(_both(mask, self.first_of_others(bound | {LANES})), everywhere)
+        assert live is not None
+        groups = live.reshape(-1, threads)
+        if (groups.any(axis=1) != groups.all(axis=1)).any():
+            raise Hazard(
+                f"{self.launch.name}: some threads of a group do not come to {s.instruction}"
+            )
+        if live.any():
+            operands = [
+                (self.memories[o.buffer], [self.value(i, mask) for i in o.index], o.axes)
+                for o in s.operands
+            ]
+            run_instruction(INSTRUCTIONS[s.instruction], operands, live, self.crew)
 
     def value(self, e: Expr, mask: Array | None) -> Array:
         """An expression for all threads; loads only where the mask holds."""

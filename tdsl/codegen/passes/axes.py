@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tdsl.codegen.loops import AXES, Alloc, Block, For, If, Let, Stmt
+from tdsl.codegen.loops import AXES, LANES, Alloc, Block, For, If, Invoke, Let, Stmt
 from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import map_parts, parts_of
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import Const, Expr
+from tdsl.schedule.instruction import INSTRUCTIONS
 
 
 def map_kernels(s: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
@@ -20,13 +21,18 @@ def map_kernels(s: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
 
 
 def launch_extents(body: Stmt) -> dict[str, int]:
-    """How many blocks and threads a kernel takes along each axis: those of its longest loop there."""
+    """How many blocks and threads a kernel takes along each axis: those of its longest loop there.
+
+    The threads that run an instruction together lie along threadIdx.x.
+    """
     extents = dict.fromkeys(AXES, 1)
     _grow(body, NOTHING, extents)
     return extents
 
 
 def _grow(s: Stmt, facts: Facts, extents: dict[str, int]) -> None:
+    if isinstance(s, Invoke):
+        extents[LANES] = max(extents[LANES], INSTRUCTIONS[s.instruction].threads)
     if isinstance(s, For) and s.kind in AXES:
         extents[s.kind] = max(extents[s.kind], _most(s, facts))
     facts = inside(facts, s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tdsl.codegen.loops import Stmt, Store
+from tdsl.codegen.loops import LANES, Invoke, Stmt, Store
 from tdsl.codegen.passes.statements import exprs_of
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import Facts, lower, upper
@@ -21,8 +21,9 @@ from tdsl.lang.expr import (
     const,
     lanes_of,
 )  # fmt: skip
-from tdsl.lang.simplify import substitute
+from tdsl.lang.simplify import add, substitute
 from tdsl.node import Node, post_order, transform
+from tdsl.schedule.instruction import INSTRUCTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +58,37 @@ def accesses(
     s: Stmt, shared: frozenset[str], lets: dict[str, Expr], axes: frozenset[str], facts: Facts
 ) -> Iterator[Access]:
     """What a statement itself, without those inside it, touches of some buffers."""
+    if isinstance(s, Invoke):
+        yield from _of_instruction(s, shared, lets, axes, facts)
+        return
     if isinstance(s, Store) and s.buffer in shared:
-        index, known = _plain(s.index, lets, facts)
+        index, known = plain_index(s.index, lets, facts)
         yield Access(s.buffer, index, s.atomic or "write", axes, known)
     for n in post_order(*exprs_of(s)):
         if isinstance(n, Load) and n.buffer in shared:
-            index, known = _plain(n.index, lets, facts)
+            index, known = plain_index(n.index, lets, facts)
             yield Access(n.buffer, index, "read", axes, known)
 
 
-def _plain(
+def _of_instruction(
+    s: Invoke, shared: frozenset[str], lets: dict[str, Expr], axes: frozenset[str], facts: Facts
+) -> Iterator[Access]:
+    """Tiles in memory, any element of which any thread of the group may touch."""
+    chosen = INSTRUCTIONS[s.instruction]
+    for n, (operand, shape) in enumerate(zip(s.operands, chosen.shapes(), strict=True)):
+        if operand.buffer not in shared:
+            continue
+        index = [substitute(i, lets) for i in operand.index]
+        known = facts
+        for axis, extent in zip(operand.axes, shape, strict=True):
+            name = f"tile {axis}"
+            known = known.knowing(name, ZERO, const(extent - 1))
+            index[axis] = add(index[axis], Var(name))
+        kind = "write" if n == 0 else "read"
+        yield Access(operand.buffer, tuple(index), kind, axes | {LANES}, known)
+
+
+def plain_index(
     index: tuple[Expr, ...], lets: dict[str, Expr], facts: Facts
 ) -> tuple[tuple[Expr, ...], Facts]:
     """An index without lets and vectors: the lane is a variable of its own."""

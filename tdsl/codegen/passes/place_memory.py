@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from tdsl.codegen.loops import (
     AUTO,
+    FRAGMENT,
     HEAP,
+    LANES,
     REGISTER,
     SHARED,
     STACK,
@@ -16,6 +18,7 @@ from tdsl.codegen.loops import (
     Block,
     For,
     If,
+    Invoke,
     Kernel,
     Let,
     Stmt,
@@ -113,8 +116,11 @@ class _Kernel:
                 s, "is in heap memory, but made inside of a kernel", "leave the scope open"
             )
         s = _with_sizes(s, facts)
+        if s.scope == FRAGMENT:
+            return s
         loops = [x for x in walk(s.body) if isinstance(x, For) and x.kind in THREADS]
         axes = {x.kind for x in loops if uses(x.body, s.name)}
+        axes |= {LANES for x in walk(s.body) if isinstance(x, Invoke) and uses(x, s.name)}
         if axes and s.scope != SHARED and axes.isdisjoint(around):
             made = own_part(s, facts, self.extents, self.arrays - self.own, self.fresh)
             if made is not None:

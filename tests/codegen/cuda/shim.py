@@ -27,6 +27,7 @@ from tdsl.codegen.launches import Launch, Launches, launches_of
 from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam
 from tdsl.codegen.signature import Specialisation
 from tdsl.pipeline import make_kernel
+from tests.codegen.cuda.shim_tensor_cores import without_assembly
 
 HAS_COMPILER = shutil.which("g++") is not None
 
@@ -264,7 +265,8 @@ def _library(launches: Launches, folder: Path, change: Callable[[str], str]) -> 
     )
     code = re.sub(r"__shared__ alignas\(\d+\) ", r"alignas(64) static ", code)
     entries = "".join(map(_entry, launches.launches))
-    (folder / "kernels.cpp").write_text(f"{HEADER}\n{code}\n{entries}")
+    code, emulated = without_assembly(code)
+    (folder / "kernels.cpp").write_text(f"{HEADER}\n{emulated}\n{code}\n{entries}")
     command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-ffp-contract=off", "-o"]
     path = str(folder / "kernels.so")
     subprocess.run([*command, path, str(folder / "kernels.cpp")], check=True)

@@ -1,0 +1,102 @@
+"""Instructions of groups of threads, by their meaning, on whole tiles."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from tdsl.codegen.emulation.memory import Array, Crew, Memory
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Const, Expr, Read, Var
+from tdsl.lang.interp import Evaluator, Stored
+from tdsl.node import transform
+from tdsl.schedule.instruction import Instruction
+
+Tile = tuple[
+    Memory, list[Array], tuple[int, ...]
+]  # memory, first element, axes that the tile spans
+_GROUP = Var("group of threads")  # the axis in front of the others
+
+
+def run_instruction(chosen: Instruction, operands: Sequence[Tile], live: Array, crew: Crew) -> None:
+    """Run an instruction in the groups whose threads are live, all at once."""
+    first = np.flatnonzero(live[:: chosen.threads, 0]) * chosen.threads
+    # any thread of a group may touch any element of its tile, so the group counts as one thread more
+    number = crew.number.max() + 1 + crew.number[first] // chosen.threads
+    groups = Crew(crew.kernel, crew.block[first], number, crew.epochs)
+    tiles: dict[str, Array] = {}
+    names, shapes = chosen.operands(), chosen.shapes()
+    d = chosen.meaning.funcs[0].definitions[-1]
+    for name, shape, tile in zip(names, shapes, operands, strict=True):
+        if name == names[0] and d.combine is None:
+            continue
+        memory, index = _elements(tile, shape, first)
+        found = memory.load(index, None, groups)
+        tiles[name] = np.broadcast_to(found, (len(first), prod(shape))).reshape(-1, *shape)
+    result = _computed(chosen, d, tiles, len(first))
+    memory, index = _elements(operands[0], shapes[0], first)
+    memory.store(index, result.reshape(len(first), -1), None, groups)
+
+
+def _elements(tile: Tile, shape: tuple[int, ...], first: Array) -> tuple[Memory, list[Array]]:
+    """Memory as the first threads of groups see it, and the index of all elements of their tiles."""
+    memory, start, axes = tile
+    index = [np.broadcast_to(i, (len(i), 1))[first] if len(i) > 1 else i for i in start]
+    inside = np.indices(shape).reshape(len(shape), -1)
+    for axis, i in zip(axes, inside, strict=True):
+        index[axis] = index[axis] + i[None, :]
+    rows = None if memory.row_of is None else memory.row_of[first]
+    return replace(memory, row_of=rows, private=False, owners=None), index
+
+
+def _computed(chosen: Instruction, d: Definition, tiles: dict[str, Array], count: int) -> Array:
+    """The output tiles: the points of the ranges in order, all free variables and groups at once."""
+    names = chosen.operands()
+    shape = chosen.shapes()[0]
+    rank = len(d.free)
+    variables = {_GROUP.name: np.arange(count).reshape(-1, *[1] * rank)}
+    extents = {e.name: n for e, n in zip(d.index, shape, strict=True) if isinstance(e, Var)}
+    for n, name in enumerate(d.free):
+        variables[name] = np.arange(extents[name]).reshape(
+            1, *[-1 if m == n else 1 for m in range(rank)]
+        )
+    stored = {name: _stored(tile) for name, tile in tiles.items()}
+    order = [0, *(1 + d.free.index(e.name) for e in d.index if isinstance(e, Var))]
+    back = [order.index(n) for n in range(rank + 1)]
+    total = np.transpose(tiles[names[0]], back) if names[0] in tiles else None
+    (value,) = (_with_group(v) for v in d.values)
+    runs = [range(_number(lo), _number(hi)) for _, lo, hi in d.ranges]
+    for point in itertools.product(*runs):
+        at = {name: np.asarray(p) for (name, _, _), p in zip(d.ranges, point, strict=True)}
+        new = Evaluator({**variables, **at}, stored, [])(value)
+        if d.combine is None or total is None:
+            total = new
+        else:
+            params = {"a0": total, "b0": np.broadcast_to(new, total.shape)}
+            total = Evaluator({}, {}, [], params)(d.combine.exprs[0])
+    assert total is not None
+    whole = np.broadcast_to(total, (count, *(extents[name] for name in d.free)))
+    return np.ascontiguousarray(np.transpose(whole, order))
+
+
+def _stored(tile: Array) -> Stored:
+    limits = tuple((-np.inf, np.inf) for _ in tile.shape)
+    return Stored((tile,), (0,) * tile.ndim, limits)
+
+
+def _with_group(e: Expr) -> Expr:
+    """Each group reads its own tiles."""
+
+    def read(n: object) -> object:
+        return replace(n, index=(_GROUP, *n.index)) if isinstance(n, Read) else n
+
+    return transform(e, read)  # type: ignore[arg-type]  # expressions stay such
+
+
+def _number(e: Expr | None) -> int:
+    assert isinstance(e, Const), "the tile of an instruction is constant"
+    return int(e.value)

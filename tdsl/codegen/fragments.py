@@ -1,0 +1,149 @@
+"""Memory in the registers of several threads: where each element is, and that nobody else touches it.
+
+Instructions say how they want their tiles in registers (`schedule/layout.py`). A fragment is an array of such
+tiles, one after the other, so the instructions that use it say where its elements are. Other statements
+touch an element in the thread that has it only: their indices show that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tdsl.codegen.loops import FRAGMENT, LANES, Alloc, For, Invoke, Operand, Stmt, Store
+from tdsl.codegen.passes.meeting import plain_index
+from tdsl.codegen.passes.scope import inside
+from tdsl.codegen.passes.statements import exprs_of, parts_of, walk
+from tdsl.errors import ScheduleError
+from tdsl.lang.bounds import NOTHING, Facts
+from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const
+from tdsl.lang.simplify import add, multiply, simplify
+from tdsl.node import post_order
+from tdsl.schedule.instruction import INSTRUCTIONS
+from tdsl.schedule.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """An array of tiles with a layout over the axes of the memory."""
+
+    extents: tuple[int, ...]
+    layout: Layout
+
+    @property
+    def count(self) -> int:
+        """The registers, in elements, of each thread."""
+        return prod(self.extents) // self.layout.threads
+
+    def lane(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
+        """The thread of the group that keeps an element."""
+        return self.layout.lane(self._in_tile(index, facts), facts)
+
+    def register(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
+        """The register that it keeps it in."""
+        tile: Expr = ZERO
+        for i, extent, own in zip(index, self.extents, self.layout.shape, strict=True):
+            tile = add(multiply(tile, const(extent // own)), Binary("floordiv", i, const(own)))
+        own_register = self.layout.register(self._in_tile(index, facts), facts)
+        return simplify(add(multiply(tile, const(self.layout.count)), own_register), facts)
+
+    def _in_tile(self, index: Sequence[Expr], facts: Facts) -> tuple[Expr, ...]:
+        pairs = zip(index, self.layout.shape, strict=True)
+        return tuple(simplify(Binary("mod", i, const(own)), facts) for i, own in pairs)
+
+
+def fragments_of(body: Stmt) -> dict[str, Fragment]:
+    """The fragments that are made in a statement, by name.
+
+    Raises ScheduleError where no instruction says how one is laid out or two do not agree, and for a
+    statement that touches an element in another thread than has it.
+    """
+    made = {s.name: s for s in walk(body) if isinstance(s, Alloc) and s.scope == FRAGMENT}
+    if not made:
+        return {}
+    found: dict[str, tuple[Fragment, str]] = {}
+    for s in walk(body):
+        for instruction, operand, layout in _layouts(s):
+            if operand.buffer in made:
+                _enter(found, made[operand.buffer], instruction, layout)
+    for name, s in made.items():
+        if name not in found:
+            raise _error(
+                s, "is used by no instruction, so nothing says which thread has which element",
+                "tensorize what computes with it, or keep it in a thread's own memory",
+            )  # fmt: skip
+    fragments = {name: fragment for name, (fragment, _) in found.items()}
+    _check_owners(body, fragments, made, NOTHING, None)
+    return fragments
+
+
+def _layouts(s: Stmt) -> Iterator[tuple[str, Operand, Layout]]:
+    """The operands of an instruction that are fragments, with their layout over the axes of the memory."""
+    if not isinstance(s, Invoke):
+        return
+    chosen = INSTRUCTIONS[s.instruction]
+    layouts = dict(chosen.fragments)
+    for operand, called in zip(s.operands, chosen.operands(), strict=True):
+        if called not in layouts:
+            continue
+        own = layouts[called]
+        shape = [1] * len(operand.index)
+        for axis, extent in zip(operand.axes, own.shape, strict=True):
+            shape[axis] = extent
+        digits = tuple(replace(d, axis=operand.axes[d.axis]) for d in own.digits)
+        yield s.instruction, operand, Layout(tuple(shape), own.threads, digits)
+
+
+def _enter(
+    found: dict[str, tuple[Fragment, str]], s: Alloc, instruction: str, layout: Layout
+) -> None:
+    extents = tuple(int(e.value) for e in s.extents if isinstance(e, Const))
+    for extent, own in zip(extents, layout.shape, strict=True):
+        if extent % own:
+            shape, tile = (" x ".join(map(str, x)) for x in (extents, layout.shape))
+            raise _error(
+                s, f"has {shape} elements, which {tile} tiles of instruction {instruction!r} do not divide",
+                f"split the loops so that the stage has a multiple of {tile} elements there",
+            )  # fmt: skip
+    made = Fragment(extents, layout)
+    known, other = found.setdefault(s.name, (made, instruction))
+    if known.layout != layout and any(
+        (a != b).any()
+        for a, b in zip(known.layout.places(extents), layout.places(extents), strict=True)
+    ):
+        raise _error(
+            s, f"is laid out in one way by instruction {other!r} and in another by {instruction!r}",
+            "copy it into a stage of its own for one of them: cache_read(..., scope='fragment')",
+        )  # fmt: skip
+
+
+def _check_owners(
+    s: Stmt, fragments: dict[str, Fragment], made: dict[str, Alloc], facts: Facts, lane: Var | None
+) -> None:
+    """`lane` is the variable of the loop over threads of the group."""
+    for buffer, index in _touched(s, fragments):
+        flat, known = plain_index(index, {}, facts)
+        owner = fragments[buffer].lane(flat, known)
+        if owner != (ZERO if lane is None else lane):
+            raise _error(
+                made[buffer], "is touched by a thread that does not have the element",
+                "share the points of the stage that reads or writes it out by its layout: cooperate()",
+            )  # fmt: skip
+    if isinstance(s, For) and s.kind == LANES:
+        lane = Var(s.name)
+    for part in parts_of(s):
+        _check_owners(part, fragments, made, inside(facts, s), lane)
+
+
+def _touched(s: Stmt, fragments: dict[str, Fragment]) -> Iterator[tuple[str, tuple[Expr, ...]]]:
+    """What a statement itself touches of fragments, but for instructions."""
+    if isinstance(s, Store) and s.buffer in fragments:
+        yield s.buffer, s.index
+    for n in post_order(*exprs_of(s)):
+        if isinstance(n, Load) and n.buffer in fragments:
+            yield n.buffer, n.index
+
+
+def _error(s: Alloc, what: str, hint: str) -> ScheduleError:
+    return ScheduleError(f"fragment {s.name!r} {what}", loc=s.loc, label="stored here", hint=hint)

@@ -1,0 +1,181 @@
+"""Layouts: which thread keeps an element of a tile in its registers, and in which of them.
+
+A layout is a sum over digits of the element's index. Of the sums of `mma.sync` for 16 x 8 elements,
+
+    lane = i % 8 * 4 + j // 2            register = i // 8 * 2 + j % 2
+
+i has the digits i % 8 (for the lane) and i // 8 (for the register), j has j % 2 and j // 2. So it can be
+read both ways: from an element to its place, and from a lane and a register to the element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tdsl.lang.bounds import NOTHING, Facts
+from tdsl.lang.expr import ZERO, Binary, Expr, const
+from tdsl.lang.simplify import add, multiply, simplify
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """index // step % radix of an axis counts `weight` in the lane, or else in the register."""
+
+    axis: int
+    step: int
+    radix: int
+    weight: int
+    in_lane: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the elements of a tile are: each in one register of one of `threads` threads."""
+
+    shape: tuple[int, ...]
+    threads: int
+    digits: tuple[Digit, ...]
+
+    @property
+    def count(self) -> int:
+        """The registers, in elements, that each thread has of the tile."""
+        return prod(self.shape) // self.threads
+
+    def lane(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
+        """The thread that keeps an element."""
+        return self._sum(index, facts, in_lane=True)
+
+    def register(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
+        """The register that holds an element."""
+        return self._sum(index, facts, in_lane=False)
+
+    def _sum(self, index: Sequence[Expr], facts: Facts, *, in_lane: bool) -> Expr:
+        total: Expr = ZERO
+        for d in self.digits:
+            if d.in_lane == in_lane:
+                top = d.step * d.radix == self.shape[d.axis]
+                part = _digit(index[d.axis], d.step, None if top else d.radix)
+                total = add(total, multiply(part, const(d.weight)))
+        return simplify(total, facts)
+
+    def element(self, lane: Expr, register: Expr, facts: Facts = NOTHING) -> tuple[Expr, ...]:
+        """The index of the element that a thread has in a register."""
+        index: list[Expr] = [ZERO] * len(self.shape)
+        for d in self.digits:
+            most = self.threads if d.in_lane else self.count
+            top = d.weight * d.radix == most
+            part = _digit(lane if d.in_lane else register, d.weight, None if top else d.radix)
+            index[d.axis] = add(index[d.axis], multiply(part, const(d.step)))
+        return tuple(simplify(e, facts) for e in index)
+
+    def places(self, extents: tuple[int, ...]) -> tuple[Array, Array]:
+        """Lane and register of each element of an array of tiles, row by row.
+
+        >>> lanes, registers = layout_of((2, 4), 4, lambda i, j: (j, i)).places((2, 8))
+        >>> lanes.tolist()
+        [[0, 1, 2, 3, 0, 1, 2, 3], [0, 1, 2, 3, 0, 1, 2, 3]]
+        >>> registers.tolist()
+        [[0, 0, 0, 0, 2, 2, 2, 2], [1, 1, 1, 1, 3, 3, 3, 3]]
+        """
+        index = np.indices(extents)
+        lane, register = np.zeros(extents, np.int64), np.zeros(extents, np.int64)
+        for d in self.digits:
+            digit = index[d.axis] % self.shape[d.axis] // d.step % d.radix * d.weight
+            if d.in_lane:
+                lane += digit
+            else:
+                register += digit
+        tile = np.zeros(extents, np.int64)
+        for axis, (extent, own) in enumerate(zip(extents, self.shape, strict=True)):
+            tile = tile * (extent // own) + index[axis] // own
+        return lane, register + tile * self.count
+
+
+def _digit(e: Expr, step: int, radix: int | None) -> Expr:
+    if step > 1:
+        e = Binary("floordiv", e, const(step))
+    return e if radix is None else Binary("mod", e, const(radix))
+
+
+def layout_of(shape: tuple[int, ...], threads: int, rule: Callable[..., Any]) -> Layout | None:
+    """The layout that a rule from the index of an element to (lane, register) describes.
+
+    None where it is no sum of digits, or not each place is taken by one element.
+
+    >>> acc = layout_of((16, 8), 32, lambda i, j: (i % 8 * 4 + j // 2, i // 8 * 2 + j % 2))
+    >>> from tdsl.lang.expr import Var
+    >>> from tdsl.lang.show import show_expr
+    >>> show_expr(acc.lane((Var("i"), Var("j")))), show_expr(acc.register((Var("i"), Var("j"))))
+    ('i % 8 * 4 + j // 2', 'i // 8 * 2 + j % 2')
+    >>> [show_expr(e) for e in acc.element(Var("t"), Var("r"))]
+    ['t // 4 + r // 2 * 8', 'r % 2 + t % 4 * 2']
+    >>> layout_of((16, 8), 32, lambda i, j: (i, j))
+    """
+    index = np.indices(shape)
+    lane, register = (np.broadcast_to(x, shape) for x in rule(*index))
+    found = []
+    for axis, extent in enumerate(shape):
+        line = tuple(slice(None) if a == axis else 0 for a in range(len(shape)))
+        digits = list(_digits(axis, extent, lane[line], register[line]))
+        found += digits
+    made = Layout(shape, threads, tuple(found))
+    count = prod(shape) // threads
+    own, place = made.places(shape)
+    once = np.unique(own * count + place).size == prod(shape) == threads * count
+    fits = bool((own == lane).all() and (place == register).all())
+    return made if once and fits and own.max() < threads and place.max() < count else None
+
+
+def _digits(axis: int, extent: int, lane: Array, register: Array) -> Iterator[Digit]:
+    """The digits along one axis, lowest first: factors of the extent, neighbours as one where they can be."""
+    step = 1
+    while step < extent:
+        radix, rest = 1, extent // step
+        weights = int(lane[step]), int(register[step])
+        while rest > 1:
+            factor = next(p for p in range(2, rest + 1) if rest % p == 0)
+            at = step * radix
+            if radix > 1 and (lane[at], register[at]) != (weights[0] * radix, weights[1] * radix):
+                break
+            radix, rest = radix * factor, rest // factor
+        in_lane = weights[0] != 0
+        yield Digit(axis, step, radix, weights[0] if in_lane else weights[1], in_lane)
+        step *= radix
+
+
+def points_of(threads: int, rank: int, rule: Callable[[Array], Any]) -> tuple[Digit, ...]:
+    """The element of a tile that each thread points at, by digits of its number: `step` and `radix` are of
+    the number, `weight` is what a digit counts along `axis`.
+
+    >>> for d in points_of(32, 2, lambda lane: (lane % 16, lane // 16 * 8)):
+    ...     print(d)
+    Digit(axis=0, step=1, radix=16, weight=1, in_lane=True)
+    Digit(axis=1, step=16, radix=2, weight=8, in_lane=True)
+    """
+    lane, none = np.arange(threads), np.zeros(threads, np.int64)
+    found: list[Digit] = []
+    for axis, index in enumerate(rule(lane)):
+        line = np.broadcast_to(index, threads)
+        digits = [d for d in _digits(0, threads, line, none) if d.weight]
+        digits = [replace(d, axis=axis) for d in digits]
+        own = sum((lane // d.step % d.radix * d.weight for d in digits), none)
+        assert (own == line).all(), "points are sums of digits of the lane"
+        found += digits
+    assert all(d.axis < rank for d in found), "an index for each axis"
+    return tuple(found)
+
+
+def point(digits: Sequence[Digit], start: Sequence[Expr], lane: Expr) -> tuple[Expr, ...]:
+    """The element that a thread points at in a tile that begins at `start`."""
+    index = list(start)
+    for d in digits:
+        part = _digit(lane, d.step, d.radix)
+        index[d.axis] = add(index[d.axis], multiply(part, const(d.weight)))
+    return tuple(index)

@@ -1,0 +1,218 @@
+"""Instructions of tensor cores that a warp runs together: products of tiles, and loads of tiles for them.
+
+    acc[i, j] += a[i, k] * b[k, j]         mma.sync: 16 x 8 sums of 32 bytes of terms of each row and column
+    fragment[i, j] = tile[i, j]            ldmatrix: from shared memory, turned where the tile needs it
+
+A register of 4 bytes has neighbours along k. Both operands may lie either way in memory: `ldmatrix` turns
+elements of two bytes while it loads them. They are rows of tables; `find` makes the instruction of a name.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tdsl.lang.tensor import Func, Tensor
+from tdsl.lang.types import DType, bf16, f16, f32, i8, i32, u8
+from tdsl.lang.value import cast, vars
+from tdsl.schedule.instruction import INSTRUCTIONS, Instruction, instruction
+
+ROWS, COLUMNS = 16, 8  # of the sums
+_BYTES = 32  # of terms in a row of `a` and a column of `b`
+_C = {
+    f16: "half", bf16: "nv_bfloat16", f32: "float", i8: "signed char", u8: "unsigned char", i32: "int",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Mma:
+    """A product of tiles: its types, and the name of the operands' type in PTX where it is another."""
+
+    left: DType
+    right: DType
+    total: DType
+    kind: str = ""
+
+    @property
+    def terms(self) -> int:
+        """How many terms are added to each sum."""
+        return _BYTES // self.left.bytes
+
+    @property
+    def name(self) -> str:
+        """The name of the instruction."""
+        return (
+            f"mma_m16n8k{self.terms}_{self.kind or self.left.name}_{self.kind or self.right.name}"
+        )
+
+
+MMAS = (
+    Mma(f16, f16, f32), Mma(bf16, bf16, f32), Mma(f32, f32, f32, "tf32"),
+    Mma(i8, i8, i32), Mma(u8, u8, i32), Mma(i8, u8, i32), Mma(u8, i8, i32),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load of so many 8 x 8 matrices at once: for which operand, of which type, turned or not."""
+
+    operand: str
+    dtype: DType
+    turned: bool
+    matrices: int = 4
+
+    @property
+    def name(self) -> str:
+        """The name of the instruction."""
+        turned = "_trans" if self.turned else ""
+        return f"ldmatrix_x{self.matrices}{turned}_{self.operand}_{self.dtype.name}"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The tile as it lies in memory: rows of terms, or for a turned one columns."""
+        terms = _BYTES // self.dtype.bytes
+        other = ROWS if self.matrices == 4 else COLUMNS
+        return (terms, other) if self.turned else (other, terms)
+
+
+LOADS = (
+    *(Load("a", t, turned=False) for t in (f16, bf16, f32, i8, u8)),
+    *(Load("b", t, turned=False, matrices=n) for t in (f16, bf16, f32, i8, u8) for n in (4, 2)),
+    *(Load("a", t, turned=True) for t in (f16, bf16)),
+    *(Load("b", t, turned=True, matrices=n) for t in (f16, bf16) for n in (4, 2)),
+)
+
+
+def find(name: str) -> Instruction | None:
+    """The instruction of a name, declared by the user or of tensor cores.
+
+    >>> find("mma_m16n8k16_f16_f16").shapes()
+    ((16, 8), (16, 16), (16, 8))
+    """
+    rows = _rows()
+    return declare(rows[name]) if name in rows else INSTRUCTIONS.get(name)
+
+
+@functools.cache
+def _rows() -> dict[str, Mma | Load]:
+    listed: list[Mma | Load] = [*MMAS, *LOADS]
+    return {row.name: row for row in listed}
+
+
+@functools.cache
+def declare(row: Mma | Load) -> Instruction:
+    """The instruction of a row."""
+    return _product(row) if isinstance(row, Mma) else _load(row)
+
+
+def _product(row: Mma) -> Instruction:
+    i, j, k = vars("i j k")
+    a, b = Tensor("a", (ROWS, row.terms), row.left), Tensor("b", (row.terms, COLUMNS), row.right)
+    acc = Func("acc")
+    left, right = a[i, k], b[k, j]
+    if row.left != row.total:
+        left, right = cast(left, row.total), cast(right, row.total)
+    acc[i, j] += left * right
+    rules = {
+        "acc": lambda i, j: (i % 8 * 4 + j // 2, i // 8 * 2 + j % 2),
+        "a": _layout_of_a(row.left),
+        "b": _layout_of_b(row.right),
+    }
+    return instruction(row.name, acc, cuda=_product_text(row), fragments=rules, arch=80)
+
+
+def _layout_of_a(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
+    near, half = 4 // t.bytes, 16 // t.bytes
+    return lambda i, k: (
+        i % 8 * 4 + k % half // near,
+        k // half * 2 * near + i // 8 * near + k % near,
+    )
+
+
+def _layout_of_b(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Of a row of 8 columns, or of two side by side."""
+    near, half = 4 // t.bytes, 16 // t.bytes
+    return lambda k, j: (
+        j % 8 * 4 + k % half // near,
+        j // 8 * 2 * near + k // half * near + k % near,
+    )
+
+
+def _product_text(row: Mma) -> str:
+    left, right = (row.kind or {"i8": "s8"}.get(t.name, t.name) for t in (row.left, row.right))
+    total = "f32" if row.total == f32 else "s32"
+    constraint = "f" if row.total == f32 else "r"
+    ready = [f"x[{n}]" for n in range(4)] + [f"y[{n}]" for n in range(2)]
+    lines = []
+    if row.kind == "tf32":
+        lines.append("  unsigned z[6];")
+        for n, x in enumerate(ready):
+            lines.append(
+                f'  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(z[{n}]) : "f"(__uint_as_float({x})));'
+            )
+        ready = [f"z[{n}]" for n in range(6)]
+    sums = ", ".join(f'"+{constraint}"(acc[{n}])' for n in range(4))
+    given = ", ".join(f'"r"({x})' for x in ready)
+    return "\n".join(
+        [
+            "",
+            (
+                f"__device__ __forceinline__ void {row.name}({_C[row.total]} *acc, const {_C[row.left]} *a, "
+                f"const {_C[row.right]} *b) {{"
+            ),
+            "  const unsigned *x = (const unsigned *)a, *y = (const unsigned *)b;",
+            *lines,
+            f'  asm volatile("mma.sync.aligned.m16n8k{row.terms}.row.col.{total}.{left}.{right}.{total} "',
+            '    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"',
+            f"    : {sums} : {given});",
+            "}",
+            "",
+        ]
+    )
+
+
+def _load(row: Load) -> Instruction:
+    i, j = vars("i j")
+    tile, fragment = Tensor("tile", row.shape, row.dtype), Func("fragment")
+    fragment[i, j] = tile[i, j]
+    of = _layout_of_a(row.dtype) if row.operand == "a" else _layout_of_b(row.dtype)
+    straight = row.turned == (
+        row.operand == "b"
+    )  # whether the tile has the axes in the operand's order
+    rule = of if straight else lambda i, j: of(j, i)
+    half = 16 // row.dtype.bytes
+    if row.operand == "a":
+        points = lambda x: (x % 16, x // 16 * half)
+        turned = lambda x: (x % 8 + x // 16 * 8, x // 8 % 2 * 8)
+    else:
+        points = lambda x: (x % 8 + x // 16 * 8, x // 8 % 2 * half)
+        turned = lambda x: (x % 16, x // 16 * 8)
+        if row.matrices == 2:
+            points = lambda x: (x % 8, x // 8 % 2 * half)
+            turned = lambda x: (x % 16, x * 0)
+    return instruction(
+        row.name, fragment, cuda=_load_text(row), fragments={"fragment": rule},
+        points={"tile": turned if row.turned else points}, strides={"tile": (None, 1)}, arch=80,
+    )  # fmt: skip
+
+
+def _load_text(row: Load) -> str:
+    count = row.matrices
+    registers = ", ".join(f"%{n}" for n in range(count))
+    results = ", ".join(f'"=r"(r[{n}])' for n in range(count))
+    turned = ".trans" if row.turned else ""
+    c = _C[row.dtype]
+    return "\n".join(
+        [
+            "",
+            f"__device__ __forceinline__ void {row.name}({c} *fragment, const {c} *tile) {{",
+            "  unsigned *r = (unsigned *)fragment;",
+            f'  asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 "',
+            f'    "{{{registers}}}, [%{count}];"',
+            f'    : {results} : "r"((unsigned)__cvta_generic_to_shared(tile)));',
+            "}",
+            "",
+        ]
+    )

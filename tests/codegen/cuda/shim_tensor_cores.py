@@ -1,0 +1,70 @@
+"""Instructions of tensor cores on the CPU, as NVIDIA's manual of PTX describes their registers.
+
+The first thread of a warp does the work of all 32, through pointers into their registers.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tdsl.schedule.instruction import INSTRUCTIONS
+
+TOGETHER = r"""
+struct Given { void *out; const void *x, *y; };
+static Given given_[1024];
+static void wait_for_warp() { __shfl_xor_sync(~0u, 0, 0); }
+template <class Work> static void together(void *out, const void *x, const void *y, Work work) {
+  given_[current] = {out, x, y};
+  wait_for_warp();
+  if (current % 32 == 0) work(given_ + current);
+  wait_for_warp();
+}
+// element n of the 32-bit register r that a lane has
+template <class T> static const T &in_register(const void *registers, int r, int n) {
+  return ((const T *)registers)[r * (4 / (int)sizeof(T)) + n];
+}
+template <class Acc, class A, class B> static void mma_sync(Acc *acc, const A *a, const B *b) {
+  together(acc, a, b, [](Given *lanes) {
+    const int near = 4 / (int)sizeof(A), half = 4 * near;
+    for (int row = 0; row < 16; row++)
+      for (int column = 0; column < 8; column++) {
+        Acc sum = ((Acc *)lanes[row % 8 * 4 + column / 2].out)[row / 8 * 2 + column % 2];
+        for (int k = 0; k < 2 * half; k++) {
+          int lane = k % half / near;
+          const A &x = in_register<A>(lanes[row % 8 * 4 + lane].x, row / 8 + k / half * 2, k % near);
+          const B &y = in_register<B>(lanes[column * 4 + lane].y, k / half, k % near);
+          sum += (Acc)x * (Acc)y;
+        }
+        ((Acc *)lanes[row % 8 * 4 + column / 2].out)[row / 8 * 2 + column % 2] = sum;
+      }
+  });
+}
+// matrices of 8 rows of 16 bytes, to whose rows 8 lanes each point
+static void ldmatrix(void *out, const void *row, int count, bool trans) {
+  together(out, row, row, [=](Given *lanes) {
+    for (int lane = 0; lane < 32; lane++)
+      for (int m = 0; m < count; m++)
+        for (int e = 0; e < 2; e++) {
+          int r = trans ? lane % 4 * 2 + e : lane / 4, c = trans ? lane / 4 : lane % 4 * 2 + e;
+          ((uint16_t *)lanes[lane].out)[m * 2 + e] = ((const uint16_t *)lanes[m * 8 + r].x)[c];
+        }
+  });
+}
+"""
+
+
+def without_assembly(code: str) -> tuple[str, str]:
+    """A text with its instructions of tensor cores emulated, and what that needs before it."""
+    used = [i for i in INSTRUCTIONS.values() if i.cuda and i.cuda in code]
+    for i in used:
+        head, _, _ = i.cuda.partition("{")
+        code = code.replace(i.cuda, f"{head}{{ {_body(i.cuda, i.name)} }}\n")
+    return code, TOGETHER if used else ""
+
+
+def _body(text: str, name: str) -> str:
+    if "mma.sync" in text:
+        return "mma_sync(acc, a, b);"
+    found = re.search(r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?", text)
+    assert found, f"the instruction {name} has no emulation"
+    return f"ldmatrix(fragment, tile, {found[1]}, {'true' if found[2] else 'false'});"

@@ -1,0 +1,71 @@
+"""Emitted CUDA text for tensor cores: right on the CPU, and with the machine code that it should have."""
+
+import re
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.codegen.launches import launches_of
+from tests.codegen.cuda import programs
+from tests.codegen.cuda.tensor_products import by_warps, product
+
+pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
+from tdsl.codegen.cuda import module
+from tests.codegen.cuda.shim import HAS_COMPILER, text_of
+from tests.codegen.cuda.test_fragments import FORMS, operands
+from tests.codegen.cuda.test_module import count, sass
+
+LOADS = {
+    "f16": ("ldmatrix_x4_a_f16", "ldmatrix_x4_trans_b_f16"),
+    "bf16": ("ldmatrix_x4_a_bf16", None),
+    "tf32": ("ldmatrix_x4_a_f32", None),
+    "i8": ("ldmatrix_x4_a_i8", None),
+    "u8": (None, None),
+}
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
+@pytest.mark.parametrize("kind", LOADS)
+def test_text_of_each_type(kind):
+    name = next(x for x in FORMS if x.endswith(f"_{kind}_{kind}"))
+    form = FORMS[name]
+    s = by_warps(*product(form.left, form.right, form.total), name, LOADS[kind])
+    x, y = operands(64, 64, 64, form.left.numpy, form.right.numpy)
+    got = text_of(td.compile(s, target="cuda:sm_80"))(x, y)
+    want = x.astype(form.total.numpy) @ y.astype(form.total.numpy)
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
+@pytest.mark.parametrize("turned", [False, True])
+def test_text_of_operands_the_other_way_in_memory(turned):
+    loads = (f"ldmatrix_x4{'_trans' * turned}_a_f16", f"ldmatrix_x{4 - 2 * turned}_b_f16")
+    s = by_warps(*product(turned_a=turned, turned_b=True), "mma_m16n8k16_f16_f16", loads)
+    x, y = operands(64, 64, 64)
+    got = text_of(td.compile(s, target="cuda:sm_80"))(x.T.copy() if turned else x, y.T.copy())
+    np.testing.assert_array_equal(got, x.astype(np.float32) @ y.astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", [k for k in LOADS if k != "u8"])
+def test_machine_code_has_each_product_once(kind, tmp_path):
+    form = FORMS[next(x for x in FORMS if x.endswith(f"_{kind}_{kind}"))]
+    s = by_warps(*product(form.left, form.right, form.total), form.name, LOADS[kind])
+    kernel = programs.kernel_of(s, M=64, K=32, N=32)
+    m = module.build(launches_of(kernel), "sm_80")
+    (record,) = m.kernels
+    assert (record.block, record.spills, record.stack) == ((32, 2, 2), 0, 0)
+    text = sass(m, tmp_path)
+    tiles, steps = 2 * 2, 32 // form.terms  # of a warp, of a block's terms
+    assert count(text, r"\b[HI]MMA\b") == tiles * steps
+    assert count(text, r"\bLDSM\b") == 2 * steps + (1 * steps if kind == "f16" else 0)
+
+
+def test_loads_of_tiles_need_no_other_access_of_shared_memory(tmp_path):
+    kernel = programs.kernel_of(
+        by_warps(*product(), "mma_m16n8k16_f16_f16", LOADS["f16"]), M=64, K=32, N=32
+    )
+    text = sass(module.build(launches_of(kernel), "sm_80"), tmp_path)
+    assert not re.search(r"\bLDS\b", text)
+    assert count(text, r"\bSTS\.128") == 3
+    assert count(text, r"\bSTG\.E\.64") == 8
