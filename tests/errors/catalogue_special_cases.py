@@ -86,7 +86,7 @@ def instruction_of_unknown_size():
     td.instruction("rows", out, python=lambda o, x: None)  # here
 
 
-@wrong(td.DefinitionError, "instruction 'nothing' has no code", hint="llvm= or python=")
+@wrong(td.DefinitionError, "instruction 'nothing' has no code", hint="cuda= or python=")
 def instruction_without_code():
     x, out = td.Tensor("x", (4,), td.f32), td.Func("out")
     out[i] = x[i] * 2
