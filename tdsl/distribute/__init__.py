@@ -2,10 +2,12 @@
 
 stages.py     the distributed funcs, and the boxes that their iterations touch, by the region function
 rank.py       the steps of one rank
+collective.py which messages are together a broadcast, a gathering or a reduction
 plan.py       plans as data, with what they cost
 check.py      the proof that messages match, nothing waits for ever, and memory suffices
 task.py       what a rank computes, as an ordinary program
 engine.py     running the steps of a rank
 simulate.py   all ranks in one process
+mpi.py        what all ranks of a run agree on; carry.py: their messages as calls of MPI
 program.py    what `td.compile` gives for a schedule with distributed funcs
 """

@@ -4,8 +4,9 @@ All ranks are run without data. A buffer is a list of boxes with the number of p
 their elements hold so far: one for an input, none after a fill; a run adds those of its ranges, a merge
 those of its source. Proven is that
 
-1. every send has one receive, of the same box of the same tensor and tag;
-2. the order of exchanges lets all ranks come to their end, even if a send waits for its receive;
+1. every send has one receive, of the same box of the same tensor and tag, and is of the same collective;
+2. the order of exchanges lets all ranks come to their end, even if a send waits for its receive, and a
+   collective for all of its ranks, each of which has to name the same ones;
 3. steps use memory that is there, inside of the boxes that it holds, and tasks read complete values only;
 4. in the end each owner of an output has every point of every element once;
 5. no rank holds more memory than the plan says.
@@ -29,6 +30,7 @@ from tdsl.distribute.plan import (
     Message,
     Plan,
     RankPlan,
+    Reduce,
     Run,
     Step,
 )
@@ -102,6 +104,33 @@ def check(plan: Plan) -> None:
             raise PlanFault(f"rank {rank.plan.rank} holds {rank.peak} bytes, the plan says {said}")
 
 
+def _check_gather(tag: int, here: Mapping[int, Exchange | Reduce]) -> None:
+    """Raise PlanFault unless the messages of all ranks of a collective are what it is called."""
+    ranks, kinds = set(here), {x.collective for x in here.values()}
+    given: dict[int, list[Message]] = {}
+    for rank, x in here.items():
+        if not isinstance(x, Exchange) or kinds != {x.collective}:
+            raise PlanFault(f"ranks see different collectives with tag {tag}")
+        given[rank] = list(x.sends)
+        if {m.rank for m in x.sends + x.receives} - ranks:
+            raise PlanFault(f"a message with tag {tag} leaves its collective")
+        if len({m.rank for m in x.sends}) < len(x.sends):
+            raise PlanFault(f"rank {rank} sends twice to one rank with tag {tag}")
+    senders = [rank for rank, sends in given.items() if sends]
+    (kind,) = kinds
+    to_all = all(
+        len(given[r]) == len(ranks) - 1 and len({(m.buffer, m.box) for m in given[r]}) == 1
+        for r in senders
+    )
+    right = {
+        "broadcast": len(senders) == 1 and to_all,
+        "all-gather": len(senders) > 1 and to_all,
+        "all-to-all": all(len(sends) == len(ranks) - 1 for sends in given.values()),
+    }
+    if not right.get(kind, False):
+        raise PlanFault(f"the messages of ranks {sorted(ranks)} with tag {tag} are no {kind}")
+
+
 def _check_parts(plan: Plan, home: Home, ranks: list[RankCheck]) -> None:
     """Raise PlanFault unless the parts of an output that lie along an axis have every point once together."""
     together: dict[tuple[int, ...], Held] = {}
@@ -125,43 +154,107 @@ def _check_parts(plan: Plan, home: Home, ranks: list[RankCheck]) -> None:
                 )
 
 
+Started = tuple[bool, Message, Exchange]  # whether it is sent, and as part of what
+
+
 class Post:
     """Messages that were started on one side only, and what each rank still waits for."""
 
     def __init__(self, ranks: list[RankCheck]) -> None:
         self.ranks = ranks
-        self.started: dict[tuple[int, int, int], tuple[bool, Message]] = {}
+        self.started: dict[tuple[int, int, int], Started] = {}
         self.done: set[tuple[int, int, int]] = set()
         self.open: dict[int, int] = {}  # messages that an exchange waits for
+        self.joined: dict[tuple[int, tuple[int, ...]], dict[int, Exchange | Reduce]] = {}
 
     def carry(self) -> None:
         """Run all ranks to their end."""
         ready = list(range(len(self.ranks)))
         while ready:
             rank = ready.pop()
-            exchange = self.ranks[rank].advance()
-            if exchange is None:
+            step = self.ranks[rank].advance()
+            if step is None:
                 continue
-            self.open[rank] = len(exchange.sends) + len(exchange.receives)
-            for m in exchange.sends:
-                ready += self._start((rank, m.rank, m.tag), True, m)
-            for m in exchange.receives:
-                ready += self._start((m.rank, rank, m.tag), False, m)
-        for (source, target, tag), (sends, _) in self.started.items():
+            if isinstance(step, Reduce):
+                ready += self._join(rank, step.tag, step)
+                continue
+            tags = {m.tag for m in step.sends + step.receives}
+            self.open[rank] = len(step.sends) + len(step.receives) + (1 if step.collective else 0)
+            for m in step.sends:
+                ready += self._start((rank, m.rank, m.tag), True, m, step)
+            for m in step.receives:
+                ready += self._start((m.rank, rank, m.tag), False, m, step)
+            if step.collective and len(tags) != 1:
+                raise PlanFault(f"a collective of rank {rank} has the tags {sorted(tags)}")
+            if step.collective:
+                ready += self._join(rank, tags.pop(), step)
+        for (source, target, tag), (sends, _, _) in self.started.items():
             what = "never received" if sends else "never sent"
             raise PlanFault(f"the message from {source} to {target} with tag {tag} is {what}")
+        for (tag, ranks), here in self.joined.items():
+            missing = sorted(set(ranks) - set(here))
+            raise PlanFault(f"ranks {missing} never join the collective with tag {tag}")
 
-    def _start(self, key: tuple[int, int, int], sends: bool, m: Message) -> list[int]:
+    def _join(self, rank: int, tag: int, step: Exchange | Reduce) -> list[int]:
+        """One rank comes to a collective; the ranks that go on, if it is the last."""
+        if rank not in step.ranks or tuple(sorted(set(step.ranks))) != step.ranks:
+            raise PlanFault(f"rank {rank} is none of {step.ranks}, or they are not in order")
+        here = self.joined.setdefault((tag, step.ranks), {})
+        if rank in here:
+            raise PlanFault(f"rank {rank} joins the collective with tag {tag} twice")
+        here[rank] = step
+        if len(here) < len(step.ranks):
+            return []
+        del self.joined[tag, step.ranks]
+        if isinstance(step, Reduce):
+            self._reduce(here, step)
+            return list(step.ranks)
+        _check_gather(tag, here)
+        for other in step.ranks:
+            self.open[other] -= 1
+        return [other for other in step.ranks if not self.open[other]]
+
+    def _reduce(self, here: Mapping[int, Exchange | Reduce], like: Reduce) -> None:
+        """Combine what all ranks of a reduction bring, for those who get parts of it."""
+        total: Held | None = None
+        for rank, step in here.items():
+            if not isinstance(step, Reduce) or (step.box, step.parts) != (like.box, like.parts):
+                raise PlanFault(f"rank {rank} takes part in another reduction, tag {like.tag}")
+            held = self.ranks[rank].buffer(step.source, step.box)
+            pieces = self.ranks[rank].values(step.source, step.box)
+            if total is None:
+                total = Held(held.tensor, step.box, pieces)
+            elif total.tensor == held.tensor:
+                total.add(pieces)
+            else:
+                raise PlanFault(f"ranks reduce {total.tensor!r} and {held.tensor!r} at once")
+        assert total is not None
+        for rank, part in zip(like.ranks, like.parts, strict=True):
+            into = here[rank]
+            assert isinstance(into, Reduce)
+            if (part is None) != (into.target is None):
+                raise PlanFault(f"rank {rank} gets {part} of a reduction into {into.target!r}")
+            if part is not None and into.target is not None:
+                target = self.ranks[rank].buffer(into.target, part)
+                if target.tensor != total.tensor or not contains(like.box, part):
+                    raise PlanFault(f"{part} of {total.tensor!r} does not fit {into.target!r}")
+                target.put(total.get(part))
+
+    def _start(
+        self, key: tuple[int, int, int], sends: bool, m: Message, step: Exchange
+    ) -> list[int]:
         """Start one side of a message; the ranks whose exchanges end with it."""
         source, target, tag = key
         if not (0 <= m.rank < len(self.ranks)) or source == target or key in self.done:
             raise PlanFault(f"a message from {source} to {target} with tag {tag} cannot be")
         if key not in self.started:
-            self.started[key] = (sends, m)
+            self.started[key] = (sends, m, step)
             return []
-        other, partner = self.started.pop(key)
+        other, partner, also = self.started.pop(key)
         if other == sends:
             raise PlanFault(f"two messages from {source} to {target} have tag {tag}")
+        if (step.collective, step.ranks) != (also.collective, also.ranks):
+            raise PlanFault(f"{source} and {target} see different collectives with tag {tag}")
         send, receive = (m, partner) if sends else (partner, m)
         self.ranks[target].receive(receive, *self.ranks[source].send(send))
         self.done.add(key)
@@ -212,12 +305,12 @@ class RankCheck:
             raise self._fault(f"{name!r} has no values in all of {box}")
         return found
 
-    def advance(self) -> Exchange | None:
-        """Go on to the next exchange; None at the end."""
+    def advance(self) -> Exchange | Reduce | None:
+        """Go on to the next exchange or reduction; None at the end."""
         while self.at < len(self.plan.steps):
             step = self.plan.steps[self.at]
             self.at += 1
-            if isinstance(step, Exchange):
+            if isinstance(step, Exchange | Reduce):
                 return step
             self._do(step)
         return None
@@ -247,7 +340,7 @@ class RankCheck:
                 self.buffer(target, box).add(self.values(source, box))
             case Run():
                 self._run(step)
-            case Exchange():
+            case Exchange() | Reduce():
                 raise AssertionError("exchanges are carried out by the post")
 
     def _same_tensor(self, source: str, target: str, box: Box) -> None:

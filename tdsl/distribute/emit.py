@@ -19,6 +19,7 @@ from tdsl.distribute.plan import (
     Message,
     Plan,
     RankPlan,
+    Reduce,
     Run,
     Step,
 )
@@ -27,17 +28,29 @@ from tdsl.distribute.task import components, task
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Const, Expr
 from tdsl.lang.reduction import Combine
-from tdsl.placement.ownership import Box, extents
+from tdsl.placement.ownership import Box, elements, extents
 from tdsl.placement.spans import standing
 from tdsl.source import here
 from tdsl.text import Names, Writer
 
 Text = Callable[..., str]  # the module of a task, by its state
-RESERVED = {"np", "MPI", "comm", "requests", "run", "RANKS", "prange", "njit"}
+RESERVED = {"np", "MPI", "comm", "requests", "run", "RANKS", "GROUPS", "among", "prange", "njit"}
 UFUNCS = {
     "add": "add", "mul": "multiply", "min": "minimum", "max": "maximum", "or": "bitwise_or",
     "and": "bitwise_and",
 }  # fmt: skip
+OPERATORS = {
+    "add": "SUM", "multiply": "PROD", "minimum": "MIN", "maximum": "MAX", "bitwise_or": "LOR",
+    "bitwise_and": "LAND",
+}  # fmt: skip
+AMONG = '''GROUPS = {}
+
+
+def among(comm, *ranks):
+    """The communicator of some ranks, made when they first meet."""
+    if ranks not in GROUPS:
+        GROUPS[ranks] = comm.Create_group(comm.group.Incl(ranks))
+    return GROUPS[ranks]'''
 
 
 def emit(plan: Plan, tasks: Tasks, parameters: tuple[str, ...], text: Text) -> str:
@@ -54,7 +67,8 @@ def emit(plan: Plan, tasks: Tasks, parameters: tuple[str, ...], text: Text) -> s
     w.line()
     for line in sorted({"import numpy as np", "from mpi4py import MPI", *kernels.imports}):
         w.line(line)
-    parts = [str(w).rstrip(), *kernels.support, *kernels.functions, ranks.rstrip()]
+    among = [AMONG] if kernels.grouped else []
+    parts = [str(w).rstrip(), *among, *kernels.support, *kernels.functions, ranks.rstrip()]
     table = ", ".join(f"rank_{p.rank}" for p in plan)
     arguments = ", ".join(parameters)
     parts.append(
@@ -74,6 +88,7 @@ class Kernels:
         self.imports: dict[str, None] = {}
         self.support: dict[str, None] = {}
         self.functions: dict[str, str] = {}  # the text of each, and its name
+        self.grouped = False  # whether some ranks need a communicator of their own
         self._known: dict[object, tuple[str, tuple[str, ...]]] = {}
 
     def call(self, step: Run, boxes: dict[str, Box]) -> tuple[str, tuple[str, ...]]:
@@ -98,7 +113,7 @@ class Kernels:
 
 def _rank(plan: RankPlan, whole: Plan, parameters: tuple[str, ...], kernels: Kernels) -> str:
     """The function of one rank."""
-    body = RankText(kernels, parameters)
+    body = RankText(kernels, parameters, plan.rank)
     w = body.writer
     at = ", ".join(map(str, whole.grid.coordinates(plan.rank)))
     arguments = ", ".join(("comm", *parameters))
@@ -119,8 +134,8 @@ def _rank(plan: RankPlan, whole: Plan, parameters: tuple[str, ...], kernels: Ker
 class RankText:
     """The steps of one rank as statements."""
 
-    def __init__(self, kernels: Kernels, parameters: tuple[str, ...]) -> None:
-        self.kernels, self.writer = kernels, Writer("    ")
+    def __init__(self, kernels: Kernels, parameters: tuple[str, ...], rank: int) -> None:
+        self.kernels, self.writer, self.rank = kernels, Writer("    "), rank
         self.names = Names({*RESERVED, *parameters})
         self.known: dict[str, list[str]] = {p: [p] for p in parameters}
         self.boxes: dict[str, Box] = {}
@@ -166,8 +181,12 @@ class RankText:
                 ufunc = self._ufunc(target)
                 (so_far,), (later,) = self.parts(target, box), self.parts(source, box)
                 w.line(f"np.{ufunc}({so_far}, {later}, out={so_far})")
-            case Exchange(sends, receives):
+            case Exchange(sends, receives, ""):
                 self._exchange(sends, receives)
+            case Exchange():
+                COLLECTIVES[step.collective](self, step)
+            case Reduce():
+                self._reduce(step)
             case Run():
                 self._run(step)
             case Drop(buffer):
@@ -216,6 +235,101 @@ class RankText:
         for line in copies:
             w.line(line)
 
+    def group(self, ranks: tuple[int, ...]) -> str:
+        """The communicator of some ranks."""
+        self.kernels.grouped = True
+        return f"among(comm, {', '.join(map(str, ranks))})"
+
+    def pack(self, parts: list[str]) -> str:
+        """Parts of buffers in one array without gaps."""
+        flat = ", ".join(f"{part}.ravel()" for part in parts)
+        return (
+            f"np.concatenate([{flat}])" if len(parts) > 1 else f"np.ascontiguousarray({parts[0]})"
+        )
+
+    def room(self, count: int, like: str) -> str:
+        """Memory for some elements of the type of a buffer."""
+        name = self.names.fresh("received")
+        self.writer.line(f"{name} = np.empty({count}, {like.partition('[')[0]}.dtype)")
+        return name
+
+    def _reduce(self, step: Reduce) -> None:
+        w, kind, me = self.writer, step.collective, self.rank
+        n = step.ranks.index(me)
+        op = f"op=MPI.{OPERATORS[self._ufunc(step.source)]}"
+        given = (
+            [part for part in step.parts if part is not None]
+            if kind == "reduce-scatter"
+            else [step.box]
+        )
+        packed = self.pack([self.parts(step.source, box)[0] for box in given])
+        part, into = step.parts[n], "None"
+        if part is not None or kind == "reduce-scatter":
+            into = self.room(0 if part is None else elements(part), self.arrays(step.source)[0])
+        if kind == "reduce":
+            root = next(i for i, p in enumerate(step.parts) if p is not None)
+            w.line(f"{self.group(step.ranks)}.Reduce({packed}, {into}, {op}, root={root})")
+        elif kind == "all-reduce":
+            w.line(f"{self.group(step.ranks)}.Allreduce({packed}, {into}, {op})")
+        else:
+            counts = [0 if p is None else elements(p) for p in step.parts]
+            w.line(f"{self.group(step.ranks)}.Reduce_scatter({packed}, {into}, {counts}, {op})")
+        if part is not None and step.target is not None:
+            (place,) = self.parts(step.target, part)
+            w.line(f"{self._whole(place)} = {into}.reshape({extents(part)})")
+
+    def broadcast(self, step: Exchange) -> None:
+        """One rank gives the others a box."""
+        (m, *_) = step.sends or step.receives
+        root = step.ranks.index(self.rank if step.sends else m.rank)
+        for part in self.parts(m.buffer, m.box):
+            if step.sends:
+                self.writer.line(
+                    f"{self.group(step.ranks)}.Bcast({self.pack([part])}, root={root})"
+                )
+            else:
+                room = self.room(elements(m.box), part)
+                self.writer.line(f"{self.group(step.ranks)}.Bcast({room}, root={root})")
+                self.writer.line(f"{self._whole(part)} = {room}.reshape({extents(m.box)})")
+
+    def gather(self, step: Exchange) -> None:
+        """Each rank gives all others its box."""
+        mine = step.sends[0] if step.sends else None
+        for n, like in enumerate(self.arrays((step.sends or step.receives)[0].buffer)):
+            given = f"{like}[:0].ravel()"
+            if mine is not None:
+                given = self.pack([self.parts(mine.buffer, mine.box)[n]])
+            sizes = {m.rank: elements(m.box) for m in step.receives}
+            sizes[self.rank] = 0 if mine is None else elements(mine.box)
+            counts = [sizes.get(r, 0) for r in step.ranks]
+            room = self.room(sum(counts), like)
+            self.writer.line(f"{self.group(step.ranks)}.Allgatherv({given}, ({room}, {counts}))")
+            self._spread(step, room, counts, n)
+
+    def exchange_all(self, step: Exchange) -> None:
+        """Each rank gives each other one a box."""
+        for n, _ in enumerate(self.arrays(step.sends[0].buffer)):
+            out = {m.rank: m for m in step.sends}
+            sizes = {m.rank: elements(m.box) for m in step.receives}
+            sent = [elements(out[r].box) if r in out else 0 for r in step.ranks]
+            counts = [sizes.get(r, 0) for r in step.ranks]
+            parts = [self.parts(m.buffer, m.box)[n] for _, m in sorted(out.items())]
+            room = self.room(sum(counts), parts[0])
+            self.writer.line(
+                f"{self.group(step.ranks)}.Alltoallv(({self.pack(parts)}, {sent}), ({room}, {counts}))"
+            )
+            self._spread(step, room, counts, n)
+
+    def _spread(self, step: Exchange, room: str, counts: list[int], n: int) -> None:
+        """Bring what a collective gave to where it belongs."""
+        for m in step.receives:
+            at = step.ranks.index(m.rank)
+            lo = sum(counts[:at])
+            place = self.parts(m.buffer, m.box)[n]
+            self.writer.line(
+                f"{self._whole(place)} = {room}[{lo}:{lo + counts[at]}].reshape({extents(m.box)})"
+            )
+
     def _run(self, step: Run) -> None:
         program = self.kernels.tasks.stages[step.func].state.program
         given = {
@@ -227,6 +341,11 @@ class RankText:
         function, takes = self.kernels.call(step, boxes)
         into = self.parts(step.target, step.box)
         self.writer.line(f"{function}({', '.join((*(given.get(n, n) for n in takes), *into))})")
+
+
+COLLECTIVES = {
+    "broadcast": RankText.broadcast, "all-gather": RankText.gather, "all-to-all": RankText.exchange_all,
+}  # fmt: skip
 
 
 def _number(e: Expr) -> str:

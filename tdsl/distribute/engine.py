@@ -18,6 +18,7 @@ from tdsl.distribute.plan import (
     Merge,
     Message,
     RankPlan,
+    Reduce,
     Run,
 )
 from tdsl.distribute.stages import Stage
@@ -36,8 +37,19 @@ Task = Callable[..., Any]
 class Transfer:
     """An exchange: what is sent, packed, and memory for what is received."""
 
+    step: Exchange
     sends: tuple[Parcel, ...]
     receives: tuple[Parcel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction: what this rank brings, packed, each part of the result apart, and memory for its own."""
+
+    step: Reduce
+    parts: tuple[Array, ...]
+    result: Array | None
+    combine: Combine
 
 
 @dataclass(slots=True)
@@ -90,7 +102,7 @@ class Worker:
         self.at = 0  # the number of the step, from 1
         self.buffers = {name: Buffer(name, box, (inputs[name],)) for name, box in plan.owned}
 
-    def run(self) -> Iterator[Transfer]:
+    def run(self) -> Iterator[Transfer | Reduction]:
         """Go through the steps; each transfer that is yielded must be done before the next is asked for."""
         for number, step in enumerate(self.plan.steps, 1):
             self.at = number
@@ -106,8 +118,10 @@ class Worker:
                 case Merge(source, target, box):
                     so_far, later = self._part(target, box), self._part(source, box)
                     merge(self._combine(target), so_far, later, self.scalars)
-                case Exchange(sends, receives):
-                    yield from self._exchange(sends, receives)
+                case Exchange():
+                    yield from self._exchange(step)
+                case Reduce():
+                    yield from self._reduce(step)
                 case Run():
                     self._run(step)
                 case Drop(name):
@@ -121,16 +135,32 @@ class Worker:
         assert combine is not None
         return combine
 
-    def _exchange(
-        self, sends: tuple[Message, ...], receives: tuple[Message, ...]
-    ) -> Iterator[Transfer]:
-        packed = tuple((m, pack(self._part(m.buffer, m.box))) for m in sends)
-        places = [self._part(m.buffer, m.box) for m in receives]
-        room = tuple((m, room_for(place)) for m, place in zip(receives, places, strict=True))
-        yield Transfer(packed, room)
+    def _exchange(self, step: Exchange) -> Iterator[Transfer]:
+        packed: dict[tuple[str, Box], Array] = {}
+        for m in step.sends:
+            if (m.buffer, m.box) not in packed:
+                packed[m.buffer, m.box] = pack(self._part(m.buffer, m.box))
+        sends = tuple((m, packed[m.buffer, m.box]) for m in step.sends)
+        places = [self._part(m.buffer, m.box) for m in step.receives]
+        room = tuple((m, room_for(place)) for m, place in zip(step.receives, places, strict=True))
+        yield Transfer(step, sends, room)
         for place, (m, array) in zip(places, room, strict=True):
             unpack(array, place)
             self.buffers[m.buffer].put(m.box, place)
+
+    def _reduce(self, step: Reduce) -> Iterator[Reduction]:
+        boxes = [part for part in step.parts if part is not None]
+        if step.collective == "all-reduce":
+            boxes = [step.box]
+        # copies: the result may be written where the part of this rank is
+        parts = tuple(pack(self._part(step.source, box)).copy() for box in boxes)
+        mine = step.parts[step.ranks.index(self.plan.rank)]
+        place = None if mine is None or step.target is None else self._part(step.target, mine)
+        result = None if place is None else room_for(place)
+        yield Reduction(step, parts, result, self._combine(step.source))
+        if place is not None and result is not None and mine is not None:
+            unpack(result, place)
+            self.buffers[step.target or ""].put(mine, place)
 
     def _run(self, step: Run) -> None:
         boxes = {tensor: self.buffers[name].box for tensor, name in step.reads}

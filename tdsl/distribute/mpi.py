@@ -12,7 +12,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
 from typing import Any
@@ -20,8 +19,6 @@ from typing import Any
 import numpy as np
 
 from tdsl.codegen.arrays import Array
-from tdsl.distribute.engine import Transfer, Worker
-from tdsl.distribute.show import show_box
 from tdsl.errors import TargetError
 from tdsl.source import here
 
@@ -29,18 +26,10 @@ LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZ
 TAGS = (
     1 << 15
 )  # MPI promises that many; messages of a pair keep their order, so tags may come again
+LARGEST = (1 << 31) - 1  # bytes of one message: what a count of MPI can say before its version 4
 SPINS = 100  # tests before a rank that waits leaves its core to others
 PAUSE_S = 50e-6
 DIGEST, TEXT = 32, 224  # bytes that a rank says of itself before a call
-
-
-@dataclass(slots=True)
-class Carried:
-    """What one rank received and sent in bytes, and the messages it received."""
-
-    received: int = 0
-    sent: int = 0
-    messages: int = 0
 
 
 def size() -> int:
@@ -164,37 +153,30 @@ def _tell(comm: Any, mine: bytes) -> list[bytes]:
     return [row.tobytes() for row in said]
 
 
-def run(worker: Worker, comm: Any) -> Carried:
-    """Go through the steps of this rank; what went through the calls of MPI."""
-    carried = Carried()
-    for transfer in worker.run():
-        _carry(transfer, worker, comm)
-        carried.received += sum(array.nbytes for _, array in transfer.receives)
-        carried.sent += sum(array.nbytes for _, array in transfer.sends)
-        carried.messages += len(transfer.receives)
-    return carried
+def among(comm: Any, ranks: tuple[int, ...]) -> Any:
+    """The communicator of some ranks, made when they all first meet; None where one does not come."""
+    if comm is None or len(ranks) == comm.size:
+        return comm
+    if ranks not in _groups:
+        # making one waits without a deadline, so they first tell each other that they are there
+        word = np.zeros(0, np.uint8)
+        others = [r for r in ranks if r != comm.rank]
+        told = [comm.Irecv(word, source=r, tag=TAGS - 2) for r in others]
+        told += [comm.Isend(word, dest=r, tag=TAGS - 2) for r in others]
+        if wait(told) is not None:
+            return None
+        _groups[ranks] = comm.Create_group(comm.group.Incl(ranks))
+    return _groups[ranks]
 
 
-def _carry(transfer: Transfer, worker: Worker, comm: Any) -> None:
-    requests = [
-        comm.Irecv(_bytes(array), source=m.rank, tag=m.tag % TAGS) for m, array in transfer.receives
-    ]
-    requests += [
-        comm.Isend(_bytes(array), dest=m.rank, tag=m.tag % TAGS) for m, array in transfer.sends
-    ]
-    left = wait(requests)
-    if left is not None:
-        m, _ = (*transfer.receives, *transfer.sends)[left]
-        tensor = worker.buffers[m.buffer].tensor
-        verb = "receive" if left < len(transfer.receives) else "send"
-        raise TargetError(
-            f"rank {worker.plan.rank} could not {verb} {tensor}[{show_box(m.box)}] "
-            f"{'from' if verb == 'receive' else 'to'} rank {m.rank} within {deadline():g} s "
-            f"(step {worker.at})",
-            loc=here(),
-            label="this call",
-            hint="another rank failed or stalls; TDSL_MPI_DEADLINE is the time in seconds",
-        )
+_groups: dict[tuple[int, ...], Any] = {}
+
+
+def constant(name: str) -> Any:
+    """A constant of MPI: an operator or a type."""
+    from mpi4py import MPI
+
+    return getattr(MPI, name)
 
 
 def wait(requests: list[Any]) -> int | None:
@@ -212,8 +194,16 @@ def wait(requests: list[Any]) -> int | None:
             time.sleep(PAUSE_S)
 
 
-def _bytes(array: Array) -> Array:
+def as_bytes(array: Array) -> Array:
+    """The bytes of an array without gaps."""
     return array.reshape(-1).view(np.uint8)
+
+
+def start(call: Callable[..., Any], array: Array, tag: int, **other: int) -> list[Any]:
+    """Start to send or receive an array, in several messages where it is larger than one may be."""
+    whole = as_bytes(array)
+    cuts = range(0, max(whole.size, 1), LARGEST)
+    return [call(whole[lo : lo + LARGEST], tag=tag % TAGS, **other) for lo in cuts]
 
 
 def collect(comm: Any, parts: dict[int, Array], mine: Array | None, root: int) -> None:
@@ -224,9 +214,9 @@ def collect(comm: Any, parts: dict[int, Array], mine: Array | None, root: int) -
             if source == root:
                 array[...] = mine
             else:
-                requests.append(comm.Irecv(_bytes(array), source=source, tag=TAGS - 1))
+                requests += start(comm.Irecv, array, TAGS - 1, source=source)
     else:
-        requests = [] if mine is None else [comm.Isend(_bytes(mine), dest=root, tag=TAGS - 1)]
+        requests = [] if mine is None else start(comm.Isend, mine, TAGS - 1, dest=root)
     if wait(requests) is not None:
         raise TargetError(
             f"gathering on rank {root} took more than {deadline():g} s",

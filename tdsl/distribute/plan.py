@@ -1,6 +1,6 @@
 """Plans: for each rank a list of steps on buffers, and what they cost. Plain data, made by `rank.py`.
 
-    Step = Make | Fill | Copy | Merge | Exchange | Run | Drop
+    Step = Make | Fill | Copy | Merge | Exchange | Reduce | Run | Drop
 
 A buffer holds a box of a tensor or func; the one named like the tensor itself is what the rank owns of it.
 Buffers of inputs are there at the start, all others are made; those of outputs are left at the end.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement
-from tdsl.placement.ownership import Box, elements, owned
+from tdsl.placement.ownership import Box, block, elements, owned
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,62 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Start all messages, then wait for all of them."""
+    """Start all messages, then wait for all of them.
+
+    A `collective` is what all messages among `ranks` with one tag are together: "broadcast", "all-gather" or
+    "all-to-all".
+    """
 
     sends: tuple[Message, ...]
     receives: tuple[Message, ...]
+    collective: str = ""
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Combine a box of what each of `ranks` has in its buffer `source`.
+
+    Each of them gets the part of the result that `parts` says into its buffer `target`, None for nothing.
+    """
+
+    ranks: tuple[int, ...]
+    tag: int
+    source: str
+    target: str | None
+    box: Box
+    parts: tuple[Box | None, ...]
+
+    @property
+    def collective(self) -> str:
+        """What this is called."""
+        given = [part for part in self.parts if part is not None]
+        if len(given) == 1:
+            return "reduce"
+        return "all-reduce" if given[0] == self.box else "reduce-scatter"
+
+
+def reduced(kind: str, members: int, whole: int, part: int) -> tuple[int, int]:
+    """What a member of a reduction sends and receives, if `whole` is reduced and it gets `part` of it.
+
+    That of point to point messages; but an all-reduce is counted as reduce-scatter and all-gather of parts
+    as even as can be, `part` that of the member.
+
+    >>> reduced("reduce", 4, 100, 100), reduced("reduce", 4, 100, 0)
+    ((0, 300), (100, 0))
+    >>> reduced("all-reduce", 4, 100, 25)
+    (150, 150)
+    """
+    if kind == "all-reduce":
+        both = (members - 1) * part + whole - part
+        return both, both
+    return whole - part, (members - 1) * part
+
+
+def share(whole: int, members: int, n: int) -> int:
+    """The part of member n where something is shared out evenly."""
+    first, behind = block((0, whole), members, n)
+    return behind - first
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +142,7 @@ class Drop:
     buffer: str
 
 
-Step = Make | Fill | Copy | Merge | Exchange | Run | Drop
+Step = Make | Fill | Copy | Merge | Exchange | Reduce | Run | Drop
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +172,25 @@ class RankPlan:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a rank sends and receives in bytes, the messages it receives, the most memory that it holds."""
+    """What a rank sends and receives in bytes, the messages it receives, the most memory that it holds.
+
+    A collective that gives it something is one message.
+    """
 
     sent: int
     received: int
     messages: int
     peak_memory: int
     moved: tuple[tuple[str, int], ...]
+
+
+def carried(step: Reduce, rank: int) -> tuple[int, int]:
+    """The elements that a rank sends and receives in a reduction."""
+    whole, members, n = elements(step.box), len(step.ranks), step.ranks.index(rank)
+    if step.collective == "all-reduce":
+        return reduced("all-reduce", members, whole, share(whole, members, n))
+    part = step.parts[n]
+    return reduced(step.collective, members, whole, 0 if part is None else elements(part))
 
 
 def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
@@ -144,12 +208,19 @@ def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
                 peak = max(peak, sum(held.values()))
             case Drop(buffer):
                 del held[buffer]
-            case Exchange(sends, receives):
+            case Exchange(sends, receives, collective):
                 sent += sum(elements(m.box) * sizes[tensors[m.buffer]] for m in sends)
+                messages += min(len(receives), 1) if collective else len(receives)
                 for m in receives:
                     size = elements(m.box) * sizes[tensors[m.buffer]]
                     moved[tensors[m.buffer]] = moved.get(tensors[m.buffer], 0) + size
-                    received, messages = received + size, messages + 1
+                    received += size
+            case Reduce():
+                tensor = tensors[step.source]
+                out, into = carried(step, plan.rank)
+                sent, received = sent + out * sizes[tensor], received + into * sizes[tensor]
+                moved[tensor] = moved.get(tensor, 0) + into * sizes[tensor]
+                messages += min(into, 1)
             case _:
                 pass
     return Cost(sent, received, messages, peak, tuple(sorted(moved.items())))

@@ -14,12 +14,13 @@ from tdsl.codegen.arrays import Array, as_array, as_scalar
 from tdsl.codegen.binding import bind, bind_sizes, check_shape
 from tdsl.codegen.fingerprint import fingerprint
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, extent
-from tdsl.distribute import mpi
+from tdsl.distribute import carry, mpi
 from tdsl.distribute.bounds import bound_of
 from tdsl.distribute.check import check
+from tdsl.distribute.collective import Layout
 from tdsl.distribute.engine import Buffer, Task, Tasks, Worker, fill, merge
 from tdsl.distribute.plan import Home, Plan, RankPlan
-from tdsl.distribute.rank import Layout, plan_rank
+from tdsl.distribute.rank import plan_rank
 from tdsl.distribute.simulate import simulate
 from tdsl.distribute.stages import Stage, stages_of
 from tdsl.distribute.task import check_nest, dtypes_of
@@ -264,7 +265,7 @@ class Distributed(Suggesting):
             a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ScalarArg)
         }
         worker = Worker(plan, work.tasks, arrays, scalars)
-        carried = mpi.run(worker, comm)
+        carried = carry.run(worker, comm)
         results: list[Array | None] = []
         for name in work.outputs:
             none = (None,) * len(work.dtypes[name])

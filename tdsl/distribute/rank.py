@@ -6,15 +6,17 @@ For each stage, and in it for each iteration of the loops that are stepped throu
 2. run the task, where the iteration has points;
 3. send what was made to its owners, and take what others made of the rank's own box.
 
+What of this is a collective is one; the rest are messages from rank to rank, all in flight together.
 Every rank goes through the same iterations and counts the same communications, so the number of one is the
 tag of its messages. A rank finds those who need something of it by halving the grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
+from tdsl.distribute.collective import Gather, Groups, Layout, ranked
 from tdsl.distribute.plan import (
     Copy,
     Drop,
@@ -24,33 +26,16 @@ from tdsl.distribute.plan import (
     Merge,
     Message,
     RankPlan,
+    Reduce,
     Run,
     Step,
 )
 from tdsl.distribute.stages import Spans, Stage
-from tdsl.placement.grid import Coordinates, Grid
-from tdsl.placement.notation import Copies, Placement
-from tdsl.placement.ownership import Box, common, contains, copies, is_whole, owned, pieces
+from tdsl.placement.grid import Coordinates
+from tdsl.placement.notation import Copies
+from tdsl.placement.ownership import Box, common, contains, is_whole
 
 Touched = Callable[[Spans], Box | None]  # the box that ranks with these spans of coordinates touch
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where everything lives: the grid, the placement and the whole box of each tensor."""
-
-    grid: Grid
-    placements: Mapping[str, Placement]
-    wholes: Mapping[str, Box]
-
-    def owned(self, tensor: str, at: Coordinates) -> Box | None:
-        """The box that the rank at some coordinates owns."""
-        return owned(self.placements[tensor], self.grid, self.wholes[tensor], at)
-
-    def pieces(self, tensor: str, box: Box, near: Coordinates) -> Iterator[tuple[Coordinates, Box]]:
-        """A box cut along the blocks, each piece with the coordinates of the owner nearest."""
-        whole = self.wholes[tensor]
-        return pieces(self.placements[tensor], self.grid, whole, box, near)
 
 
 def plan_rank(
@@ -84,6 +69,10 @@ class StageSteps:
     tag: int
     steps: list[Step] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)  # the buffer to read for each source
+    groups: Groups = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.groups = Groups(self.layout, self.stage)
 
     def run(self) -> None:
         """All iterations."""
@@ -115,33 +104,56 @@ class StageSteps:
     def _fetch(self, sources: list[str], spans: Spans) -> list[str]:
         """Have the needed box of each source in one buffer; the buffers that were made for it."""
         made: list[str] = []
-        sends: list[Message] = []
-        receives: list[Message] = []
         needed = self.stage.reads(spans) if sources else {}
+        messages, collectives = Exchange((), ()), list[Exchange]()
         copied: list[Step] = []
         for source in sources:
             home = self.layout.owned(source, self.at)
             box = needed.get(source)
             if box is not None and home is not None and is_whole(home) and contains(home, box):
-                self.held[source] = source
+                self.held[source], box = source, None
             elif box is not None:
                 buffer = self.held[source] = f"{source} at {self.stage.outer[len(spans) - 1]}"
                 made.append(buffer)
                 self.steps.append(Make(buffer, source, box))
-                for owner, piece in self.layout.pieces(source, box, self.at):
-                    if owner == self.at:
-                        copied.append(Copy(source, buffer, piece))
-                    else:
-                        rank = self.layout.grid.rank(owner)
-                        receives.append(Message(rank, self.tag, buffer, piece))
-            sends += self._wanted(source, home, spans)
+                if home is not None and (own := common(home, box)) is not None:
+                    copied.append(Copy(source, buffer, own))
+            for exchange in self._messages(source, box, spans):
+                if exchange.collective:
+                    collectives.append(exchange)
+                else:
+                    messages = joined(messages, exchange)
             self.tag += 1
-        self._exchange(sends, receives)
+        self._exchange(messages, *collectives)
         self.steps += copied
         return made
 
-    def _wanted(self, source: str, home: Box | None, spans: Spans) -> Iterator[Message]:
-        """Whom to send what of the own box of a source, for this iteration of all ranks."""
+    def _messages(self, source: str, box: Box | None, spans: Spans) -> Iterator[Exchange]:
+        """What is received of a source for a box that is not the rank's own, and sent to others."""
+        inner = spans[self.stage.fixed :]
+        buffer, grid = self.held.get(source, ""), self.layout.grid
+        receives: list[Message] = []
+        groups: dict[Gather, tuple[list[Message], list[Message]]] = {}
+        if box is not None:
+            group = self.groups.fetched(source, self.at, inner)
+            into = receives if group is None else groups.setdefault(group, ([], []))[1]
+            for owner, piece in self.layout.pieces(source, box, self.at):
+                if owner != self.at:
+                    into.append(Message(grid.rank(owner), self.tag, buffer, piece))
+        sends: list[Message] = []
+        for reader, piece in self._wanted(source, spans):
+            group = self.groups.fetched(source, reader, inner)
+            out = sends if group is None else groups.setdefault(group, ([], []))[0]
+            out.append(Message(grid.rank(reader), self.tag, source, piece))
+        for found, (out, into) in groups.items():
+            yield Exchange(tuple(out), tuple(into), found.kind, found.ranks)
+        together = self.groups.exchanged(source, self.at, inner) if sends and receives else ()
+        kind = "all-to-all" if together else ""
+        yield Exchange(tuple(sends), tuple(receives), kind, together)
+
+    def _wanted(self, source: str, spans: Spans) -> Iterator[tuple[Coordinates, Box]]:
+        """Who needs what of the own box of a source, in this iteration of all ranks."""
+        home = self.layout.owned(source, self.at)
         if home is None:
             return
         inner = spans[self.stage.fixed :]
@@ -156,8 +168,9 @@ class StageSteps:
         )
         for reader, box in meeting(nearest, home, touched):
             other = self.layout.owned(source, reader)
-            if reader != self.at and not (other is not None and contains(other, box)):
-                yield Message(self.layout.grid.rank(reader), self.tag, source, box)
+            needed = self.stage.reads(ranked(reader, inner))[source]
+            if reader != self.at and not (other is not None and contains(other, needed)):
+                yield reader, box
 
     # -- what is made
 
@@ -200,33 +213,68 @@ class StageSteps:
         ]  # fmt: skip
 
     def _flush(self, spans: Spans, target: str | None) -> None:
-        """Bring what was made to its owners; where it is combined, in the order of the ranks that made it."""
-        stage, name = self.stage, self.stage.name
-        sends: list[Message] = []
-        own: list[Box] = []
-        if target is not None:
-            box = stage.writes(spans)
-            assert box is not None
-            for first, piece in self.layout.pieces(name, box, self.at):
-                for owner in copies(self.layout.placements[name], self.layout.grid, first):
-                    if owner != self.at:
-                        rank = self.layout.grid.rank(owner)
-                        sends.append(Message(rank, self.tag, target, piece))
-                    elif target != name:
-                        own.append(piece)
-        self._collect(spans, sends, own, target)
+        """Bring what was made to its owners; without a collective it is combined in the order of ranks."""
+        name, inner = self.stage.name, spans[self.stage.fixed :]
+        group = self.groups.made(self.at, inner, self.tag)
+        reduced = False
+        if isinstance(group, Reduce) and target is not None:
+            self._reduce(replace(group, source=target), len(spans) == self.stage.fixed)
+            reduced = True
+        joins: list[tuple[int, Step]] = []
+        sends = [] if reduced else list(self._given(spans, target, joins))
+        receives = list(self._taken(inner, joins))
+        gathered: list[Message] = []
+        if isinstance(group, Gather):
+            members = set(group.ranks)
+            gathered = [m for m in receives if m.rank in members]
+            receives = [m for m in receives if m.rank not in members]
+            self._exchange(Exchange(tuple(sends), tuple(gathered), group.kind, group.ranks))
+            sends = []
+        buffers = [m for m in receives if m.buffer != name]
+        self.steps += [Make(m.buffer, name, m.box) for m in buffers]
+        together: tuple[int, ...] = ()
+        if sends and receives and self.stage.combine is None:
+            together = self.groups.exchanged(name, self.at, inner)
+        kind = "all-to-all" if together else ""
+        self._exchange(Exchange(tuple(sends), tuple(receives), kind, together))
+        self.steps += [step for _, step in sorted(joins, key=lambda j: j[0])]
+        self.steps += [Drop(m.buffer) for m in buffers]
         self.tag += 1
         if target is not None and target != name:
             self.steps.append(Drop(target))
 
-    def _collect(
-        self, spans: Spans, sends: list[Message], own: list[Box], target: str | None
-    ) -> None:
+    def _reduce(self, group: Reduce, once: bool) -> None:
+        """Combine what a group made, if that is not all, with what is there of other iterations."""
+        name, whole = self.stage.name, f"{self.stage.name} in all"
+        part = group.parts[group.ranks.index(self.layout.grid.rank(self.at))]
+        if part is None or once:
+            self.steps.append(replace(group, target=None if part is None else name))
+        else:
+            self.steps += [
+                Make(whole, name, part), replace(group, target=whole), Merge(whole, name, part), Drop(whole),
+            ]  # fmt: skip
+
+    def _given(
+        self, spans: Spans, target: str | None, joins: list[tuple[int, Step]]
+    ) -> Iterator[Message]:
+        """What was made for others; what was made of the own box elsewhere is added to `joins`."""
+        name, grid = self.stage.name, self.layout.grid
+        if target is None:
+            return
+        join = Copy if self.stage.combine is None else Merge
+        box = self.stage.writes(spans)
+        assert box is not None
+        for first, piece in self.layout.pieces(name, box, self.at):
+            for owner in self.layout.copies(name, first):
+                if owner != self.at:
+                    yield Message(grid.rank(owner), self.tag, target, piece)
+                elif target != name:
+                    joins.append((grid.rank(self.at), join(target, name, piece)))
+
+    def _taken(self, inner: Spans, joins: list[tuple[int, Step]]) -> Iterator[Message]:
+        """What others made of the own box and no reduction brings, and how it is combined."""
         name, combine = self.stage.name, self.stage.combine
-        inner = spans[self.stage.fixed :]
         home = self.layout.owned(name, self.at)
-        receives: list[Message] = []
-        buffers: list[tuple[str, Box]] = []
 
         def touched(ranks: Spans) -> Box | None:
             return self.stage.writes((*ranks, *inner))
@@ -236,28 +284,22 @@ class StageSteps:
             (p, p + 1) if n in parts else (0, size)
             for n, (p, size) in enumerate(zip(self.at, self.layout.grid.shape, strict=True))
         )
-        joins: list[tuple[int, Step]] = []
-        join = Copy if combine is None else Merge
-        me = self.layout.grid.rank(self.at)
-        joins += [(me, join(target, name, piece)) for piece in own if target is not None]
         for maker, box in meeting(everyone, home, touched) if home is not None else ():
-            if maker == self.at:
+            if maker == self.at or isinstance(self.groups.made(maker, inner, self.tag), Reduce):
                 continue
             rank = self.layout.grid.rank(maker)
-            buffer = name
+            buffer = name if combine is None else f"{name} from {rank}"
             if combine is not None:
-                buffer = f"{name} from {rank}"
-                buffers.append((buffer, box))
                 joins.append((rank, Merge(buffer, name, box)))
-            receives.append(Message(rank, self.tag, buffer, box))
-        self.steps += [Make(buffer, name, box) for buffer, box in buffers]
-        self._exchange(sends, receives)
-        self.steps += [step for _, step in sorted(joins, key=lambda j: j[0])]
-        self.steps += [Drop(buffer) for buffer, _ in buffers]
+            yield Message(rank, self.tag, buffer, box)
 
-    def _exchange(self, sends: list[Message], receives: list[Message]) -> None:
-        if sends or receives:
-            self.steps.append(Exchange(tuple(sends), tuple(receives)))
+    def _exchange(self, *exchanges: Exchange) -> None:
+        self.steps += [x for x in exchanges if x.sends or x.receives]
+
+
+def joined(a: Exchange, b: Exchange) -> Exchange:
+    """All messages of two exchanges at once."""
+    return Exchange(a.sends + b.sends, a.receives + b.receives)
 
 
 def meeting(ranks: Spans, box: Box, touched: Touched) -> Iterator[tuple[Coordinates, Box]]:

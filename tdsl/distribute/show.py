@@ -5,7 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, assert_never
 
-from tdsl.distribute.plan import Copy, Drop, Exchange, Fill, Make, Merge, RankPlan, Run, Step
+from tdsl.distribute.plan import (
+    Copy,
+    Drop,
+    Exchange,
+    Fill,
+    Make,
+    Merge,
+    RankPlan,
+    Reduce,
+    Run,
+    Step,
+)
 from tdsl.errors import counted
 from tdsl.placement.ownership import Box
 from tdsl.placement.spans import Dealt, Span
@@ -85,15 +96,23 @@ def show_step(step: Step) -> str:
             return f"copy [{show_box(box)}] of {source!r} to {target!r}"
         case Merge(source, target, box):
             return f"merge [{show_box(box)}] of {source!r} into {target!r}"
-        case Exchange(sends, receives):
+        case Exchange(sends, receives, collective, ranks):
+            among = f", {collective} among {', '.join(map(str, ranks))}" if collective else ""
             lines = [
-                f"send {m.buffer!r}[{show_box(m.box)}] to {m.rank}, tag {m.tag}" for m in sends
+                f"send {m.buffer!r}[{show_box(m.box)}] to {m.rank}, tag {m.tag}{among}"
+                for m in sends
             ]
             lines += [
-                f"receive {m.buffer!r}[{show_box(m.box)}] from {m.rank}, tag {m.tag}"
+                f"receive {m.buffer!r}[{show_box(m.box)}] from {m.rank}, tag {m.tag}{among}"
                 for m in receives
             ]
             return "\n".join(lines)
+        case Reduce(ranks, tag, source, into):
+            own = "" if into is None else f" into {into!r}"
+            among = ", ".join(map(str, ranks))
+            return (
+                f"{step.collective} {source!r}[{show_box(step.box)}]{own}, tag {tag}, among {among}"
+            )
         case Run(func, ranges, reads, target, box):
             where = ", ".join(f"{name} in {lo}:{hi}" for name, (lo, hi) in ranges)
             of = ", ".join(repr(buffer) for _, buffer in reads)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tdsl.codegen.arrays import Array
-from tdsl.distribute.engine import Transfer, Worker
+from tdsl.distribute.engine import Reduction, Transfer, Worker, merge
+from tdsl.distribute.plan import reduced, share
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,18 @@ class Traffic:
 def simulate(workers: Sequence[Worker]) -> Traffic:
     """Run all ranks to their end; the traffic as counted at each message."""
     runs = [w.run() for w in workers]
-    waiting: dict[int, Transfer] = {}
+    waiting: dict[int, Transfer | Reduction] = {}
     post: dict[tuple[int, int, int], Array] = {}
     received, sent, messages = ([0] * len(runs) for _ in range(3))
+
+    def is_ready(rank: int) -> bool:
+        match waiting[rank]:
+            case Transfer(_, _, receives):
+                return all((m.rank, rank, m.tag) in post for m, _ in receives)
+            case Reduction(step):
+                others = (waiting.get(r) for r in step.ranks)
+                return all(isinstance(o, Reduction) and o.step.tag == step.tag for o in others)
+
     ready = list(range(len(runs)))
     while ready:
         for rank in ready:
@@ -31,19 +41,65 @@ def simulate(workers: Sequence[Worker]) -> Traffic:
             if transfer is None:
                 continue
             waiting[rank] = transfer
+            if isinstance(transfer, Reduction):
+                continue
             for m, array in transfer.sends:
                 key = (rank, m.rank, m.tag)
                 assert key not in post, f"two messages from {rank} to {m.rank} with tag {m.tag}"
                 post[key] = array.copy()
                 sent[rank] += array.nbytes
-        ready = [
-            r for r, t in waiting.items() if all((m.rank, r, m.tag) in post for m, _ in t.receives)
-        ]
+        ready = [r for r in waiting if is_ready(r)]
+        groups = {r: waiting[r] for r in ready}
         for rank in ready:
-            for m, array in waiting.pop(rank).receives:
-                array[...] = post.pop((m.rank, rank, m.tag))
-                received[rank] += array.nbytes
-                messages[rank] += 1
+            match waiting[rank]:
+                case Transfer(step, _, receives):
+                    for m, array in receives:
+                        array[...] = post.pop((m.rank, rank, m.tag))
+                        received[rank] += array.nbytes
+                    messages[rank] += min(len(receives), 1) if step.collective else len(receives)
+                case Reduction() as own:
+                    _reduce(own, rank, groups, workers)
+                    out, into = volume(own, rank)
+                    sent[rank] += out
+                    received[rank] += into
+                    messages[rank] += min(into, 1)
+            del waiting[rank]
     assert not waiting, f"ranks {sorted(waiting)} wait for what nobody sends"
     assert not post, f"nobody receives {sorted(post)}"
     return Traffic(tuple(received), tuple(sent), tuple(messages))
+
+
+def _reduce(
+    own: Reduction, rank: int, groups: Mapping[int, Transfer | Reduction], workers: Sequence[Worker]
+) -> None:
+    """What a rank gets of a reduction, in the order of ranks."""
+    if own.result is None:
+        return
+    kind, given = (
+        own.step.collective,
+        [r for r, p in zip(own.step.ranks, own.step.parts, strict=True) if p is not None],
+    )
+    n = given.index(rank) if kind == "reduce-scatter" else 0
+    so_far: Array | None = None
+    for other in own.step.ranks:
+        brought = groups[other]
+        assert isinstance(brought, Reduction)
+        if so_far is None:
+            so_far = brought.parts[n].copy()
+        else:
+            merge(own.combine, (so_far,), (brought.parts[n],), workers[rank].scalars)
+    assert so_far is not None
+    own.result[...] = so_far
+
+
+def volume(own: Reduction, rank: int) -> tuple[int, int]:
+    """The bytes that a rank sends and receives in a reduction, by the arrays that it hands over.
+
+    The convention is that of `plan.reduced`.
+    """
+    kind, members = own.step.collective, len(own.step.ranks)
+    whole, each = sum(part.nbytes for part in own.parts), own.parts[0].itemsize
+    part = 0 if own.result is None else own.result.nbytes
+    if kind == "all-reduce":
+        part = each * share(whole // each, members, own.step.ranks.index(rank))
+    return reduced(kind, members, whole, part)

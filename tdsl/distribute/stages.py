@@ -91,6 +91,11 @@ class Stage:
         return self.definition.combine if self.number + 1 == len(self.func.definitions) else None
 
     @property
+    def in_order(self) -> bool:
+        """Whether parts are combined in the order of ranks, so that each run gives the same bits."""
+        return self.state.plan(self.name).deterministic
+
+    @property
     def dims(self) -> tuple[str | None, ...]:
         """The variable along each dimension of what is made; None where all of it may be touched."""
         free = self.definition.free
@@ -162,6 +167,21 @@ class Stage:
             for n, own in enumerate(g.definitions):
                 _read(boxes, g, definition_ranges(g, own, box, NOTHING), n)
         return boxes
+
+    def alike(self, tensor: str) -> tuple[int, ...]:
+        """The axes along which all ranks touch one box of a tensor, if they have iterations at all."""
+        d = self.definition
+        if tensor == self.name:
+            names = {name for name in self.dims if name is not None}
+        elif self.number + 1 == len(self.func.definitions) and not any(
+            r.name == tensor for g in self.inside for x in g.definitions for r in reads_in(x.expressions())
+        ):  # fmt: skip
+            reads = (r for r in reads_in(d.expressions()) if r.name == tensor)
+            names = {v for r in reads for e in r.index for v in variables(e)} | variables(d.where)
+        else:
+            names = set(d.variables)
+        loops = {x for part in self.parts if part.name in names for x in part.loops}
+        return tuple(n for n in range(self.fixed) if self.outer[n] not in loops)
 
 
 def stages_of(state: State, boxes: Mapping[str, Box]) -> tuple[Stage, ...]:

@@ -143,7 +143,9 @@ def _own_plan(stage: Stage, made: FuncDef) -> FuncPlan:
         plan.nests[stage.number], stage.outer, made.definitions[stage.number].variables
     )
     fresh = fresh_plan(made)
-    alone = replace(plan, distributed=(), shared=0, communicated=(), place=Root())
+    alone = replace(
+        plan, distributed=(), shared=0, communicated=(), ahead=(), deterministic=False, place=Root()
+    )
     alone = alone.with_nest(stage.number, nest)
     if stage.number:
         alone = alone.with_nest(0, fresh.nests[0])

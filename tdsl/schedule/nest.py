@@ -257,7 +257,8 @@ class FuncPlan:
     """How one func runs. `place` None leaves the choice to the default schedule.
 
     `distributed` are the loops of definition `shared` that the axes of the grid fix, in their order;
-    `communicated` says for a tensor or func at which of its loops it is fetched, or sent to its owners.
+    `communicated` says for a tensor or func at which of its loops it is fetched, or sent to its owners,
+    `ahead` how many iterations before it is needed. If `deterministic`, ranks' parts are combined in order.
     """
 
     nests: tuple[Nest, ...]
@@ -275,6 +276,8 @@ class FuncPlan:
     distributed: tuple[str, ...] = ()
     shared: int = 0
     communicated: tuple[tuple[str, str], ...] = ()
+    ahead: tuple[tuple[str, int], ...] = ()
+    deterministic: bool = False
     touched: bool = False
     loc: Loc | None = field(default=None, compare=False)
 

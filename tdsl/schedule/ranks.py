@@ -172,9 +172,13 @@ def _check_own_updates(f: FuncDef, definition: int, nest: Nest, name: str) -> No
 
 
 def communicate(
-    state: State, func: str, definition: int, *, tensors: tuple[str, ...], at: str
-) -> State:
-    """Fetch what the body of a loop reads when an iteration starts; send what it made when that ends."""
+    state: State, func: str, definition: int, *, tensors: tuple[str, ...], at: str, prefetch: int = 0,
+    deterministic: bool = False,
+) -> State:  # fmt: skip
+    """Fetch what the body of a loop reads when an iteration starts; send what it made when that ends.
+
+    With `prefetch`, what is read is fetched that many iterations ahead, while those are computed.
+    """
     plan = state.plan(func)
     if not plan.distributed:
         raise Illegal(f"{func!r} is not distributed", "distribute its loops first")
@@ -197,8 +201,25 @@ def communicate(
             raise Illegal(f"{func!r} does not read {tensor!r}", did_you_mean(tensor, sorted(own)))
         if tensor in done:
             raise Illegal(f"{tensor!r} is communicated at {done[tensor]!r}", "name each once")
-    made = (*plan.communicated, *((tensor, name) for tensor in dict.fromkeys(tensors)))
-    return state.with_plan(func, replace(plan, communicated=made))
+    if deterministic and (
+        func not in tensors or state.program.func(func).definitions[definition].combine is None
+    ):
+        raise Illegal(
+            "nothing of this is combined over ranks", "say it of the func that is reduced"
+        )
+    if (
+        type(prefetch) is not int
+        or prefetch < 0
+        or (prefetch and (func in tensors or name == last))
+    ):
+        raise Illegal(
+            f"there is nothing to fetch {prefetch!r} iterations of {name!r} ahead",
+            "prefetch what is read, a number of iterations of a loop inside of those distributed",
+        )
+    communicated = (*plan.communicated, *((tensor, name) for tensor in dict.fromkeys(tensors)))
+    ahead = (*plan.ahead, *((tensor, prefetch) for tensor in dict.fromkeys(tensors) if prefetch))
+    plan = replace(plan, communicated=communicated, ahead=ahead)
+    return state.with_plan(func, replace(plan, deterministic=plan.deterministic or deterministic))
 
 
 def _reached(state: State, func: str) -> set[str]:

@@ -100,7 +100,8 @@ def _call(d: Directive) -> str:
         case "distribute":
             return f"{stage}.distribute({_value(a['loops'])}, {grid_text(a['grid'], 'td.')})"
         case "communicate":
-            return f"{stage}.communicate({_value(a['tensors'])}, at={_value(a['at'])})"
+            rest = _options(a, "tensors", "at", prefetch=0, deterministic=False)
+            return f"{stage}.communicate({_value(a['tensors'])}, at={_value(a['at'])}{rest})"
         case "rotate":
             return f"{stage}.rotate({_value(a['loop'])}, by={_value(a['by'])})"
         case "specialize":

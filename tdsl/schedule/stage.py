@@ -424,16 +424,25 @@ class Stage(Suggesting):
         name = self.loop_name(loop)
         return Loop(self, dict(nest.aliases).get(name, name))
 
-    def communicate(self, tensors: TensorLike | Sequence[TensorLike], at: LoopLike) -> Stage:
+    def communicate(
+        self, tensors: TensorLike | Sequence[TensorLike], at: LoopLike, *, prefetch: int = 0,
+        deterministic: bool = False,
+    ) -> Stage:  # fmt: skip
         """Fetch what this stage reads of tensors at the start of every iteration of a loop.
 
         Of the stage itself, send what an iteration made to its owners when it ends. The loop is the last
         of those distributed, or one inside of it: further in, more and smaller messages and less memory.
         What is not mentioned moves at the last distributed loop.
+
+        With `prefetch`, messages for what is read start that many iterations ahead and arrive while those are
+        computed, in buffers of their own. With `deterministic`, what ranks made of the stage itself is
+        combined in their order, whatever MPI would do.
         """
         listed = tensors if isinstance(tensors, list | tuple) else (tensors,)
         names = tuple(self.schedule.source_name(t) for t in listed)
-        self.do("communicate", tensors=names, at=self.loop_name(at))
+        said: dict[str, Any] = {"prefetch": prefetch} if prefetch else {}
+        said |= {"deterministic": True} if deterministic else {}
+        self.do("communicate", tensors=names, at=self.loop_name(at), **said)
         return self
 
     def rotate(self, loop: LoopLike, by: LoopLike | Sequence[LoopLike]) -> Loop:

@@ -71,9 +71,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
         lambda **n: flat(td.Grid(x=2, y=2), "ij", **n),
         lambda **n: cube(td.Grid(x=2, y=1, z=2), **n),
         lambda **n: two_and_a_half(td.Grid(x=2, y=2, z=1), **n),
-        lambda **n: flat(td.Grid(x=2, y=2), "ij", "rc -> r/2 c/1", **n),
     ],
-    ids=["cannon", "johnson", "2.5d", "dealt out"],
+    ids=["cannon", "johnson", "2.5d"],
 )
 def test_the_module_gives_the_blocks_of_the_result(
     schedule: Any, module: Any, rng: np.random.Generator

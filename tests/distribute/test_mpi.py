@@ -44,6 +44,15 @@ def test_products_on_four_ranks_are_right() -> None:
 
 
 @needs_mpi
+@pytest.mark.parametrize("what", [("collectives",), ("collectives", "40"), ("modules",)])
+def test_collectives_on_four_ranks_are_right(what: tuple[str, ...]) -> None:
+    """The same in messages of at most 40 bytes, and as standalone modules."""
+    done = ranks(4, str(PROGRAM), *what)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["right"]
+
+
+@needs_mpi
 def test_the_command_run_ends_all_ranks_when_one_raises(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

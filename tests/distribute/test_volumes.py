@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tdsl as td
+from tdsl.distribute.plan import Exchange
 from tests.distribute.matmuls import cube, flat, two_and_a_half
 
 WORD = 8
@@ -48,7 +49,7 @@ def test_the_order_of_k_does_not_change_what_moves_but_what_moves_when() -> None
     plans = [td.compile(flat(td.Grid(x=3, y=3), turn, M=9, N=9, K=9)).plan() for turn in ("", "ij")]
     wanted = []
     for plan in plans:
-        first = next(s for s in plan.rank(0).steps if hasattr(s, "sends"))
-        wanted.append(len(first.sends))
-    assert wanted == [4, 2]
+        first = next(s for s in plan.rank(0).steps if isinstance(s, Exchange))
+        wanted.append((first.collective, len(first.sends)))
+    assert wanted == [("broadcast", 2), ("", 2)]
     assert plans[0].received == plans[1].received

@@ -1,12 +1,16 @@
 """A program for mpiexec: every rank runs it, and prints nothing but what the test looks for."""
 
+import os
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
 import tdsl as td
+from tdsl.distribute import mpi
 from tests.distribute.matmuls import cube, flat, two_and_a_half
+from tests.distribute.test_results import histogram
 
 rng = np.random.default_rng(0)
 a, b = rng.integers(-9, 9, (11, 13)).astype(float), rng.integers(-9, 9, (13, 7)).astype(float)
@@ -33,6 +37,90 @@ def right() -> None:
             print("right", flush=True)
 
 
+def collected() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarray]]:
+    """Programs of four ranks with a collective of each kind: their inputs, and the result."""
+    i, j = td.vars("i j")
+    four = td.Grid(x=4)
+    c, w = rng.integers(-9, 9, (9, 14)), rng.integers(0, 5, 19).astype(np.int32)
+    t, entries = (
+        td.Tensor("t", c.shape, td.i64),
+        ("r -> r", "r -> *", "r -> 2", "r -> partial(sum)"),
+    )
+    made = [(histogram(entry), [w], np.bincount(w, minlength=5)) for entry in entries]
+    for turned in (False, True):
+        for axis, entry in ((i, "rc -> c"), (j, "rc -> *"), (i, "rc -> *")):
+            f = td.Func("f")
+            f[i, j] = t[i, j] * 2
+            s = td.Schedule(f).place("t", "rc -> c" if turned else "rc -> r", four)
+            s.place("f", entry, four)[f].distribute(axis, four)
+            made.append((s, [c], c * 2))
+    for op, wanted in ((td.sum, c.sum(0)), (td.max, c.max(0)), (td.argmax, c.argmax(0))):
+        f = td.Func("f")
+        f[j] = op(t[i, j], axis=i)
+        s = td.Schedule(f).place("t", "rc -> r", four)
+        for name in dict.fromkeys(("f", s.program.funcs[0].name)):
+            s.place(name, "r -> *", four)
+        if op is td.argmax:
+            s["f"].distribute(j, four)
+        s[s.program.funcs[0].name].distribute(i, four)
+        made.append((s, [c], wanted))
+    for grid, turn in (
+        (td.Grid(x=1, y=4), ""),
+        (td.Grid(x=1, y=4), "ij"),
+        (td.Grid(x=4, y=1), "i"),
+    ):
+        made.append((flat(grid, turn, **SIZES), [a, b], a @ b))
+    made.append((cube(td.Grid(x=1, y=1, z=4), **SIZES), [a, b], a @ b))
+    made.append((flat(td.Grid(x=2, y=2), "ij", "rc -> r/2 c/1", **SIZES), [a, b], a @ b))
+    return made
+
+
+def collectives(largest: int | None = None) -> None:
+    """Every kind of collective; with `largest`, in calls of so many bytes."""
+    if largest is not None:
+        mpi.LARGEST = largest
+    for s, arrays, wanted in collected():
+        p = td.compile(s)
+        names = [t.name for t in p.signature.inputs]
+        own, carried = p(*map(p.block, names, arrays), count=True)
+        plan, me = p.plan(), td.mpi.rank()
+        said = (plan.received[me], plan.sent[me], plan.messages[me])
+        assert (carried.received, carried.sent, carried.messages) == said, str(s)
+        whole = p.gather(names_of(p)[-1], own)
+        if me == 0:
+            np.testing.assert_array_equal(whole, wanted, err_msg=str(s))
+    if td.mpi.rank() == 0:
+        print("right", flush=True)
+
+
+def names_of(p: Any) -> list[str]:
+    return [out.name for out in p.signature.outputs]
+
+
+def modules() -> None:
+    """The standalone modules of the same programs; their kernels run as Python, which starts at once."""
+    os.environ["NUMBA_DISABLE_JIT"] = "1"
+    for s, arrays, wanted in [
+        *collected(),
+        (two_and_a_half(td.Grid(x=2, y=2, z=1), **SIZES), [a, b], a @ b),
+    ]:
+        p = td.compile(s)
+        try:
+            text = str(p.source("mpi"))
+        except td.TargetError:
+            assert "argmax" in str(s)
+            continue
+        space: dict[str, Any] = {}
+        exec(compile(text, "module of a plan", "exec"), space)
+        names = [t.name for t in p.signature.inputs]
+        own = space["run"](*map(p.block, names, arrays))
+        whole = p.gather(names_of(p)[-1], own)
+        if td.mpi.rank() == 0:
+            np.testing.assert_array_equal(whole, wanted, err_msg=str(s))
+    if td.mpi.rank() == 0:
+        print("right", flush=True)
+
+
 def call(**sizes: int) -> None:
     p = td.compile(flat(td.Grid(x=2, y=2), "ij", **{**SIZES, **sizes}))
     p(p.block("A", a), p.block("B", b[:, : sizes.get("N", 7)]))
@@ -49,7 +137,6 @@ def fault(kind: str, victim: int) -> None:
     if mine and kind == "stall":
         time.sleep(600)
     if mine and kind == "kill":
-        import os
         import signal
 
         os.kill(os.getpid(), signal.SIGKILL)
@@ -62,5 +149,9 @@ def fault(kind: str, victim: int) -> None:
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         right()
+    elif sys.argv[1] == "collectives":
+        collectives(*map(int, sys.argv[2:]))
+    elif sys.argv[1] == "modules":
+        modules()
     else:
         fault(sys.argv[1], int(sys.argv[2]))

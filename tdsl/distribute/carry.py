@@ -1,0 +1,191 @@
+"""Carrying out the steps of a rank with the calls of MPI.
+
+Bytes are counted at these calls, by the arrays that they are given: what a rank receives is what others hand
+over for it; a broadcast or gathering counts as its messages from rank to rank would, a reduction by the
+convention of `plan.reduced`. How an MPI passes things on inside of a call is its own business.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.arrays import Array
+from tdsl.distribute import mpi
+from tdsl.distribute.engine import Parcel, Reduction, Transfer, Worker
+from tdsl.distribute.show import show_box
+from tdsl.distribute.simulate import volume
+from tdsl.errors import TargetError
+from tdsl.lang.expr import Binary
+from tdsl.source import here
+
+OPERATORS = {"add": "SUM", "mul": "PROD", "min": "MIN", "max": "MAX", "or": "LOR", "and": "LAND"}
+
+
+@dataclass(slots=True)
+class Carried:
+    """What one rank received and sent in bytes, and the messages it received."""
+
+    received: int = 0
+    sent: int = 0
+    messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Calls that were started: what each is for, and what is left to do when all are done."""
+
+    requests: list[Any]
+    what: list[str]
+    finish: Callable[[], None] = lambda: None
+
+
+def run(worker: Worker, comm: Any) -> Carried:
+    """Go through the steps of this rank; what went through the calls of MPI."""
+    carried = Carried()
+    for transfer in worker.run():
+        match transfer:
+            case Transfer(step, sends, receives):
+                wait(begin(transfer, worker, comm), worker)
+                carried.received += sum(array.nbytes for _, array in receives)
+                carried.sent += sum(array.nbytes for _, array in sends)
+                carried.messages += min(len(receives), 1) if step.collective else len(receives)
+            case Reduction():
+                wait(_reduce(transfer, worker, comm), worker)
+                out, into = volume(transfer, worker.plan.rank)
+                carried.sent, carried.received = carried.sent + out, carried.received + into
+                carried.messages += min(into, 1)
+    return carried
+
+
+def wait(pending: Pending, worker: Worker) -> None:
+    """Wait until calls are done; TargetError at the deadline."""
+    left = mpi.wait(pending.requests)
+    if left is not None:
+        raise _late(worker, pending.what[left])
+    pending.finish()
+
+
+def _late(worker: Worker, what: str) -> TargetError:
+    return TargetError(
+        f"rank {worker.plan.rank} could not {what} within {mpi.deadline():g} s (step {worker.at})",
+        loc=here(),
+        label="this call",
+        hint="another rank failed or stalls; TDSL_MPI_DEADLINE is the time in seconds",
+    )
+
+
+def begin(transfer: Transfer, worker: Worker, comm: Any) -> Pending:
+    """Start an exchange: by the call for its collective, or message by message."""
+    step, parcels = transfer.step, (*transfer.receives, *transfer.sends)
+    small = sum(array.nbytes for _, array in parcels) <= mpi.LARGEST
+    if step.collective and small:
+        doing = f"{step.collective} {_tensor(worker, parcels)} among ranks {_listed(step.ranks)}"
+        group = mpi.among(comm, step.ranks)
+        if group is None:
+            raise _late(worker, doing)
+        request, finish = COLLECTIVES[step.collective](transfer, worker.plan.rank, group)
+        return Pending([request], [doing], finish)
+    requests: list[Any] = []
+    what: list[str] = []
+    for n, (m, array) in enumerate(parcels):
+        if n < len(transfer.receives):
+            calls = mpi.start(comm.Irecv, array, m.tag, source=m.rank)
+        else:
+            calls = mpi.start(comm.Isend, array, m.tag, dest=m.rank)
+        verb = "receive {} from" if n < len(transfer.receives) else "send {} to"
+        requests += calls
+        what += [f"{verb.format(_tensor(worker, ((m, array),)))} rank {m.rank}"] * len(calls)
+    return Pending(requests, what)
+
+
+def _tensor(worker: Worker, parcels: tuple[Parcel, ...]) -> str:
+    m, _ = parcels[0]
+    return f"{worker.buffers[m.buffer].tensor}[{show_box(m.box)}]"
+
+
+def _listed(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+Started = tuple[Any, Callable[[], None]]  # a request, and what is to be done when it is done
+
+
+def _broadcast(transfer: Transfer, me: int, group: Any) -> Started:
+    (m, array), *_ = transfer.sends or transfer.receives
+    root = transfer.step.ranks.index(me if transfer.sends else m.rank)
+    return group.Ibcast(mpi.as_bytes(array), root=root), lambda: None
+
+
+def _gather(transfer: Transfer, me: int, group: Any) -> Started:
+    mine = mpi.as_bytes(transfer.sends[0][1]) if transfer.sends else np.empty(0, np.uint8)
+    sizes = {m.rank: array.nbytes for m, array in transfer.receives} | {me: mine.size}
+    room, counts, starts = _room([sizes.get(r, 0) for r in transfer.step.ranks])
+    byte = mpi.constant("BYTE")
+    request = group.Iallgatherv(mine, [room, counts, starts, byte])
+    return request, lambda: _take(transfer, room, starts)
+
+
+def _exchange(transfer: Transfer, me: int, group: Any) -> Started:
+    ranks, byte = transfer.step.ranks, mpi.constant("BYTE")
+    own = {m.rank: mpi.as_bytes(array) for m, array in transfer.sends}
+    nothing = np.empty(0, np.uint8)
+    packed = np.concatenate([own.get(r, nothing) for r in ranks])
+    _, given, ends = _room([own.get(r, nothing).size for r in ranks])
+    sizes = {m.rank: array.nbytes for m, array in transfer.receives}
+    room, counts, starts = _room([sizes.get(r, 0) for r in ranks])
+    request = group.Ialltoallv([packed, given, ends, byte], [room, counts, starts, byte])
+    return request, lambda: _take(transfer, room, starts)
+
+
+COLLECTIVES = {"broadcast": _broadcast, "all-gather": _gather, "all-to-all": _exchange}
+
+
+def _room(counts: list[int]) -> tuple[Array, list[int], list[int]]:
+    """Memory for some bytes of each rank, these numbers, and where they begin."""
+    starts = list(itertools.accumulate(counts, initial=0))
+    return np.empty(starts[-1], np.uint8), counts, starts[:-1]
+
+
+def _take(transfer: Transfer, room: Array, starts: list[int]) -> None:
+    """Bring what a collective gave to where it was to be received."""
+    for m, array in transfer.receives:
+        lo = starts[transfer.step.ranks.index(m.rank)]
+        mpi.as_bytes(array)[...] = room[lo : lo + array.nbytes]
+
+
+def _reduce(own: Reduction, worker: Worker, comm: Any) -> Pending:
+    """Start a reduction; one that is larger than a call can be, in pieces."""
+    step, kind = own.step, own.step.collective
+    tensor = worker.buffers[step.source].tensor
+    what = f"{kind} {tensor}[{show_box(step.box)}] among ranks {_listed(step.ranks)}"
+    group = mpi.among(comm, step.ranks)
+    if group is None:
+        raise _late(worker, what)
+    combined = own.combine.exprs[0]
+    assert isinstance(combined, Binary)
+    op = mpi.constant(OPERATORS[combined.op])
+    parts = [part.reshape(-1) for part in own.parts]
+    result = np.empty(0, parts[0].dtype) if own.result is None else own.result.reshape(-1)
+    owners = [n for n, part in enumerate(step.parts) if part is not None]
+    most = max(mpi.LARGEST // parts[0].itemsize, 1)
+    if kind == "reduce-scatter" and sum(part.size for part in parts) <= most:
+        counts = [0] * len(step.ranks)
+        for n, part in zip(owners, parts, strict=True):
+            counts[n] = part.size
+        request = group.Ireduce_scatter(np.concatenate(parts), result, counts, op=op)
+        return Pending([request], [what])
+    requests = []
+    for n, part in zip(owners, parts, strict=False):
+        mine = kind == "all-reduce" or step.ranks[n] == worker.plan.rank
+        for lo in range(0, max(part.size, 1), most):
+            given, got = part[lo : lo + most], result[lo : lo + most] if mine else None
+            if kind == "all-reduce":
+                requests.append(group.Iallreduce(given, got, op=op))
+            else:
+                requests.append(group.Ireduce(given, got, op=op, root=n))
+    return Pending(requests, [what] * len(requests))

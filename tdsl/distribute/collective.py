@@ -1,0 +1,218 @@
+"""Collectives: which of the messages of a step are together a broadcast, a gathering or a reduction.
+
+A group is a line, plane, ... of ranks: all with the same coordinates along the other axes. What its members
+do together follows from the boxes that all of them need, make and own, so each member finds the same. Fewer
+than three ranks exchange messages, as do those whose boxes fit no collective.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tdsl.distribute.plan import Reduce
+from tdsl.distribute.stages import Spans, Stage
+from tdsl.lang.expr import Binary, Param
+from tdsl.placement.grid import Coordinates, Grid
+from tdsl.placement.notation import Copies, Placement
+from tdsl.placement.ownership import (
+    Box,
+    contains,
+    copies,
+    elements,
+    is_whole,
+    owned,
+    pieces,
+)  # fmt: skip
+
+FEWEST = 3  # ranks of a collective: two send each other messages
+MOST_PAIRS = 64  # ranks up to which an exchange of all with all is looked for
+
+Parts = tuple[tuple[int, Box], ...]  # ranks, each with the box that it brings
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything lives: the grid, the placement and the whole box of each tensor."""
+
+    grid: Grid
+    placements: Mapping[str, Placement]
+    wholes: Mapping[str, Box]
+
+    def owned(self, tensor: str, at: Coordinates) -> Box | None:
+        """The box that the rank at some coordinates owns."""
+        return owned(self.placements[tensor], self.grid, self.wholes[tensor], at)
+
+    def pieces(self, tensor: str, box: Box, near: Coordinates) -> Iterator[tuple[Coordinates, Box]]:
+        """A box cut along the blocks, each piece with the coordinates of the owner nearest."""
+        whole = self.wholes[tensor]
+        return pieces(self.placements[tensor], self.grid, whole, box, near)
+
+    def copies(self, tensor: str, at: Coordinates) -> Iterator[Coordinates]:
+        """All ranks that own the same of a tensor as that at some coordinates."""
+        return copies(self.placements[tensor], self.grid, at)
+
+    def line(self, at: Coordinates, axes: Iterable[int]) -> Iterator[Coordinates]:
+        """All ranks that differ from that at some coordinates along some axes only."""
+        free = set(axes)
+        shape = enumerate(zip(at, self.grid.shape, strict=True))
+        return itertools.product(*(range(size) if n in free else (p,) for n, (p, size) in shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """A collective that brings `parts` of a tensor, each from a rank, to all `ranks`."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    parts: Parts
+
+
+@dataclass(slots=True)
+class Groups:
+    """The collectives of a stage; each is found once in an iteration, whoever asks."""
+
+    layout: Layout
+    stage: Stage
+    _known: dict[object, Gather | Reduce | None] = field(default_factory=dict)
+
+    def fetched(self, source: str, reader: Coordinates, inner: Spans) -> Gather | None:
+        """The collective by which a rank gets what it needs of a source, in an iteration `inner`."""
+        placement = self.layout.placements[source]
+        axes = [n for n in self.stage.alike(source)
+                if not isinstance(placement.entries[n], Copies)]  # fmt: skip
+        if not axes:
+            return None
+        key = (source, inner, tuple(0 if n in axes else p for n, p in enumerate(reader)))
+        if key not in self._known:
+            self._known[key] = self._fetched(source, reader, inner, axes)
+        found = self._known[key]
+        assert found is None or isinstance(found, Gather)
+        return found
+
+    def _fetched(
+        self, source: str, reader: Coordinates, inner: Spans, axes: list[int]
+    ) -> Gather | None:  # fmt: skip
+        layout, grid = self.layout, self.layout.grid
+        box = self.stage.reads(ranked(reader, inner)).get(source)
+        if box is None:
+            return None
+        cut = list(layout.pieces(source, box, reader))
+        owners = {at for at, _ in cut}
+        line = set(layout.line(reader, axes))
+        if len(owners) < len(cut) or not owners <= line:
+            return None
+        needing = set()
+        for at in line:
+            home = layout.owned(source, at)
+            fetches = home is None or not (is_whole(home) and contains(home, box))
+            if fetches and self.stage.reads(ranked(at, inner)).get(source) == box:
+                needing.add(at)
+        members = owners | needing
+        if len(members) < FEWEST or (len(owners) > 1 and not owners <= needing):
+            return None
+        kind = "broadcast" if len(owners) == 1 else "all-gather"
+        return Gather(kind, _ranks(grid, members), tuple((grid.rank(at), part) for at, part in cut))
+
+    def exchanged(self, tensor: str, at: Coordinates, inner: Spans) -> tuple[int, ...]:
+        """The ranks that exchange parts of a source, or of what they made, all with all; one is at `at`."""
+        mine = self._partners(tensor, at, inner)
+        axes = [n for n, p in enumerate(at) if any(other[n] != p for other in mine)]
+        group = set(itertools.islice(self.layout.line(at, axes), MOST_PAIRS + 1))
+        if not FEWEST <= len(group) <= MOST_PAIRS or mine != group - {at}:
+            return ()
+        if any(self._partners(tensor, other, inner) != group - {other} for other in group):
+            return ()
+        return _ranks(self.layout.grid, group)
+
+    def _partners(self, tensor: str, at: Coordinates, inner: Spans) -> set[Coordinates]:
+        """Who gives a rank what it reads of a source, or gets what it made."""
+        spans, home = ranked(at, inner), self.layout.owned(tensor, at)
+        own = tensor == self.stage.name
+        box = self.stage.writes(spans) if own else self.stage.reads(spans).get(tensor)
+        if box is None or (not own and home and is_whole(home) and contains(home, box)):
+            return set()
+        firsts = (first for first, _ in self.layout.pieces(tensor, box, at))
+        if own:
+            firsts = (other for first in firsts for other in self.layout.copies(tensor, first))
+        return set(firsts) - {at}
+
+    def made(self, maker: Coordinates, inner: Spans, tag: int) -> Gather | Reduce | None:
+        """The collective by which what a rank made comes to its owners; its buffers are left open."""
+        name, combine = self.stage.name, self.stage.combine
+        placement = self.layout.placements[name]
+        if combine is None:
+            axes = [n for n, e in enumerate(placement.entries) if isinstance(e, Copies)]
+        elif is_of_mpi(self.stage):
+            axes = [n for n in self.stage.alike(name) if n not in placement.partial]
+        else:
+            axes = []
+        if not axes:
+            return None
+        key = (name, inner, tuple(0 if n in axes else p for n, p in enumerate(maker)))
+        if key not in self._known:
+            line = list(self.layout.line(maker, axes))
+            boxes = {at: self.stage.writes(ranked(at, inner)) for at in line}
+            self._known[key] = (
+                self._shared(boxes) if combine is None else self._combined(boxes, tag)
+            )
+        return self._known[key]
+
+    def _shared(self, boxes: Mapping[Coordinates, Box | None]) -> Gather | None:
+        """A gathering of boxes that all ranks of a line own: each makes some of them."""
+        grid, name = self.layout.grid, self.stage.name
+        home = self.layout.owned(name, next(iter(boxes)))
+        parts = [(grid.rank(at), box) for at, box in boxes.items() if box is not None]
+        if home is None or len(boxes) < FEWEST or not parts:
+            return None
+        if any(not contains(home, box) for _, box in parts):
+            return None
+        # what several of them make would come twice
+        if len({box for _, box in parts}) < len(parts):
+            return None
+        kind = "broadcast" if len(parts) == 1 else "all-gather"
+        return Gather(kind, _ranks(grid, boxes), tuple(parts))
+
+    def _combined(self, boxes: Mapping[Coordinates, Box | None], tag: int) -> Reduce | None:
+        """A reduction of one box that all ranks of a line make, to those of them who own it."""
+        layout, name = self.layout, self.stage.name
+        members = sorted((layout.grid.rank(at), at) for at, box in boxes.items() if box is not None)
+        made = {box for box in boxes.values() if box is not None}
+        if len(members) < FEWEST or len(made) > 1:
+            return None
+        (box,) = made
+        parts: dict[Coordinates, Box] = {}
+        for first, piece in layout.pieces(name, box, members[0][1]):
+            for owner in layout.copies(name, first):
+                if owner in parts or boxes.get(owner) is None:
+                    return None
+                parts[owner] = piece
+        once = sum(map(elements, parts.values())) == elements(box)
+        if not once and not (len(parts) == len(members) and set(parts.values()) == made):
+            return None
+        got = tuple(parts.get(at) for _, at in members)
+        return Reduce(tuple(rank for rank, _ in members), tag, "", None, box, got)
+
+
+def is_of_mpi(stage: Stage) -> bool:
+    """Whether MPI has an operator that combines the parts of a stage, with the same values for NaN."""
+    combine, dtype = stage.combine, stage.func.dtypes[0]
+    if combine is None or stage.in_order or len(stage.func.dtypes) > 1:
+        return False
+    match combine.exprs[0]:
+        case Binary(op, Param("a0"), Param("b0")):
+            if dtype.is_float:
+                return op in ("add", "mul") and dtype.bits in (32, 64)
+            return op in (("or", "and") if dtype.kind == "b" else ("add", "mul", "min", "max"))
+        case _:
+            return False
+
+
+def ranked(at: Coordinates, inner: Spans) -> Spans:
+    """The spans of the outer loops for one rank, in an iteration of those that it steps through."""
+    return (*((p, p + 1) for p in at), *inner)
+
+
+def _ranks(grid: Grid, members: Iterable[Coordinates]) -> tuple[int, ...]:
+    return tuple(sorted(map(grid.rank, members)))

@@ -1,0 +1,145 @@
+"""Which collectives are seen in programs, and that their results and bytes are those of messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.distribute.check import check
+from tdsl.distribute.plan import Plan, carried
+from tests.distribute.matmuls import cube, flat
+from tests.distribute.test_results import histogram
+from tests.distribute.test_simulate import carried_as_planned
+
+i, j, k = td.vars("i j k")
+
+
+def kinds(plan: Plan, rank: int = 0) -> Counter[str]:
+    """How often a rank takes part in which collective; "" are messages."""
+    return Counter(s.collective for s in plan.rank(rank).steps if hasattr(s, "collective"))
+
+
+def test_panels_are_broadcast_and_turned_ones_shifted() -> None:
+    grid = td.Grid(x=3, y=3)
+    summa, cannon = (td.compile(flat(grid, turn, M=9, N=9, K=9)).plan() for turn in ("", "ij"))
+    assert kinds(summa) == {"broadcast": 6}  # one of A and one of B in each of three steps
+    assert set(kinds(cannon)) == {""}
+    pumma = td.compile(flat(grid, "i", M=9, N=9, K=9)).plan()
+    assert kinds(pumma) == {"broadcast": 3, "": 2}  # of A; tiles of B roll
+
+
+def test_whole_rows_are_gathered() -> None:
+    s = flat(td.Grid(x=4, y=1), "", M=8, N=6, K=12)
+    assert kinds(td.compile(s).plan()) == {"broadcast": 4}  # the panel of B of each step
+    a, f, grid = td.Tensor("a", (12,), td.i64), td.Func("f"), td.Grid(x=4)
+    f[i] = td.sum(a[k] * i, axis=k)
+    s = td.Schedule(f.with_shape(8)).place("a", "r -> r", grid).place("f", "r -> r", grid)
+    s[f].distribute(i, grid)
+    assert kinds(td.compile(s).plan()) == {"all-gather": 1}
+    x = np.arange(12)
+    np.testing.assert_array_equal(carried_as_planned(s, x), x.sum() * np.arange(8))
+
+
+@pytest.mark.parametrize(
+    "place, kind",
+    [("r -> r", "reduce-scatter"), ("r -> *", "all-reduce"), ("r -> 2", "reduce")],
+)
+def test_parts_are_reduced_as_the_result_lies(place: str, kind: str) -> None:
+    plan = td.compile(histogram(place)).plan()
+    assert kinds(plan) == ({kind: 1})
+
+
+def test_an_all_reduce_moves_less_than_messages() -> None:
+    """To and from each rank, 100 elements less those that it adds up: 75 twice, where messages are 300."""
+    s = cube(td.Grid(x=1, y=1, z=4), M=10, N=10, K=40)
+    (step,) = [s for s in td.compile(s).plan().rank(1).steps if hasattr(s, "parts")]
+    assert carried(step, 1) == (0 + 100, 0)
+    b = td.Tensor("b", (16, 100), td.f32)
+    f, grid = td.Func("f"), td.Grid(x=4)
+    f[i] = td.sum(b[k, i], axis=k)
+    s = td.Schedule(f).place("b", "rc -> r", grid).place("f", "r -> *", grid)
+    s[f].distribute(k, grid)
+    assert td.compile(s).plan().received == (4 * 150,) * 4
+
+
+def test_a_change_of_layout_is_all_to_all(rng: np.random.Generator) -> None:
+    a, f, grid = td.Tensor("a", (8, 12), td.i64), td.Func("f"), td.Grid(x=4)
+    f[i, j] = a[i, j] + 1
+    x = rng.integers(-9, 9, (8, 12))
+    for made in (i, j):  # columns are fetched, or rows sent off
+        s = td.Schedule(f).place("a", "rc -> r", grid).place("f", "rc -> c", grid)
+        s[f].distribute(made, grid)
+        assert kinds(td.compile(s).plan()) == {"all-to-all": 1}
+        np.testing.assert_array_equal(carried_as_planned(s, x), x + 1)
+
+
+def test_copies_of_a_result_are_gathered(rng: np.random.Generator) -> None:
+    a, f, grid = td.Tensor("a", (10,), td.i64), td.Func("f"), td.Grid(x=4)
+    f[i] = a[i] * 3
+    s = td.Schedule(f).place("a", "r -> r", grid).place("f", "r -> *", grid)
+    s[f].distribute(i, grid)
+    assert kinds(td.compile(s).plan()) == {"all-gather": 1}
+    x = rng.integers(-9, 9, 10)
+    np.testing.assert_array_equal(carried_as_planned(s, x), x * 3)
+
+
+def floats(*, deterministic: bool) -> td.Schedule:
+    """A sum over four ranks whose bits depend on its order."""
+    a, f, grid = td.Tensor("a", (40,), td.f32), td.Func("f"), td.Grid(x=4)
+    f[()] = td.sum(a[k], axis=k)
+    s = td.Schedule(f).place("a", "r -> r", grid).place("f", "-> *", grid)
+    (ranks,) = s[f].distribute(k, grid)
+    s[f].communicate(f, at=ranks, deterministic=deterministic)
+    return s
+
+
+def test_parts_are_combined_in_the_order_of_ranks_where_asked(rng: np.random.Generator) -> None:
+    assert kinds(td.compile(floats(deterministic=False)).plan()) == {"all-reduce": 1}
+    s = floats(deterministic=True)
+    assert kinds(td.compile(s).plan()) == {"": 1}
+    assert "deterministic=True" in str(s)
+    a = rng.random(40).astype(np.float32) * 1e3
+    wanted = np.float32(0)
+    for part in np.split(a, 4):
+        wanted = wanted + np.float32(td.compile(_sum())(part))
+    assert carried_as_planned(s, a) == wanted
+
+
+def _sum() -> td.Func:
+    a, f = td.Tensor("a", (10,), td.f32), td.Func("f")
+    f[()] = td.sum(a[k], axis=k)
+    return f
+
+
+@pytest.mark.parametrize("combined", [td.max, td.argmax])
+def test_what_mpi_has_no_operator_for_is_combined_from_messages(combined: Any) -> None:
+    """MPI says nothing of the maximum of NaN, and knows no pairs of a value and a 64 bit index."""
+    a, f, grid = td.Tensor("a", (6, 40), td.f64), td.Func("f"), td.Grid(x=4)
+    f[i] = combined(a[i, k], axis=k)
+    s = td.Schedule(f).place("a", "rc -> c", grid).place("f", "r -> r", grid)
+    reduced = s.program.funcs[0].name
+    if reduced != "f":
+        s.place(reduced, "r -> r", grid)["f"].distribute(i, grid)
+    s[reduced].distribute(k, grid)
+    assert set(kinds(td.compile(s).plan())) == {""}
+    x = np.random.default_rng(0).random((6, 40))
+    x[2, 33] = np.nan
+    x[4, 3:30:7] = np.nan
+    wanted = x.max(axis=1) if combined is td.max else x.argmax(axis=1)
+    np.testing.assert_array_equal(carried_as_planned(s, x), wanted)
+
+
+@pytest.mark.parametrize("shape", [(7, 5, 9), (2, 9, 3), (9, 1, 2), (3, 0, 4), (1, 1, 1)])
+@pytest.mark.parametrize("grid", [{"x": 3, "y": 4}, {"x": 5, "y": 1}, {"x": 1, "y": 3}])
+def test_uneven_blocks(shape: tuple[int, int, int], grid: dict[str, int]) -> None:
+    m, n, p = shape
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-9, 9, s).astype(float) for s in ((m, p), (p, n)))
+    for turn in ("", "i", "ij"):
+        s = flat(td.Grid(**grid), turn)
+        np.testing.assert_array_equal(carried_as_planned(s, a, b), a @ b)
+        check(td.compile(s).plan(M=m, N=n, K=p))
