@@ -14,6 +14,7 @@ from tdsl.lang.simplify import substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.node import Node, transform
 from tdsl.schedule.arguments import check_scope
+from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import find_loop, positive
 from tdsl.schedule.mapping import mapped_reads
 from tdsl.schedule.nest import (
@@ -49,25 +50,27 @@ def source_of(program: Program, name: str) -> tuple[tuple[DType, ...], tuple[Int
 def cache_read(
     state: State, func: str, definition: int | None, *, source: str, loop: str | None,
     scope: str = "auto", pack: tuple[tuple[int, int], ...] = (), padded: bool = False,
-    mapped: bool = False, name: str | None = None,
+    mapped: bool = False, inside: bool = False, name: str | None = None,
 ) -> State:  # fmt: skip
     """Copy what the body of a loop reads of a tensor or func into memory of its own first.
 
     `pack` splits axes: (axis, n) makes two of it, index // n in its place and index % n at the end.
     With `padded` the copy has what is read beyond the edges, too; with `mapped`, what is computed of an
-    element alone. Without a loop it is made at the root.
+    element alone. With `inside` stages that are computed inside of the loop read the copy, too. Without a
+    loop it is made at the root.
     """
     check_scope(scope)
     program = state.program
     consumer = program.func(func)
     scheduled = 0 if definition is None else definition
-    read = sorted(
-        {r.name for d in consumer.definitions for r in reads_in(d.expressions())} - {func}
-    )
+    readers = _inside(state, func, scheduled, loop) if inside else ()
+    others = [d for g in readers for d in g.definitions]
+    every = (*consumer.definitions, *others)
+    read = sorted({r.name for d in every for r in reads_in(d.expressions())} - {func})
     if source not in read:
         raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
     made = new_func(program, name, f"{source}_cache")
-    chosen = [d for n, d in enumerate(consumer.definitions) if definition in (None, n)]
+    chosen = [d for n, d in enumerate(consumer.definitions) if definition in (None, n)] + others
     reads: dict[Node, tuple[Expr, ...]]
     dtypes, limits = source_of(program, source)
     if padded and mapped:
@@ -106,7 +109,21 @@ def cache_read(
         else At(Level(func, scheduled, find_loop(state, func, scheduled, loop)))
     )
     state = replace_func(state, replace(consumer, definitions=definitions))
-    return insert(state, func, f, replace(fresh_plan(f), place=place, scope=scope, touched=True))
+    for g in readers:
+        changed = tuple(map_expressions(d, lambda e: transform(e, moved)) for d in g.definitions)
+        state = replace_func(state, replace(g, definitions=changed))
+    first = next(g.name for g in program.funcs if g in (consumer, *readers))
+    return insert(state, first, f, replace(fresh_plan(f), place=place, scope=scope, touched=True))
+
+
+def _inside(state: State, func: str, definition: int, loop: str | None) -> tuple[FuncDef, ...]:
+    """The funcs that are computed inside of a loop, in the order of the program."""
+    if loop is None:
+        raise Illegal("a copy at the root is inside of no loop", "name a loop: at=i")
+    level = Level(func, definition, find_loop(state, func, definition, loop))
+    return tuple(
+        g for g in state.program.funcs if level in loops_around(state, g.name) and g.name != func
+    )
 
 
 def _lifted(

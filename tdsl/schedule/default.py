@@ -4,7 +4,8 @@
 2. A contraction (a sum over products, with reuse in two directions) gets register tiles.
 3. Row-wise chains and stencils are computed inside the loops of their last stage.
 4. The rest is computed at the root.
-Then every nest gets vectors along memory and threads outside. On a GPU each func is a kernel of its own.
+Then every nest gets vectors along memory and threads outside. On a GPU each func is a kernel of its own, with
+what only its rows read.
 
 Nothing here changes results but the last bits of float reductions, which become lanes and parts. Stages that
 a directive has mentioned are left as they are.
@@ -80,9 +81,10 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
             decisions += [Decision(x, made.how, why=beside) for x in made.beside]
     elif machine.block_threads:
         state = rest_at_root(state)
-        for name in [f.name for f in state.program.funcs if f.name in open_]:
-            state, made = _on_a_gpu(state, name, machine)
-            decisions.append(made)
+        for name in [f.name for f in reversed(state.program.funcs) if f.name in open_]:
+            if not state.plan(name).touched:
+                state, made = _on_a_gpu(state, name, machine)
+                decisions.append(made)
     else:
         decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
     decisions.sort(key=lambda d: order[d.func])
@@ -90,7 +92,7 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
 
 
 def _on_a_gpu(state: State, name: str, machine: Machine) -> tuple[State, Decision]:
-    """A func at the root as a kernel of its own."""
+    """A func at the root, with what only its rows read, as a kernel of its own."""
     schedule = Schedule.of_state(state)
     plan = on_blocks(schedule[name], threads=machine.block_threads)
     if plan is None:

@@ -68,7 +68,15 @@ def _call(d: Directive) -> str:
             at = "" if a["loop"] is None else f", at={_value(a['loop'])}"
             pack = f", pack={dict(a['pack'])}" if a.get("pack") else ""
             rest = _options(
-                a, "source", "loop", "pack", scope="auto", padded=False, mapped=False, name=None
+                a,
+                "source",
+                "loop",
+                "pack",
+                scope="auto",
+                padded=False,
+                mapped=False,
+                inside=False,
+                name=None,
             )
             return f"s.cache_read({_value(a['source'])}, {stage}{at}{rest}{pack})"
         case "cache_write":

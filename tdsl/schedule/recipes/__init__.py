@@ -5,6 +5,7 @@ default schedule uses the same functions.
 """
 
 from tdsl.schedule.recipes.bands import bands
+from tdsl.schedule.recipes.block_rows import block_rows
 from tdsl.schedule.recipes.blocks import block_sums, block_tiles, elements
 from tdsl.schedule.recipes.conv import conv
 from tdsl.schedule.recipes.cosma import carma, cosma
@@ -24,6 +25,7 @@ from tdsl.schedule.recipes.stencil import strips
 
 __all__ = [
     "bands",
+    "block_rows",
     "block_sums",
     "block_tiles",
     "cannon",

@@ -1,7 +1,7 @@
 """Stages on the blocks and threads of a GPU.
 
 elements     neighbours on neighbouring threads, some elements for each
-block_sums   a block for each result: its threads sum parts, which meet in shared memory
+block_sums   a block for each result: its threads sum parts, which they combine
 block_tiles  a sum of products: a tile for each block, fetched together, a smaller one in the registers of
              each thread
 
@@ -19,16 +19,16 @@ from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.facts import extents, has_effects
 from tdsl.schedule.nest import REGISTER, SHARED, is_ordered
+from tdsl.schedule.recipes.block_rows import ACCESS, BlockRows, block_rows, fused, reduce_by_threads
 from tdsl.schedule.recipes.choices import recipe
 from tdsl.schedule.recipes.conv import known
 from tdsl.schedule.stage import Stage
 
-ACCESS = 16  # bytes that a thread can load or store at once
 _LONG = 256  # terms of a sum that are worth a block
 _FEW = 1 << 14  # results that leave a GPU idle with a thread for each
 _LARGE = 64  # rows and columns of a product that is worth tiles
 _COPIED = 4  # bytes, the least that a GPU copies to shared memory by itself
-_PARTS = 16  # of a sum, which one thread merges in the end
+_EACH = 16  # terms of a thread where many blocks reduce to one element
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class BlockTiles:
     stages: int
 
 
-Plan = Elements | BlockSums | BlockTiles
+Plan = Elements | BlockSums | BlockTiles | BlockRows
 
 
 def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
@@ -72,6 +72,9 @@ def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
         tiles = block_tiles(stage)
         if tiles is not None:
             return tiles
+    rows = block_rows(stage)
+    if rows is not None:
+        return rows
     if terms >= _LONG and points <= _FEW:
         sums = block_sums(stage, threads=threads)
         if sums is not None:
@@ -116,7 +119,7 @@ def _share_out(stage: Stage, d: Definition, threads: int, vector: int) -> bool:
         outer, lanes = stage.split(free[-1], vector)
         stage.vectorize(lanes)
         free[-1] = outer.name
-    block, thread = stage.split(_fused(stage, free), threads)
+    block, thread = stage.split(fused(stage, free), threads)
     stage.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
     return True
 
@@ -157,7 +160,8 @@ def _width(most: int, extent: int | None) -> int:
 def block_sums(stage: Stage, *, threads: int = 256) -> BlockSums | None:
     """Reduce each element of a stage by a block of threads; float sums are then in another order.
 
-    Returns what was chosen, or None for a stage that is no reduction, or one whose order matters.
+    A stage of one element is reduced by many blocks, and their results by one more. Returns what was
+    chosen, or None for a stage that is no reduction, or one whose order matters.
 
     >>> import tdsl as td
     >>> i, k, a, f = *td.vars("i k"), td.Tensor("a", (100, 5000), td.f32), td.Func("f")
@@ -170,27 +174,31 @@ def block_sums(stage: Stage, *, threads: int = 256) -> BlockSums | None:
     d = f.definitions[0]
     if len(f.definitions) > 1 or d.init is None or not d.ranges or is_ordered(f, 0):
         return None
+    names = [name for name, _, _ in d.ranges]
     if not d.free:
-        return None
-    along = d.ranges[-1][0]
-    _, part = stage.split(along, threads)
-    parts = stage.rfactor(part)
-    _, few = stage.split(part.name, _PARTS)
-    fewer = stage.rfactor(few)
-    whole = _fused(stage, [x.name for x in stage.loops if x.name in d.free])
+        block, _ = stage.split(fused(stage, names), threads * _EACH)
+        parts = stage.rfactor(block)
+        _sum_in_blocks(parts, [parts.loops[-1].name], threads, 1)
+        _, part = stage.split(block.name, threads)
+        stage.bind(part, "threadIdx.x")
+    else:
+        _sum_in_blocks(stage, names, threads, _loaded(stage, d))
+    return BlockSums(names[-1], threads)
+
+
+def _sum_in_blocks(stage: Stage, names: list[str], threads: int, vector: int) -> None:
+    whole = fused(stage, [x.name for x in stage.loops if x.name not in names])
     stage.bind(whole, "blockIdx.x")
-    for own, loop in ((fewer, few.name), (parts, part.name)):
-        own.compute_at(stage, whole).set_scope(SHARED)
-        own.bind(loop, "threadIdx.x")
-    return BlockSums(along, threads)
+    stage.schedule.cache_write(stage, at=whole)
+    reduce_by_threads(stage, names, threads, vector)
 
 
-def _fused(stage: Stage, loops: list[str]) -> str:
-    """One loop of some that follow each other."""
-    whole = loops[0]
-    for x in loops[1:]:
-        whole = stage.fuse(whole, x).name
-    return whole
+def _loaded(stage: Stage, d: Definition) -> int:
+    """How many terms of a reduction that are neighbours in memory 16 bytes hold, where rows have so many."""
+    last = d.ranges[-1][0]
+    near = [r for r in reads_in(d.values) if r.index[-1:] == (Var(last),)]
+    widest = max((r.dtype.bytes for r in near), default=ACCESS)
+    return _width(ACCESS // widest, _sizes(stage).get(last))
 
 
 @recipe
@@ -230,7 +238,7 @@ def block_tiles(
     ko, ki = stage.split(term, tile[2])
     stage.reorder(*batch, ro, co, ty, tx, ko, ki, r, c)
     if batch:
-        stage.bind(_fused(stage, batch), "blockIdx.z")
+        stage.bind(fused(stage, batch), "blockIdx.z")
     stage.bind(ro, "blockIdx.y").bind(co, "blockIdx.x")
     stage.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
     out = schedule.cache_write(name, at=tx, scope=REGISTER)

@@ -14,6 +14,7 @@ import tdsl as td
 from tdsl.codegen.cuda import module, nvrtc
 from tdsl.codegen.launches import launches_of
 from tests.codegen.cuda import programs
+from tests.schedule.recipes.test_block_rows import scheduled
 
 tvm = pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 
@@ -91,6 +92,26 @@ def test_a_pipelined_matmul_copies_past_the_registers(arch, stages, tmp_path):
     assert copies >= 2 * stages and copies % 2 == 0  # both tiles, before the loop and in its copies
     assert count(text, r"\bLDG\b") == count(text, r"\bSTS\b") == 0
     assert count(text, r"\bDEPBAR\.LE SB0") == count(text, r"\bBAR\.SYNC") > 0
+
+
+ROWS = {"softmax": (1, 2), "layer norm": (3, 2), "log-sum-exp": (1, 2)}  # arrays read, reductions
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("length", [256, 4096])
+def test_rows_are_read_once_and_stay_in_registers(name, length, arch, tmp_path):
+    arrays, reductions = ROWS[name]
+    s, plan = scheduled(name, 4096, length)
+    m = made(s, arch)
+    (kernel,) = m.kernels
+    assert (kernel.spills, kernel.stack) == (0, 0)
+    text = sass(m, tmp_path)
+    each = length // (4 * plan.threads)
+    assert each * arrays <= count(text, r"\bLDG\.E\.128") <= each * arrays + 1
+    assert count(text, r"\bLDG") == count(text, r"\bLDG\.E\.128")
+    assert count(text, r"\bSTG\.E\.128") == (0 if name == "log-sum-exp" else each)
+    assert count(text, r"\bBAR\.SYNC") == (0 if length == 256 else reductions)
 
 
 def test_vectors_are_loaded_and_stored_as_wholes(tmp_path):
@@ -186,6 +207,7 @@ CHILD = """
 import sys
 from tdsl.codegen import cache
 from tests.codegen.cuda import programs
+from tests.schedule.recipes.test_block_rows import scheduled
 import tdsl as td
 f = td.compile(programs.matmul(), target="cuda")
 print(len(f.source("cuda", M=32, K=16, N=64)), cache.info().hits, "tvm" in sys.modules)

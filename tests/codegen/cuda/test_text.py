@@ -15,6 +15,7 @@ pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 from tests.codegen.cuda.shim import HAS_COMPILER, run_text  # imports tvm
 from tests.fuzz.cases import Meaning
 from tests.fuzz.gpu import outcome_of
+from tests.schedule.recipes.test_block_rows import scheduled
 
 pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
 
@@ -123,6 +124,12 @@ def test_sums_of_threads(threads, rows, dtype, tmp_path):
     _, part = s[total].split(k, threads)
     s[total].bind(part, "threadIdx.x")
     check(s, tmp_path, a=numbers(5, 70, dtype=dtype.numpy))
+
+
+@pytest.mark.parametrize("rows, length", [(5, 100), (2, 1100)])
+def test_rows_in_registers(rows, length, tmp_path):
+    s, _ = scheduled("softmax", rows, length)
+    check(s, tmp_path, x=numbers(rows, length, dtype=np.float32))
 
 
 def test_large_shared_memory_is_one_memory_of_parts(tmp_path):

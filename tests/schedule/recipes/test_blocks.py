@@ -5,6 +5,7 @@ import pytest
 
 import tdsl as td
 from tdsl.lang.interp import interpret
+from tdsl.schedule.recipes.block_rows import BlockRows
 from tdsl.schedule.recipes.blocks import BlockSums, BlockTiles, Elements, on_blocks
 
 i, j, k, t = td.vars("i j k t")
@@ -82,6 +83,15 @@ def test_sums_with_several_rows_or_over_two_axes(rng):
     agrees(s, a=whole(rng, 3, 4, 50))
 
 
+@pytest.mark.parametrize("m, n", [(1, 1), (3, 7), (5, 4000), (40, 1000)])
+def test_one_sum_of_everything_takes_many_blocks(rng, m, n):
+    a, f = td.Tensor("a", ("M", "N"), td.f32), td.Func("f")
+    f[()] = td.sum(a[i, k], axis=(i, k))
+    s = td.Schedule(f)
+    assert td.recipes.block_sums(s[f], threads=32) == BlockSums("k", 32)
+    agrees(s, a=whole(rng, m, n))
+
+
 def test_what_is_no_sum_or_is_ordered_is_left_as_it_is():
     f, g = scaled(), td.Func("g", shape=(8,))
     r = td.range("r", 1, 8)
@@ -121,8 +131,8 @@ def test_both_orders_of_operands_are_fetched(rng):
 
 SIZED = {
     "points": (lambda: scaled((30, 40)), Elements),
-    "rows": (lambda: td_sum((20, 5000)), BlockSums),
-    "many short rows": (lambda: td_sum((30000, 300)), Elements),
+    "rows": (lambda: td_sum((20, 5000)), BlockRows),
+    "many short rows": (lambda: td_sum((30000, 300)), BlockRows),
     "short rows": (lambda: td_sum((20, 30)), Elements),
     "product": (lambda: sized_product(256, 64, 256), BlockTiles),
     "narrow product": (lambda: sized_product(256, 64, 8), Elements),

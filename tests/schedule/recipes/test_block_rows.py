@@ -1,0 +1,197 @@
+"""Rows on a GPU: softmax, norms and others, right at every length, in registers where these hold a row."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.codegen.loops import Alloc, Barrier, Kernel
+from tdsl.codegen.passes.statements import walk
+from tdsl.lang.interp import interpret
+from tests.codegen.cuda.programs import kernel_of
+
+b, i, j, k = td.vars("b i j k")
+
+
+def softmax(dtype=td.f32, batch=False):
+    at, sizes = ((b, i), ("B", "M")) if batch else ((i,), ("M",))
+    x = td.Tensor("x", (*sizes, "N"), dtype)
+    most, e, total, y = map(td.Func, ("most", "e", "total", "y"))
+    most[at] = td.max(x[(*at, k)], axis=k)
+    e[(*at, j)] = td.exp(td.cast(x[(*at, j)] - most[at], td.f32))
+    total[at] = td.sum(e[(*at, k)], axis=k)
+    y[(*at, j)] = td.cast(e[(*at, j)] / total[at], dtype)
+    return y
+
+
+def layer_norm():
+    x, gain, bias = (
+        td.Tensor("x", ("M", "N"), td.f32),
+        *(td.Tensor(n, ("N",), td.f32) for n in ("g", "h")),
+    )
+    mean, variance, y = map(td.Func, ("mean", "variance", "y"))
+    mean[i] = td.mean(x[i, k], axis=k)
+    centred = td.Func("centred")
+    centred[i, j] = x[i, j] - mean[i]
+    variance[i] = td.mean(centred[i, k] * centred[i, k], axis=k)
+    y[i, j] = centred[i, j] * td.rsqrt(variance[i] + 1e-5) * gain[j] + bias[j]
+    return y
+
+
+def rms_norm():
+    x, y = td.Tensor("x", ("M", "N"), td.f32), td.Func("y")
+    square = td.Func("square")
+    square[i] = td.mean(x[i, k] * x[i, k], axis=k)
+    y[i, j] = x[i, j] * td.rsqrt(square[i] + 1e-5)
+    return y
+
+
+def log_sum_exp():
+    x = td.Tensor("x", ("M", "N"), td.f32)
+    most, total, y = map(td.Func, ("most", "total", "y"))
+    most[i] = td.max(x[i, k], axis=k)
+    total[i] = td.sum(td.exp(x[i, k] - most[i]), axis=k)
+    y[i] = most[i] + td.log(total[i])
+    return y
+
+
+def argmax():
+    x, y = td.Tensor("x", ("M", "N"), td.f32), td.Func("y")
+    y[i] = td.argmax(x[i, k], axis=k)
+    return y
+
+
+def sums():
+    x, y = td.Tensor("x", ("M", "N"), td.f32), td.Func("y")
+    y[i] = td.sum(x[i, k] * 2, axis=k)
+    return y
+
+
+def blocks_of_sums():
+    x, y = td.Tensor("x", ("M", "P", "N"), td.f32), td.Func("y")
+    y[i] = td.sum(x[i, j, k], axis=(j, k))
+    return y
+
+
+PROGRAMS = {
+    "softmax": softmax,
+    "half softmax": lambda: softmax(td.f16),
+    "batched softmax": lambda: softmax(batch=True),
+    "layer norm": layer_norm,
+    "rms norm": rms_norm,
+    "log-sum-exp": log_sum_exp,
+    "argmax": argmax,
+    "sums": sums,
+    "sums over two axes": blocks_of_sums,
+}
+SIZES = [(1, 1), (5, 100), (3, 37), (2, 1031), (2, 1028)]
+
+
+def arrays_of(program, rng, rows, length):
+    """Whole numbers, so that only functions round."""
+    sizes = {"M": rows, "N": length, "B": 2, "P": 3}
+    made = {}
+    for t in program.inputs:
+        shape = tuple(sizes[e.name] for e in t.shape)
+        made[t.name] = rng.integers(-3, 4, shape).astype(t.dtype.numpy)
+    return made
+
+
+def agrees(s: td.Schedule, arrays) -> None:
+    got = td.emulate(td.compile(s, target="cuda"))(**arrays)
+    (want,) = interpret(s.program, arrays)
+    if want.dtype.kind in "iu":
+        np.testing.assert_array_equal(got, want)
+    else:
+        terms = max(x.shape[-1] for x in arrays.values())  # of float sums, each rounded
+        bound = 2.0**-9 if want.dtype == np.float16 else max(2.0**-18, terms * 2.0**-24)
+        np.testing.assert_allclose(got, want, rtol=bound, atol=bound)
+
+
+def sizes_of(program, rows, length):
+    known = {"M": rows, "N": length, "B": 2, "P": 3}
+    return {name: known[name] for name in program.sizes}
+
+
+def scheduled(name, rows, length):
+    f = PROGRAMS[name]()
+    s = td.Schedule(f)
+    s = td.Schedule(f, sizes=sizes_of(s.program, rows, length))
+    reduces = [x.name for x in s.program.funcs if x.definitions[0].ranges]
+    owner = reduces[0] if name == "argmax" else "y"
+    return s, td.recipes.block_rows(s[owner])
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("rows, length", SIZES)
+def test_rows_at_any_size(rng, name, rows, length):
+    s, plan = scheduled(name, rows, length)
+    assert (plan is not None) == (length >= 32)
+    agrees(s, arrays_of(s.program, rng, rows, length))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("rows, length", [(0, 100), (3, 2), (4, 300)])
+def test_the_default_schedule_of_rows(rng, name, rows, length):
+    f = PROGRAMS[name]()
+    s = td.Schedule(f)
+    agrees(s, arrays_of(s.program, rng, rows, length))
+
+
+def memory(kernel: Kernel) -> dict[str, int]:
+    """Allocations by scope."""
+    found: dict[str, int] = {}
+    for s in walk(kernel.body):
+        if isinstance(s, Alloc):
+            found[s.scope] = found.get(s.scope, 0) + 1
+    return found
+
+
+def barriers(kernel: Kernel) -> int:
+    return sum(isinstance(s, Barrier) for s in walk(kernel.body))
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer norm", "rms norm", "log-sum-exp"])
+def test_short_rows_need_neither_shared_memory_nor_barriers(name):
+    s, plan = scheduled(name, 40, 256)
+    kernel = kernel_of(s)
+    assert plan.threads * plan.together == 128
+    assert set(memory(kernel)) == {"register"} and barriers(kernel) == 0
+
+
+@pytest.mark.parametrize("name, reductions", [("softmax", 2), ("layer norm", 2), ("rms norm", 1)])
+def test_long_rows_need_a_barrier_for_each_reduction(name, reductions):
+    s, plan = scheduled(name, 40, 4096)
+    kernel = kernel_of(s)
+    assert plan.held
+    assert barriers(kernel) == memory(kernel)["shared"] == reductions
+
+
+def test_rows_that_registers_cannot_hold_are_read_by_each_stage(rng):
+    _, plan = scheduled("softmax", 2, 50_000)
+    assert not plan.held
+    f = softmax()
+    s = td.Schedule(f, sizes={"M": 2, "N": 300})
+    td.recipes.block_rows(s[f], held=())
+    assert "e" not in [x.name for x in walk(kernel_of(s).body) if isinstance(x, Alloc)]
+    agrees(s, arrays_of(s.program, rng, 2, 300))
+
+
+def test_choices_replace_what_is_chosen(rng):
+    f = softmax()
+    s = td.Schedule(f, sizes={"M": 6, "N": 96})
+    plan = td.recipes.block_rows(s[f], threads=8, together=3, vector=2)
+    assert (plan.threads, plan.together, plan.vector) == (8, 3, 2)
+    agrees(s, arrays_of(s.program, rng, 6, 96))
+
+
+def test_columns_and_what_reduces_nothing_are_left_as_they_are():
+    x, total, y = td.Tensor("x", (64, 128), td.f32), td.Func("total"), td.Func("y")
+    total[j] = td.sum(x[k, j], axis=k)
+    y[i, j] = x[i, j] / total[j]
+    s = td.Schedule(y)
+    assert td.recipes.block_rows(s[y]) is None
+    assert td.recipes.block_rows(s[total]) is None
+    twice = td.Func("twice")
+    twice[i, j] = x[i, j] * 2
+    s = td.Schedule(twice)
+    assert td.recipes.block_rows(s[twice]) is None and not s.directives
