@@ -6,6 +6,7 @@ default schedule uses the same functions.
 
 from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.block_rows import block_rows
+from tdsl.schedule.recipes.block_transpose import block_transpose
 from tdsl.schedule.recipes.blocks import block_sums, block_tiles, elements
 from tdsl.schedule.recipes.conv import conv
 from tdsl.schedule.recipes.cosma import carma, cosma
@@ -28,6 +29,7 @@ __all__ = [
     "block_rows",
     "block_sums",
     "block_tiles",
+    "block_transpose",
     "cannon",
     "carma",
     "conv",

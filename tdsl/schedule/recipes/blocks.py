@@ -20,6 +20,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.schedule.facts import extents, has_effects
 from tdsl.schedule.nest import REGISTER, SHARED, is_ordered
 from tdsl.schedule.recipes.block_rows import ACCESS, BlockRows, block_rows, fused, reduce_by_threads
+from tdsl.schedule.recipes.block_transpose import BlockTranspose, block_transpose
 from tdsl.schedule.recipes.choices import recipe
 from tdsl.schedule.recipes.conv import known
 from tdsl.schedule.stage import Stage
@@ -60,7 +61,7 @@ class BlockTiles:
     stages: int
 
 
-Plan = Elements | BlockSums | BlockTiles | BlockRows
+Plan = Elements | BlockSums | BlockTiles | BlockRows | BlockTranspose
 
 
 def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
@@ -75,6 +76,9 @@ def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
     rows = block_rows(stage)
     if rows is not None:
         return rows
+    turned = block_transpose(stage)
+    if turned is not None:
+        return turned
     if terms >= _LONG and points <= _FEW:
         sums = block_sums(stage, threads=threads)
         if sums is not None:

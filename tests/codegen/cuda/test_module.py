@@ -114,6 +114,20 @@ def test_rows_are_read_once_and_stay_in_registers(name, length, arch, tmp_path):
     assert count(text, r"\bBAR\.SYNC") == (0 if length == 256 else reductions)
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_transpose_moves_each_element_through_shared_memory_once(arch, tmp_path):
+    a, f = td.Tensor("a", (4096, 2048), td.f32), td.Func("f")
+    f[i, j] = a[j, i]
+    s = td.Schedule(f)
+    td.recipes.block_transpose(s[f])
+    m = made(s, arch)
+    (kernel,) = m.kernels
+    assert (kernel.block, kernel.spills, kernel.used_shared) == ((32, 8, 1), 0, 32 * 33 * 4)
+    text = sass(m, tmp_path)
+    counts = [count(text, rf"\b{name}\b") for name in ("LDG", "STS", "LDS", "STG", "BAR")]
+    assert counts == [4, 4, 4, 4, 1]
+
+
 def test_vectors_are_loaded_and_stored_as_wholes(tmp_path):
     text = sass(made(programs.scaled(), N=4096), tmp_path)
     assert count(text, r"\bLDG\.E\.128") == count(text, r"\bSTG\.E\.128") == 1

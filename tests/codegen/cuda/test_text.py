@@ -104,6 +104,11 @@ def test_vectors(n, tmp_path):
 
 def test_a_transpose(tmp_path):
     check(programs.transposed(), tmp_path, a=numbers(33, 18))
+    a, f = td.Tensor("a", ("M", 2, "N"), td.f16), td.Func("f")
+    f[i, j, k] = a[k, i, j]
+    s = td.Schedule(f)
+    assert td.recipes.block_transpose(s[f])
+    check(s, tmp_path, a=numbers(40, 2, 33, dtype=np.float16))
 
 
 def test_parts_of_sums(tmp_path):
