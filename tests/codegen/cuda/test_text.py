@@ -104,6 +104,9 @@ def test_vectors(n, tmp_path):
 
 def test_a_transpose(tmp_path):
     check(programs.transposed(), tmp_path, a=numbers(33, 18))
+
+
+def test_a_permutation_of_halves(tmp_path):
     a, f = td.Tensor("a", ("M", 2, "N"), td.f16), td.Func("f")
     f[i, j, k] = a[k, i, j]
     s = td.Schedule(f)
