@@ -136,6 +136,11 @@ def by_all_threads(s: Schedule, p: Programs) -> None:
     s["g"].compute_at("f", thread).set_scope("shared").cooperate(2)
 
 
+def in_other_banks(s: Schedule, p: Programs) -> None:
+    by_all_threads(s, p)
+    s["g"].align_storage(p.inner, 32).swizzle(64)
+
+
 def fetched_ahead(s: Schedule, p: Programs) -> None:
     """What the steps of a block of f need of g, two steps ahead."""
     block, rest = s["f"].split(p.inner, 12)
@@ -244,6 +249,7 @@ USES: dict[str, tuple[Use, ...]] = {
     ),
     "cooperate": (on(P.stencil, by_all_threads),),
     "pipeline": (on(P.stencil, fetched_ahead),),
+    "swizzle": (on(P.stencil, in_other_banks),),
     "atomic": (on(P.counts, lambda s, p: s["f"].update().atomic().parallel("k")),),
     "compute_at": (on(P.stencil, inside_blocks),),
     "store_at": (on(P.stencil, in_a_window),),

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import prod
 
 from tdsl.codegen.fragments import Fragment, fragments_of
 from tdsl.codegen.loops import (
     AXES,
     BLOCKS,
     HEAP,
-    SHARED,
     THREADS,
     Alloc,
     Argument,
@@ -31,6 +29,7 @@ from tdsl.codegen.loops import (
 )  # fmt: skip
 from tdsl.codegen.passes.axes import launch_extents
 from tdsl.codegen.passes.statements import is_empty, rebuilt, walk
+from tdsl.codegen.shared_memory import SharedMemory, shared_memory
 from tdsl.codegen.stages import used_params
 from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Const, Unary
@@ -43,23 +42,29 @@ Extents = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel: `params` are what its body names, `shared` the bytes of a block's memory.
+    """One kernel: `params` are what its body names.
 
-    `fragments` says where the elements of memory in registers of several threads are, by name.
+    `fragments` says where the elements of memory in registers of several threads are, by name; `memory`
+    is that of a block.
     """
 
     name: str
     params: tuple[Argument, ...]
     grid: Extents
     block: Extents
-    shared: int
+    memory: SharedMemory
     body: Stmt
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
+
+    @property
+    def shared(self) -> int:
+        """The bytes of a block's shared memory."""
+        return self.memory.size
 
     def extent(self, axis: str) -> int:
         """How many blocks or threads there are along an axis.
 
-        >>> Launch("k", (), (7, 1, 1), (32, 4, 1), 0, Block(())).extent("threadIdx.y")
+        >>> Launch("k", (), (7, 1, 1), (32, 4, 1), SharedMemory({}, 0, {}), Block(())).extent("threadIdx.y")
         4
         """
         return (*self.grid, *self.block)[AXES.index(axis)]
@@ -96,7 +101,7 @@ def launches_of(kernel: Kernel) -> Launches:
         extents = launch_extents(body)
         grid, block = tuple(extents[a] for a in BLOCKS), tuple(extents[a] for a in THREADS)
         _check_groups(body, block[0])
-        used, shared = used_params(known, body), _shared(body)
+        used, shared = used_params(known, body), shared_memory(body)
         made.append(
             Launch(name, used, _three(grid), _three(block), shared, body, fragments_of(body))
         )
@@ -163,13 +168,3 @@ def _at_root(s: Stmt, temporaries: list[BufferParam]) -> Iterator[Stmt]:
                     yield rebuilt(s, cond=simplify(Unary("not", cond)), then=part, orelse=None)
         case _:
             yield s
-
-
-def _shared(body: Stmt) -> int:
-    """The bytes of the shared memory of a block."""
-    total = 0
-    for s in walk(body):
-        if isinstance(s, Alloc) and s.scope == SHARED:
-            count = prod(int(e.value) for e in s.extents if isinstance(e, Const))
-            total += -(-count * s.dtype.bytes // 16) * 16
-    return total

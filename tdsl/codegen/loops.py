@@ -76,6 +76,9 @@ class Let(Node):
 class Alloc(Node):
     """Memory of `body`'s own, not initialised. `strides` are in elements; row-major when empty.
 
+    With `swizzle` the 16-byte chunks of each so many bytes of a row of shared memory have an order of their
+    own (`shared_memory.py`): what is where in it is the business of code alone.
+
     `extents` are at least 0 and do not depend on what `body` binds. `scope` is a memory of the CPU:
     heap, stack, or register (small, with indices that are constant once loops are unrolled); or one of a GPU:
     heap outside of all loops, shared by the threads of a block, registers of each thread, or a fragment in
@@ -88,6 +91,7 @@ class Alloc(Node):
     scope: str
     body: Stmt
     strides: tuple[int, ...] = ()
+    swizzle: int = 0
 
 
 @node

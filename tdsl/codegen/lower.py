@@ -103,13 +103,14 @@ class Lowering:
                 self.check_joined_empty(name)
         statements += body()
         for f in reversed(stored):
-            buffer, scope = self.buffers[f.name], self.state.plan(f.name).scope
+            buffer, plan = self.buffers[f.name], self.state.plan(f.name)
+            scope, swizzle = plan.scope, plan.swizzle
             self.sizes |= {r.name: r.size() for r in self.rings.pop(f.name, {}).values()}
             self._check_scope(f, around.facts)
             for component, t in zip(buffer.names, f.dtypes, strict=True):
                 body_, loc = as_stmt(statements), self.state.plan(f.name).loc
                 extents = buffer.memory_extents()
-                statements = [Alloc(component, t, extents, scope, body_, loc=loc)]
+                statements = [Alloc(component, t, extents, scope, body_, swizzle=swizzle, loc=loc)]
             del self.buffers[f.name], self.needed[f.name], self.stored_at[f.name]
         return statements
 

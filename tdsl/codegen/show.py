@@ -100,9 +100,10 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
         case Let(name, value, body):
             w.line(f"{name} = {show_expr(value)}")
             _statement(body, w, messages)
-        case Alloc(name, dtype, extents, scope, body, strides):
+        case Alloc(name, dtype, extents, scope, body, strides, swizzle):
             shape = ", ".join(map(show_expr, extents))
             layout = f" strides {strides}" if strides else ""
+            layout += f", swizzled by {swizzle} bytes" if swizzle else ""
             w.line(f"{name} = alloc({dtype}, [{shape}])  # {scope}{layout}")
             _statement(body, w, messages)
         case Store():

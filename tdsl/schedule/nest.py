@@ -32,6 +32,7 @@ SHARED = "shared"  # of a GPU: one memory for all threads of a block
 FRAGMENT = (
     "fragment"  # of a GPU: registers of several threads together, each element in one of them
 )
+SWIZZLES = (32, 64, 128)  # bytes of a row of shared memory whose chunks are ordered anew
 TOGETHER = (SHARED, FRAGMENT)  # memory that several threads fill together
 SCOPES = (AUTO, HEAP, STACK, REGISTER, SHARED, FRAGMENT)
 
@@ -275,6 +276,7 @@ class FuncPlan:
     tensorizations: tuple[Tensorization, ...] = ()
     distributed: tuple[str, ...] = ()
     shared: int = 0
+    swizzle: int = 0
     communicated: tuple[tuple[str, str], ...] = ()
     ahead: tuple[tuple[str, int], ...] = ()
     deterministic: bool = False

@@ -10,6 +10,8 @@ from tdsl.schedule.arguments import check_scope
 from tdsl.schedule.legality import AT_ROOT
 from tdsl.schedule.loops import find_loop, positive
 from tdsl.schedule.nest import (
+    SHARED,
+    SWIZZLES,
     After,
     At,
     FuncPlan,
@@ -63,7 +65,7 @@ def store_at(
     """Keep this func's memory for a whole iteration of a loop outside of where it is computed."""
     _not_an_output(state, func, "store_at")
     level = _level(state, consumer, consumer_definition, loop)
-    if consumer == func:
+    if consumer == func and all(plan.place != After(level) for _, plan in state.plans):
         raise Illegal(f"{func!r} cannot be stored inside itself", "name a consumer")
     return _touch(state, func, replace(state.plan(func), store=level))
 
@@ -177,6 +179,20 @@ def set_scope(state: State, func: str, definition: int, *, scope: str) -> State:
     _own_memory(state, func)
     check_scope(scope)
     return _touch(state, func, replace(state.plan(func), scope=scope))
+
+
+def swizzle(state: State, func: str, definition: int, *, count: int) -> State:
+    """Order the 16-byte chunks of each `count` bytes of a row of shared memory in another way in each row."""
+    _own_memory(state, func)
+    plan = state.plan(func)
+    if plan.scope != SHARED:
+        raise Illegal(f"{func!r} is not in shared memory", 'set_scope("shared") first')
+    if count not in SWIZZLES:
+        raise Illegal(
+            f"chunks of {count} bytes cannot be swizzled",
+            f"there are: {', '.join(map(str, SWIZZLES))}",
+        )
+    return _touch(state, func, replace(plan, swizzle=count))
 
 
 def stream_stores(state: State, func: str, definition: int) -> State:

@@ -266,6 +266,15 @@ class Stage(Suggesting):
         self.do("align_storage", dim=_dim(dim), multiple=multiple)
         return self
 
+    def swizzle(self, count: int) -> Stage:
+        """Spread equal columns of a tile in shared memory over its banks: `count` is 32, 64 or 128 bytes.
+
+        In each row the chunks of 16 bytes of so many bytes have an order of their own. It is the layout that
+        `ldmatrix` reads without waiting, and that of tensor maps.
+        """
+        self.do("swizzle", count=count)
+        return self
+
     def fold_storage(self, dim: Variable | int | str, extent: int) -> Stage:
         """Keep a ring of `extent` elements of a dimension; an error if more are in use at a time."""
         self.do("fold_storage", dim=_dim(dim), extent=extent)

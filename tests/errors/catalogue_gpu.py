@@ -1,5 +1,7 @@
 """Schedules that no GPU can run."""
 
+import numpy as np
+
 import tdsl as td
 from tests.errors.case import Catalogue
 
@@ -52,6 +54,35 @@ def reduction_on_blocks():
 def cooperation_without_shared_memory():
     f, s = doubled()
     s[f].cooperate()  # here
+
+
+@wrong(td.ScheduleError, "'f' is not in shared memory", hint='set_scope("shared")')
+def swizzle_without_shared_memory():
+    f, _ = doubled()
+    g = td.Func("g")
+    g[i, j] = f[i, j] + 1
+    s = td.Schedule(g)
+    s[f].swizzle(64)  # here
+
+
+@wrong(td.ScheduleError, "chunks of 48 bytes cannot be swizzled", hint="32, 64, 128")
+def swizzle_of_another_number():
+    f, s, ji = tiled()
+    s.cache_read(a, f, at=ji, scope="shared").swizzle(48)  # here
+
+
+@wrong(
+    td.ScheduleError, "have 40 bytes, and a swizzle of 64", hint="another tile", caret="swizzle(64)"
+)
+def swizzle_of_odd_rows():
+    t, f = td.Tensor("t", (4, 40), td.f32), td.Func("f")
+    f[i, j] = t[i, j]
+    s = td.Schedule(f)
+    block, thread = s[f].split(j, 10)
+    s[f].bind(i, "blockIdx.y").bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    tile = s.cache_read(t, f, at=thread, scope="shared").cooperate()
+    tile.swizzle(64)  # here
+    td.emulate(td.compile(s, target="cuda"))(np.zeros((4, 40), np.float32))
 
 
 @wrong(td.ScheduleError, "no loop around 'a_cache' runs on threads", hint="threadIdx.x")

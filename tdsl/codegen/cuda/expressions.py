@@ -12,6 +12,7 @@ from typing import Any
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
 from tdsl.codegen.fragments import Fragment
+from tdsl.codegen.shared_memory import Swizzle
 from tdsl.errors import TargetError
 from tdsl.lang.affine import as_expr, as_sum
 from tdsl.lang.bounds import NOTHING, Facts, value_range
@@ -115,6 +116,7 @@ class Expressions:
     used: set[str] = field(default_factory=set)
     facts: Facts = NOTHING
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
+    swizzles: Mapping[str, Swizzle] = field(default_factory=dict)
 
     def call(self, name: str, dtype: str, *args: TIR) -> TIR:
         """A call of a function of CUDA or of `device_functions`."""
@@ -206,7 +208,15 @@ class Expressions:
 
     def offset(self, buffer: str, index: tuple[Expr, ...]) -> TIR:
         """Where an element lies in the flat memory of a buffer."""
-        return self.index(self.flat(buffer, index))
+        at, swizzle = self.flat(buffer, index), self.swizzles.get(buffer)
+        if swizzle is None:
+            return self.index(at)
+        inner, outer = swizzle.parts(at, self.facts)
+        own, chunk = self.index(inner), T.const(swizzle.chunk, "int32")
+        row = T.truncmod(
+            T.truncdiv(own, T.const(swizzle.row, "int32")), T.const(swizzle.count, "int32")
+        )
+        return T.Add(T.bitwise_xor(own, T.Mul(row, chunk)), self.index(outer))
 
     def flat(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
         """The same in the language of loops."""

@@ -61,7 +61,9 @@ _ALIGN_FRAGMENT = 16  # bytes, so that device functions take registers of severa
 
 def device_function(launch: Launch, target: Any, used: set[str]) -> Any:
     """The TIR function of a launch; the device functions that it calls are added to `used`."""
-    expressions = Expressions(used=used, fragments=launch.fragments)
+    expressions = Expressions(
+        used=used, fragments=launch.fragments, swizzles=launch.memory.swizzles
+    )
     return _Writer(launch, expressions).function(target)
 
 
@@ -117,26 +119,27 @@ class _Writer:
         found = {
             s.name: s for s in walk(self.launch.body) if isinstance(s, Alloc) and s.scope == SHARED
         }
-        dynamic = self.launch.shared > STATIC_SHARED
+        memories, align = self.launch.memory, 1024 if self.launch.memory.swizzles else 128
+        dynamic = memories.size > STATIC_SHARED
         whole = T.decl_buffer(
-            (self.launch.shared,), "uint8", "shared_memory", scope="shared.dyn", data_alignment=128
+            (memories.size,), "uint8", "shared_memory", scope="shared.dyn", data_alignment=align
         )
         if dynamic:
             self.head.append(T.AllocBuffer(whole))
-        start = 0
         for name, s in found.items():
             extents = _extents(s)
             count, kind = max(prod(extents), 1), tir_type(s.dtype)
             if dynamic:
                 memory = T.decl_buffer(
                     (count,), kind, _plain(name), data=T.buffer_data(whole), scope="shared.dyn",
-                    elem_offset=start // s.dtype.bytes,
+                    elem_offset=memories.starts[name] // s.dtype.bytes,
                 )  # fmt: skip
                 self.head.append(T.DeclBuffer(memory, data=T.buffer_data(whole)))
             else:
-                memory = T.decl_buffer((count,), kind, _plain(name), scope="shared")
+                memory = T.decl_buffer(
+                    (count,), kind, _plain(name), scope="shared", data_alignment=align
+                )
                 self.head.append(T.AllocBuffer(memory))
-            start += -(-count * s.dtype.bytes // 16) * 16
             self.e.buffers[name] = memory, row_major(extents)
 
     def statement(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:

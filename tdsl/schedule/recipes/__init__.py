@@ -23,6 +23,7 @@ from tdsl.schedule.recipes.products import (
 )
 from tdsl.schedule.recipes.rows import rows
 from tdsl.schedule.recipes.stencil import strips
+from tdsl.schedule.recipes.tensor_cores import tensor_core_matmul
 
 __all__ = [
     "bands",
@@ -45,4 +46,5 @@ __all__ = [
     "solomonik_2_5d",
     "strips",
     "summa",
+    "tensor_core_matmul",
 ]

@@ -66,7 +66,7 @@ Plan = Elements | BlockSums | BlockTiles | BlockRows | BlockTranspose
 
 def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
     """The recipe that fits the sizes of a stage; what it chose, or None for a stage of one point."""
-    d, sizes = _definition(stage), _sizes(stage)
+    d, sizes = definition_of(stage), _sizes(stage)
     points = prod(sizes.get(v) or 1 for v in d.free)
     terms = prod(sizes.get(v) or 1 for v, _, _ in d.ranges)
     if all((sizes.get(v) or 0) >= _LARGE for v in d.free[-2:]):
@@ -130,7 +130,7 @@ def _share_out(stage: Stage, d: Definition, threads: int, vector: int) -> bool:
 
 def _vector(stage: Stage) -> int:
     """How many neighbours 16 bytes hold, where the last dimension has a multiple of so many."""
-    d = _definition(stage)
+    d = definition_of(stage)
     if d.ranges or not d.index or has_effects(d):
         return 1
     last = d.index[-1]
@@ -141,7 +141,8 @@ def _vector(stage: Stage) -> int:
     return _width(ACCESS // widest, _sizes(stage).get(last.name))
 
 
-def _definition(stage: Stage) -> Definition:
+def definition_of(stage: Stage) -> Definition:
+    """The definition that a stage schedules."""
     return stage.schedule.state.program.func(stage.func).definitions[stage.definition]
 
 
@@ -234,7 +235,7 @@ def block_tiles(
     operands = _operands(d)
     if len(operands) < 2:
         return None
-    vector = min(_fetched(stage, source) for source in operands)
+    vector = min(fetched(stage, source) for source in operands)
     *batch, rows, columns = d.free
     term = d.ranges[0][0]
     ro, co, ri, ci = stage.tile((rows, columns), tile[:2])
@@ -270,10 +271,10 @@ def _operands(d: Definition) -> list[str]:
     return [name for name, near in found.items() if near]
 
 
-def _fetched(stage: Stage, source: str) -> int:
+def fetched(stage: Stage, source: str) -> int:
     """How many elements of an operand 16 bytes hold, where its last index has a multiple of so many."""
     sizes, width = _sizes(stage), ACCESS
-    for r in reads_in(_definition(stage).values):
+    for r in reads_in(definition_of(stage).values):
         if r.name == source:
             last = r.index[-1]
             extent = sizes.get(last.name) if isinstance(last, Var) else None

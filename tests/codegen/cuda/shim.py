@@ -227,7 +227,7 @@ def text_of(compiled: td.Compiled) -> Entry:
 def run_text(
     launches: Launches, arguments: Sequence[Any], folder: Path,
     change: Callable[[str], str] = lambda text: text,
-) -> None:  # fmt: skip
+) -> ctypes.CDLL:  # fmt: skip
     """Compile the text of launches, changed, and run it on arrays in the order of the kernel's arguments."""
     library = _library(launches, folder, change)
     values: dict[str, Any] = {}
@@ -253,6 +253,7 @@ def run_text(
         assert status == 0, (
             f"some threads of {launch.name} wait at a barrier, and others have ended"
         )
+    return library
 
 
 def _library(launches: Launches, folder: Path, change: Callable[[str], str]) -> ctypes.CDLL:
@@ -263,7 +264,7 @@ def _library(launches: Launches, folder: Path, change: Callable[[str], str]) -> 
         r"\1* \2 = (\1*)dynamic_;",
         code,
     )
-    code = re.sub(r"__shared__ alignas\(\d+\) ", r"alignas(64) static ", code)
+    code = re.sub(r"__shared__ (alignas\(\d+\)) ", r"\1 static ", code)
     entries = "".join(map(_entry, launches.launches))
     code, emulated = without_assembly(code)
     (folder / "kernels.cpp").write_text(f"{HEADER}\n{emulated}\n{code}\n{entries}")

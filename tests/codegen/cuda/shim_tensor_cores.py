@@ -40,8 +40,17 @@ template <class Acc, class A, class B> static void mma_sync(Acc *acc, const A *a
   });
 }
 // matrices of 8 rows of 16 bytes, to whose rows 8 lanes each point
+static int most_ways = 0;  // how many rows of a matrix have been in one group of banks
+extern "C" int bank_ways() { return most_ways; }
 static void ldmatrix(void *out, const void *row, int count, bool trans) {
   together(out, row, row, [=](Given *lanes) {
+    for (int m = 0; m < count; m++) {
+      int ways[8] = {};
+      for (int r = 0; r < 8; r++) {
+        int &own = ways[(uintptr_t)lanes[m * 8 + r].x / 16 % 8];
+        most_ways = max(most_ways, ++own);
+      }
+    }
     for (int lane = 0; lane < 32; lane++)
       for (int m = 0; m < count; m++)
         for (int e = 0; e < 2; e++) {

@@ -12,7 +12,7 @@ from tests.codegen.cuda.tensor_products import by_warps, product
 
 pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 from tdsl.codegen.cuda import module
-from tests.codegen.cuda.shim import HAS_COMPILER, text_of
+from tests.codegen.cuda.shim import HAS_COMPILER, run_text, text_of
 from tests.codegen.cuda.test_fragments import FORMS, operands
 from tests.codegen.cuda.test_module import count, sass
 
@@ -69,3 +69,53 @@ def test_loads_of_tiles_need_no_other_access_of_shared_memory(tmp_path):
     assert not re.search(r"\bLDS\b", text)
     assert count(text, r"\bSTS\.128") == 3
     assert count(text, r"\bSTG\.E\.64") == 8
+
+
+def test_the_recipe_fetches_past_registers_and_spills_nothing(tmp_path):
+    c, *_ = product()
+    s = td.Schedule(c, sizes={"M": 256, "K": 4096, "N": 128})
+    td.recipes.tensor_core_matmul(s[c], block=(128, 64, 32), warp=(64, 32), stages=3)
+    m = module.build(launches_of(programs.kernel_of(s, M=256, K=4096, N=128)), "sm_80")
+    (record,) = m.kernels
+    assert (record.grid, record.block) == ((2, 2, 1), (32, 2, 2))
+    assert (record.spills, record.stack) == (0, 0)
+    assert record.used_shared == 3 * (128 * 32 + 32 * 64) * 2
+    text = sass(m, tmp_path)
+    inner = loop_of(text, "HMMA")
+    products, steps = 64 // 16 * (32 // 8) * (32 // 16), 32 // 16
+    copies = (128 * 32 + 32 * 64) * 2 // 16 // 128
+    assert count(inner, r"\bHMMA\b") % products == 0
+    times = count(inner, r"\bHMMA\b") // products  # the loop may be unrolled
+    assert count(inner, r"\bLDSM\b") == times * steps * (64 // 16 + 32 // 16)
+    assert count(inner, r"\bLDGSTS\b") == times * copies
+    assert count(inner, r"\bBAR\.SYNC") == times
+    assert not re.search(r"\bLDG\b|\bSTS\b|\bLDL\b|\bSTL\b", inner)
+
+
+def loop_of(text: str, instruction: str) -> str:
+    """The innermost loop of machine code that has an instruction: from a label to a branch back to it."""
+    lines = text.splitlines()
+    labels = {x.strip()[:-1]: n for n, x in enumerate(lines) if x.strip().endswith(":")}
+    loops = []
+    for n, line in enumerate(lines):
+        found = re.search(r"\bBRA\b.*`\((\.L\S+)\)", line)
+        if found and labels.get(found[1], n) < n:
+            body = "\n".join(lines[labels[found[1]] : n + 1])
+            if re.search(rf"\b{instruction}\b", body):
+                loops.append(body)
+    return min(loops, key=len)
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
+@pytest.mark.parametrize("swizzle, ways", [(0, 4), (64, 1)])
+def test_swizzled_tiles_are_loaded_without_conflicts_of_banks(swizzle, ways, tmp_path):
+    s = by_warps(
+        *product(), "mma_m16n8k16_f16_f16", ("ldmatrix_x4_a_f16", "ldmatrix_x4_trans_b_f16"),
+        swizzle=swizzle,
+    )  # fmt: skip
+    x, y = operands(64, 32, 32)
+    got = np.zeros((64, 32), np.float32)
+    launches = launches_of(programs.kernel_of(s, M=64, K=32, N=32))
+    library = run_text(launches, [x, y, got], tmp_path)
+    np.testing.assert_array_equal(got, x.astype(np.float32) @ y.astype(np.float32))
+    assert library.bank_ways() == ways

@@ -1,0 +1,248 @@
+"""Sums of products by the tensor cores of a GPU.
+
+for tiles of the result:                on blocks
+  for tiles of that:                    on warps, whose registers hold the sums
+    for steps along the terms:          tiles of both operands in shared memory, fetched ahead
+      for steps of an instruction:      ldmatrix into registers, then mma.sync for each 16 x 8 sums
+    results, and what is made of them alone, from registers to memory
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdsl.errors import ScheduleError
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Binary, Cast, Expr, Read, Var
+from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES, is_ordered
+from tdsl.schedule.recipes.block_rows import fused
+from tdsl.schedule.recipes.blocks import definition_of, fetched
+from tdsl.schedule.recipes.choices import recipe
+from tdsl.schedule.stage import Stage
+from tdsl.schedule.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, Load, Mma
+from tdsl.source import here
+
+_MOST_WARPS = 32  # of a block
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What is read along the terms and one other variable, rows or columns; `axes` are those of both."""
+
+    read: Read
+    along: str
+    axes: tuple[int, int]
+
+    @property
+    def turned(self) -> bool:
+        """True where the terms lie further apart in memory than rows or columns."""
+        return self.read.index[self.axes[1]] == Var(self.along)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCoreMatmul:
+    """The tile of a block (rows, columns, terms), that of a warp (rows, columns), tiles fetched ahead.
+
+    It has been applied to `stage`; calling it with another schedule of the same program applies it there.
+    """
+
+    stage: str
+    block: tuple[int, int, int]
+    warp: tuple[int, int]
+    stages: int
+    instruction: str
+
+    def __call__(self, schedule: Schedule) -> None:
+        """Apply the same choices, unless they have been."""
+        if not schedule.state.plan(self.stage).tensorizations:
+            tensor_core_matmul(
+                schedule[self.stage], block=self.block, warp=self.warp, stages=self.stages
+            )
+
+
+@recipe
+def tensor_core_matmul(
+    stage: Stage, *, block: tuple[int, int, int] = (128, 128, 32), warp: tuple[int, int] = (64, 32),
+    stages: int = 3, tf32: bool = False,
+) -> TensorCoreMatmul | None:  # fmt: skip
+    """Make a sum of products of f16, bf16 (in f32) or 8-bit integers (in i32) by `mma.sync`.
+
+    `block` is the tile of a block: rows, columns, terms; `warp` that of a warp; `stages` tiles of the
+    operands are in shared memory, fetched with cp.async. Operands may lie either way in memory, other free
+    variables are batches. An element-wise stage that alone reads the sums is made of them in registers. With
+    `tf32` products of f32 are made of 10 bits of each factor. Returns what was chosen, or None for a stage
+    of another kind; ScheduleError for tiles that do not fit each other or the instruction.
+
+    >>> import tdsl as td
+    >>> i, j, k = td.vars("i j k")
+    >>> a, b, c = td.Tensor("a", (256, 64), td.f16), td.Tensor("b", (64, 256), td.f16), td.Func("c")
+    >>> c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    >>> s = td.Schedule(c)
+    >>> plan = td.recipes.tensor_core_matmul(s[c], block=(64, 64, 32), warp=(32, 32))
+    >>> plan.instruction, plan.stages
+    ('mma_m16n8k16_f16_f16', 3)
+    """
+    f = stage.schedule.state.program.func(stage.func)
+    d = f.definitions[0]
+    if len(f.definitions) > 1 or d.init is None or len(d.ranges) != 1 or is_ordered(f, 0):
+        return None
+    found = operands_of(d)
+    if found is None:
+        return None
+    left, right = found
+    form = _form(left, right, f.dtypes[0].name, tf32=tf32)
+    if form is None:
+        return None
+    _check_tiles(block, warp, form, stages)
+    _schedule(stage, left, right, form, block, warp, stages)
+    return TensorCoreMatmul(stage.func, block, warp, stages, form.name)
+
+
+def operands_of(d: Definition) -> tuple[Operand, Operand] | None:
+    """The operands of a sum of products, the one along the rows of the result first."""
+    match d.values:
+        case (Binary("mul", x, y),):
+            reads = [r for r in (_read(x), _read(y)) if r is not None]
+        case _:
+            return None
+    (term, _, _) = d.ranges[0]
+    along = []
+    for r in reads:
+        if not all(isinstance(e, Var) for e in r.index) or Var(term) not in r.index:
+            return None
+        along.append({e.name for e in r.index if isinstance(e, Var)})
+    if len(along) != 2 or d.init is None or not all(isinstance(e, Var) for e in d.index):
+        return None
+    own = [x & set(d.free) - other for x, other in zip(along, along[::-1], strict=True)]
+    if any(len(x) != 1 for x in own):
+        return None
+    made = [_operand(r, x.pop(), term) for r, x in zip(reads, own, strict=True)]
+    made.sort(key=lambda o: d.index.index(Var(o.along)))
+    return made[0], made[1]
+
+
+def _operand(read: Read, along: str, term: str) -> Operand:
+    first, second = sorted(read.index.index(Var(v)) for v in (along, term))
+    return Operand(read, along, (first, second))
+
+
+def _read(e: Expr) -> Read | None:
+    while isinstance(e, Cast):
+        e = e.x
+    return e if isinstance(e, Read) else None
+
+
+def _form(left: Operand, right: Operand, total: str, *, tf32: bool) -> Mma | None:
+    types = left.read.dtype, right.read.dtype, total
+    for form in MMAS:
+        if (form.left, form.right, form.total.name) == types and (tf32 or form.kind != "tf32"):
+            return form
+    return None
+
+
+def _check_tiles(
+    block: tuple[int, int, int], warp: tuple[int, int], form: Mma, stages: int
+) -> None:
+    steps = (ROWS, COLUMNS, form.terms)
+    for what, size, step in (
+        ("rows of a warp", warp[0], ROWS), ("columns of a warp", warp[1], COLUMNS),
+        ("terms of a block", block[2], form.terms), ("rows of a block", block[0], warp[0]),
+        ("columns of a block", block[1], warp[1]),
+    ):  # fmt: skip
+        if size <= 0 or size % step:
+            raise _refused(
+                f"{size} {what} are no multiple of {step}",
+                f"{form.name} makes {' x '.join(map(str, steps))} products at once",
+            )
+    warps = block[0] // warp[0] * (block[1] // warp[1])
+    if warps > _MOST_WARPS:
+        raise _refused(
+            f"tiles of {warp} make {warps} warps of a block, which has {_MOST_WARPS} at most",
+            "choose larger tiles of a warp",
+        )
+    if stages < 1:
+        raise _refused(f"{stages} tiles cannot be in shared memory", "choose 1 or more")
+
+
+def _schedule(
+    stage: Stage, left: Operand, right: Operand, form: Mma,
+    block: tuple[int, int, int], warp: tuple[int, int], stages: int,
+) -> None:  # fmt: skip
+    schedule, d = stage.schedule, definition_of(stage)
+    term = d.ranges[0][0]
+    batch = [v for v in d.free if v not in (left.along, right.along)]
+    vectors = [fetched(stage, x.read.name) for x in (left, right)]
+    io, jo, ii, ji = stage.tile((left.along, right.along), block[:2])
+    wi, wj, ii, ji = stage.tile((ii, ji), warp)
+    mi, nj, i1, j1 = stage.tile((ii, ji), (ROWS, COLUMNS))
+    ko, ki = stage.split(term, block[2])
+    ki, k1 = stage.split(ki, form.terms)
+    stage.reorder(*batch, io, jo, wi, wj, ko, ki, mi, nj, i1, j1, k1)
+    if batch:
+        stage.bind(fused(stage, batch), "blockIdx.z")
+    stage.bind(io, "blockIdx.y").bind(jo, "blockIdx.x")
+    stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")
+    stage.tensorize(i1, form.name)
+    out = _following(stage, wj)
+    out.cooperate(2 if _is_row_major(out, d, right.along) else 1)
+    for x, vector, rows in zip((left, right), vectors, (warp[0], warp[1]), strict=True):
+        tile = schedule.cache_read(x.read.name, stage.func, at=ko, scope=SHARED).cooperate(vector)
+        size = x.read.dtype.bytes
+        row = size * (block[2] if not x.turned else block[0] if x is left else block[1])
+        _spread(tile, row)
+        fragment = schedule.cache_read(tile.func, stage.func, at=ki, scope=FRAGMENT)
+        _load(fragment, x, _load_of(x, "a" if x is left else "b", rows))
+    if stages > 1 and all(
+        n * x.read.dtype.bytes >= 4 for n, x in zip(vectors, (left, right), strict=True)
+    ):
+        stage.pipeline(ko, stages)
+    stage.unroll(mi).unroll(nj).unroll(ki)
+
+
+def _following(stage: Stage, at: Loop) -> Stage:
+    """What takes the sums out of registers: the only reader of the stage, or a copy."""
+    schedule = stage.schedule
+    readers = {f.name for f, _ in schedule.state.consumers(stage.func)}
+    if stage.func not in schedule.state.program.outputs and len(readers) == 1:
+        reader = schedule[min(readers)]
+        if not schedule.state.plan(reader.func).touched:
+            with schedule.all_or_nothing():
+                stage.compute_root()
+                reader.reverse_compute_at(stage, at)
+                stage.store_at(stage, at).set_scope(FRAGMENT)
+                return reader
+    return schedule.cache_write(stage.func, at=at, scope=FRAGMENT)
+
+
+def _is_row_major(out: Stage, d: Definition, columns: str) -> bool:
+    """True when neighbours of a column lie side by side in the result."""
+    return d.index[-1] == Var(columns)
+
+
+def _spread(tile: Stage, row: int) -> None:
+    """Swizzle a tile with rows of so many bytes."""
+    if row & (row - 1) == 0 and row >= min(SWIZZLES):
+        tile.swizzle(min(row, max(SWIZZLES)))
+
+
+def _load_of(x: Operand, operand: str, rows: int) -> Load | None:
+    """The instruction that loads an operand for rows or columns of a warp, if there is one."""
+    matrices = 4 if operand == "a" or rows % 16 == 0 else 2
+    wanted = (operand, x.read.dtype, x.turned, matrices)
+    rows_of = {(r.operand, r.dtype, r.turned, r.matrices): r for r in LOADS}
+    return rows_of.get(wanted)
+
+
+def _load(fragment: Stage, x: Operand, load: Load | None) -> None:
+    if load is None:
+        fragment.cooperate()
+        return
+    loops = fragment.loops
+    rows, columns, tile, _ = fragment.tile([loops[axis] for axis in x.axes], load.shape)
+    fragment.tensorize(tile, load.name).unroll(rows).unroll(columns)
+
+
+def _refused(message: str, hint: str) -> ScheduleError:
+    return ScheduleError(message, loc=here(), label="this recipe", hint=hint)

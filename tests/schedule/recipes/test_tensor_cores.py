@@ -1,0 +1,103 @@
+"""Products by tensor cores: every layout of operands, batches, what follows, and what is refused."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+
+b, i, j, k = td.vars("b i j k")
+SMALL = {"block": (64, 64, 32), "warp": (32, 32)}
+
+
+def whole(rng, *shape, dtype=np.float16):
+    """Small whole numbers: their sums are exact."""
+    return rng.integers(-4, 5, shape).astype(dtype)
+
+
+def product(x, y, total=td.f32):
+    return td.sum(td.cast(x, total) * td.cast(y, total), axis=k, dtype=total)
+
+
+def emulated(s, *arrays):
+    return td.emulate(td.compile(s, target="cuda:sm_80"))(*arrays)
+
+
+@pytest.mark.parametrize("turned_x", [False, True])
+@pytest.mark.parametrize("turned_y", [False, True])
+@pytest.mark.parametrize("dtype", [td.f16, td.bf16, td.i8], ids=str)
+def test_operands_either_way(rng, turned_x, turned_y, dtype):
+    shapes = (96, 128) if turned_x else (128, 96), (64, 96) if turned_y else (96, 64)
+    x, y = (td.Tensor(name, shape, dtype) for name, shape in zip("xy", shapes, strict=True))
+    total, c = td.f32 if dtype.is_float else td.i32, td.Func("c")
+    c[i, j] = product(x[k, i] if turned_x else x[i, k], y[j, k] if turned_y else y[k, j], total)
+    s = td.Schedule(c)
+    assert td.recipes.tensor_core_matmul(s[c], **SMALL) is not None
+    p, q = (whole(rng, *shape, dtype=dtype.numpy) for shape in shapes)
+    left, right = (p.T if turned_x else p), (q.T if turned_y else q)
+    want = left.astype(total.numpy) @ right.astype(total.numpy)
+    np.testing.assert_array_equal(emulated(s, p, q), want, strict=True)
+
+
+def test_batches(rng):
+    x, y = td.Tensor("x", (3, 64, 32), td.f16), td.Tensor("y", (3, 32, 64), td.f16)
+    c = td.Func("c")
+    c[b, i, j] = product(x[b, i, k], y[b, k, j])
+    s = td.Schedule(c)
+    td.recipes.tensor_core_matmul(s[c], **SMALL)
+    p, q = whole(rng, 3, 64, 32), whole(rng, 3, 32, 64)
+    want = p.astype(np.float32) @ q.astype(np.float32)
+    np.testing.assert_array_equal(emulated(s, p, q), want)
+
+
+def test_what_reads_the_sums_alone_is_made_in_registers(rng):
+    x, y = td.Tensor("x", (64, 64), td.f16), td.Tensor("y", (64, 64), td.f16)
+    bias, c, f = td.Tensor("bias", (64,), td.f32), td.Func("c"), td.Func("f")
+    c[i, j] = product(x[i, k], y[k, j])
+    f[i, j] = td.cast(td.maximum(c[i, j] + bias[j], 0), td.f16)
+    s = td.Schedule(f)
+    td.recipes.tensor_core_matmul(s[c], **SMALL)
+    assert len(s.state.program.funcs) == 2 + 4  # with tiles and fragments of both operands
+    p, q, r = whole(rng, 64, 64), whole(rng, 64, 64), whole(rng, 64, dtype=np.float32)
+    got = emulated(s, *({"x": p, "y": q, "bias": r}[t.name] for t in s.program.inputs))
+    want = np.maximum(p.astype(np.float32) @ q.astype(np.float32) + r, 0).astype(np.float16)
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+def test_products_of_f32_are_made_of_fewer_bits_only_when_asked(rng):
+    x, y, c = td.Tensor("x", (64, 32), td.f32), td.Tensor("y", (32, 64), td.f32), td.Func("c")
+    c[i, j] = td.sum(x[i, k] * y[k, j], axis=k)
+    s = td.Schedule(c)
+    assert td.recipes.tensor_core_matmul(s[c], **SMALL) is None
+    assert td.recipes.tensor_core_matmul(s[c], **SMALL, tf32=True).instruction.endswith("tf32")
+    p, q = whole(rng, 64, 32, dtype=np.float32), whole(rng, 32, 64, dtype=np.float32)
+    np.testing.assert_array_equal(emulated(s, p, q), p @ q)
+
+
+def test_a_plan_is_a_recipe_for_other_schedules(rng):
+    x, y, c = td.Tensor("x", (64, 32), td.f16), td.Tensor("y", (32, 64), td.f16), td.Func("c")
+    c[i, j] = product(x[i, k], y[k, j])
+    s, other = td.Schedule(c), td.Schedule(c)
+    plan = td.recipes.tensor_core_matmul(s[c], **SMALL, stages=2)
+    before = s.state
+    assert s.apply(plan).state == before
+    assert other.apply(plan).state == before
+
+
+@pytest.mark.parametrize(
+    "choices, reason",
+    [
+        ({"block": (64, 64, 24)}, "24 terms of a block are no multiple of 16"),
+        ({"block": (64, 64, 32), "warp": (24, 32)}, "24 rows of a warp are no multiple of 16"),
+        ({"block": (64, 64, 32), "warp": (64, 12)}, "12 columns of a warp are no multiple of 8"),
+        ({"block": (96, 64, 32), "warp": (64, 32)}, "96 rows of a block are no multiple of 64"),
+        ({"block": (256, 256, 32), "warp": (16, 16)}, "256 warps of a block, which has 32 at most"),
+        ({"stages": 0}, "0 tiles"),
+    ],
+)
+def test_tiles_that_do_not_fit_are_refused(choices, reason):
+    x, y, c = td.Tensor("x", (64, 32), td.f16), td.Tensor("y", (32, 64), td.f16), td.Func("c")
+    c[i, j] = product(x[i, k], y[k, j])
+    s = td.Schedule(c)
+    with pytest.raises(td.ScheduleError, match=reason):
+        td.recipes.tensor_core_matmul(s[c], **choices)
+    assert s.directives == ()
