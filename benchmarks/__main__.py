@@ -1,4 +1,4 @@
-"""`python -m benchmarks run [--suite cpu|compile] [--group G] [--case NAME] [--peer NAME] [--json FILE]`,
+"""`python -m benchmarks run [--suite cpu|compile|mpi] [--group G] [--case NAME] [--peer NAME] [--json FILE]`,
 `python -m benchmarks page FILE...`.
 """
 
@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 
 from benchmarks import cases, compile_time, goals, page, report, rounds
+from benchmarks.mpi import page as mpi_page
+from benchmarks.mpi import suite as mpi_suite
 
 app = typer.Typer(add_completion=False, help="Time tdsl and its peers side by side.")
 console = Console(width=None if sys.stdout.isatty() else 110)
@@ -19,7 +21,9 @@ console = Console(width=None if sys.stdout.isatty() else 110)
 
 @app.command()
 def run(
-    suite: Annotated[str, typer.Option(help="cpu: run time; compile: time until it runs")] = "cpu",
+    suite: Annotated[
+        str, typer.Option(help="cpu: run time; compile: time until it runs; mpi: on ranks")
+    ] = "cpu",
     group: Annotated[
         list[str] | None, typer.Option(help="cases of this group; may be repeated")
     ] = None,
@@ -37,6 +41,8 @@ def run(
     console.print(f"{head['date']}  {head['cpu']}, {head['cores']} cores, load {head['load']:.1f}")
     if suite == "compile":
         results = compile_time.run(console, case or [], count)
+    elif suite == "mpi":
+        results = mpi_suite.run(console, case or [], count)
     else:
         results = run_cases(choose(group or [], case or []), peer or [], count, threads)
         head["summary"] = goals.summarize(results)
@@ -70,8 +76,10 @@ def run_cases(names: list[str], peers: list[str], count: int, threads: int) -> l
 def print_page(
     records: Annotated[list[Path], typer.Argument(help="what `run --json` wrote, by parts")],
 ) -> None:
-    """Print docs/performance.md for these results."""
-    sys.stdout.write(page.markdown([json.loads(path.read_text()) for path in records]))
+    """Print docs/performance.md for these results, docs/mpi-performance.md for those of the suite mpi."""
+    found = [json.loads(path.read_text()) for path in records]
+    on_ranks = all(record["suite"] == "mpi" for record in found)
+    sys.stdout.write(mpi_page.markdown(found) if on_ranks else page.markdown(found))
 
 
 @app.command("list")

@@ -14,7 +14,19 @@ from benchmarks.case import Case
 from benchmarks.goals import COMPILE_MS
 from benchmarks.rounds import Timing
 
-PACKAGES = ("tdsl", "numpy", "llvmlite", "numba", "numexpr", "halide", "scipy", "torch", "jax")
+PACKAGES = (
+    "tdsl",
+    "numpy",
+    "llvmlite",
+    "numba",
+    "numexpr",
+    "halide",
+    "scipy",
+    "torch",
+    "jax",
+    "mpi4py",
+    "mpich",
+)
 
 
 def machine() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from rich.console import Console
 
 import tdsl as td
 from benchmarks import cases, goals, page, report, rounds, torch_peers, worker
@@ -167,3 +168,32 @@ def test_the_local_laplacian_filter_gives_what_numpy_gives(rng, shape):
     result = td.compile(local_laplacian.program(*shape))(image)
     expected = local_laplacian.expected(image.astype(np.float64))
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
+
+
+def test_products_on_ranks_are_compared_where_mpi_is(tmp_path, monkeypatch):
+    """Peers that are missing say what to install; what is there is right, counted, and on the page."""
+    pytest.importorskip("mpi4py")
+    from benchmarks.mpi import page as mpi_page
+    from benchmarks.mpi import suite
+
+    monkeypatch.setattr(suite, "PRODUCTS", {"small": (24, 32, 40)})
+    monkeypatch.setattr(suite, "RANKS", (2,))
+    (record,) = suite.run(Console(quiet=True), ["small"], 1)
+    ours, theirs = record["peers"]["tdsl"], record["peers"]["scalapack"]
+    assert (ours["note"], len(ours["turns_ms"])) == ("", 1)
+    assert ours["bytes"] == 8 * 24 * 32
+    assert theirs["turns_ms"] or "apt-get install" in theirs["note"]
+    head = report.machine() | {"command": "", "rounds": 1, "suite": "mpi"}
+    text = mpi_page.markdown([head | {"results": [record]}])
+    assert "| 24 32 40 | 2 |" in text
+
+
+def test_the_simulator_is_timed_by_ranks(monkeypatch):
+    from benchmarks.mpi import page as mpi_page
+    from benchmarks.mpi import suite
+
+    monkeypatch.setattr(suite, "SIMULATED_RANKS", (4,))
+    (record,) = suite.run(Console(quiet=True), ["heat"], 1)
+    assert record["simulated"]["received"] > 0
+    head = report.machine() | {"command": "", "rounds": 1, "suite": "mpi"}
+    assert "| heat | 4 |" in mpi_page.markdown([head | {"results": [record]}])

@@ -37,11 +37,15 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Calls that were started: what each is for, and what is left to do when all are done."""
+    """Calls that were started: what each is for, and what is left to do when all are done.
+
+    `read` is memory that has to be there until then.
+    """
 
     requests: list[Any]
     what: list[str]
     finish: Callable[[], None] = lambda: None
+    read: tuple[Array, ...] = ()
 
 
 def run(worker: Worker, comm: Any) -> Carried:
@@ -177,8 +181,9 @@ def _reduce(own: Reduction, worker: Worker, comm: Any) -> Pending:
         counts = [0] * len(step.ranks)
         for n, part in zip(owners, parts, strict=True):
             counts[n] = part.size
-        request = group.Ireduce_scatter(np.concatenate(parts), result, counts, op=op)
-        return Pending([request], [what])
+        whole = np.concatenate(parts)
+        request = group.Ireduce_scatter(whole, result, counts, op=op)
+        return Pending([request], [what], read=(whole,))  # mpi4py does not keep it alive
     requests = []
     for n, part in zip(owners, parts, strict=False):
         mine = kind == "all-reduce" or step.ranks[n] == worker.plan.rank

@@ -12,7 +12,6 @@ import operator
 
 from tdsl.errors import ScheduleError, did_you_mean, is_one_of
 from tdsl.placement.grid import Grid
-from tdsl.schedule.naming import Loop
 from tdsl.schedule.recipes.choices import recipe
 from tdsl.schedule.recipes.products import Product, extents_of, product_of
 from tdsl.schedule.recipes.strategies import (
@@ -94,13 +93,11 @@ def _apply(stage: Stage, p: Product, s: Strategy) -> Grid:
     grid = Grid(m=pm, n=pn, k=pk)
     p.place(stage, grid, "m k' k", "k' n k", "m n m'")
     outer = stage.distribute((p.i, p.j, p.k), grid)
+    if s.steps == (1, 1, 1):
+        stage.communicate((*p.factors, stage.func), at=outer[-1])
+        return grid
     parts = [stage.divide(x, n) for x, n in zip((p.i, p.j, p.k), s.steps, strict=True)]
     stage.reorder(*(step for step, _ in parts), *(inside for _, inside in parts))
-    stage.communicate(stage.func, at=_step(parts[1], s.steps[:2], outer))
-    stage.communicate(p.factors, at=_step(parts[2], s.steps, outer))
+    made = parts[1][0] if max(s.steps[:2]) > 1 else outer[-1]
+    stage.communicate(stage.func, at=made).communicate(p.factors, at=parts[2][0])
     return grid
-
-
-def _step(part: tuple[Loop, Loop], steps: tuple[int, ...], outer: tuple[Loop, ...]) -> Loop:
-    """The loop over steps, or that of the rank where there is one step only."""
-    return part[0] if max(steps) > 1 else outer[-1]

@@ -106,3 +106,13 @@ def test_bad_requests_are_refused() -> None:
         td.recipes.cosma(stage, 0)
     with pytest.raises(td.ScheduleError, match="depends on sizes that are not known"):
         td.recipes.carma(matmul.schedule()["C"], 4)
+
+
+def test_loops_inside_of_a_rank_are_left_to_the_default_schedule() -> None:
+    """Without steps there is nothing but the loops that ranks share out: each computes a plain product."""
+    s = matmul.schedule(M=64, N=64, K=64)
+    td.recipes.cosma(s["C"], 4)
+    assert len(s["C"].loops) == 6
+    p = td.compile(s)
+    text = str(p.source("mpi"))
+    assert text.count("def compute_") == 1
