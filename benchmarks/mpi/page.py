@@ -5,8 +5,8 @@ from typing import Any
 HEAD = """# Performance on ranks
 
 Written by `python -m benchmarks page` from the records of the runs below. `tdsl` multiplies by the recipe
-`cosma`; `scalapack` is PDGEMM on blocks of 64 and the grid on which it moves least. Both have the same number of
-ranks, one thread each, and take turns. Bytes are those that all ranks send in a call, counted at the calls of
+`cosma`; `scalapack` is PDGEMM on blocks of 64 and the grid on which it moves least. Both have the same ranks,
+one thread each, and take turns. Bytes are those that all ranks send in a call, counted at the calls of
 MPI. A ratio is the time of ScaLAPACK over that of tdsl. More ranks than cores share the cores, too: then only
 bytes say much.
 """
