@@ -5,6 +5,7 @@ rank.py       the steps of one rank
 collective.py which messages are together a broadcast, a gathering or a reduction
 plan.py       plans as data, with what they cost
 check.py      the proof that messages match, nothing waits for ever, and memory suffices
+emit.py       a plan as a module of its own; rank_text.py: the steps of a rank in it
 task.py       what a rank computes, as an ordinary program
 engine.py     running the steps of a rank
 simulate.py   all ranks in one process

@@ -16,7 +16,7 @@ import numpy as np
 
 from tdsl.codegen.arrays import Array
 from tdsl.distribute import mpi
-from tdsl.distribute.engine import Parcel, Reduction, Transfer, Worker
+from tdsl.distribute.engine import Begun, Ended, Parcel, Reduction, Transfer, Worker
 from tdsl.distribute.show import show_box
 from tdsl.distribute.simulate import volume
 from tdsl.errors import TargetError
@@ -51,16 +51,18 @@ class Pending:
 def run(worker: Worker, comm: Any) -> Carried:
     """Go through the steps of this rank; what went through the calls of MPI."""
     carried = Carried()
-    for transfer in worker.run():
-        match transfer:
-            case Transfer(step, sends, receives):
-                wait(begin(transfer, worker, comm), worker)
-                carried.received += sum(array.nbytes for _, array in receives)
-                carried.sent += sum(array.nbytes for _, array in sends)
-                carried.messages += min(len(receives), 1) if step.collective else len(receives)
+    begun: dict[int, Pending] = {}
+    for event in worker.run():
+        match event:
+            case Transfer():
+                wait(begin(event, worker, comm, carried), worker)
+            case Begun(transfer, handle):
+                begun[handle] = begin(transfer, worker, comm, carried)
+            case Ended(handle):
+                wait(begun.pop(handle), worker)
             case Reduction():
-                wait(_reduce(transfer, worker, comm), worker)
-                out, into = volume(transfer, worker.plan.rank)
+                wait(_reduce(event, worker, comm), worker)
+                out, into = volume(event, worker.plan.rank)
                 carried.sent, carried.received = carried.sent + out, carried.received + into
                 carried.messages += min(into, 1)
     return carried
@@ -83,8 +85,12 @@ def _late(worker: Worker, what: str) -> TargetError:
     )
 
 
-def begin(transfer: Transfer, worker: Worker, comm: Any) -> Pending:
+def begin(transfer: Transfer, worker: Worker, comm: Any, carried: Carried) -> Pending:
     """Start an exchange: by the call for its collective, or message by message."""
+    carried.received += sum(array.nbytes for _, array in transfer.receives)
+    carried.sent += sum(array.nbytes for _, array in transfer.sends)
+    came = len(transfer.receives)
+    carried.messages += min(came, 1) if transfer.step.collective else came
     step, parcels = transfer.step, (*transfer.receives, *transfer.sends)
     small = sum(array.nbytes for _, array in parcels) <= mpi.LARGEST
     if step.collective and small:

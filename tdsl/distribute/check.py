@@ -8,6 +8,7 @@ those of its source. Proven is that
 2. the order of exchanges lets all ranks come to their end, even if a send waits for its receive, and a
    collective for all of its ranks, each of which has to name the same ones;
 3. steps use memory that is there, inside of the boxes that it holds, and tasks read complete values only;
+   none touches what is on its way between a start and its finish, but to read what is sent;
 4. in the end each owner of an output has every point of every element once;
 5. no rank holds more memory than the plan says.
 """
@@ -24,6 +25,7 @@ from tdsl.distribute.plan import (
     Drop,
     Exchange,
     Fill,
+    Finish,
     Home,
     Make,
     Merge,
@@ -32,6 +34,7 @@ from tdsl.distribute.plan import (
     RankPlan,
     Reduce,
     Run,
+    Start,
     Step,
 )
 from tdsl.placement.ownership import Box, common, contains, elements, is_empty, whole_boxes
@@ -154,7 +157,8 @@ def _check_parts(plan: Plan, home: Home, ranks: list[RankCheck]) -> None:
                 )
 
 
-Started = tuple[bool, Message, Exchange]  # whether it is sent, and as part of what
+HERE = -1  # the handle of what is waited for where it starts
+Started = tuple[bool, Message, tuple[Exchange, int]]  # whether it is sent, and as part of what
 
 
 class Post:
@@ -164,8 +168,13 @@ class Post:
         self.ranks = ranks
         self.started: dict[tuple[int, int, int], Started] = {}
         self.done: set[tuple[int, int, int]] = set()
-        self.open: dict[int, int] = {}  # messages that an exchange waits for
-        self.joined: dict[tuple[int, tuple[int, ...]], dict[int, Exchange | Reduce]] = {}
+        self.open: dict[
+            tuple[int, int], int
+        ] = {}  # messages of a rank that are on their way, by handle
+        self.waits: dict[int, int] = {}  # the handle that a rank waits for
+        self.joined: dict[
+            tuple[int, tuple[int, ...]], dict[int, tuple[Exchange | Reduce, int]]
+        ] = {}
 
     def carry(self) -> None:
         """Run all ranks to their end."""
@@ -175,19 +184,19 @@ class Post:
             step = self.ranks[rank].advance()
             if step is None:
                 continue
-            if isinstance(step, Reduce):
-                ready += self._join(rank, step.tag, step)
-                continue
-            tags = {m.tag for m in step.sends + step.receives}
-            self.open[rank] = len(step.sends) + len(step.receives) + (1 if step.collective else 0)
-            for m in step.sends:
-                ready += self._start((rank, m.rank, m.tag), True, m, step)
-            for m in step.receives:
-                ready += self._start((m.rank, rank, m.tag), False, m, step)
-            if step.collective and len(tags) != 1:
-                raise PlanFault(f"a collective of rank {rank} has the tags {sorted(tags)}")
-            if step.collective:
-                ready += self._join(rank, tags.pop(), step)
+            match step:
+                case Reduce(_, tag):
+                    ready += self._join(rank, tag, (step, HERE))
+                case Exchange():
+                    self.waits[rank] = HERE
+                    ready += self._begin(rank, step, HERE)
+                case Start(exchange, handle):
+                    ready += [rank, *self._begin(rank, exchange, handle)]
+                case Finish(handle):
+                    if (rank, handle) not in self.open:
+                        raise PlanFault(f"rank {rank} never started {handle}")
+                    self.waits[rank] = handle
+                    ready += self._done(rank, handle, 0)
         for (source, target, tag), (sends, _, _) in self.started.items():
             what = "never received" if sends else "never sent"
             raise PlanFault(f"the message from {source} to {target} with tag {tag} is {what}")
@@ -195,24 +204,56 @@ class Post:
             missing = sorted(set(ranks) - set(here))
             raise PlanFault(f"ranks {missing} never join the collective with tag {tag}")
 
-    def _join(self, rank: int, tag: int, step: Exchange | Reduce) -> list[int]:
+    def _begin(self, rank: int, x: Exchange, handle: int) -> list[int]:
+        """Start all messages of an exchange; the ranks that go on."""
+        if (rank, handle) in self.open:
+            raise PlanFault(f"rank {rank} starts {handle} twice")
+        tags = {m.tag for m in x.sends + x.receives}
+        self.open[rank, handle] = len(x.sends) + len(x.receives) + (1 if x.collective else 0)
+        own, ready = self.ranks[rank], list[int]()
+        for m in x.sends:
+            own.check_still(m.buffer, m.box, written=False)
+        for m in x.receives:
+            own.check_still(m.buffer, m.box, written=True)
+        if handle != HERE:
+            own.flying[handle] = x
+        for m in x.sends:
+            ready += self._start((rank, m.rank, m.tag), True, m, (x, handle))
+        for m in x.receives:
+            ready += self._start((m.rank, rank, m.tag), False, m, (x, handle))
+        if x.collective and len(tags) != 1:
+            raise PlanFault(f"a collective of rank {rank} has the tags {sorted(tags)}")
+        if x.collective:
+            ready += self._join(rank, tags.pop(), (x, handle))
+        return ready
+
+    def _done(self, rank: int, handle: int, count: int = 1) -> list[int]:
+        """Some messages of a rank are done; the rank, if it has waited for the last of them."""
+        self.open[rank, handle] -= count
+        if self.open[rank, handle] or self.waits.get(rank) != handle:
+            return []
+        del self.open[rank, handle], self.waits[rank]
+        self.ranks[rank].flying.pop(handle, None)
+        return [rank]
+
+    def _join(self, rank: int, tag: int, part: tuple[Exchange | Reduce, int]) -> list[int]:
         """One rank comes to a collective; the ranks that go on, if it is the last."""
+        step, _ = part
         if rank not in step.ranks or tuple(sorted(set(step.ranks))) != step.ranks:
             raise PlanFault(f"rank {rank} is none of {step.ranks}, or they are not in order")
         here = self.joined.setdefault((tag, step.ranks), {})
         if rank in here:
             raise PlanFault(f"rank {rank} joins the collective with tag {tag} twice")
-        here[rank] = step
+        here[rank] = part
         if len(here) < len(step.ranks):
             return []
         del self.joined[tag, step.ranks]
+        steps = {other: own for other, (own, _) in here.items()}
         if isinstance(step, Reduce):
-            self._reduce(here, step)
+            self._reduce(steps, step)
             return list(step.ranks)
-        _check_gather(tag, here)
-        for other in step.ranks:
-            self.open[other] -= 1
-        return [other for other in step.ranks if not self.open[other]]
+        _check_gather(tag, steps)
+        return [r for other, (_, handle) in here.items() for r in self._done(other, handle)]
 
     def _reduce(self, here: Mapping[int, Exchange | Reduce], like: Reduce) -> None:
         """Combine what all ranks of a reduction bring, for those who get parts of it."""
@@ -220,6 +261,7 @@ class Post:
         for rank, step in here.items():
             if not isinstance(step, Reduce) or (step.box, step.parts) != (like.box, like.parts):
                 raise PlanFault(f"rank {rank} takes part in another reduction, tag {like.tag}")
+            self.ranks[rank].check_still(step.source, step.box, written=False)
             held = self.ranks[rank].buffer(step.source, step.box)
             pieces = self.ranks[rank].values(step.source, step.box)
             if total is None:
@@ -235,22 +277,24 @@ class Post:
             if (part is None) != (into.target is None):
                 raise PlanFault(f"rank {rank} gets {part} of a reduction into {into.target!r}")
             if part is not None and into.target is not None:
+                self.ranks[rank].check_still(into.target, part, written=True)
                 target = self.ranks[rank].buffer(into.target, part)
                 if target.tensor != total.tensor or not contains(like.box, part):
                     raise PlanFault(f"{part} of {total.tensor!r} does not fit {into.target!r}")
                 target.put(total.get(part))
 
     def _start(
-        self, key: tuple[int, int, int], sends: bool, m: Message, step: Exchange
+        self, key: tuple[int, int, int], sends: bool, m: Message, part: tuple[Exchange, int]
     ) -> list[int]:
         """Start one side of a message; the ranks whose exchanges end with it."""
         source, target, tag = key
         if not (0 <= m.rank < len(self.ranks)) or source == target or key in self.done:
             raise PlanFault(f"a message from {source} to {target} with tag {tag} cannot be")
         if key not in self.started:
-            self.started[key] = (sends, m, step)
+            self.started[key] = (sends, m, part)
             return []
-        other, partner, also = self.started.pop(key)
+        other, partner, its = self.started.pop(key)
+        (step, handle), (also, its_handle) = part, its
         if other == sends:
             raise PlanFault(f"two messages from {source} to {target} have tag {tag}")
         if (step.collective, step.ranks) != (also.collective, also.ranks):
@@ -258,9 +302,8 @@ class Post:
         send, receive = (m, partner) if sends else (partner, m)
         self.ranks[target].receive(receive, *self.ranks[source].send(send))
         self.done.add(key)
-        for rank in (source, target):
-            self.open[rank] -= 1
-        return [rank for rank in (source, target) if not self.open[rank]]
+        first, second = (handle, its_handle) if sends else (its_handle, handle)
+        return [*self._done(source, first), *self._done(target, second)]
 
 
 @dataclass(slots=True)
@@ -273,6 +316,7 @@ class RankCheck:
     owned: Mapping[str, Box]
     homes: Mapping[str, Home]
     buffers: dict[str, Held] = field(default_factory=dict)
+    flying: dict[int, Exchange] = field(default_factory=dict)
     at: int = 0
     peak: int = 0
 
@@ -305,17 +349,36 @@ class RankCheck:
             raise self._fault(f"{name!r} has no values in all of {box}")
         return found
 
-    def advance(self) -> Exchange | Reduce | None:
-        """Go on to the next exchange or reduction; None at the end."""
+    def advance(self) -> Exchange | Start | Finish | Reduce | None:
+        """Go on to the next step that others take part in; None at the end."""
         while self.at < len(self.plan.steps):
             step = self.plan.steps[self.at]
             self.at += 1
-            if isinstance(step, Exchange | Reduce):
+            if isinstance(step, Exchange | Start | Finish | Reduce):
                 return step
             self._do(step)
         return None
 
+    def check_still(self, name: str, box: Box | None, *, written: bool) -> None:
+        """Raise PlanFault where a step touches what is on its way; a box of None is all of a buffer."""
+        for x in self.flying.values():
+            for m in (*x.receives, *(x.sends if written else ())):
+                if m.buffer == name and (box is None or common(m.box, box) is not None):
+                    raise self._fault(f"{name!r} is touched while {m.box} of it is on its way")
+
     def _do(self, step: Step) -> None:
+        match step:
+            case Drop(name) | Fill(name):
+                self.check_still(name, None, written=True)
+            case Copy(source, name, box) | Merge(source, name, box):
+                self.check_still(source, box, written=False)
+                self.check_still(name, box, written=True)
+            case Run():
+                for _, name in step.reads:
+                    self.check_still(name, None, written=False)
+                self.check_still(step.target, step.box, written=True)
+            case _:
+                pass
         match step:
             case Make(name, tensor, box):
                 if name in self.buffers or tensor not in self.points:
@@ -340,7 +403,7 @@ class RankCheck:
                 self.buffer(target, box).add(self.values(source, box))
             case Run():
                 self._run(step)
-            case Exchange() | Reduce():
+            case Exchange() | Start() | Finish() | Reduce():
                 raise AssertionError("exchanges are carried out by the post")
 
     def _same_tensor(self, source: str, target: str, box: Box) -> None:
@@ -394,6 +457,8 @@ class RankCheck:
                     raise self._fault(f"{name!r} is not left in the end")
                 if name in whole:
                     self.complete(name, box)
+        if self.flying:
+            raise self._fault(f"{sorted(self.flying)} are never finished")
         extra = set(self.buffers) - set(outputs) - set(self.owned)
         if extra:
             raise self._fault(f"buffers are left: {', '.join(sorted(extra))}")

@@ -18,6 +18,7 @@ from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Placement
 from tdsl.placement.ownership import (
     Box,
+    common,
     contains,
     copies,
     elements,
@@ -133,6 +134,9 @@ class Groups:
         box = self.stage.writes(spans) if own else self.stage.reads(spans).get(tensor)
         if box is None or (not own and home and is_whole(home) and contains(home, box)):
             return set()
+        kept = None if home is None else common(home, box)
+        if kept is not None and 2 * elements(kept) > elements(box):
+            return set()  # borders of what the rank has: messages to neighbours
         firsts = (first for first, _ in self.layout.pieces(tensor, box, at))
         if own:
             firsts = (other for first in firsts for other in self.layout.copies(tensor, first))

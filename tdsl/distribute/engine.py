@@ -14,12 +14,14 @@ from tdsl.distribute.plan import (
     Drop,
     Exchange,
     Fill,
+    Finish,
     Make,
     Merge,
     Message,
     RankPlan,
     Reduce,
     Run,
+    Start,
 )
 from tdsl.distribute.stages import Stage
 from tdsl.distribute.task import components, task
@@ -43,6 +45,21 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """A transfer that is to be started, and finished when its number comes again."""
+
+    transfer: Transfer
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A transfer that was begun must be done."""
+
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reduction:
     """A reduction: what this rank brings, packed, each part of the result apart, and memory for its own."""
 
@@ -50,6 +67,9 @@ class Reduction:
     parts: tuple[Array, ...]
     result: Array | None
     combine: Combine
+
+
+Event = Transfer | Begun | Ended | Reduction  # what a rank leaves to those that carry messages
 
 
 @dataclass(slots=True)
@@ -102,8 +122,9 @@ class Worker:
         self.at = 0  # the number of the step, from 1
         self.buffers = {name: Buffer(name, box, (inputs[name],)) for name, box in plan.owned}
 
-    def run(self) -> Iterator[Transfer | Reduction]:
-        """Go through the steps; each transfer that is yielded must be done before the next is asked for."""
+    def run(self) -> Iterator[Event]:
+        """Go through the steps; what is yielded must be done, or begun, before the next is asked for."""
+        begun: dict[int, Transfer] = {}
         for number, step in enumerate(self.plan.steps, 1):
             self.at = number
             match step:
@@ -119,7 +140,14 @@ class Worker:
                     so_far, later = self._part(target, box), self._part(source, box)
                     merge(self._combine(target), so_far, later, self.scalars)
                 case Exchange():
-                    yield from self._exchange(step)
+                    yield (transfer := self._pack(step))
+                    self._unpack(transfer)
+                case Start(exchange, handle):
+                    begun[handle] = self._pack(exchange)
+                    yield Begun(begun[handle], handle)
+                case Finish(handle):
+                    yield Ended(handle)
+                    self._unpack(begun.pop(handle))
                 case Reduce():
                     yield from self._reduce(step)
                 case Run():
@@ -135,18 +163,21 @@ class Worker:
         assert combine is not None
         return combine
 
-    def _exchange(self, step: Exchange) -> Iterator[Transfer]:
+    def _pack(self, step: Exchange) -> Transfer:
         packed: dict[tuple[str, Box], Array] = {}
         for m in step.sends:
             if (m.buffer, m.box) not in packed:
                 packed[m.buffer, m.box] = pack(self._part(m.buffer, m.box))
         sends = tuple((m, packed[m.buffer, m.box]) for m in step.sends)
-        places = [self._part(m.buffer, m.box) for m in step.receives]
-        room = tuple((m, room_for(place)) for m, place in zip(step.receives, places, strict=True))
-        yield Transfer(step, sends, room)
-        for place, (m, array) in zip(places, room, strict=True):
-            unpack(array, place)
-            self.buffers[m.buffer].put(m.box, place)
+        room = tuple((m, room_for(self._part(m.buffer, m.box))) for m in step.receives)
+        return Transfer(step, sends, room)
+
+    def _unpack(self, transfer: Transfer) -> None:
+        for m, array in transfer.receives:
+            place = self._part(m.buffer, m.box)
+            if not np.may_share_memory(array, place[0]):
+                unpack(array, place)
+                self.buffers[m.buffer].put(m.box, place)
 
     def _reduce(self, step: Reduce) -> Iterator[Reduction]:
         boxes = [part for part in step.parts if part is not None]

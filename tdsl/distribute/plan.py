@@ -1,6 +1,6 @@
 """Plans: for each rank a list of steps on buffers, and what they cost. Plain data, made by `rank.py`.
 
-    Step = Make | Fill | Copy | Merge | Exchange | Reduce | Run | Drop
+    Step = Make | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Run | Drop
 
 A buffer holds a box of a tensor or func; the one named like the tensor itself is what the rank owns of it.
 Buffers of inputs are there at the start, all others are made; those of outputs are left at the end.
@@ -76,6 +76,21 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """Start all messages of an exchange; until its `Finish` nobody touches what they carry."""
+
+    exchange: Exchange
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Wait for all messages that were started with a handle."""
+
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reduce:
     """Combine a box of what each of `ranks` has in its buffer `source`.
 
@@ -142,7 +157,7 @@ class Drop:
     buffer: str
 
 
-Step = Make | Fill | Copy | Merge | Exchange | Reduce | Run | Drop
+Step = Make | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Run | Drop
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +223,9 @@ def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
                 peak = max(peak, sum(held.values()))
             case Drop(buffer):
                 del held[buffer]
-            case Exchange(sends, receives, collective):
+            case Exchange(sends, receives, collective) | Start(
+                Exchange(sends, receives, collective)
+            ):
                 sent += sum(elements(m.box) * sizes[tensors[m.buffer]] for m in sends)
                 messages += min(len(receives), 1) if collective else len(receives)
                 for m in receives:

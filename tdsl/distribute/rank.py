@@ -13,7 +13,7 @@ tag of its messages. A rank finds those who need something of it by halving the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tdsl.distribute.collective import Gather, Groups, Layout, ranked
@@ -22,12 +22,14 @@ from tdsl.distribute.plan import (
     Drop,
     Exchange,
     Fill,
+    Finish,
     Make,
     Merge,
     Message,
     RankPlan,
     Reduce,
     Run,
+    Start,
     Step,
 )
 from tdsl.distribute.stages import Spans, Stage
@@ -60,6 +62,17 @@ def plan_rank(
 
 
 @dataclass(slots=True)
+class Fetched:
+    """What is fetched for an iteration: buffers that were made, which to read, messages, what is copied."""
+
+    made: list[str] = field(default_factory=list)
+    held: dict[str, str] = field(default_factory=dict)
+    exchanges: list[Exchange] = field(default_factory=list)
+    copies: list[Step] = field(default_factory=list)
+    handles: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class StageSteps:
     """The steps of one stage on the rank at `at`; `tag` counts communications."""
 
@@ -69,6 +82,7 @@ class StageSteps:
     tag: int
     steps: list[Step] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)  # the buffer to read for each source
+    handles: int = 0
     groups: Groups = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,54 +98,86 @@ class StageSteps:
                 self.steps.append(Fill(name))
         self._iterate(tuple((p, p + 1) for p in self.at))
 
-    def _iterate(self, spans: Spans) -> None:
+    def _iterate(self, spans: Spans, ahead: Sequence[Fetched] = ()) -> None:
+        """One iteration of the loops outside; what was fetched `ahead` for it is on its way."""
         stage, depth = self.stage, len(spans)
-        fetched = [s for s in stage.sources if stage.levels[s] == depth]
-        made = self._fetch(fetched, spans)
+        now = self._fetch(self._sources(depth, 0), spans)
+        self.steps += [*now.exchanges, *(Finish(handle) for f in ahead for handle in f.handles)]
+        for f in (now, *ahead):
+            self.steps += f.copies
+            self.held |= f.held
         target = self._target(spans) if stage.levels[stage.name] == depth else None
         if depth == len(stage.outer):
             self._task(spans)
         else:
-            first = stage.loops[stage.outer[depth]][0]
-            for n in range(stage.counts[depth]):
-                self._iterate((*spans, (first + n, first + n + 1)))
+            self._loop(spans)
         if stage.levels[stage.name] == depth:
             self._flush(spans, target)
-        self.steps += [Drop(name) for name in made]
+        self.steps += [Drop(name) for f in (now, *ahead) for name in f.made]
+
+    def _loop(self, spans: Spans) -> None:
+        """All iterations of a loop; what is fetched ahead of one starts when one before it does."""
+        stage, depth = self.stage, len(spans)
+        first, count = stage.loops[stage.outer[depth]][0], stage.counts[depth]
+        distances = sorted({stage.ahead.get(s, 0) for s in stage.sources} - {0})
+        early = {a: self._sources(depth + 1, a) for a in distances}
+        coming: dict[int, list[Fetched]] = {}
+        for n in range(count):
+            for a, sources in early.items():
+                for m in range(0 if n == 0 else n + a, min(n + a + 1, count) if sources else 0):
+                    at = (*spans, (first + m, first + m + 1))
+                    coming.setdefault(m, []).append(self._start(sources, at, m % (a + 1)))
+            self._iterate((*spans, (first + n, first + n + 1)), coming.pop(n, ()))
 
     # -- what is read
 
-    def _fetch(self, sources: list[str], spans: Spans) -> list[str]:
-        """Have the needed box of each source in one buffer; the buffers that were made for it."""
-        made: list[str] = []
+    def _sources(self, depth: int, ahead: int) -> list[str]:
+        """What is communicated inside of some loops, so many iterations ahead."""
+        stage = self.stage
+        return [
+            s for s in stage.sources if (stage.levels[s], stage.ahead.get(s, 0)) == (depth, ahead)
+        ]
+
+    def _start(self, sources: list[str], spans: Spans, slot: int) -> Fetched:
+        """Start to fetch sources for an iteration to come, into the buffers of a slot."""
+        fetched = self._fetch(sources, spans, f" ({slot})")
+        for exchange in fetched.exchanges:
+            self.handles += 1
+            fetched.handles.append(self.handles)
+            self.steps.append(Start(exchange, self.handles))
+        return fetched
+
+    def _fetch(self, sources: list[str], spans: Spans, slot: str = "") -> Fetched:
+        """Memory for the needed box of each source, and how it is filled."""
+        found = Fetched()
         needed = self.stage.reads(spans) if sources else {}
-        messages, collectives = Exchange((), ()), list[Exchange]()
-        copied: list[Step] = []
+        messages = Exchange((), ())
         for source in sources:
             home = self.layout.owned(source, self.at)
-            box = needed.get(source)
+            box, buffer = needed.get(source), source
             if box is not None and home is not None and is_whole(home) and contains(home, box):
-                self.held[source], box = source, None
+                found.held[source], box = source, None
             elif box is not None:
-                buffer = self.held[source] = f"{source} at {self.stage.outer[len(spans) - 1]}"
-                made.append(buffer)
+                buffer = f"{source} at {self.stage.outer[len(spans) - 1]}{slot}"
+                found.held[source] = buffer
+                found.made.append(buffer)
                 self.steps.append(Make(buffer, source, box))
                 if home is not None and (own := common(home, box)) is not None:
-                    copied.append(Copy(source, buffer, own))
-            for exchange in self._messages(source, box, spans):
+                    found.copies.append(Copy(source, buffer, own))
+            for exchange in self._messages(source, buffer, box, spans):
                 if exchange.collective:
-                    collectives.append(exchange)
+                    found.exchanges.append(exchange)
                 else:
                     messages = joined(messages, exchange)
             self.tag += 1
-        self._exchange(messages, *collectives)
-        self.steps += copied
-        return made
+        found.exchanges = [x for x in (messages, *found.exchanges) if x.sends or x.receives]
+        return found
 
-    def _messages(self, source: str, box: Box | None, spans: Spans) -> Iterator[Exchange]:
+    def _messages(
+        self, source: str, buffer: str, box: Box | None, spans: Spans
+    ) -> Iterator[Exchange]:
         """What is received of a source for a box that is not the rank's own, and sent to others."""
-        inner = spans[self.stage.fixed :]
-        buffer, grid = self.held.get(source, ""), self.layout.grid
+        inner, grid = spans[self.stage.fixed :], self.layout.grid
         receives: list[Message] = []
         groups: dict[Gather, tuple[list[Message], list[Message]]] = {}
         if box is not None:

@@ -10,11 +10,13 @@ from tdsl.distribute.plan import (
     Drop,
     Exchange,
     Fill,
+    Finish,
     Make,
     Merge,
     RankPlan,
     Reduce,
     Run,
+    Start,
     Step,
 )
 from tdsl.errors import counted
@@ -107,6 +109,10 @@ def show_step(step: Step) -> str:
                 for m in receives
             ]
             return "\n".join(lines)
+        case Start(exchange, handle):
+            return "\n".join(f"start {handle}: {line}" for line in show_step(exchange).splitlines())
+        case Finish(handle):
+            return f"finish {handle}"
         case Reduce(ranks, tag, source, into):
             own = "" if into is None else f" into {into!r}"
             among = ", ".join(map(str, ranks))

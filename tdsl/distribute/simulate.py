@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tdsl.codegen.arrays import Array
-from tdsl.distribute.engine import Reduction, Transfer, Worker, merge
+from tdsl.distribute.engine import Begun, Ended, Reduction, Transfer, Worker, merge
 from tdsl.distribute.plan import reduced, share
 
 
@@ -23,8 +23,16 @@ def simulate(workers: Sequence[Worker]) -> Traffic:
     """Run all ranks to their end; the traffic as counted at each message."""
     runs = [w.run() for w in workers]
     waiting: dict[int, Transfer | Reduction] = {}
+    begun: dict[tuple[int, int], Transfer] = {}
     post: dict[tuple[int, int, int], Array] = {}
     received, sent, messages = ([0] * len(runs) for _ in range(3))
+
+    def send(rank: int, transfer: Transfer) -> None:
+        for m, array in transfer.sends:
+            key = (rank, m.rank, m.tag)
+            assert key not in post, f"two messages from {rank} to {m.rank} with tag {m.tag}"
+            post[key] = array.copy()
+            sent[rank] += array.nbytes
 
     def is_ready(rank: int) -> bool:
         match waiting[rank]:
@@ -37,17 +45,20 @@ def simulate(workers: Sequence[Worker]) -> Traffic:
     ready = list(range(len(runs)))
     while ready:
         for rank in ready:
-            transfer = next(runs[rank], None)
-            if transfer is None:
-                continue
-            waiting[rank] = transfer
-            if isinstance(transfer, Reduction):
-                continue
-            for m, array in transfer.sends:
-                key = (rank, m.rank, m.tag)
-                assert key not in post, f"two messages from {rank} to {m.rank} with tag {m.tag}"
-                post[key] = array.copy()
-                sent[rank] += array.nbytes
+            for event in runs[rank]:
+                match event:
+                    case Begun(transfer, handle):
+                        begun[rank, handle] = transfer
+                        send(rank, transfer)
+                        continue
+                    case Ended(handle):
+                        waiting[rank] = begun.pop((rank, handle))
+                    case Transfer():
+                        waiting[rank] = event
+                        send(rank, event)
+                    case Reduction():
+                        waiting[rank] = event
+                break
         ready = [r for r in waiting if is_ready(r)]
         groups = {r: waiting[r] for r in ready}
         for rank in ready:

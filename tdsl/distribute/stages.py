@@ -55,7 +55,8 @@ class Stage:
 
     `outer` are the loops that are fixed or stepped through, the first `fixed` of them by the rank, and
     `counts` how often each runs. `levels` says for the func and each of its `sources` (inputs and other
-    stages) inside of how many of these loops it is communicated. `inside` are the funcs that its tasks
+    stages) inside of how many of these loops it is communicated, `ahead` how many iterations of the last of
+    them a source is fetched before. `inside` are the funcs that its tasks
     compute, too, consumers first.
     """
 
@@ -67,6 +68,7 @@ class Stage:
     fixed: int
     counts: tuple[int, ...]
     levels: dict[str, int]
+    ahead: Mapping[str, int]
     inside: tuple[FuncDef, ...]
     sources: tuple[str, ...]
     bounds: Ranges
@@ -232,6 +234,7 @@ def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
         fixed,
         counts,
         levels,
+        dict(plan.ahead),
         inside,
         sources,
         spans,

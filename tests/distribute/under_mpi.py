@@ -9,7 +9,7 @@ import numpy as np
 
 import tdsl as td
 from tdsl.distribute import mpi
-from tests.distribute.matmuls import cube, flat, two_and_a_half
+from tests.distribute.matmuls import cube, flat, matmul, two_and_a_half
 from tests.distribute.test_results import histogram
 
 rng = np.random.default_rng(0)
@@ -70,6 +70,10 @@ def collected() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarray]]:
         (td.Grid(x=4, y=1), "i"),
     ):
         made.append((flat(grid, turn, **SIZES), [a, b], a @ b))
+    for name, grid in (("cannon", td.Grid(x=2, y=2)), ("summa", td.Grid(x=1, y=4))):
+        s = matmul.schedule(**SIZES)
+        getattr(td.recipes, name)(s["C"], grid, prefetch=1)
+        made.append((s, [a, b], a @ b))
     made.append((cube(td.Grid(x=1, y=1, z=4), **SIZES), [a, b], a @ b))
     made.append((flat(td.Grid(x=2, y=2), "ij", "rc -> r/2 c/1", **SIZES), [a, b], a @ b))
     return made

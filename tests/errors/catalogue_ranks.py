@@ -154,6 +154,21 @@ def communicate_at_another_definition():
     s["f"].communicate("f", at=i)  # here
 
 
+@wrong(td.ScheduleError, "nothing to fetch 2 iterations of 'j_o' ahead", hint="inside of those")
+def prefetch_at_a_loop_of_ranks():
+    tiled()["f"].communicate("a", at="j_o", prefetch=2)  # here
+
+
+@wrong(td.ScheduleError, "nothing to fetch -1 iterations", hint="a number of iterations")
+def prefetch_the_past():
+    tiled()["f"].communicate("a", at="i_i", prefetch=-1)  # here
+
+
+@wrong(td.ScheduleError, "nothing of this is combined over ranks", hint="the func that is reduced")
+def deterministic_without_a_reduction():
+    tiled()["f"].communicate("f", at="j_o", deterministic=True)  # here
+
+
 @wrong(td.ScheduleError, "cannot lie as partial(sum): it is an input", hint="partial(sum)")
 def partial_input():
     doubled().place("a", "rc -> r partial(sum)", square)  # here

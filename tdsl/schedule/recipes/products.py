@@ -5,6 +5,7 @@
     solomonik_2_5d            layers of square grids, which share k
 
 Each takes the stage of C[i, j] = sum(A[i, k] * B[k, j]), places the matrices and distributes its loops.
+With `prefetch`, the first three fetch so many steps ahead.
 """
 
 from __future__ import annotations
@@ -67,24 +68,24 @@ def product_of(stage: Stage) -> Product:
 
 
 @recipe
-def summa(stage: Stage, grid: Grid) -> Stage:
+def summa(stage: Stage, grid: Grid, prefetch: int = 0) -> Stage:
     """Tiles on a grid of two axes; whole rows and columns fetch panels of k (van de Geijn, Watts)."""
-    return _tiles(stage, grid, ())
+    return _tiles(stage, grid, (), prefetch)
 
 
 @recipe
-def pumma(stage: Stage, grid: Grid) -> Stage:
+def pumma(stage: Stage, grid: Grid, prefetch: int = 0) -> Stage:
     """As SUMMA, each row of the grid beginning at its own panel (Fox; Choi, Dongarra, Walker)."""
-    return _tiles(stage, grid, (0,))
+    return _tiles(stage, grid, (0,), prefetch)
 
 
 @recipe
-def cannon(stage: Stage, grid: Grid) -> Stage:
+def cannon(stage: Stage, grid: Grid, prefetch: int = 0) -> Stage:
     """As SUMMA, each rank beginning at its own panel: every tile is wanted by one rank at a time (Cannon)."""
-    return _tiles(stage, grid, (0, 1))
+    return _tiles(stage, grid, (0, 1), prefetch)
 
 
-def _tiles(stage: Stage, grid: Grid, turned: tuple[int, ...]) -> Stage:
+def _tiles(stage: Stage, grid: Grid, turned: tuple[int, ...], prefetch: int) -> Stage:
     p = product_of(stage)
     _check_axes(grid, 2)
     p.place(stage, grid, "m k", "k n", "m n")
@@ -94,7 +95,7 @@ def _tiles(stage: Stage, grid: Grid, turned: tuple[int, ...]) -> Stage:
     if turned:
         panel = stage.rotate(panel, by=tuple(outer[n] for n in turned))
     stage.communicate(stage.func, at=outer[-1])
-    return stage.communicate(p.factors, at=panel)
+    return stage.communicate(p.factors, at=panel, prefetch=prefetch)
 
 
 @recipe

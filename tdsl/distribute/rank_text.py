@@ -1,0 +1,307 @@
+"""The steps of one rank as the statements of a Python function."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from tdsl.distribute.engine import Tasks
+from tdsl.distribute.plan import (
+    Copy,
+    Drop,
+    Exchange,
+    Fill,
+    Finish,
+    Make,
+    Merge,
+    Reduce,
+    Run,
+    Start,
+    Step,
+)
+from tdsl.distribute.task import components, task
+from tdsl.errors import TargetError
+from tdsl.lang.expr import Binary, Const, Expr
+from tdsl.lang.reduction import Combine
+from tdsl.placement.ownership import Box, elements, extents
+from tdsl.placement.spans import standing
+from tdsl.source import here
+from tdsl.text import Names, Writer
+
+Text = Callable[..., str]  # the module of a task, by its state
+RESERVED = {"np", "MPI", "comm", "requests", "run", "RANKS", "GROUPS", "among", "prange", "njit"}
+UFUNCS = {
+    "add": "add", "mul": "multiply", "min": "minimum", "max": "maximum", "or": "bitwise_or",
+    "and": "bitwise_and",
+}  # fmt: skip
+OPERATORS = {
+    "add": "SUM", "multiply": "PROD", "minimum": "MIN", "maximum": "MAX", "bitwise_or": "LOR",
+    "bitwise_and": "LAND",
+}  # fmt: skip
+
+
+class Kernels:
+    """The functions of tasks; equal tasks are one function."""
+
+    def __init__(self, tasks: Tasks, text: Text) -> None:
+        self.tasks, self.text = tasks, text
+        self.imports: dict[str, None] = {}
+        self.support: dict[str, None] = {}
+        self.functions: dict[str, str] = {}  # the text of each, and its name
+        self.grouped = False  # whether some ranks need a communicator of their own
+        self._known: dict[object, tuple[str, tuple[str, ...]]] = {}
+
+    def call(self, step: Run, boxes: dict[str, Box]) -> tuple[str, tuple[str, ...]]:
+        """The function for a step, and the names of what it takes before the result."""
+        state = task(self.tasks.stages[step.func], step, boxes)
+        if state not in self._known:
+            self._known[state] = (self._add(step.func, self.text(state)), state.program.parameters)
+        return self._known[state]
+
+    def _add(self, func: str, module: str) -> str:
+        *support, kernel = re.split(r"\n\n\n(?=\S)", module.strip())
+        for block in support:
+            if block.startswith(("import", "from")):
+                self.imports |= dict.fromkeys(block.splitlines())
+            else:
+                self.support[block] = None
+        name = f"compute_{func}_{len(self.functions)}"
+        renamed = re.sub(r"^def \w+", f"def {name}", kernel, count=1, flags=re.M)
+        self.functions[renamed] = name
+        return name
+
+
+class RankText:
+    """The steps of one rank as statements."""
+
+    def __init__(self, kernels: Kernels, parameters: tuple[str, ...], rank: int) -> None:
+        self.kernels, self.writer, self.rank = kernels, Writer("    "), rank
+        self.names = Names({*RESERVED, *parameters})
+        self.known: dict[str, list[str]] = {p: [p] for p in parameters}
+        self.boxes: dict[str, Box] = {}
+        self.started: dict[int, list[str]] = {}
+        self.tensors: dict[str, str] = {}
+
+    def arrays(self, buffer: str) -> list[str]:
+        """The variables of a buffer: one for each value of what it holds."""
+        if buffer not in self.known:
+            count = len(self.kernels.tasks.dtypes[self.tensors.get(buffer, buffer)])
+            stem = re.sub(r"\W+", "_", buffer)
+            stems = [stem] if count == 1 else [f"{stem}_{n}" for n in range(count)]
+            self.known[buffer] = [self.names.fresh(x) for x in stems]
+        return self.known[buffer]
+
+    def parts(self, buffer: str, box: Box) -> list[str]:
+        """A box of a buffer, as views; or as elements that are written one by one where it has gaps."""
+        held = self.boxes[buffer]
+        parts = [standing(span, around) for span, around in zip(box, held, strict=True)]
+        texts = [", ".join(f"{lo}:{hi}" for lo, hi in part) for part in parts]
+        at = ", ".join(texts)
+        if any(len(part) > 1 for part in parts):
+            at = f"np.ix_({', '.join(f'np.r_[{text}]' for text in texts)})"
+        return [name if held == box else f"{name}[{at}]" for name in self.arrays(buffer)]
+
+    def step(self, step: Step) -> None:
+        """Write one step."""
+        w = self.writer
+        match step:
+            case Make(buffer, tensor, box):
+                self.boxes[buffer], self.tensors[buffer] = box, tensor
+                dtypes = self.kernels.tasks.dtypes[tensor]
+                for name, dtype in zip(self.arrays(buffer), dtypes, strict=True):
+                    w.line(f'{name} = np.empty({extents(box)}, "{dtype.numpy.name}")')
+            case Fill(buffer):
+                combine = self._combine(buffer)
+                for name, init in zip(self.arrays(buffer), combine.init, strict=True):
+                    w.line(f"{name}[...] = {_number(init)}")
+            case Copy(source, target, box):
+                into, new = self.parts(target, box), self.parts(source, box)
+                for old, part in zip(into, new, strict=True):
+                    w.line(f"{self._whole(old)} = {part}")
+            case Merge(source, target, box):
+                ufunc = self._ufunc(target)
+                (so_far,), (later,) = self.parts(target, box), self.parts(source, box)
+                w.line(f"np.{ufunc}({so_far}, {later}, out={so_far})")
+            case Exchange():
+                for line in self._start(step, "requests"):
+                    w.line(line)
+            case Start(exchange, handle):
+                self.started[handle] = self._start(exchange, self.names.fresh("requests"))
+            case Finish(handle):
+                for line in self.started.pop(handle):
+                    w.line(line)
+            case Reduce():
+                self._reduce(step)
+            case Run():
+                self._run(step)
+            case Drop(buffer):
+                w.line(f"del {', '.join(self.arrays(buffer))}")
+                del self.boxes[buffer]
+
+    def _whole(self, part: str) -> str:
+        return part if part.endswith("]") else f"{part}[...]"
+
+    def _combine(self, buffer: str) -> Combine:
+        combine = self.kernels.tasks.stages[self.tensors[buffer]].combine
+        assert combine is not None
+        return combine
+
+    def _ufunc(self, buffer: str) -> str:
+        """NumPy's function that combines what a buffer holds."""
+        combine = self._combine(buffer)
+        match combine.exprs:
+            case (Binary(op),) if op in UFUNCS:
+                return UFUNCS[op]
+        raise TargetError(
+            f"{self.tensors[buffer]!r} combines what ranks made by more than one operator",
+            loc=here(),
+            label="this call",
+            hint="only sum, prod, min, max, any and all can be written as a module",
+        )
+
+    def group(self, ranks: tuple[int, ...]) -> str:
+        """The communicator of some ranks."""
+        self.kernels.grouped = True
+        return f"among(comm, {', '.join(map(str, ranks))})"
+
+    def pack(self, parts: list[str]) -> str:
+        """Parts of buffers in one array without gaps."""
+        flat = ", ".join(f"{part}.ravel()" for part in parts)
+        return (
+            f"np.concatenate([{flat}])" if len(parts) > 1 else f"np.ascontiguousarray({parts[0]})"
+        )
+
+    def room(self, shape: tuple[int, ...], like: str) -> str:
+        """Memory of the element type of a buffer."""
+        name = self.names.fresh("received")
+        self.writer.line(f"{name} = np.empty({shape}, {like.partition('[')[0]}.dtype)")
+        return name
+
+    def _reduce(self, step: Reduce) -> None:
+        w, kind, me = self.writer, step.collective, self.rank
+        n = step.ranks.index(me)
+        op = f"op=MPI.{OPERATORS[self._ufunc(step.source)]}"
+        given = (
+            [part for part in step.parts if part is not None]
+            if kind == "reduce-scatter"
+            else [step.box]
+        )
+        packed = self.pack([self.parts(step.source, box)[0] for box in given])
+        part, into = step.parts[n], "None"
+        if part is not None or kind == "reduce-scatter":
+            into = self.room(
+                (0,) if part is None else (elements(part),), self.arrays(step.source)[0]
+            )
+        if kind == "reduce":
+            root = next(i for i, p in enumerate(step.parts) if p is not None)
+            w.line(f"{self.group(step.ranks)}.Reduce({packed}, {into}, {op}, root={root})")
+        elif kind == "all-reduce":
+            w.line(f"{self.group(step.ranks)}.Allreduce({packed}, {into}, {op})")
+        else:
+            counts = [0 if p is None else elements(p) for p in step.parts]
+            w.line(f"{self.group(step.ranks)}.Reduce_scatter({packed}, {into}, {counts}, {op})")
+        if part is not None and step.target is not None:
+            (place,) = self.parts(step.target, part)
+            w.line(f"{self._whole(place)} = {into}.reshape({extents(part)})")
+
+    def _start(self, step: Exchange, requests: str) -> list[str]:
+        """Write calls that start an exchange, and give the statements that finish it."""
+        self.writer.line(f"{requests} = []")
+        finish = STARTS[step.collective](self, step, requests)
+        return [f"MPI.Request.Waitall({requests})", *finish]
+
+    def messages(self, step: Exchange, requests: str) -> list[str]:
+        """Messages from rank to rank."""
+        w, copies = self.writer, []
+        for m in step.receives:
+            for part in self.parts(m.buffer, m.box):
+                target = part
+                if m.box != self.boxes[m.buffer]:
+                    target = self.room(extents(m.box), part)
+                    copies.append(f"{part} = {target}")
+                w.line(f"{requests}.append(comm.Irecv({target}, source={m.rank}, tag={m.tag}))")
+        for m in step.sends:
+            for part in self.parts(m.buffer, m.box):
+                packed = f"np.ascontiguousarray({part})"
+                w.line(f"{requests}.append(comm.Isend({packed}, dest={m.rank}, tag={m.tag}))")
+        return copies
+
+    def broadcast(self, step: Exchange, requests: str) -> list[str]:
+        """One rank gives the others a box."""
+        (m, *_) = step.sends or step.receives
+        root = step.ranks.index(self.rank if step.sends else m.rank)
+        copies = []
+        for part in self.parts(m.buffer, m.box):
+            given = self.pack([part]) if step.sends else self.room(extents(m.box), part)
+            self.writer.line(
+                f"{requests}.append({self.group(step.ranks)}.Ibcast({given}, root={root}))"
+            )
+            if not step.sends:
+                copies.append(f"{self._whole(part)} = {given}")
+        return copies
+
+    def gather(self, step: Exchange, requests: str) -> list[str]:
+        """Each rank gives all others its box."""
+        mine, copies = step.sends[0] if step.sends else None, []
+        for n, like in enumerate(self.arrays((step.sends or step.receives)[0].buffer)):
+            given = f"{like}[:0].ravel()"
+            if mine is not None:
+                given = self.pack([self.parts(mine.buffer, mine.box)[n]])
+            sizes = {m.rank: elements(m.box) for m in step.receives}
+            sizes[self.rank] = 0 if mine is None else elements(mine.box)
+            counts = [sizes.get(r, 0) for r in step.ranks]
+            room = self.room((sum(counts),), like)
+            call = f"{self.group(step.ranks)}.Iallgatherv({given}, ({room}, {counts}))"
+            self.writer.line(f"{requests}.append({call})")
+            copies += self._spread(step, room, counts, n)
+        return copies
+
+    def exchange_all(self, step: Exchange, requests: str) -> list[str]:
+        """Each rank gives each other one a box."""
+        copies: list[str] = []
+        for n, _ in enumerate(self.arrays(step.sends[0].buffer)):
+            out = {m.rank: m for m in step.sends}
+            sizes = {m.rank: elements(m.box) for m in step.receives}
+            sent = [elements(out[r].box) if r in out else 0 for r in step.ranks]
+            counts = [sizes.get(r, 0) for r in step.ranks]
+            parts = [self.parts(m.buffer, m.box)[n] for _, m in sorted(out.items())]
+            room = self.room((sum(counts),), parts[0])
+            both = f"({self.pack(parts)}, {sent}), ({room}, {counts})"
+            self.writer.line(f"{requests}.append({self.group(step.ranks)}.Ialltoallv({both}))")
+            copies += self._spread(step, room, counts, n)
+        return copies
+
+    def _spread(self, step: Exchange, room: str, counts: list[int], n: int) -> list[str]:
+        """Bring what a collective gave to where it belongs."""
+        copies = []
+        for m in step.receives:
+            at = step.ranks.index(m.rank)
+            lo = sum(counts[:at])
+            place = self._whole(self.parts(m.buffer, m.box)[n])
+            part = f"{room}[{lo}:{lo + counts[at]}]"
+            copies.append(f"{place} = {part}.reshape({extents(m.box)})")
+        return copies
+
+    def _run(self, step: Run) -> None:
+        program = self.kernels.tasks.stages[step.func].state.program
+        given = {
+            taken: name
+            for tensor, buffer in step.reads
+            for taken, name in zip(components(program, tensor), self.arrays(buffer), strict=True)
+        }
+        boxes = {tensor: self.boxes[name] for tensor, name in step.reads}
+        function, takes = self.kernels.call(step, boxes)
+        into = self.parts(step.target, step.box)
+        self.writer.line(f"{function}({', '.join((*(given.get(n, n) for n in takes), *into))})")
+
+
+STARTS = {
+    "": RankText.messages, "broadcast": RankText.broadcast, "all-gather": RankText.gather,
+    "all-to-all": RankText.exchange_all,
+}  # fmt: skip
+
+
+def _number(e: Expr) -> str:
+    assert isinstance(e, Const), "the identity of an operator is a number"
+    value = e.value
+    return repr(value) if value == value and abs(value) != float("inf") else f'float("{value}")'
