@@ -146,7 +146,8 @@ def _wrong_shape(
 ) -> ShapeError:
     rank = len(arg.shape)
     if not hint and len(got) != rank:
-        hint = f"{rank} dimensions are needed: reshape it, or add axes by indexing with None"
+        needed = counted(rank, "dimension is", "dimensions are")
+        hint = f"{needed} needed: reshape it, or add axes by indexing with None"
     elif not hint:
         hint = f"pass an array of shape {expected}; an extent with a name for a number may differ"
     related = declared(arg) if other in (None, arg) else (*declared(arg), *declared(other))

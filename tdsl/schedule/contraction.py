@@ -135,15 +135,19 @@ def _recognize(
         return find(f, f, {v: v for v in f.variables}, boxes)
     for name in group:
         g = state.program.func(name)
-        reads = [r for r in reads_in(f.definitions[0].expressions()) if r.name == name]
-        if len(reads) != 1 or {c.name for c, _ in state.consumers(name)} != {owner}:
+        places = {r.index for r in reads_in(f.definitions[0].expressions()) if r.name == name}
+        if len(places) != 1 or {c.name for c, _ in state.consumers(name)} != {owner}:
             continue
-        bare = [e.name for e in reads[0].index if isinstance(e, Var)]
-        if len(bare) < len(reads[0].index):
+        (index,) = places
+        bare = [e.name for e in index if isinstance(e, Var)]
+        if len(bare) < len(index):
             continue
         if len(g.definitions) == 1 and sorted(bare) == sorted(f.variables):
             found = find(g, f, dict(zip(g.variables, bare, strict=True)), boxes)
-            if isinstance(found, Contraction) and found.names[found.along] == f.variables[-1]:
+            same = tuple(bare) == f.variables  # the sum alone would be written in the same order
+            if isinstance(found, Contraction) and (
+                same or found.names[found.along] == f.variables[-1]
+            ):
                 return found
     return "it is no sum of products, and reads none element by element"
 
