@@ -16,6 +16,7 @@ from tdsl.errors import (
     TypeMismatch,
     UnknownAttribute,
 )
+from tdsl.graph.graph import Graph
 from tdsl.lang.effects import debug_print, fast_math, require
 from tdsl.lang.einsum import einsum
 from tdsl.lang.functions import (
@@ -120,6 +121,7 @@ __all__ = [
     "DType",
     "DefinitionError",
     "Func",
+    "Graph",
     "Grid",
     "IndexBoundError",
     "Operator",

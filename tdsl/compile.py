@@ -182,6 +182,9 @@ class Compiled(Entry, Suggesting):
             self._device_calls = DeviceCalls(self)
 
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        for array in (*args, *kwargs.values()):
+            if hasattr(array, "__tdsl_call__"):  # what stands for an array where a graph is traced
+                return array.__tdsl_call__(self, args, kwargs, out)
         done = None if self._device_calls is None else self._device_calls(args, kwargs, out)
         return Entry._general(self, args, kwargs, out) if done is None else done
 

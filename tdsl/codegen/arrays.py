@@ -31,7 +31,7 @@ def as_array(arg: ArrayArg, value: Any) -> Array:
     `__array_interface__`. TypeMismatch for anything else, for another dtype or byte order, and for memory
     that the CPU cannot read. The shape is not looked at.
     """
-    array = _view(arg, value)
+    array = view_of(arg, value)
     expected = arg.dtype.numpy
     if array.dtype == expected:
         return array
@@ -44,7 +44,8 @@ def as_array(arg: ArrayArg, value: Any) -> Array:
     raise _mismatch(arg, message, hint)
 
 
-def _view(arg: ArrayArg, value: Any) -> Array:
+def view_of(arg: ArrayArg, value: Any) -> Array:
+    """`value` as an array over the same memory, of whatever type; TypeMismatch for what is no array."""
     if isinstance(value, np.ma.MaskedArray):
         raise _mismatch(arg, f"{arg.name} is a masked array", f"pass {arg.name}.filled(...)")
     if isinstance(value, np.ndarray | np.generic):

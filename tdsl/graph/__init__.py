@@ -1,0 +1,9 @@
+"""Graphs of operators: a function of arrays that calls operators, planned and run as a whole.
+
+structure   arrays inside of tuples, lists and dicts             structure.py
+trace       the function run on symbols: calls of operators      symbol.py, elementwise.py, trace.py
+groups      calls that share a kernel                            groups.py
+merge       the programs of a group as one                       merge.py
+memory      where results lie while they are needed              memory.py
+steps       all of it as one Python function                     steps.py
+"""

@@ -1,0 +1,107 @@
+"""NumPy's element-wise functions and `@` on the arrays of a graph: each call is a small operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tdsl.compile import compile
+from tdsl.errors import ShapeError
+from tdsl.graph.symbol import Symbol
+from tdsl.lang.reduction import sum
+from tdsl.lang.tensor import Func, Tensor
+from tdsl.lang.types import from_numpy, promote
+from tdsl.lang.ufunc import call_ufunc
+from tdsl.lang.value import vars
+from tdsl.source import here
+
+if TYPE_CHECKING:
+    from tdsl.graph.trace import Trace
+
+
+def elementwise(
+    trace: Trace, ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Mapping[str, Any]
+) -> Symbol:
+    """The result of a ufunc of NumPy on arrays of a graph, other arrays and numbers.
+
+    Shapes and types join as NumPy has it. ShapeError where shapes do not fit, TypeMismatch where tdsl has no
+    such function.
+    """
+    if ufunc is np.matmul and method == "__call__" and not options:
+        return _product(trace, *args)
+    arrays = [a for a in args if isinstance(a, Symbol | np.ndarray)]
+    shape = _joined(ufunc, [a.shape for a in arrays], 0)
+    tensors = {
+        id(a): Tensor(name, a.shape, from_numpy(a.dtype))
+        for a, name in zip({id(a): a for a in arrays}.values(), "abcd", strict=False)
+    }
+    index = _index(len(shape))
+    values = [
+        _value(tensors[id(a)], a.shape, shape, index) if id(a) in tensors else a for a in args
+    ]
+    out = Func(ufunc.__name__)
+    out[index] = call_ufunc(ufunc, method, tuple(values), options)
+    given = {tensors[id(a)].name: a for a in arrays}
+    made: Symbol = trace.call(compile(out), (), given)
+    return made
+
+
+def _product(trace: Trace, x: Any, y: Any) -> Symbol:
+    """The product of two matrices, or of each pair where there are more dimensions."""
+    if y.ndim == 1:
+        return _product(trace, x, y[:, None])[..., 0]
+    if x.ndim == 1:
+        return _product(trace, x[None], y)[..., 0, :]
+    whole = _joined(np.matmul, [x.shape, y.shape], 2)
+    a, b = Tensor("a", x.shape, from_numpy(x.dtype)), Tensor("b", y.shape, from_numpy(y.dtype))
+    index, (i, j, k) = _index(len(whole)), vars("i j k")
+    left = _value(a, x.shape[:-2], whole, index, (i, k))
+    right = _value(b, y.shape[:-2], whole, index, (k, j))
+    out = Func("matmul")
+    out[(*index, i, j)] = sum(left * right, axis=k, dtype=promote(a.dtype, b.dtype))
+    made: Symbol = trace.call(compile(out), (), {"a": x, "b": y})
+    return made
+
+
+def _joined(ufunc: np.ufunc, shapes: list[tuple[int, ...]], inner: int) -> tuple[int, ...]:
+    """The shape that shapes join to, but for `inner` last dimensions."""
+    try:
+        if inner and (min(map(len, shapes)) < inner or shapes[0][-1] != shapes[1][-2]):
+            raise ValueError
+        return np.broadcast_shapes(*(shape[: len(shape) - inner] for shape in shapes))
+    except ValueError:
+        raise ShapeError(
+            f"np.{ufunc.__name__} of arrays of shapes {', '.join(map(str, shapes))}",
+            loc=here(),
+            label="this operation",
+            hint="extents must agree, or be 1, counted from the last"
+            if not inner
+            else "columns of the first are as many as rows of the second",
+        ) from None
+
+
+def copied(x: Symbol) -> Symbol:
+    """The elements in an array of their own."""
+    source, out, index = Tensor("a", x.shape, from_numpy(x.dtype)), Func("copy"), _index(x.ndim)
+    out[index] = source[index]
+    made: Symbol = x.trace.call(compile(out), (x,), {})
+    return made
+
+
+def _index(rank: int) -> tuple[Any, ...]:
+    return tuple(vars(f"i{n}") for n in range(rank))
+
+
+def _value(
+    tensor: Tensor,
+    own: tuple[int, ...],
+    whole: tuple[int, ...],
+    index: tuple[Any, ...],
+    inner: tuple[Any, ...] = (),
+) -> Any:
+    """A tensor at the point of the whole: an axis that it repeats is read at 0; `inner` are further axes."""
+    left = len(whole) - len(own)
+    at = zip(own, whole[left:], index[left:], strict=True)
+    return tensor[(*(0 if mine != theirs else i for mine, theirs, i in at), *inner)]

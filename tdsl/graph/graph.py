@@ -1,0 +1,156 @@
+"""`Graph`: a function of arrays that calls operators, traced, planned and compiled as a whole."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch
+from tdsl.source import here
+from tdsl.target import Target, as_target
+
+if TYPE_CHECKING:  # what traces and plans is not needed to import tdsl
+    from tdsl.compile import Compiled
+    from tdsl.graph.known import Known
+    from tdsl.graph.memory import Memory
+    from tdsl.graph.plan import Plan
+    from tdsl.graph.values import Array, Result
+    from tdsl.lang.program import Program
+
+_KEPT = 16  # plans; each holds memory for its results
+_TRIED = 4  # of these, before arguments are looked at closely
+
+
+class Graph(Suggesting):
+    """A function of arrays that calls operators, as one callable.
+
+    A call runs the function once for the shapes and types of its arguments, on symbols in the place of
+    arrays, and makes a plan of what was called: operators that occur again are compiled once, element-wise
+    calls are compiled together with what they follow, and results share memory that later ones use again.
+    Further calls with such arguments run the plan. The results are those of the function itself, in arrays
+    of their own.
+
+    Arguments are arrays, in tuples, lists and dicts as well; everything else, such as numbers, is part of
+    the plan. Arrays that the function takes from elsewhere are constants: they must not be changed.
+
+    >>> import numpy as np, tdsl as td
+    >>> @td.op
+    ... def scale(x: td.f32["N"], factor: td.f32):
+    ...     i, y = td.vars("i"), td.Func("y")
+    ...     y[i] = x[i] * factor
+    ...     return y
+    >>> graph = td.Graph(lambda x: scale(x, 2) + scale(x, 3))
+    >>> graph(np.arange(3, dtype=np.float32))
+    array([ 0.,  5., 10.], dtype=float32)
+
+    `target` is that of `td.compile`, any but cuda. Without `fuse` every call has a kernel of its own. Several
+    threads may call one graph at once. `print` shows the plan made last.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], *, target: Target | str | None = None, fuse: bool = True
+    ) -> None:
+        if not callable(function):
+            raise TypeMismatch(
+                f"a graph is made of a function, not of {function!r}",
+                loc=here(),
+                label="this graph",
+                hint="pass a function of arrays that calls operators",
+            )
+        self.function, self.fuse = function, fuse
+        self.target = as_target(target)
+        if self.target.name == "cuda":
+            raise TargetError(
+                "graphs run on the CPU",
+                loc=here(),
+                label="this graph",
+                hint='call the operators one by one with target="cuda"',
+            )
+        self.name = getattr(function, "__name__", type(function).__name__)
+        self.name = self.name if self.name.isidentifier() else "graph"
+        self._plans: dict[Any, Known] = {}
+        self._recent: tuple[Known, ...] = ()
+        self._kernels: dict[Program, Compiled] = {}
+        self._lock = threading.RLock()  # the function may call this graph
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """What the function gives, for arrays; `out=` is memory for the results, in the order of these."""
+        if out is None:
+            for known in self._recent:
+                leaves = known.read(args, kwargs)
+                result = None if leaves is None else known.plan.call(leaves)
+                if result is not None:
+                    return known.results(result)
+        return self._other(args, kwargs, out)
+
+    def _other(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        """A call that is not like the last ones."""
+        from tdsl.graph.structure import has_symbols, is_array
+
+        if has_symbols((args, kwargs)):  # this graph is a part of another one
+            return self.function(*args, **kwargs)
+        known, arrays = self._planned(args, kwargs, is_array)
+        with self._lock:
+            others = [k for k in self._recent if k is not known]
+            self._recent = (known, *others[: _TRIED - 1])
+        if out is None:
+            return known.results(known.plan.call(arrays))
+        results = known.plan.write(arrays, out)
+        return results[0] if len(results) == 1 else results
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """The plan for arguments as a call takes them; `td.f32[64, 128]` may stand for an array."""
+        from tdsl.graph.structure import is_declared
+
+        return self._planned(args, kwargs, is_declared)[0].plan
+
+    @property
+    def memory(self) -> Memory[Result]:
+        """Where the results of the plan made last lie; ShapeError where there is none."""
+        return self._last().memory
+
+    def _last(self) -> Plan:
+        if not self._plans:
+            raise ShapeError(
+                f"graph {self.name!r} has no plan: the shapes of its arguments are not known yet",
+                loc=here(),
+                label="needed here",
+                hint="call it first, or plan it: graph.plan(td.f32[64, 128])",
+            )
+        return list(self._plans.values())[-1].plan
+
+    def __str__(self) -> str:
+        return str(self._last()) if self._plans else repr(self)
+
+    def __repr__(self) -> str:
+        return f"<graph {self.name}{inspect.signature(self.function)}>"
+
+    def _planned(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], is_leaf: Callable[[Any], bool]
+    ) -> tuple[Known, tuple[Array, ...]]:
+        """The plan for arguments, and the arrays in them."""
+        from tdsl.graph.known import as_array, trace
+        from tdsl.graph.structure import take_apart
+        from tdsl.graph.values import Spec
+
+        leaves: list[Any] = []
+        structures = take_apart(args, is_leaf, leaves), take_apart(kwargs, is_leaf, leaves)
+        arrays = tuple(as_array(x) for x in leaves)
+        key = structures, tuple(Spec(array.shape, array.dtype) for array in arrays)
+        with self._lock:
+            if key not in self._plans:
+                self._plans[key] = trace(self, *key[0], key[1])
+                if len(self._plans) > _KEPT:
+                    del self._plans[next(iter(self._plans))]
+            return self._plans[key], arrays
+
+    def kernel(self, program: Program) -> Compiled:
+        """The compiled program of a group, once for equal ones."""
+        from tdsl.compile import compile
+        from tdsl.schedule.fluent import Schedule
+
+        if program not in self._kernels:
+            self._kernels[program] = compile(Schedule.of_program(program), target=self.target)
+        return self._kernels[program]

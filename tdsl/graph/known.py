@@ -1,0 +1,105 @@
+"""A plan of a graph with what leads to it from arguments, and back from its outputs."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.arrays import view_of
+from tdsl.codegen.signature import ArrayArg
+from tdsl.errors import DefinitionError, ShapeError
+from tdsl.graph.graph import Graph
+from tdsl.graph.groups import each_alone, join_elementwise
+from tdsl.graph.plan import Plan
+from tdsl.graph.structure import (
+    Leaf,
+    Nested,
+    Read,
+    Structure,
+    paths,
+    put_together,
+    reader,
+    take_apart,
+)
+from tdsl.graph.symbol import Symbol
+from tdsl.graph.trace import Trace
+from tdsl.graph.values import Array, Spec
+from tdsl.lang.types import TensorType, f32
+from tdsl.source import here
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A plan, how its arrays are read from arguments, and the structure of what the function gives.
+
+    `plain` says that this is what the plan gives: an array, or a tuple of several.
+    """
+
+    plan: Plan
+    read: Read
+    structure: Structure
+    plain: bool
+
+    def results(self, made: Any) -> Any:
+        """The outputs of the plan as the function gives them."""
+        if self.plain:
+            return made
+        single = len(self.plan.outputs.specs) == 1
+        return put_together(self.structure, iter((made,) if single else made))
+
+
+def trace(graph: Graph, args: Structure, kwargs: Structure, specs: tuple[Spec, ...]) -> Known:
+    """Run the function of a graph on symbols for arrays of these shapes and types, and plan what it calls."""
+    made = Trace(graph.name, specs)
+    symbols = iter([made.argument(n) for n in range(len(specs))])
+    result = graph.function(*put_together(args, symbols), **put_together(kwargs, symbols))
+    outputs: list[Any] = []
+    structure = take_apart(result, lambda x: isinstance(x, Symbol), outputs)
+    _check(result, outputs, made)
+    groups = join_elementwise if graph.fuse else each_alone
+    sources = [symbol.source for symbol in outputs]
+    names = _paths(graph, args, kwargs)
+    plan = Plan(made, sources, groups(made.calls, sources), names, graph.kernel)
+    several = Nested(tuple, (), (Leaf(),) * max(len(outputs), 2))
+    return Known(plan, reader(args, kwargs), structure, structure in (Leaf(), several))
+
+
+def _check(result: Any, outputs: list[Any], made: Trace) -> None:
+    if not outputs:
+        raise DefinitionError(
+            f"graph {made.name!r} gives no array that depends on its arguments, but {result!r}",
+            loc=here(),
+            label="traced in this call",
+            hint="return what an operator gives, or a tuple, list or dict of such results",
+        )
+    for symbol in outputs:
+        made.check_own(symbol)
+
+
+def _paths(graph: Graph, args: Structure, kwargs: Structure) -> list[str]:
+    """How each array of the arguments is written."""
+    assert isinstance(args, Nested) and isinstance(kwargs, Nested)
+    parameters = [*inspect.signature(graph.function).parameters]
+    parameters += [f"argument {n}" for n in range(len(parameters), len(args.parts))]
+    named = [*zip(parameters, args.parts, strict=False)]
+    named += [(str(key), part) for key, part in zip(kwargs.keys, kwargs.parts, strict=True)]
+    return [path for name, part in named for path in paths(part, name)]
+
+
+def as_array(x: Any) -> Array:
+    """An array as one of NumPy over the same memory; one in the memory of an element for a type."""
+    if type(x) is np.ndarray:
+        return x
+    if not isinstance(x, TensorType):
+        return view_of(ArrayArg("an argument", f32, ()), x)
+    if not all(isinstance(e, int) for e in x.shape):
+        raise ShapeError(
+            f"a plan is made for extents that are known, not for {x}",
+            loc=here(),
+            label="this plan",
+            hint="give numbers: td.f32[64, 128]",
+        )
+    return Spec(x.shape, x.dtype.numpy).stand_in()

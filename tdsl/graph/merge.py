@@ -1,0 +1,154 @@
+"""The programs of several calls as one: what one call makes and another reads becomes a func between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from tdsl.graph.values import Call, Given, Result, Source
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Expr, Param, Read
+from tdsl.lang.program import FuncDef, Input, Program, ScalarInput, bind_sizes, map_expressions
+from tdsl.lang.simplify import add
+from tdsl.node import Node, transform
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A program; for each of its parameters what is passed; for each output array the result that it is.
+
+    A result that nothing reads, one of several values of a func, is there as well.
+    """
+
+    program: Program
+    inputs: tuple[Given, ...]
+    outputs: tuple[Result, ...]
+
+
+def merge(
+    calls: Sequence[Call], group: Sequence[int], wanted: Collection[Result], name: str
+) -> Merged:
+    """The program that computes the `wanted` results of a group of calls.
+
+    Sizes are bound. Equal groups, of the same operators on the same shapes, give equal programs.
+    """
+    merger = _Merger()
+    for n in group:
+        merger.add(n, calls[n])
+    kept = [f for f in merger.results if any(r in wanted for r in merger.results[f])]
+    program = Program(
+        name,
+        tuple(merger.inputs),
+        tuple(merger.scalars),
+        tuple(merger.funcs),
+        tuple(kept),
+        tuple(merger.given),
+        tuple(kept),
+    )
+    return Merged(
+        program, tuple(merger.given.values()), tuple(r for f in kept for r in merger.results[f])
+    )
+
+
+class _Merger:
+    """Collects programs under names that differ."""
+
+    def __init__(self) -> None:
+        self.inputs: list[Input] = []
+        self.scalars: list[ScalarInput] = []
+        self.funcs: list[FuncDef] = []
+        self.given: dict[str, Given] = {}  # by parameter
+        self.results: dict[str, tuple[Result, ...]] = {}  # by func
+        self._used: set[str] = set()
+        self._of_source: dict[Source, str] = {}
+        self._of_result: dict[Source, tuple[FuncDef, int]] = {}
+
+    def add(self, number: int, call: Call) -> None:
+        """The program of a call; what it reads of calls that are here already is read of their funcs."""
+        program = bind_sizes(call.compiled.state.program, call.sizes)
+        given = dict(zip(program.parameters, call.inputs, strict=True))
+        names: dict[str, str] = {}
+        for t in program.inputs:
+            source = given[t.name]
+            assert isinstance(source, Source)
+            if source not in self._of_result:
+                names[t.name] = self._input(source, t)
+        for s in program.scalars:
+            names[s.name] = self._scalar(given[s.name], s)
+        rewrite = self._rewrite(names, given)
+        for f in program.funcs:
+            names[f.name] = self._fresh(f.name)
+            definitions = tuple(_rewritten(d, rewrite) for d in f.definitions)
+            self.funcs.append(replace(f, name=names[f.name], definitions=definitions))
+        made = {f.name: f for f in self.funcs}
+        output = 0
+        for o in program.outputs:
+            f = made[names[o]]
+            results = tuple(Result(number, output + n) for n in range(len(f.dtypes)))
+            output += len(results)
+            self.results[f.name] = results
+            self._of_result |= {r: (f, n) for n, r in enumerate(results)}
+
+    def _input(self, source: Source, t: Input) -> str:
+        if source not in self._of_source:
+            name = self._of_source[source] = self._fresh(t.name)
+            self.inputs.append(replace(t, name=name))
+            self.given[name] = source
+        return self._of_source[source]
+
+    def _scalar(self, value: Given, s: ScalarInput) -> str:
+        if isinstance(value, Source):  # a number that is an array without dimensions
+            if value in self._of_result:
+                return ""
+            return self._input(value, Input(s.name, (), s.dtype, s.loc))
+        name = self._fresh(s.name)
+        self.scalars.append(replace(s, name=name))
+        self.given[name] = value
+        return name
+
+    def _fresh(self, wanted: str) -> str:
+        name, count = wanted, 0
+        while name in self._used:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._used.add(name)
+        return name
+
+    def _rewrite(self, names: dict[str, str], given: dict[str, Given]) -> Callable[[Expr], Expr]:
+        """What makes an expression of a call's program one of the merged program."""
+
+        def read(name: str, index: tuple[Expr, ...], n: Read | Param) -> Expr:
+            source = given.get(name)
+            found = self._of_result.get(source) if isinstance(source, Source) else None
+            if found is None:
+                return Read(
+                    names[name],
+                    index,
+                    n.component if isinstance(n, Read) else 0,
+                    n.dtype,
+                    loc=n.loc,
+                )
+            f, component = found
+            moved = (add(lo, e) for (lo, _), e in zip(f.output_box(None), index, strict=True))
+            return Read(f.name, tuple(moved), component, n.dtype, loc=n.loc)
+
+        def visit(n: Node) -> Node:
+            match n:
+                case Read(name, index):
+                    return read(name, index, n)
+                case Param(name) if isinstance(given.get(name), Source):
+                    return read(name, (), n)
+                case Param(name, dtype) if name in given:
+                    return Param(names[name], dtype, loc=n.loc)
+                case _:
+                    return n
+
+        return lambda e: transform(e, visit)
+
+
+def _rewritten(d: Definition, rewrite: Callable[[Expr], Expr]) -> Definition:
+    d = map_expressions(d, rewrite)
+    combine, init = d.combine, d.init
+    if combine is not None and combine.scalars():
+        combine = replace(combine, exprs=tuple(map(rewrite, combine.exprs)))
+    return replace(d, combine=combine, init=None if init is None else tuple(map(rewrite, init)))

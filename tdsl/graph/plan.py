@@ -1,0 +1,212 @@
+"""A graph for arrays of known shapes: kernels, their order, and where everything lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.arrays import apart, as_array, new_output
+from tdsl.codegen.binding import bind_outputs, check_shape, output_array, refuse_overlap
+from tdsl.codegen.quick_call import quick_call
+from tdsl.codegen.signature import ArrayArg, Signature
+from tdsl.compile import Compiled
+from tdsl.graph.groups import Groups, is_open, sources
+from tdsl.graph.memory import Memory, Need, place
+from tdsl.graph.merge import merge
+from tdsl.graph.steps import Outputs, Program, Run, Step
+from tdsl.graph.trace import Trace
+from tdsl.graph.values import Call, Result, Source, Spec, View, base_of
+from tdsl.lang import program as lang
+from tdsl.lang.expr import const
+from tdsl.lang.types import from_numpy
+
+
+def steps_of(
+    calls: Sequence[Call],
+    outputs: Sequence[Source],
+    groups: Groups,
+    kernel_of: Callable[[lang.Program], Compiled],
+) -> tuple[Step, ...]:
+    """A step for each group; `kernel_of` compiles a program, once for equal ones."""
+    steps = []
+    for group in groups:
+        first = calls[group[0]]
+        if not is_open(first):
+            results = tuple(Result(group[0], n) for n in range(len(first.results)))
+            steps.append(Step(first.compiled, first.inputs, results))
+            continue
+        others = [n for other in groups if other != group for n in other]
+        wanted = {base_of(s) for n in others for s in sources(calls[n])} | set(
+            map(base_of, outputs)
+        )
+        mine = {Result(n, k) for n in group for k in range(len(calls[n].results))}
+        merged = merge(calls, group, mine & wanted or mine, _joined(calls, group))
+        steps.append(Step(kernel_of(merged.program), merged.inputs, merged.outputs))
+    return tuple(steps)
+
+
+def _joined(calls: Sequence[Call], group: Sequence[int]) -> str:
+    names = [calls[n].name for n in group]
+    return "_".join(names if len(names) < 5 else [*names[:3], f"{len(names) - 3}_more"])
+
+
+def outputs_of(trace: Trace, outputs: Sequence[Source]) -> Outputs:
+    """Which results are made in the memory of an output: the first that is the result, or holds it whole."""
+    direct: dict[Result, int] = {}
+    specs = tuple(s.spec if isinstance(s, View) else trace.spec_of(s) for s in outputs)
+    for views in (False, True):
+        for n, source in enumerate(outputs):
+            base = base_of(source)
+            if isinstance(source, View) != views or not isinstance(base, Result) or base in direct:
+                continue
+            if not views or _is_whole(source, trace.spec_of(base)):
+                direct[base] = n
+    copied = {n: s for n, s in enumerate(outputs) if n not in direct.values()}
+    return Outputs(specs, direct, copied)
+
+
+def _is_whole(view: Source, spec: Spec) -> bool:
+    assert isinstance(view, View)
+    made = view.of(np.empty(spec.shape, spec.dtype))
+    return made.nbytes == spec.nbytes and made.flags.c_contiguous
+
+
+def memory_of(
+    steps: Sequence[Step], results: Mapping[Result, Spec], outputs: Outputs
+) -> Memory[Result]:
+    """Places for the results that are no output."""
+    first = {r: n for n, step in enumerate(steps) for r in step.outputs}
+    last = dict(first)
+    for n, step in enumerate(steps):
+        for x in step.inputs:
+            base = base_of(x) if isinstance(x, Source) else None
+            if isinstance(base, Result):
+                last[base] = n
+    for source in outputs.copied.values():
+        base = base_of(source)
+        if isinstance(base, Result):
+            last[base] = len(steps)
+    return place(
+        {r: Need(results[r].nbytes, first[r], last[r]) for r in first if r not in outputs.direct}
+    )
+
+
+class Plan:
+    """What a graph does for arguments of some shapes.
+
+    `print` shows a line for each group of calls that share a kernel: what it reads and writes, and where its
+    results lie. `memory` says how much memory these take in all; `groups` has the calls by number.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        outputs: Sequence[Source],
+        groups: Groups,
+        paths: Sequence[str],
+        kernel_of: Callable[[lang.Program], Compiled],
+    ) -> None:
+        self.trace, self.groups = trace, groups
+        self.steps = steps_of(trace.calls, outputs, groups, kernel_of)
+        self.results = {r: trace.spec_of(r) for step in self.steps for r in step.outputs}
+        self.outputs = outputs_of(trace, outputs)
+        self.memory = memory_of(self.steps, self.results, self.outputs)
+        self.signature = _signature(trace, paths, self.outputs.specs)
+        program = Program(
+            self.steps,
+            len(trace.arguments),
+            trace.constants,
+            self.results,
+            self.outputs,
+            self.memory,
+        )
+        self._entry = _entry(trace.arguments, program.bind)
+        self._quick = quick_call(self.signature, {}, self._entry)
+
+    def call(self, arrays: tuple[Any, ...]) -> Any:
+        """The outputs for NumPy arrays in the order of the arguments; None where shapes or types differ."""
+        return self._quick(arrays)
+
+    def write(self, arrays: Sequence[Any], out: Any) -> tuple[Any, ...]:
+        """The outputs, written to the arrays that `out` gives; see `td.compile`."""
+        signature = self.signature
+        inputs = [as_array(a, x) for a, x in zip(signature.inputs, arrays, strict=True)]  # type: ignore[arg-type]  # all arrays
+        given = bind_outputs(signature, out)
+        written = [
+            (arg, output_array(arg, x))
+            for arg, x in zip(signature.outputs, given, strict=True)
+            if x is not None
+        ]
+        specs = self.outputs.specs
+        shapes = {arg.name: s.shape for arg, s in zip(signature.outputs, specs, strict=True)}
+        for arg, array in written:
+            check_shape(arg, array, shapes[arg.name])
+        refuse_overlap(written)
+        memory = {arg.name: array for arg, array in written}
+        arrays_out = [
+            memory[arg.name] if arg.name in memory else new_output(shapes[arg.name], arg.dtype)
+            for arg in signature.outputs
+        ]
+        # a result may be made in the memory of an output of another shape, which has to be one run
+        targets = [x if x.flags.c_contiguous else np.empty_like(x, order="C") for x in arrays_out]
+        assert self._entry(*apart(inputs, [array for _, array in written]), *targets)
+        for array, target in zip(arrays_out, targets, strict=True):
+            if array is not target:
+                array[...] = target
+        return tuple(
+            (array if array.ndim else array[()]) if x is None else x
+            for x, array in zip(given, arrays_out, strict=True)
+        )
+
+    def __str__(self) -> str:
+        from tdsl.graph.show import show_plan
+
+        return show_plan(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _signature(trace: Trace, paths: Sequence[str], outputs: Sequence[Spec]) -> Signature:
+    def arg(name: str, spec: Spec) -> ArrayArg:
+        return ArrayArg(name, from_numpy(spec.dtype), tuple(map(const, spec.shape)))
+
+    names = ["out"] if len(outputs) == 1 else [f"out_{n}" for n in range(len(outputs))]
+    return Signature(
+        trace.name,
+        tuple(map(arg, paths, trace.arguments)),
+        tuple(map(arg, names, outputs)),
+    )
+
+
+def _entry(arguments: Sequence[Spec], bind: Callable[[], Run]) -> Callable[..., bool]:
+    """A function of inputs and outputs that runs the steps, if the inputs are of these shapes and types.
+
+    Each call that runs at the same time has memory of its own, which later calls use again.
+    """
+    inputs = [f"p{n}" for n in range(len(arguments))]
+    lines = [f"def fits({', '.join([*inputs, '*outputs'])}):"]
+    lines += [
+        f"    if p{n}.shape != {spec.shape} or p{n}.dtype != t{n}: return False"
+        for n, spec in enumerate(arguments)
+    ]
+    names: dict[str, Any] = {f"t{n}": spec.dtype for n, spec in enumerate(arguments)}
+    exec("\n".join([*lines, "    return True"]), names)
+    fits, free = names["fits"], list[Run]()
+
+    def entry(*arrays: Any) -> bool:
+        if not fits(*arrays):
+            return False
+        try:
+            run = free.pop()
+        except IndexError:
+            run = bind()
+        try:
+            run(*arrays)
+        finally:
+            free.append(run)
+        return True
+
+    return entry

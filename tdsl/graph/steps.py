@@ -1,0 +1,152 @@
+"""The steps of a plan as one Python function: kernels called one after the other on memory placed before.
+
+    def run(p0, p1, r0):
+        v0 = view0(p0)
+        if f0(v0, p1, b0_0) is not True: again(0, (v0, p1), (b0_0,))
+        if f1(b0_0, p1, r0) is not True: again(1, (b0_0, p1), (r0,))
+
+`p` are arguments, `c` constants, `n` numbers, `r` outputs, `b` results in the block of memory, `v` views. `f`
+is the machine code of a kernel, which says True when it ran; `again` calls the kernel with all checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.arrays import aligned_empty
+from tdsl.codegen.call import quick_entries
+from tdsl.codegen.signature import ScalarArg
+from tdsl.compile import Compiled
+from tdsl.graph.memory import Memory
+from tdsl.graph.values import Argument, Array, Constant, Given, Result, Source, Spec, View, base_of
+
+Run = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A kernel, what it is given for each input, and the results that it writes."""
+
+    kernel: Compiled
+    inputs: tuple[Given, ...]
+    outputs: tuple[Result, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """How the outputs of a graph get their values.
+
+    `direct` has the number of the output whose memory a result is written to, in the shape of the result;
+    `copied` what is copied to an output in the end.
+    """
+
+    specs: tuple[Spec, ...]
+    direct: Mapping[Result, int]
+    copied: Mapping[int, Source]
+
+
+class Program:
+    """The steps of a plan, ready to be bound to memory."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        arguments: int,
+        constants: Sequence[Array],
+        results: Mapping[Result, Spec],
+        outputs: Outputs,
+        memory: Memory[Result],
+    ) -> None:
+        self.steps, self.results, self.memory = steps, results, memory
+        self._direct = {result: f"r{n}" for result, n in outputs.direct.items()}
+        self._bound: dict[str, Any] = {f"c{n}": array for n, array in enumerate(constants)}
+        self._views: dict[View, str] = {}
+        self._lines: list[str] = []
+        for result, n in outputs.direct.items():
+            if results[result].shape != outputs.specs[n].shape:
+                self._direct[result] = _name(result)
+                self._lines.append(f"{_name(result)} = r{n}.reshape({results[result].shape})")
+        body = [self._line(n, step) for n, step in enumerate(steps)]
+        body += [f"copyto(r{n}, {self._text(source)})" for n, source in outputs.copied.items()]
+        taken = [f"p{n}" for n in range(arguments)] + [f"r{n}" for n in range(len(outputs.specs))]
+        lines = [f"def run({', '.join(taken)}):", *self._lines, *body]
+        self.text = "\n    ".join([*lines, "return None"])
+        self._code: CodeType = compile(self.text, "<steps of a graph>", "exec")
+
+    def bind(self) -> Run:
+        """The function, with a block of memory of its own."""
+        block = aligned_empty((self.memory.peak,), np.dtype(np.uint8))
+        names = {**self._bound, "copyto": np.copyto}
+        for result, offset in self.memory.offsets.items():
+            spec = self.results[result]
+            names[_name(result)] = np.ndarray(spec.shape, spec.dtype, block.data, offset)
+        for view, name in self._views.items():
+            if self._is_fixed(view):
+                names[name] = view.of(names[_name(view.base)])
+        names |= {f"f{n}": _no_code for n in range(len(self.steps))}
+
+        def again(number: int, inputs: tuple[Any, ...], outputs: tuple[Array, ...]) -> None:
+            kernel = self.steps[number].kernel
+            for fast in quick_entries(kernel):
+                if fast(*inputs, *outputs) is True:
+                    names[f"f{number}"] = fast  # for the next calls
+                    return
+            kernel(*inputs, out=outputs[0] if len(outputs) == 1 else outputs)
+
+        names["again"] = again
+        exec(self._code, names)
+        run: Run = names["run"]
+        return run
+
+    def _line(self, number: int, step: Step) -> str:
+        inputs = [
+            self._text(x) + ".item()" * (isinstance(arg, ScalarArg) and isinstance(x, Source))
+            for arg, x in zip(step.kernel.signature.inputs, step.inputs, strict=True)
+        ]
+        outputs = [self._text(r) for r in step.outputs]
+        again = f"again({number}, ({''.join(f'{x}, ' for x in inputs)}), ({', '.join(outputs)},))"
+        return f"if f{number}({', '.join([*inputs, *outputs])}) is not True: {again}"
+
+    def _text(self, x: Given) -> str:
+        match x:
+            case View():
+                return self._view(x)
+            case Result() if x in self._direct:
+                return self._direct[x]
+            case Argument() | Constant() | Result():
+                return _name(x)
+            case np.generic():
+                name = f"n{len(self._bound)}"
+                self._bound[name] = x.item()
+                return name
+
+    def _view(self, view: View) -> str:
+        if view not in self._views:
+            name = self._views[view] = f"v{len(self._views)}"
+            if not self._is_fixed(view):
+                self._bound[f"view_{name}"] = view.of
+                self._lines.append(f"{name} = view_{name}({self._text(view.base)})")
+        return self._views[view]
+
+    def _is_fixed(self, view: View) -> bool:
+        """True for a view of memory that is the same in every call."""
+        return not isinstance(view.base, Argument) and view.base not in self._direct
+
+
+def _name(source: Source) -> str:
+    match base_of(source):
+        case Argument(position):
+            return f"p{position}"
+        case Constant(number):
+            return f"c{number}"
+        case Result(call, output):
+            return f"b{call}_{output}"
+
+
+def _no_code(*_: Any) -> bool:
+    return False

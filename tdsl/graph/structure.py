@@ -1,0 +1,178 @@
+"""Arrays inside of tuples, lists and dicts: taken out in order, and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tdsl.errors import TypeMismatch
+from tdsl.lang.types import TensorType
+from tdsl.source import here
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """An array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Anything else. Equal values that differ otherwise, as 0.0 and -0.0 do, are told apart by `text`."""
+
+    kind: type
+    value: Any
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A tuple, a list, or a dict with these keys."""
+
+    kind: type
+    keys: tuple[Hashable, ...]
+    parts: tuple[Structure, ...]
+
+
+Structure = Leaf | Fixed | Nested
+Read = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...] | None]
+
+
+def take_apart(x: Any, is_leaf: Callable[[Any], bool], leaves: list[Any]) -> Structure:
+    """The structure of `x`, with the arrays in it appended to `leaves`.
+
+    Equal structures have their arrays in equal places, and equal values of everything else.
+
+    >>> leaves = []
+    >>> take_apart({"w": 7, "b": (8, True)}, lambda x: type(x) is int, leaves).keys, leaves
+    (('w', 'b'), [7, 8])
+    """
+    if is_leaf(x):
+        leaves.append(x)
+        return Leaf()
+    kind = type(x)
+    if kind is tuple or kind is list:
+        return Nested(kind, (), tuple([take_apart(part, is_leaf, leaves) for part in x]))
+    if kind is dict:
+        return Nested(kind, tuple(x), tuple([take_apart(v, is_leaf, leaves) for v in x.values()]))
+    try:
+        hash(x)
+    except TypeError:
+        raise TypeMismatch(
+            f"a {kind.__name__} cannot be passed to a graph",
+            loc=here(),
+            label="this call",
+            hint="pass arrays, numbers, text, and tuples, lists or dicts of these",
+        ) from None
+    return Fixed(kind, x, x.hex() if kind is float else "")
+
+
+def put_together(structure: Structure, leaves: Iterator[Any]) -> Any:
+    """What has this structure, with arrays taken from `leaves`."""
+    match structure:
+        case Leaf():
+            return next(leaves)
+        case Fixed(_, value):
+            return value
+        case Nested(kind, keys, parts):
+            made = [put_together(part, leaves) for part in parts]
+            return dict(zip(keys, made, strict=True)) if kind is dict else kind(made)
+
+
+def paths(structure: Structure, name: str) -> list[str]:
+    """How each array of a structure is written that has a name.
+
+    >>> paths(Nested(tuple, (), (Leaf(), Nested(dict, ("w",), (Leaf(),)))), "p")
+    ['p[0]', "p[1]['w']"]
+    """
+    match structure:
+        case Leaf():
+            return [name]
+        case Fixed():
+            return []
+        case Nested(kind, keys, parts):
+            labels = keys if kind is dict else range(len(parts))
+            return [
+                path
+                for label, part in zip(labels, parts, strict=True)
+                for path in paths(part, f"{name}[{label!r}]")
+            ]
+
+
+def reader(args: Structure, kwargs: Structure) -> Read:
+    """A function of args and kwargs: the arrays in them, or None where they have another structure.
+
+    It is written as text for this structure: a walk over any structure takes a microsecond an array.
+    """
+    writer = _Writer()
+    writer.write(args, "args")
+    writer.write(kwargs, "kwargs")
+    leaves = "".join(f"{leaf}, " for leaf in writer.leaves)
+    lines = ["def read(args, kwargs):", *writer.lines, f"    return ({leaves})"]
+    exec("\n".join(lines), writer.names)
+    made: Read = writer.names["read"]
+    return made
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {"array": np.ndarray}
+        self.lines: list[str] = []
+        self.leaves: list[str] = []
+        self._parts = 0
+
+    def write(self, structure: Structure, name: str) -> None:
+        match structure:
+            case Leaf():
+                self._unless(f"type({name}) is array")
+                self.leaves.append(name)
+            case Fixed(kind, value, text):
+                same = f"{name}.hex() == {text!r}" if text else f"{name} == {self._named(value)}"
+                self._unless(f"type({name}) is {self._named(kind)} and {same}")
+            case Nested(kind, keys, parts):
+                self._unless(f"type({name}) is {self._named(kind)} and len({name}) == {len(parts)}")
+                for n, part in enumerate(parts):
+                    inside = f"x{self._parts}"
+                    self._parts += 1
+                    if kind is dict:
+                        self._unless(f"{self._named(keys[n])} in {name}")
+                    at = self._named(keys[n]) if kind is dict else n
+                    self.lines.append(f"    {inside} = {name}[{at}]")
+                    self.write(part, inside)
+
+    def _unless(self, condition: str) -> None:
+        self.lines.append(f"    if not ({condition}): return None")
+
+    def _named(self, value: Any) -> str:
+        if type(value) in (int, str):
+            return repr(value)
+        name = f"k{len(self.names)}"
+        self.names[name] = value
+        return name
+
+
+def is_array(x: Any) -> bool:
+    """Whether an argument is an array, of NumPy or of anything that lends its memory."""
+    if isinstance(x, np.ndarray):
+        return True
+    if isinstance(
+        x, np.generic | str | bytes | int | float | complex | tuple | list | dict | type | None
+    ):
+        return False
+    return (
+        hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__") or isinstance(x, memoryview)
+    )
+
+
+def is_declared(x: Any) -> bool:
+    """Whether an argument is an array, or an element type with extents in the place of one."""
+    return isinstance(x, TensorType) or is_array(x)
+
+
+def has_symbols(x: Any) -> bool:
+    """Whether what stands for an array of a graph is among arguments."""
+    if isinstance(x, tuple | list):
+        return any(map(has_symbols, x))
+    return any(map(has_symbols, x.values())) if isinstance(x, dict) else hasattr(x, "__tdsl_call__")

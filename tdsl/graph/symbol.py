@@ -1,0 +1,192 @@
+"""`Symbol`: an array of a graph while its function is traced. It has a shape and a type, and no values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from tdsl.compile import Compiled
+from tdsl.errors import DefinitionError, ShapeError, Suggesting, TypeMismatch
+from tdsl.graph.values import Change, Source, Spec, View, base_of
+from tdsl.source import here
+
+if TYPE_CHECKING:
+    from tdsl.graph.trace import Trace
+
+
+Operator = Callable[["Symbol", Any], "Symbol"]
+
+
+def _binary(ufunc: np.ufunc) -> tuple[Operator, Operator]:
+    return lambda x, y: ufunc(x, y), lambda x, y: ufunc(y, x)
+
+
+def _unary(ufunc: np.ufunc) -> Callable[[Symbol], Symbol]:
+    return lambda x: ufunc(x)
+
+
+class Symbol(Suggesting):
+    """What stands for an array while the function of a graph runs once to be traced.
+
+    Operators of tdsl take it, Python's operators and NumPy's element-wise functions, too; `reshape`,
+    `transpose`, `swapaxes`, `T` and basic indexing give other views. It has no values: what depends on them,
+    such as a condition, is refused with a DefinitionError.
+    """
+
+    __slots__ = ("source", "spec", "trace")
+
+    def __init__(self, trace: Trace, source: Source, spec: Spec) -> None:
+        self.trace, self.source, self.spec = trace, source, spec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents: integers, known while the function is traced."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        return self.spec.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.spec.nbytes // self.spec.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the elements."""
+        return self.spec.nbytes
+
+    def __tdsl_call__(
+        self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> Any:
+        if out is not None:
+            raise _not_in_place()
+        return self.trace.call(compiled, args, kwargs)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **options: Any) -> Symbol:
+        if options.pop("out", None) is not None:
+            raise _not_in_place()
+        from tdsl.graph.elementwise import elementwise
+
+        return elementwise(self.trace, ufunc, method, args, options)
+
+    __add__, __radd__ = _binary(np.add)
+    __sub__, __rsub__ = _binary(np.subtract)
+    __mul__, __rmul__ = _binary(np.multiply)
+    __truediv__, __rtruediv__ = _binary(np.true_divide)
+    __floordiv__, __rfloordiv__ = _binary(np.floor_divide)
+    __mod__, __rmod__ = _binary(np.remainder)
+    __pow__, __rpow__ = _binary(np.power)
+    __matmul__, __rmatmul__ = _binary(np.matmul)
+    __and__, __rand__ = _binary(np.bitwise_and)
+    __or__, __ror__ = _binary(np.bitwise_or)
+    __xor__, __rxor__ = _binary(np.bitwise_xor)
+    __lshift__, __rlshift__ = _binary(np.left_shift)
+    __rshift__, __rrshift__ = _binary(np.right_shift)
+    __lt__, __gt__ = _binary(np.less)[0], _binary(np.greater)[0]
+    __le__, __ge__ = _binary(np.less_equal)[0], _binary(np.greater_equal)[0]
+    __eq__, __ne__ = _binary(np.equal)[0], _binary(np.not_equal)[0]  # type: ignore[assignment]  # elements
+    __neg__, __pos__ = _unary(np.negative), _unary(np.positive)
+    __abs__, __invert__ = _unary(np.absolute), _unary(np.invert)
+
+    def _in_place(self, *_: Any) -> NoReturn:
+        raise _not_in_place()
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _in_place
+    __imatmul__ = __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = _in_place
+    __setitem__ = _in_place
+
+    def reshape(self, *shape: Any) -> Symbol:
+        """The same elements in another shape; copied first where they do not lie in one run."""
+        wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return self._changed(lambda array: array.reshape(wanted))
+
+    def transpose(self, *axes: Any) -> Symbol:
+        """The dimensions in another order."""
+        return self._changed(lambda array: array.transpose(*axes))
+
+    def swapaxes(self, one: int, other: int) -> Symbol:
+        """Two dimensions exchanged."""
+        return self._changed(lambda array: array.swapaxes(one, other))
+
+    @property
+    def T(self) -> Symbol:
+        """The dimensions in reverse order."""
+        return self.transpose()
+
+    def __getitem__(self, index: Any) -> Symbol:
+        parts = index if isinstance(index, tuple) else (index,)
+        if not all(p is None or p is Ellipsis or isinstance(p, int | slice) for p in parts):
+            raise TypeMismatch(
+                "arrays of a graph are indexed by integers and slices",
+                loc=here(),
+                label="this index",
+                hint="elements chosen by data are an operator: out[i] = x[td.clip(at[i], 0, n - 1)]",
+            )
+        whole = parts if any(p is Ellipsis for p in parts) else (*parts, ...)
+        return self._changed(lambda array: array[whole])
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of unsized object")  # as NumPy's arrays
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Symbol]:
+        return (self[n] for n in range(len(self)))
+
+    def _changed(self, change: Change) -> Symbol:
+        base = base_of(self.source)
+        before = self.source.changes if isinstance(self.source, View) else ()
+        memory = np.empty(self.trace.spec_of(base).shape, self.dtype)  # never touched
+        lying = memory
+        for earlier in before:
+            lying = earlier(lying)
+        try:
+            made = change(lying)
+        except (ValueError, IndexError, TypeError) as error:
+            raise ShapeError(
+                f"an array of shape {self.shape} has no such view: {error}",
+                loc=here(),
+                label="this view",
+                hint="its elements stay as they are; the new shape must hold as many",
+            ) from None
+        if made.size and not np.may_share_memory(made, memory):
+            from tdsl.graph.elementwise import copied
+
+            return copied(self)._changed(change)
+        spec = Spec(made.shape, self.dtype)
+        return Symbol(self.trace, View(base, (*before, change), spec), spec)
+
+    def _no_values(self, *_: Any, **__: Any) -> NoReturn:
+        raise DefinitionError(
+            "an array has no values while the function of a graph is traced",
+            loc=here(),
+            label="values are needed here",
+            hint="write what depends on values as an operator; shapes are known, x.shape[0] is a number",
+        )
+
+    __bool__ = __int__ = __float__ = __index__ = __array__ = __array_function__ = _no_values
+    item = tolist = _no_values
+
+    def __repr__(self) -> str:
+        return f"<array {self.spec} of graph {self.trace.name}>"
+
+    __hash__ = None  # type: ignore[assignment]  # == compares elements, as for arrays
+
+
+def _not_in_place() -> TypeMismatch:
+    return TypeMismatch(
+        "the arrays of a graph cannot be changed in place",
+        loc=here(),
+        label="changed here",
+        hint="give the result a name of its own: y = x + 1 for x += 1, y = f(x) for f(x, out=y)",
+    )
