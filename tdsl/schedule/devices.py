@@ -1,7 +1,8 @@
-"""The GPUs that are described: one file in `tdsl/machines` for each, with figures of its data sheet.
+"""The machines that are described: a file in `tdsl/machines` for each.
 
-A multiprocessor stands where a processor has a thread: rates are those of one, and levels are shared by so
-many of them. Operations are counted as for processors, a multiplication and its addition as two.
+The figures of GPUs are those of their data sheets, those of a processor have been measured. On a GPU a
+multiprocessor stands where a processor has a thread: rates are those of one, and levels are shared by so many
+of them. Operations are counted as for processors, a multiplication and its addition as two.
 """
 
 from __future__ import annotations
@@ -28,6 +29,15 @@ def describe_gpu(arch: str) -> Machine:
     >>> machine.threads, machine.level("shared").bytes >> 10
     (108, 163)
     """
-    with open(os.path.join(FOLDER, f"{DEVICES[arch or 'sm_90a']}.json"), encoding="utf-8") as file:
-        described = from_text(file.read())
-    return replace(described.machine, vector_bytes=0, block_threads=BLOCK_THREADS)
+    return replace(_file(DEVICES[arch or "sm_90a"]), vector_bytes=0, block_threads=BLOCK_THREADS)
+
+
+@functools.cache
+def typical() -> Machine:
+    """A processor that has been measured: its times stand for those of one that has not."""
+    return _file("zen4")
+
+
+def _file(name: str) -> Machine:
+    with open(os.path.join(FOLDER, f"{name}.json"), encoding="utf-8") as file:
+        return from_text(file.read()).machine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdsl.errors import (
     DefinitionError,
@@ -16,7 +16,7 @@ from tdsl.errors import (
 )  # fmt: skip
 from tdsl.lang.program import Program, build_program, check_sizes, names_by_handle, outline
 from tdsl.lang.tensor import Func, Tensor
-from tdsl.notebook import page
+from tdsl.notebook import Listing, page
 from tdsl.placement.grid import Grid
 from tdsl.schedule.arguments import pairs, plain
 from tdsl.schedule.directive import Directive, apply, from_json, to_json
@@ -32,6 +32,10 @@ from tdsl.schedule.show import show_nests, show_schedule
 from tdsl.schedule.stage import Stage
 from tdsl.source import here
 from tdsl.target import as_target
+
+if TYPE_CHECKING:
+    from tdsl.schedule.machine import Machine
+    from tdsl.schedule.predict import Prediction
 
 
 class Schedule(Suggesting):
@@ -81,6 +85,8 @@ class Schedule(Suggesting):
         self.origins: dict[str, str] = {}  # the func for which a directive made another one
         self.state: State = initial_state(program)
         self.directives: tuple[Directive, ...] = ()
+        self.notes: tuple[str, ...] = ()  # what a search has to say of its choices
+        self._prediction: tuple[State, Machine, Prediction] | None = None
 
     def __getitem__(self, stage: Func | Stage | str) -> Stage:
         """The stage of a func, by handle or name."""
@@ -217,6 +223,49 @@ class Schedule(Suggesting):
         2*K*M*N
         """
         return formula(self.state)
+
+    def traffic(self, level: str) -> float:
+        """The bytes that a level of memory exchanges with what is further out, as it is predicted.
+
+        Of a cache, what it does not keep; of a GPU's "global" memory, and of "memory", what is loaded from
+        there and stored. What the schedule leaves open is taken as the default schedule has it. ShapeError
+        where sizes are not known, TargetError for a level that the target does not have.
+
+        >>> import numpy as np
+        >>> from tdsl.lang.value import vars
+        >>> i, a, f = vars("i"), Tensor("a", (1 << 20,), "f32"), Func("f")
+        >>> f[i] = a[i] + 1
+        >>> Schedule(f).traffic("memory") == 2 * 4 * (1 << 20)
+        True
+        """
+        from tdsl.schedule.traffic import total
+
+        return total(self.prediction().moved(level))
+
+    def footprint(self, level: str) -> float:
+        """The bytes that one instance of a level of memory holds at a time, as it is predicted.
+
+        Of a GPU's "shared" memory those of a block, of "registers" those of a thread.
+        """
+        return self.prediction().held(level)
+
+    def explain(self) -> Listing:
+        """A line for each func and input: where it lives, what that saves or costs; bytes by level, time."""
+        from tdsl.schedule.predict import explained
+
+        return Listing(explained(self.prediction(), self.notes))
+
+    def prediction(self) -> Prediction:
+        """What the schedule will do for its sizes on the machine of its target."""
+        from tdsl.schedule.machine import machine_for
+        from tdsl.schedule.predict import Prediction
+
+        known = self._prediction
+        machine = machine_for(as_target(self.target))
+        if known is None or known[0] is not self.state or known[1] != machine:
+            made = Prediction.of(self.state, self.sizes, machine)
+            self._prediction = known = (self.state, machine, made)
+        return known[2]
 
     def to_json(self) -> str:
         """The directives as JSON text."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import Expr, const
@@ -50,18 +51,22 @@ class Nests:
 
     def roots(self) -> list[NestSpot]:
         """The nests outside of all loops, in running order."""
-        return list(self.spots(ROOT, self.whole))
+        return list(self.spots(ROOT, self.whole, self.whole, 1, 1))
 
-    def spots(self, at: Level, boxes: Mapping[str, Box]) -> Iterator[NestSpot]:
-        """The nests at a place, of which so much is needed."""
+    def spots(
+        self, at: Level, boxes: Mapping[str, Box], wide: Mapping[str, Box], times: int, blocks: int
+    ) -> Iterator[NestSpot]:
+        """The nests at a place, of which so much is needed by an iteration, and by all threads around."""
         places = (self.tree.computed, self.tree.after, self.tree.joined)
         for name in (name for found in places for name in found.get(at, ())):
             box = boxes.get(name, self.whole.get(name))
             if box is None or any(is_empty(i) for i in box):
                 continue
+            if self.is_shared(name):
+                box, times = wide.get(name, box), blocks
             f = self.state.program.func(name)
             for n in range(len(f.definitions)):
-                yield NestSpot(self, f, n, box)
+                yield NestSpot(self, f, n, box, wide.get(name, box), times, blocks)
 
     def _store(self, spot: NestSpot) -> None:
         for k, loop in enumerate(spot.nest.names(), 1):
@@ -75,6 +80,19 @@ class Nests:
             for child in spot.children(k):
                 self._store(child)
 
+    def is_shared(self, name: str) -> bool:
+        """True for a func in memory that the threads of a block share: they make it together."""
+        return self.state.program.has_func(name) and self.state.plan(name).scope == SHARED
+
+    def every(self) -> Iterator[NestSpot]:
+        """All nests, those inside of others included."""
+        stack = self.roots()
+        while stack:
+            spot = stack.pop()
+            yield spot
+            for k in range(1, len(spot.nest.loops) + 1):
+                stack += spot.children(k)
+
     def bytes_of(self, name: str, box: Box) -> float:
         """The bytes of a box of an input or func."""
         points = volume(box)
@@ -87,21 +105,29 @@ class Nests:
 
 @dataclass(frozen=True, slots=True)
 class NestSpot:
-    """The nest of a definition on a box, inside open loops of others."""
+    """The nest of a definition on a box, inside open loops of others.
+
+    `wide` is the box of all threads of a block together. It runs so many `times`; for what a block makes
+    together there are `blocks` times.
+    """
 
     nests: Nests
     func: FuncDef
     definition: int
     box: Box
+    wide: Box
+    times: int
+    blocks: int
 
     @property
     def nest(self) -> Nest:
         """Its loops."""
         return self.nests.state.plan(self.func.name).nests[self.definition]
 
-    def related(self) -> tuple[dict[str, tuple[Expr, Expr]], Related]:
+    def related(self, *, wide: bool = False) -> tuple[dict[str, tuple[Expr, Expr]], Related]:
         """The bounds of its variables, and how its loops make these."""
-        bounds = bounds_of(self.func, self.func.definitions[self.definition], self.box)
+        box = self.wide if wide else self.box
+        bounds = bounds_of(self.func, self.func.definitions[self.definition], box)
         return bounds, relate(self.nest, bounds)
 
     def extents(self) -> dict[str, int]:
@@ -109,9 +135,14 @@ class NestSpot:
         _, related = self.related()
         return {x: max(upper(related.extents[x]) or 1, 0) for x in self.nest.names()}
 
-    def opened(self, loops: tuple[str, ...]) -> Active:
+    def points(self) -> tuple[int, ...]:
+        """The extent of each variable of the definition."""
+        bounds, _ = self.related()
+        return tuple(max(upper(e) or 1, 0) for _, e in bounds.values())
+
+    def opened(self, loops: tuple[str, ...], *, wide: bool = False) -> Active:
         """The nest with some loops in one iteration in their midst."""
-        bounds, related = self.related()
+        bounds, related = self.related(wide=wide)
         midst: dict[str, Expr] = {}
         for x in loops:
             first = bounds[x][0] if x in bounds else const(0)
@@ -129,28 +160,21 @@ class NestSpot:
 
         What threads share is needed by all of them.
         """
-        found = self.needs(self.first(k), max(k - 1, 0))
-        state = self.nests.state
-        if any(state.program.has_func(n) and state.plan(n).scope == SHARED for n in found):
+        found = self._needs(self.opened(self.first(k)), k)
+        if any(map(self.nests.is_shared, found)):
             wide = self.block_boxes(k)
-            found |= {
-                n: wide[n]
-                for n in found
-                if n in wide and state.program.has_func(n) and state.plan(n).scope == SHARED
-            }
+            found |= {n: wide[n] for n in found if n in wide and self.nests.is_shared(n)}
         return found
 
     def block_boxes(self, k: int) -> dict[str, Box]:
         """What one iteration of the first k loops needs for all threads of a block together."""
         loops = tuple(x for x in self.first(k) if self.kind(x) not in THREADS)
-        return self.needs(loops, max(k - 1, 0))
+        return self._needs(self.opened(loops, wide=True), k)
 
-    def needs(self, loops: tuple[str, ...], depth: int) -> dict[str, Box]:
-        """What is needed of all funcs and inputs in one iteration of some loops, from a loop inwards."""
+    def _needs(self, active: Active, k: int) -> dict[str, Box]:
         nests, name = self.nests, self.func.name
-        active = self.opened(loops)
-        levels = tuple(Level(name, self.definition, x) for x in self.nest.names()[depth:])
-        levels = levels or (Level(name, self.definition, ""),)
+        inner = self.nest.names()[max(k - 1, 0) :] or ("",)
+        levels = tuple(Level(name, self.definition, x) for x in inner)
         found = required(nests.tree, nests.state, levels, {}, [active], NOTHING)
         return {**found, name: active.written(NOTHING)}
 
@@ -163,24 +187,29 @@ class NestSpot:
         kept = {g for x in (*levels, *_levels(self.nests.state, here)) for g in stores.get(x, ())}
         return kept & here
 
-    def children(self, k: int, *, of_block: bool = False) -> list[NestSpot]:
-        """The nests that stand in the body of its k-th loop, for an iteration or for all threads."""
+    def children(self, k: int) -> list[NestSpot]:
+        """The nests that stand in the body of its k-th loop."""
         here = Level(self.func.name, self.definition, self.nest.names()[k - 1])
         if not self.nests.tree.at(here):
             return []
-        return list(self.nests.spots(here, self.block_boxes(k) if of_block else self.boxes(k)))
+        extents = self.extents()
+        loops = self.first(k)
+        times = self.times * prod(extents[x] for x in loops)
+        blocks = self.blocks * prod(extents[x] for x in loops if self.kind(x) not in THREADS)
+        boxes = self.boxes(k)
+        wide = self.block_boxes(k) if times != blocks else boxes
+        return list(self.nests.spots(here, boxes, wide, times, blocks))
 
     def own_reads(self, loops: tuple[str, ...]) -> dict[str, Box]:
-        """What the definition itself reads in one iteration of some loops."""
-        d, active = self.func.definitions[self.definition], self.opened(loops)
+        """What the definition itself reads in one iteration of some loops, all threads together."""
+        d, active = self.func.definitions[self.definition], self.opened(loops, wide=True)
         ranges = tighten(active.ranges(NOTHING), d.where)
         return boxes_of(d.expressions(), ranges, NOTHING, d.where)
 
     def own_writes(self, loops: tuple[str, ...]) -> Box:
-        """What the definition itself writes in one iteration of some loops."""
-        return box_of(
-            self.func.definitions[self.definition].index, self.opened(loops).ranges(NOTHING)
-        )
+        """What the definition itself writes in one iteration of some loops, all threads together."""
+        index = self.func.definitions[self.definition].index
+        return box_of(index, self.opened(loops, wide=True).ranges(NOTHING))
 
     def kind(self, loop: str) -> str:
         """How a loop runs."""

@@ -10,13 +10,13 @@ what the schedule put there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
 from tdsl.schedule.loopnests import Nests, NestSpot
 from tdsl.schedule.machine import MemoryLevel
-from tdsl.schedule.nest import BLOCKS, PARALLEL, REGISTER, SHARED, THREADS, Level
+from tdsl.schedule.nest import BLOCKS, PARALLEL, REGISTER, SHARED, Level
 from tdsl.schedule.tree import ROOT
 
 Bytes = dict[str, "Moved"]
@@ -50,19 +50,24 @@ def beyond_cache(nests: Nests, level: MemoryLevel, threads: int) -> Bytes:
     """
     capacity = level.bytes
     assert capacity is not None
-    apart = min(threads, max(threads // level.shared_by, 1))
     spots = nests.roots()
     touched = [_sizes(nests, spot.boxes(0)) for spot in spots]
     near = _kept_between(nests, spots, touched, capacity)
     moved: Bytes = {}
     for spot in spots:
-        for name, m in _of_nest(spot, capacity, apart).items():
+        for name, m in beyond_cache_of(spot, level, threads).items():
             if name not in near:
                 moved[name] = moved.get(name, Moved()) + m
     names = {name for sizes in touched for name in sizes}
     if sum(max(s.get(n, 0.0) for s in touched) for n in names) <= capacity:
         return {n: _once(nests, n, m) for n, m in moved.items()}
     return moved
+
+
+def beyond_cache_of(spot: NestSpot, level: MemoryLevel, threads: int) -> Bytes:
+    """What a cache exchanges with the memory behind it while one nest runs, by tensor and func."""
+    assert level.bytes is not None
+    return _of_nest(spot, level.bytes, min(threads, max(threads // level.shared_by, 1)))
 
 
 def _once(nests: Nests, name: str, m: Moved) -> Moved:
@@ -141,16 +146,21 @@ def _direction(spot: NestSpot, name: str, size: float) -> Moved:
     return Moved(max(size - once, 0.0), size)
 
 
-def of_blocks(nests: Nests, nearer: Iterable[str] = (SHARED, REGISTER)) -> Bytes:
-    """What the kernels of a GPU load from its memory and store there, by tensor and func.
-
-    Funcs in the scopes `nearer` are not in that memory.
-    """
-    inner = {n for n, plan in nests.state.plans if plan.scope in set(nearer)}
-    inner |= {n for n, home in nests.tree.home.items() if _is_inside_threads(nests, n, home)}
+def of_blocks(nests: Nests) -> Bytes:
+    """What the kernels of a GPU load from its memory and store there, by tensor and func."""
     moved: Bytes = {}
     for spot in nests.roots():
-        _of_block(spot, 1, inner, moved)
+        for name, m in of_block(spot).items():
+            moved[name] = moved.get(name, Moved()) + m
+    return moved
+
+
+def of_block(spot: NestSpot) -> Bytes:
+    """What one kernel loads and stores; not what lives in shared memory and registers."""
+    nests, moved = spot.nests, dict[str, Moved]()
+    inner = {n for n, plan in nests.state.plans if plan.scope in (SHARED, REGISTER)}
+    inner |= {n for n, home in nests.tree.home.items() if _is_inside_threads(nests, n, home)}
+    _of_block(spot, inner, moved)
     return moved
 
 
@@ -159,21 +169,20 @@ def _is_inside_threads(nests: Nests, name: str, home: Level) -> bool:
     return home != ROOT and name not in nests.tree.stored.get(ROOT, ())
 
 
-def _of_block(spot: NestSpot, times: int, inner: set[str], moved: Bytes) -> None:
+def _of_block(spot: NestSpot, inner: set[str], moved: Bytes) -> None:
     nests, extents = spot.nests, spot.extents()
-    own = [x for x in extents if spot.kind(x) in BLOCKS]
-    count = times * prod(extents[x] for x in own)
-    for name, box in spot.own_reads(tuple(own)).items():
+    own = tuple(x for x in extents if spot.kind(x) in BLOCKS)
+    count = spot.blocks * prod(extents[x] for x in own)
+    for name, box in spot.own_reads(own).items():
         if name not in inner and name != spot.func.name:
             m = Moved(read=count * nests.bytes_of(name, box))
             moved[name] = moved.get(name, Moved()) + m
     if spot.func.name not in inner:
-        size = count * nests.bytes_of(spot.func.name, spot.own_writes(tuple(own)))
+        size = count * nests.bytes_of(spot.func.name, spot.own_writes(own))
         moved[spot.func.name] = moved.get(spot.func.name, Moved()) + Moved(written=size)
     for k in range(1, len(extents) + 1):
-        around = [x for x in spot.first(k) if spot.kind(x) not in THREADS]
-        for child in spot.children(k, of_block=True):
-            _of_block(child, times * prod(extents[x] for x in around), inner, moved)
+        for child in spot.children(k):
+            _of_block(child, inner, moved)
 
 
 def kept_in_blocks(nests: Nests, scope: str) -> float:

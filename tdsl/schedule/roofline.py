@@ -1,0 +1,154 @@
+"""How long a schedule takes, by its bytes at each level of memory and its operations: a roofline.
+
+A nest at the root waits for the slowest of what it does at the same time: each level of memory for its bytes,
+each unit for its operations. Nests run one after another; each that is shared out begins with a launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, inf, prod
+
+from tdsl.lang.expr import Call
+from tdsl.node import post_order
+from tdsl.schedule.devices import typical
+from tdsl.schedule.facts import cost
+from tdsl.schedule.loopnests import Nests, NestSpot
+from tdsl.schedule.machine import Machine
+from tdsl.schedule.nest import BLOCKS, PARALLEL, THREADS, VECTORIZED
+from tdsl.schedule.traffic import beyond_cache_of, of_block, total
+
+_CHEAP = ("fma", "isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "sqrt", "absolute")
+_CALL = 12  # operations that `cost` takes a call for
+LAUNCH = 3e-6  # seconds of a kernel of a GPU, where it has not been measured
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Operations by unit: "vector" and "scalar" ones, and values of functions such as exp."""
+
+    vector: float = 0.0
+    scalar: float = 0.0
+    exp: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.vector + other.vector, self.scalar + other.scalar, self.exp + other.exp)
+
+    def times(self, n: float) -> Work:
+        """So many times as much."""
+        return Work(n * self.vector, n * self.scalar, n * self.exp)
+
+
+@dataclass(frozen=True, slots=True)
+class NestTime:
+    """The seconds of a nest at the root: by level of memory, by unit, and for its launch."""
+
+    func: str
+    memory: tuple[tuple[str, float], ...]
+    units: tuple[tuple[str, float], ...]
+    launch: float
+
+    @property
+    def seconds(self) -> float:
+        """The slowest of what is done at the same time, and the launch."""
+        return max((s for _, s in (*self.memory, *self.units)), default=0.0) + self.launch
+
+    @property
+    def waits_for(self) -> str:
+        """What takes the longest."""
+        return max((*self.memory, *self.units), key=lambda x: x[1], default=("nothing", 0.0))[0]
+
+
+def roofline(nests: Nests, machine: Machine) -> tuple[NestTime, ...]:
+    """The time of each nest at the root, in running order.
+
+    >>> import tdsl as td
+    >>> from tdsl.schedule.facts import rest_at_root
+    >>> i, a, f = td.vars("i"), td.Tensor("a", (1 << 26,), td.f32), td.Func("f")
+    >>> f[i] = a[i] + 1
+    >>> (time,) = roofline(Nests.of(rest_at_root(td.Schedule(f).state)), Machine(vector_bytes=64))
+    >>> time.func, time.waits_for
+    ('f', 'memory')
+    """
+    of_spot = _on_gpu if machine.block_threads else _on_cpu
+    return tuple(of_spot(spot, machine) for spot in nests.roots())
+
+
+def _on_cpu(spot: NestSpot, machine: Machine) -> NestTime:
+    shared = _has(spot, PARALLEL)
+    threads = machine.threads if shared else 1
+    levels = machine.levels
+    memory = []
+    for n, level in enumerate(levels[:-1]):
+        if level in machine.caches:
+            behind = levels[n + 1]
+            size = total(beyond_cache_of(spot, level, machine.threads))
+            speed = behind.bytes_per_second(threads) or _typical_speed(behind.name, threads)
+            memory.append((behind.name, size / speed))
+    work = work_of(spot)
+    units = [
+        (unit, n / (threads * (machine.rate(unit) or typical().rate(unit) or inf)))
+        for unit, n in (("vector", work.vector), ("scalar", work.scalar), ("exp", work.exp))
+    ]
+    launch = (machine.launch or typical().launch or 0.0) if shared else 0.0
+    return NestTime(spot.func.name, tuple(memory), tuple(units), launch)
+
+
+def _typical_speed(name: str, threads: int) -> float:
+    known = {x.name: x for x in typical().levels}
+    return known.get(name, typical().levels[-1]).bytes_per_second(threads) or inf
+
+
+def _on_gpu(spot: NestSpot, machine: Machine) -> NestTime:
+    """Blocks take turns on the multiprocessors; the memory is shared by all that run."""
+    extents = spot.extents()
+    blocks = prod(extents[x] for x in extents if spot.kind(x) in BLOCKS)
+    threads = prod(extents[x] for x in extents if spot.kind(x) in THREADS)
+    waves = ceil(blocks / machine.threads)
+    busy = blocks / max(waves, 1) * min(threads / machine.block_threads, 1.0)
+    far = machine.level("global")
+    speed = far.bytes_per_second(machine.threads)
+    assert speed is not None, "a GPU is described by its data sheet"
+    used = min(blocks / machine.threads * 2, 1.0)  # half of them already keep the memory busy
+    size = total(of_block(spot))
+    work = work_of(spot)
+    units = [
+        (unit, n / (busy * (machine.rate(name) or inf)))
+        for unit, name, n in (
+            ("vector", "vector", work.vector + work.scalar),
+            ("exp", "exp", work.exp),
+        )
+    ]
+    memory = ((far.name, size / (speed * max(used, 1 / machine.threads))),)
+    return NestTime(spot.func.name, memory, tuple(units), machine.launch or LAUNCH)
+
+
+def work_of(spot: NestSpot) -> Work:
+    """The operations of a nest with all that stands in its loops."""
+    found = _of_point(spot).times(spot.times * prod(spot.points()))
+    for k in range(1, len(spot.nest.loops) + 1):
+        for child in spot.children(k):
+            found += work_of(child)
+    return found
+
+
+def _of_point(spot: NestSpot) -> Work:
+    d = spot.func.definitions[spot.definition]
+    calls = sum(
+        1
+        for v in d.values
+        for n in post_order(v)
+        if isinstance(n, Call) and n.fn not in _CHEAP and n.dtype.is_float
+    )
+    plain = max(cost(d) - _CALL * calls, 0) + (len(d.combine.exprs) if d.combine else 0)
+    wide = any(x.kind in (VECTORIZED, *THREADS) for x in spot.nest.loops)
+    return Work(plain if wide else 0.0, 0.0 if wide else plain, float(calls))
+
+
+def _has(spot: NestSpot, kind: str) -> bool:
+    return any(x.kind == kind for x in spot.nest.loops)
+
+
+def seconds(times: tuple[NestTime, ...]) -> float:
+    """All nests, one after another."""
+    return sum(t.seconds for t in times)
