@@ -7,13 +7,13 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tdsl.compile import Compiled, compile
+from tdsl.compile import Compiled, compile, signature_of
 from tdsl.errors import DefinitionError, TypeMismatch
-from tdsl.lang.program import Program, build_program
+from tdsl.lang.program import Program, build_program, check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.schedule.fluent import Schedule
 from tdsl.source import Loc, here
-from tdsl.target import Target
+from tdsl.target import Target, as_target
 
 
 class Operator:
@@ -100,6 +100,32 @@ class Operator:
         schedule = Schedule.of_program(self.program)
         made: Compiled = compile(schedule, target=target, dynamic=dynamic, **sizes)
         return made
+
+    def autoschedule(
+        self, *args: Any, target: Target | str | None = None, **given: Any
+    ) -> Schedule:
+        """A schedule that a search has found, for arrays, or for sizes by name: to print, edit and compile.
+
+        Which funcs share tiles, and how, is decided by what they move between levels of memory and by the
+        operations that this takes; `explain()` of the schedule says where everything lives and why. The
+        same program, sizes and machine give the same schedule. Nothing is run.
+        """
+        from tdsl.tilegraph.search import candidates, notes_of
+
+        chosen = as_target(target)
+        found = candidates(self.program, self._sizes_of(args, given), chosen)
+        best = found[0].schedule
+        best.notes = notes_of(found)
+        return best
+
+    def _sizes_of(self, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, int]:
+        """The sizes of arrays, or those given by name."""
+        if not args and set(given) <= set(self.program.sizes):
+            return check_sizes(self.name, self.program.sizes, given)
+        from tdsl.profiling import arguments_of
+
+        _, exact = arguments_of(signature_of(self.program), args, given, None)
+        return dict(exact.sizes)
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """The outputs for arrays and numbers; see `td.compile`."""

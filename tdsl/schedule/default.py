@@ -57,7 +57,7 @@ def complete(state: State, machine: Machine) -> State:
 def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
     """What `complete` gives, and what was decided for each func, in the order of the program."""
     order = {f.name: n for n, f in enumerate(state.program.funcs)}
-    state, decisions = _choose_inline(state)
+    state, decisions = choose_inline(state)
     state = inline_funcs(state)
     open_ = {name for name, plan in state.plans if not plan.touched} - _hosts(state)
     decisions += [
@@ -124,7 +124,8 @@ def _hosts(state: State) -> set[str]:
     return {level.func for _, plan in state.plans for level in levels_of(plan)}
 
 
-def _choose_inline(state: State) -> tuple[State, list[Decision]]:
+def choose_inline(state: State) -> tuple[State, list[Decision]]:
+    """The state with the place of funcs that are worth inlining, and why they are."""
     hosts, decisions = _hosts(state), []
     boxes = functools.cache(functools.partial(root_boxes, rest_at_root(state)))
     for f in state.program.funcs:
@@ -186,43 +187,50 @@ def _most_alike(indices: set[tuple[Expr, ...]]) -> int:
     return max(planes.values(), default=0) if apart else len(indices)
 
 
-def _schedule_group(
-    state: State, owner: str, group: list[str], boxes: dict[str, Box], machine: Machine
-) -> tuple[State, Decision]:
+def by_recipe(
+    schedule: Schedule, state: State, owner: str, group: list[str], boxes: dict[str, Box],
+    machine: Machine,
+) -> Decision | None:  # fmt: skip
+    """Give a schedule the directives of the recipe that fits a func with a group that it alone reads.
+
+    `state` is that of the schedule for known sizes. None where no recipe fits.
+    """
+    before = schedule.state
     bands = plan_bands(state, owner, group, boxes, machine)
     if bands is not None:
-        schedule = Schedule.of_state(state)
         write_bands(schedule, *bands, machine)
-        return schedule.state, _by_recipe(state, schedule.state, owner, "bands", *bands[1:])
+        return _by_recipe(before, schedule.state, owner, "bands", *bands[1:])
     contraction = recognize(state, owner, group, boxes)
     if isinstance(contraction, Contraction):
-        schedule, how = Schedule.of_state(state), "conv"
-        tiled = convolve(schedule, contraction, machine)
+        how, tiled = "conv", convolve(schedule, contraction, machine)
         if not tiled:
             tiled, how = [(contraction, plan_tiles(contraction, machine))], "matmul"
             tile(schedule, *tiled[0])
-        return schedule.state, _by_recipe(
-            state, schedule.state, owner, how, *chain.from_iterable(tiled)
-        )
-    schedule = Schedule.of_state(state)
+        return _by_recipe(before, schedule.state, owner, how, *chain.from_iterable(tiled))
     sums = inner_sums(schedule[owner], machine=machine) if group else None
     if sums is not None:
-        return schedule.state, _by_recipe(state, schedule.state, owner, "inner_sums", sums)
+        return _by_recipe(before, schedule.state, owner, "inner_sums", sums)
     near = pairs(schedule[owner], machine=machine) if group else None
     if near is not None:
-        return schedule.state, _by_recipe(state, schedule.state, owner, "pairs", near)
+        return _by_recipe(before, schedule.state, owner, "pairs", near)
     window = find_window(state, owner, group, boxes) if len(group) <= 1 else None
     tiled = [] if window is None else convolve(schedule, window, machine)
     if tiled:
-        return schedule.state, _by_recipe(
-            state, schedule.state, owner, "conv", *chain.from_iterable(tiled)
-        )
+        return _by_recipe(before, schedule.state, owner, "conv", *chain.from_iterable(tiled))
     f = state.program.func(owner)
     if len(f.definitions) == 1 and f.definitions[0].init is None:
-        made, plan, beside = _fuse_group(state, owner, group, boxes, machine)
-        if plan is not None:
-            how = "strips" if plan.height else "rows"
-            return made, Decision(owner, how, (plan,), plan.inside, beside=beside)
+        return _fuse_group(schedule, state, owner, group, boxes, machine)
+    return None
+
+
+def _schedule_group(
+    state: State, owner: str, group: list[str], boxes: dict[str, Box], machine: Machine
+) -> tuple[State, Decision]:
+    schedule = Schedule.of_state(state)
+    decision = by_recipe(schedule, state, owner, group, boxes, machine)
+    if decision is not None:
+        return schedule.state, decision
+    f = state.program.func(owner)
     together = sum_together(state, owner, boxes, machine)
     if together is not None:
         made, beside = together
@@ -237,7 +245,7 @@ def _schedule_group(
         state = stream_stores(state, owner, 0)
     alone = "nothing that it alone reads stays near along its lines"
     reasons = (
-        f"not matmul: {contraction}",
+        f"not matmul: {recognize(state, owner, group, boxes)}",
         f"not strips: {alone if group else 'it alone reads no func'}",
     )
     return state, Decision(owner, GENERAL, (state.plan(owner),), why=reasons)
@@ -251,22 +259,22 @@ def _by_recipe(before: State, after: State, owner: str, how: str, *plan: object)
 
 
 def _fuse_group(
-    state: State, owner: str, group: list[str], boxes: dict[str, Box], machine: Machine
-) -> tuple[State, Strips | None, tuple[str, ...]]:
-    """Compute a group inside the loops of its owner, row by row or in strips; and what else runs there."""
+    schedule: Schedule, state: State, owner: str, group: list[str], boxes: dict[str, Box],
+    machine: Machine,
+) -> Decision | None:  # fmt: skip
+    """Compute a group inside the loops of its owner, by rows or strips; None where nothing stays near."""
     plan = plan_strips(state, owner, group, boxes, machine)
     row, *columns = state.program.func(owner).variables or ("",)
     if plan is None and columns and find_beside(state, owner, row, boxes, machine):
         plan = Strips(row, (), row, 0, ())
     if plan is None:
-        return state, None, ()
+        return None
     if plan.height:
-        schedule = Schedule.of_state(state)
         write_strips(schedule, owner, plan, boxes, machine)
-        return schedule.state, plan, ()
-    schedule = Schedule.of_state(state)
+        return Decision(owner, "strips", (plan,), plan.inside)
     row_chain = RowChain.of(state, owner, plan, boxes)
     rows = plan_rows(state, row_chain, boxes, machine)
     write_rows(schedule, row_chain, rows, boxes, machine)
     beside = rows.beside.names if rows.beside else ()
-    return schedule.state, replace(plan, stream=rows.stream), beside
+    plan = replace(plan, stream=rows.stream)
+    return Decision(owner, "rows", (plan,), plan.inside, beside=beside)

@@ -17,7 +17,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, box_of, boxes_of, is_empty, tighten
 from tdsl.lang.simplify import add
 from tdsl.schedule.facts import volume
-from tdsl.schedule.nest import SHARED, THREADS, Level, Nest, State
+from tdsl.schedule.nest import SHARED, THREADS, Fuse, Level, Nest, Rename, Rotate, Split, State
 from tdsl.schedule.relate import Related, relate
 from tdsl.schedule.required import Active, bounds_of, inside, required
 from tdsl.schedule.tree import ROOT, Tree, build_tree
@@ -54,7 +54,12 @@ class Nests:
         return list(self.spots(ROOT, self.whole, self.whole, 1, 1))
 
     def spots(
-        self, at: Level, boxes: Mapping[str, Box], wide: Mapping[str, Box], times: int, blocks: int
+        self,
+        at: Level,
+        boxes: Mapping[str, Box],
+        wide: Mapping[str, Box],
+        times: float,
+        blocks: float,
     ) -> Iterator[NestSpot]:
         """The nests at a place, of which so much is needed by an iteration, and by all threads around."""
         places = (self.tree.computed, self.tree.after, self.tree.joined)
@@ -116,8 +121,8 @@ class NestSpot:
     definition: int
     box: Box
     wide: Box
-    times: int
-    blocks: int
+    times: float
+    blocks: float
 
     @property
     def nest(self) -> Nest:
@@ -134,6 +139,21 @@ class NestSpot:
         """The iterations of each loop, outermost first."""
         _, related = self.related()
         return {x: max(upper(related.extents[x]) or 1, 0) for x in self.nest.names()}
+
+    def counts(self) -> dict[str, float]:
+        """As `extents`; of a split that leaves a tail, as many outer iterations as the tail is worth."""
+        bounds, related = self.related()
+        found = {n: float(upper(e) or 1) for n, (_, e) in bounds.items()}
+        for r in self.nest.relations:
+            match r:
+                case Split(parent, outer, inner):
+                    found[inner] = min(float(upper(related.extents[inner]) or 1), found[parent])
+                    found[outer] = found[parent] / max(found[inner], 1.0)
+                case Fuse(fused, outer, inner):
+                    found[fused] = found[outer] * found[inner]
+                case Rename(old, new) | Rotate(old, new):
+                    found[new] = found[old]
+        return {x: max(found[x], 0.0) for x in self.nest.names()}
 
     def points(self) -> tuple[int, ...]:
         """The extent of each variable of the definition."""
@@ -192,10 +212,9 @@ class NestSpot:
         here = Level(self.func.name, self.definition, self.nest.names()[k - 1])
         if not self.nests.tree.at(here):
             return []
-        extents = self.extents()
-        loops = self.first(k)
-        times = self.times * prod(extents[x] for x in loops)
-        blocks = self.blocks * prod(extents[x] for x in loops if self.kind(x) not in THREADS)
+        counts, loops = self.counts(), self.first(k)
+        times = self.times * prod(counts[x] for x in loops)
+        blocks = self.blocks * prod(counts[x] for x in loops if self.kind(x) not in THREADS)
         boxes = self.boxes(k)
         wide = self.block_boxes(k) if times != blocks else boxes
         return list(self.nests.spots(here, boxes, wide, times, blocks))

@@ -110,7 +110,7 @@ def kept_loops(spot: NestSpot, capacity: float) -> int:
 def _of_nest(spot: NestSpot, capacity: float, apart: int) -> Bytes:
     """What a nest, and what stands in its loops, moves."""
     k, nests = kept_loops(spot, capacity), spot.nests
-    extents = list(spot.extents().items())
+    extents = list(spot.counts().items())
     internal = spot.internal(k)
     sizes = [_sizes(nests, spot.boxes(j)) for j in range(k + 1)]
     moved: Bytes = {}
@@ -170,7 +170,7 @@ def _is_inside_threads(nests: Nests, name: str, home: Level) -> bool:
 
 
 def _of_block(spot: NestSpot, inner: set[str], moved: Bytes) -> None:
-    nests, extents = spot.nests, spot.extents()
+    nests, extents = spot.nests, spot.counts()
     own = tuple(x for x in extents if spot.kind(x) in BLOCKS)
     count = spot.blocks * prod(extents[x] for x in own)
     for name, box in spot.own_reads(own).items():

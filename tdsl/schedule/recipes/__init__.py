@@ -13,6 +13,7 @@ from tdsl.schedule.recipes.cosma import carma, cosma
 from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.layouts import redistribute
 from tdsl.schedule.recipes.matmul import matmul
+from tdsl.schedule.recipes.online_blocks import online_blocks
 from tdsl.schedule.recipes.pairs import pairs
 from tdsl.schedule.recipes.products import (
     cannon,
@@ -39,6 +40,7 @@ __all__ = [
     "inner_sums",
     "johnson",
     "matmul",
+    "online_blocks",
     "pairs",
     "pumma",
     "redistribute",

@@ -138,7 +138,7 @@ def _vector(stage: Stage) -> int:
         return 1
     f = stage.schedule.state.program.func(stage.func)
     widest = max(t.bytes for t in (*f.dtypes, *(r.dtype for r in reads_in(d.values))))
-    return _width(ACCESS // widest, _sizes(stage).get(last.name))
+    return even_width(ACCESS // widest, _sizes(stage).get(last.name))
 
 
 def definition_of(stage: Stage) -> Definition:
@@ -153,7 +153,7 @@ def _sizes(stage: Stage) -> dict[str, int | None]:
     return extents(f, f.definitions[stage.definition], boxes[f.name]) if f.name in boxes else {}
 
 
-def _width(most: int, extent: int | None) -> int:
+def even_width(most: int, extent: int | None) -> int:
     """The largest power of two up to `most` that divides an extent; 1 where that is not known."""
     width = max(most, 1)
     while width > 1 and (extent is None or extent % width):
@@ -203,7 +203,7 @@ def _loaded(stage: Stage, d: Definition) -> int:
     last = d.ranges[-1][0]
     near = [r for r in reads_in(d.values) if r.index[-1:] == (Var(last),)]
     widest = max((r.dtype.bytes for r in near), default=ACCESS)
-    return _width(ACCESS // widest, _sizes(stage).get(last))
+    return even_width(ACCESS // widest, _sizes(stage).get(last))
 
 
 @recipe
@@ -278,5 +278,5 @@ def fetched(stage: Stage, source: str) -> int:
         if r.name == source:
             last = r.index[-1]
             extent = sizes.get(last.name) if isinstance(last, Var) else None
-            width = min(width, _width(ACCESS // r.dtype.bytes, extent))
+            width = min(width, even_width(ACCESS // r.dtype.bytes, extent))
     return width

@@ -1,0 +1,192 @@
+"""The search: which funcs share tiles, how, and what that costs.
+
+1. Candidates: the default groups; every func by itself; groups cut before each func; and, where sums need
+   other reductions over their terms, one pass over tiles of the terms.
+2. Each becomes an ordinary schedule by the recipes that the default schedule uses.
+3. The roofline prices them; what does not fit a managed memory is out. The default is left only for what is
+   clearly faster, since the recipes are tuned and the model is not exact.
+4. Pins take out what does not keep to them.
+
+Nothing is random, and ties go to the earlier candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from tdsl.errors import ScheduleError
+from tdsl.lang.program import Program
+from tdsl.lang.regions import Box
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.default import by_recipe, choose_inline
+from tdsl.schedule.explain import Decision
+from tdsl.schedule.facts import rest_at_root, root_boxes
+from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.groups import group_of
+from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.machine import Machine, machine_for
+from tdsl.schedule.nest import State
+from tdsl.schedule.recipes.blocks import on_blocks
+from tdsl.schedule.recipes.online_blocks import online_blocks
+from tdsl.schedule.recipes.rows import write_vectors
+from tdsl.target import Target
+
+CLEARLY = 0.8  # of the default's time, from which another candidate is taken
+MOST_CUTS = 12  # funcs before which groups are cut
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A schedule, what it is, and the seconds that the roofline gives it."""
+
+    label: str
+    schedule: Schedule
+    seconds: float
+
+
+def candidates(
+    program: Program, sizes: Mapping[str, int], target: Target, machine: Machine | None = None
+) -> list[Candidate]:
+    """The legal candidates, the one to take first, the others by their price."""
+    machine = machine or machine_for(target)
+    found: list[Candidate] = []
+    for label, make in _makers(program, sizes, machine):
+        schedule = Schedule.of_program(program, sizes, target)
+        try:
+            if not make(schedule):
+                continue
+            if fits(schedule, machine):
+                found.append(Candidate(label, schedule, schedule.prediction().seconds))
+        except ScheduleError:
+            continue  # a recipe that does not suit this program
+    first, *others = found
+    others.sort(key=lambda c: c.seconds)
+    if others and others[0].seconds < CLEARLY * first.seconds:
+        return [others[0], first, *others[1:]]
+    return [first, *others]
+
+
+def fits(schedule: Schedule, machine: Machine) -> bool:
+    """Whether what a schedule puts into managed memory has room there."""
+    if not machine.block_threads:
+        return True
+    capacity = machine.level("shared").bytes
+    return capacity is None or schedule.footprint("shared") <= capacity
+
+
+Make = Callable[[Schedule], bool]
+
+
+def _makers(
+    program: Program, sizes: Mapping[str, int], machine: Machine
+) -> Iterator[tuple[str, Make]]:
+    yield "default", partial(_by_groups, machine=machine, cuts=set[str]())
+    for name in _online_sums(program):
+        yield f"online {name}", partial(_online, name=name, machine=machine)
+    names = [f.name for f in program.funcs if f.name not in program.outputs]
+    if not machine.block_threads and names:
+        yield "apart", partial(_by_groups, machine=machine, cuts=set(names))
+        for name in names[-MOST_CUTS:]:
+            yield f"cut after {name}", partial(_by_groups, machine=machine, cuts={name})
+
+
+def _online_sums(program: Program) -> list[str]:
+    """Sums whose terms need other reductions over them, those of the most dimensions first."""
+    found = []
+    for f in program.funcs:
+        d = f.definitions[0]
+        if len(f.definitions) == 1 and d.init is not None and len(d.ranges) == 1:
+            scratch = Schedule.of_program(program)
+            try:
+                scratch[f.name].online(d.ranges[0][0], 64)
+            except ScheduleError:
+                continue
+            found.append(f)
+    return [f.name for f in sorted(found, key=lambda f: -len(f.variables))[:2]]
+
+
+def _by_groups(schedule: Schedule, machine: Machine, cuts: set[str]) -> bool:
+    """The groups of the default schedule, none of which goes beyond a cut, as directives."""
+    if machine.block_threads:
+        return _on_a_gpu(schedule, machine)
+    if not machine.vector_bytes:
+        return True
+    for name, plan in choose_inline(bind_state(schedule.state, schedule.sizes))[0].plans:
+        if plan.place is not None and name not in cuts:
+            schedule[name].inline()
+    state = inline_funcs(bind_state(schedule.state, schedule.sizes))
+    boxes = root_boxes(rest_at_root(state))
+    open_ = {n for n, plan in state.plans if n in boxes}
+    done: set[str] = set()
+    for f in reversed(state.program.funcs):
+        if f.name in done or f.name not in open_:
+            continue
+        group = group_of(state, f.name, open_ - done - cuts)
+        made = _one_group(schedule, state, f.name, group, boxes, machine)
+        done |= {f.name, *(made.inside if made else ()), *(made.beside if made else ())}
+        if made is None and f.name in cuts:
+            _by_itself(schedule, state, f.name, boxes, machine)
+    return True
+
+
+def _one_group(
+    schedule: Schedule, state: State, owner: str, group: list[str], boxes: dict[str, Box],
+    machine: Machine,
+) -> Decision | None:  # fmt: skip
+    """A group by the recipe that fits it; None leaves it to the default schedule."""
+    try:
+        with schedule.all_or_nothing():
+            return by_recipe(schedule, state, owner, group, boxes, machine)
+    except ScheduleError:
+        return None  # it reads what is inlined only later
+
+
+def _by_itself(
+    schedule: Schedule, state: State, name: str, boxes: dict[str, Box], machine: Machine
+) -> None:
+    """A func at the root that its reader must not take into its loops."""
+    stage, f = schedule[name], state.program.func(name)
+    stage.compute_root()
+    for n in range(len(f.definitions)):
+        own = stage if n == 0 else stage.update(n - 1)
+        write_vectors(own, f, n, boxes[name], machine)
+        first = own.loops[0]
+        if n == 0 and first.name in f.variables:
+            own.parallel(first)
+
+
+def _on_a_gpu(schedule: Schedule, machine: Machine) -> bool:
+    """Each func as a kernel of its own."""
+    state = bind_state(schedule.state, schedule.sizes)
+    for name, plan in choose_inline(state)[0].plans:
+        if plan.place is not None and not schedule.state.plan(name).touched:
+            schedule[name].inline()
+    for name in [f.name for f in reversed(schedule.state.program.funcs)]:  # consumers first
+        if not schedule.state.plan(name).touched:
+            on_blocks(schedule[name], threads=machine.block_threads)
+    return True
+
+
+def _online(schedule: Schedule, name: str, machine: Machine) -> bool:
+    if not machine.block_threads:
+        return False
+    if online_blocks(schedule[name], machine=machine) is None:
+        return False
+    return _on_a_gpu(schedule, machine)
+
+
+def notes_of(found: list[Candidate]) -> tuple[str, ...]:
+    """Why the first candidate was taken, and not the others."""
+    best, *others = found
+    lines = [f"taken: {best.label}, {_milliseconds(best.seconds)}"]
+    for c in others:
+        change = c.seconds / best.seconds
+        why = "not clearly faster than the default" if change < 1 else f"{change:.2f} times as long"
+        lines.append(f"not taken: {c.label}, {_milliseconds(c.seconds)}: {why}")
+    return tuple(lines)
+
+
+def _milliseconds(s: float) -> str:
+    return f"{s * 1e3:.3g} ms"
