@@ -1,4 +1,5 @@
 """`python -m benchmarks run [--suite cpu|compile|mpi] [--group G] [--case NAME] [--peer NAME] [--json FILE]`,
+`python -m benchmarks cuda [--emulate] [--group G] [--case NAME] [--peer NAME] [--bundle DIR]`,
 `python -m benchmarks page FILE...`.
 """
 
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import cases, compile_time, goals, page, report, rounds
+from benchmarks.cuda import command as cuda_command
 from benchmarks.mpi import page as mpi_page
 from benchmarks.mpi import suite as mpi_suite
 
@@ -70,6 +72,9 @@ def run_cases(names: list[str], peers: list[str], count: int, threads: int) -> l
         console.print(report.table(case, timings))
         records.append(report.record(case, timings))
     return records
+
+
+app.command("cuda")(cuda_command.run)
 
 
 @app.command("page")

@@ -6,7 +6,7 @@ above 1 where tdsl is faster.
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,16 +45,24 @@ GOALS = (
     Goal("stream", ("stream",), 0.9, 0.9),
 )
 
+# Of a GPU: "copy" is the time of a copy of as many bytes, "sdpa-*" are the backends of PyTorch's attention.
+CUDA_GOALS = (
+    Goal("cuda-memory", ("copy",), 0.9, 0.9),
+    Goal("cuda-rows", ("torch-compile",), 1.1),
+    Goal("cuda-matmul", ("cublas",), 0.9, 0.9),
+    Goal("cuda-attention", ("sdpa-flash", "sdpa-cudnn", "sdpa-efficient"), 0.8, 0.8),
+)
+
 Record = Mapping[str, Any]  # of a case, as report.record makes it
 
 
-def summarize(records: Iterable[Record]) -> list[dict[str, Any]]:
+def summarize(records: Iterable[Record], goals: Sequence[Goal] = GOALS) -> list[dict[str, Any]]:
     """For each goal whose group has been timed: the ratio of each case, their mean and the least.
 
     Cases in which a peer of the goal has no times are judged by the others; those without any are left out.
     """
     lines = []
-    for goal in GOALS:
+    for goal in goals:
         compared = {
             record["case"]: found
             for record in records

@@ -65,7 +65,7 @@ def emulated(folder: Path, jobs: list[bundle.Job]) -> None:
         ).launches
         own = folder / f"{job.name}_for_the_cpu"
         own.mkdir()
-        shim._library(launches, own)
+        shim.library_of(launches, own)
         (folder / f"{job.name}.cubin").write_bytes(image(own / "kernels.so"))
 
 

@@ -55,6 +55,13 @@ def rms_norm(x: td.f32["R", "C"], gain: td.f32["C"]):
     return y
 
 
+def gelu(t: Array) -> Array:
+    """By NumPy, with the error function by SciPy."""
+    from scipy.special import erf
+
+    return np.asarray(0.5 * t * (1 + erf(t * math.sqrt(0.5))))
+
+
 def expected_softmax(x: Array) -> Array:
     """By NumPy."""
     e = np.exp(x - x.max(1, keepdims=True))
@@ -62,11 +69,8 @@ def expected_softmax(x: Array) -> Array:
 
 
 def expected_gelu_norm(x: Array, bias: Array, residual: Array, gain: Array, shift: Array) -> Array:
-    """By NumPy, with the error function by SciPy."""
-    from scipy.special import erf
-
-    t = x + bias
-    z = 0.5 * t * (1 + erf(t * math.sqrt(0.5))) + residual
+    """By NumPy."""
+    z = gelu(x + bias) + residual
     centred = z - z.mean(1, keepdims=True)
     scale = np.sqrt((centred**2).mean(1, keepdims=True) + EPS)
     return np.asarray(centred / scale * gain + shift)

@@ -184,8 +184,8 @@ class _Pair:
                 case Binary("mod", x, k) if self.is_period(k):
                     quotients = [Binary("floordiv", x, k)]
                     match x, k:
-                        case Binary("floordiv", y, Const(n)), Const(m):
-                            quotients.append(Binary("floordiv", y, const(int(n * m))))
+                        case Binary("floordiv", y, Const(n)), Const(period):
+                            quotients.append(Binary("floordiv", y, const(int(n * period))))
                         case _:
                             pass
                     if any(q in self.alike for q in quotients):

@@ -229,7 +229,7 @@ def run_text(
     change: Callable[[str], str] = lambda text: text,
 ) -> ctypes.CDLL:  # fmt: skip
     """Compile the text of launches, changed, and run it on arrays in the order of the kernel's arguments."""
-    library = _library(launches, folder, change)
+    library = library_of(launches, folder, change)
     values: dict[str, Any] = {}
     for p, value in zip(launches.kernel.params, arguments, strict=True):
         if isinstance(p, BufferParam):
@@ -256,7 +256,8 @@ def run_text(
     return library
 
 
-def _library(launches: Launches, folder: Path, change: Callable[[str], str]) -> ctypes.CDLL:
+def library_of(launches: Launches, folder: Path, change: Callable[[str], str] = str) -> ctypes.CDLL:
+    """The text of launches, compiled for the CPU as `kernels.so` in a folder."""
     with patch.dict(FUNCTIONS, ON_CPU):
         code = change(cuda_text(launches, "sm_90a").partition(DEVICE_CODE)[2])
     code = re.sub(

@@ -1,0 +1,23 @@
+"""Kernels of a GPU that were wrong, or were never done."""
+
+import numpy as np
+
+import tdsl as td
+from tdsl.lang.interp import interpret
+
+i, j, k, m = td.vars("i j k m")
+
+
+def test_threads_of_a_stage_with_four_axes_are_found_apart(rng):
+    # numbers of threads that are taken apart more than twice were put together again without an end
+    a, g, f = td.Tensor("a", ("A", "B", "C", "D"), td.i32), td.Func("g"), td.Func("f")
+    g[i, j, k, m] = a[i, j, k, m] * 3
+    f[i, j, k, m] = g[i, j, k, m] + 1
+    s = td.Schedule(f)
+    for stage in (s[g].compute_root(), s[f]):
+        flat = stage.fuse(stage.fuse(stage.fuse(i, j), k), m)
+        block, thread = stage.split(flat, 32)
+        stage.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    x = rng.integers(-9, 9, (2, 3, 5, 7)).astype(np.int32)
+    (want,) = interpret(s.program, {"a": x})
+    np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(x), want)
