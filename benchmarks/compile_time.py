@@ -27,6 +27,7 @@ TITLES = {
     "stencil, cached": "the same from the disk cache, in a new process",
     **{f"chain {n}": f"chain of {n} stages, compiled and called" for n in STAGES},
     "call": "one call of a kernel, less one of an empty function",
+    "operator": "one call of a kernel inside of a graph of 200, less the call of a graph of 100",
 }
 
 
@@ -133,6 +134,32 @@ def call_ms() -> float:
     return best_ms(kernel, array, out) - best_ms(empty, array, out)
 
 
+def operator_ms() -> float:
+    import numpy as np
+
+    import tdsl as td
+
+    i = td.vars("i")
+    a = td.Tensor("a", (1,), td.f32)
+    twice = td.Func("twice")
+    twice[i] = a[i] * 2
+    kernel, array, out = td.compile(twice), np.ones(1, np.float32), np.ones(1, np.float32)
+
+    def chain(length: int) -> Callable[..., object]:
+        def calls(x: Any) -> Any:
+            for _ in range(length):
+                x = kernel(x)
+            return x
+
+        graph = td.Graph(calls, fuse=False)
+        for _ in range(3):
+            graph(array)
+        return lambda array, out: graph(array)
+
+    long, short = (best_ms(chain(length), array, out, 1_000) for length in (200, 100))
+    return (long - short) / 100
+
+
 def best_ms(call: Callable[..., object], array: Any, out: Any, count: int = 20_000) -> float:
     """The time of one call, in the fastest of ten rounds of `count` calls."""
 
@@ -159,6 +186,7 @@ def main() -> None:
         "stencil": stencil_ms,
         "chain": lambda: chain_ms(int(stages)),
         "call": call_ms,
+        "operator": operator_ms,
     }
     print(json.dumps(measurements[kind]()))
 

@@ -112,4 +112,5 @@ w = {("distil", step): point(C, MID) for step in range(2)}
 w |= {("refine", step): blueprint(C, C) for step in range(2)}
 w |= {"last": blueprint(C, MID), "fuse": point(3 * MID, C), "up": blueprint(C, SCALE**2)}
 x = rng.standard_normal((C, SIZE, SIZE), dtype=np.float32)
-np.testing.assert_allclose(block(x, w), expected(x, w), rtol=1e-3, atol=1e-2)
+for run in (block, td.Graph(block)):  # operator by operator, and as a whole
+    np.testing.assert_allclose(run(x, w), expected(x, w), rtol=1e-3, atol=1e-2)

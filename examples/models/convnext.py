@@ -78,4 +78,5 @@ shapes = {
 }  # fmt: skip
 w = {name: rng.standard_normal(shape, dtype=np.float32) / 4 for name, shape in shapes.items()}
 x = rng.standard_normal((N, SIZE, SIZE, C), dtype=np.float32)
-np.testing.assert_allclose(block(x, w), expected(x, w), rtol=1e-3, atol=1e-3)
+for run in (block, td.Graph(block)):  # operator by operator, and as a whole
+    np.testing.assert_allclose(run(x, w), expected(x, w), rtol=1e-3, atol=1e-3)

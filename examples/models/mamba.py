@@ -90,6 +90,5 @@ x, b, c = (
 )
 dt = rng.uniform(0.01, 0.2, (STEPS, HEADS)).astype(np.float32)
 a = -rng.uniform(0.5, 2, HEADS).astype(np.float32)
-np.testing.assert_allclose(
-    block(x, dt, b, c, a), expected(x, dt, b, c, a), rtol=1e-3, atol=1e-4
-)
+for run in (block, td.Graph(block)):  # operator by operator, and as a whole
+    np.testing.assert_allclose(run(x, dt, b, c, a), expected(x, dt, b, c, a), rtol=1e-3, atol=1e-4)

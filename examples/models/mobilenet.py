@@ -55,4 +55,5 @@ shapes = {
 }  # fmt: skip
 w = {name: rng.standard_normal(shape, dtype=np.float32) / 4 for name, shape in shapes.items()}
 x = rng.standard_normal((N, C, SIZE, SIZE), dtype=np.float32)
-np.testing.assert_allclose(block(x, w), expected(x, w), rtol=1e-3, atol=1e-3)
+for run in (block, td.Graph(block)):  # operator by operator, and as a whole
+    np.testing.assert_allclose(run(x, w), expected(x, w), rtol=1e-3, atol=1e-3)

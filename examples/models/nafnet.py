@@ -106,4 +106,5 @@ w |= {name: weights((2 * C, C), (2 * C,)) for name in ("up1", "up2")}
 w |= {name: weights((C, C), (C,)) for name in ("attend", "down1", "down2")}
 w |= {"filter": weights((2 * C, 3, 3), (2 * C,)), "beta": weights((C,))[0], "gamma": weights((C,))[0]}
 x = rng.standard_normal((N, C, SIZE, SIZE), dtype=np.float32)
-np.testing.assert_allclose(block(x, w), expected(x, w), rtol=1e-3, atol=1e-3)
+for run in (block, td.Graph(block)):  # operator by operator, and as a whole
+    np.testing.assert_allclose(run(x, w), expected(x, w), rtol=1e-3, atol=1e-3)

@@ -63,6 +63,6 @@ hidden = [weights(*pair) for pair in zip(widths, widths[1:])]
 last = weights(WIDTH, 3)
 x = rng.uniform(-1, 1, (POINTS, 3)).astype(np.float32)
 frequency = np.float32(2.0 ** np.arange(WAVES))
-np.testing.assert_allclose(
-    block(x, frequency, hidden, last), expected(x, frequency, hidden, last), rtol=1e-3, atol=1e-4
-)
+for run in (block, td.Graph(block)):  # operator by operator, and as a whole
+    made = run(x, frequency, hidden, last)
+    np.testing.assert_allclose(made, expected(x, frequency, hidden, last), rtol=1e-3, atol=1e-4)

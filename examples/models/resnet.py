@@ -74,4 +74,5 @@ shapes = {
 }  # fmt: skip
 w = {name: rng.uniform(0.1, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
 x = rng.standard_normal((N, C, SIZE, SIZE), dtype=np.float32)
-np.testing.assert_allclose(block(x, w), expected(x, w), rtol=1e-3, atol=1e-3)
+for run in (block, td.Graph(block)):  # operator by operator, and as a whole
+    np.testing.assert_allclose(run(x, w), expected(x, w), rtol=1e-3, atol=1e-3)

@@ -146,11 +146,13 @@ class Graph(Suggesting):
                     del self._plans[next(iter(self._plans))]
             return self._plans[key], arrays
 
-    def kernel(self, program: Program) -> Compiled:
-        """The compiled program of a group, once for equal ones."""
+    def kernel(self, program: Program, known: Compiled | None) -> Compiled:
+        """The compiled program of a group, once for equal ones; `known` where it has the same target."""
         from tdsl.compile import compile
         from tdsl.schedule.fluent import Schedule
 
         if program not in self._kernels:
-            self._kernels[program] = compile(Schedule.of_program(program), target=self.target)
+            if known is None or known.target != self.target:
+                known = compile(Schedule.of_program(program), target=self.target)
+            self._kernels[program] = known
         return self._kernels[program]

@@ -20,30 +20,37 @@ from tdsl.graph.trace import Trace
 from tdsl.graph.values import Call, Result, Source, Spec, View, base_of
 from tdsl.lang import program as lang
 from tdsl.lang.expr import const
+from tdsl.lang.program import bind_sizes
 from tdsl.lang.types import from_numpy
+
+KernelOf = Callable[[lang.Program, Compiled | None], Compiled]
 
 
 def steps_of(
-    calls: Sequence[Call],
-    outputs: Sequence[Source],
-    groups: Groups,
-    kernel_of: Callable[[lang.Program], Compiled],
+    calls: Sequence[Call], outputs: Sequence[Source], groups: Groups, kernel_of: KernelOf
 ) -> tuple[Step, ...]:
-    """A step for each group; `kernel_of` compiles a program, once for equal ones."""
+    """A step for each group.
+
+    `kernel_of` compiles a program, once for equal ones, or takes what the user compiled of it. What is
+    scheduled by the user is taken as it is.
+    """
     steps = []
     for group in groups:
-        first = calls[group[0]]
-        if not is_open(first):
-            results = tuple(Result(group[0], n) for n in range(len(first.results)))
-            steps.append(Step(first.compiled, first.inputs, results))
-            continue
         others = [n for other in groups if other != group for n in other]
         wanted = {base_of(s) for n in others for s in sources(calls[n])} | set(
             map(base_of, outputs)
         )
-        mine = {Result(n, k) for n in group for k in range(len(calls[n].results))}
-        merged = merge(calls, group, mine & wanted or mine, _joined(calls, group))
-        steps.append(Step(kernel_of(merged.program), merged.inputs, merged.outputs))
+        mine = [Result(n, k) for n in group for k in range(len(calls[n].results))]
+        first = calls[group[0]]
+        if len(group) == 1 and (wanted.issuperset(mine) or not is_open(first)):
+            program = bind_sizes(first.compiled.state.program, first.sizes)
+            kernel = kernel_of(program, first.compiled) if is_open(first) else first.compiled
+            steps.append(Step(kernel, program, first.inputs, tuple(mine)))
+        else:
+            read = [r for r in mine if r in wanted]
+            merged = merge(calls, group, read or mine, _joined(calls, group))
+            kernel = kernel_of(merged.program, None)
+            steps.append(Step(kernel, merged.program, merged.inputs, merged.outputs))
     return tuple(steps)
 
 
@@ -106,7 +113,7 @@ class Plan:
         outputs: Sequence[Source],
         groups: Groups,
         paths: Sequence[str],
-        kernel_of: Callable[[lang.Program], Compiled],
+        kernel_of: KernelOf,
     ) -> None:
         self.trace, self.groups = trace, groups
         self.steps = steps_of(trace.calls, outputs, groups, kernel_of)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 def show_plan(plan: Plan) -> str:
     """A table of the groups, in the order in which they run."""
-    kernels = [step.kernel for step in plan.steps]
+    kernels = [(id(step.kernel), step.program) for step in plan.steps]
     rows = [("", "calls", "writes", "reads", "lies at", "")]
     for n, (group, step) in enumerate(zip(plan.groups, plan.steps, strict=True)):
-        twin = kernels.index(step.kernel)
+        twin = kernels.index(kernels[n])
         rows.append(
             (
                 str(n),
@@ -40,7 +40,7 @@ def show_plan(plan: Plan) -> str:
     calls = counted(sum(map(len, plan.groups)), "call")
     head = (
         f"{plan.trace.name}: {calls} in {counted(len(plan.groups), 'group')}, "
-        f"{counted(len(set(map(id, kernels))), 'kernel')}"
+        f"{counted(len(set(kernels)), 'kernel')}"
     )
     return "\n".join([head, *lines, f"memory: {plan.memory}"])
 

@@ -24,15 +24,17 @@ from tdsl.codegen.signature import ScalarArg
 from tdsl.compile import Compiled
 from tdsl.graph.memory import Memory
 from tdsl.graph.values import Argument, Array, Constant, Given, Result, Source, Spec, View, base_of
+from tdsl.lang import program as lang
 
 Run = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A kernel, what it is given for each input, and the results that it writes."""
+    """A kernel, the program of known sizes that it runs, its inputs, and the results that it writes."""
 
     kernel: Compiled
+    program: lang.Program
     inputs: tuple[Given, ...]
     outputs: tuple[Result, ...]
 
