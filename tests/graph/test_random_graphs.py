@@ -1,0 +1,111 @@
+"""Random graphs of operators: whatever is joined, shared or viewed, results are those of the calls."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tdsl as td
+
+N = 3
+Matrix = td.i32[N, N]
+
+
+@td.op
+def product(x: Matrix, y: Matrix):
+    i, j, k = td.vars("i j k")
+    out = td.Func("out")
+    out[i, j] = td.sum(x[i, k] * y[k, j], axis=k, dtype=td.i32)
+    return out
+
+
+@td.op
+def low(x: Matrix):
+    i, j = td.vars("i j")
+    out = td.Func("out")
+    out[i, j] = x[i, j] & 15
+    return out
+
+
+@td.op
+def blend(x: Matrix, y: Matrix, factor: td.i32):
+    i, j = td.vars("i j")
+    half, out = td.Func("half"), td.Func("out")
+    half[i, j] = x[i, j] * factor
+    out[i, j] = half[i, j] - y[i, j]
+    return out
+
+
+@td.op
+def split(x: Matrix):
+    i, j, k = td.vars("i j k")
+    total, rest = td.Func("total"), td.Func("rest")
+    total[i] = td.sum(x[i, k], axis=k, dtype=td.i32)
+    rest[i, j] = x[i, j] - total[i]
+    return rest, total
+
+
+@td.op
+def turned(x: Matrix):
+    i, j = td.vars("i j")
+    out = td.Func("out")
+    out[i, j] = x[j, i] * 2
+    return out
+
+
+@td.op
+def running(x: Matrix):
+    i, j = td.vars("i j")
+    out, step = td.Func("out", shape=(N, N)), td.range("step", 1, N)
+    out[i, j] = x[i, j]
+    out[step, j] += out[step - 1, j]
+    return out
+
+
+@td.op
+def pair(x: Matrix):
+    """Two values of one func."""
+    i, j = td.vars("i j")
+    both = td.Func("both")
+    both[i, j] = (x[i, j] + 1, x[i, j] - 1)
+    return both
+
+
+STEPS = {
+    "product": lambda x, y: product(low(x), low(y)),
+    "low": lambda x, y: low(x),
+    "blend": lambda x, y: blend(x, y, 3),
+    "blend itself": lambda x, y: blend(x, x, -1),
+    "rest": lambda x, y: split(x)[0],
+    "total": lambda x, y: y - split(x)[1],
+    "both": lambda x, y: split(x)[0] + split(y)[1][:, None],
+    "turned": lambda x, y: turned(x),
+    "running": lambda x, y: running(x),
+    "pair": lambda x, y: blend(*pair(x), 2),
+    "one of a pair": lambda x, y: pair(x)[1],
+    "view": lambda x, y: low(x.T) + y[::-1],
+    "copy": lambda x, y: low(x.T.reshape(9).reshape(N, N)),
+    "add": lambda x, y: x + y,
+    "column": lambda x, y: x - y[:, 1:2],
+}
+
+programs = st.lists(
+    st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 9), st.integers(0, 9)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(programs, st.lists(st.integers(0, 9), min_size=1, max_size=3), st.booleans())
+def test_a_graph_is_the_calls_one_after_the_other(program, outputs, fuse):
+    def f(x, y):
+        values = [x, y]
+        for name, a, b in program:
+            values.append(STEPS[name](values[a % len(values)], values[b % len(values)]))
+        return tuple(values[-1 - n % len(values)] for n in outputs)
+
+    x, y = np.arange(9, dtype=np.int32).reshape(N, N), np.eye(N, dtype=np.int32)
+    graph, expected = td.Graph(f, target="python", fuse=fuse), f(x, y)
+    for _ in range(2):
+        for made, wanted in zip(graph(x, y), expected, strict=True):
+            assert made.dtype == wanted.dtype
+            np.testing.assert_array_equal(made, wanted)
