@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tdsl.codegen.loops import (
     CONCURRENT,
+    FRAGMENT,
     LANES,
     PARALLEL,
     PIPELINED,
@@ -22,7 +23,7 @@ from tdsl.codegen.loops import (
     as_stmt,
 )  # fmt: skip
 from tdsl.codegen.prefetch import prefetch_box
-from tdsl.codegen.tensorize import fits, invoke, kept_tile
+from tdsl.codegen.tensorize import fits, invoke, kept_tile, may_read_beyond
 from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
@@ -32,7 +33,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, common_box
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.layout import Layout
-from tdsl.schedule.nest import Level, Nest, Tensorization, is_ordered, is_reduction
+from tdsl.schedule.nest import Level, Nest, Tensorization, is_ordered, is_reduction, roots_of
 from tdsl.schedule.relate import Related, is_inside, relate
 from tdsl.schedule.required import Active, Threads, bounds_of, inside, required
 
@@ -165,8 +166,9 @@ class NestBuilder:
     def _active(self, spot: Spot) -> Active:
         related = spot.related
         return Active(
-            self.f, self.n, self.nest, related.roots, related.extents, self.bounds, spot.opened
-        )
+            self.f, self.n, self.nest, related.roots, related.extents, self.bounds, spot.opened,
+            self.plan.scope == FRAGMENT and bool(self.plan.tensorizations),
+        )  # fmt: skip
 
     def _open(self, spot: Spot, around: Open) -> list[Stmt]:
         """The statements from the loop at `spot.depth` inwards."""
@@ -184,7 +186,7 @@ class NestBuilder:
         loop = loops[spot.depth]
         instruction = self._instruction(loop.name)
         if instruction is not None and self._is_invoked(instruction, spot, around):
-            guarded = self._has_guards(spot, around.facts)
+            guarded = self._has_guards(spot, around.facts) and not self._makes_more(spot)
             made = invoke(self.low, self._active(spot), instruction, around.facts, guarded=guarded)
             if spot.mode == FULL and self.d.init is not None:
                 return [*self._open(replace(spot, mode=INIT), around), made]
@@ -288,6 +290,17 @@ class NestBuilder:
         conditions = (substitute(g.cond, spot.opened) for g in spot.guards)
         return any(simplify(c, facts) != TRUE for c in conditions)
 
+    def _makes_more(self, spot: Spot) -> bool:
+        """True where an instruction may run on points that are none of the definition.
+
+        Its results there are in registers and not used; terms of a sum there are 0.
+        """
+        if self.plan.scope != FRAGMENT:
+            return False
+        own = {v for g in spot.guards for x in g.loops for v in roots_of(self.nest, x)}
+        ranges = [(name, hi) for name, _, hi in self.d.ranges if name in own]
+        return may_read_beyond(self.low.program, self.d, ranges)
+
     def _loop(self, spot: Spot, around: Open, first: Expr, extent: Expr) -> list[Stmt]:
         loop = self.nest.loops[spot.depth]
         variable = self.low.names.fresh(f"{self.f.name}_{loop.name}")
@@ -384,7 +397,9 @@ class NestBuilder:
         apart = bool(joined) or spot.depth <= self.common_depth
         levels = self._levels_from(spot.depth - 1)
         actives = [self._active(spot), *self._joined_actives(spot, around)]
-        threads = Threads({name: run for _, name, run in around.threads}, self.low.boxes)
+        filled = {name for name, plan in self.low.state.plans if plan.filled}
+        known = {n: b for n, b in self.low.boxes.items() if n not in filled}
+        threads = Threads({name: run for _, name, run in around.threads}, known)
         boxes = required(tree, self.low.state, levels, {}, actives, around.facts, threads)
         own = self.f.name
         if own in tree.stored.get(here, ()):

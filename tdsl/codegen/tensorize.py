@@ -17,9 +17,11 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import Facts
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Cast, Const, Expr, Read, Select, Var
+from tdsl.lang.program import Program
+from tdsl.lang.regions import reads_in
 from tdsl.lang.show import show_expr
-from tdsl.lang.simplify import add, simplify, substitute, subtract
+from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.node import Node, children
 from tdsl.schedule.instruction import INSTRUCTIONS, Instruction
 from tdsl.schedule.layout import Layout
@@ -77,6 +79,57 @@ def kept_tile(active: Active, plan: Tensorization) -> tuple[Layout, tuple[str, .
     names = [name for name, _ in _loops(chosen, meaning)]
     matched = dict(zip(names, inner, strict=False))
     return layout, tuple(matched[e.name] for e in meaning.index if isinstance(e, Var))
+
+
+def may_read_beyond(
+    program: Program, d: Definition, ranges: Sequence[tuple[str, Expr | None]]
+) -> bool:
+    """True where a definition has a value at any point, which is 0 for a term beyond the end of its range."""
+    reads = list(reads_in(d.values))
+    everywhere = all(
+        program.has_func(r.name) and set(program.func(r.name).limits) == {(None, None)}
+        for r in reads
+    )
+    return everywhere and all(
+        _is_product(d.values[0])
+        and any(
+            e == Var(name) and _is_zero_from(program, r.name, axis, hi)
+            for r in reads
+            for axis, e in enumerate(r.index)
+        )
+        for name, hi in ranges
+    )
+
+
+def _is_product(e: Expr) -> bool:
+    match e:
+        case Binary("mul", x, y):
+            return _is_product(x) and _is_product(y)
+        case Cast(x):
+            return _is_product(x)
+        case _:
+            return isinstance(e, Read)
+
+
+def _is_zero_from(program: Program, name: str, axis: int, end: Expr | None) -> bool:
+    """True for a func that is a copy, or a copy of one, of what ends there, with zeros beyond."""
+    d = program.func(name).definitions[0]
+    at = d.index[axis]
+    match d.values[0]:
+        case Read(source, index):
+            axes = [n for n, e in enumerate(index) if e == at]
+            return any(
+                program.has_func(source) and _is_zero_from(program, source, n, end) for n in axes
+            )
+        case Select(cond, Read(), Const(value)) if value == 0:
+            ends = (c.right for c in conjuncts(cond) if isinstance(c, Binary) and c.op == "le")
+            lefts = (c.left for c in conjuncts(cond) if isinstance(c, Binary) and c.op == "le")
+            return any(
+                x == at and end is not None and simplify(subtract(add(e, ONE), end)) == ZERO
+                for x, e in zip(lefts, ends, strict=True)
+            )
+        case _:
+            return False
 
 
 def check_strides(kernel: Kernel) -> None:

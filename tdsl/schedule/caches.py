@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tdsl.errors import did_you_mean
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Expr, Read, Var, const, dtype_of
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Read, Select, Var, const, dtype_of
 from tdsl.lang.program import FuncDef, Program, map_expressions
 from tdsl.lang.regions import Interval, reads_in
-from tdsl.lang.simplify import substitute, subtract
+from tdsl.lang.simplify import conjunction, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.node import Node, transform
 from tdsl.schedule.arguments import check_scope
@@ -50,14 +50,14 @@ def source_of(program: Program, name: str) -> tuple[tuple[DType, ...], tuple[Int
 def cache_read(
     state: State, func: str, definition: int | None, *, source: str, loop: str | None,
     scope: str = "auto", pack: tuple[tuple[int, int], ...] = (), padded: bool = False,
-    mapped: bool = False, inside: bool = False, name: str | None = None,
+    mapped: bool = False, inside: bool = False, filled: bool = False, name: str | None = None,
 ) -> State:  # fmt: skip
     """Copy what the body of a loop reads of a tensor or func into memory of its own first.
 
     `pack` splits axes: (axis, n) makes two of it, index // n in its place and index % n at the end.
     With `padded` the copy has what is read beyond the edges, too; with `mapped`, what is computed of an
-    element alone. With `inside` stages that are computed inside of the loop read the copy, too. Without a
-    loop it is made at the root.
+    element alone. With `inside` stages that are computed inside of the loop read the copy, too. With `filled`
+    it may be made larger than what there is, and holds 0 there. Without a loop it is made at the root.
     """
     check_scope(scope)
     program = state.program
@@ -73,15 +73,18 @@ def cache_read(
     chosen = [d for n, d in enumerate(consumer.definitions) if definition in (None, n)] + others
     reads: dict[Node, tuple[Expr, ...]]
     dtypes, limits = source_of(program, source)
-    if padded and mapped:
-        raise Illegal("a copy is padded or mapped", "leave out one of the two")
+    if padded + mapped + filled > 1:
+        raise Illegal("a copy is padded, mapped or filled", "leave out the others")
     if padded or mapped:
         reads, values = _lifted(chosen, func, source, padded)
         if padded:
             limits = ((None, None),) * len(next(iter(reads.values())))
     else:
         whole = tuple(Var(f"d{n}") for n in range(len(limits)))
-        values = tuple(Read(source, whole, c, t) for c, t in enumerate(dtypes))
+        parts = tuple(Read(source, whole, c, t) for c, t in enumerate(dtypes))
+        values = tuple(_filled(r, limits) for r in parts) if filled else parts
+        if filled:
+            limits = ((None, None),) * len(limits)
         reads = {r: r.index for d in chosen for r in reads_in(d.expressions()) if r.name == source}
     factors = _factors(pack, len(limits))
     f = _copy(made, values, limits, factors)
@@ -113,7 +116,25 @@ def cache_read(
         changed = tuple(map_expressions(d, lambda e: transform(e, moved)) for d in g.definitions)
         state = replace_func(state, replace(g, definitions=changed))
     first = next(g.name for g in program.funcs if g in (consumer, *readers))
-    return insert(state, first, f, replace(fresh_plan(f), place=place, scope=scope, touched=True))
+    plan = replace(fresh_plan(f), place=place, scope=scope, filled=filled, touched=True)
+    return insert(state, first, f, plan)
+
+
+def _filled(value: Read, limits: tuple[Interval, ...]) -> Expr:
+    """What is read of a tensor or func, and 0 beyond its limits."""
+    index: list[Expr] = []
+    tests: list[Expr] = []
+    for e, (lo, hi) in zip(value.index, limits, strict=True):
+        at = e
+        if lo is not None:
+            tests.append(Binary("ge", e, lo))
+            at = Binary("max", at, lo)
+        if hi is not None:
+            tests.append(Binary("le", e, hi))
+            at = Binary("min", at, hi)
+        index.append(at)
+    inside = replace(value, index=tuple(index))
+    return Select(conjunction(tests), inside, Const(0, value.dtype)) if tests else value
 
 
 def _inside(state: State, func: str, definition: int, loop: str | None) -> tuple[FuncDef, ...]:

@@ -43,6 +43,7 @@ from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.recipes.pairs import pairs
 from tdsl.schedule.recipes.rows import RowChain, plan_rows, write_rows
 from tdsl.schedule.recipes.stencil import write_strips
+from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
 from tdsl.schedule.rows import shape_nest
 from tdsl.schedule.streaming import pays_to_stream, work_of_a_point
 from tdsl.schedule.strips import Strips, plan_strips
@@ -81,6 +82,12 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
             decisions += [Decision(x, made.how, why=beside) for x in made.beside]
     elif machine.block_threads:
         state = rest_at_root(state)
+        for name in [f.name for f in state.program.funcs if f.name in open_]:
+            schedule = Schedule.of_state(state)
+            plan = on_tensor_cores(schedule[name])
+            if plan is not None:
+                decisions.append(_by_recipe(state, schedule.state, name, "tensor cores", plan))
+                state = schedule.state
         for name in [f.name for f in reversed(state.program.funcs) if f.name in open_]:
             if not state.plan(name).touched:
                 state, made = _on_a_gpu(state, name, machine)

@@ -260,6 +260,7 @@ class FuncPlan:
     `distributed` are the loops of definition `shared` that the axes of the grid fix, in their order;
     `communicated` says for a tensor or func at which of its loops it is fetched, or sent to its owners,
     `ahead` how many iterations before it is needed. If `deterministic`, ranks' parts are combined in order.
+    What is `filled` has a value everywhere: 0 beyond what it is a copy of.
     """
 
     nests: tuple[Nest, ...]
@@ -277,6 +278,7 @@ class FuncPlan:
     distributed: tuple[str, ...] = ()
     shared: int = 0
     swizzle: int = 0
+    filled: bool = False
     communicated: tuple[tuple[str, str], ...] = ()
     ahead: tuple[tuple[str, int], ...] = ()
     deterministic: bool = False

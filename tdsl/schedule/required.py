@@ -80,6 +80,7 @@ class Active:
 
     `roots` gives each variable of the definition over the loops' own names; `opened` maps a loop to its
     variable in the loop IR; `extents` are those of every loop, `bounds` (first, extent) of every variable.
+    With `whole` the points of loops beyond these bounds are made, too.
     """
 
     func: FuncDef
@@ -89,6 +90,7 @@ class Active:
     extents: dict[str, Expr]
     bounds: dict[str, tuple[Expr, Expr]]
     opened: dict[str, Expr] = field(default_factory=dict)
+    whole: bool = False
 
     @property
     def d(self) -> Definition:
@@ -112,6 +114,9 @@ class Active:
             lo_, hi_ = interval_of(inside, free, facts)
             first, extent = self.bounds[name]
             last = subtract(add(first, extent), ONE)
+            if self.whole:
+                result[name] = lo_, hi_
+                continue
             # a product of a loop and an extent that is not known has no bounds of its own
             result[name] = common((lo_, hi_), (first, last), facts)
         return result

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tdsl.lang.affine import variables
+from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
@@ -66,7 +66,7 @@ Plan = Elements | BlockSums | BlockTiles | BlockRows | BlockTranspose
 
 def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
     """The recipe that fits the sizes of a stage; what it chose, or None for a stage of one point."""
-    d, sizes = definition_of(stage), _sizes(stage)
+    d, sizes = definition_of(stage), sizes_of(stage)
     points = prod(sizes.get(v) or 1 for v in d.free)
     terms = prod(sizes.get(v) or 1 for v, _, _ in d.ranges)
     if all((sizes.get(v) or 0) >= _LARGE for v in d.free[-2:]):
@@ -138,7 +138,7 @@ def _vector(stage: Stage) -> int:
         return 1
     f = stage.schedule.state.program.func(stage.func)
     widest = max(t.bytes for t in (*f.dtypes, *(r.dtype for r in reads_in(d.values))))
-    return even_width(ACCESS // widest, _sizes(stage).get(last.name))
+    return even_width(ACCESS // widest, sizes_of(stage).get(last.name))
 
 
 def definition_of(stage: Stage) -> Definition:
@@ -146,7 +146,7 @@ def definition_of(stage: Stage) -> Definition:
     return stage.schedule.state.program.func(stage.func).definitions[stage.definition]
 
 
-def _sizes(stage: Stage) -> dict[str, int | None]:
+def sizes_of(stage: Stage) -> dict[str, int | None]:
     """The extent of each variable of a definition that the schedule knows."""
     state, boxes = known(stage.schedule)
     f = state.program.func(stage.func)
@@ -203,7 +203,7 @@ def _loaded(stage: Stage, d: Definition) -> int:
     last = d.ranges[-1][0]
     near = [r for r in reads_in(d.values) if r.index[-1:] == (Var(last),)]
     widest = max((r.dtype.bytes for r in near), default=ACCESS)
-    return even_width(ACCESS // widest, _sizes(stage).get(last))
+    return even_width(ACCESS // widest, sizes_of(stage).get(last))
 
 
 @recipe
@@ -273,10 +273,12 @@ def _operands(d: Definition) -> list[str]:
 
 def fetched(stage: Stage, source: str) -> int:
     """How many elements of an operand 16 bytes hold, where its last index has a multiple of so many."""
-    sizes, width = _sizes(stage), ACCESS
+    sizes, width = sizes_of(stage), ACCESS
     for r in reads_in(definition_of(stage).values):
         if r.name == source:
-            last = r.index[-1]
-            extent = sizes.get(last.name) if isinstance(last, Var) else None
-            width = min(width, even_width(ACCESS // r.dtype.bytes, extent))
+            last = as_sum(r.index[-1])
+            near = [a.name for a, c in last.terms.items() if c == 1 and isinstance(a, Var)]
+            steps = [last.constant, *(c for c in last.terms.values() if c != 1)]
+            for step in (*steps, *(sizes.get(v) for v in near), *[None] * (len(near) != 1)):
+                width = min(width, even_width(ACCESS // r.dtype.bytes, step))
     return width

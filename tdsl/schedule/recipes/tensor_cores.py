@@ -10,21 +10,31 @@ for tiles of the result:                on blocks
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tdsl.errors import ScheduleError
+from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Binary, Cast, Expr, Read, Var
+from tdsl.lang.expr import TRUE, Binary, Cast, Expr, Read, Var
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES, is_ordered
 from tdsl.schedule.recipes.block_rows import fused
-from tdsl.schedule.recipes.blocks import definition_of, fetched
+from tdsl.schedule.recipes.blocks import definition_of, fetched, sizes_of
 from tdsl.schedule.recipes.choices import recipe
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, Load, Mma
 from tdsl.source import here
 
 _MOST_WARPS = 32  # of a block
+_SMALLEST = 64  # rows, columns and terms of a product that is worth tiles
+_BLOCKS = 96  # that keep a GPU busy
+_TILES = (
+    ((128, 128), (64, 32)),
+    ((64, 64), (32, 32)),
+    ((32, 64), (16, 32)),
+)  # of a block, of a warp
+_ROW_BYTES = 64  # of terms in a tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class Operand:
     @property
     def turned(self) -> bool:
         """True where the terms lie further apart in memory than rows or columns."""
-        return self.read.index[self.axes[1]] == Var(self.along)
+        return self.along in variables(self.read.index[self.axes[1]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,29 @@ def tensor_core_matmul(
     return TensorCoreMatmul(stage.func, block, warp, stages, form.name)
 
 
+def on_tensor_cores(stage: Stage) -> TensorCoreMatmul | None:
+    """The recipe with tiles for the sizes of a stage; None where these are small, or it does not apply."""
+    d = definition_of(stage)
+    found = operands_of(d) if len(d.ranges) == 1 else None
+    if found is None:
+        return None
+    sizes = sizes_of(stage)
+    rows, columns, terms = (sizes.get(v) or 0 for v in (*(x.along for x in found), d.ranges[0][0]))
+    if min(rows, columns, terms) < _SMALLEST:
+        return None
+    batches = prod(sizes.get(v) or 1 for v in d.free) // (rows * columns)
+    step = _ROW_BYTES // max(x.read.dtype.bytes for x in found)
+    tile, warp = next(
+        (
+            (tile, warp)
+            for tile, warp in _TILES
+            if -(-rows // tile[0]) * -(-columns // tile[1]) * batches >= _BLOCKS
+        ),
+        _TILES[-1],
+    )
+    return tensor_core_matmul(stage, block=(*tile, step), warp=warp)
+
+
 def operands_of(d: Definition) -> tuple[Operand, Operand] | None:
     """The operands of a sum of products, the one along the rows of the result first."""
     match d.values:
@@ -108,24 +141,31 @@ def operands_of(d: Definition) -> tuple[Operand, Operand] | None:
         case _:
             return None
     (term, _, _) = d.ranges[0]
-    along = []
-    for r in reads:
-        if not all(isinstance(e, Var) for e in r.index) or Var(term) not in r.index:
-            return None
-        along.append({e.name for e in r.index if isinstance(e, Var)})
-    if len(along) != 2 or d.init is None or not all(isinstance(e, Var) for e in d.index):
+    along = [{v for e in r.index for v in variables(e)} for r in reads]
+    plain = d.init is not None and d.where == TRUE and all(isinstance(e, Var) for e in d.index)
+    if len(along) != 2 or not plain:
         return None
     own = [x & set(d.free) - other for x, other in zip(along, along[::-1], strict=True)]
     if any(len(x) != 1 for x in own):
         return None
     made = [_operand(r, x.pop(), term) for r, x in zip(reads, own, strict=True)]
-    made.sort(key=lambda o: d.index.index(Var(o.along)))
-    return made[0], made[1]
+    if None in made:
+        return None
+    left, right = sorted((o for o in made if o), key=lambda o: d.index.index(Var(o.along)))
+    return left, right
 
 
-def _operand(read: Read, along: str, term: str) -> Operand:
-    first, second = sorted(read.index.index(Var(v)) for v in (along, term))
-    return Operand(read, along, (first, second))
+def _operand(read: Read, along: str, term: str) -> Operand | None:
+    """An operand that moves one by one along both variables, in an axis for each; None for another."""
+    axes = []
+    for v in (along, term):
+        moving = [n for n, e in enumerate(read.index) if v in variables(e)]
+        if len(moving) != 1 or as_sum(read.index[moving[0]]).terms.get(Var(v)) != 1:
+            return None
+        axes += moving
+    if axes[0] == axes[1]:
+        return None
+    return Operand(read, along, (min(axes), max(axes)))
 
 
 def _read(e: Expr) -> Read | None:
@@ -188,7 +228,8 @@ def _schedule(
     out = _following(stage, wj)
     out.cooperate(2 if _is_row_major(out, d, right.along) else 1)
     for x, vector, rows in zip((left, right), vectors, (warp[0], warp[1]), strict=True):
-        tile = schedule.cache_read(x.read.name, stage.func, at=ko, scope=SHARED).cooperate(vector)
+        tile = schedule.cache_read(x.read.name, stage.func, at=ko, scope=SHARED, filled=True)
+        tile.cooperate(vector)
         size = x.read.dtype.bytes
         row = size * (block[2] if not x.turned else block[0] if x is left else block[1])
         _spread(tile, row)

@@ -38,6 +38,52 @@ def test_operands_either_way(rng, turned_x, turned_y, dtype):
     np.testing.assert_array_equal(emulated(s, p, q), want, strict=True)
 
 
+@pytest.mark.parametrize("m, n, p", [(100, 64, 64), (128, 40, 72), (65, 33, 129), (1, 1, 1)])
+def test_sizes_that_tiles_do_not_divide(rng, m, n, p):
+    x, y, c = td.Tensor("x", ("M", "K"), td.f16), td.Tensor("y", ("K", "N"), td.f16), td.Func("c")
+    c[i, j] = product(x[i, k], y[k, j])
+    s = td.Schedule(c, sizes={"M": m, "K": n, "N": p})
+    td.recipes.tensor_core_matmul(s[c], **SMALL)
+    p, q = whole(rng, m, n), whole(rng, n, p)
+    np.testing.assert_array_equal(emulated(s, p, q), p.astype(np.float32) @ q.astype(np.float32))
+
+
+def test_rows_that_tiles_do_not_divide_are_fetched_as_wholes():
+    x, y, c = td.Tensor("x", (100, 64), td.f16), td.Tensor("y", (64, 72), td.f16), td.Func("c")
+    c[i, j] = product(x[i, k], y[k, j])
+    s = td.Schedule(c)
+    td.recipes.tensor_core_matmul(s[c], **SMALL)
+    lines = str(td.compile(s, target="cuda").loops("final")).splitlines()
+    stores = [line for line in lines if line.strip().startswith("x_cache[")]
+    assert stores and all("# asynchronous" in line for line in stores)
+
+
+def test_products_are_made_by_tensor_cores_by_default(rng):
+    x, y = td.Tensor("x", (128, 64), td.f16), td.Tensor("y", (64, 128), td.f16)
+    c, f = td.Func("c"), td.Func("f")
+    c[i, j] = product(x[i, k], y[k, j])
+    f[i, j] = td.maximum(c[i, j], 0)
+    compiled = td.compile(f, target="cuda:sm_80")
+    text = str(compiled.loops("final"))
+    assert "mma_m16n8k16_f16_f16(" in text
+    assert text.count("# blockIdx.x") == 1, "what follows is made in registers"
+    p, q = whole(rng, 128, 64), whole(rng, 64, 128)
+    want = np.maximum(p.astype(np.float32) @ q.astype(np.float32), 0)
+    np.testing.assert_array_equal(td.emulate(compiled)(p, q), want)
+
+
+def test_parts_of_a_sum_are_batches(rng):
+    x, y, c = td.Tensor("x", (64, 256), td.f16), td.Tensor("y", (256, 64), td.f16), td.Func("c")
+    c[i, j] = product(x[i, k], y[k, j])
+    s = td.Schedule(c)
+    part, _ = s[c].split(k, 64)
+    parts = s[c].rfactor(part)
+    parts.compute_root()
+    assert td.recipes.tensor_core_matmul(parts, **SMALL) is not None
+    p, q = whole(rng, 64, 256), whole(rng, 256, 64)
+    np.testing.assert_array_equal(emulated(s, p, q), p.astype(np.float32) @ q.astype(np.float32))
+
+
 def test_batches(rng):
     x, y = td.Tensor("x", (3, 64, 32), td.f16), td.Tensor("y", (3, 32, 64), td.f16)
     c = td.Func("c")
