@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tdsl.compile import Compiled, compile, signature_of
-from tdsl.errors import DefinitionError, TypeMismatch
+from tdsl.errors import DefinitionError, TargetError, TypeMismatch
 from tdsl.lang.program import Program, build_program, check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.schedule.fluent import Schedule
@@ -102,30 +102,43 @@ class Operator:
         return made
 
     def autoschedule(
-        self, *args: Any, target: Target | str | None = None, **given: Any
-    ) -> Schedule:
+        self, *args: Any, target: Target | str | None = None, pin: object = None, measure: int = 0,
+        seconds: float = 60.0, **given: Any,
+    ) -> Schedule:  # fmt: skip
         """A schedule that a search has found, for arrays, or for sizes by name: to print, edit and compile.
 
         Which funcs share tiles, and how, is decided by what they move between levels of memory and by the
         operations that this takes; `explain()` of the schedule says where everything lives and why. The
-        same program, sizes and machine give the same schedule. Nothing is run.
+        same program, sizes and machine give the same schedule.
+
+        `pin={"score": "L2"}` keeps a func at a level of memory, `{("score", "p"): "memory"}` what one reads
+        of another; "inline" is a level, too. With `measure=10` the ten most promising candidates are compiled
+        and run in processes of their own for `seconds` in all, and the fastest is taken; what fails, hangs or
+        is wrong is dropped. What was measured is remembered.
+
+        ScheduleError for a pin that nothing keeps to, TargetError for `measure=` where there is no device.
         """
-        from tdsl.tilegraph.search import candidates, notes_of
+        from tdsl.tuning import autoschedule, random_values
 
         chosen = as_target(target)
-        found = candidates(self.program, self._sizes_of(args, given), chosen)
-        best = found[0].schedule
-        best.notes = notes_of(found)
-        return best
+        _check_measure(measure, seconds, chosen)
+        sizes, values = self._sizes_of(args, given)
+        if measure and values is None:
+            values = random_values(self.program, sizes)
+        return autoschedule(
+            self.program, sizes, chosen, values or {}, pin=pin, tries=measure, seconds=seconds
+        )
 
-    def _sizes_of(self, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, int]:
-        """The sizes of arrays, or those given by name."""
+    def _sizes_of(
+        self, args: tuple[Any, ...], given: dict[str, Any]
+    ) -> tuple[dict[str, int], dict[str, Any] | None]:
+        """The sizes of arrays, and these, or the sizes given by name."""
         if not args and set(given) <= set(self.program.sizes):
-            return check_sizes(self.name, self.program.sizes, given)
+            return check_sizes(self.name, self.program.sizes, given), None
         from tdsl.profiling import arguments_of
 
-        _, exact = arguments_of(signature_of(self.program), args, given, None)
-        return dict(exact.sizes)
+        values, exact = arguments_of(signature_of(self.program), args, given, None)
+        return dict(exact.sizes), values
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """The outputs for arrays and numbers; see `td.compile`."""
@@ -135,6 +148,27 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<operator {self.name}({', '.join(self.program.parameters)})>"
+
+
+def _check_measure(measure: object, seconds: object, target: Target) -> None:
+    count = isinstance(measure, int) and not isinstance(measure, bool) and measure >= 0
+    if not count or not isinstance(seconds, int | float) or not seconds > 0:
+        raise TypeMismatch(
+            f"measure= is a number of candidates and seconds= a time, not {measure!r} and {seconds!r}",
+            loc=here(),
+            label="this call",
+            hint="measure=10, seconds=60",
+        )
+    if measure and target.name == "cuda":
+        from tdsl.cuda import is_available
+
+        if not is_available():
+            raise TargetError(
+                "there is no GPU here to measure on",
+                loc=here(),
+                label="this call",
+                hint="leave measure= away: the model decides",
+            )
 
 
 def op(function: Callable[..., Any]) -> Operator:

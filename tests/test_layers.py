@@ -17,7 +17,7 @@ RANKS = (
     ("source",), ("errors",), ("node",), ("debug", "target"), ("rewrite", "text", "notebook"), ("placement",),
     ("lang",),
     ("schedule",), ("tilegraph", "codegen"), ("distribute",), ("variant",), ("pipeline",),
-    ("inspection",), ("cuda", "emulation", "profiling"), ("compile",), ("op",), ("graph",),
+    ("inspection",), ("cuda", "emulation", "profiling"), ("compile",), ("tuning",), ("op",), ("graph",),
     ("bundle", "demo", "doctor", "measure", "run_bundle"), ("cli",), ("__main__",),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}

@@ -28,12 +28,15 @@ from tdsl.schedule.groups import group_of
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import State
+from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.blocks import on_blocks
 from tdsl.schedule.recipes.online_blocks import online_blocks
 from tdsl.schedule.recipes.rows import write_vectors
 from tdsl.target import Target
+from tdsl.tilegraph.pins import Pins, impossible, read_pins
 
 CLEARLY = 0.8  # of the default's time, from which another candidate is taken
+BANDS = (16, 32, 64)  # rows that are tried, beside what the recipe chooses
 MOST_CUTS = 12  # funcs before which groups are cut
 
 
@@ -47,20 +50,32 @@ class Candidate:
 
 
 def candidates(
-    program: Program, sizes: Mapping[str, int], target: Target, machine: Machine | None = None
+    program: Program, sizes: Mapping[str, int], target: Target, pin: object = None
 ) -> list[Candidate]:
-    """The legal candidates, the one to take first, the others by their price."""
-    machine = machine or machine_for(target)
+    """The legal candidates, the one to take first, the others by their price.
+
+    `pin` says for funcs, by name or as (producer, consumer), at which level they live, or "inline".
+    ScheduleError where nothing keeps to that, or a pin makes no sense.
+    """
+    machine = machine_for(target)
+    pins = read_pins(program, machine, pin)
     found: list[Candidate] = []
-    for label, make in _makers(program, sizes, machine):
+    broken = ""
+    for label, make in _makers(program, machine, pins):
         schedule = Schedule.of_program(program, sizes, target)
+        for name in pins.inlined:
+            schedule[name].inline()
         try:
-            if not make(schedule):
+            if not make(schedule) or not fits(schedule, machine):
                 continue
-            if fits(schedule, machine):
-                found.append(Candidate(label, schedule, schedule.prediction().seconds))
         except ScheduleError:
             continue  # a recipe that does not suit this program
+        own = pins.broken(schedule)
+        broken = broken or own
+        if not own and all(str(c.schedule) != str(schedule) for c in found):
+            found.append(Candidate(label, schedule, schedule.prediction().seconds))
+    if not found:
+        raise impossible(pins, program, sizes, broken)
     first, *others = found
     others.sort(key=lambda c: c.seconds)
     if others and others[0].seconds < CLEARLY * first.seconds:
@@ -79,17 +94,17 @@ def fits(schedule: Schedule, machine: Machine) -> bool:
 Make = Callable[[Schedule], bool]
 
 
-def _makers(
-    program: Program, sizes: Mapping[str, int], machine: Machine
-) -> Iterator[tuple[str, Make]]:
-    yield "default", partial(_by_groups, machine=machine, cuts=set[str]())
+def _makers(program: Program, machine: Machine, pins: Pins) -> Iterator[tuple[str, Make]]:
+    yield "default", partial(_by_groups, machine=machine, cuts=pins.far)
     for name in _online_sums(program):
         yield f"online {name}", partial(_online, name=name, machine=machine)
     names = [f.name for f in program.funcs if f.name not in program.outputs]
     if not machine.block_threads and names:
+        for rows in BANDS:
+            yield f"bands of {rows} rows", partial(_in_bands, rows=rows, machine=machine)
         yield "apart", partial(_by_groups, machine=machine, cuts=set(names))
         for name in names[-MOST_CUTS:]:
-            yield f"cut after {name}", partial(_by_groups, machine=machine, cuts={name})
+            yield f"cut after {name}", partial(_by_groups, machine=machine, cuts={name, *pins.far})
 
 
 def _online_sums(program: Program) -> list[str]:
@@ -114,11 +129,11 @@ def _by_groups(schedule: Schedule, machine: Machine, cuts: set[str]) -> bool:
     if not machine.vector_bytes:
         return True
     for name, plan in choose_inline(bind_state(schedule.state, schedule.sizes))[0].plans:
-        if plan.place is not None and name not in cuts:
+        if plan.place is not None and name not in cuts and not schedule.state.plan(name).touched:
             schedule[name].inline()
     state = inline_funcs(bind_state(schedule.state, schedule.sizes))
     boxes = root_boxes(rest_at_root(state))
-    open_ = {n for n, plan in state.plans if n in boxes}
+    open_ = {n for n, plan in state.plans if n in boxes and not plan.touched}
     done: set[str] = set()
     for f in reversed(state.program.funcs):
         if f.name in done or f.name not in open_:
@@ -129,6 +144,12 @@ def _by_groups(schedule: Schedule, machine: Machine, cuts: set[str]) -> bool:
         if made is None and f.name in cuts:
             _by_itself(schedule, state, f.name, boxes, machine)
     return True
+
+
+def _in_bands(schedule: Schedule, rows: int, machine: Machine) -> bool:
+    """The chains that end in outputs by bands of another height."""
+    made = [bands(schedule[o], machine=machine, rows=rows) for o in schedule.program.outputs]
+    return any(made)
 
 
 def _one_group(

@@ -1,0 +1,130 @@
+"""Pins: where the user wants a func to live, whatever a search would choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean
+from tdsl.lang.program import Program, bind_sizes
+from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.machine import Machine
+from tdsl.source import here
+from tdsl.tilegraph.graph import TileGraph
+
+INLINE = "inline"
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """The level of memory at which each of some funcs has to be kept, or "inline"."""
+
+    levels: Mapping[str, str]
+    machine: Machine
+
+    def is_far(self, name: str) -> bool:
+        """Whether a func has to be there as a whole before it is read: pinned to the last level."""
+        return self.levels.get(name) == self.machine.levels[-1].name
+
+    @property
+    def far(self) -> set[str]:
+        """The funcs that are pinned to the last level."""
+        return {n for n in self.levels if self.is_far(n)}
+
+    @property
+    def inlined(self) -> tuple[str, ...]:
+        """The funcs that must be computed wherever they are read."""
+        return tuple(n for n, level in self.levels.items() if level == INLINE)
+
+    def broken(self, schedule: Schedule) -> str:
+        """The first func that a schedule keeps further out than it is pinned; empty where there is none."""
+        prediction = schedule.prediction()
+        order = [x.name for x in self.machine.levels]
+        for name, level in self.levels.items():
+            if level == INLINE or not prediction.state.program.has_func(name):
+                continue
+            at, wanted = order.index(prediction.home(name).name), order.index(level)
+            if at > wanted or (
+                self.is_far(name) and at < wanted and self._is_inside(schedule, name)
+            ):
+                return name
+        return ""
+
+    @staticmethod
+    def _is_inside(schedule: Schedule, name: str) -> bool:
+        return name not in {s.func.name for s in schedule.prediction().nests.roots()}
+
+
+def read_pins(program: Program, machine: Machine, pin: object) -> Pins:
+    """The pins that a call gives, by name of a func or by (producer, consumer).
+
+    ScheduleError for funcs that are not there and pins that contradict each other, TargetError for a level
+    that the machine does not have.
+    """
+    given = {} if pin is None else pin
+    if not isinstance(given, Mapping):
+        raise TypeMismatch(
+            f"pin= says for funcs where they live, it cannot be {pin!r}",
+            loc=here(),
+            label="this call",
+            hint='pin={"score": "L2"}, or pin={("score", "top"): "memory"}',
+        )
+    levels: dict[str, tuple[str, object]] = {}
+    for key, wanted in given.items():
+        name = _producer(program, key)
+        level = INLINE if wanted == INLINE else machine.level(str(wanted)).name
+        if name in levels and levels[name][0] != level:
+            raise ScheduleError(
+                f"{name!r} is pinned to {levels[name][0]} by {levels[name][1]!r} and to {level} by {key!r}",
+                loc=here(),
+                label="this call",
+                hint="a func lives in one place; pin it once",
+            )
+        levels[name] = (level, key)
+    return Pins({n: level for n, (level, _) in levels.items()}, machine)
+
+
+def _producer(program: Program, key: object) -> str:
+    """The func that a key of pins is about; an edge must be there."""
+    names = [f.name for f in program.funcs]
+    pair = key if isinstance(key, tuple) else (key,)
+    for name in pair:
+        if name not in names:
+            raise ScheduleError(
+                f"there is no func {name!r} to pin",
+                loc=here(),
+                label="this call",
+                hint=did_you_mean(str(name), names),
+            )
+    if len(pair) == 2:
+        edges = {(e.producer, e.consumer) for e in TileGraph.of(program).edges}
+        if pair not in edges:
+            raise ScheduleError(
+                f"{pair[1]!r} does not read {pair[0]!r}",
+                loc=here(),
+                label="this call",
+                hint="an edge is (producer, consumer)",
+            )
+    return str(pair[0])
+
+
+def impossible(pins: Pins, program: Program, sizes: Mapping[str, int], name: str) -> ScheduleError:
+    """The error for a func that nothing keeps where it is pinned: by how much it is too large."""
+    level = pins.machine.level(pins.levels[name])
+    graph = TileGraph.of_state(Schedule.of_program(bind_sizes(program, sizes)).state)
+    points = {o: tuple((lo, lo) for lo, _ in graph.boxes[o]) for o in program.outputs}
+    names = [f.name for f in program.funcs]
+    tile = graph.propagate(names, points)
+    least = graph.bytes_moved(name, tile.boxes[name])
+    capacity = level.bytes or 0
+    if level.bytes is not None and least > capacity:
+        why = f"a point of the result needs {least:.0f} bytes, {least - capacity:.0f} too many"
+        hint = "pin it further out, or sum in tiles: see online() of a stage"
+    else:
+        why, hint = (
+            "no schedule that was tried does that",
+            "pin it elsewhere, or schedule it by hand",
+        )
+    return ScheduleError(
+        f"{name!r} cannot be kept in {level.name}: {why}", loc=here(), label="this call", hint=hint
+    )

@@ -1,0 +1,226 @@
+"""Candidate schedules measured in processes of their own: one that crashes, hangs or is wrong is dropped.
+
+A process gets a pickle of what to run, from this process alone, and answers in a line of JSON:
+`python -m tdsl.tuning FILE`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen import cache
+from tdsl.codegen.fingerprint import PACKAGE, fingerprint
+from tdsl.compile import Compiled
+from tdsl.compile import compile as compiled
+from tdsl.lang.bounds import upper
+from tdsl.lang.program import Program, bind_sizes
+from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.machine import machine_for
+from tdsl.target import Target, as_target
+from tdsl.tilegraph.search import candidates, notes_of
+
+ROUNDS = 0.3  # seconds in which a schedule is run again and again
+LEAST = 1.0  # seconds that a process gets, however little time is left
+TOLERANCE = {2: 5e-2, 4: 1e-3, 8: 1e-9}  # of the largest value, by the bytes of a float
+
+
+def autoschedule(
+    program: Program, sizes: Mapping[str, int], target: Target, values: Mapping[str, Any],
+    *, pin: object, tries: int, seconds: float,
+) -> Schedule:  # fmt: skip
+    """The schedule that a search finds; of the first `tries` candidates the fastest, if there are any."""
+    empty = Schedule.of_program(program, sizes, target)
+    known = remembered(empty, tries) if tries and not pin else None
+    if known is not None:
+        directives, label, took = known
+        empty.replay(directives)
+        empty.notes = (f"taken: {label}, measured before: {took * 1e3:.3g} ms",)
+        return empty
+    found = candidates(program, sizes, target, pin)
+    if not tries:
+        found[0].schedule.notes = notes_of(found)
+        return found[0].schedule
+    trials = measure([(c.label, c.schedule) for c in found[:tries]], values, seconds)
+    by_label = {c.label: c.schedule for c in found}
+    right = [t for t in trials if t.seconds is not None]
+    best = min(right, key=lambda t: t.seconds or 0.0) if right else Trial(found[0].label, None)
+    schedule = by_label[best.label]
+    schedule.notes = (*map(_told, trials), *_summary(trials, min(tries, len(found)), seconds))
+    if best.seconds is not None and not pin and len(trials) == min(tries, len(found)):
+        remember(schedule, tries, best.label, best.seconds)
+    return schedule
+
+
+def _told(t: Trial) -> str:
+    if t.seconds is None:
+        return f"dropped: {t.label}: {t.problem}"
+    return f"measured: {t.label}, {t.seconds * 1e3:.3g} ms"
+
+
+def _summary(trials: list[Trial], wanted: int, seconds: float) -> list[str]:
+    dropped = sum(t.seconds is None for t in trials)
+    lines = [f"{dropped} of {len(trials)} dropped"] if dropped else []
+    if len(trials) < wanted:
+        lines.append(
+            f"stopped after {seconds:g} s: {wanted - len(trials)} of {wanted} not measured"
+        )
+    return lines
+
+
+def random_values(program: Program, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Inputs of a program for sizes: floats around 0, small integers; the same each time."""
+    rng = np.random.default_rng(0)
+    bound = bind_sizes(program, sizes)
+    found: dict[str, Any] = {}
+    for t in bound.inputs:
+        shape = [upper(e) or 0 for e in t.shape]
+        if t.dtype.is_float:
+            found[t.name] = rng.standard_normal(shape, dtype=np.float32).astype(t.dtype.numpy)
+        else:
+            found[t.name] = rng.integers(0, 2, shape).astype(t.dtype.numpy)
+    return found | {x.name: x.dtype.numpy.type(1) for x in bound.scalars}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What became of a schedule: the seconds of its fastest run, or why there are none."""
+
+    label: str
+    seconds: float | None
+    problem: str = ""
+
+
+def measure(
+    schedules: Sequence[tuple[str, Schedule]], values: Mapping[str, Any], seconds: float
+) -> list[Trial]:
+    """Run schedules of one program on the same inputs, one after another, for so many seconds in all.
+
+    The first one gives the results that all others must give. What is not reached in time is left out.
+    """
+    end = time.monotonic() + seconds
+    trials: list[Trial] = []
+    with tempfile.TemporaryDirectory(prefix="tdsl-") as folder:
+        wanted = os.path.join(folder, "results")
+        for label, schedule in schedules:
+            left = end - time.monotonic()
+            if trials and left < LEAST:
+                break
+            job = (schedule.state, schedule.sizes, schedule.target, dict(values), wanted)
+            trials.append(_run(label, job, os.path.join(folder, "job"), max(left, LEAST)))
+    return trials
+
+
+def _run(label: str, job: object, file: str, limit: float) -> Trial:
+    with open(file, "wb") as out:
+        pickle.dump(job, out)
+    command = [sys.executable, "-m", "tdsl.tuning", file]
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    path = os.pathsep.join(p for p in (home, os.environ.get("PYTHONPATH", "")) if p)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=limit, check=False, text=True,
+            env=os.environ | {"PYTHONPATH": path},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Trial(label, None, f"it took longer than {limit:.0f} s")
+    if done.returncode:
+        return Trial(label, None, f"it ended with status {done.returncode}")
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if "problem" in answer:
+        return Trial(label, None, f"it failed: {answer['problem']}")
+    if not answer["right"]:
+        return Trial(label, None, "its results are wrong")
+    return Trial(label, float(answer["seconds"]))
+
+
+def _work(file: str) -> dict[str, Any]:
+    """What a process does: compile, run, compare, run again."""
+    with open(file, "rb") as job:
+        state, sizes, target, values, wanted = pickle.load(job)  # written by `_run`
+    schedule = Schedule.of_state(state)
+    run: Compiled = compiled(schedule, target=target, **sizes)
+    given = {a.name: values[a.name] for a in run.signature.inputs}
+    found = run(**given)
+    results = found if isinstance(found, tuple) else (found,)
+    if os.path.exists(wanted):
+        with open(wanted, "rb") as of_first:
+            right = all(map(is_close, results, pickle.load(of_first)))
+    else:
+        right = True
+        with open(wanted, "wb") as own:
+            pickle.dump(results, own)
+    best, end = float("inf"), time.perf_counter() + ROUNDS
+    while right:
+        start = time.perf_counter()
+        run(**given, out=results if len(results) > 1 else results[0])
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now >= end:
+            break
+    return {"seconds": best, "right": right}
+
+
+def is_close(found: Any, wanted: Any) -> bool:
+    """Whether results agree: integers exactly, floats as far as sums in another order do.
+
+    >>> is_close(np.float32([1, np.nan]), np.float32([1.0001, np.nan])), is_close(np.int8(1), np.int8(2))
+    (True, False)
+    """
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return False
+    if wanted.dtype.kind in "biu":
+        return bool(np.array_equal(found, wanted))
+    x, y = found.astype(np.float64), wanted.astype(np.float64)
+    finite = np.isfinite(y)
+    same = np.array_equal(np.isnan(x), np.isnan(y))
+    size = np.abs(y[finite]).max(initial=1e-30)
+    near = np.abs(x[finite] - y[finite]) <= TOLERANCE.get(wanted.dtype.itemsize, 1e-3) * size
+    return bool(same and near.all())
+
+
+def _key(schedule: Schedule) -> str:
+    machine = machine_for(as_target(schedule.target))
+    sizes = tuple(sorted(schedule.sizes.items()))
+    parts = (PACKAGE, schedule.program, sizes, as_target(schedule.target), machine)
+    return cache.key("measured schedule", fingerprint(*parts))
+
+
+def remembered(schedule: Schedule, tried: int) -> tuple[str, str, float] | None:
+    """(directives, label, seconds) of the best of at least so many that were measured before, or None."""
+    payload = cache.load(_key(schedule))
+    if payload is None:
+        return None
+    found = json.loads(payload)
+    if found["tried"] < tried:
+        return None
+    return found["directives"], found["label"], found["seconds"]
+
+
+def remember(schedule: Schedule, tried: int, label: str, seconds: float) -> None:
+    """Keep the best schedule of a program in the cache, for the same sizes and machine."""
+    empty = Schedule.of_program(schedule.program, schedule.sizes, schedule.target)
+    found = {"directives": schedule.to_json(), "label": label, "seconds": seconds, "tried": tried}
+    cache.store(_key(empty), json.dumps(found).encode(), {"kind": "measured schedule"})
+
+
+def _answer(file: str) -> dict[str, Any]:
+    try:
+        return _work(file)
+    except Exception as error:  # noqa: BLE001  # whatever is wrong with a candidate, it is dropped
+        return {"problem": str(error).partition("\n")[0] or type(error).__name__}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(_answer(sys.argv[1])) + "\n")
