@@ -10,5 +10,7 @@ task.py       what a rank computes, as an ordinary program
 engine.py     running the steps of a rank
 simulate.py   all ranks in one process
 mpi.py        what all ranks of a run agree on; carry.py: their messages as calls of MPI
+clock.py      when steps would run: a model of links
+trace.py      traces of runs and of that model
 program.py    what `td.compile` gives for a schedule with distributed funcs
 """

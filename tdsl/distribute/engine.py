@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,6 +121,7 @@ class Worker:
     ) -> None:
         self.plan, self.tasks, self.scalars = plan, tasks, scalars
         self.at = 0  # the number of the step, from 1
+        self.marks: list[float] = []  # when each step began, and at last when all were done
         self.buffers = {name: Buffer(name, box, (inputs[name],)) for name, box in plan.owned}
 
     def run(self) -> Iterator[Event]:
@@ -127,6 +129,7 @@ class Worker:
         begun: dict[int, Transfer] = {}
         for number, step in enumerate(self.plan.steps, 1):
             self.at = number
+            self.marks.append(time.perf_counter())
             match step:
                 case Make(name, tensor, box):
                     dtypes = (t.numpy for t in self.tasks.dtypes[tensor])
@@ -154,6 +157,7 @@ class Worker:
                     self._run(step)
                 case Drop(name):
                     del self.buffers[name]
+        self.marks.append(time.perf_counter())
 
     def _part(self, name: str, box: Box) -> tuple[Array, ...]:
         return self.buffers[name].part(box)

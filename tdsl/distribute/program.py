@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -17,6 +18,7 @@ from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, extent
 from tdsl.distribute import carry, mpi
 from tdsl.distribute.bounds import bound_of
 from tdsl.distribute.check import check
+from tdsl.distribute.clock import Clock
 from tdsl.distribute.collective import Layout
 from tdsl.distribute.engine import Buffer, Task, Tasks, Worker, fill, merge
 from tdsl.distribute.plan import Home, Plan, RankPlan
@@ -24,6 +26,7 @@ from tdsl.distribute.rank import plan_rank
 from tdsl.distribute.simulate import simulate
 from tdsl.distribute.stages import Stage, stages_of
 from tdsl.distribute.task import check_nest, dtypes_of
+from tdsl.distribute.trace import machine, measured, operations_of, write
 from tdsl.errors import (
     ScheduleError,
     ShapeError,
@@ -176,6 +179,7 @@ class Distributed(Suggesting):
         self.state, self.signature, self.sizes = state, signature, dict(sizes)
         self._build, self._text = build, text
         self._works: dict[tuple[tuple[str, int], ...], Work] = {}
+        self._marks: Array | None = None  # of the last call under MPI
 
     def _work(self, sizes: Mapping[str, int]) -> Work:
         missing = [n for n in self.signature.sizes if n not in sizes]
@@ -266,6 +270,7 @@ class Distributed(Suggesting):
         }
         worker = Worker(plan, work.tasks, arrays, scalars)
         carried = carry.run(worker, comm)
+        self._marks = np.asarray(worker.marks)
         results: list[Array | None] = []
         for name in work.outputs:
             none = (None,) * len(work.dtypes[name])
@@ -291,6 +296,36 @@ class Distributed(Suggesting):
         except TdslError as error:
             return {}, error
         return values, None
+
+    def trace(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        latency: float | Sequence[float] = 1e-6,
+        bandwidth: float | Sequence[float] = 1e10,
+        operations: float = 1e10,
+        memory: float = 1e10,
+        **sizes: int,
+    ) -> float:
+        """Write a trace for ui.perfetto.dev: what ranks compute, send and receive, and when; its seconds.
+
+        In a run of several ranks, which all call this, it is that of the last call, written by rank 0. Else
+        it is a model: a message takes `latency` seconds and its bytes over `bandwidth` a second, one number
+        or one for each level of the grid, and waits while a link is in use; tasks take their `operations` and
+        copies their bytes over `memory` a second.
+        """
+        known = check_sizes(self.signature.name, self.signature.sizes, sizes)
+        work = self._work({**self.sizes, **known})
+        if self._marks is not None and mpi.size() == work.plan.grid.size > 1:
+            room = {p.rank: np.empty(len(p.steps) + 1) for p in work.plan}
+            mpi.collect(mpi.communicator(), room, self._marks, 0)
+            if mpi.rank():
+                return float(self._marks[-1] - self._marks[0])
+            return write(path, work.plan, measured(work.plan, room.values()))
+        of = machine(work.plan.grid, latency, bandwidth, operations, memory)
+        work.prove()
+        counts = {s.name: operations_of(s) for s in work.stages}
+        return write(path, work.plan, Clock(work.plan, of, counts).run())
 
     def source(self, kind: str = "mpi", **sizes: int) -> Listing:
         """The plan of all ranks as a standalone Python module for mpi4py, its tasks as code for numba.

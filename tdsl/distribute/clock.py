@@ -1,0 +1,279 @@
+"""When the steps of a plan would run: a model of ranks, their links, and what waits for what.
+
+A message takes a latency and its bytes over a bandwidth (the alpha-beta model). A rank sends one message at a
+time, and receives one at a time; where a grid has levels, all ranks of a node share its link for what leaves
+it, and latency and bandwidth are those of the outermost level that a message crosses. A message begins when
+both sides are ready and their links free, in the order in which messages become ready. Broadcasts and
+reductions to one rank are trees, other reductions rings. Tasks take operations over a rate, copies bytes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tdsl.distribute.plan import (
+    Copy,
+    Drop,
+    Exchange,
+    Fill,
+    Finish,
+    Make,
+    Merge,
+    Message,
+    Plan,
+    Reduce,
+    Run,
+    Start,
+    carried,
+)
+from tdsl.placement.grid import Grid
+from tdsl.placement.ownership import elements
+
+COMPUTE, SEND, RECEIVE = "compute", "send", "receive"
+Key = tuple[int, int, int]  # of a message: source, target, tag
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What a rank does on a track from one second to another; `flow` is the message, where it is one."""
+
+    rank: int
+    track: str
+    name: str
+    begin: float
+    end: float
+    bytes: int = 0
+    flow: Key | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Seconds of latency and bytes a second by level of the grid; operations and copied bytes a second."""
+
+    latency: tuple[float, ...]
+    bandwidth: tuple[float, ...]
+    operations: float
+    memory: float
+
+
+@dataclass(slots=True)
+class Link:
+    """A message whose sides are to be ready: when they are, how, and what it carries."""
+
+    tensor: str
+    bytes: int
+    ready: dict[int, tuple[float, int]] = field(
+        default_factory=dict
+    )  # by rank: when, and its handle
+
+
+@dataclass(slots=True)
+class Meeting:
+    """A broadcast or reduction whose members are to be ready."""
+
+    name: str
+    ranks: tuple[int, ...]
+    hops: int  # of all that is carried, one after the other
+    bytes: dict[int, tuple[int, int]]  # what each member sends and receives
+    ready: dict[int, tuple[float, int]] = field(default_factory=dict)
+
+
+class Clock:
+    """Runs the steps of all ranks without data; `operations` says how many a point of each func takes."""
+
+    def __init__(self, plan: Plan, machine: Machine, operations: Mapping[str, float]) -> None:
+        self.plan, self.machine, self.operations = plan, machine, operations
+        self.sizes = plan.sizes
+        ranks = range(plan.grid.size)
+        self.steps = [iter(plan.rank(r).steps) for r in ranks]
+        self.tensors = [{name: name for name, _ in plan.rank(r).owned} for r in ranks]
+        self.now = [0.0] * len(ranks)
+        self.left: dict[tuple[int, int], int] = {}  # messages that a rank's handle still waits for
+        self.ends: dict[tuple[int, int], float] = {}
+        self.blocked: dict[int, int] = {}  # the handle that a rank waits for
+        self.links: dict[Key, Link] = {}
+        self.meetings: dict[tuple[int, tuple[int, ...]], Meeting] = {}
+        self.free: dict[object, float] = {}  # when a link can be used again
+        self.slices: list[Slice] = []
+        self._due: list[tuple[float, int, Key | tuple[int, tuple[int, ...]]]] = []
+        self._count = itertools.count()
+
+    def run(self) -> list[Slice]:
+        """All slices, in the order in which they end for each track."""
+        for rank in range(self.plan.grid.size):
+            self._advance(rank)
+        while self._due:
+            at, _, key = heapq.heappop(self._due)
+            if len(key) == 3:
+                self._carry(key, at)
+            else:
+                self._meet(key, at)
+        assert not self.blocked, f"ranks {sorted(self.blocked)} wait for what never comes"
+        return self.slices
+
+    # -- one rank
+
+    def _advance(self, rank: int) -> None:
+        """Go on until the rank waits, or is at its end."""
+        for step in self.steps[rank]:
+            match step:
+                case Make(buffer, tensor, _):
+                    self.tensors[rank][buffer] = tensor
+                case Fill(buffer):
+                    pass  # beside what runs
+                case Copy(source, _, box) | Merge(source, _, box):
+                    size = elements(box) * self.sizes[self.tensors[rank][source]]
+                    what = f"{type(step).__name__.lower()} {self.tensors[rank][source]}"
+                    self._busy(rank, what, size / self.machine.memory, size)
+                case Run(func, ranges):
+                    points = math.prod(hi - lo for _, (lo, hi) in ranges)
+                    self._busy(rank, func, points * self.operations[func] / self.machine.operations)
+                case Exchange():
+                    self._post(rank, step, -1)
+                    if self._waits(rank, -1):
+                        return
+                case Start(exchange, handle):
+                    self._post(rank, exchange, handle)
+                case Finish(handle):
+                    if self._waits(rank, handle):
+                        return
+                case Reduce():
+                    self._post_reduction(rank, step)
+                    if self._waits(rank, -1):
+                        return
+                case Drop():
+                    pass
+
+    def _busy(self, rank: int, name: str, seconds: float, size: int = 0) -> None:
+        begin = self.now[rank]
+        self.now[rank] = begin + seconds
+        self.slices.append(Slice(rank, COMPUTE, name, begin, self.now[rank], size))
+
+    def _waits(self, rank: int, handle: int) -> bool:
+        """Whether a rank must wait for a handle; where not, it is done with."""
+        if self.left.get((rank, handle), 0):
+            self.blocked[rank] = handle
+            return True
+        self.now[rank] = max(self.now[rank], self.ends.pop((rank, handle), 0.0))
+        self.left.pop((rank, handle), None)
+        return False
+
+    def _post(self, rank: int, step: Exchange, handle: int) -> None:
+        """Let the messages of an exchange be ready on this side."""
+        if step.collective == "broadcast":
+            m = (step.sends or step.receives)[0]
+            root = rank if step.sends else m.rank
+            size = self._size(rank, m)
+            given = dict.fromkeys(step.ranks, (0, size)) | {root: (size * (len(step.ranks) - 1), 0)}
+            name = f"broadcast {self.tensors[rank][m.buffer]}"
+            hops = math.ceil(math.log2(len(step.ranks)))
+            self._join(rank, m.tag, Meeting(name, step.ranks, hops, given), handle)
+            return
+        self.left[rank, handle] = len(step.sends) + len(step.receives)
+        sides = [((rank, m.rank, m.tag), m) for m in step.sends]
+        sides += [((m.rank, rank, m.tag), m) for m in step.receives]
+        for key, m in sides:
+            if key not in self.links:
+                self.links[key] = Link(self.tensors[rank][m.buffer], self._size(rank, m))
+            link = self.links[key]
+            link.ready[rank] = (self.now[rank], handle)
+            if len(link.ready) == 2:
+                self._schedule(max(at for at, _ in link.ready.values()), key)
+
+    def _post_reduction(self, rank: int, step: Reduce) -> None:
+        tensor = self.tensors[rank][step.source]
+        sent = {r: carried(step, r) for r in step.ranks}
+        each = self.sizes[tensor]
+        given = {r: (out * each, into * each) for r, (out, into) in sent.items()}
+        tree = math.ceil(math.log2(len(step.ranks))) if step.collective == "reduce" else 0
+        self._join(
+            rank, step.tag, Meeting(f"{step.collective} {tensor}", step.ranks, tree, given), -1
+        )
+
+    def _join(self, rank: int, tag: int, meeting: Meeting, handle: int) -> None:
+        """Let a member be ready for what all do together."""
+        found = self.meetings.setdefault((tag, meeting.ranks), meeting)
+        self.left[rank, handle] = 1
+        found.ready[rank] = (self.now[rank], handle)
+        if len(found.ready) == len(found.ranks):
+            self._schedule(max(at for at, _ in found.ready.values()), (tag, meeting.ranks))
+
+    def _size(self, rank: int, m: Message) -> int:
+        return elements(m.box) * self.sizes[self.tensors[rank][m.buffer]]
+
+    def _schedule(self, at: float, key: Key | tuple[int, tuple[int, ...]]) -> None:
+        heapq.heappush(self._due, (at, next(self._count), key))
+
+    # -- links
+
+    def _carry(self, key: Key, at: float) -> None:
+        """Carry a message that both sides are ready for."""
+        source, target, _ = key
+        link = self.links.pop(key)
+        level = crossed(self.plan.grid, (source, target))
+        latency, seconds = self.machine.latency[level], link.bytes / self.machine.bandwidth[level]
+        out = [(SEND, p) for p in ports(self.plan.grid, source, level)]
+        into = [(RECEIVE, p) for p in ports(self.plan.grid, target, level)]
+        begin = max(at, *(self.free.get(p, 0.0) for p in out))
+        begin = max(begin, *(self.free.get(p, 0.0) - latency for p in into))
+        self.free |= dict.fromkeys(out, begin + seconds)
+        end = begin + latency + seconds
+        self.free |= dict.fromkeys(into, end)
+        name = f"{link.tensor} from {source} to {target}"
+        self.slices.append(Slice(source, SEND, name, begin, begin + seconds, link.bytes, key))
+        self.slices.append(Slice(target, RECEIVE, name, begin + latency, end, link.bytes, key))
+        for rank, done in ((source, begin + seconds), (target, end)):
+            self._done(rank, link.ready[rank][1], done)
+
+    def _meet(self, key: tuple[int, tuple[int, ...]], at: float) -> None:
+        """Do what all members are ready for."""
+        meeting = self.meetings.pop(key)
+        level = crossed(self.plan.grid, meeting.ranks)
+        latency, bandwidth = self.machine.latency[level], self.machine.bandwidth[level]
+        used = [(t, r) for r in meeting.ranks for t in (SEND, RECEIVE)]
+        begin = max(at, *(self.free.get(p, 0.0) for p in used))
+        most = max(max(pair) for pair in meeting.bytes.values())
+        rounds = len(meeting.ranks) - 1
+        hops = meeting.hops or rounds
+        seconds = hops * latency + most * hops / rounds / bandwidth
+        end = begin + seconds
+        self.free |= dict.fromkeys(used, end)
+        for rank, (sent, received) in meeting.bytes.items():
+            for track, size in ((SEND, sent), (RECEIVE, received)):
+                if size:
+                    self.slices.append(Slice(rank, track, meeting.name, begin, end, size))
+        for rank, (_, handle) in meeting.ready.items():
+            self._done(rank, handle, end)
+
+    def _done(self, rank: int, handle: int, at: float) -> None:
+        """Note that something that a handle waits for is done."""
+        self.left[rank, handle] -= 1
+        self.ends[rank, handle] = max(self.ends.get((rank, handle), 0.0), at)
+        if self.left[rank, handle] == 0 and self.blocked.get(rank) == handle:
+            del self.blocked[rank]
+            self._waits(rank, handle)
+            self._advance(rank)
+
+
+def crossed(grid: Grid, ranks: tuple[int, ...]) -> int:
+    """The outermost level of a grid in which some ranks are apart.
+
+    >>> machine = Grid.of([Grid(node=2), Grid(x=2)])
+    >>> crossed(machine, (0, 1)), crossed(machine, (1, 2))
+    (1, 0)
+    """
+    stands = [grid.coordinates(r) for r in ranks]
+    apart = next((n for n, along in enumerate(zip(*stands, strict=True)) if len(set(along)) > 1), 0)
+    return next(n for n, behind in enumerate(itertools.accumulate(grid.depths)) if apart < behind)
+
+
+def ports(grid: Grid, rank: int, level: int) -> Iterator[object]:
+    """The links that a message of a rank uses which crosses a level: its own, and those of what it leaves."""
+    at = grid.coordinates(rank)
+    yield rank
+    for behind in list(itertools.accumulate(grid.depths))[level:-1]:
+        yield at[:behind]

@@ -1,0 +1,135 @@
+"""Traces of a run, for ui.perfetto.dev and chrome://tracing: a process for each rank, with tracks of what it
+computes, sends and receives."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tdsl.codegen.arrays import Array
+from tdsl.distribute.clock import COMPUTE, RECEIVE, SEND, Machine, Slice
+from tdsl.distribute.plan import (
+    Copy,
+    Exchange,
+    Finish,
+    Make,
+    Merge,
+    Plan,
+    RankPlan,
+    Reduce,
+    Run,
+    Start,
+    carried,
+)
+from tdsl.distribute.stages import Stage
+from tdsl.errors import TypeMismatch
+from tdsl.placement.grid import Grid
+from tdsl.placement.ownership import Box, elements
+from tdsl.schedule.facts import cost
+from tdsl.source import here
+
+TRACKS = (COMPUTE, SEND, RECEIVE)
+MICRO = 1e6
+
+
+def machine(
+    grid: Grid, latency: float | Sequence[float], bandwidth: float | Sequence[float],
+    operations: float, memory: float,
+) -> Machine:  # fmt: skip
+    """What the model is told: one number for all levels of the grid, or one for each; else TypeMismatch."""
+    found: list[tuple[float, ...]] = []
+    for name, value in (("latency", latency), ("bandwidth", bandwidth)):
+        levels = len(grid.depths)
+        numbers: tuple[Any, ...] = (
+            tuple(value) if isinstance(value, list | tuple) else (value,) * levels
+        )
+        least = 0.0 if name == "latency" else math.ulp(0.0)
+        fits = all(isinstance(x, int | float) and x >= least for x in numbers)
+        if len(numbers) != levels or not fits:
+            raise TypeMismatch(
+                f"{name} is a positive number, or one for each level of {grid}, not {value!r}",
+                loc=here(),
+                label="this call",
+                hint="seconds, and bytes a second: latency=(2e-6, 5e-7), bandwidth=(1e10, 1e11)",
+            )
+        found.append(tuple(float(x) for x in numbers))
+    return Machine(found[0], found[1], operations, memory)
+
+
+def operations_of(stage: Stage) -> float:
+    """How many operations a point of a stage takes, with those of funcs that it computes for itself."""
+    definitions = [stage.definition, *(d for f in stage.inside for d in f.definitions)]
+    return float(sum(cost(d) + (d.combine is not None) for d in definitions)) or 1.0
+
+
+def measured(plan: Plan, marks: Iterable[Array]) -> list[Slice]:
+    """The slices of a run: of each rank when its steps began, in seconds, and when the last ended."""
+    return [s for own, when in zip(plan, marks, strict=True) for s in _rank(plan, own, when)]
+
+
+def _rank(plan: Plan, own: RankPlan, marks: Array) -> Iterator[Slice]:
+    tensors = {name: name for name, _ in own.owned}
+    started: dict[int, Exchange] = {}
+    when = (marks - marks[0]).tolist()
+
+    def size(buffer: str, box: Box) -> int:
+        return elements(box) * plan.sizes[tensors[buffer]]
+
+    for step, (begin, end) in zip(own.steps, itertools.pairwise(when), strict=True):
+        match step:
+            case Make(buffer, tensor, _):
+                tensors[buffer] = tensor
+            case Run(func):
+                yield Slice(own.rank, COMPUTE, func, begin, end)
+            case Copy(source, _, box) | Merge(source, _, box):
+                name = f"{type(step).__name__.lower()} {tensors[source]}"
+                yield Slice(own.rank, COMPUTE, name, begin, end, size(source, box))
+            case Start(exchange, handle):
+                started[handle] = exchange
+            case Exchange() | Finish():
+                done = step if isinstance(step, Exchange) else started.pop(step.handle)
+                for track, messages in ((SEND, done.sends), (RECEIVE, done.receives)):
+                    name = ", ".join(sorted({tensors[m.buffer] for m in messages}))
+                    moved = sum(size(m.buffer, m.box) for m in messages)
+                    if messages:
+                        yield Slice(own.rank, track, name, begin, end, moved)
+            case Reduce():
+                name = f"{step.collective} {tensors[step.source]}"
+                for track, count in zip((SEND, RECEIVE), carried(step, own.rank), strict=True):
+                    each = plan.sizes[tensors[step.source]]
+                    yield Slice(own.rank, track, name, begin, end, count * each)
+            case _:
+                pass
+
+
+def write(path: str | os.PathLike[str], plan: Plan, slices: list[Slice]) -> float:
+    """Write slices as JSON of Chrome's trace events; the seconds until the last one ends."""
+    events: list[dict[str, Any]] = []
+    for rank in range(plan.grid.size):
+        at = " ".join(map(str, plan.grid.coordinates(rank)))
+        events.append(_named("process_name", rank, 0, f"rank {rank} at ({at})"))
+        events += [_named("thread_name", rank, n, track) for n, track in enumerate(TRACKS)]
+    flows: dict[object, int] = {}
+    for s in slices:
+        place = {"pid": s.rank, "tid": TRACKS.index(s.track)}
+        begin, end = MICRO * s.begin, MICRO * s.end
+        events.append(
+            {"ph": "X", "name": s.name, "cat": s.track, "ts": begin, "dur": end - begin, **place,
+             "args": {"bytes": s.bytes} if s.bytes else {}}
+        )  # fmt: skip
+        if s.flow is not None:
+            number = flows.setdefault(s.flow, len(flows))
+            side = {"ph": "s"} if s.track == SEND else {"ph": "f", "bp": "e"}
+            events.append({**side, "name": s.name, "cat": "message", "id": number,
+                           "ts": begin if s.track == SEND else end, **place})  # fmt: skip
+    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}) + "\n")
+    return max((s.end for s in slices), default=0.0)
+
+
+def _named(what: str, rank: int, track: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": rank, "tid": track, "args": {"name": name}}
