@@ -61,6 +61,13 @@ class Programs:
         f[(*self.index[:-1], place)] += 1
         return td.Schedule(f)
 
+    def with_a_table(self) -> Schedule:
+        """f adds a number of a table to each element of a row."""
+        t, f = td.Func("t"), td.Func("f")
+        t[self.index[0]] = self.index[0] * 3
+        f[self.index] = self.a[self.index] + td.cast(t[self.index[0]], self.a.dtype)
+        return td.Schedule(f)
+
     def two(self) -> Schedule:
         """f and g, which have nothing to do with each other."""
         g, f = td.Func("g"), td.Func("f")
@@ -151,6 +158,16 @@ def fetched_ahead(s: Schedule, p: Programs) -> None:
     s["f"].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
     s["g"].compute_at("f", step).set_scope("shared").cooperate()
     s["f"].pipeline(step, 3)
+
+
+def fetched_as_a_whole(s: Schedule, p: Programs) -> None:
+    """Pieces of 32 numbers of the table, one after the other in each block of f."""
+    s["t"].compute_root()
+    whole, thread = s["f"].split(p.outer, 32)
+    block, step = s["f"].split(whole, 3)
+    s["f"].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    s.cache_read("t", "f", at=step, scope="shared").bulk_copy()
+    s["f"].pipeline(step, 2)
 
 
 def compiled(s: Schedule) -> Any:
@@ -248,6 +265,7 @@ USES: dict[str, tuple[Use, ...]] = {
         on(P.scaled, in_blocks_of_threads),
     ),
     "cooperate": (on(P.stencil, by_all_threads),),
+    "bulk_copy": (on(P.with_a_table, fetched_as_a_whole),),
     "pipeline": (on(P.stencil, fetched_ahead),),
     "swizzle": (on(P.stencil, in_other_banks),),
     "atomic": (on(P.counts, lambda s, p: s["f"].update().atomic().parallel("k")),),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
+from tdsl.codegen.tiles import LINE, UNIT
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, const
@@ -70,9 +72,24 @@ def make_buffer(
             if own == axis:
                 extent = multiply(ceildiv(extent, const(multiple)), const(multiple))
         extents.append(extent)
+    if plan.bulk:
+        extents[-1] = _whole(extents, f.dtypes[0].bytes)
     rank = len(box)
     order = plan.order if plan.order is not None else tuple(range(rank))
     return Buffer(f.name, names, tuple(origin), tuple(extents), order, None)
+
+
+def _whole(extents: Sequence[Expr], size: int) -> Expr:
+    """The last extent, up to what can be copied as a whole: rows of 16 bytes, 128 in all.
+
+    >>> _whole((const(3), const(5)), 4).value, _whole((const(8), const(5)), 4).value
+    (32, 8)
+    """
+    *outer, last = [int(e.value) for e in extents if isinstance(e, Const)]
+    step = UNIT // size
+    if prod(outer) * -(-last // step) * UNIT % LINE:
+        step = LINE // size
+    return const(-(-last // step) * step)
 
 
 def ring_size(needed: int) -> int:

@@ -31,6 +31,7 @@ from tdsl.codegen.passes.axes import launch_extents
 from tdsl.codegen.passes.statements import is_empty, rebuilt, walk
 from tdsl.codegen.shared_memory import SharedMemory, shared_memory
 from tdsl.codegen.stages import used_params
+from tdsl.codegen.tiles import TileMap, tile_maps
 from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Const, Unary
 from tdsl.lang.simplify import simplify
@@ -45,7 +46,7 @@ class Launch:
     """One kernel: `params` are what its body names.
 
     `fragments` says where the elements of memory in registers of several threads are, by name; `memory`
-    is that of a block.
+    is that of a block. `maps` are what copies of boxes need, arguments behind the others.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Launch:
     memory: SharedMemory
     body: Stmt
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
+    maps: tuple[TileMap, ...] = ()
 
     @property
     def shared(self) -> int:
@@ -102,9 +104,8 @@ def launches_of(kernel: Kernel) -> Launches:
         grid, block = tuple(extents[a] for a in BLOCKS), tuple(extents[a] for a in THREADS)
         _check_groups(body, block[0])
         used, shared = used_params(known, body), shared_memory(body)
-        made.append(
-            Launch(name, used, _three(grid), _three(block), shared, body, fragments_of(body))
-        )
+        fragments, maps = fragments_of(body), tile_maps(body, known)
+        made.append(Launch(name, used, _three(grid), _three(block), shared, body, fragments, maps))
     return Launches(kernel, tuple(temporaries), tuple(made))
 
 

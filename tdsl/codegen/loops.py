@@ -1,8 +1,8 @@
 """The loop IR: the one language between schedules and backends.
 
     Kernel = name, params, body
-    Stmt   = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Barrier | Shuffle
-           | Commit | Wait
+    Stmt   = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Phases
+           | Barrier | Shuffle | Commit | Wait | Arrive | Await | CopyTile
     Expr   = lang.expr without Access, Read, Reduce and Range; the pad_* calls are gone, too
 
 Indices are i64 and multi-dimensional: a buffer has extents and strides, and the backend makes addresses.
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tdsl.lang.expr import Expr
+from tdsl.lang.expr import ZERO, Expr
 from tdsl.lang.types import DType
 from tdsl.node import Node, node
 from tdsl.schedule.nest import AUTO as AUTO  # kinds of loops and memory have their names from there
@@ -213,9 +213,60 @@ class Wait(Node):
     pending: int
 
 
+@node
+class Phases(Node):
+    """`slots` barriers shared by the threads of a block in `body`, at each of which phase follows phase.
+
+    A phase ends when `arrivals` threads have come to it and the bytes that they announced are copied.
+    All threads of a block come here together.
+    """
+
+    name: str
+    slots: int
+    arrivals: int
+    body: Stmt
+
+
+@node
+class Arrive(Node):
+    """A thread comes to the phase that a slot is in, and announces copies of so many bytes."""
+
+    phases: str
+    slot: Expr
+    bytes: int = 0
+
+
+@node
+class Await(Node):
+    """A thread goes on when the phase of a slot with this parity, 0 of the first one, has ended."""
+
+    phases: str
+    slot: Expr
+    parity: Expr
+
+
+@node
+class CopyTile(Node):
+    """A thread has a box of global memory copied to shared memory: 0 where it reaches beyond the array.
+
+    The box begins at `start`, the tile at `index` of a buffer, whose last axes it fills. The thread goes on
+    at once; the elements may be touched by those who have awaited the end of the phase that a slot is in.
+    """
+
+    buffer: str
+    index: tuple[Expr, ...]
+    source: str
+    start: tuple[Expr, ...]
+    extents: tuple[int, ...]
+    phases: str = ""
+    slot: Expr = ZERO
+
+
+# where threads of a block meet, or wait for copies
+Meeting = Barrier | Shuffle | Commit | Wait | Arrive | Await | CopyTile
+
 Stmt = (
-    For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Barrier | Shuffle
-    | Commit | Wait
+    For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Phases | Meeting
 )  # fmt: skip
 
 

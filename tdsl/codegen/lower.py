@@ -24,13 +24,14 @@ from tdsl.codegen.buffers import (
     ring_size,
     shorter,
 )  # fmt: skip
-from tdsl.codegen.loops import Alloc, Argument, If, Kernel, Let, Stmt, as_stmt
+from tdsl.codegen.loops import Alloc, Argument, CopyTile, If, Kernel, Let, Stmt, as_stmt
 from tdsl.codegen.names import Names
 from tdsl.codegen.nest import NestBuilder
 from tdsl.codegen.tensorize import check_strides
+from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts
-from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Select, Var, const
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Select, Var, const
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, Interval, common_box, is_empty
 from tdsl.lang.simplify import add, conjunction, maximum, simplify, substitute, subtract
@@ -141,12 +142,26 @@ class Lowering:
             # seen from further in a box may be looser than its memory, seen from where that is
             box = common_box(box, self.needed[name], around.facts)
             box = self._bit_by_bit(f, box, around)
+        if self.state.plan(name).bulk:
+            return self._once(f, 0, around, [self._tile(f, box, around)])
         new, start, box, facts = self._named_start(f, box, around.facts)
         statements: list[Stmt] = []
         for n in range(len(f.definitions)):
             made = NestBuilder(self, f, n).build(box, replace(around, facts=facts))
             statements += self._once(f, n, around, made)
         return [Let(new, start, as_stmt(statements))] if new and statements else statements
+
+    def _tile(self, f: FuncDef, box: Box, around: Open) -> Stmt:
+        """A copy of a box as a whole, which may reach beyond what is needed and beyond its source."""
+        buffer = self.buffers[f.name]
+        start = {v: lo for v, (lo, _) in zip(f.variables, box, strict=True) if lo is not None}
+        load = ValueWriter(self, f, start, around.facts).convert(f.definitions[0].values[0])
+        assert isinstance(load, Load)
+        extents = tuple(int(e.value) for e in buffer.extents if isinstance(e, Const))
+        assert len(extents) == len(start), "the size of shared memory is a number"
+        index = buffer.index(tuple(start.values()))
+        loc = self.state.plan(f.name).loc
+        return CopyTile(buffer.names[0], index, load.buffer, load.index, extents, loc=loc)
 
     def _once(self, f: FuncDef, n: int, around: Open, made: list[Stmt]) -> list[Stmt]:
         """What threads share is made by the first one on each axis that its loops do not run on."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tdsl.codegen.loops import SHARED, Alloc, Stmt
+from tdsl.codegen.loops import SHARED, Alloc, Phases, Stmt
 from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.tiles import WORD
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import Sum, as_expr, as_sum
 from tdsl.lang.bounds import Facts, lower
@@ -82,6 +83,9 @@ def shared_memory(body: Stmt) -> SharedMemory:
             end = starts[s.name] + -(-_size(s) // CHUNK) * CHUNK
             if s.swizzle:
                 swizzles[s.name] = _swizzle(s)
+        elif isinstance(s, Phases):
+            starts[s.name] = end
+            end += -(-s.slots * WORD // CHUNK) * CHUNK
     return SharedMemory(starts, end, swizzles)
 
 

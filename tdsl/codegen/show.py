@@ -14,18 +14,23 @@ from tdsl.codegen.loops import (
     SERIAL,
     Alloc,
     Argument,
+    Arrive,
+    Await,
     Barrier,
     Block,
     BufferParam,
     Check,
     Commit,
+    CopyTile,
     For,
     If,
     Invoke,
     Kernel,
     Let,
+    Meeting,
     Message,
     Operand,
+    Phases,
     Prefetch,
     Print,
     ScalarParam,
@@ -35,7 +40,7 @@ from tdsl.codegen.loops import (
     Store,
     Wait,
 )  # fmt: skip
-from tdsl.lang.expr import TRUE, Expr
+from tdsl.lang.expr import TRUE, Expr, const
 from tdsl.lang.show import show_expr, show_index
 from tdsl.lang.simplify import add
 from tdsl.text import Writer, call
@@ -128,16 +133,43 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
             w.line(f"prefetch {buffer}[{show_index(index)}]")
         case Invoke(instruction, operands):
             w.line(call(instruction, *map(_operand, operands)).text)
+        case Phases(name, slots, arrivals, body):
+            w.line(f"{name} = phases({slots}, arrivals={arrivals})")
+            _statement(body, w, messages)
+        case _:
+            w.line(_meeting(s))
+
+
+def _meeting(s: Meeting) -> str:
+    match s:
         case Barrier():
-            w.line("barrier()")
+            return "barrier()"
         case Shuffle(buffer, value, distance):
-            w.line(f"{buffer}[()] = shuffle({show_expr(value)}, {distance})")
+            return f"{buffer}[()] = shuffle({show_expr(value)}, {distance})"
         case Commit():
-            w.line("commit()")
+            return "commit()"
         case Wait(pending):
-            w.line(f"wait({pending})")
+            return f"wait({pending})"
+        case Arrive(phases, slot, count):
+            announced = f", {count} bytes" if count else ""
+            return f"arrive({phases}[{show_expr(slot)}]{announced})"
+        case Await(phases, slot, parity):
+            return f"wait({phases}[{show_expr(slot)}], {show_expr(parity)})"
+        case CopyTile():
+            return _copy_tile(s)
         case _:
             assert_never(s)
+
+
+def _copy_tile(s: CopyTile) -> str:
+    lead = [show_expr(i) for i in s.index[: len(s.index) - len(s.extents)]]
+    tile = [*lead, *(f"{show_expr(i)}:" for i in s.index[len(lead) :])]
+    box = [
+        f"{show_expr(i)}:{show_expr(add(i, const(n)))}"
+        for i, n in zip(s.start, s.extents, strict=True)
+    ]
+    ends = f"  # ends in {s.phases}[{show_expr(s.slot)}]" if s.phases else ""
+    return f"copy_tile({s.buffer}[{', '.join(tile)}], {s.source}[{', '.join(box)}]){ends}"
 
 
 def _store(s: Store, w: Writer) -> None:

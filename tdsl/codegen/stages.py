@@ -15,6 +15,7 @@ from tdsl.codegen.loops import (
     Argument,
     Block,
     BufferParam,
+    CopyTile,
     Invoke,
     Kernel,
     Operand,
@@ -162,6 +163,7 @@ def used_params(params: Iterable[Argument], body: Stmt) -> tuple[Argument, ...]:
     buffers = {
         n.buffer for n in post_order(body) if isinstance(n, Load | Store | Prefetch | Operand)
     }
+    buffers |= {n.source for n in post_order(body) if isinstance(n, CopyTile)}
     kept: list[Argument] = []
     for p in params:
         if not isinstance(p, BufferParam):

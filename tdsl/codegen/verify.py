@@ -21,18 +21,23 @@ from tdsl.codegen.loops import (
     STACK,
     WARP,
     Alloc,
+    Arrive,
+    Await,
     Barrier,
     Block,
     BufferParam,
     Check,
     Commit,
+    CopyTile,
     For,
     If,
     Invoke,
     Kernel,
     Let,
+    Meeting,
     Message,
     Operand,
+    Phases,
     Prefetch,
     Print,
     ScalarParam,
@@ -101,6 +106,7 @@ class _Verifier:
     buffers: dict[str, tuple[DType, int]] = field(default_factory=dict)
     sizes: set[str] = field(default_factory=set)
     shared: set[str] = field(default_factory=set)
+    phases: set[str] = field(default_factory=set)
     path: list[str] = field(default_factory=list)
     messages: tuple[Message, ...] = ()
     instructions: set[str] = field(default_factory=set)
@@ -204,13 +210,32 @@ class _Verifier:
                     self.require(known, "the kernel declares no such instruction")
                     for operand in operands:
                         self.operand(operand)
+            case Phases(name, slots, arrivals, body):
+                with self.within(f"Phases {name}"):
+                    self.require(name not in self.phases, f"{name!r} is bound twice")
+                    self.require(slots > 0 < arrivals, f"{slots} slots, {arrivals} arrivals")
+                    self.phases.add(name)
+                    self.statement(body)
+                    self.phases.remove(name)
+            case _:
+                with self.within(type(s).__name__):
+                    self.meeting(s)
+
+    def meeting(self, s: Meeting) -> None:
+        match s:
             case Barrier() | Commit():
                 pass
             case Shuffle():
-                with self.within("Shuffle"):
-                    self.shuffle(s)
+                self.shuffle(s)
             case Wait(pending):
                 self.require(pending >= 0, f"waits for all groups but {pending}")
+            case Arrive(phases, slot):
+                self.slot(phases, slot)
+            case Await(phases, slot, parity):
+                self.slot(phases, slot)
+                self.indices((parity,), scalar=True)
+            case CopyTile():
+                self.copy_tile(s)
             case _:
                 assert_never(s)
 
@@ -256,6 +281,20 @@ class _Verifier:
             if s.asynchronous:
                 self.require(isinstance(s.value, Load), "an asynchronous store of no load")
                 self.require(s.buffer in self.shared, "an asynchronous store to memory of a thread")
+
+    def slot(self, phases: str, slot: Expr) -> None:
+        self.require(phases in self.phases, f"no phases are called {phases!r}")
+        self.indices((slot,), scalar=True)
+
+    def copy_tile(self, s: CopyTile) -> None:
+        to = self.access(s.buffer, s.index, scalar=True)
+        of = self.access(s.source, s.start, scalar=True)
+        self.require(to == of, f"copies {of} to {to}")
+        rank = len(s.extents)
+        self.require(len(s.start) == rank <= len(s.index), f"a box of {rank} axes")
+        self.require(s.buffer in self.shared, "a copied tile in memory of a thread")
+        if s.phases:
+            self.slot(s.phases, s.slot)
 
     def operand(self, o: Operand) -> None:
         self.access(o.buffer, o.index, scalar=True)

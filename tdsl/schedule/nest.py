@@ -257,6 +257,7 @@ class Tensorization:
 class FuncPlan:
     """How one func runs. `place` None leaves the choice to the default schedule.
 
+    `bulk` says that a unit of the GPU copies its box as a whole.
     `distributed` are the loops of definition `shared` that the axes of the grid fix, in their order;
     `communicated` says for a tensor or func at which of its loops it is fetched, or sent to its owners,
     `ahead` how many iterations before it is needed. If `deterministic`, ranks' parts are combined in order.
@@ -271,6 +272,7 @@ class FuncPlan:
     align: tuple[tuple[int, int], ...] = ()
     fold: tuple[tuple[int, int], ...] = ()
     stream: bool = False
+    bulk: bool = False
     atomic: frozenset[int] = frozenset()
     prefetches: tuple[PrefetchPlan, ...] = ()
     specializations: tuple[Specialization, ...] = ()

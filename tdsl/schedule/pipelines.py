@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tdsl.lang.expr import Read, Var
 from tdsl.schedule.loops import find_loop, mark, positive
-from tdsl.schedule.nest import PIPELINED, SERIAL, SHARED, At, Illegal, Level, State
+from tdsl.schedule.nest import (
+    PIPELINED,
+    SERIAL,
+    SHARED,
+    At,
+    Illegal,
+    Level,
+    State,
+    fresh_nest,
+)  # fmt: skip
 
 
 def pipeline(state: State, func: str, definition: int, *, loop: str, stages: int) -> State:
@@ -29,8 +41,29 @@ def pipeline(state: State, func: str, definition: int, *, loop: str, stages: int
     return state
 
 
+def bulk_copy(state: State, func: str, definition: int) -> State:
+    """Have the GPU fetch the box of a copy as a whole: one thread asks for it."""
+    plan, f = state.plan(func), state.program.func(func)
+    if plan.scope != SHARED:
+        raise Illegal(f"{func!r} is not in shared memory", 'set_scope("shared") first')
+    d = f.definitions[0]
+    own = tuple(Var(v) for v in f.variables)
+    value = d.values[0] if len(f.definitions) == len(d.values) == 1 else None
+    if d.index != own or not isinstance(value, Read) or value.index != own:
+        raise Illegal(f"{func!r} is no plain copy", "cache_read the tensor, or use cooperate()")
+    if plan.order is not None or plan.fold or plan.nests[0] != fresh_nest(d):
+        raise Illegal(
+            f"the loops or the memory of {func!r} were changed before",
+            "a copy as a whole has none of its own: leave those directives out",
+        )
+    return state.with_plan(func, replace(plan, bulk=True, touched=True))
+
+
 def check_pipelined(state: State, func: str) -> None:
-    """Raise Illegal where nothing is fetched in the iterations of a pipelined loop."""
+    """Raise Illegal where nothing is fetched in a pipelined loop, or copied as a whole outside of one."""
+    plan = state.plan(func)
+    if plan.bulk:
+        _check_bulk(state, func)
     for n, nest in enumerate(state.plan(func).nests):
         for x in nest.loops:
             if x.kind == PIPELINED and not _has_tiles(state, Level(func, n, x.name)):
@@ -39,6 +72,22 @@ def check_pipelined(state: State, func: str) -> None:
                     "at it",
                     f'cache_read(..., at={x.name!r}, scope="shared") first',
                 )
+
+
+def _check_bulk(state: State, func: str) -> None:
+    plan, d = state.plan(func), state.program.func(func).definitions[0]
+    if plan.scope != SHARED or plan.nests[0] != fresh_nest(d):
+        raise Illegal(
+            f"the loops or the memory of {func!r}, which is copied as a whole, were changed",
+            "leave out bulk_copy(), or the directives after it",
+        )
+    at = plan.place.level if isinstance(plan.place, At) else None
+    if at is None or state.plan(at.func).nests[at.definition].kind(at.loop) != PIPELINED:
+        where = "outside of all loops" if at is None else f"at {at.loop!r}"
+        raise Illegal(
+            f"{func!r} is copied as a whole {where}, where nothing waits for it",
+            "pipeline that loop: pipeline(loop, 2)",
+        )
 
 
 def _has_tiles(state: State, level: Level) -> bool:

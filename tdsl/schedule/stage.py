@@ -176,6 +176,14 @@ class Stage(Suggesting):
         self.do("cooperate", vector=vector)
         return self
 
+    def bulk_copy(self) -> Stage:
+        """Have the GPU's own unit copy this stage of shared memory as a whole, at the request of one thread.
+
+        For sm_90 and later, copies of a tensor in a pipelined loop, and rows of a multiple of 16 bytes.
+        """
+        self.do("bulk_copy")
+        return self
+
     def pipeline(self, loop: LoopLike, stages: int) -> Stage:
         """Fetch the tiles of shared memory that a loop's body computes some iterations ahead.
 

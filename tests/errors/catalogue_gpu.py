@@ -277,6 +277,76 @@ def pipeline_of_too_many_stages():
     td.compile(s, target="cuda:sm_80").source()  # here
 
 
+@wrong(td.ScheduleError, "'a_cache' is not in shared memory", hint='set_scope("shared")')
+def copy_as_a_whole_to_registers():
+    s = summed()
+    s["a_cache"].set_scope("register").bulk_copy()  # here
+
+
+@wrong(td.ScheduleError, "of 'a_cache' were changed before", hint="none of its own")
+def copy_as_a_whole_of_loops_that_were_changed():
+    s = summed()
+    s["a_cache"].bulk_copy()  # here
+
+
+@wrong(td.ScheduleError, "'g' is no plain copy", hint="cooperate()")
+def copy_as_a_whole_of_what_is_computed():
+    g, f = td.Func("g"), td.Func("f")
+    g[i, j] = a[i, j] * 2
+    f[i, j] = g[i, j] + 1
+    s = td.Schedule(f)
+    s[f].bind(i, "blockIdx.x").bind(j, "threadIdx.x")
+    s[g].compute_at(f, i).set_scope("shared").bulk_copy()  # here
+
+
+@wrong(
+    td.ScheduleError, "copied as a whole at 'j_i', where nothing waits", hint="pipeline(loop, 2)"
+)
+def copy_as_a_whole_outside_of_a_pipeline():
+    f, s, ji = tiled()
+    s.cache_read(a, f, at=ji, scope="shared").bulk_copy()  # here
+    td.compile(s, target="cuda").source()
+
+
+def whole(t, tile=16):
+    """Rows of sums, of tiles that can be copied as a whole."""
+    f = td.Func("f")
+    f[j] = td.sum(t[k, j], axis=k)
+    s = td.Schedule(f)
+    block, lane = s[f].split(j, tile)
+    ko, ki = s[f].split(k, 16)
+    s[f].reorder(block, lane, ko, ki).bind(block, "blockIdx.x").bind(lane, "threadIdx.x")
+    s.cache_read(t, f, at=ko, scope="shared")
+    return s
+
+
+@wrong(td.ScheduleError, "rows of 't' are 1004 bytes apart", hint="cooperate()")
+def copy_as_a_whole_of_rows_that_are_not_aligned():
+    t = td.Tensor("t", (64, 251), td.f32)
+    s = whole(t)
+    s["t_cache"].bulk_copy()  # here
+    s["f"].pipeline("k_o", 2)
+    td.compile(s, target="cuda").source()
+
+
+@wrong(
+    td.ScheduleError, "512 elements along an axis; copies as a whole need 256", hint="cooperate()"
+)
+def copy_as_a_whole_of_long_rows():
+    s = whole(td.Tensor("t", (64, 1024), td.f16), tile=512)
+    s["t_cache"].bulk_copy()  # here
+    s["f"].pipeline("k_o", 2)
+    td.compile(s, target="cuda").source()
+
+
+@wrong(td.TargetError, "sm_80 has no unit that copies tiles as a whole", hint="cooperate()")
+def copy_as_a_whole_by_a_gpu_without_the_unit():
+    s = whole(a)
+    s["a_cache"].bulk_copy()
+    s["f"].pipeline("k_o", 2)
+    td.compile(s, target="cuda:sm_80").source()  # here
+
+
 @wrong(td.TargetError, "for sizes that are known", hint="leave out dynamic=")
 def sizes_that_stay_open():
     t, f = td.Tensor("t", ("N",), td.f32), td.Func("f")

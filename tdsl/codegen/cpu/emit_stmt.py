@@ -20,14 +20,18 @@ from tdsl.codegen.loops import (
     PARALLEL,
     SERIAL,
     Alloc,
+    Arrive,
+    Await,
     Barrier,
     Block,
     Check,
     Commit,
+    CopyTile,
     For,
     If,
     Invoke,
     Let,
+    Phases,
     Prefetch,
     Print,
     Shuffle,
@@ -65,7 +69,21 @@ def statement(cx: Context, s: Stmt) -> None:
 
 def _compound(
     cx: Context,
-    s: For | Alloc | If | Check | Print | Prefetch | Invoke | Barrier | Shuffle | Commit | Wait,
+    s: For
+    | Alloc
+    | If
+    | Check
+    | Print
+    | Prefetch
+    | Invoke
+    | Barrier
+    | Shuffle
+    | Commit
+    | Wait
+    | Phases
+    | Arrive
+    | Await
+    | CopyTile,
 ) -> None:
     """Write a statement around blocks of its own, or with effects that are not known."""
     b = cx.b
@@ -104,6 +122,8 @@ def _compound(
             if not invoke_several(cx, (s,), 0):
                 invoke(cx, s)
         case Barrier() | Shuffle() | Commit() | Wait():
+            raise AssertionError("only a GPU has threads that meet")
+        case Phases() | Arrive() | Await() | CopyTile():
             raise AssertionError("only a GPU has threads that meet")
         case _:
             assert_never(s)

@@ -13,6 +13,26 @@ _UPDATES = {
     "and": "(T)(old & (T)x)", "or": "(T)(old | (T)x)", "xor": "(T)(old ^ (T)x)",
 }  # fmt: skip
 
+_COPY_TILE = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+
+
+def _copy_tile() -> str:
+    """A function for boxes of 1 to 5 axes."""
+    made = """
+template <class... I> __device__ __forceinline__
+void tdsl_copy_tile(void *to, unsigned long long map, void *p, I... at) {
+  const int c[] = {at...};
+"""
+    for rank in range(1, 6):
+        places = ", ".join(f"%{n + 3}" for n in range(rank))
+        values = ", ".join(f'"r"(c[{n}])' for n in range(rank))
+        made += f"""  if constexpr (sizeof...(at) == {rank})
+    asm volatile("{_COPY_TILE.format(rank=rank)} [%0], [%1, {{{places}}}], [%2];"
+                 :: "r"(tdsl_shared(to)), "l"(map), "r"(tdsl_shared(p)), {values} : "memory");
+"""
+    return made + "}\n"
+
+
 FUNCTIONS = {
     "tdsl_unsigned": """
 template <class T, int N = sizeof(T)> struct tdsl_unsigned;
@@ -269,6 +289,48 @@ template <int N> __device__ __forceinline__ void tdsl_wait() {
   asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
 """,
+    "CUtensorMap": """
+#ifdef __CUDACC_RTC__
+struct __align__(64) CUtensorMap { unsigned long long opaque[16]; };
+#endif
+""",
+    "tdsl_shared": """
+__device__ __forceinline__ unsigned int tdsl_shared(const void *p) {
+  return (unsigned int)__cvta_generic_to_shared(p);
+}
+""",
+    "tdsl_phases": """
+__device__ __forceinline__ void tdsl_phases(void *p, int slots, unsigned int arrivals) {
+  for (int n = 0; n < slots; n++)
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(tdsl_shared(p) + 8 * n), "r"(arrivals)
+                 : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async;" ::: "memory");
+}
+""",
+    "tdsl_no_phases": """
+__device__ __forceinline__ void tdsl_no_phases(void *p, int slots) {
+  for (int n = 0; n < slots; n++)
+    asm volatile("mbarrier.inval.shared.b64 [%0];" :: "r"(tdsl_shared(p) + 8 * n) : "memory");
+}
+""",
+    "tdsl_arrive": """
+__device__ __forceinline__ void tdsl_arrive(void *p) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(tdsl_shared(p)) : "memory");
+}
+__device__ __forceinline__ void tdsl_arrive(void *p, unsigned int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" :: "r"(tdsl_shared(p)), "r"(bytes)
+               : "memory");
+}
+""",
+    "tdsl_await": """
+__device__ __forceinline__ void tdsl_await(void *p, unsigned int parity) {
+  unsigned int done = 0;
+  while (!done)
+    asm volatile("{ .reg .pred ended; mbarrier.try_wait.parity.shared.b64 ended, [%1], %2; "
+                 "selp.u32 %0, 1, 0, ended; }" : "=r"(done) : "r"(tdsl_shared(p)), "r"(parity) : "memory");
+}
+""",
+    "tdsl_copy_tile": _copy_tile(),
 }  # in an order in which each needs only those before
 
 _NEEDS = {
@@ -278,6 +340,8 @@ _NEEDS = {
     "tdsl_to_integer": ("tdsl_unsigned",), "tdsl_saturate": ("tdsl_unsigned",),
     "tdsl_popcount": ("tdsl_unsigned",), "tdsl_clz": ("tdsl_unsigned",), "tdsl_ctz": ("tdsl_unsigned",),
     "tdsl_mix_in": ("tdsl_mix",),
+    "tdsl_phases": ("tdsl_shared",), "tdsl_no_phases": ("tdsl_shared",), "tdsl_arrive": ("tdsl_shared",),
+    "tdsl_await": ("tdsl_shared",), "tdsl_copy_tile": ("tdsl_shared", "CUtensorMap"),
     **{f"tdsl_atomic_{op}": ("tdsl_swapped", "tdsl_min", "tdsl_max") for op in _UPDATES},
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from tdsl.codegen.cuda.driver import MOST_DYNAMIC_SHARED, Device, Handle
 from tdsl.codegen.cuda.record import KernelRecord, Module
+from tdsl.codegen.cuda.tensor_maps import TensorMap
 from tdsl.errors import TargetError
 from tdsl.source import here
 
@@ -25,6 +26,7 @@ _CODES = {
     "u64": "Q", "f16": "e", "bf16": "H", "f32": "f", "f64": "d",
 }  # fmt: skip
 POINTER = "Q"
+_POINTER = struct.Struct(f"={POINTER}")
 
 
 def code_of(dtype: str) -> str:
@@ -64,10 +66,13 @@ class _Block:
         first = ctypes.addressof(self.values)
         self.launches: list[tuple[_Config, int, int | None, int, str]] = []
         self._kept = []
+        self.maps: list[tuple[TensorMap, int]] = []  # and where the address of its array is
         for k, function in zip(kernels, functions, strict=True):
             config = _Config(*k.grid, *k.block, k.shared, None, None, 0)
-            pointers = (Handle * max(len(k.arguments), 1))(
-                *(first + _SLOT * places[name] for name in k.arguments)
+            maps = [TensorMap(tile) for tile in k.maps]
+            self.maps += [(m, _SLOT * places[m.tile.array]) for m in maps]
+            pointers = (Handle * max(len(k.arguments) + len(maps), 1))(
+                *(first + _SLOT * places[name] for name in k.arguments), *(m.address for m in maps)
             )
             self._kept.append(pointers)
             row = ctypes.addressof(config), function.value, ctypes.addressof(pointers)
@@ -111,6 +116,9 @@ class Launcher:
             block = _Block(self.module.kernels, self._functions, self._places)
         try:
             self._pack(block.values, 0, *values, *[m.pointer for m in between])
+            for tile, place in block.maps:
+                (array,) = _POINTER.unpack_from(block.values, place)
+                tile.point_to(self.device.driver, array)
             for config, address, function, pointers, name in block.launches:
                 config.stream = stream
                 status = self._launch(address, function, pointers, None)

@@ -22,6 +22,7 @@ from tdsl.source import here
 DEFAULT_ARCH = "sm_90a"
 STATIC_SHARED = 48 << 10  # bytes of a block; a launch has to ask for more
 MOST_THREADS = 1024
+_COPIES_TILES = 90  # the first architecture with TMA
 MOST_SHARED = {
     "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10, "sm_90a": 227 << 10,
 }  # fmt: skip
@@ -69,7 +70,7 @@ def _record(launch: Launch, usage: nvrtc.Usage) -> KernelRecord:
     dynamic = launch.shared if launch.shared > STATIC_SHARED else 0
     return KernelRecord(
         launch.name, names, launch.grid, launch.block, dynamic, launch.shared,
-        usage.registers, usage.stack, usage.spills,
+        usage.registers, usage.stack, usage.spills, launch.maps,
     )  # fmt: skip
 
 
@@ -116,6 +117,13 @@ def check_limits(launches: Launches, arch: str) -> None:
 
 def _check_instructions(launch: Launch, arch: str) -> None:
     have = int("".join(c for c in arch if c.isdigit()))
+    if launch.maps and have < _COPIES_TILES:
+        raise TargetError(
+            f"{arch} has no unit that copies tiles as a whole, which sm_{_COPIES_TILES} has",
+            loc=here(),
+            label="compiled here",
+            hint="copy by threads: cooperate() instead of bulk_copy()",
+        )
     for s in walk(launch.body):
         if isinstance(s, Invoke) and INSTRUCTIONS[s.instruction].arch > have:
             chosen = INSTRUCTIONS[s.instruction]

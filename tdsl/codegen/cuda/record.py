@@ -12,6 +12,8 @@ import struct
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tdsl.codegen.tiles import TileMap
+
 Extents = tuple[int, int, int]
 _LENGTH = struct.Struct("<I")
 
@@ -19,6 +21,8 @@ _LENGTH = struct.Struct("<I")
 @dataclass(frozen=True, slots=True)
 class KernelRecord:
     """One launch: `arguments` are names of arrays and scalars, `shared` the bytes to ask for at the launch.
+
+    `maps` are arguments behind these.
 
     `registers`, `stack` and `spills` are those of a thread, `used_shared` the shared bytes of a block in all.
     """
@@ -32,6 +36,7 @@ class KernelRecord:
     registers: int
     stack: int
     spills: int
+    maps: tuple[TileMap, ...] = ()
 
     def __str__(self) -> str:
         blocks, threads = (" x ".join(map(str, x)) for x in (self.grid, self.block))
@@ -92,7 +97,9 @@ def unpack(payload: bytes) -> Module:
 
 def kernel_of(fields: dict[str, Any]) -> KernelRecord:
     """The record of a kernel from the fields that JSON keeps."""
-    return KernelRecord(**{name: _tuples(value) for name, value in fields.items()})
+    plain = {name: _tuples(value) for name, value in fields.items() if name != "maps"}
+    maps = (TileMap(**{k: _tuples(v) for k, v in x.items()}) for x in fields["maps"])
+    return KernelRecord(**plain, maps=tuple(maps))
 
 
 def _tuples(value: Any) -> Any:

@@ -6,10 +6,11 @@ become copies of 16 bytes at most; arithmetic between them is done lane by lane 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard, assert_never
 
 import tvm
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
@@ -22,17 +23,25 @@ from tdsl.codegen.loops import (
     AXES,
     LANES,
     SHARED,
+    THREADS,
     UNROLLED,
     Alloc,
+    Arrive,
+    Await,
     Barrier,
     Block,
     BufferParam,
+    Check,
     Commit,
+    CopyTile,
     For,
     If,
     Invoke,
     Let,
+    Meeting,
+    Phases,
     Prefetch,
+    Print,
     ScalarParam,
     Shuffle,
     Stmt,
@@ -44,11 +53,12 @@ from tdsl.codegen.passes.axes import is_whole
 from tdsl.codegen.passes.pipeline_loops import copied_at_once
 from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.tiles import TileMap, map_of
 from tdsl.codegen.widths import width
 from tdsl.errors import TargetError
 from tdsl.lang.expr import ZERO, Const, Expr, Load, Var, const, dtype_of, lanes_of
 from tdsl.lang.simplify import add
-from tdsl.lang.types import DType, bool_, i64
+from tdsl.lang.types import DType, bool_, i64, u64
 from tdsl.node import post_order, transform
 from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.schedule.layout import point
@@ -73,6 +83,8 @@ class _Writer:
     e: Expressions
     axes: dict[str, TIR] = field(default_factory=dict)
     head: list[TIR] = field(default_factory=list)
+    maps: dict[TileMap, TIR] = field(default_factory=dict)
+    in_loop: bool = False
 
     def function(self, target: Any) -> Any:
         params: list[TIR] = []
@@ -82,6 +94,10 @@ class _Writer:
             elif isinstance(p, ScalarParam):
                 params.append(T.Var(_plain(p.name, n), tir_type(p.dtype)))
                 self.e.scalars[p.name] = params[-1]
+        for n, tile in enumerate(self.launch.maps):
+            name = f"m{n}_{_plain(tile.array)}"
+            self.maps[tile] = T.Var(name, PointerType(tvm.tirx.TensorMapType()))
+            params.append(self.maps[tile])
         tags = [axis for axis in AXES if axis == "blockIdx.x" or self.launch.extent(axis) > 1]
         tags += [] if "threadIdx.x" in tags else ["threadIdx.x"]
         zero = T.const(0, "int32")
@@ -116,9 +132,7 @@ class _Writer:
 
     def shared_memory(self) -> None:
         """All shared memory of the kernel, at its head: one dynamic memory where it is large."""
-        found = {
-            s.name: s for s in walk(self.launch.body) if isinstance(s, Alloc) and s.scope == SHARED
-        }
+        found = {s.name: s for s in walk(self.launch.body) if _is_shared(s)}
         memories, align = self.launch.memory, 1024 if self.launch.memory.swizzles else 128
         dynamic = memories.size > STATIC_SHARED
         whole = T.decl_buffer(
@@ -127,12 +141,12 @@ class _Writer:
         if dynamic:
             self.head.append(T.AllocBuffer(whole))
         for name, s in found.items():
-            extents = _extents(s)
-            count, kind = max(prod(extents), 1), tir_type(s.dtype)
+            extents, dtype = ((s.slots,), u64) if isinstance(s, Phases) else (_extents(s), s.dtype)
+            count, kind = max(prod(extents), 1), tir_type(dtype)
             if dynamic:
                 memory = T.decl_buffer(
                     (count,), kind, _plain(name), data=T.buffer_data(whole), scope="shared.dyn",
-                    elem_offset=memories.starts[name] // s.dtype.bytes,
+                    elem_offset=memories.starts[name] // dtype.bytes,
                 )  # fmt: skip
                 self.head.append(T.DeclBuffer(memory, data=T.buffer_data(whole)))
             else:
@@ -175,20 +189,38 @@ class _Writer:
                 if s.asynchronous:
                     return self.copy(s)
                 return self.vector(s) if _lanes(s) > 1 else self.store(s)
-            case Barrier():
-                return [T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))]
-            case Shuffle():
-                return [self.shuffle(s)]
-            case Commit():
-                return [self.call("tdsl_commit")]
-            case Wait(pending):
-                return [self.call(f"tdsl_wait<{pending}>")]
+            case Phases():
+                return self.with_phases(s, bound)
             case Prefetch():
                 return []
             case Invoke():
                 return [self.invoke(s)]
-            case _:
+            case Check() | Print():
                 raise AssertionError(f"no launch has a {type(s).__name__}")
+            case _:
+                return [self.meeting(s)]
+
+    def meeting(self, s: Meeting) -> TIR:
+        """Where threads wait for each other, or have something copied."""
+        match s:
+            case Barrier():
+                return T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
+            case Shuffle():
+                return self.shuffle(s)
+            case Commit():
+                return self.call("tdsl_commit")
+            case Wait(pending):
+                return self.call(f"tdsl_wait<{pending}>")
+            case Arrive(phases, slot, count):
+                announced = (T.const(count, "uint32"),) if count else ()
+                return self.call("tdsl_arrive", self.slot(phases, slot), *announced)
+            case Await(phases, slot, parity):
+                wanted = T.Cast("uint32", self.e.index(parity))
+                return self.call("tdsl_await", self.slot(phases, slot), wanted)
+            case CopyTile():
+                return self.copy_tile(s)
+            case _:
+                assert_never(s)
 
     def within(self, s: Stmt, body: Stmt, bound: frozenset[str]) -> list[TIR]:
         """A part of a statement, where more is known."""
@@ -214,7 +246,9 @@ class _Writer:
         if not narrow:
             lo, extent = T.Cast("int64", lo), T.Cast("int64", extent)
         self.e.scalars[s.name] = variable
+        outside, self.in_loop = self.in_loop, True
         body = self.within(s, s.body, bound)
+        self.in_loop = outside
         unroll = {"pragma_unroll": True} if s.kind == UNROLLED else None
         return (
             [T.For(variable, lo, extent, T.ForKind.SERIAL, _sequence(body), annotations=unroll)]
@@ -264,6 +298,39 @@ class _Writer:
         """A call of a device function for what it does."""
         self.e.used.add(name)
         return T.Evaluate(T.call_extern("void", name, *args))
+
+    def slot(self, phases: str, slot: Expr) -> TIR:
+        """The address of a barrier."""
+        memory, _ = self.e.buffers[phases]
+        return T.address_of(T.BufferLoad(memory, [self.e.index(slot)]))
+
+    def with_phases(self, s: Phases, bound: frozenset[str]) -> list[TIR]:
+        """Barriers made ready by one thread before the others go on; in a loop, made void again."""
+        place, slots = self.slot(s.name, ZERO), T.const(s.slots, "int32")
+        first = [
+            T.EQ(self.axes[x], T.const(0, "int32")) for x in THREADS if self.launch.extent(x) > 1
+        ]
+
+        def alone(made: TIR) -> TIR:
+            return T.IfThenElse(functools.reduce(T.And, first), made, None) if first else made
+
+        together = T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
+        ready = alone(self.call("tdsl_phases", place, slots, T.const(s.arrivals, "uint32")))
+        made = [ready, together, *self.statement(s.body, bound)]
+        if self.in_loop:
+            made += [together, alone(self.call("tdsl_no_phases", place, slots))]
+        return made
+
+    def copy_tile(self, s: CopyTile) -> TIR:
+        """A request for a box; its corner is named fastest axis first."""
+        memory, _ = self.e.buffers[s.buffer]
+        to = T.address_of(T.BufferLoad(memory, [self.e.offset(s.buffer, s.index)]))
+        params = {p.name: p for p in self.launch.params if isinstance(p, BufferParam)}
+        swizzle = next(x.swizzle for x in walk(self.launch.body) if _is_memory(x, s.buffer))
+        at = self.maps[map_of(s, params[s.source], swizzle)]
+        corner = [self.e.index(i) for i in reversed(s.start)]
+        ends = self.slot(s.phases, s.slot)
+        return self.call("tdsl_copy_tile", to, T.address_of(at), ends, *corner)
 
     def copy(self, s: Store) -> list[TIR]:
         """An asynchronous store, in pieces as wide as memory allows."""
@@ -389,8 +456,16 @@ def _lanes(s: Store) -> int:
 
 
 def _needs_all(s: Stmt) -> bool:
-    meets = isinstance(s, Barrier | Shuffle | Commit | Wait | Invoke)
+    meets = isinstance(s, Barrier | Shuffle | Commit | Wait | Invoke | Phases | Await)
     return meets or (isinstance(s, For) and s.kind in AXES)
+
+
+def _is_shared(s: Stmt) -> TypeGuard[Alloc | Phases]:
+    return isinstance(s, Phases) or (isinstance(s, Alloc) and s.scope == SHARED)
+
+
+def _is_memory(s: Stmt, name: str) -> TypeGuard[Alloc]:
+    return isinstance(s, Alloc) and s.name == name
 
 
 def _extents(s: Alloc) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ def run_instruction(chosen: Instruction, operands: Sequence[Tile], live: Array, 
     first = np.flatnonzero(live[:: chosen.threads, 0]) * chosen.threads
     # any thread of a group may touch any element of its tile, so the group counts as one thread more
     number = crew.number.max() + 1 + crew.number[first] // chosen.threads
-    groups = Crew(crew.kernel, crew.block[first], number, crew.epochs)
+    groups = replace(crew.of(first), number=number)
     tiles: dict[str, Array] = {}
     names, shapes = chosen.operands(), chosen.shapes()
     d = chosen.meaning.funcs[0].definitions[-1]

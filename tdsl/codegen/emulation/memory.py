@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-NOBODY, SEVERAL = -1, -2
+NOBODY, SEVERAL, UNIT = -1, -2, -3  # the last is the GPU's own unit for tiles
 
 
 class Hazard(AssertionError):
@@ -19,31 +19,49 @@ class Hazard(AssertionError):
 
 @dataclass(slots=True)
 class Crew:
-    """The threads that run side by side: for each its block, its number in the launch, its block's barriers.
+    """The threads that run side by side: for each its block, its number in the launch, and what it has seen.
 
-    All are columns, of a row for each thread. `epochs` counts the barriers that each block of the launch
-    has passed.
+    All are columns, of a row for each thread. `epochs` are the clocks of the blocks of the launch, which go
+    on where threads meet. A thread has `seen` what others of its block touched before a time, and has
+    `awaited` what was copied as a whole before another.
     """
 
     kernel: str
     block: Array
     number: Array
     epochs: Array
+    seen: Array
+    awaited: Array
+
+    @staticmethod
+    def of_threads(kernel: str, block: Array, number: Array, epochs: Array) -> Crew:
+        """Threads that have just met."""
+        return Crew(kernel, block, number, epochs, epochs[block].copy(), epochs[block].copy())
 
     @property
     def size(self) -> int:
         """How many threads there are."""
         return len(self.number)
 
+    def of(self, rows: Array) -> Crew:
+        """Some of the threads."""
+        columns = self.block[rows], self.number[rows], self.epochs
+        return Crew(self.kernel, *columns, self.seen[rows], self.awaited[rows])
+
+    def met(self, rows: Array) -> None:
+        """Threads have come to a barrier of their blocks."""
+        self.epochs[np.unique(self.block[rows])] += 1
+        self.seen[rows] = self.awaited[rows] = self.epoch[rows]
+
     @property
     def epoch(self) -> Array:
-        """The barriers that each thread has passed."""
+        """The time for each thread."""
         return self.epochs[self.block]
 
 
 @dataclass(slots=True)
 class _Log:
-    """The last touch of each element, of one kind: thread, its block's barriers then, and the block.
+    """The last touch of each element, of one kind: thread, the time, and the block.
 
     Memory of a block needs no `block`: no other one sees it.
     """
@@ -58,8 +76,10 @@ class _Log:
         return _Log(thread, epoch, None if of_a_block else block)
 
     def others(self, at: Array, crew: Crew, rows: Array) -> Array:
-        """Where someone else touched an element with no barrier since; other blocks never wait."""
-        near: Array = (self.epoch[at] == crew.epoch[rows]) & (self.thread[at] != crew.number[rows])
+        """Where someone else touched an element, unseen; other blocks never wait."""
+        thread = self.thread[at]
+        known = np.where(thread == UNIT, crew.awaited[rows], crew.seen[rows])
+        near: Array = (self.epoch[at] >= known) & (thread != crew.number[rows])
         if self.block is None:
             return near
         block, own = self.block[at], crew.block[rows]
@@ -68,7 +88,7 @@ class _Log:
     def enter(self, at: Array, crew: Crew, rows: Array, *, together: bool) -> None:
         """Note a touch; with `together`, readers of one element are remembered as several."""
         number, now = crew.number[rows], crew.epoch[rows]
-        several = (self.epoch[at] == now) & (self.thread[at] != number)
+        several = (self.epoch[at] >= crew.seen[rows]) & (self.thread[at] != number)
         self.thread[at], self.epoch[at] = number, now
         if together:
             self.thread[at[several | (self.thread[at] != number)]] = SEVERAL
@@ -181,6 +201,21 @@ class Memory:
         at, rows, shape = self._places(index, mask, crew)
         new = np.broadcast_to(value, shape)
         new = new.ravel() if mask is None else new[np.broadcast_to(mask, shape)]
+        self._begin(at, rows, new, crew)
+        return at, rows, new
+
+    def begin_at(
+        self, index: list[Array], values: Array, rows: Array, crew: Crew
+    ) -> tuple[Array, Array, Array]:
+        """The same for some threads only, a row of `index` and `values` for each."""
+        own = crew.of(rows)
+        view = replace(self, row_of=None if self.row_of is None else self.row_of[rows])
+        at, local, _ = view._places(index, None, own)
+        owners, new = rows[local], values.ravel()
+        self._begin(at, owners, new, crew)
+        return at, owners, new
+
+    def _begin(self, at: Array, rows: Array, new: Array, crew: Crew) -> None:
         if self.coming is None or self.values is None:
             self.coming = np.zeros(self.data.size, bool)
             self.values = np.zeros(self.data.size, self.data.dtype)
@@ -189,16 +224,19 @@ class Memory:
             self._fail("writes, with no wait, what is being copied", at[bad], rows[bad], crew)
         self._check_alone(at, rows, new, crew)
         self.coming[at], self.values[at] = True, new
-        return at, rows, new
 
-    def end(self, at: Array, rows: Array, values: Array, crew: Crew) -> None:
-        """Copies are there, as if their threads had written them now."""
+    def end(
+        self, at: Array, rows: Array, values: Array, crew: Crew, *, by_unit: bool = False
+    ) -> None:
+        """Copies are there, as if their threads, or the unit for tiles, had written them now."""
         assert self.coming is not None
         self.coming[at] = False
         self.data.ravel()[at] = values
         self.written.ravel()[at] = True
         if self.writes is not None:
             self.writes.enter(at, crew, rows, together=False)
+            if by_unit:
+                self.writes.thread[at] = UNIT
 
     def update(
         self, index: list[Array], value: Array, mask: Array | None, crew: Crew, function: Any

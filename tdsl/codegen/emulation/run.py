@@ -17,6 +17,7 @@ import numpy as np
 from tdsl.codegen.emulation.copies import Copies
 from tdsl.codegen.emulation.instructions import run_instruction
 from tdsl.codegen.emulation.memory import Array, Crew, Hazard, Memory
+from tdsl.codegen.emulation.phases import PhaseBarriers
 from tdsl.codegen.launches import Launch, Launches, launches_of
 from tdsl.codegen.loops import (
     AXES,
@@ -24,15 +25,19 @@ from tdsl.codegen.loops import (
     SHARED,
     Alloc,
     Argument,
+    Arrive,
+    Await,
     Barrier,
     Block,
     BufferParam,
     Commit,
+    CopyTile,
     For,
     If,
     Invoke,
     Kernel,
     Let,
+    Phases,
     Prefetch,
     ScalarParam,
     Shuffle,
@@ -126,7 +131,7 @@ def _launch(launch: Launch, memories: dict[str, Memory], scalars: dict[str, Arra
         count = min(step, blocks - first)
         block = np.repeat(np.arange(first, first + count), threads)
         number = np.tile(np.arange(threads), count)
-        crew = Crew(launch.name, block, number, epochs)
+        crew = Crew.of_threads(launch.name, block, number, epochs)
         with np.errstate(all="ignore"):
             _Group(launch, crew, first, dict(memories), dict(scalars)).run()
     for name in written & memories.keys():
@@ -146,6 +151,7 @@ class _Group:
     alone: dict[frozenset[str], Array | None] = field(default_factory=dict)
     own: dict[int, Memory] = field(default_factory=dict)
     copies: Copies = field(init=False)
+    phases: dict[str, PhaseBarriers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.copies = Copies(self.crew)
@@ -189,6 +195,22 @@ class _Group:
                 self.barrier(mask)
             case Shuffle():
                 self.shuffle(s, mask)
+            case Phases():
+                self.barrier(mask)
+                size = s.slots, s.arrivals
+                made = PhaseBarriers(s.name, *size, self.crew, self.first)
+                self.phases[s.name] = made
+                self.statement(s.body, mask, bound)
+                made.finish()
+            case Arrive(phases, slot, count):
+                who = _both(mask, self.first_of_others(bound)) if count else mask
+                self.phases[phases].arrive(self.value(slot, mask), count, who)
+            case Await(phases, slot, parity):
+                where = self.value(slot, mask), self.value(parity, mask), mask
+                if not self.phases[phases].wait(*where):
+                    raise self.phases[phases].stuck(*where)
+            case CopyTile():
+                self.copy_tile(s, _both(mask, self.first_of_others(bound)))
             case Commit():
                 self.copies.commit(mask)
             case Wait(pending):
@@ -272,13 +294,17 @@ class _Group:
         else:
             memory.store(index, value, mask, self.crew)
 
+    def copy_tile(self, s: CopyTile, mask: Array | None) -> None:
+        index, start = ([self.value(i, mask) for i in part] for part in (s.index, s.start))
+        to, source = self.memories[s.buffer], self.memories[s.source]
+        slot = self.value(s.slot, mask)
+        self.phases[s.phases].copy(to, index, source, start, s.extents, slot, mask)
+
     def barrier(self, mask: Array | None) -> None:
-        if mask is None:
-            waiting = np.unique(self.crew.block)
-        else:
+        rows = np.arange(self.crew.size) if mask is None else np.flatnonzero(mask[:, 0])
+        if mask is not None:
             size = prod(self.launch.block)
             came = mask.reshape(-1, size).sum(axis=1)
-            waiting = self.first + np.flatnonzero(came)
             some = (came > 0) & (came < size)
             if some.any():
                 n = int(np.flatnonzero(some)[0])
@@ -286,7 +312,7 @@ class _Group:
                     f"{self.launch.name}: {came[n]} of {size} threads of block {self.first + n} come to "
                     "a barrier"
                 )
-        self.crew.epochs[waiting] += 1
+        self.crew.met(rows)
 
     def shuffle(self, s: Shuffle, mask: Array | None) -> None:
         """Each thread gets the value of its partner; all of a group have to come."""

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
-from tdsl.codegen.loops import Alloc, BufferParam, Invoke, Kernel, Let, Prefetch, Stmt, Store
+from tdsl.codegen.loops import (
+    Alloc,
+    BufferParam,
+    CopyTile,
+    Invoke,
+    Kernel,
+    Let,
+    Prefetch,
+    Stmt,
+    Store,
+)
 from tdsl.codegen.passes.statements import (
     EMPTY,
     exprs_of,
@@ -42,6 +52,9 @@ def _live_buffers(kernel: Kernel) -> frozenset[str]:
         match s:
             case Store(buffer):
                 target = sources.setdefault(buffer, set())
+            case CopyTile(buffer, source=source):
+                target = sources.setdefault(buffer, set())
+                target.add(source)
             case Invoke(_, operands):
                 live |= {o.buffer for o in operands}
                 target = live
@@ -70,7 +83,7 @@ class _Drop:
 
     def statement(self, s: Stmt) -> Stmt:
         match s:
-            case Store(buffer) | Prefetch(buffer) if buffer not in self.live:
+            case Store(buffer) | Prefetch(buffer) | CopyTile(buffer) if buffer not in self.live:
                 return EMPTY
             case Alloc(name, body=body) if name not in self.live:
                 return self.statement(body)

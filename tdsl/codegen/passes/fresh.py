@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tdsl.codegen.loops import (
     Alloc,
+    CopyTile,
     For,
     Invoke,
     Kernel,
@@ -111,7 +112,7 @@ class Fresh:
             match new:
                 case For(name) | Let(name) | Alloc(name):
                     return rebuilt(new, name=names[name])
-                case Store(buffer) | Prefetch(buffer) if buffer in buffers:
+                case Store(buffer) | Prefetch(buffer) | CopyTile(buffer) if buffer in buffers:
                     return rebuilt(new, buffer=buffers[buffer])
                 case Invoke(_, operands):
                     return rebuilt(new, operands=tuple(_renamed(o, buffers) for o in operands))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tdsl.codegen.loops import LANES, Invoke, Stmt, Store
+from tdsl.codegen.loops import LANES, CopyTile, Invoke, Stmt, Store
 from tdsl.codegen.passes.statements import exprs_of
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import Facts, lower, upper
@@ -64,6 +64,10 @@ def accesses(
     if isinstance(s, Store) and s.buffer in shared:
         index, known = plain_index(s.index, lets, facts)
         yield Access(s.buffer, index, s.atomic or "write", axes, known)
+    if isinstance(s, CopyTile) and s.buffer in shared:
+        last = range(len(s.index) - len(s.extents), len(s.index))
+        index, known = _tile(s.index, last, s.extents, lets, facts)
+        yield Access(s.buffer, index, "write", axes, known)
     for n in post_order(*exprs_of(s)):
         if isinstance(n, Load) and n.buffer in shared:
             index, known = plain_index(n.index, lets, facts)
@@ -76,16 +80,23 @@ def _of_instruction(
     """Tiles in memory, any element of which any thread of the group may touch."""
     chosen = INSTRUCTIONS[s.instruction]
     for n, (operand, shape) in enumerate(zip(s.operands, chosen.shapes(), strict=True)):
-        if operand.buffer not in shared:
-            continue
-        index = [substitute(i, lets) for i in operand.index]
-        known = facts
-        for axis, extent in zip(operand.axes, shape, strict=True):
-            name = f"tile {axis}"
-            known = known.knowing(name, ZERO, const(extent - 1))
-            index[axis] = add(index[axis], Var(name))
-        kind = "write" if n == 0 else "read"
-        yield Access(operand.buffer, tuple(index), kind, axes | {LANES}, known)
+        if operand.buffer in shared:
+            index, known = _tile(operand.index, operand.axes, shape, lets, facts)
+            kind = "write" if n == 0 else "read"
+            yield Access(operand.buffer, index, kind, axes | {LANES}, known)
+
+
+def _tile(
+    index: tuple[Expr, ...], axes: Sequence[int], shape: Sequence[int], lets: dict[str, Expr],
+    facts: Facts,
+) -> tuple[tuple[Expr, ...], Facts]:  # fmt: skip
+    """Any element of a tile, whose place in it along each axis is a variable."""
+    made = [substitute(i, lets) for i in index]
+    for axis, extent in zip(axes, shape, strict=True):
+        name = f"tile {axis}"
+        facts = facts.knowing(name, ZERO, const(extent - 1))
+        made[axis] = add(made[axis], Var(name))
+    return tuple(made), facts
 
 
 def plain_index(

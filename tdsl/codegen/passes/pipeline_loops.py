@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import copysign
+from math import copysign, prod
 
 from tdsl.codegen.loops import (
     HEAP,
@@ -15,14 +15,18 @@ from tdsl.codegen.loops import (
     SHARED,
     UNROLLED,
     Alloc,
+    Arrive,
+    Await,
     Barrier,
     BufferParam,
     Commit,
+    CopyTile,
     For,
     If,
     Invoke,
     Kernel,
     Let,
+    Phases,
     Prefetch,
     Stmt,
     Store,
@@ -46,6 +50,7 @@ from tdsl.codegen.passes.statements import (
 from tdsl.codegen.widths import width
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import (
+    ONE,
     ZERO,
     Binary,
     Broadcast,
@@ -131,6 +136,8 @@ class _Pipelines:
         return s
 
     def pipelined(self, s: For) -> Stmt:
+        if s.extent == ONE and not any(isinstance(x, CopyTile) for x in walk(s)):
+            return rebuilt(s, kind=SERIAL, stages=0)
         around, parts = _opened(s.body)
         tiles = {a.name: a for a in around if isinstance(a, Alloc) and a.scope == SHARED}
         lets = [x for x in around if isinstance(x, Let)]
@@ -148,12 +155,15 @@ class _Pipelines:
         for name in rings:
             extents = (const(s.stages), *tiles[name].extents)
             self.note(name, tiles[name].dtype, extents)
+        boxes = sum(isinstance(x, CopyTile) for p in ahead for x in walk(p))
+        full = self.fresh.name(f"{s.name}_copied") if boxes else ""
         fixed = stored_in(s.body)
         distance, stages, last = const(s.stages - 1), const(s.stages), add(s.lo, s.extent)
 
         def fetch(n: Expr, slot: Expr) -> Stmt:
             copied = self.fresh.copy(_within(lets, sequence(ahead)), {s.name: n})
             copied = self.asynchronous(_in_slot(copied, rings, slot), copies, self.outside - fixed)
+            copied = self.announced(copied, full, slot)
             return If(simplify(Binary("lt", n, last)), copied)
 
         first = Var(self.fresh.name(f"{s.name}_ahead"))
@@ -165,11 +175,19 @@ class _Pipelines:
         for a in reversed(around):
             if isinstance(a, Alloc) and a.name not in rings:
                 own = rebuilt(a, body=own)
-        waits = any(isinstance(x, Store) and x.asynchronous for x in walk(later))
-        commit, wait = ([Commit()], [Wait(s.stages - 2)]) if waits else ([], [])
+        wait: list[Stmt] = []
+        commit: list[Stmt] = []
+        if any(isinstance(x, Store) and x.asynchronous for x in walk(later)):
+            commit, wait = [Commit()], [Wait(s.stages - 2)]
+        if boxes:
+            wait.append(Await(full, Binary("mod", begun, stages), _parity(begun, stages)))
+        if wait:  # and here no thread reads any more what is copied to next
+            wait.append(Barrier())
         prologue = For(first.name, ZERO, distance, UNROLLED, sequence([before, *commit]))
         body = sequence([*wait, later, *commit, own])
         whole = sequence([prologue, rebuilt(s, kind=SERIAL, stages=0, body=body)])
+        if boxes:
+            whole = Phases(full, s.stages, boxes, whole)
         for name, a in reversed(tiles.items()):
             if name in rings:
                 whole = rebuilt(a, extents=(stages, *a.extents), body=whole)
@@ -182,6 +200,13 @@ class _Pipelines:
             if load is not None and load.buffer in sources and self.is_copied(s, load):
                 return rebuilt(s, value=load, asynchronous=True)
         return map_parts(s, lambda part: self.asynchronous(part, copies, sources))
+
+    def announced(self, s: Stmt, phases: str, slot: Expr) -> Stmt:
+        """Copies as a whole, each announced before to the phase in which it ends."""
+        if isinstance(s, CopyTile):
+            count = prod(s.extents) * self.memories[s.buffer][0].bytes
+            return sequence([Arrive(phases, slot, count), rebuilt(s, phases=phases, slot=slot)])
+        return map_parts(s, lambda part: self.announced(part, phases, slot))
 
     def is_copied(self, s: Store, load: Load) -> bool:
         """True for a copy of as many bytes at a time as a GPU copies."""
@@ -220,7 +245,7 @@ def _ahead(parts: Sequence[Stmt], tiles: Collection[str], lets: list[Let]) -> li
     late: set[str] = set()
     for p in parts:
         made = _made(p)
-        waits = any(isinstance(x, Barrier | Commit | Wait) for x in walk(p))
+        waits = any(isinstance(x, Barrier | Commit | Wait | Phases) for x in walk(p))
         together = own[min(made)] if made else frozenset()
         if waits or not made <= set(tiles) or _read(_within(lets, p)) & written - together:
             late |= together
@@ -238,7 +263,13 @@ def _made(s: Stmt) -> frozenset[str]:
 
 def _read(s: Stmt) -> set[str]:
     operands = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands}
+    operands |= {x.source for x in walk(s) if isinstance(x, CopyTile)}
     return {name for x in walk(s) for e in exprs_of(x) for name in loads_of(e)} | operands
+
+
+def _parity(count: Expr, stages: Expr) -> Expr:
+    """That of the phase in which the slot of an iteration is filled: the first one for the first of them."""
+    return Binary("mod", Binary("floordiv", count, stages), const(2))
 
 
 def _within(lets: list[Let], s: Stmt) -> Stmt:
@@ -258,7 +289,9 @@ def _in_slot(s: Stmt, rings: set[str], slot: Expr) -> Stmt:
         lambda part: _in_slot(part, rings, slot),
     )
     match s:
-        case Store(buffer, index) | Prefetch(buffer, index) if buffer in rings:
+        case Store(buffer, index) | Prefetch(buffer, index) | CopyTile(buffer, index) if (
+            buffer in rings
+        ):
             return rebuilt(s, index=(slot, *index))
         case Invoke(_, operands):
             moved = (

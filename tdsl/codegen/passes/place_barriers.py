@@ -19,9 +19,9 @@ from tdsl.codegen.loops import (
     If,
     Kernel,
     Let,
+    Phases,
     Shuffle,
     Stmt,
-    Wait,
 )  # fmt: skip
 from tdsl.codegen.passes.axes import is_whole, launch_extents
 from tdsl.codegen.passes.meeting import Access, accesses
@@ -45,8 +45,8 @@ from tdsl.lang.simplify import add, conjuncts, substitute, subtract
 def place_barriers(kernel: Kernel) -> Kernel:
     """Put a barrier between accesses of different threads to one element, one of which writes it.
 
-    There is none where indices show that each thread touches only what is its own. Every `Wait` has one
-    behind it. Needs memory with the scopes of a GPU.
+    There is none where indices show that each thread touches only what is its own. Needs memory
+    with the scopes of a GPU.
 
     >>> from tdsl.codegen.loops import Store
     >>> from tdsl.codegen.show import show
@@ -163,9 +163,11 @@ class _Kernel:
                 return dataclasses.replace(inner, code=rebuilt(s, body=inner.code))
             case Let():
                 return self.let(s, at)
-            case Wait():
-                # what was copied is for all threads, and here none of them reads the oldest tile any more
-                return _Done(sequence((s, Barrier())), parted=True)
+            case Barrier():
+                return _Done(s, parted=True)
+            case Phases():  # all threads wait until they are made ready
+                inner = self.visit(s.body, at)
+                return _Done(rebuilt(s, body=inner.code), (), inner.last, parted=True)
             case _:
                 own = self.own(s, at)
                 return _Done(s, own, own)
@@ -281,7 +283,7 @@ def _where(cond: Expr, at: _Place) -> _Place:
 
 
 def _has_barrier(s: Stmt) -> bool:
-    return any(isinstance(x, Barrier) for x in walk(s))
+    return any(isinstance(x, Barrier | Phases) for x in walk(s))
 
 
 def _has_shuffle(s: Stmt) -> bool:

@@ -5,7 +5,21 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from tdsl.codegen.loops import AXES, BLOCKS, Alloc, Block, Check, For, If, Kernel, Let, Print, Stmt
+from tdsl.codegen.loops import (
+    AXES,
+    BLOCKS,
+    PIPELINED,
+    Alloc,
+    Block,
+    Check,
+    For,
+    If,
+    Kernel,
+    Let,
+    Phases,
+    Print,
+    Stmt,
+)  # fmt: skip
 from tdsl.codegen.passes.scope import inside, where
 from tdsl.codegen.passes.statements import (
     EMPTY,
@@ -90,14 +104,14 @@ class _Scope:
                 return EMPTY if self.expr(cond) == TRUE else map_exprs(s, self.expr)
             case Print(cond):
                 return EMPTY if self.expr(cond) == FALSE else map_exprs(s, self.expr)
-            case Alloc():
+            case Alloc() | Phases():
                 return map_parts(map_exprs(s, self.expr), self.statement)
             case _:
                 return map_exprs(s, self.expr)
 
     def loop(self, s: For) -> Stmt:
         lo, extent = self.expr(s.lo), self.expr(s.extent)
-        if extent == ONE:
+        if extent == ONE and s.kind != PIPELINED:
             # what is inside stays one kernel, or what one thread does
             if (s.kind in BLOCKS or s.kind in self.axes) and not loads_of(lo):
                 inner = self.replacing(s.name, lo).within(s.kind).statement(s.body)

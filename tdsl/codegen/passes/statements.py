@@ -8,15 +8,19 @@ from typing import TypeVar, assert_never
 
 from tdsl.codegen.loops import (
     Alloc,
+    Arrive,
+    Await,
     Barrier,
     Block,
     Check,
     Commit,
+    CopyTile,
     For,
     If,
     Invoke,
     Let,
     Operand,
+    Phases,
     Prefetch,
     Print,
     Shuffle,
@@ -57,7 +61,7 @@ def rebuilt(s: S, **changes: object) -> S:
 def parts_of(s: Stmt) -> tuple[Stmt, ...]:
     """The statements directly inside a statement."""
     match s:
-        case For() | Let() | Alloc():
+        case For() | Let() | Alloc() | Phases():
             return (s.body,)
         case If(_, then, orelse):
             return (then,) if orelse is None else (then, orelse)
@@ -89,8 +93,14 @@ def exprs_of(s: Stmt) -> tuple[Expr, ...]:
             return (*index, value) if mask is None else (*index, value, mask)
         case If(cond):
             return (cond,)
-        case Block() | Barrier() | Commit() | Wait():
+        case Block() | Barrier() | Commit() | Wait() | Phases():
             return ()
+        case Arrive(_, slot):
+            return (slot,)
+        case Await(_, slot, parity):
+            return slot, parity
+        case CopyTile(_, index, _, start):
+            return (*index, *start, s.slot)
         case Check(cond, _, values) | Print(cond, _, values):
             return cond, *values
         case Prefetch(_, index):
@@ -115,8 +125,14 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             return rebuilt(s, index=_each(index, f), value=f(value), mask=new_mask)
         case If(cond):
             return rebuilt(s, cond=f(cond))
-        case Block() | Barrier() | Commit() | Wait():
+        case Block() | Barrier() | Commit() | Wait() | Phases():
             return s
+        case Arrive(_, slot):
+            return rebuilt(s, slot=f(slot))
+        case Await(_, slot, parity):
+            return rebuilt(s, slot=f(slot), parity=f(parity))
+        case CopyTile(_, index, _, start):
+            return rebuilt(s, index=_each(index, f), start=_each(start, f), slot=f(s.slot))
         case Check(cond, _, values) | Print(cond, _, values):
             return rebuilt(s, cond=f(cond), values=_each(values, f))
         case Prefetch(_, index):
@@ -130,7 +146,7 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
 def map_parts(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
     """`s` with `f` applied to the statements directly inside; one left with nothing to do is empty."""
     match s:
-        case For() | Let() | Alloc():
+        case For() | Let() | Alloc() | Phases():
             body = f(s.body)
             return EMPTY if is_empty(body) else rebuilt(s, body=body)
         case If(cond, then, orelse):
@@ -196,7 +212,7 @@ def stored_in(s: Stmt) -> frozenset[str]:
     """The buffers that a statement may write."""
     names = set()
     for inner in walk(s):
-        if isinstance(inner, Store | Shuffle):
+        if isinstance(inner, Store | Shuffle | CopyTile):
             names.add(inner.buffer)
         elif isinstance(inner, Invoke):
             names |= {o.buffer for o in inner.operands}

@@ -9,16 +9,20 @@ from tdsl.codegen.loops import (
     SERIAL,
     VECTORIZED,
     Alloc,
+    Arrive,
+    Await,
     Barrier,
     Block,
     BufferParam,
     Check,
     Commit,
+    CopyTile,
     For,
     If,
     Invoke,
     Kernel,
     Let,
+    Phases,
     Prefetch,
     Print,
     Shuffle,
@@ -158,6 +162,8 @@ class _Vector:
                 first = {self.lanes.name: self.lanes.lo}
                 return rebuilt(s, index=tuple(self.scalar(substitute(i, first)) for i in index))
             case Check() | Print() | Invoke() | Barrier() | Shuffle() | Commit() | Wait():
+                raise _Serial
+            case Phases() | Arrive() | Await() | CopyTile():
                 raise _Serial
 
     def within(self, **changes: object) -> _Vector:

@@ -13,17 +13,21 @@ from typing import assert_never
 
 from tdsl.codegen.loops import (
     Alloc,
+    Arrive,
+    Await,
     Barrier,
     Block,
     BufferParam,
     Check,
     Commit,
+    CopyTile,
     For,
     If,
     Invoke,
     Kernel,
     Let,
     Operand,
+    Phases,
     Prefetch,
     Print,
     ScalarParam,
@@ -175,6 +179,8 @@ class Emitter:
                 views = map(self.view, operands, shapes)
                 self.writer.line(call(instruction, *views).text)
             case Barrier() | Shuffle() | Commit() | Wait():
+                raise AssertionError("only a GPU has threads that meet")
+            case Phases() | Arrive() | Await() | CopyTile():
                 raise AssertionError("only a GPU has threads that meet")
             case _:
                 assert_never(s)

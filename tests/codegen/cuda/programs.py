@@ -11,8 +11,13 @@ from tdsl.pipeline import make_kernel
 i, j, k = td.vars("i j k")
 
 
-def matmul(dtype: td.DType = td.i32, vector: int = 4, stages: int = 0) -> td.Schedule:
-    """Tiles of 16 x 32 in blocks of 8 x 8 threads; both operands go through shared memory, maybe ahead."""
+def matmul(
+    dtype: td.DType = td.i32, vector: int = 4, stages: int = 0, bulk: bool = False
+) -> td.Schedule:
+    """Tiles of 16 x 32 in blocks of 8 x 8 threads; both operands go through shared memory.
+
+    With `stages` they are fetched ahead, with `bulk` as a whole.
+    """
     a, b, c = td.Tensor("a", ("M", "K"), dtype), td.Tensor("b", ("K", "N"), dtype), td.Func("c")
     c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
     s = td.Schedule(c)
@@ -25,7 +30,8 @@ def matmul(dtype: td.DType = td.i32, vector: int = 4, stages: int = 0) -> td.Sch
     )
     s.cache_write(c, at=tx, scope="register")
     for t in (a, b):
-        s.cache_read(t, c, at=ko, scope="shared").cooperate(vector)
+        tile = s.cache_read(t, c, at=ko, scope="shared")
+        _ = tile.bulk_copy() if bulk else tile.cooperate(vector)
     s[c].unroll(i0).unroll(j0)
     if stages:
         s[c].pipeline(ko, stages)

@@ -27,7 +27,9 @@ from tdsl.codegen.launches import Launch, Launches, launches_of
 from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam
 from tdsl.codegen.signature import Specialisation
 from tdsl.pipeline import make_kernel
+from tests.codegen.cuda import shim_tiles
 from tests.codegen.cuda.shim_tensor_cores import without_assembly
+from tests.codegen.cuda.shim_tiles import STATUS, map_for
 
 HAS_COMPILER = shutil.which("g++") is not None
 
@@ -133,7 +135,10 @@ static bool shuffle() {
   }
   return any;
 }
-// 0, or 1 where some threads of a block have ended while others wait
+"""
+HEADER += shim_tiles.HEADER
+HEADER += r"""
+// 0, or one of STATUS
 static int run(const unsigned *shape, void (*kernel)()) {
   body = kernel;
   threads_ = {shape[3], shape[4], shape[5]};
@@ -142,6 +147,9 @@ static int run(const unsigned *shape, void (*kernel)()) {
   copies.assign(count, {});
   for (unsigned n = 0; n < shape[0] * shape[1] * shape[2]; n++) {
     block_ = {n % shape[0], n / shape[0] % shape[1], n / shape[0] / shape[1]};
+    phases.clear();
+    tiles.clear();
+    long before = -1;
     for (auto &f : fibers) {
       f.stack.resize(1 << 16);
       f.waits = 0;
@@ -162,6 +170,12 @@ static int run(const unsigned *shape, void (*kernel)()) {
       }
       if (done == count) break;
       if (shuffle()) continue;
+      if (fault) { int status = fault; fault = 0; return status; }
+      if (waiting + done != count) {  // some wait for the end of a phase
+        if (before == progress + waiting + done) return 2;
+        before = progress + waiting + done;
+        continue;
+      }
       if (waiting != count) return 1;
       for (auto &f : fibers) f.waits = 0;
     }
@@ -247,18 +261,18 @@ def run_text(
         pointers = [
             ctypes.c_void_p(v.data) if not isinstance(v, ctypes.c_void_p) else v for v in given
         ]
-        slots = (ctypes.c_void_p * max(len(pointers), 1))(*(p.value for p in pointers))
+        maps = [map_for(tile, values[tile.array].value) for tile in launch.maps]
+        addresses = [*(p.value for p in pointers), *map(ctypes.addressof, maps)]
+        slots = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         shape = (ctypes.c_uint * 6)(*launch.grid, *launch.block)
         status = getattr(library, f"launch_{launch.name}")(shape, slots)
-        assert status == 0, (
-            f"some threads of {launch.name} wait at a barrier, and others have ended"
-        )
+        assert status == 0, f"{launch.name}: {STATUS[status]}"
     return library
 
 
 def library_of(launches: Launches, folder: Path, change: Callable[[str], str] = str) -> ctypes.CDLL:
     """The text of launches, compiled for the CPU as `kernels.so` in a folder."""
-    with patch.dict(FUNCTIONS, ON_CPU):
+    with patch.dict(FUNCTIONS, ON_CPU | shim_tiles.ON_CPU):
         code = change(cuda_text(launches, "sm_90a").partition(DEVICE_CODE)[2])
     code = re.sub(
         r"extern __shared__(?: __align__\(\d+\)| alignas\(\d+\))* (\w+) (\w+)\[\];",
@@ -283,10 +297,12 @@ def _entry(launch: Launch) -> str:
             given.append(f"Pointer{{arguments_[{n}]}}")
         elif isinstance(p, ScalarParam):
             given.append(f"*({c_type(p.dtype)} *)arguments_[{n}]")
-    name, count = launch.name, max(len(launch.params), 1)
+    first = len(launch.params)
+    given += [f"*(CUtensorMap *)arguments_[{first + n}]" for n in range(len(launch.maps))]
+    name, count = launch.name, max(len(given), 1)
     held = "".join(
         f"  slots[{n}] = {'*(void **)' if isinstance(p, BufferParam) else ''}values[{n}];\n"
-        for n, p in enumerate(launch.params)
+        for n, p in enumerate((*launch.params, *launch.maps))
     )
     return (
         f"static void **arguments_{name};\n"

@@ -12,6 +12,7 @@ from tdsl.codegen.cuda import module
 from tdsl.codegen.cuda.driver import Driver, runs_on
 from tdsl.codegen.cuda.executable import CudaExecutable
 from tdsl.codegen.cuda.launcher import code_of, plain
+from tdsl.codegen.tiles import TileMap
 from tdsl.lang.types import ALL
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.fake_driver import FakeDriver
@@ -55,6 +56,18 @@ def test_large_shared_memory_is_asked_for_once(fake):
     lines = fake.log().splitlines()
     assert lines[0] == "f_kernel attribute 8 = 100000"
     assert lines[1:] == ["f_kernel grid 1 1 1 block 64 1 1 shared 100000"] * 2
+
+
+def test_tensor_maps_are_made_for_the_arrays_of_a_call(fake):
+    tile = TileMap("a", "f32", (10, 12), (8, 4))
+    with_map = replace(MODULE, kernels=(replace(RECORD, maps=(tile,)),))
+    made = executable(fake, with_map)
+    for _ in range(2):
+        made.run([X, np.zeros(100, np.float32)])
+    text = "map of type 7, 10 x 12, 48 bytes apart, box 8 x 4"
+    assert fake.log().splitlines()[0] == text
+    made.run([X, np.zeros(100, np.float32)])
+    assert fake.log().count(text) <= 3  # only where the address is another one
 
 
 def test_a_kernel_that_fails_is_named_and_the_next_call_works(fake):

@@ -128,6 +128,21 @@ def test_a_transpose_moves_each_element_through_shared_memory_once(arch, tmp_pat
     assert counts == [4, 4, 4, 4, 1]
 
 
+def test_tiles_are_copied_by_the_unit_for_them(tmp_path):
+    m = made(programs.matmul(td.f32, stages=3, bulk=True), M=256, K=512, N=256)
+    (kernel,) = m.kernels
+    assert (kernel.spills, kernel.stack) == (0, 0)
+    assert [(x.array, x.shape, x.box) for x in kernel.maps] == [
+        ("a", (256, 512), (16, 8)),
+        ("b", (512, 256), (8, 32)),
+    ]
+    assert module.unpack(module.pack(m)) == m
+    text = sass(m, tmp_path)
+    assert count(text, r"\bUTMALDG\.2D") >= 4
+    assert count(text, r"\bSYNCS\.PHASECHK") > 0
+    assert count(text, r"\bLDG\b") == count(text, r"\bSTS\b") == 0
+
+
 def test_vectors_are_loaded_and_stored_as_wholes(tmp_path):
     text = sass(made(programs.scaled(), N=4096), tmp_path)
     assert count(text, r"\bLDG\.E\.128") == count(text, r"\bSTG\.E\.128") == 1

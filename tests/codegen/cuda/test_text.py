@@ -10,6 +10,7 @@ import tdsl as td
 from tdsl.codegen.launches import Launches, launches_of
 from tdsl.lang.interp import interpret
 from tests.codegen.cuda import programs
+from tests.codegen.cuda.test_tiles import batches
 
 pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 from tests.codegen.cuda.shim import HAS_COMPILER, run_text  # imports tvm
@@ -59,6 +60,64 @@ def test_a_matmul_through_shared_memory(m, n, p, tmp_path):
 @pytest.mark.parametrize("m, n, p", [(32, 64, 64), (17, 9, 33), (16, 1, 1)])
 def test_a_pipelined_matmul(m, n, p, stages, tmp_path):
     check(programs.matmul(stages=stages), tmp_path, a=numbers(m, n), b=numbers(n, p))
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("m, n, p", [(32, 64, 64), (17, 12, 36), (5, 4, 4)])
+def test_tiles_copied_as_a_whole(m, n, p, stages, tmp_path):
+    s = programs.matmul(td.f32, stages=stages, bulk=True)
+    check(s, tmp_path, a=numbers(m, n, dtype=np.float32), b=numbers(n, p, dtype=np.float32))
+
+
+def test_tiles_copied_as_a_whole_to_swizzled_memory(tmp_path):
+    a, b, c = td.Tensor("a", (40, 72), td.f16), td.Tensor("b", (72, 64), td.f16), td.Func("c")
+    c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    s = td.Schedule(c)
+    io, jo, ii, ji = s[c].tile((i, j), (16, 64))
+    ko, ki = s[c].split(k, 64)
+    s[c].reorder(io, jo, ii, ji, ko, ki).bind(io, "blockIdx.x").bind(jo, "blockIdx.y")
+    s[c].bind(ii, "threadIdx.y").bind(ji, "threadIdx.x")
+    for t in (a, b):
+        s.cache_read(t, c, at=ko, scope="shared").swizzle(128).bulk_copy()
+    s[c].pipeline(ko, 2)
+    launches = check(
+        s, tmp_path, a=numbers(40, 72, dtype=np.float16), b=numbers(72, 64, dtype=np.float16)
+    )
+    assert [x.swizzle for x in launches.launches[0].maps] == [128, 128]
+
+
+def test_tiles_copied_as_a_whole_in_a_loop(tmp_path):
+    a, b = (numbers(*shape, dtype=np.float32) for shape in ((3, 20, 24), (3, 24, 40)))
+    check(batches(), tmp_path, a=a, b=b)
+
+
+ENDLESS, TOO_MANY = "threads wait for ever", "more threads come to a phase"
+BUGS = {
+    "arrivals": (r"(tdsl_phases\(.*), \(uint\)2\)", r"\1, (uint)3)", ENDLESS),
+    "bytes": (r"\(uint\)512\)", "(uint)516)", ENDLESS),
+    "no arrival": (r"tdsl_arrive\(\(&.*\);", "", ENDLESS),
+    "no wait": (r"tdsl_await\(\(&.*\);", "", TOO_MANY),
+    "weak phase": (r"(tdsl_await\(.*), \(\(uint\)(.*)\)\);", r"\1, 1 - (uint)\2);", TOO_MANY),
+    "place": (r"(tdsl_copy_tile\(.*v_a_cache.*) \+ 16\)", r"\1 + 17)", ""),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_of_tiles_are_found(bug, tmp_path):
+    found, instead, says = BUGS[bug]
+    kernel = programs.kernel_of(programs.matmul(stages=3, bulk=True), M=32, K=64, N=64)
+    a, b, c = numbers(32, 64), numbers(64, 64), np.zeros((32, 64), np.int64)
+
+    def change(text: str) -> str:
+        assert re.search(found, text)
+        return re.sub(found, instead, text)
+
+    if says:
+        with pytest.raises(AssertionError, match=says):
+            run_text(launches_of(kernel), [a, b, c], tmp_path, change)
+    else:
+        run_text(launches_of(kernel), [a, b, c], tmp_path, change)
+        assert (c != a @ b).any()
 
 
 def test_a_large_ring_of_tiles(tmp_path):

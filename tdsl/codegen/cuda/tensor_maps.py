@@ -1,0 +1,46 @@
+"""Tensor maps: how the GPU's unit for tiles finds boxes of an array, made by the driver before a launch."""
+
+from __future__ import annotations
+
+import ctypes
+
+from tdsl.codegen.cuda.driver import Driver
+from tdsl.codegen.loops import row_major
+from tdsl.codegen.tiles import TileMap
+from tdsl.lang.types import BY_NAME
+
+_BYTES, _ALIGN = 128, 64  # of a CUtensorMap
+# CUtensorMapDataType; what is only copied needs its size
+_TYPES = {
+    "u8": 0, "i8": 0, "bool_": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6,
+    "f32": 7, "f64": 8, "bf16": 9,
+}  # fmt: skip
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # CUtensorMapSwizzle
+_L2_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+
+
+class TensorMap:
+    """The map of an array for boxes of one extent, at an address that stays."""
+
+    def __init__(self, tile: TileMap) -> None:
+        self.tile, self._of = tile, 0
+        self._memory = ctypes.create_string_buffer(_BYTES + _ALIGN)
+        first = ctypes.addressof(self._memory)
+        self.address = first + -first % _ALIGN
+
+    def point_to(self, driver: Driver, array: int) -> None:
+        """Make it one of the array at an address, if it is not yet."""
+        if array == self._of:
+            return
+        tile, rank = self.tile, len(self.tile.shape)
+        size = BY_NAME[tile.dtype].bytes
+        steps = [n * size for n in reversed(row_major(tile.shape)[:-1])]
+        driver.call(
+            "cuTensorMapEncodeTiled", ctypes.c_void_p(self.address), _TYPES[tile.dtype],
+            ctypes.c_uint32(rank), ctypes.c_void_p(array),
+            (ctypes.c_uint64 * rank)(*reversed(tile.shape)),
+            (ctypes.c_uint64 * max(rank - 1, 1))(*steps),
+            (ctypes.c_uint32 * rank)(*reversed(tile.box)), (ctypes.c_uint32 * rank)(*[1] * rank),
+            0, _SWIZZLES[tile.swizzle], _L2_128B, 0, doing=f"the tensor map of {tile.array!r}",
+        )  # fmt: skip
+        self._of = array

@@ -1,0 +1,165 @@
+"""Barriers of phases, and the tiles whose copies end them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from tdsl.codegen.emulation.memory import Array, Crew, Hazard, Memory
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(slots=True)
+class _Tile:
+    """A box on its way: places and values of its elements, and for each the block and the slot it ends in."""
+
+    memory: Memory
+    at: Array
+    rows: Array
+    values: Array
+    block: Array
+    slot: Array
+
+
+@dataclass(slots=True)
+class PhaseBarriers:
+    """The barriers of each block: phases that have ended, and what the current ones wait for.
+
+    Copies are as late as can be: they end when a thread waits for them.
+    """
+
+    name: str
+    slots: int
+    arrivals: int
+    crew: Crew
+    first: int
+    ended: Array = field(init=False)
+    missing: Array = field(init=False)
+    bytes: Array = field(init=False)
+    came: Array = field(init=False)  # when the first thread of the current phase came
+    seen: Array = field(init=False)  # what those have seen who await the last phase that has ended
+    tiles: list[_Tile] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        blocks = int(self.crew.block.max()) - self.first + 1
+        self.ended = np.zeros((blocks, self.slots), np.int64)
+        self.missing = np.full((blocks, self.slots), self.arrivals)
+        self.bytes = np.zeros((blocks, self.slots), np.int64)
+        self.came = np.full((blocks, self.slots), _NEVER)
+        self.seen = np.zeros((blocks, self.slots), np.int64)
+
+    def places(self, slot: Array, mask: Array | None) -> tuple[Array, Array, Array]:
+        """The threads of a mask, their blocks in this group, and their slots."""
+        rows = np.arange(self.crew.size) if mask is None else np.flatnonzero(mask[:, 0])
+        slots = np.broadcast_to(slot, (self.crew.size, 1))[rows, 0]
+        if ((slots < 0) | (slots >= self.slots)).any():
+            self.fail(rows[0], f"uses slot {slots[0]} of {self.slots}")
+        return rows, self.crew.block[rows] - self.first, slots
+
+    def arrive(self, slot: Array, count: int, mask: Array | None) -> None:
+        """Threads come to phases and announce copies of `count` bytes each."""
+        rows, block, slots = self.places(slot, mask)
+        np.subtract.at(self.missing, (block, slots), 1)
+        np.add.at(self.bytes, (block, slots), count)
+        np.minimum.at(self.came, (block, slots), self.crew.epoch[rows] + 1)
+        self.crew.epochs[np.unique(self.crew.block[rows])] += 1
+        if (self.missing[block, slots] < 0).any():
+            self.fail(rows[0], f"comes to a phase that {self.arrivals} have come to")
+        self.end(block, slots)
+
+    def end(self, block: Array, slots: Array) -> None:
+        """End the phases that wait for nothing any more."""
+        done = (self.missing[block, slots] == 0) & (self.bytes[block, slots] == 0)
+        pairs = np.unique(np.stack([block[done], slots[done]]), axis=1)
+        b, s = pairs
+        self.ended[b, s] += 1
+        self.missing[b, s] = self.arrivals
+        self.seen[b, s], self.came[b, s] = self.came[b, s], _NEVER
+
+    def copy(
+        self, memory: Memory, corner: Sequence[Array], source: Memory, start: Sequence[Array],
+        extents: tuple[int, ...], slot: Array, mask: Array | None,
+    ) -> None:  # fmt: skip
+        """Begin to copy a box, 0 where it reaches beyond its source."""
+        rows, block, slots = self.places(slot, mask)
+        each = np.indices(extents).reshape(len(extents), 1, -1)
+
+        def column(x: Array) -> Array:
+            return np.asarray(np.broadcast_to(x, (self.crew.size, 1))[rows])
+
+        lead = len(corner) - len(extents)
+        index = [column(i) + (each[n - lead] if n >= lead else 0) for n, i in enumerate(corner)]
+        inside, offset = np.ones((len(rows), prod(extents)), bool), np.zeros((1, 1), np.int64)
+        for n, (i, extent) in enumerate(zip(start, source.extents, strict=True)):
+            place = column(i) + each[n]
+            inside = inside & (place >= 0) & (place < extent)
+            offset = offset + np.clip(place, 0, max(extent - 1, 0)) * source.strides[n]
+        if not source.written.ravel()[offset[inside]].all():
+            self.fail(rows[0], f"copies what nobody wrote of {source.name!r}")
+        values = np.where(inside, source.data.ravel()[offset], source.data.dtype.type(0))
+        at, owners, new = memory.begin_at(index, values, rows, self.crew)
+        spread = np.repeat(np.arange(len(rows)), values.shape[1])
+        self.tiles.append(_Tile(memory, at, owners, new, block[spread], slots[spread]))
+
+    def wait(self, slot: Array, parity: Array, mask: Array | None) -> bool:
+        """True when the phases of all threads of a mask have ended; copies of these end first."""
+        rows, block, slots = self.places(slot, mask)
+        wanted = np.broadcast_to(parity, (self.crew.size, 1))[rows, 0]
+        waits = self.ended[block, slots] % 2 == wanted
+        if waits.any():
+            self._land(block[waits], slots[waits])
+            waits = self.ended[block, slots] % 2 == wanted
+        if waits.any():
+            return False
+        crew = self.crew
+        crew.awaited[rows] = crew.epoch[rows]
+        crew.seen[rows] = np.maximum(crew.seen[rows], self.seen[block, slots])
+        return True
+
+    def _land(self, block: Array, slots: Array) -> None:
+        due = np.zeros(self.ended.shape, bool)
+        due[block, slots] = True
+        left: list[_Tile] = []
+        for x in self.tiles:
+            done = due[x.block, x.slot]
+            if not done.any():
+                left.append(x)
+                continue
+            x.memory.end(x.at[done], x.rows[done], x.values[done], self.crew, by_unit=True)
+            size = x.memory.data.dtype.itemsize
+            np.subtract.at(self.bytes, (x.block[done], x.slot[done]), size)
+            if not done.all():
+                rest = ~done
+                parts = (part[rest] for part in (x.at, x.rows, x.values, x.block, x.slot))
+                left.append(_Tile(x.memory, *parts))
+        self.tiles = left
+        self.crew.epochs[np.unique(block) + self.first] += 1
+        self.end(block, slots)
+
+    def stuck(self, slot: Array, parity: Array, mask: Array | None) -> Hazard:
+        """What is said where threads wait for ever."""
+        rows, block, slots = self.places(slot, mask)
+        wanted = np.broadcast_to(parity, (self.crew.size, 1))[rows, 0]
+        n = int(np.argmax(self.ended[block, slots] % 2 == wanted))
+        place = block[n], slots[n]
+        return Hazard(
+            f"{self.crew.kernel}: thread {self.crew.number[rows[n]]} of block {self.crew.block[rows[n]]} "
+            f"waits for ever at slot {slots[n]} of {self.name!r}: {self.missing[place]} arrivals and "
+            f"{self.bytes[place]} bytes are missing"
+        )
+
+    def finish(self) -> None:
+        """Raise Hazard where tiles are on their way at the end."""
+        for x in self.tiles:
+            self.fail(
+                x.rows[0], f"ends before its copy to {x.memory.name!r}, for which there is no wait"
+            )
+
+    def fail(self, row: int, what: str) -> None:
+        """Raise Hazard for a thread."""
+        who = f"thread {self.crew.number[row]} of block {self.crew.block[row]}"
+        raise Hazard(f"{self.crew.kernel}: {who} {what}")

@@ -1,0 +1,99 @@
+"""Arrays as a GPU's unit for tiles sees them: what its copies of boxes ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from tdsl.codegen.loops import Alloc, Argument, BufferParam, CopyTile, Stmt, row_major
+from tdsl.codegen.passes.statements import walk
+from tdsl.errors import ScheduleError
+from tdsl.lang.expr import Const
+from tdsl.source import Loc
+
+UNIT = 16  # bytes of which rows are a multiple
+LINE = 128  # bytes at a multiple of which a tile begins
+_MOST_EXTENT = 256
+_MOST_AXES = 5
+WORD = 8  # bytes of a barrier of phases
+
+
+@dataclass(frozen=True, slots=True)
+class TileMap:
+    """Boxes of an array, row-major, in the order of a swizzle of so many bytes.
+
+    A launch takes one for each array, extent of boxes and swizzle.
+    """
+
+    array: str
+    dtype: str
+    shape: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 0
+
+
+def tile_maps(body: Stmt, params: Iterable[Argument]) -> tuple[TileMap, ...]:
+    """The maps of a kernel in the order of their first use; ScheduleError for a box that no GPU copies.
+
+    >>> from tdsl.lang.expr import ZERO, const
+    >>> from tdsl.lang.types import f32
+    >>> a = BufferParam("a", f32, (const(100), const(64)), (64, 1), False)
+    >>> tile_maps(CopyTile("t", (ZERO, ZERO), "a", (ZERO, ZERO), (8, 32)), (a,))
+    (TileMap(array='a', dtype='f32', shape=(100, 64), box=(8, 32), swizzle=0),)
+    """
+    arrays = {p.name: p for p in params if isinstance(p, BufferParam)}
+    swizzles = {s.name: s.swizzle for s in walk(body) if isinstance(s, Alloc)}
+    found: dict[TileMap, None] = {}
+    for s in walk(body):
+        if isinstance(s, CopyTile):
+            found[map_of(s, arrays[s.source], swizzles.get(s.buffer, 0))] = None
+    return tuple(found)
+
+
+def map_of(s: CopyTile, p: BufferParam, swizzle: int) -> TileMap:
+    """The map that a copy needs."""
+    shape = tuple(int(e.value) for e in p.extents if isinstance(e, Const))
+    size, inner = p.dtype.bytes, s.extents[-1]
+    rows = [n * size for n in row_major(shape)[:-1]]
+    checks = (
+        (len(shape) > _MOST_AXES, f"{p.name!r} has {len(shape)} axes", f"{_MOST_AXES} at most"),
+        (
+            max(s.extents) > _MOST_EXTENT,
+            f"a tile of {p.name!r} has {max(s.extents)} elements along an axis",
+            f"{_MOST_EXTENT} at most",
+        ),
+        (
+            inner * size % UNIT != 0,
+            f"the rows of a tile of {p.name!r} have {inner * size} bytes",
+            f"a multiple of {UNIT}",
+        ),
+        (
+            prod(s.extents) * size % LINE != 0,
+            f"a tile of {p.name!r} has {prod(s.extents) * size} bytes",
+            f"a multiple of {LINE}",
+        ),
+        (
+            bool(swizzle) and inner * size > swizzle,
+            f"the rows of a tile of {p.name!r} have {inner * size} bytes, swizzled by {swizzle}",
+            "rows as long as the swizzle at most",
+        ),
+        (
+            any(n % UNIT for n in rows),
+            f"the rows of {p.name!r} are {min(n for n in rows or [0])} bytes apart",
+            f"a multiple of {UNIT}",
+        ),
+    )
+    for wrong, what, wanted in checks:
+        if wrong:
+            raise _refused(what, wanted, s.loc)
+    return TileMap(p.name, p.dtype.name, shape, s.extents, swizzle)
+
+
+def _refused(what: str, wanted: str, loc: Loc | None) -> ScheduleError:
+    return ScheduleError(
+        f"{what}; copies as a whole need {wanted}",
+        loc=loc,
+        label="scheduled here",
+        hint="choose other tiles or sizes, or copy by threads: cooperate() instead of bulk_copy()",
+    )

@@ -1,0 +1,119 @@
+"""Barriers of phases and copies of boxes for the CPU: what `shim.py` puts before a text that uses them."""
+
+from __future__ import annotations
+
+import ctypes
+
+from tdsl.codegen.loops import row_major
+from tdsl.codegen.tiles import TileMap
+from tdsl.lang.types import BY_NAME
+
+HEADER = r"""
+#include <map>
+#define __grid_constant__
+struct CUtensorMap { char *base; int rank, size, swizzle; int64_t dims[5], steps[5]; int box[5]; };
+struct Phase { int missing, arrivals; long bytes; unsigned ended; };
+struct Tile { char *to; CUtensorMap map; void *phase; int at[5]; };
+static map<void *, Phase> phases;  // of the block that runs
+static vector<Tile> tiles;         // asked for, and not there yet
+static long progress;
+static int fault;                  // 3: an arrival too many, 4: barriers made ready twice or never
+static void step(Phase &x) {
+  progress++;
+  if (x.missing < 0) fault = 3;
+  if (x.missing == 0 && x.bytes == 0) { x.ended++; x.missing = x.arrivals; }
+}
+static Phase &phase_at(void *p) {
+  if (!phases.count(p)) fault = 4;
+  return phases[p];
+}
+static void land(const Tile &t) {
+  int n[5] = {0}, total = 1;
+  for (int d = 0; d < t.map.rank; d++) total *= t.map.box[d];
+  for (int k = 0; k < total; k++) {
+    bool inside = true;
+    char *from = t.map.base;
+    for (int d = 0, rest = k; d < t.map.rank; d++) {
+      int64_t place = t.at[d] + rest % t.map.box[d];
+      rest /= t.map.box[d];
+      inside = inside && place >= 0 && place < t.map.dims[d];
+      from += place * t.map.steps[d];
+    }
+    int to = k * t.map.size;
+    if (t.map.swizzle) to ^= (to >> 7 & (t.map.swizzle / 16 - 1)) << 4;
+    if (inside) memcpy(t.to + to, from, t.map.size);
+    else memset(t.to + to, 0, t.map.size);
+  }
+  Phase &x = phase_at(t.phase);
+  x.bytes -= (long)total * t.map.size;
+  step(x);
+}
+"""
+
+ON_CPU = {
+    "CUtensorMap": "",
+    "tdsl_shared": "",
+    "tdsl_phases": """
+static void tdsl_phases(void *p, int slots, unsigned arrivals) {
+  for (int n = 0; n < slots; n++) {
+    if (phases.count((char *)p + 8 * n)) fault = 4;
+    phases[(char *)p + 8 * n] = {(int)arrivals, (int)arrivals, 0, 0};
+  }
+}
+""",
+    "tdsl_no_phases": """
+static void tdsl_no_phases(void *p, int slots) {
+  for (int n = 0; n < slots; n++) phases.erase((char *)p + 8 * n);
+}
+""",
+    "tdsl_arrive": """
+static void tdsl_arrive(void *p, unsigned bytes = 0) {
+  Phase &x = phase_at(p);
+  x.missing--;
+  x.bytes += bytes;
+  step(x);
+}
+""",
+    "tdsl_await": """
+static void tdsl_await(void *p, unsigned parity) {
+  while (phase_at(p).ended % 2 == parity && !fault) {
+    vector<Tile> left, due;
+    for (Tile &t : tiles) (t.phase == p ? due : left).push_back(t);
+    tiles = left;
+    for (Tile &t : due) land(t);
+    if (phase_at(p).ended % 2 == parity) swapcontext(&fibers[current].state, &main_);
+  }
+}
+""",
+    "tdsl_copy_tile": """
+template <class... I> static void tdsl_copy_tile(void *to, unsigned long long map, void *p, I... at) {
+  tiles.push_back({(char *)to, *(CUtensorMap *)map, p, {(int)at...}});
+}
+""",
+}
+
+STATUS = {
+    1: "some threads wait at a barrier, and others have ended",
+    2: "threads wait for ever",
+    3: "more threads come to a phase than it waits for",
+    4: "barriers of phases are made ready twice, or never",
+}
+
+
+class Map(ctypes.Structure):
+    """CUtensorMap of the header above."""
+
+    _fields_ = (
+        ("base", ctypes.c_void_p), ("rank", ctypes.c_int), ("size", ctypes.c_int),
+        ("swizzle", ctypes.c_int),
+        ("dims", ctypes.c_int64 * 5), ("steps", ctypes.c_int64 * 5), ("box", ctypes.c_int * 5),
+    )  # fmt: skip
+
+
+def map_for(tile: TileMap, array: int) -> Map:
+    """The map of an array at an address."""
+    made = Map(array, len(tile.shape), BY_NAME[tile.dtype].bytes, tile.swizzle)
+    for n, axis in enumerate(reversed(range(len(tile.shape)))):
+        made.dims[n], made.box[n] = tile.shape[axis], tile.box[axis]
+        made.steps[n] = row_major(tile.shape)[axis] * made.size
+    return made
