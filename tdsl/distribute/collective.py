@@ -77,6 +77,9 @@ class Groups:
     layout: Layout
     stage: Stage
     _known: dict[object, Gather | Reduce | None] = field(default_factory=dict)
+    _members: dict[object, tuple[frozenset[Coordinates], tuple[int, ...]]] = field(
+        default_factory=dict
+    )
 
     def fetched(self, source: str, reader: Coordinates, inner: Spans) -> Gather | None:
         """The collective by which a rank gets what it needs of a source, in an iteration `inner`."""
@@ -96,25 +99,42 @@ class Groups:
         self, source: str, reader: Coordinates, inner: Spans, axes: list[int]
     ) -> Gather | None:  # fmt: skip
         layout, grid = self.layout, self.layout.grid
-        box = self.stage.reads(ranked(reader, inner)).get(source)
+        box = self.stage.box(source, ranked(reader, inner))
         if box is None:
             return None
         cut = list(layout.pieces(source, box, reader))
         owners = {at for at, _ in cut}
-        line = set(layout.line(reader, axes))
-        if len(owners) < len(cut) or not owners <= line:
+        if len(owners) < len(cut) or not all(
+            at[n] == reader[n] for at in owners for n in range(len(reader)) if n not in axes
+        ):
             return None
-        needing = set()
-        for at in line:
-            home = layout.owned(source, at)
-            fetches = home is None or not (is_whole(home) and contains(home, box))
-            if fetches and self.stage.reads(ranked(at, inner)).get(source) == box:
-                needing.add(at)
-        members = owners | needing
-        if len(members) < FEWEST or (len(owners) > 1 and not owners <= needing):
+        needing, ranks = self._busy(reader, inner, axes)
+        if not owners <= needing:
+            if len(owners) > 1:
+                return None
+            ranks = _ranks(grid, owners | needing)
+        if len(ranks) < FEWEST:
             return None
         kind = "broadcast" if len(owners) == 1 else "all-gather"
-        return Gather(kind, _ranks(grid, members), tuple((grid.rank(at), part) for at, part in cut))
+        return Gather(kind, ranks, tuple((grid.rank(at), part) for at, part in cut))
+
+    def _busy(
+        self, at: Coordinates, inner: Spans, axes: list[int]
+    ) -> tuple[frozenset[Coordinates], tuple[int, ...]]:
+        """The ranks of a line that have iterations; mostly the same ones for all steps."""
+        stage = self.stage
+        line, steps = {stage.outer[n] for n in axes}, set(stage.outer[stage.fixed :])
+        differ = any(part.loops & line and part.loops & steps for part in stage.parts)
+        rest = tuple(0 if n in axes else p for n, p in enumerate(at))
+        key = (tuple(axes), rest, inner if differ else ())
+        if key not in self._members:
+            found = frozenset(
+                other
+                for other in self.layout.line(at, axes)
+                if stage.ranges(ranked(other, inner)) is not None
+            )
+            self._members[key] = found, _ranks(self.layout.grid, found)
+        return self._members[key]
 
     def exchanged(self, tensor: str, at: Coordinates, inner: Spans) -> tuple[int, ...]:
         """The ranks that exchange parts of a source, or of what they made, all with all; one is at `at`."""
@@ -131,7 +151,7 @@ class Groups:
         """Who gives a rank what it reads of a source, or gets what it made."""
         spans, home = ranked(at, inner), self.layout.owned(tensor, at)
         own = tensor == self.stage.name
-        box = self.stage.writes(spans) if own else self.stage.reads(spans).get(tensor)
+        box = self.stage.writes(spans) if own else self.stage.box(tensor, spans)
         if box is None or (not own and home and is_whole(home) and contains(home, box)):
             return set()
         kept = None if home is None else common(home, box)

@@ -35,8 +35,9 @@ from tdsl.distribute.plan import (
 from tdsl.distribute.stages import Spans, Stage
 from tdsl.placement.grid import Coordinates
 from tdsl.placement.notation import Copies
-from tdsl.placement.ownership import Box, common, contains, is_whole
+from tdsl.placement.ownership import Box, common, contains, is_empty, is_whole
 
+Meetings = dict[Spans, list[tuple[Coordinates, Box]]]  # by the iteration of the loops inside
 Touched = Callable[[Spans], Box | None]  # the box that ranks with these spans of coordinates touch
 
 
@@ -83,6 +84,8 @@ class StageSteps:
     steps: list[Step] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)  # the buffer to read for each source
     handles: int = 0
+    readers: dict[tuple[str, int], Meetings] = field(default_factory=dict)
+    makers: Meetings | None = None
     groups: Groups = field(init=False)
 
     def __post_init__(self) -> None:
@@ -150,11 +153,10 @@ class StageSteps:
     def _fetch(self, sources: list[str], spans: Spans, slot: str = "") -> Fetched:
         """Memory for the needed box of each source, and how it is filled."""
         found = Fetched()
-        needed = self.stage.reads(spans) if sources else {}
         messages = Exchange((), ())
         for source in sources:
             home = self.layout.owned(source, self.at)
-            box, buffer = needed.get(source), source
+            box, buffer = self.stage.box(source, spans), source
             if box is not None and home is not None and is_whole(home) and contains(home, box):
                 found.held[source], box = source, None
             elif box is not None:
@@ -199,24 +201,45 @@ class StageSteps:
 
     def _wanted(self, source: str, spans: Spans) -> Iterator[tuple[Coordinates, Box]]:
         """Who needs what of the own box of a source, in this iteration of all ranks."""
-        home = self.layout.owned(source, self.at)
-        if home is None:
-            return
-        inner = spans[self.stage.fixed :]
+        if (source, len(spans)) not in self.readers:
+            self.readers[source, len(spans)] = self._readers(source, len(spans))
+        yield from self.readers[source, len(spans)].get(spans[self.stage.fixed :], ())
 
-        def touched(ranks: Spans) -> Box | None:
-            return self.stage.reads((*ranks, *inner)).get(source)
-
+    def _readers(self, source: str, depth: int) -> Meetings:
+        """Who needs what of the own box of a source, in all iterations."""
+        home, grid = self.layout.owned(source, self.at), self.layout.grid
         entries = self.layout.placements[source].entries
         nearest = tuple(
             (p, p + 1) if isinstance(e, Copies) else (0, size)
-            for e, p, size in zip(entries, self.at, self.layout.grid.shape, strict=True)
+            for e, p, size in zip(entries, self.at, grid.shape, strict=True)
         )
-        for reader, box in meeting(nearest, home, touched):
+
+        def touched(spans: Spans) -> Box | None:
+            return self.stage.box(source, spans)
+
+        found: Meetings = {}
+        for reader, inner, box in self._meeting(nearest, depth, home, touched):
             other = self.layout.owned(source, reader)
-            needed = self.stage.reads(ranked(reader, inner))[source]
+            needed = self.stage.box(source, ranked(reader, inner))
+            assert needed is not None, "who touches a box needs something"
             if reader != self.at and not (other is not None and contains(other, needed)):
-                yield reader, box
+                found.setdefault(inner, []).append((reader, box))
+        return found
+
+    def _meeting(
+        self, ranks: Spans, depth: int, box: Box | None, touched: Touched
+    ) -> Iterator[tuple[Coordinates, Spans, Box]]:
+        """Which ranks touch a box in which iterations of the loops they step through, and where."""
+        if box is None:
+            return
+        fixed = self.stage.fixed
+        names, counts = self.stage.outer[fixed:depth], self.stage.counts[fixed:depth]
+        firsts = [self.stage.loops[x][0] for x in names]
+        steps = tuple((lo, lo + n) for lo, n in zip(firsts, counts, strict=True))
+        if is_empty(steps):
+            return
+        for at, shared in meeting((*ranks, *steps), box, touched):
+            yield at[:fixed], tuple((n, n + 1) for n in at[fixed:]), shared
 
     # -- what is made
 
@@ -247,7 +270,7 @@ class StageSteps:
         if ranges is None or box is None:
             return
         target = self.held[stage.name]
-        reads = tuple((s, self.held[s]) for s in stage.sources if s in stage.reads(spans))
+        reads = tuple((s, self.held[s]) for s in stage.sources if stage.box(s, spans) is not None)
         run = Run(stage.name, tuple(ranges.items()), reads, target, box)
         if stage.combine is None or stage.levels[stage.name] == len(spans):
             self.steps.append(run)
@@ -320,17 +343,9 @@ class StageSteps:
     def _taken(self, inner: Spans, joins: list[tuple[int, Step]]) -> Iterator[Message]:
         """What others made of the own box and no reduction brings, and how it is combined."""
         name, combine = self.stage.name, self.stage.combine
-        home = self.layout.owned(name, self.at)
-
-        def touched(ranks: Spans) -> Box | None:
-            return self.stage.writes((*ranks, *inner))
-
-        parts = self.layout.placements[name].partial  # each rank keeps its own
-        everyone = tuple(
-            (p, p + 1) if n in parts else (0, size)
-            for n, (p, size) in enumerate(zip(self.at, self.layout.grid.shape, strict=True))
-        )
-        for maker, box in meeting(everyone, home, touched) if home is not None else ():
+        if self.makers is None:
+            self.makers = self._makers()
+        for maker, box in self.makers.get(inner, ()):
             if maker == self.at or isinstance(self.groups.made(maker, inner, self.tag), Reduce):
                 continue
             rank = self.layout.grid.rank(maker)
@@ -338,6 +353,19 @@ class StageSteps:
             if combine is not None:
                 joins.append((rank, Merge(buffer, name, box)))
             yield Message(rank, self.tag, buffer, box)
+
+    def _makers(self) -> Meetings:
+        """Who makes what of the own box, in all iterations."""
+        name, found = self.stage.name, Meetings()
+        parts = self.layout.placements[name].partial  # each rank keeps its own
+        everyone = tuple(
+            (p, p + 1) if n in parts else (0, size)
+            for n, (p, size) in enumerate(zip(self.at, self.layout.grid.shape, strict=True))
+        )
+        home, depth = self.layout.owned(name, self.at), self.stage.levels[name]
+        for maker, inner, box in self._meeting(everyone, depth, home, self.stage.writes):
+            found.setdefault(inner, []).append((maker, box))
+        return found
 
     def _exchange(self, *exchanges: Exchange) -> None:
         self.steps += [x for x in exchanges if x.sends or x.receives]
@@ -357,22 +385,25 @@ def meeting(ranks: Spans, box: Box, touched: Touched) -> Iterator[tuple[Coordina
     >>> list(meeting(((0, 1000),), ((500, 510),), halo))
     [((49,), ((500, 501),)), ((50,), ((500, 510),)), ((51,), ((509, 510),))]
     """
-    alive = _alive((ranks,), box, touched)
+    alive = [(at, shared, 0) for at, shared in _alive((ranks,), box, touched)]
     while alive:
-        at, shared = alive.pop()
+        at, shared, last = alive.pop()
         widths = [hi - lo for lo, hi in at]
         if max(widths) == 1:
             yield tuple(first for first, _ in at), shared
             continue
-        wide = sorted((n for n, w in enumerate(widths) if w > 1), key=lambda n: -widths[n])
+        wide = [n for n, w in enumerate(widths) if w > 1]
+        wide.sort(key=lambda n: (n != last, -widths[n]))
         halves = _alive(_halves(at, wide[0]), box, touched)
+        cut = wide[0]
         for axis in wide[1:]:
             if len(halves) < 2:
                 break
-            # an axis of which one half can be left out is better than the widest
+            # an axis of which one half can be left out is better than the widest; it is tried first next time
             other = _alive(_halves(at, axis), box, touched)
-            halves = other if len(other) < 2 else halves
-        alive += halves
+            if len(other) < 2 or widths[axis] > widths[cut]:
+                halves, cut = other, axis
+        alive += [(half, part, cut) for half, part in halves]
 
 
 def _alive(

@@ -16,7 +16,7 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import TRUE, Const, Expr, Var, const
+from tdsl.lang.expr import TRUE, Const, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.reduction import Combine
 from tdsl.lang.regions import Box as Region
@@ -75,7 +75,11 @@ class Stage:
     parts: tuple[Part, ...]
     loops: Ranges
     _known: dict[object, Span] = field(default_factory=dict)
-    _boxes: dict[object, dict[str, Box]] = field(default_factory=dict)
+    _boxes: dict[object, Box | None] = field(default_factory=dict)
+    _decides: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _reads: dict[str, tuple[Read, ...] | None] = field(
+        default_factory=dict
+    )  # None: followed further
 
     @property
     def name(self) -> str:
@@ -139,16 +143,46 @@ class Stage:
         dims = zip(self.dims, self.whole, strict=True)
         return tuple(all_of if name is None else ranges[name] for name, all_of in dims)
 
-    def reads(self, spans: Spans) -> dict[str, Box]:
-        """The box of each source that is read while the first outer loops have these spans."""
+    def box(self, tensor: str, spans: Spans) -> Box | None:
+        """The box of a source that is read while the first outer loops have these spans."""
         ranges = self.ranges(spans)
         if ranges is None:
-            return {}
-        key = tuple(ranges.items())
+            return None
+        names = self.decides(tensor)
+        key = (tensor, *(ranges[name] for name in names))
         if key not in self._boxes:
-            needed = self._needed(intervals(ranges))
-            self._boxes[key] = {n: numbers(box) for n, box in needed.items() if n in self.sources}
+            d = self.definition
+            reads = self._reads[tensor]
+            if reads is None:
+                found = self._needed(intervals(ranges)).get(tensor)
+            else:
+                inside = (
+                    tighten(intervals(ranges), d.where) if d.where != TRUE else intervals(ranges)
+                )
+                alive = not any(map(_is_empty, inside.values()))
+                found = boxes_of(reads, inside, NOTHING, d.where)[tensor] if alive else None
+            self._boxes[key] = None if found is None else numbers(found)
         return self._boxes[key]
+
+    def decides(self, tensor: str) -> tuple[str, ...]:
+        """The variables on which the box of a tensor may depend."""
+        if tensor not in self._decides:
+            d = self.definition
+            names = set(d.variables)
+            self._reads[tensor] = None
+            if tensor == self.name:
+                names = {name for name in self.dims if name is not None}
+            elif self.number + 1 == len(self.func.definitions) and not any(
+                r.name == tensor
+                for g in self.inside for x in g.definitions for r in reads_in(x.expressions())
+            ):  # fmt: skip
+                reads = tuple(r for r in reads_in(d.expressions()) if r.name == tensor)
+                self._reads[tensor] = reads
+                names = {v for r in reads for e in r.index for v in variables(e)} | variables(
+                    d.where
+                )
+            self._decides[tensor] = tuple(name for name in d.variables if name in names)
+        return self._decides[tensor]
 
     def _needed(self, ranges: dict[str, Interval]) -> dict[str, Region]:
         """The boxes of all that is read where the variables have some ranges.
@@ -172,16 +206,7 @@ class Stage:
 
     def alike(self, tensor: str) -> tuple[int, ...]:
         """The axes along which all ranks touch one box of a tensor, if they have iterations at all."""
-        d = self.definition
-        if tensor == self.name:
-            names = {name for name in self.dims if name is not None}
-        elif self.number + 1 == len(self.func.definitions) and not any(
-            r.name == tensor for g in self.inside for x in g.definitions for r in reads_in(x.expressions())
-        ):  # fmt: skip
-            reads = (r for r in reads_in(d.expressions()) if r.name == tensor)
-            names = {v for r in reads for e in r.index for v in variables(e)} | variables(d.where)
-        else:
-            names = set(d.variables)
+        names = self.decides(tensor)
         loops = {x for part in self.parts if part.name in names for x in part.loops}
         return tuple(n for n in range(self.fixed) if self.outer[n] not in loops)
 

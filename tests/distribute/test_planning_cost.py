@@ -1,0 +1,74 @@
+"""Planning one rank asks for few boxes, however many ranks there are."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import pytest
+
+import tdsl as td
+from tdsl.distribute import stages
+from tdsl.distribute.plan import RankPlan
+from tests.distribute.matmuls import flat
+
+SIDE = 256
+i, j = td.vars("i j")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts how often the region function is asked."""
+    count = [0]
+    for name in ("interval_where", "boxes_of"):
+        original = getattr(stages, name)
+
+        def counted(*args: Any, original: Any = original) -> Any:
+            count[0] += 1
+            return original(*args)
+
+        monkeypatch.setattr(stages, name, counted)
+    return count
+
+
+def planned(s: Any, rank: int) -> RankPlan:
+    return td.compile(s).plan().rank(rank)
+
+
+@pytest.mark.parametrize("turn, most", [("", 4_000), ("i", 8_000), ("ij", 16_000)])
+def test_products_on_65536_ranks(turn: str, most: int, asked: list[int]) -> None:
+    """In 256 steps each, from a grid on which all pairs are four thousand million."""
+    n = 64 * SIDE
+    plan = planned(flat(td.Grid(x=SIDE, y=SIDE), turn, M=n, N=n, K=n), 12345)
+    assert len(plan.steps) > 8 * SIDE
+    assert asked[0] < most
+
+
+def test_a_plan_of_one_of_65536_ranks_is_small() -> None:
+    n = 64 * SIDE
+    tracemalloc.start()
+    plan = planned(flat(td.Grid(x=SIDE, y=SIDE), "", M=n, N=n, K=n), 12345)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert plan.rank == 12345
+    assert peak < 50e6
+
+
+def halo(side: int) -> td.Schedule:
+    a, f = td.Tensor("a", (8 * side, 8 * side), td.f32), td.Func("f")
+    p = td.pad(a, mode="edge")
+    f[i, j] = p[i - 1, j] + p[i + 1, j] + p[i, j - 1] + p[i, j + 1]
+    grid = td.Grid(x=side, y=side)
+    s = td.Schedule(f.with_shape(*a.shape)).place("a", "rc -> r c", grid)
+    s.place("f", "rc -> r c", grid)[f].distribute((i, j), grid)
+    return s
+
+
+def test_neighbours_are_found_in_steps_that_double(asked: list[int]) -> None:
+    counts = []
+    for side in (16, 64, 256):
+        asked[0] = 0
+        planned(halo(side), side * side // 2 + side // 2)
+        counts.append(asked[0])
+    assert counts[2] - counts[1] <= counts[1] - counts[0] + 4
+    assert counts[2] < 400
