@@ -145,7 +145,7 @@ def by_all_threads(s: Schedule, p: Programs) -> None:
 
 def in_other_banks(s: Schedule, p: Programs) -> None:
     by_all_threads(s, p)
-    s["g"].align_storage(p.inner, 32).swizzle(64)
+    s["g"].align_storage(p.inner, 32).swizzle(128)
 
 
 def fetched_ahead(s: Schedule, p: Programs) -> None:

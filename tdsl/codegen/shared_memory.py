@@ -1,9 +1,10 @@
 """The shared memory of a block: where each memory begins, and the order of 16-byte chunks in swizzled ones.
 
-Shared memory has 32 banks of 4 bytes. A swizzled memory has the chunks of each 128 bytes in an order of
-their own, row by row, so that equal columns of neighbouring rows lie in different banks:
+Shared memory has 32 banks of 4 bytes. A memory swizzled by n bytes is kept in panels of n bytes of each row,
+one below the other, and the chunks of each panel in an order of their own, row by row, so that equal columns
+of neighbouring rows lie in different banks. It is the order that tensor maps and wgmma know:
 
-    chunk of a row, of 64 bytes      0 1 2 3  0 1 2 3 | 1 0 3 2  1 0 3 2 | 2 3 0 1  2 3 0 1 | ...
+    chunks of a panel of 64 bytes      0 1 2 3  0 1 2 3 | 1 0 3 2  1 0 3 2 | 2 3 0 1  2 3 0 1 | ...
 """
 
 from __future__ import annotations
@@ -17,33 +18,53 @@ from tdsl.codegen.tiles import WORD
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import Sum, as_expr, as_sum
 from tdsl.lang.bounds import Facts, lower
-from tdsl.lang.expr import Const, Expr
+from tdsl.lang.expr import Binary, Const, Expr, const
+from tdsl.lang.simplify import simplify
 
 CHUNK = 16  # bytes that stay together
 LINE = 128  # bytes in which all banks are once
+_ROWS = 8  # after which the orders of chunks begin again
 _ALIGN = 128
 _ALIGN_SWIZZLED = 1024  # where the hardware's own patterns begin
 
 
 @dataclass(frozen=True, slots=True)
 class Swizzle:
-    """Element n is kept at n ^ (n // row % count * chunk), in elements."""
+    """Panels of `width` columns, `height` rows each; element n is kept at n ^ (n // line % count * chunk).
 
-    row: int
-    count: int
+    All are numbers of elements; `line` are those of 128 bytes.
+    """
+
+    width: int
+    height: int
+    line: int
     chunk: int
 
-    def place(self, n: int) -> int:
-        """Where an element is kept.
+    @property
+    def count(self) -> int:
+        """In how many orders chunks lie."""
+        return self.width // self.chunk
 
-        >>> [Swizzle(32, 4, 8).place(n) for n in (0, 8, 32, 40, 64)]
-        [0, 8, 40, 32, 80]
+    def place(self, n: int) -> int:
+        """Where an element of the panels is kept.
+
+        >>> [Swizzle(32, 64, 64, 8).place(n) for n in (0, 8, 64, 72, 128)]
+        [0, 8, 72, 64, 144]
         """
-        return n ^ (n // self.row % self.count * self.chunk)
+        return n ^ (n // self.line % self.count * self.chunk)
+
+    def in_panels(self, index: tuple[Expr, ...], strides: tuple[int, ...]) -> Expr:
+        """The offset of an element in the panels, of memory with these strides."""
+        *outer, column = index
+        width, total = const(self.width), Sum()
+        for n, i in enumerate(outer):
+            total = total.plus(as_sum(i), self.width if n == len(outer) - 1 else strides[n])
+        total = total.plus(as_sum(Binary("floordiv", column, width)), self.width * self.height)
+        return as_expr(total.plus(as_sum(Binary("mod", column, width))))
 
     def parts(self, at: Expr, facts: Facts) -> tuple[Expr, Expr]:
         """An offset as a part whose place is to be found, and one that is only added to it."""
-        whole, s = self.row * self.count, as_sum(at)
+        whole, s = self.line * self.count, as_sum(simplify(at, facts))
         outer = Sum(
             {a: c for a, c in s.terms.items() if c % whole == 0}, s.constant // whole * whole
         )
@@ -70,8 +91,9 @@ def shared_memory(body: Stmt) -> SharedMemory:
     >>> from tdsl.lang.expr import const
     >>> from tdsl.lang.types import f16
     >>> tile = Alloc("t", f16, (const(64), const(32)), SHARED, Block(()), swizzle=64)
-    >>> shared_memory(Alloc("s", f16, (const(3),), SHARED, tile))
-    SharedMemory(starts={'s': 0, 't': 1024}, size=5120, swizzles={'t': Swizzle(row=64, count=4, chunk=8)})
+    >>> found = shared_memory(Alloc("s", f16, (const(3),), SHARED, tile))
+    >>> found.starts, found.size, found.swizzles["t"]
+    ({'s': 0, 't': 1024}, 5120, Swizzle(width=32, height=64, line=64, chunk=8))
     """
     starts: dict[str, int] = {}
     swizzles = {}
@@ -94,15 +116,16 @@ def _size(s: Alloc) -> int:
 
 
 def _swizzle(s: Alloc) -> Swizzle:
-    last = s.extents[-1] if s.extents else None
-    row = int(last.value) * s.dtype.bytes if isinstance(last, Const) else 0
-    if row < s.swizzle or row & (row - 1):
+    extents = [1, 1, *(int(e.value) for e in s.extents if isinstance(e, Const))]
+    height, row = extents[-2:]
+    size = s.dtype.bytes
+    several = row * size > s.swizzle
+    if row * size % s.swizzle or (several and height % _ROWS):
         raise ScheduleError(
-            f"rows of {s.name!r} have {row} bytes, and a swizzle of {s.swizzle} bytes needs rows of "
-            f"{s.swizzle} bytes or a power of two above",
+            f"{s.name!r} has {height} rows of {row * size} bytes; a swizzle of {s.swizzle} needs rows of as "
+            f"many bytes, or a multiple of {_ROWS} rows of a multiple of that",
             loc=s.loc,
             label="stored here",
             hint="choose another tile, or leave its layout as it is",
         )
-    size = s.dtype.bytes
-    return Swizzle(max(row, LINE) // size, s.swizzle // CHUNK, CHUNK // size)
+    return Swizzle(s.swizzle // size, height, LINE // size, CHUNK // size)

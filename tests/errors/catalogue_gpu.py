@@ -72,7 +72,10 @@ def swizzle_of_another_number():
 
 
 @wrong(
-    td.ScheduleError, "have 40 bytes, and a swizzle of 64", hint="another tile", caret="swizzle(64)"
+    td.ScheduleError,
+    "has 1 rows of 40 bytes; a swizzle of 64",
+    hint="another tile",
+    caret="tile.swizzle(64)",
 )
 def swizzle_of_odd_rows():
     t, f = td.Tensor("t", (4, 40), td.f32), td.Func("f")

@@ -33,6 +33,7 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.expr import const as integer
+from tdsl.lang.simplify import simplify
 from tdsl.lang.types import DType, bf16, bool_, f16, f32, i64, u64
 from tdsl.node import map_children, post_order
 from tdsl.source import here
@@ -208,15 +209,18 @@ class Expressions:
 
     def offset(self, buffer: str, index: tuple[Expr, ...]) -> TIR:
         """Where an element lies in the flat memory of a buffer."""
-        at, swizzle = self.flat(buffer, index), self.swizzles.get(buffer)
+        swizzle = self.swizzles.get(buffer)
         if swizzle is None:
-            return self.index(at)
-        inner, outer = swizzle.parts(at, self.facts)
+            return self.index(self.flat(buffer, index))
+        inner, outer = swizzle.parts(self.in_panels(buffer, index), self.facts)
         own, chunk = self.index(inner), T.const(swizzle.chunk, "int32")
-        row = T.truncmod(
-            T.truncdiv(own, T.const(swizzle.row, "int32")), T.const(swizzle.count, "int32")
-        )
-        return T.Add(T.bitwise_xor(own, T.Mul(row, chunk)), self.index(outer))
+        line = T.truncdiv(own, T.const(swizzle.line, "int32"))
+        order = T.truncmod(line, T.const(swizzle.count, "int32"))
+        return T.Add(T.bitwise_xor(own, T.Mul(order, chunk)), self.index(outer))
+
+    def in_panels(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
+        """Where an element of a swizzled memory would lie without the order of its chunks."""
+        return simplify(self.swizzles[buffer].in_panels(index, self.buffers[buffer][1]), self.facts)
 
     def flat(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
         """The same in the language of loops."""

@@ -232,7 +232,7 @@ def _schedule(
         tile.cooperate(vector)
         size = x.read.dtype.bytes
         row = size * (block[2] if not x.turned else block[0] if x is left else block[1])
-        _spread(tile, row)
+        _spread(tile, x, row)
         fragment = schedule.cache_read(tile.func, stage.func, at=ki, scope=FRAGMENT)
         _load(fragment, x, _load_of(x, "a" if x is left else "b", rows))
     if stages > 1 and all(
@@ -262,10 +262,11 @@ def _is_row_major(out: Stage, d: Definition, columns: str) -> bool:
     return d.index[-1] == Var(columns)
 
 
-def _spread(tile: Stage, row: int) -> None:
+def _spread(tile: Stage, x: Operand, row: int) -> None:
     """Swizzle a tile with rows of so many bytes."""
-    if row & (row - 1) == 0 and row >= min(SWIZZLES):
-        tile.swizzle(min(row, max(SWIZZLES)))
+    wide = [n for n in SWIZZLES if row % n == 0]
+    if wide and x.axes[1] == len(x.read.index) - 1:
+        tile.swizzle(max(wide))
 
 
 def _load_of(x: Operand, operand: str, rows: int) -> Load | None:
