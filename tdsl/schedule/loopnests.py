@@ -31,6 +31,9 @@ class Nests:
     whole: dict[str, Box]
     tree: Tree
     stored: dict[str, float] = field(default_factory=dict)  # bytes of each func, where it is stored
+    known: dict[object, dict[str, Box]] = field(
+        default_factory=dict
+    )  # boxes that were found before
 
     @staticmethod
     def of(state: State) -> Nests:
@@ -180,7 +183,7 @@ class NestSpot:
 
         What threads share is needed by all of them.
         """
-        found = self._needs(self.opened(self.first(k)), k)
+        found = dict(self._needs(self.first(k), k, wide=False))
         if any(map(self.nests.is_shared, found)):
             wide = self.block_boxes(k)
             found |= {n: wide[n] for n in found if n in wide and self.nests.is_shared(n)}
@@ -189,14 +192,19 @@ class NestSpot:
     def block_boxes(self, k: int) -> dict[str, Box]:
         """What one iteration of the first k loops needs for all threads of a block together."""
         loops = tuple(x for x in self.first(k) if self.kind(x) not in THREADS)
-        return self._needs(self.opened(loops, wide=True), k)
+        return self._needs(loops, k, wide=True)
 
-    def _needs(self, active: Active, k: int) -> dict[str, Box]:
+    def _needs(self, loops: tuple[str, ...], k: int, *, wide: bool) -> dict[str, Box]:
         nests, name = self.nests, self.func.name
+        key = (name, self.definition, self.wide if wide else self.box, loops, k)
+        if key in nests.known:
+            return nests.known[key]
+        active = self.opened(loops, wide=wide)
         inner = self.nest.names()[max(k - 1, 0) :] or ("",)
         levels = tuple(Level(name, self.definition, x) for x in inner)
         found = required(nests.tree, nests.state, levels, {}, [active], NOTHING)
-        return {**found, name: active.written(NOTHING)}
+        nests.known[key] = {**found, name: active.written(NOTHING)}
+        return nests.known[key]
 
     def internal(self, k: int) -> set[str]:
         """The funcs whose memory is inside of the first k loops."""

@@ -173,9 +173,8 @@ def _by_itself(
     for n in range(len(f.definitions)):
         own = stage if n == 0 else stage.update(n - 1)
         write_vectors(own, f, n, boxes[name], machine)
-        first = own.loops[0]
-        if n == 0 and first.name in f.variables:
-            own.parallel(first)
+        if n == 0 and own.loops and own.loops[0].name in f.variables:
+            own.parallel(own.loops[0])
 
 
 def _on_a_gpu(schedule: Schedule, machine: Machine) -> bool:
