@@ -6,10 +6,12 @@ default schedule uses the same functions.
 
 from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.block_rows import block_rows
+from tdsl.schedule.recipes.block_tiles import block_tiles
 from tdsl.schedule.recipes.block_transpose import block_transpose
-from tdsl.schedule.recipes.blocks import block_sums, block_tiles, elements
+from tdsl.schedule.recipes.blocks import block_sums
 from tdsl.schedule.recipes.conv import conv
 from tdsl.schedule.recipes.cosma import carma, cosma
+from tdsl.schedule.recipes.elements import elements
 from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.layouts import redistribute
 from tdsl.schedule.recipes.matmul import matmul

@@ -25,9 +25,9 @@ from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import REGISTER, SHARED, State
 from tdsl.schedule.recipes.block_rows import fused
-from tdsl.schedule.recipes.blocks import elements, even_width
 from tdsl.schedule.recipes.choices import choose, recipe
 from tdsl.schedule.recipes.conv import known
+from tdsl.schedule.recipes.elements import elements, even_width
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 

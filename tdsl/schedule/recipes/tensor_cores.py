@@ -17,11 +17,11 @@ from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Binary, Cast, Expr, Read, Var
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES, is_ordered
 from tdsl.schedule.recipes.block_rows import fused
-from tdsl.schedule.recipes.blocks import definition_of, fetched, sizes_of
 from tdsl.schedule.recipes.choices import recipe
+from tdsl.schedule.recipes.elements import definition_of, fetched, sizes_of
+from tdsl.schedule.recipes.epilogue import following
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, Load, Mma
 from tdsl.source import here
@@ -225,7 +225,7 @@ def _schedule(
     stage.bind(io, "blockIdx.y").bind(jo, "blockIdx.x")
     stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")
     stage.tensorize(i1, form.name)
-    out = _following(stage, wj)
+    out = following(stage, wj, FRAGMENT)
     out.cooperate(2 if _is_row_major(out, d, right.along) else 1)
     for x, vector, rows in zip((left, right), vectors, (warp[0], warp[1]), strict=True):
         tile = schedule.cache_read(x.read.name, stage.func, at=ko, scope=SHARED, filled=True)
@@ -240,21 +240,6 @@ def _schedule(
     ):
         stage.pipeline(ko, stages)
     stage.unroll(mi).unroll(nj).unroll(ki)
-
-
-def _following(stage: Stage, at: Loop) -> Stage:
-    """What takes the sums out of registers: the only reader of the stage, or a copy."""
-    schedule = stage.schedule
-    readers = {f.name for f, _ in schedule.state.consumers(stage.func)}
-    if stage.func not in schedule.state.program.outputs and len(readers) == 1:
-        reader = schedule[min(readers)]
-        if not schedule.state.plan(reader.func).touched:
-            with schedule.all_or_nothing():
-                stage.compute_root()
-                reader.reverse_compute_at(stage, at)
-                stage.store_at(stage, at).set_scope(FRAGMENT)
-                return reader
-    return schedule.cache_write(stage.func, at=at, scope=FRAGMENT)
 
 
 def _is_row_major(out: Stage, d: Definition, columns: str) -> bool:

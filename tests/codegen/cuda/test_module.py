@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tdsl.codegen.cuda import module, nvrtc
 from tdsl.codegen.launches import launches_of
 from tests.codegen.cuda import programs
 from tests.schedule.recipes.test_block_rows import scheduled
+from tests.schedule.recipes.test_blocks import dense_layer
 
 tvm = pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 
@@ -92,6 +94,27 @@ def test_a_pipelined_matmul_copies_past_the_registers(arch, stages, tmp_path):
     assert copies >= 2 * stages and copies % 2 == 0  # both tiles, before the loop and in its copies
     assert count(text, r"\bLDG\b") == count(text, r"\bSTS\b") == 0
     assert count(text, r"\bDEPBAR\.LE SB0") == count(text, r"\bBAR\.SYNC") > 0
+
+
+TILES = {
+    "large": {},
+    "parts of the terms": {"parts": 4},
+    "few blocks in groups of rows": {"group": 8, "blocks": 264},
+}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("choices", TILES)
+def test_layers_in_tiles_keep_their_sums_in_registers(choices, arch, tmp_path):
+    c, y = dense_layer(4096, 4096, 4096)
+    s = td.Schedule(y)
+    plan = td.recipes.block_tiles(s[c], **TILES[choices])
+    m = made(s, arch)
+    assert all((x.spills, x.stack) == (0, 0) for x in m.kernels)
+    text = sass(m, tmp_path)
+    assert count(text, r"\bFFMA\b") == prod(plan.each) * plan.tile[2]
+    assert count(text, r"\bLDGSTS\.E\.BYPASS\.128") == count(text, r"\bLDGSTS\b") > 0
+    assert count(text, r"\bSTG\.E\.128") == prod(plan.each) // 4
 
 
 ROWS = {"softmax": (1, 2), "layer norm": (3, 2), "log-sum-exp": (1, 2)}  # arrays read, reductions

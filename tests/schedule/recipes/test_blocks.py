@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.codegen.launches import launches_of
 from tdsl.lang.interp import interpret
 from tdsl.schedule.recipes.block_rows import BlockRows
-from tdsl.schedule.recipes.blocks import BlockSums, BlockTiles, Elements, on_blocks
+from tdsl.schedule.recipes.block_tiles import BlockTiles
+from tdsl.schedule.recipes.blocks import BlockSums, on_blocks
+from tdsl.schedule.recipes.elements import Elements
+from tests.codegen.cuda.programs import kernel_of
 
 i, j, k, t = td.vars("i j k t")
 
@@ -120,6 +124,15 @@ def test_tiles_of_batches(rng):
     agrees(s, a=a, b=b)
 
 
+def test_more_batches_than_an_axis_has_blocks():
+    (a, b), c = (td.Tensor(n, (70_000, 8, 8), td.i8) for n in ("a", "b")), td.Func("c")
+    c[t, i, j] = td.sum(a[t, i, k] * b[t, k, j], axis=k)
+    s = td.Schedule(c)
+    td.recipes.block_tiles(s[c], tile=(8, 8, 8), each=(2, 2))
+    (launch,) = launches_of(kernel_of(s)).launches
+    assert launch.grid == (70_000, 1, 1)
+
+
 def test_both_orders_of_operands_are_fetched(rng):
     a, b, c = td.Tensor("a", ("K", "M"), td.f32), td.Tensor("b", ("N", "K"), td.f32), td.Func("c")
     c[i, j] = td.sum(a[k, i] * b[j, k] + 1, axis=k)
@@ -127,6 +140,58 @@ def test_both_orders_of_operands_are_fetched(rng):
     td.recipes.block_tiles(s[c], tile=(16, 16, 8), each=(2, 2))
     assert {"a_cache", "b_cache"} <= {f.name for f in s.state.program.funcs}
     agrees(s, a=whole(rng, 10, 33), b=whole(rng, 18, 10))
+
+
+def dense_layer(m="M", n="K", p="N"):
+    """A product, and what is made of it alone."""
+    a, b = td.Tensor("a", (m, n), td.f32), td.Tensor("b", (n, p), td.f32)
+    bias, c, y = td.Tensor("bias", (p,), td.f32), td.Func("c"), td.Func("y")
+    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    y[i, j] = td.maximum(c[i, j] + bias[j], 0)
+    return c, y
+
+
+CHOICES = {
+    "as chosen": {},
+    "alone": {"epilogue": ""},
+    "parts of the terms": {"parts": 4},
+    "parts alone": {"parts": 2, "epilogue": ""},
+    "groups of rows": {"group": 2},
+    "few blocks": {"blocks": 3},
+    "few blocks in groups": {"group": 2, "blocks": 5},
+}
+
+
+@pytest.mark.parametrize("choices", CHOICES)
+@pytest.mark.parametrize("m, n, p", [(70, 21, 65), (64, 32, 96), (1, 3, 1)])
+def test_tiles_in_any_order_with_what_is_made_of_them(rng, choices, m, n, p):
+    c, y = dense_layer()
+    s = td.Schedule(y)
+    plan = td.recipes.block_tiles(s[c], tile=(32, 32, 8), **CHOICES[choices])
+    assert plan.epilogue == CHOICES[choices].get("epilogue", "y")
+    agrees(s, a=whole(rng, m, n), b=whole(rng, n, p), bias=whole(rng, p))
+
+
+def test_what_is_made_of_sums_is_made_in_registers():
+    for choices, memory in (({}, 0), ({"parts": 2}, 1), ({"epilogue": ""}, 1)):
+        c, y = dense_layer()
+        s = td.Schedule(y, sizes={"M": 128, "K": 64, "N": 128})
+        td.recipes.block_tiles(s[c], **choices)
+        lines = launches_of(kernel_of(s))
+        assert len(lines.temporaries) == memory
+
+
+def test_terms_are_in_parts_where_tiles_are_few():
+    for sizes, parts in (((128, 16384, 128), 32), ((4096, 4096, 4096), 1), ((128, 256, 128), 1)):
+        c, y = dense_layer(*sizes)
+        assert td.recipes.block_tiles(td.Schedule(y)[c]).parts == parts
+
+
+def test_the_default_schedule_makes_a_layer_in_one_kernel(rng):
+    _, y = dense_layer(128, 20, 72)
+    s = td.Schedule(y)
+    assert len(launches_of(kernel_of(s)).launches) == 1
+    agrees(s, a=whole(rng, 128, 20), b=whole(rng, 20, 72), bias=whole(rng, 72))
 
 
 SIZED = {

@@ -1,0 +1,111 @@
+"""Points of a stage shared out among the threads of a GPU, and what other recipes ask of its definition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdsl.lang.affine import as_sum
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Var
+from tdsl.lang.regions import reads_in
+from tdsl.schedule.facts import extents, has_effects
+from tdsl.schedule.recipes.block_rows import ACCESS, fused
+from tdsl.schedule.recipes.choices import recipe
+from tdsl.schedule.recipes.conv import known
+from tdsl.schedule.stage import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Blocks of so many threads, and the elements that each of them makes at once."""
+
+    threads: int
+    vector: int
+
+
+@recipe
+def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> Elements | None:
+    """Share the points of a stage out among threads, each definition by itself.
+
+    `vector` neighbours are made by one thread; by default as many as 16 bytes hold, where they divide the
+    last extent. Returns what was chosen, or None for a stage without free loops.
+
+    >>> import tdsl as td
+    >>> i, j, a, f = *td.vars("i j"), td.Tensor("a", (100, 64), td.f32), td.Func("f")
+    >>> f[i, j] = a[i, j] * 2
+    >>> s = td.Schedule(f)
+    >>> td.recipes.elements(s[f])
+    Elements(threads=256, vector=4)
+    """
+    f = stage.schedule.state.program.func(stage.func)
+    if not any(d.free for d in f.definitions):
+        return None
+    found = 1
+    for n, d in enumerate(f.definitions):
+        own = stage if n == 0 else stage.update(n - 1)
+        width = vector_of(own) if vector is None else vector
+        if _share_out(own, d, threads, width):
+            found = max(found, width)
+    return Elements(threads, found)
+
+
+def _share_out(stage: Stage, d: Definition, threads: int, vector: int) -> bool:
+    """One loop over blocks and one over threads of the free loops that stand outside of all others."""
+    free = [x.name for x in stage.loops]
+    while free and not set(d.free).issuperset(free):
+        free.pop()
+    if not free:
+        return False
+    if vector > 1:
+        outer, lanes = stage.split(free[-1], vector)
+        stage.vectorize(lanes)
+        free[-1] = outer.name
+    block, thread = stage.split(fused(stage, free), threads)
+    stage.bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    return True
+
+
+def vector_of(stage: Stage) -> int:
+    """How many neighbours 16 bytes hold, where the last dimension has a multiple of so many."""
+    d = definition_of(stage)
+    if d.ranges or not d.index or has_effects(d):
+        return 1
+    last = d.index[-1]
+    if not isinstance(last, Var) or last.name != d.free[-1]:
+        return 1
+    f = stage.schedule.state.program.func(stage.func)
+    widest = max(t.bytes for t in (*f.dtypes, *(r.dtype for r in reads_in(d.values))))
+    return even_width(ACCESS // widest, sizes_of(stage).get(last.name))
+
+
+def definition_of(stage: Stage) -> Definition:
+    """The definition that a stage schedules."""
+    return stage.schedule.state.program.func(stage.func).definitions[stage.definition]
+
+
+def sizes_of(stage: Stage) -> dict[str, int | None]:
+    """The extent of each variable of a definition that the schedule knows."""
+    state, boxes = known(stage.schedule)
+    f = state.program.func(stage.func)
+    return extents(f, f.definitions[stage.definition], boxes[f.name]) if f.name in boxes else {}
+
+
+def even_width(most: int, extent: int | None) -> int:
+    """The largest power of two up to `most` that divides an extent; 1 where that is not known."""
+    width = max(most, 1)
+    while width > 1 and (extent is None or extent % width):
+        width //= 2
+    return width
+
+
+def fetched(stage: Stage, source: str) -> int:
+    """How many elements of an operand 16 bytes hold, where its last index has a multiple of so many."""
+    sizes, width = sizes_of(stage), ACCESS
+    for r in reads_in(definition_of(stage).values):
+        if r.name == source:
+            last = as_sum(r.index[-1])
+            near = [a.name for a, c in last.terms.items() if c == 1 and isinstance(a, Var)]
+            steps = [last.constant, *(c for c in last.terms.values() if c != 1)]
+            for step in (*steps, *(sizes.get(v) for v in near), *[None] * (len(near) != 1)):
+                width = min(width, even_width(ACCESS // r.dtype.bytes, step))
+    return width

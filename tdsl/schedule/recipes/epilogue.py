@@ -1,0 +1,38 @@
+"""What is made of a stage's values alone, as soon as these are there."""
+
+from __future__ import annotations
+
+from tdsl.errors import ScheduleError
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.stage import Stage
+
+
+def reader_of(stage: Stage, at: Loop | None = None) -> Stage | None:
+    """The only reader of a stage, if it can follow what a loop makes and no directive has mentioned it."""
+    schedule = stage.schedule
+    readers = {f.name for f, _ in schedule.state.consumers(stage.func)}
+    if stage.func in schedule.state.program.outputs or len(readers) != 1 or not stage.loops:
+        return None
+    reader = schedule[min(readers)]
+    if schedule.state.plan(reader.func).touched:
+        return None
+    before = schedule.state, schedule.origins, schedule.directives
+    try:
+        stage.compute_root()
+        reader.reverse_compute_at(stage, stage.loops[0] if at is None else at)
+    except ScheduleError:
+        return None
+    finally:
+        schedule.state, schedule.origins, schedule.directives = before
+    return reader
+
+
+def following(stage: Stage, at: Loop, scope: str) -> Stage:
+    """What takes the values of a loop's body out of their memory: the only reader, or a copy."""
+    reader = reader_of(stage, at)
+    if reader is None:
+        return stage.schedule.cache_write(stage.func, at=at, scope=scope)
+    stage.compute_root()
+    reader.reverse_compute_at(stage, at)
+    stage.store_at(stage, at).set_scope(scope)
+    return reader
