@@ -8,6 +8,7 @@ Funcs that are not distributed belong to the stages that read them. All boxes co
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from tdsl.lang.regions import (
     interval_where,
     reads_in,
     tighten,
+    union,
     union_box,
 )
 from tdsl.lang.simplify import conjunction
@@ -77,6 +79,7 @@ class Stage:
     _known: dict[object, Span] = field(default_factory=dict)
     _boxes: dict[object, Box | None] = field(default_factory=dict)
     _decides: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _intervals: dict[object, Interval] = field(default_factory=dict)
     _reads: dict[str, tuple[Read, ...] | None] = field(
         default_factory=dict
     )  # None: followed further
@@ -160,9 +163,22 @@ class Stage:
                     tighten(intervals(ranges), d.where) if d.where != TRUE else intervals(ranges)
                 )
                 alive = not any(map(_is_empty, inside.values()))
-                found = boxes_of(reads, inside, NOTHING, d.where)[tensor] if alive else None
+                found = self._axes(tensor, reads, inside) if alive else None
             self._boxes[key] = None if found is None else numbers(found)
         return self._boxes[key]
+
+    def _axes(self, tensor: str, reads: tuple[Read, ...], ranges: dict[str, Interval]) -> Region:
+        """The box that some reads touch, axis by axis: ranks beside each other have most in common."""
+        where, made = self.definition.where, []
+        for n in range(len(reads[0].index)):
+            indices = dict.fromkeys(r.index[n] for r in reads)
+            names = sorted(variables(where).union(*map(variables, indices)))
+            key = (tensor, n, *(ranges.get(name) for name in names))
+            if key not in self._intervals:
+                found = (interval_where(e, ranges, where) for e in indices)
+                self._intervals[key] = functools.reduce(union, found)
+            made.append(self._intervals[key])
+        return tuple(made)
 
     def decides(self, tensor: str) -> tuple[str, ...]:
         """The variables on which the box of a tensor may depend."""

@@ -37,6 +37,7 @@ class Grid:
 
     axes: Axes
     depths: tuple[int, ...]  # how many axes each level has
+    shape: tuple[int, ...]  # how many ranks stand along each axis
 
     def __init__(self, **axes: int) -> None:
         for name, size in axes.items():
@@ -54,6 +55,7 @@ class Grid:
         made = tuple((name, operator.index(size)) for name, size in axes.items())
         object.__setattr__(self, "axes", made)
         object.__setattr__(self, "depths", (len(made),))
+        object.__setattr__(self, "shape", tuple(size for _, size in made))
 
     @staticmethod
     def of(levels: Sequence[Grid]) -> Grid:
@@ -84,11 +86,6 @@ class Grid:
         return tuple(name for name, _ in self.axes)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """How many ranks stand along each axis."""
-        return tuple(size for _, size in self.axes)
-
-    @property
     def size(self) -> int:
         """The number of ranks."""
         return math.prod(self.shape)
@@ -109,7 +106,7 @@ class Grid:
         return found
 
     def __getattr__(self, name: str) -> Any:
-        sizes = {} if name in ("axes", "depths") else dict(self.axes)
+        sizes = {} if name in ("axes", "depths", "shape") else dict(self.axes)
         if name in sizes:
             return sizes[name]
         raise AttributeError(f"this grid has no axis {name!r}. {did_you_mean(name, sizes)}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from tdsl.errors import counted
@@ -61,19 +61,27 @@ class Placement:
 
     dims: str
     entries: tuple[Entry, ...]
+    _cuts: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    _dealt: tuple[int | None, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        blocks = [(n, e) for n, e in enumerate(self.entries) if isinstance(e, Blocks)]
+        own = [[(n, e) for n, e in blocks if e.dim == dim] for dim in range(len(self.dims))]
+        cuts = (tuple(n for _, n in sorted((e.level, n) for n, e in found)) for found in own)
+        sizes = (next((e.size for _, e in found if e.size is not None), None) for found in own)
+        object.__setattr__(self, "_cuts", tuple(cuts))
+        object.__setattr__(self, "_dealt", tuple(sizes))
 
     def __str__(self) -> str:
         return f"{self.dims} -> {' '.join(_text(e, self.dims) for e in self.entries)}".lstrip()
 
     def axes_of(self, dim: int) -> tuple[int, ...]:
         """The axes over which a dimension is cut, those of the outer blocks first."""
-        own = ((n, e) for n, e in enumerate(self.entries) if isinstance(e, Blocks) and e.dim == dim)
-        return tuple(n for _, n in sorted((e.level, n) for n, e in own))
+        return self._cuts[dim]
 
     def dealt(self, dim: int) -> int | None:
         """The size of the blocks of a dimension that are dealt out in turn; None for one block each."""
-        sizes = (e.size for e in self.entries if isinstance(e, Blocks) and e.dim == dim)
-        return next((size for size in sizes if size is not None), None)
+        return self._dealt[dim]
 
     @property
     def partial(self) -> tuple[int, ...]:

@@ -124,8 +124,13 @@ def common(a: Box, b: Box) -> Box | None:
     >>> common(((0, 4), (0, 4)), ((2, 9), (1, 2))), common(((0, 4),), ((4, 5),))
     (((2, 4), (1, 2)), None)
     """
-    made = tuple(meet(x, y) for x, y in zip(a, b, strict=True))
-    return None if is_empty(made) else made
+    made = []
+    for x, y in zip(a, b, strict=True):
+        both = meet(x, y)
+        if both[0] >= both[1]:
+            return None
+        made.append(both)
+    return tuple(made)
 
 
 def contains(outer: Box, inner: Box) -> bool:

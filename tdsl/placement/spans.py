@@ -62,18 +62,19 @@ def clip(span: Span, lo: int, hi: int) -> Span:
     >>> clip(dealt((0, 10), 2, 6, 0), 1, 7), clip((2, 5), 0, 4)
     (dealt((1, 7), 2, 6, 0), (2, 4))
     """
-    lo, hi = max(span[0], lo), min(span[1], hi)
+    lo = max(lo, span[0])
+    hi = max(lo, min(hi, span[1]))
     if isinstance(span, Dealt) and lo < hi:
         return dealt((lo, hi), span.block, span.period, span.start)
-    return lo, max(lo, hi)
+    return lo, hi
 
 
 def meet(a: Span, b: Span) -> Span:
     """What lies in both of two spans; of two that are dealt out, both must be so in the same way."""
     if not isinstance(b, Dealt):
-        return clip(a, *b)
+        return clip(a, b[0], b[1])
     if not isinstance(a, Dealt):
-        return clip(b, *a)
+        return clip(b, a[0], a[1])
     assert (a.block, a.period) == (b.block, b.period), "spans that are dealt out differently"
     if a.start == b.start:
         return clip(a, *b)
