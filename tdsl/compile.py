@@ -123,6 +123,7 @@ def _distributed(
             hint="leave dynamic= away; another size makes another plan",
         )
     check_all(state)
+    named = state
     if sizes:
         state = replace(state, program=bind_sizes(state.program, sizes))
 
@@ -135,7 +136,7 @@ def _distributed(
     def text(local: State) -> str:
         return str(build_for(local, as_target("numba")).source("python"))
 
-    return Distributed(state, signature_of(state.program), sizes, build, text)
+    return Distributed(state, signature_of(state.program), sizes, build, text, named)
 
 
 def _dynamic(program: Program, dynamic: object, fixed: Mapping[str, int]) -> frozenset[str]:

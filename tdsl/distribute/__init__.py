@@ -4,6 +4,7 @@ stages.py     the distributed funcs, and the boxes that their iterations touch, 
 rank.py       the steps of one rank
 collective.py which messages are together a broadcast, a gathering or a reduction
 plan.py       plans as data, with what they cost
+formula.py    what a rank receives, as an expression of the sizes
 check.py      the proof that messages match, nothing waits for ever, and memory suffices
 emit.py       a plan as a module of its own; rank_text.py: the steps of a rank in it
 task.py       what a rank computes, as an ordinary program

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from tdsl.distribute.plan import Reduce
 from tdsl.distribute.stages import Spans, Stage
 from tdsl.lang.expr import Binary, Param
+from tdsl.lang.reduction import Combine
+from tdsl.lang.types import DType
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Placement
 from tdsl.placement.ownership import (
@@ -168,7 +170,7 @@ class Groups:
         placement = self.layout.placements[name]
         if combine is None:
             axes = [n for n, e in enumerate(placement.entries) if isinstance(e, Copies)]
-        elif is_of_mpi(self.stage):
+        elif is_of_mpi(combine, self.stage.func.dtypes, in_order=self.stage.in_order):
             axes = [n for n in self.stage.alike(name) if n not in placement.partial]
         else:
             axes = []
@@ -219,11 +221,11 @@ class Groups:
         return Reduce(tuple(rank for rank, _ in members), tag, "", None, box, got)
 
 
-def is_of_mpi(stage: Stage) -> bool:
-    """Whether MPI has an operator that combines the parts of a stage, with the same values for NaN."""
-    combine, dtype = stage.combine, stage.func.dtypes[0]
-    if combine is None or stage.in_order or len(stage.func.dtypes) > 1:
+def is_of_mpi(combine: Combine | None, dtypes: tuple[DType, ...], *, in_order: bool) -> bool:
+    """Whether MPI has an operator that combines parts, with the same values for NaN."""
+    if combine is None or in_order or len(dtypes) > 1:
         return False
+    (dtype,) = dtypes
     match combine.exprs[0]:
         case Binary(op, Param("a0"), Param("b0")):
             if dtype.is_float:

@@ -11,10 +11,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement
 from tdsl.placement.ownership import Box, block, elements, owned
+
+if TYPE_CHECKING:
+    from tdsl.schedule.nest import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +257,12 @@ class Plan:
 
     def __init__(
         self, name: str, grid: Grid, homes: tuple[Home, ...], outputs: tuple[str, ...],
-        notes: tuple[str, ...], make: Callable[[int], RankPlan], bound: float | None = None,
+        notes: tuple[str, ...], make: Callable[[int], RankPlan], named: State | None = None,
+        bound: float | None = None,
     ) -> None:  # fmt: skip
         self.name, self.grid, self.homes, self.notes = name, grid, homes, notes
         self.outputs, self.bound = outputs, bound
-        self._make = make
+        self._make, self._named = make, named
         self._ranks: dict[int, RankPlan] = {}
 
     def rank(self, rank: int) -> RankPlan:
@@ -308,6 +313,17 @@ class Plan:
     def total_received(self) -> int:
         """The bytes that all ranks receive."""
         return sum(self.received)
+
+    def formula(self, rank: int = 0, *, even: bool = False) -> Any:
+        """The bytes that a rank receives, as a sympy expression of the sizes that have names.
+
+        It holds for all sizes; with `even` for those that every block divides, and is short. TypeMismatch
+        where the number of steps depends on sizes, or a dimension is dealt out in blocks.
+        """
+        from tdsl.distribute.formula import formula
+
+        assert self._named is not None, "a plan of a program"
+        return formula(self._named, rank, even=even)
 
     def moved(self, tensor: str) -> int:
         """The bytes of a tensor or func that all ranks receive."""

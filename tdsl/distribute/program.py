@@ -53,8 +53,12 @@ class Work:
     """A distributed program for known sizes: stages, layout, plan, and the tasks compiled so far."""
 
     def __init__(
-        self, state: State, outputs: tuple[str, ...], build: Callable[[State], Task]
-    ) -> None:  # fmt: skip
+        self,
+        state: State,
+        outputs: tuple[str, ...],
+        build: Callable[[State], Task],
+        symbolic: State,
+    ) -> None:
         program = state.program
         computed = realised_boxes(program)
         boxes = {n: tuple((lo, hi + 1) for lo, hi in box) for n, box in computed.items()}
@@ -87,7 +91,9 @@ class Work:
         bounds = [bound_of(s, state.grid.size) for s in self.stages]
         known = bounds[0] if len(bounds) == 1 else None
         least = None if known is None else known * min(h.bytes for h in homes)
-        self.plan = Plan(program.name, state.grid, homes, self.outputs, notes, self._rank, least)
+        self.plan = Plan(
+            program.name, state.grid, homes, self.outputs, notes, self._rank, symbolic, least
+        )
         self.state = state
         self._proved = False
         self.tasks = Tasks(made, self.dtypes, build)
@@ -173,9 +179,10 @@ class Distributed(Suggesting):
 
     def __init__(
         self, state: State, signature: Signature, sizes: Mapping[str, int],
-        build: Callable[[State], Task], text: Callable[[State], str],
+        build: Callable[[State], Task], text: Callable[[State], str], named: State,
     ) -> None:  # fmt: skip
         check_placed(state)
+        self._named = named
         self.state, self.signature, self.sizes = state, signature, dict(sizes)
         self._build, self._text = build, text
         self._works: dict[tuple[tuple[str, int], ...], Work] = {}
@@ -194,7 +201,9 @@ class Distributed(Suggesting):
         key = tuple((n, sizes[n]) for n in self.signature.sizes)
         if key not in self._works:
             outputs = tuple(a.name for a in self.signature.outputs)
-            self._works[key] = Work(bind_state(self.state, dict(key)), outputs, self._build)
+            self._works[key] = Work(
+                bind_state(self.state, dict(key)), outputs, self._build, self._named
+            )
         return self._works[key]
 
     def plan(self, *, memory: int | None = None, **sizes: int) -> Plan:

@@ -31,7 +31,10 @@ SHOWN = 16  # ranks in a table
 
 def summary(plan: Plan) -> str:
     """One line of what the ranks of a plan receive, and need."""
-    least = "" if plan.bound is None else f" (lower bound {math.ceil(plan.bound)})"
+    least = ""
+    if plan.bound is not None:
+        far = f", {max(plan.received) / plan.bound:.2f} times that" if plan.bound > 0 else ""
+        least = f" (lower bound {math.ceil(plan.bound)}{far})"
     return (
         f"{plan.name} on {plan.grid}: {_range(plan.received)} bytes received a rank{least} in "
         f"{_range(plan.messages)} messages, {plan.total_received} in all; "

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import TRUE, Const, Expr, Read, Var, const
+from tdsl.lang.expr import ONE, TRUE, ZERO, Const, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.reduction import Combine
 from tdsl.lang.regions import Box as Region
@@ -30,10 +30,10 @@ from tdsl.lang.regions import (
     union,
     union_box,
 )
-from tdsl.lang.simplify import conjunction
+from tdsl.lang.simplify import add, conjunction, subtract
 from tdsl.placement.ownership import Box, is_empty
 from tdsl.placement.spans import Span
-from tdsl.schedule.nest import State
+from tdsl.schedule.nest import Nest, State
 from tdsl.schedule.relate import relate
 from tdsl.schedule.required import bounds_of, definition_ranges, grown
 
@@ -43,12 +43,13 @@ Spans = tuple[Span, ...]  # of the first outer loops, in their order
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How a variable of a definition follows from loops: its value, and what holds of it."""
+    """How a variable of a definition follows from loops: its value, what holds of it, its own bounds."""
 
     name: str
     root: Expr
     where: Expr
     loops: frozenset[str]
+    bounds: Interval
 
 
 @dataclass(slots=True)
@@ -157,7 +158,9 @@ class Stage:
             d = self.definition
             reads = self._reads[tensor]
             if reads is None:
-                found = self._needed(intervals(ranges)).get(tensor)
+                found = needed_by(self.func, self.number, self.inside, intervals(ranges)).get(
+                    tensor
+                )
             else:
                 inside = (
                     tighten(intervals(ranges), d.where) if d.where != TRUE else intervals(ranges)
@@ -200,26 +203,6 @@ class Stage:
             self._decides[tensor] = tuple(name for name in d.variables if name in names)
         return self._decides[tensor]
 
-    def _needed(self, ranges: dict[str, Interval]) -> dict[str, Region]:
-        """The boxes of all that is read where the variables have some ranges.
-
-        What is read of the funcs `inside`, consumers first, is followed to what those read.
-        """
-        f, d = self.func, self.definition
-        boxes: dict[str, Region] = {}
-        _read(boxes, f, tighten(ranges, d.where) if d.where != TRUE else ranges, self.number)
-        if self.combine is None:
-            made = tuple(ranges[name] for name in f.variables)
-            for n, update in enumerate(f.definitions[1:], 1):
-                _read(boxes, f, definition_ranges(f, update, made, NOTHING), n)
-        for g in self.inside:
-            if g.name not in boxes:
-                continue
-            boxes[g.name] = box = grown(g, boxes[g.name], NOTHING)
-            for n, own in enumerate(g.definitions):
-                _read(boxes, g, definition_ranges(g, own, box, NOTHING), n)
-        return boxes
-
     def alike(self, tensor: str) -> tuple[int, ...]:
         """The axes along which all ranks touch one box of a tensor, if they have iterations at all."""
         names = self.decides(tensor)
@@ -241,17 +224,12 @@ def stages_of(state: State, boxes: Mapping[str, Box]) -> tuple[Stage, ...]:
 
 def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
     plan = state.plan(f.name)
-    d, nest = f.definitions[plan.shared], plan.nests[plan.shared]
-    bounds = bounds_of(f, d, tuple((const(lo), const(hi - 1)) for lo, hi in whole))
-    related = relate(nest, bounds)
-    parts = []
-    for name, root in related.roots.items():
-        loops = frozenset(variables(root))
-        own = conjunction(g for g in related.guards if variables(g) <= loops)
-        parts.append(Part(name, root, own, loops))
-    spans = {name: (number(lo), number(lo) + number(n)) for name, (lo, n) in bounds.items()}
-    runs = {x: spans.get(x, (0, number(related.extents[x]))) for x in nest.names()}
-    inside, sources = _members(state, f)
+    nest = plan.nests[plan.shared]
+    region = tuple((const(lo), const(hi - 1)) for lo, hi in whole)
+    parts, symbolic = parts_of_nest(f, plan.shared, nest, region)
+    spans = {part.name: _span_of(part.bounds) for part in parts}
+    runs = {x: _span_of(run) for x, run in symbolic.items()}
+    inside, sources = members_of(state, f)
     fixed = len(plan.distributed)
     at = {tensor: nest.position(loop) + 1 for tensor, loop in plan.communicated}
     for name in at.keys() - {*sources, f.name}:
@@ -279,12 +257,35 @@ def _stage(state: State, f: FuncDef, whole: Box) -> Stage:
         inside,
         sources,
         spans,
-        tuple(parts),
+        parts,
         runs,
     )
 
 
-def _members(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...], tuple[str, ...]]:
+def parts_of_nest(
+    f: FuncDef, definition: int, nest: Nest, box: Region
+) -> tuple[tuple[Part, ...], dict[str, Interval]]:
+    """How the variables of a definition follow from loops where a box is computed; where those run."""
+    bounds = bounds_of(f, f.definitions[definition], box)
+    related = relate(nest, bounds)
+    ends: dict[str, Interval] = {
+        name: (lo, subtract(add(lo, n), ONE)) for name, (lo, n) in bounds.items()
+    }
+    parts = []
+    for name, root in related.roots.items():
+        loops = frozenset(variables(root))
+        own = conjunction(g for g in related.guards if variables(g) <= loops)
+        parts.append(Part(name, root, own, loops, ends[name]))
+    runs = {x: ends.get(x, (ZERO, subtract(related.extents[x], ONE))) for x in nest.names()}
+    return tuple(parts), runs
+
+
+def _span_of(i: Interval) -> Span:
+    lo, hi = i
+    return number(lo), number(hi) + 1
+
+
+def members_of(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...], tuple[str, ...]]:
     """The funcs that the tasks of a stage compute besides it, consumers first; what all of them read."""
     own = {f.name}
     sources: dict[str, None] = {}
@@ -301,6 +302,29 @@ def _members(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...], tuple[str, 
                 elif r.name != f.name:
                     sources[r.name] = None
     return tuple(inside), tuple(sources)
+
+
+def needed_by(
+    f: FuncDef, number: int, inside: Iterable[FuncDef], ranges: dict[str, Interval]
+) -> dict[str, Region]:
+    """The boxes of all that a definition reads, and updates that follow it, where its variables have ranges.
+
+    What is read of the funcs `inside`, consumers first, is followed to what those read.
+    """
+    d = f.definitions[number]
+    boxes: dict[str, Region] = {}
+    _read(boxes, f, tighten(ranges, d.where) if d.where != TRUE else ranges, number)
+    if not number:
+        made = tuple(ranges[name] for name in f.variables)
+        for n, update in enumerate(f.definitions[1:], 1):
+            _read(boxes, f, definition_ranges(f, update, made, NOTHING), n)
+    for g in inside:
+        if g.name not in boxes:
+            continue
+        boxes[g.name] = box = grown(g, boxes[g.name], NOTHING)
+        for n, own in enumerate(g.definitions):
+            _read(boxes, g, definition_ranges(g, own, box, NOTHING), n)
+    return boxes
 
 
 def _read(boxes: dict[str, Region], f: FuncDef, ranges: dict[str, Interval], n: int) -> None:
