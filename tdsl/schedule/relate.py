@@ -73,7 +73,9 @@ def _extents(
                     if outer in tails and isinstance(left, Const):
                         extents[inner] = left
             case Fuse(fused, outer, inner):
-                extents[fused] = multiply(extents[outer], extents[inner], facts)
+                # of an empty box both may be negative
+                times = maximum(extents[outer], ZERO, facts)
+                extents[fused] = multiply(times, extents[inner], facts)
             case Rename(old, new) | Rotate(old, new):
                 extents[new] = extents[old]
     return extents, peels

@@ -43,6 +43,7 @@ ALLOWED = (
     r"runs on .*, but stands inside of another loop",
     r"is in shared memory, but not inside of a block",
     r"kernels of a GPU cannot",
+    r"nothing that loop .* makes in shared memory can be made ahead",
     r"a GPU has no atomic",
     r"memory .* (is in heap memory, but made inside of a kernel|has a size that is not known)",
     r"memory, but its size is known at a call only",

@@ -17,7 +17,7 @@ from typing import Any
 import tdsl as td
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import depends
-from tdsl.schedule.nest import SCOPES, SHARED, TAILS, At, Level, is_reduction
+from tdsl.schedule.nest import FRAGMENT, SCOPES, SHARED, TAILS, At, Level, is_reduction
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.tree import levels_of
 from tests.fuzz.choices import Choices
@@ -336,7 +336,9 @@ class Directives:
         self.s[name].reorder_storage(*order)
 
     def do_set_scope(self) -> None:
-        self.s[self.func(output=False)].set_scope(self.pick(x for x in SCOPES if x != SHARED))
+        self.s[self.func(output=False)].set_scope(
+            self.pick(x for x in SCOPES if x not in (SHARED, FRAGMENT))
+        )
 
     def do_stream_stores(self) -> None:
         self.s[self.func()].stream_stores()

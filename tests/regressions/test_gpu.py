@@ -21,3 +21,19 @@ def test_threads_of_a_stage_with_four_axes_are_found_apart(rng):
     x = rng.integers(-9, 9, (2, 3, 5, 7)).astype(np.int32)
     (want,) = interpret(s.program, {"a": x})
     np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(x), want)
+
+
+def test_fused_loops_of_an_empty_box_do_not_run():
+    # behind the end of f both loops of g had extents below 0, whose product was positive
+    a, g, f = td.Tensor("a", ("N", "N"), td.i32), td.Func("g"), td.Func("f")
+    g[i, j, k] = a[j, k] + i
+    f[i] = g[0, i, i]
+    s = td.Schedule(f)
+    s[f].vectorize(i, 4)
+    block, _ = s[f].split("i_o", 2)
+    s[f].bind(block, "blockIdx.x")
+    s[g].compute_at(s[f], "i_v").set_scope("shared")
+    s[g].fuse(j, k)
+    x = np.arange(4, dtype=np.int32).reshape(2, 2)
+    (want,) = interpret(s.program, {"a": x})
+    np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(x), want)
