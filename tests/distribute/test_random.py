@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 import tdsl as td
 from tdsl.lang.interp import interpret
 
-GRIDS = st.sampled_from([(1,), (2,), (3,), (4,), (8,), (1, 2), (2, 2), (3, 2), (2, 4), (2, 2, 2)])
+GRIDS = st.sampled_from(
+    [(1,), (2,), (3,), (4,), (5,), (7,), (8,), (1, 2), (2, 2), (3, 2), (2, 4), (2, 2, 2)]
+)
 EXTENTS = st.integers(0, 7)
 i, j, k = td.vars("i j k")
 

@@ -57,6 +57,23 @@ def test_the_library_rule_multiplies(
     multiplies(s, rng, m, n, k)
 
 
+@pytest.mark.parametrize(
+    "shape, ranks",
+    [
+        ((31, 32, 33), 7), ((512, 32, 736), 3), ((2, 3, 4), 16), ((43, 2, 1), 5), ((1, 1, 1), 4),
+        ((0, 5, 6), 4), ((5, 0, 6), 4), ((5, 6, 0), 4), ((20, 20, 80), 13),
+    ],
+)  # fmt: skip
+def test_shapes_that_are_uneven_small_or_empty(
+    shape: tuple[int, int, int], ranks: int, rng: np.random.Generator
+) -> None:
+    m, n, k = shape
+    for recipe in (td.recipes.cosma, td.recipes.carma):
+        s = matmul.schedule(M=m, N=n, K=k)
+        recipe(s["C"], ranks)
+        multiplies(s, rng, m, n, k)
+
+
 def test_what_moves_is_what_the_strategy_says() -> None:
     """Published strategies and own ones, with and without steps."""
     m, n, k = 1024, 1024, 1024
