@@ -30,6 +30,7 @@ from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import State
 from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.blocks import on_blocks
+from tdsl.schedule.recipes.online_bands import online_bands
 from tdsl.schedule.recipes.online_blocks import online_blocks
 from tdsl.schedule.recipes.rows import write_vectors
 from tdsl.target import Target
@@ -190,11 +191,11 @@ def _on_a_gpu(schedule: Schedule, machine: Machine) -> bool:
 
 
 def _online(schedule: Schedule, name: str, machine: Machine) -> bool:
-    if not machine.block_threads:
-        return False
-    if online_blocks(schedule[name], machine=machine) is None:
-        return False
-    return _on_a_gpu(schedule, machine)
+    """One pass over the terms of a sum; what is left over has its own loops."""
+    if machine.block_threads:
+        made: object = online_blocks(schedule[name], machine=machine)
+        return made is not None and _on_a_gpu(schedule, machine)
+    return online_bands(schedule[name], machine=machine) is not None
 
 
 def notes_of(found: list[Candidate]) -> tuple[str, ...]:

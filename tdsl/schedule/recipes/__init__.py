@@ -15,6 +15,7 @@ from tdsl.schedule.recipes.elements import elements
 from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.layouts import redistribute
 from tdsl.schedule.recipes.matmul import matmul
+from tdsl.schedule.recipes.online_bands import online_bands
 from tdsl.schedule.recipes.online_blocks import online_blocks
 from tdsl.schedule.recipes.pairs import pairs
 from tdsl.schedule.recipes.products import (
@@ -42,6 +43,7 @@ __all__ = [
     "inner_sums",
     "johnson",
     "matmul",
+    "online_bands",
     "online_blocks",
     "pairs",
     "pumma",

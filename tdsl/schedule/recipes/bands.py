@@ -21,6 +21,7 @@ from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import group_of, moves
 from tdsl.schedule.machine import Machine, machine_for
+from tdsl.schedule.nest import State
 from tdsl.schedule.recipes.choices import choose, recipe
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.recipes.rows import write_vectors
@@ -67,10 +68,10 @@ def write_bands(schedule: Schedule, chain: Chain, plan: Bands, machine: Machine)
     if ends is not None and ends.names[ends.across] == plan.row and ends.func != chain.owner:
         left.remove(ends.func)
         names = {loop.name for loop in own.loops}
-        _tile(schedule, ends, chain, machine, band=plan.rows)
+        tile_product(schedule, ends, chain, machine, band=plan.rows)
         band = next(x for x in own.loops if x.name not in names)
     else:
-        _vectors(schedule, chain.owner, boxes, machine)
+        write_parts(schedule, schedule.state, chain.owner, boxes, machine)
         band, _ = own.split(plan.row, plan.rows, tail="peel")
     if plan.parallel:
         own.parallel(band if plan.parallel == plan.row else plan.parallel)
@@ -78,14 +79,14 @@ def write_bands(schedule: Schedule, chain: Chain, plan: Bands, machine: Machine)
         name = left.pop(0)
         product = find_contraction(schedule.state, name, left, boxes)
         if product is None:
-            _vectors(schedule, name, boxes, machine)
+            write_parts(schedule, schedule.state, name, boxes, machine)
         else:
             left = [n for n in left if n != product.func]
-            _tile(schedule, product, chain, machine)
+            tile_product(schedule, product, chain, machine)
         schedule[name].compute_at(own, band)
 
 
-def _tile(
+def tile_product(
     schedule: Schedule, c: Contraction, chain: Chain, machine: Machine, band: int = 0
 ) -> None:
     """Register tiles for a product; what it multiplies with is packed in front if all bands need the same."""
@@ -104,8 +105,11 @@ def _is_packed(c: Contraction, tiles: Tiles) -> bool:
     return not tiles.dot and c.sizes[c.along] <= tiles.width
 
 
-def _vectors(schedule: Schedule, name: str, boxes: dict[str, Box], machine: Machine) -> None:
-    f = schedule.state.program.func(name)
+def write_parts(
+    schedule: Schedule, state: State, name: str, boxes: dict[str, Box], machine: Machine
+) -> None:
+    """Vectors for each definition of a func that is no product; `state` has the sizes."""
+    f = state.program.func(name)
     for n in range(len(f.definitions)):
         stage = schedule[name] if n == 0 else schedule[name].update(n - 1)
         write_vectors(stage, f, n, boxes[name], machine)

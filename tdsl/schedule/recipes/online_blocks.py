@@ -53,7 +53,7 @@ class OnlineBlocks:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chain:
+class OnlineChain:
     """The sum that leads, what ends the chain (itself, or an element-wise reader), and their extents."""
 
     lead: FuncDef
@@ -136,7 +136,7 @@ def online_blocks(
     """
     schedule = stage.schedule
     machine = machine or machine_for(as_target(schedule.target))
-    chain = _chain(stage)
+    chain = find_online_chain(stage)
     if chain is None:
         return None
     plan = choose(plan_online(known(schedule)[0], chain, machine), choices)
@@ -144,7 +144,8 @@ def online_blocks(
     return plan
 
 
-def _chain(stage: Stage) -> _Chain | None:
+def find_online_chain(stage: Stage) -> OnlineChain | None:
+    """The chain that a sum of products with weights leads; None for another stage, or sizes not known."""
     state, boxes = known(stage.schedule)
     f = state.program.func(stage.func)
     d = f.definitions[0]
@@ -164,14 +165,14 @@ def _chain(stage: Stage) -> _Chain | None:
         own = reader.definitions[0]
         if len(reader.definitions) == 1 and own.init is None and own.free == d.free:
             end = reader.name
-    return _Chain(f, end, row, column, term, found)
+    return OnlineChain(f, end, row, column, term, found)
 
 
 def _used(index: tuple[Any, ...]) -> set[str]:
     return {v for e in index for v in variables(e)}
 
 
-def plan_online(state: State, chain: _Chain, machine: Machine) -> OnlineBlocks:
+def plan_online(state: State, chain: OnlineChain, machine: Machine) -> OnlineBlocks:
     """The largest tiles that fit into shared memory, and enough blocks for all multiprocessors."""
     rows, terms = (
         _power(most, chain.sizes[v])
@@ -200,7 +201,7 @@ def _power(most: int, extent: int) -> int:
     return n
 
 
-def _shared(state: State, chain: _Chain, rows: int, terms: int) -> int:
+def _shared(state: State, chain: OnlineChain, rows: int, terms: int) -> int:
     """The bytes of what a tile fetches, and of the scores and weights in it."""
     *batches, _, column = chain.lead.variables
     own = {**dict.fromkeys(batches, BATCH), chain.row: ROW, chain.term: TERM}
@@ -223,7 +224,7 @@ def _shared(state: State, chain: _Chain, rows: int, terms: int) -> int:
     return sum(sizes.values())
 
 
-def _write(stage: Stage, chain: _Chain, plan: OnlineBlocks) -> None:
+def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks) -> None:
     schedule = stage.schedule
     running, own, whole = stage.online(chain.term, plan.terms), schedule[chain.end], ""
     tile = running.loops[-1].name
@@ -246,7 +247,7 @@ def _write(stage: Stage, chain: _Chain, plan: OnlineBlocks) -> None:
     _fill(_Block(schedule, chain, plan, own, thread, running, tile))
 
 
-def _share_out(own: Stage, chain: _Chain, plan: OnlineBlocks, whole: str, tile: str) -> str:
+def _share_out(own: Stage, chain: OnlineChain, plan: OnlineBlocks, whole: str, tile: str) -> str:
     """Blocks of rows, and parts of the terms, on blocks; the innermost loop over threads."""
     outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
     block, rows = own.split(chain.row, plan.rows)
@@ -267,7 +268,7 @@ class _Block:
     """A block that is being filled: its loops over threads are those of `own`, tiles those of `running`."""
 
     schedule: Schedule
-    chain: _Chain
+    chain: OnlineChain
     plan: OnlineBlocks
     own: Stage
     thread: str
