@@ -155,7 +155,7 @@ Compiled has no attribute 'soruce' [attribute]
    LINE | td.compile(f).soruce("llvm")
           ^^^^^^^^^^^^^^^^^^^^ no such attribute
   hint: did you mean 'source'? There are: build, dynamic, executable, executables, explain, launch, loops, \
-profile, schedule, signature, sizes, source, state, target, variant""",
+profile, schedule, signature, sizes, source, specialisation, state, target, variant""",
     ),
     td.TdslError: (
         setting,
