@@ -152,9 +152,10 @@ def _chain_of(
         if name not in near or not readers <= {h.name for h in chain.funcs}:
             continue
         points, whole = volume(near[name]), volume(boxes[name])
-        if points is not None and points * count == whole and _is_plain(g):
+        once = points is not None and points * count == whole
+        if once and _is_plain(g) and _is_along(chain, g):
             chain = _Chain(rows, (*chain.funcs, g), near)
-    if not all(_is_along(chain, g) for g in chain.funcs):
+    if not _is_along(chain, f):
         return None
     return chain if any(g.definitions[0].ranges for g in chain.funcs) else None
 
