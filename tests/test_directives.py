@@ -265,6 +265,9 @@ USES: dict[str, tuple[Use, ...]] = {
         on(P.scaled, in_blocks_of_threads),
     ),
     "cooperate": (on(P.stencil, by_all_threads),),
+    "launch_bounds": (
+        on(P.stencil, lambda s, p: s["f"].bind(p.outer, "blockIdx.x").launch_bounds(2)),
+    ),
     "bulk_copy": (on(P.with_a_table, fetched_as_a_whole),),
     "pipeline": (on(P.stencil, fetched_ahead),),
     "swizzle": (on(P.stencil, in_other_banks),),

@@ -28,7 +28,7 @@ from tdsl.codegen.loops import (
     row_major,
 )  # fmt: skip
 from tdsl.codegen.passes.axes import launch_extents
-from tdsl.codegen.passes.statements import is_empty, rebuilt, walk
+from tdsl.codegen.passes.statements import is_empty, rebuilt, stored_in, walk
 from tdsl.codegen.shared_memory import SharedMemory, shared_memory
 from tdsl.codegen.stages import used_params
 from tdsl.codegen.tiles import TileMap, tile_maps
@@ -46,7 +46,8 @@ class Launch:
     """One kernel: `params` are what its body names.
 
     `fragments` says where the elements of memory in registers of several threads are, by name; `memory`
-    is that of a block. `maps` are what copies of boxes need, arguments behind the others.
+    is that of a block. `maps` are what copies of boxes need, arguments behind the others. `resident` blocks
+    at least run at a time on a multiprocessor.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Launch:
     body: Stmt
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
     maps: tuple[TileMap, ...] = ()
+    resident: int = 1
 
     @property
     def shared(self) -> int:
@@ -105,7 +107,11 @@ def launches_of(kernel: Kernel) -> Launches:
         _check_groups(body, block[0])
         used, shared = used_params(known, body), shared_memory(body)
         fragments, maps = fragments_of(body), tile_maps(body, known)
-        made.append(Launch(name, used, _three(grid), _three(block), shared, body, fragments, maps))
+        written = stored_in(body)
+        resident = max((count for b, count in kernel.resident if b in written), default=1)
+        made.append(
+            Launch(name, used, _three(grid), _three(block), shared, body, fragments, maps, resident)
+        )
     return Launches(kernel, tuple(temporaries), tuple(made))
 
 

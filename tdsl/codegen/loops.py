@@ -324,7 +324,8 @@ class Message:
 class Kernel:
     """A function of buffers, scalars and sizes: what a backend compiles.
 
-    `fast_math` says that every store is fast, so that the mode of the processor may be changed.
+    `fast_math` says that every store is fast, so that the mode of the processor may be changed. `resident`
+    is for buffers how many blocks of the kernel of a GPU that writes them run at a time on a multiprocessor.
     """
 
     name: str
@@ -333,6 +334,7 @@ class Kernel:
     messages: tuple[Message, ...] = ()
     fast_math: bool = False
     instructions: tuple[object, ...] = ()
+    resident: tuple[tuple[str, int], ...] = ()
 
 
 def row_major(extents: tuple[int, ...]) -> tuple[int, ...]:

@@ -271,9 +271,16 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
         names.kernel, params, body,
         tuple(lowering.messages.made), all(f.fast_math for f in program.funcs),
         tuple(INSTRUCTIONS[n] for n in lowering.messages.instructions),
+        _residents(state, names),
     )  # fmt: skip
     check_strides(kernel)
     return kernel
+
+
+def _residents(state: State, names: Names) -> tuple[tuple[str, int], ...]:
+    """For buffers of funcs of which several blocks should run at a time, how many."""
+    asked = ((f, state.plan(f.name).resident) for f in state.program.funcs)
+    return tuple((buffer, n) for f, n in asked if n for buffer in names.components(f))
 
 
 def _sized(sizes: dict[str, Expr], n: Node) -> Node:

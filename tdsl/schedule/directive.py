@@ -28,7 +28,7 @@ from tdsl.source import Loc
 DIRECTIVES: dict[str, Callable[..., State]] = {
     **loops.LOOP_DIRECTIVES, "atomic": loops.atomic,
     "bind": launch.bind, "cooperate": launch.cooperate, "pipeline": pipelines.pipeline,
-    "bulk_copy": pipelines.bulk_copy,
+    "bulk_copy": pipelines.bulk_copy, "launch_bounds": launch.launch_bounds,
     "compute_at": places.compute_at, "store_at": places.store_at, "store_root": places.store_root,
     "compute_root": places.compute_root, "inline": places.inline,
     "reverse_compute_at": places.reverse_compute_at, "compute_with": places.compute_with,

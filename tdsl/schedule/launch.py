@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tdsl.errors import did_you_mean
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
@@ -33,6 +35,7 @@ from tdsl.schedule.rfactor import reduce_beside
 from tdsl.schedule.share_out import by_layout
 
 MOST_THREADS = 1024  # of a block
+_MOST_RESIDENT = 32  # blocks of a multiprocessor
 
 
 def bind(state: State, func: str, definition: int, *, loop: str, axis: str) -> State:
@@ -101,6 +104,19 @@ def cooperate(state: State, func: str, definition: int, *, vector: int = 1) -> S
         state = mark(state, func, 0, inner, axis)
         whole = outer
     return state
+
+
+def launch_bounds(state: State, func: str, definition: int, *, blocks: int) -> State:
+    """Let so many blocks of the kernel that makes a stage run at a time on each multiprocessor.
+
+    Its threads then have no more registers than that leaves them.
+    """
+    if positive(blocks, "the number of blocks") > _MOST_RESIDENT:
+        raise Illegal(
+            f"{blocks} blocks do not run on a multiprocessor at a time",
+            f"it has room for {_MOST_RESIDENT} at most",
+        )
+    return state.with_plan(func, replace(state.plan(func), resident=blocks, touched=True))
 
 
 def _check_untouched(f: FuncDef, nest: Nest) -> None:

@@ -281,6 +281,7 @@ class FuncPlan:
     shared: int = 0
     swizzle: int = 0
     filled: bool = False
+    resident: int = 0
     communicated: tuple[tuple[str, str], ...] = ()
     ahead: tuple[tuple[str, int], ...] = ()
     deterministic: bool = False

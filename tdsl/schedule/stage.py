@@ -176,6 +176,14 @@ class Stage(Suggesting):
         self.do("cooperate", vector=vector)
         return self
 
+    def launch_bounds(self, blocks: int) -> Stage:
+        """Have `blocks` blocks of this stage's kernel run at a time on each multiprocessor of a GPU.
+
+        More of them hide more of the time that memory takes, with fewer registers for each thread.
+        """
+        self.do("launch_bounds", blocks=blocks)
+        return self
+
     def bulk_copy(self) -> Stage:
         """Have the GPU's own unit copy this stage of shared memory as a whole, at the request of one thread.
 

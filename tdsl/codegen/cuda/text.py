@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import tvm
@@ -23,6 +24,10 @@ def cuda_text(launches: Launches, arch: str) -> str:
     functions = {x.name: device_function(x, target, used) for x in launches.launches}
     module = _passes()(tvm.IRModule(functions))
     text: str = tvm.get_global_func("target.build.cuda")(module, target).inspect_source()
+    for launch in launches.launches:
+        # without a number of blocks, some registers are spilled so that more blocks have room
+        bounds = rf"__launch_bounds__\((\d+)\) {launch.name}\("
+        text = re.sub(bounds, rf"__launch_bounds__(\1, {launch.resident}) {launch.name}(", text)
     head, mark, kernels = text.partition(_KERNEL)
     own = "".join(INSTRUCTIONS[name].cuda for name in sorted(used) if name in INSTRUCTIONS)
     return f"{head}{DEVICE_CODE}\n{functions_text(used)}{own}\n{mark}{kernels}"

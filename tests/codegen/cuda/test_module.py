@@ -166,6 +166,20 @@ def test_tiles_are_copied_by_the_unit_for_them(tmp_path):
     assert count(text, r"\bLDG\b") == count(text, r"\bSTS\b") == 0
 
 
+def test_more_blocks_at_a_time_leave_fewer_registers():
+    used = []
+    for blocks in (1, 2, 4):
+        c, y = dense_layer(4096, 4096, 4096)
+        s = td.Schedule(y)
+        td.recipes.block_tiles(s[c])
+        s[c].launch_bounds(blocks)
+        m = made(s)
+        assert f"__launch_bounds__(256, {blocks})" in m.source
+        used.append(m.kernels[0].registers)
+    assert 65536 // 256 >= used[0] >= used[1] > used[2]
+    assert all(256 * count * blocks <= 65536 for count, blocks in zip(used, (1, 2, 4), strict=True))
+
+
 def test_vectors_are_loaded_and_stored_as_wholes(tmp_path):
     text = sass(made(programs.scaled(), N=4096), tmp_path)
     assert count(text, r"\bLDG\.E\.128") == count(text, r"\bSTG\.E\.128") == 1
