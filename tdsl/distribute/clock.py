@@ -3,8 +3,9 @@
 A message takes a latency and its bytes over a bandwidth (the alpha-beta model). A rank sends one message at a
 time, and receives one at a time; where a grid has levels, all ranks of a node share its link for what leaves
 it, and latency and bandwidth are those of the outermost level that a message crosses. A message begins when
-both sides are ready and their links free, in the order in which messages become ready. Broadcasts and
-reductions to one rank are trees, other reductions rings. Tasks take operations over a rate, copies bytes.
+both sides are ready and their links free; of those that could, what became ready first, or stands first in
+the plans. Broadcasts and reductions to one rank are trees, other reductions rings. Tasks take operations over
+a rate, copies bytes.
 """
 
 from __future__ import annotations
@@ -51,6 +52,14 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
+class Port:
+    """A link in one direction: of a rank, or of a node with the place where that stands."""
+
+    track: str
+    of: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """Seconds of latency and bytes a second by level of the grid; operations and copied bytes a second."""
 
@@ -62,13 +71,12 @@ class Machine:
 
 @dataclass(slots=True)
 class Link:
-    """A message whose sides are to be ready: when they are, how, and what it carries."""
+    """A message: what it carries, when its sides are ready, for which handles, and what begins before it."""
 
     tensor: str
     bytes: int
-    ready: dict[int, tuple[float, int]] = field(
-        default_factory=dict
-    )  # by rank: when, and its handle
+    ready: dict[int, tuple[float, int]] = field(default_factory=dict)
+    order: tuple[float, int, int] = (0.0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -97,21 +105,33 @@ class Clock:
         self.blocked: dict[int, int] = {}  # the handle that a rank waits for
         self.links: dict[Key, Link] = {}
         self.meetings: dict[tuple[int, tuple[int, ...]], Meeting] = {}
-        self.free: dict[object, float] = {}  # when a link can be used again
+        self.posted = [0] * len(ranks)  # how many messages each rank was ready for so far
+        self.free: dict[Port, float] = {}  # when a link can be used again
+        self.waiting: dict[
+            Port, set[Key]
+        ] = {}  # what both sides are ready for, but its links are not free
         self.slices: list[Slice] = []
-        self._due: list[tuple[float, int, Key | tuple[int, tuple[int, ...]]]] = []
+        self._due: list[tuple[float, int, Key | tuple[int, tuple[int, ...]] | Port]] = []
         self._count = itertools.count()
 
     def run(self) -> list[Slice]:
-        """All slices, in the order in which they end for each track."""
+        """All slices, those of a track in the order of time."""
         for rank in range(self.plan.grid.size):
             self._advance(rank)
         while self._due:
-            at, _, key = heapq.heappop(self._due)
-            if len(key) == 3:
-                self._carry(key, at)
-            else:
-                self._meet(key, at)
+            now, touched = self._due[0][0], set[Port]()
+            while self._due and self._due[0][0] == now:
+                _, _, what = heapq.heappop(self._due)
+                if isinstance(what, Port):
+                    touched.add(what)
+                elif len(what) == 3:
+                    touched.update(self._wait(what))
+                else:
+                    self._meet(what, now)
+            ready = set[Key]().union(*(self.waiting.get(p, ()) for p in touched))
+            for key in sorted(ready, key=lambda k: self.links[k].order):
+                if all(self.free.get(p, 0.0) <= now for p in self._ports(key)):
+                    self._carry(key, now)
         assert not self.blocked, f"ranks {sorted(self.blocked)} wait for what never comes"
         return self.slices
 
@@ -181,8 +201,12 @@ class Clock:
                 self.links[key] = Link(self.tensors[rank][m.buffer], self._size(rank, m))
             link = self.links[key]
             link.ready[rank] = (self.now[rank], handle)
+            self.posted[rank] += 1
+            link.order = (0.0, max(link.order[1], self.posted[rank]), 0)
             if len(link.ready) == 2:
-                self._schedule(max(at for at, _ in link.ready.values()), key)
+                at = max(at for at, _ in link.ready.values())
+                link.order = (at, link.order[1], next(self._count))
+                self._schedule(at, key)
 
     def _post_reduction(self, rank: int, step: Reduce) -> None:
         tensor = self.tensors[rank][step.source]
@@ -205,43 +229,59 @@ class Clock:
     def _size(self, rank: int, m: Message) -> int:
         return elements(m.box) * self.sizes[self.tensors[rank][m.buffer]]
 
-    def _schedule(self, at: float, key: Key | tuple[int, tuple[int, ...]]) -> None:
+    def _schedule(self, at: float, key: Key | tuple[int, tuple[int, ...]] | Port) -> None:
         heapq.heappush(self._due, (at, next(self._count), key))
 
     # -- links
 
-    def _carry(self, key: Key, at: float) -> None:
-        """Carry a message that both sides are ready for."""
+    def _ports(self, key: Key) -> list[Port]:
+        """What a message uses: the links by which it leaves, and those by which it arrives."""
+        source, target, _ = key
+        level = crossed(self.plan.grid, (source, target))
+        out = [Port(SEND, p) for p in ports(self.plan.grid, source, level)]
+        return out + [Port(RECEIVE, p) for p in ports(self.plan.grid, target, level)]
+
+    def _wait(self, key: Key) -> list[Port]:
+        """Let a message wait for its links."""
+        needed = self._ports(key)
+        for p in needed:
+            self.waiting.setdefault(p, set()).add(key)
+        return needed
+
+    def _carry(self, key: Key, begin: float) -> None:
+        """Carry a message whose links are free."""
         source, target, _ = key
         link = self.links.pop(key)
         level = crossed(self.plan.grid, (source, target))
         latency, seconds = self.machine.latency[level], link.bytes / self.machine.bandwidth[level]
-        out = [(SEND, p) for p in ports(self.plan.grid, source, level)]
-        into = [(RECEIVE, p) for p in ports(self.plan.grid, target, level)]
-        begin = max(at, *(self.free.get(p, 0.0) for p in out))
-        begin = max(begin, *(self.free.get(p, 0.0) - latency for p in into))
-        self.free |= dict.fromkeys(out, begin + seconds)
+        for p in self._ports(key):
+            self.waiting[p].discard(key)
+            self._use(p, begin + seconds)
         end = begin + latency + seconds
-        self.free |= dict.fromkeys(into, end)
         name = f"{link.tensor} from {source} to {target}"
         self.slices.append(Slice(source, SEND, name, begin, begin + seconds, link.bytes, key))
         self.slices.append(Slice(target, RECEIVE, name, begin + latency, end, link.bytes, key))
         for rank, done in ((source, begin + seconds), (target, end)):
             self._done(rank, link.ready[rank][1], done)
 
+    def _use(self, port: Port, until: float) -> None:
+        self.free[port] = until
+        self._schedule(until, port)
+
     def _meet(self, key: tuple[int, tuple[int, ...]], at: float) -> None:
         """Do what all members are ready for."""
         meeting = self.meetings.pop(key)
         level = crossed(self.plan.grid, meeting.ranks)
         latency, bandwidth = self.machine.latency[level], self.machine.bandwidth[level]
-        used = [(t, r) for r in meeting.ranks for t in (SEND, RECEIVE)]
+        used = [Port(track, (r,)) for r in meeting.ranks for track in (SEND, RECEIVE)]
         begin = max(at, *(self.free.get(p, 0.0) for p in used))
         most = max(max(pair) for pair in meeting.bytes.values())
         rounds = len(meeting.ranks) - 1
         hops = meeting.hops or rounds
         seconds = hops * latency + most * hops / rounds / bandwidth
         end = begin + seconds
-        self.free |= dict.fromkeys(used, end)
+        for p in used:
+            self._use(p, end)
         for rank, (sent, received) in meeting.bytes.items():
             for track, size in ((SEND, sent), (RECEIVE, received)):
                 if size:
@@ -271,9 +311,9 @@ def crossed(grid: Grid, ranks: tuple[int, ...]) -> int:
     return next(n for n, behind in enumerate(itertools.accumulate(grid.depths)) if apart < behind)
 
 
-def ports(grid: Grid, rank: int, level: int) -> Iterator[object]:
+def ports(grid: Grid, rank: int, level: int) -> Iterator[tuple[int, ...]]:
     """The links that a message of a rank uses which crosses a level: its own, and those of what it leaves."""
     at = grid.coordinates(rank)
-    yield rank
+    yield (rank,)
     for behind in list(itertools.accumulate(grid.depths))[level:-1]:
-        yield at[:behind]
+        yield (behind, *at[:behind])

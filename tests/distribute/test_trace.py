@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tests.distribute.matmuls import cube, flat
+from tests.distribute.matmuls import cube, flat, matmul
 from tests.distribute.test_mpi import needs_mpi, ranks
 from tests.distribute.test_stencils import heat
 
@@ -100,6 +100,25 @@ def test_a_trace_has_all_bytes_and_its_tracks_have_no_overlaps(make: Any, tmp_pa
         spans.sort()
         assert all(end <= begin + 1e-3 for (_, end), (begin, _) in itertools.pairwise(spans))
         assert spans[-1][1] <= 1e6 * seconds + 1e-3
+
+
+def test_what_is_fetched_ahead_hides_behind_what_is_computed(tmp_path: Path) -> None:
+    """Cannon's algorithm on 3 x 3 ranks: two tiles come while one product is computed, four times as long."""
+    seconds = []
+    for prefetch in (0, 1):
+        s = matmul.schedule(M=60, N=60, K=60)
+        for name in "ABC":
+            s.place(name, "rc -> r c", td.Grid(x=3, y=3))
+        C = s["C"]
+        rows, columns = C.distribute(("i", "j"), td.Grid(x=3, y=3))
+        panel, inside = C.divide("k", 3)
+        C.reorder(panel, "i", "j", inside)
+        panel = C.rotate(panel, by=(rows, columns))
+        C.communicate("C", at=columns).communicate(("A", "B"), at=panel, prefetch=prefetch)
+        p = td.compile(s, target="python")
+        options = {"operations": 16e3 / 4, "bandwidth": 3200.0, "latency": 1e-9}
+        seconds.append(events(p, tmp_path / "trace.json", **options)[0])
+    assert seconds == pytest.approx([3 * (4 + 2), 3 * 4 + 2], rel=1e-2)
 
 
 def test_a_network_of_another_depth_is_refused(tmp_path: Path) -> None:
