@@ -37,3 +37,17 @@ def test_fused_loops_of_an_empty_box_do_not_run():
     x = np.arange(4, dtype=np.int32).reshape(2, 2)
     (want,) = interpret(s.program, {"a": x})
     np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(x), want)
+
+
+def test_threads_combine_the_lanes_of_vectors():
+    # a vector of results was passed on in registers of one element
+    a, f = td.Tensor("a", ("N",), td.i32), td.Func("f")
+    f[()] = td.sum(a[k], axis=k)
+    s = td.Schedule(f)
+    s[f].vectorize(k, 2)
+    s["f_lanes"].split("k_o", 4)
+    s["f_lanes"].bind("k_o_i", "threadIdx.x")
+    compiled = td.compile(s, target="cuda")
+    assert "shuffle(" in str(compiled.loops("final", N=21))
+    x = np.arange(21, dtype=np.int32) * 7 % 11
+    assert td.emulate(compiled)(x) == x.sum()

@@ -19,14 +19,12 @@ from tdsl.lang.bounds import NOTHING, Facts, value_range
 from tdsl.lang.expr import (
     COMPARISONS,
     Binary,
-    Broadcast,
     Call,
     Cast,
     Const,
     Expr,
     Load,
     Param,
-    Ramp,
     Select,
     Unary,
     Var,
@@ -35,7 +33,7 @@ from tdsl.lang.expr import (
 from tdsl.lang.expr import const as integer
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import DType, bf16, bool_, f16, f32, i64, u64
-from tdsl.node import map_children, post_order
+from tdsl.node import post_order
 from tdsl.source import here
 
 TIR = Any
@@ -312,25 +310,6 @@ class Expressions:
             h = self.call("tdsl_mix_in", "uint64", h, k)
         unit = f"tdsl_unit_{'f32' if dtype == f32 else 'f64'}"
         return self.call(unit, tir_type(dtype), h)
-
-
-def lane(e: Expr, n: int) -> Expr:
-    """The n-th lane of a vector expression.
-
-    >>> from tdsl.lang.show import show_expr
-    >>> x = Load("a", (Ramp(Var("i"), 2, 4),), f32)
-    >>> show_expr(lane(Binary("mul", x, Broadcast(Param("s", f32), 4)), 3))
-    'a[i + 6] * s'
-    """
-    match e:
-        case Ramp(base, stride):
-            return as_expr(as_sum(base).plus(as_sum(integer(stride * n))))
-        case Broadcast(x):
-            return x
-        case Const() | Var() | Param():
-            return e
-        case _:
-            return map_children(e, lambda x: lane(x, n))  # type: ignore[arg-type]  # of an Expr: Exprs
 
 
 def _constant(value: Any, dtype: DType) -> TIR:

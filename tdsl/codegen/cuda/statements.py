@@ -16,7 +16,7 @@ import tvm
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tvm.ir import PointerType, PrimType
 
-from tdsl.codegen.cuda.expressions import Expressions, in_int32, lane, tir_type
+from tdsl.codegen.cuda.expressions import Expressions, in_int32, tir_type
 from tdsl.codegen.cuda.module import STATIC_SHARED
 from tdsl.codegen.launches import Launch
 from tdsl.codegen.loops import (
@@ -50,6 +50,7 @@ from tdsl.codegen.loops import (
     row_major,
 )  # fmt: skip
 from tdsl.codegen.passes.axes import is_whole
+from tdsl.codegen.passes.one_lane import lane
 from tdsl.codegen.passes.pipeline_loops import copied_at_once
 from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import walk

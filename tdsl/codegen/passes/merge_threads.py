@@ -21,8 +21,9 @@ from tdsl.codegen.loops import (
 )  # fmt: skip
 from tdsl.codegen.passes.fresh import Fresh
 from tdsl.codegen.passes.merging import combined
+from tdsl.codegen.passes.one_lane import one_lane
 from tdsl.codegen.passes.statements import exprs_of, map_parts, rebuilt, sequence, walk
-from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const
+from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const, lanes_of
 from tdsl.lang.simplify import add, simplify
 from tdsl.node import post_order
 
@@ -59,9 +60,17 @@ def merge_threads(kernel: Kernel) -> Kernel:
 def _merged(s: Stmt, scopes: Mapping[str, str], fresh: Fresh, around: _Around) -> Stmt:
     if isinstance(s, For) and s.kind in THREADS:
         if s.merges:
-            return _tree(s, scopes, fresh, around)
+            return sequence([_tree(x, scopes, fresh, around) for x in _lanes(s, fresh)])
         around = (*around, (simplify(Binary("sub", Var(s.name), s.lo)), s.extent))
     return map_parts(s, lambda part: _merged(part, scopes, fresh, around))
+
+
+def _lanes(s: For, fresh: Fresh) -> list[For]:
+    """The loop for each lane of results that are vectors: threads pass single values on."""
+    count = max(lanes_of(n) for x in walk(s.body) for n in exprs_of(x))
+    if count == 1:
+        return [s]
+    return [rebuilt(s, body=fresh.copy(one_lane(s.body, n))) for n in range(count)]
 
 
 def _tree(s: For, scopes: Mapping[str, str], fresh: Fresh, around: _Around) -> Stmt:

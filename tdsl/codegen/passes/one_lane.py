@@ -1,0 +1,35 @@
+"""One lane of vector code."""
+
+from __future__ import annotations
+
+from tdsl.codegen.loops import Stmt
+from tdsl.codegen.passes.statements import map_exprs, map_parts
+from tdsl.lang.affine import as_expr, as_sum
+from tdsl.lang.expr import Broadcast, Const, Expr, Param, Ramp, Var, const
+from tdsl.node import map_children
+
+
+def lane(e: Expr, n: int) -> Expr:
+    """The n-th lane of a vector expression.
+
+    >>> from tdsl.lang.expr import Binary, Load
+    >>> from tdsl.lang.show import show_expr
+    >>> from tdsl.lang.types import f32
+    >>> x = Load("a", (Ramp(Var("i"), 2, 4),), f32)
+    >>> show_expr(lane(Binary("mul", x, Broadcast(Param("s", f32), 4)), 3))
+    'a[i + 6] * s'
+    """
+    match e:
+        case Ramp(base, stride):
+            return as_expr(as_sum(base).plus(as_sum(const(stride * n))))
+        case Broadcast(x):
+            return x
+        case Const() | Var() | Param():
+            return e
+        case _:
+            return map_children(e, lambda x: lane(x, n))  # type: ignore[arg-type]  # of an Expr: Exprs
+
+
+def one_lane(s: Stmt, n: int) -> Stmt:
+    """The n-th lane of all vectors of a statement."""
+    return map_parts(map_exprs(s, lambda e: lane(e, n)), lambda part: one_lane(part, n))
