@@ -6,6 +6,7 @@ default schedule uses the same functions.
 
 from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.block_rows import block_rows
+from tdsl.schedule.recipes.block_stencil import block_stencil
 from tdsl.schedule.recipes.block_tiles import block_tiles
 from tdsl.schedule.recipes.block_transpose import block_transpose
 from tdsl.schedule.recipes.blocks import block_sums
@@ -32,6 +33,7 @@ from tdsl.schedule.recipes.tensor_cores import tensor_core_matmul
 __all__ = [
     "bands",
     "block_rows",
+    "block_stencil",
     "block_sums",
     "block_tiles",
     "block_transpose",

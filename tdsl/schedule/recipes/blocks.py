@@ -14,6 +14,7 @@ from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.nest import is_ordered
 from tdsl.schedule.recipes.block_rows import ACCESS, BlockRows, block_rows, fused, reduce_by_threads
+from tdsl.schedule.recipes.block_stencil import BlockStencil, block_stencil, plan_block_stencil
 from tdsl.schedule.recipes.block_tiles import BlockTiles, block_tiles
 from tdsl.schedule.recipes.block_transpose import BlockTranspose, block_transpose
 from tdsl.schedule.recipes.choices import recipe
@@ -24,6 +25,7 @@ from tdsl.schedule.stage import Stage
 _LONG = 256  # terms of a sum that are worth a block
 _FEW = 1 << 14  # results that leave a GPU idle with a thread for each
 _LARGE = 64  # rows and columns of a product that is worth tiles
+_MANY = 4  # reads of a window that are worth a tile
 _EACH = 16  # terms of a thread where many blocks reduce to one element
 
 
@@ -35,7 +37,7 @@ class BlockSums:
     threads: int
 
 
-Plan = Elements | BlockSums | BlockTiles | BlockRows | BlockTranspose
+Plan = Elements | BlockSums | BlockTiles | BlockRows | BlockTranspose | BlockStencil
 
 
 def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
@@ -53,6 +55,10 @@ def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
     turned = block_transpose(stage)
     if turned is not None:
         return turned
+    tiles_of = plan_block_stencil(stage)
+    reads = {r for r in reads_in(d.values) if tiles_of and r.name in tiles_of.sources}
+    if tiles_of is not None and (tiles_of.inside or len(reads) >= _MANY or d.ranges):
+        return block_stencil(stage)
     if terms >= _LONG and points <= _FEW:
         sums = block_sums(stage, threads=threads)
         if sums is not None:

@@ -16,6 +16,7 @@ from tdsl.codegen.cuda import module, nvrtc
 from tdsl.codegen.launches import launches_of
 from tests.codegen.cuda import programs
 from tests.schedule.recipes.test_block_rows import scheduled
+from tests.schedule.recipes.test_block_stencil import PROGRAMS as WINDOWS
 from tests.schedule.recipes.test_blocks import dense_layer
 
 tvm = pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
@@ -178,6 +179,21 @@ def test_more_blocks_at_a_time_leave_fewer_registers():
         used.append(m.kernels[0].registers)
     assert 65536 // 256 >= used[0] >= used[1] > used[2]
     assert all(256 * count * blocks <= 65536 for count, blocks in zip(used, (1, 2, 4), strict=True))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", ["blur", "filter", "sharpen"])
+def test_windows_are_read_from_shared_memory(name, arch, tmp_path):
+    f = WINDOWS[name](1024, 2048)
+    s = td.Schedule(f)
+    td.recipes.block_stencil(s[f])
+    m = made(s, arch)
+    (kernel,) = m.kernels
+    assert (kernel.spills, kernel.stack) == (0, 0)
+    text = sass(m, tmp_path)
+    assert count(text, r"\bSTG\b") == count(text, r"\bSTG\.E\.128") == 2
+    if name == "filter":  # of each of 8 elements 15 products
+        assert count(text, r"\bFFMA\b") == 8 * 15
 
 
 def test_vectors_are_loaded_and_stored_as_wholes(tmp_path):
