@@ -2,7 +2,7 @@
 
     Kernel = name, params, body
     Stmt   = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Phases
-           | Barrier | Shuffle | Commit | Wait | Arrive | Await | CopyTile
+           | Beside | Barrier | Shuffle | Commit | Wait | Arrive | Await | CopyTile
     Expr   = lang.expr without Access, Read, Reduce and Range; the pad_* calls are gone, too
 
 Indices are i64 and multi-dimensional: a buffer has extents and strides, and the backend makes addresses.
@@ -47,7 +47,8 @@ class For(Node):
     another loop of that axis, it takes the other's place. What no loop of an axis is around is run by the
     number 0 of that axis.
 
-    A pipelined loop exists only until `passes/pipeline_loops.py`, which makes `stages` of its tiles.
+    A pipelined loop exists only until `passes/pipeline_loops.py`, which makes `stages` of its tiles; with
+    `apart`, threads of their own ask for them.
 
     Where there are `merges`, pairs of buffers, the body combines an element of each first one with that of
     the second one whose last index is the loop's variable; the iterations may run in any order and by halves,
@@ -61,6 +62,7 @@ class For(Node):
     body: Stmt
     merges: tuple[tuple[str, str], ...] = ()
     stages: int = 0
+    apart: bool = False
 
 
 @node
@@ -228,6 +230,13 @@ class Phases(Node):
 
 
 @node
+class Beside(Node):
+    """Statements that threads of a block run at the same time, each of them by threads of its own."""
+
+    parts: tuple[Stmt, ...]
+
+
+@node
 class Arrive(Node):
     """A thread comes to the phase that a slot is in, and announces copies of so many bytes."""
 
@@ -266,7 +275,8 @@ class CopyTile(Node):
 Meeting = Barrier | Shuffle | Commit | Wait | Arrive | Await | CopyTile
 
 Stmt = (
-    For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Phases | Meeting
+    For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Phases | Beside
+    | Meeting
 )  # fmt: skip
 
 

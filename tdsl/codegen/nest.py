@@ -329,7 +329,12 @@ class NestBuilder:
         made = _for(variable, first, extent, kind, body)
         merges = self._merges(loop.name)
         stages = loop.stages if kind == PIPELINED else 0
-        return [replace(x, merges=merges, stages=stages) for x in made if isinstance(x, For)]
+        apart = loop.apart and stages > 0
+        return [
+            replace(x, merges=merges, stages=stages, apart=apart)
+            for x in made
+            if isinstance(x, For)
+        ]
 
     def _merges(self, loop: str) -> tuple[tuple[str, str], ...]:
         """What a loop over lanes or threads of a reduction merges: the buffers of results and of lanes."""

@@ -17,6 +17,7 @@ from tdsl.codegen.loops import (
     Arrive,
     Await,
     Barrier,
+    Beside,
     Block,
     BufferParam,
     Check,
@@ -96,7 +97,7 @@ def _argument(p: Argument) -> str:
 def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
     match s:
         case For(name, lo, extent, kind, body):
-            stages = f", {s.stages} stages" if s.stages else ""
+            stages = f", {s.stages} stages{' apart' * s.apart}" if s.stages else ""
             note = "" if kind == SERIAL else f"  # {kind}{stages}"
             with w.block(
                 f"for {name} in range({show_expr(lo)}, {show_expr(add(lo, extent))}):{note}"
@@ -133,6 +134,10 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
             w.line(f"prefetch {buffer}[{show_index(index)}]")
         case Invoke(instruction, operands):
             w.line(call(instruction, *map(_operand, operands)).text)
+        case Beside(parts):
+            for part in parts:
+                with w.block("beside:"):
+                    _statement(part, w, messages)
         case Phases(name, slots, arrivals, body):
             w.line(f"{name} = phases({slots}, arrivals={arrivals})")
             _statement(body, w, messages)

@@ -24,6 +24,7 @@ from tdsl.codegen.loops import (
     Arrive,
     Await,
     Barrier,
+    Beside,
     Block,
     BufferParam,
     Check,
@@ -192,7 +193,7 @@ class _Verifier:
                     self.statement(then)
                     if orelse is not None:
                         self.statement(orelse)
-            case Block(body):
+            case Block(body) | Beside(body):
                 for inner in body:
                     self.statement(inner)
             case Check(cond, site, values) | Print(cond, site, values):

@@ -278,10 +278,10 @@ def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...])
     return _change(state, func, definition, replace(nest, loops=new))
 
 
-def mark(state: State, func: str, definition: int, name: str, kind: str, stages: int = 0) -> State:
+def mark(state: State, func: str, definition: int, name: str, kind: str) -> State:
     """Run a loop, which is called so now, in another way."""
     nest = state.plan(func).nests[definition]
-    return _change(state, func, definition, nest.with_kind(name, kind, stages))
+    return _change(state, func, definition, nest.with_kind(name, kind))
 
 
 def serial(state: State, func: str, definition: int, *, loop: str) -> State:

@@ -49,11 +49,15 @@ class Illegal(Exception):  # a reason, made a ScheduleError where the directive 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop of a nest; a pipelined one has tiles of `stages` iterations in memory at a time."""
+    """A loop of a nest; a pipelined one has tiles of `stages` iterations in memory at a time.
+
+    With `apart`, threads of their own ask for these tiles.
+    """
 
     name: str
     kind: str = SERIAL
     stages: int = 0
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +145,9 @@ class Nest:
             name = f"{wanted}_{count}"
         return name
 
-    def with_kind(self, name: str, kind: str, stages: int = 0) -> Nest:
+    def with_kind(self, name: str, kind: str, stages: int = 0, *, apart: bool = False) -> Nest:
         """The nest with one loop run in another way."""
-        new = Loop(name, kind, stages)
+        new = Loop(name, kind, stages, apart)
         loops = tuple(new if x.name == name else x for x in self.loops)
         return replace(self, loops=loops)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tdsl.lang.expr import Read, Var
-from tdsl.schedule.loops import find_loop, mark, positive
+from tdsl.schedule.loops import find_loop, positive
 from tdsl.schedule.nest import (
     PIPELINED,
     SERIAL,
@@ -18,7 +18,9 @@ from tdsl.schedule.nest import (
 )  # fmt: skip
 
 
-def pipeline(state: State, func: str, definition: int, *, loop: str, stages: int) -> State:
+def pipeline(
+    state: State, func: str, definition: int, *, loop: str, stages: int, apart: bool = False
+) -> State:
     """Fetch the tiles that a loop's body computes in shared memory ahead; `stages` of each are held.
 
     for ko:                             fetch tiles of the first stages - 1 iterations
@@ -26,6 +28,8 @@ def pipeline(state: State, func: str, definition: int, *, loop: str, stages: int
       use tile(ko)                        wait for tile(ko)
                                           begin to fetch tile(ko + stages - 1)
                                           use tile(ko)
+
+    With `apart` a warp of its own fetches the tiles, each of which is copied as a whole.
     """
     name = find_loop(state, func, definition, loop)
     if positive(stages, "the number of stages") < 2:
@@ -36,7 +40,10 @@ def pipeline(state: State, func: str, definition: int, *, loop: str, stages: int
     kind = state.plan(func).nests[definition].kind(name)
     if kind not in (SERIAL, PIPELINED):
         raise Illegal(f"loop {name!r} is {kind} already", "pipeline a serial loop")
-    state = mark(state, func, definition, name, PIPELINED, stages)
+    nest = state.plan(func).nests[definition].with_kind(name, PIPELINED, stages, apart=apart)
+    state = state.with_plan(
+        func, replace(state.plan(func).with_nest(definition, nest), touched=True)
+    )
     check_pipelined(state, func)
     return state
 
@@ -72,6 +79,19 @@ def check_pipelined(state: State, func: str) -> None:
                     "at it",
                     f'cache_read(..., at={x.name!r}, scope="shared") first',
                 )
+            if x.apart:
+                _check_apart(state, Level(func, n, x.name))
+
+
+def _check_apart(state: State, level: Level) -> None:
+    here = ((n, p) for n, p in state.plans if isinstance(p.place, At) and p.place.level == level)
+    for name, plan in here:
+        if plan.scope == SHARED and not plan.bulk:
+            raise Illegal(
+                f"a warp of its own fetches the tiles of {level.loop!r}, and {name!r} is copied by the "
+                "threads that use it",
+                f's["{name}"].bulk_copy()',
+            )
 
 
 def _check_bulk(state: State, func: str) -> None:

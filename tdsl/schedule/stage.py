@@ -192,12 +192,15 @@ class Stage(Suggesting):
         self.do("bulk_copy")
         return self
 
-    def pipeline(self, loop: LoopLike, stages: int) -> Stage:
+    def pipeline(self, loop: LoopLike, stages: int, apart: bool = False) -> Stage:
         """Fetch the tiles of shared memory that a loop's body computes some iterations ahead.
 
-        Memory holds `stages` of each, 2 or more: one that is used while the others are on their way.
+        Memory holds `stages` of each, 2 or more: one that is used while the others are on their way. With
+        `apart` a warp of its own asks for the tiles, which are copied as a whole, and no thread waits for
+        others before it goes on to the next tile.
         """
-        self.do("pipeline", loop=self.loop_name(loop), stages=stages)
+        options = {"apart": True} if apart else {}
+        self.do("pipeline", loop=self.loop_name(loop), stages=stages, **options)
         return self
 
     def vectorize(self, loop: LoopLike, lanes: int | None = None) -> Stage:

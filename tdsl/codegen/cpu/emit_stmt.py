@@ -23,6 +23,7 @@ from tdsl.codegen.loops import (
     Arrive,
     Await,
     Barrier,
+    Beside,
     Block,
     Check,
     Commit,
@@ -81,6 +82,7 @@ def _compound(
     | Commit
     | Wait
     | Phases
+    | Beside
     | Arrive
     | Await
     | CopyTile,
@@ -123,7 +125,7 @@ def _compound(
                 invoke(cx, s)
         case Barrier() | Shuffle() | Commit() | Wait():
             raise AssertionError("only a GPU has threads that meet")
-        case Phases() | Arrive() | Await() | CopyTile():
+        case Phases() | Beside() | Arrive() | Await() | CopyTile():
             raise AssertionError("only a GPU has threads that meet")
         case _:
             assert_never(s)

@@ -29,6 +29,7 @@ from tdsl.codegen.loops import (
     Arrive,
     Await,
     Barrier,
+    Beside,
     Block,
     BufferParam,
     Check,
@@ -190,6 +191,8 @@ class _Writer:
                 if s.asynchronous:
                     return self.copy(s)
                 return self.vector(s) if _lanes(s) > 1 else self.store(s)
+            case Beside(parts):
+                return [x for part in parts for x in self.statement(part, bound)]
             case Phases():
                 return self.with_phases(s, bound)
             case Prefetch():

@@ -136,8 +136,11 @@ class PhaseBarriers:
                 rest = ~done
                 parts = (part[rest] for part in (x.at, x.rows, x.values, x.block, x.slot))
                 left.append(_Tile(x.memory, *parts))
+        if len(left) < len(self.tiles) or any(
+            x is not y for x, y in zip(left, self.tiles, strict=True)
+        ):
+            self.crew.epochs[np.unique(block) + self.first] += 1
         self.tiles = left
-        self.crew.epochs[np.unique(block) + self.first] += 1
         self.end(block, slots)
 
     def stuck(self, slot: Array, parity: Array, mask: Array | None) -> Hazard:

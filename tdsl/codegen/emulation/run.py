@@ -7,7 +7,8 @@ the order of threads between two barriers is found by `memory.Memory`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -28,6 +29,7 @@ from tdsl.codegen.loops import (
     Arrive,
     Await,
     Barrier,
+    Beside,
     Block,
     BufferParam,
     Commit,
@@ -167,48 +169,59 @@ class _Group:
                 block = block // extent
             else:
                 rest = rest // extent
-        self.statement(self.launch.body, None, frozenset())
+        for stuck in self.statement(self.launch.body, None, frozenset()):
+            raise stuck
         self.copies.finish()
 
-    def statement(self, s: Stmt, mask: Array | None, bound: frozenset[str]) -> None:
-        """A statement for the threads of a mask, inside loops on some axes."""
+    def statement(self, s: Stmt, mask: Array | None, bound: frozenset[str]) -> Iterator[Hazard]:
+        """A statement for the threads of a mask, inside loops on some axes.
+
+        Gives what to say, again and again, while they wait for other threads.
+        """
         match s:
             case Block(body):
                 for part in body:
-                    self.statement(part, mask, bound)
+                    yield from self.statement(part, mask, bound)
             case For():
-                self.loop(s, mask, bound)
+                yield from self.loop(s, mask, bound)
             case Let(name, value, body):
                 self.scalars[name] = self.value(value, mask)
-                self.statement(body, mask, bound)
+                yield from self.statement(body, mask, bound)
             case Alloc():
                 self.alloc(s, mask)
-                self.statement(s.body, mask, bound)
+                yield from self.statement(s.body, mask, bound)
             case If(cond, then, orelse):
                 holds = self.value(cond, mask)
-                self.inside(then, holds, mask, bound)
+                yield from self.inside(then, holds, mask, bound)
                 if orelse is not None:
-                    self.inside(orelse, ~holds, mask, bound)
+                    yield from self.inside(orelse, ~holds, mask, bound)
+            case Phases():
+                self.barrier(mask)
+                made = PhaseBarriers(s.name, s.slots, s.arrivals, self.crew, self.first)
+                self.phases[s.name] = made
+                yield from self.statement(s.body, mask, bound)
+                made.finish()
+            case Await(phases, slot, parity):
+                where = self.value(slot, mask), self.value(parity, mask), mask
+                while not self.phases[phases].wait(*where):
+                    yield self.phases[phases].stuck(*where)
+            case Beside(parts):
+                yield from self.beside(parts, mask, bound)
+            case _:
+                self.at_once(s, mask, bound)
+
+    def at_once(self, s: Stmt, mask: Array | None, bound: frozenset[str]) -> None:
+        """A statement that waits for no other thread."""
+        match s:
             case Store():
                 self.store(s, _both(mask, self.first_of_others(bound)))
             case Barrier():
                 self.barrier(mask)
             case Shuffle():
                 self.shuffle(s, mask)
-            case Phases():
-                self.barrier(mask)
-                size = s.slots, s.arrivals
-                made = PhaseBarriers(s.name, *size, self.crew, self.first)
-                self.phases[s.name] = made
-                self.statement(s.body, mask, bound)
-                made.finish()
             case Arrive(phases, slot, count):
                 who = _both(mask, self.first_of_others(bound)) if count else mask
                 self.phases[phases].arrive(self.value(slot, mask), count, who)
-            case Await(phases, slot, parity):
-                where = self.value(slot, mask), self.value(parity, mask), mask
-                if not self.phases[phases].wait(*where):
-                    raise self.phases[phases].stuck(*where)
             case CopyTile():
                 self.copy_tile(s, _both(mask, self.first_of_others(bound)))
             case Commit():
@@ -222,21 +235,41 @@ class _Group:
             case _:
                 raise AssertionError(f"no kernel of a GPU has a {type(s).__name__}")
 
-    def inside(self, s: Stmt, holds: Array, mask: Array | None, bound: frozenset[str]) -> None:
+    def beside(
+        self, parts: Sequence[Stmt], mask: Array | None, bound: frozenset[str]
+    ) -> Iterator[Hazard]:
+        """Each part in turns, as far as it goes before it waits for another one."""
+        running = []
+        for part in parts:
+            own = copy.copy(self)
+            own.scalars, own.memories = dict(self.scalars), dict(self.memories)
+            running.append(own.statement(part, mask, bound))
+        while running:
+            before = int(self.crew.epochs.sum())
+            waiting = [(x, why) for x in running if (why := next(x, None)) is not None]
+            stuck = len(waiting) == len(running) and before == int(self.crew.epochs.sum())
+            if stuck:  # those around may know more
+                yield waiting[0][1]
+            running = [x for x, _ in waiting]
+
+    def inside(
+        self, s: Stmt, holds: Array, mask: Array | None, bound: frozenset[str]
+    ) -> Iterator[Hazard]:
         assert holds.shape[1] == 1, "lanes differ by masks only"
         if holds.all():
-            self.statement(s, mask, bound)
+            yield from self.statement(s, mask, bound)
         else:
             both = _both(mask, holds)
             if both is not None and both.any():
-                self.statement(s, np.broadcast_to(both, (self.crew.size, 1)), bound)
+                whole = np.broadcast_to(both, (self.crew.size, 1))
+                yield from self.statement(s, whole, bound)
 
-    def loop(self, s: For, mask: Array | None, bound: frozenset[str]) -> None:
+    def loop(self, s: For, mask: Array | None, bound: frozenset[str]) -> Iterator[Hazard]:
         lo, extent = self.value(s.lo, mask), self.value(s.extent, mask)
         if s.kind in AXES:
             number = self.axes[s.kind]
             self.scalars[s.name] = lo + number
-            self.inside(s.body, number < extent, mask, bound | {s.kind})
+            yield from self.inside(s.body, number < extent, mask, bound | {s.kind})
             return
         live = extent if mask is None else np.broadcast_to(extent, mask.shape)[mask]
         most = int(live.max(initial=0))
@@ -244,9 +277,9 @@ class _Group:
         for n in range(most):
             self.scalars[s.name] = lo + n
             if alike:
-                self.statement(s.body, mask, bound)
+                yield from self.statement(s.body, mask, bound)
             else:
-                self.inside(s.body, n < extent, mask, bound)
+                yield from self.inside(s.body, n < extent, mask, bound)
 
     def first_of_others(self, bound: frozenset[str]) -> Array | None:
         """The threads with number 0 on the axes that no loop around runs on."""

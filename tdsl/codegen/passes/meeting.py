@@ -40,9 +40,12 @@ class Access:
     axes: frozenset[str]
     facts: Facts
 
-    def is_first(self, axis: str) -> bool:
-        """True where only the thread with number 0 on an axis is."""
-        return axis not in self.axes or self.facts.ranges.get(axis) == (ZERO, ZERO)
+    def only(self, axis: str) -> Expr | None:
+        """The number on an axis of the only thread that is here, if it is known."""
+        if axis not in self.axes:
+            return ZERO
+        first, last = self.facts.ranges.get(axis, (None, None))
+        return first if first == last and isinstance(first, Const) else None
 
     def conflicts(self, other: Access, same: frozenset[str], threads: Mapping[str, int]) -> bool:
         """True unless two different threads of a block certainly do not need this order of accesses.
@@ -142,7 +145,9 @@ class _Pair:
         for name, (lo, hi) in b.facts.ranges.items():
             if name in twins:
                 facts = facts.knowing(f"{name}'", substitute(lo, twins), substitute(hi, twins))
-        left = {x for x, n in threads.items() if n > 1 and not (a.is_first(x) and b.is_first(x))}
+        left = {
+            x for x, n in threads.items() if n > 1 and (a.only(x) is None or a.only(x) != b.only(x))
+        }
         differences = []
         for x, y in zip(a.index, b.index, strict=True):
             differences.append(as_sum(x).plus(as_sum(substitute(y, twins)), -1))

@@ -9,6 +9,7 @@ from functools import partial
 from math import copysign, prod
 
 from tdsl.codegen.loops import (
+    BLOCKS,
     HEAP,
     PIPELINED,
     SERIAL,
@@ -34,6 +35,7 @@ from tdsl.codegen.loops import (
     row_major,
 )  # fmt: skip
 from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
+from tdsl.codegen.passes.producers import Producer, beside
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.statements import (
     exprs_of,
@@ -118,6 +120,8 @@ class _Pipelines:
     fresh: Fresh
     memories: dict[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)
     outside: set[str] = field(default_factory=set)
+    between: tuple[Stmt, ...] = ()  # loops, lets and conditions inside of the loops over blocks
+    producers: list[Producer] = field(default_factory=list)
 
     def note(
         self, name: str, dtype: DType, extents: tuple[Expr, ...], *, is_global: bool = False
@@ -130,9 +134,18 @@ class _Pipelines:
     def statement(self, s: Stmt) -> Stmt:
         if isinstance(s, Alloc):
             self.note(s.name, s.dtype, s.extents, is_global=s.scope == HEAP)
+        around, in_blocks = self.between, isinstance(s, For) and s.kind in BLOCKS
+        if in_blocks:
+            self.between = ()
+        elif isinstance(s, For | Let | If):
+            self.between = (*around, s)
         s = map_parts(s, self.statement)
+        self.between = around
         if isinstance(s, For) and s.kind == PIPELINED:
             return with_bounds_read_once(s, self.fresh, self.pipelined)
+        if isinstance(s, For) and in_blocks and self.producers:
+            found, self.producers = self.producers, []
+            return rebuilt(s, body=beside(s.body, found, self.fresh))
         return s
 
     def pipelined(self, s: For) -> Stmt:
@@ -155,6 +168,8 @@ class _Pipelines:
         for name in rings:
             extents = (const(s.stages), *tiles[name].extents)
             self.note(name, tiles[name].dtype, extents)
+        if s.apart:
+            return self.fetched_apart(s, around, ahead, [p for p in parts if p not in ahead])
         boxes = sum(isinstance(x, CopyTile) for p in ahead for x in walk(p))
         full = self.fresh.name(f"{s.name}_copied") if boxes else ""
         fixed = stored_in(s.body)
@@ -192,6 +207,32 @@ class _Pipelines:
             if name in rings:
                 whole = rebuilt(a, extents=(stages, *a.extents), body=whole)
         return whole
+
+    def fetched_apart(
+        self, s: For, around: list[Let | Alloc], ahead: list[Stmt], rest: list[Stmt]
+    ) -> Stmt:
+        """The loop of those that use the tiles; that of those that ask for them is left to `producers`."""
+        lets = [x for x in around if isinstance(x, Let)]
+        rings = {name for p in ahead for name in _made(p)}
+        full, empty = (self.fresh.name(f"{s.name}_{x}") for x in ("copied", "used"))
+        begun, stages = subtract(Var(s.name), s.lo), const(s.stages)
+        slot, parity = Binary("mod", begun, stages), _parity(begun, stages)
+        boxes = [
+            x for p in ahead for x in walk(_in_slot(p, rings, slot)) if isinstance(x, CopyTile)
+        ]
+        asked = sequence(self.announced(x, full, slot) for x in boxes)
+        before = Await(empty, slot, subtract(ONE, parity))
+        loop = rebuilt(s, kind=SERIAL, stages=0, apart=False)
+        tiles = [a for a in around if isinstance(a, Alloc)]
+        memory = [rebuilt(a, extents=(stages, *a.extents)) for a in tiles if a.name in rings]
+        asks = self.fresh.copy(rebuilt(loop, body=sequence([before, _within(lets, asked)])))
+        own = _in_slot(_within(lets, sequence(rest)), rings, slot)
+        for a in reversed(tiles):
+            if a.name not in rings:
+                own = rebuilt(a, body=own)
+        made = Producer(s, asks, tuple(memory), full, empty, s.stages, len(boxes), self.between)
+        self.producers.append(made)
+        return rebuilt(loop, body=sequence([Await(full, slot, parity), own, Arrive(empty, slot)]))
 
     def asynchronous(self, s: Stmt, copies: set[str], sources: set[str]) -> Stmt:
         """Stores to `copies` of what is in `sources`, asynchronous where they can be."""

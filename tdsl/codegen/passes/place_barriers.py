@@ -13,6 +13,7 @@ from tdsl.codegen.loops import (
     THREADS,
     Alloc,
     Barrier,
+    Beside,
     Block,
     BufferParam,
     For,
@@ -165,6 +166,12 @@ class _Kernel:
                 return self.let(s, at)
             case Barrier():
                 return _Done(s, parted=True)
+            case Beside(parts):  # which wait for each other by phases
+                done = [self.visit(part, at) for part in parts]
+                if any(_has_barrier(x.code) for x in done):
+                    raise _no_place(s)
+                accesses = tuple(a for x in done for a in (*x.first, *x.last))
+                return _Done(rebuilt(s, parts=tuple(x.code for x in done)), accesses, accesses)
             case Phases():  # all threads wait until they are made ready
                 inner = self.visit(s.body, at)
                 return _Done(rebuilt(s, body=inner.code), (), inner.last, parted=True)

@@ -10,6 +10,7 @@ from tdsl.codegen.loops import (
     BLOCKS,
     PIPELINED,
     Alloc,
+    Beside,
     Block,
     Check,
     For,
@@ -104,7 +105,7 @@ class _Scope:
                 return EMPTY if self.expr(cond) == TRUE else map_exprs(s, self.expr)
             case Print(cond):
                 return EMPTY if self.expr(cond) == FALSE else map_exprs(s, self.expr)
-            case Alloc() | Phases():
+            case Alloc() | Phases() | Beside():
                 return map_parts(map_exprs(s, self.expr), self.statement)
             case _:
                 return map_exprs(s, self.expr)

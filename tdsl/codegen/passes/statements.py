@@ -11,6 +11,7 @@ from tdsl.codegen.loops import (
     Arrive,
     Await,
     Barrier,
+    Beside,
     Block,
     Check,
     Commit,
@@ -65,7 +66,7 @@ def parts_of(s: Stmt) -> tuple[Stmt, ...]:
             return (s.body,)
         case If(_, then, orelse):
             return (then,) if orelse is None else (then, orelse)
-        case Block(body):
+        case Block(body) | Beside(body):
             return body
         case _:
             return ()
@@ -93,7 +94,7 @@ def exprs_of(s: Stmt) -> tuple[Expr, ...]:
             return (*index, value) if mask is None else (*index, value, mask)
         case If(cond):
             return (cond,)
-        case Block() | Barrier() | Commit() | Wait() | Phases():
+        case Block() | Beside() | Barrier() | Commit() | Wait() | Phases():
             return ()
         case Arrive(_, slot):
             return (slot,)
@@ -125,7 +126,7 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             return rebuilt(s, index=_each(index, f), value=f(value), mask=new_mask)
         case If(cond):
             return rebuilt(s, cond=f(cond))
-        case Block() | Barrier() | Commit() | Wait() | Phases():
+        case Block() | Beside() | Barrier() | Commit() | Wait() | Phases():
             return s
         case Arrive(_, slot):
             return rebuilt(s, slot=f(slot))
@@ -151,6 +152,8 @@ def map_parts(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
             return EMPTY if is_empty(body) else rebuilt(s, body=body)
         case If(cond, then, orelse):
             return conditional(cond, f(then), None if orelse is None else f(orelse), s)
+        case Beside(parts):
+            return rebuilt(s, parts=_each(parts, f))
         case Block(body):
             parts = _each(body, f)
             return s if parts is body else sequence(parts)

@@ -12,6 +12,7 @@ from tdsl.codegen.loops import (
     Arrive,
     Await,
     Barrier,
+    Beside,
     Block,
     BufferParam,
     Check,
@@ -163,7 +164,7 @@ class _Vector:
                 return rebuilt(s, index=tuple(self.scalar(substitute(i, first)) for i in index))
             case Check() | Print() | Invoke() | Barrier() | Shuffle() | Commit() | Wait():
                 raise _Serial
-            case Phases() | Arrive() | Await() | CopyTile():
+            case Phases() | Beside() | Arrive() | Await() | CopyTile():
                 raise _Serial
 
     def within(self, **changes: object) -> _Vector:

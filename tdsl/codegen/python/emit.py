@@ -16,6 +16,7 @@ from tdsl.codegen.loops import (
     Arrive,
     Await,
     Barrier,
+    Beside,
     Block,
     BufferParam,
     Check,
@@ -180,7 +181,7 @@ class Emitter:
                 self.writer.line(call(instruction, *views).text)
             case Barrier() | Shuffle() | Commit() | Wait():
                 raise AssertionError("only a GPU has threads that meet")
-            case Phases() | Arrive() | Await() | CopyTile():
+            case Phases() | Beside() | Arrive() | Await() | CopyTile():
                 raise AssertionError("only a GPU has threads that meet")
             case _:
                 assert_never(s)

@@ -12,11 +12,12 @@ i, j, k = td.vars("i j k")
 
 
 def matmul(
-    dtype: td.DType = td.i32, vector: int = 4, stages: int = 0, bulk: bool = False
-) -> td.Schedule:
+    dtype: td.DType = td.i32, vector: int = 4, stages: int = 0, bulk: bool = False,
+    apart: bool = False,
+) -> td.Schedule:  # fmt: skip
     """Tiles of 16 x 32 in blocks of 8 x 8 threads; both operands go through shared memory.
 
-    With `stages` they are fetched ahead, with `bulk` as a whole.
+    With `stages` they are fetched ahead, with `bulk` as a whole, with `apart` by a warp of its own.
     """
     a, b, c = td.Tensor("a", ("M", "K"), dtype), td.Tensor("b", ("K", "N"), dtype), td.Func("c")
     c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
@@ -34,7 +35,7 @@ def matmul(
         _ = tile.bulk_copy() if bulk else tile.cooperate(vector)
     s[c].unroll(i0).unroll(j0)
     if stages:
-        s[c].pipeline(ko, stages)
+        s[c].pipeline(ko, stages, apart)
     return s
 
 

@@ -91,6 +91,35 @@ def test_tiles_copied_as_a_whole_in_a_loop(tmp_path):
     check(batches(), tmp_path, a=a, b=b)
 
 
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("m, n, p", [(32, 64, 64), (17, 12, 36)])
+def test_tiles_asked_for_by_a_warp_of_its_own(m, n, p, stages, tmp_path):
+    s = programs.matmul(td.f32, stages=stages, bulk=True, apart=True)
+    check(s, tmp_path, a=numbers(m, n, dtype=np.float32), b=numbers(n, p, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    "found, instead, says",
+    [
+        (r"(tdsl_phases\(.*used.*), \(uint\)64\)", r"\1, (uint)65)", "threads wait for ever"),
+        (r"(tdsl_phases\(.*used.*), \(uint\)64\)", r"\1, (uint)63)", "more threads come"),
+        (r"tdsl_arrive\(\(&\(v_c_k_o_used.*\);", "", "threads wait for ever"),
+    ],
+    ids=["more arrivals", "fewer arrivals", "no arrival"],
+)
+def test_planted_bugs_of_rings_are_found(found, instead, says, tmp_path):
+    s = programs.matmul(stages=3, bulk=True, apart=True)
+    launches = launches_of(programs.kernel_of(s, M=32, K=64, N=64))
+
+    def change(text: str) -> str:
+        assert re.search(found, text)
+        return re.sub(found, instead, text)
+
+    a, b, c = numbers(32, 64), numbers(64, 64), np.zeros((32, 64), np.int64)
+    with pytest.raises(AssertionError, match=says):
+        run_text(launches, [a, b, c], tmp_path, change)
+
+
 ENDLESS, TOO_MANY = "threads wait for ever", "more threads come to a phase"
 BUGS = {
     "arrivals": (r"(tdsl_phases\(.*), \(uint\)2\)", r"\1, (uint)3)", ENDLESS),

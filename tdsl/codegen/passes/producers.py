@@ -1,0 +1,111 @@
+"""Warps of a block that only ask for tiles, beside the threads that use them."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from math import prod
+
+from tdsl.codegen.loops import (
+    AXES,
+    THREADS,
+    Alloc,
+    Beside,
+    For,
+    If,
+    Let,
+    Phases,
+    Stmt,
+)  # fmt: skip
+from tdsl.codegen.passes.axes import is_whole, launch_extents
+from tdsl.codegen.passes.fresh import Fresh
+from tdsl.codegen.passes.statements import exprs_of, rebuilt, scalars_of, walk
+from tdsl.errors import ScheduleError
+from tdsl.lang.expr import ZERO, Binary, Expr, Var, const
+from tdsl.lang.simplify import conjunction
+
+_WARP = 32  # threads
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """The loop that asks for the tiles of a pipelined one, and what both share.
+
+    `between` are the loops, lets and conditions around the pipelined loop, inside of those over blocks.
+    """
+
+    loop: For
+    asks: Stmt
+    memory: tuple[Alloc, ...]
+    full: str
+    empty: str
+    stages: int
+    copies: int
+    between: tuple[Stmt, ...]
+
+
+def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
+    """The work of a block with a warp more, whose first thread asks for the tiles.
+
+    A slot of the ring is filled when all threads have come to the phase in which it is used, and used when
+    the phase in which it is filled has ended. Raises ScheduleError where these are not all threads of the
+    block, or the pipelined loop runs several times.
+    """
+    if len(found) > 1:
+        raise _error(found[1], "a block has two pipelines apart", "leave apart out of one of them")
+    (p,) = found
+    extents = launch_extents(body)
+    around = [s for s in p.between if isinstance(s, For) and s.kind in AXES]
+    others = [s for s in p.between if not isinstance(s, Let) and s not in around]
+    bound = {s.kind for s in around if is_whole(s, extents)}
+    used = [x for x in THREADS if extents[x] > 1]
+    if others or any(x not in bound for x in used):
+        raise _error(
+            p,
+            "a pipeline apart runs once in each block, and in all of its threads",
+            "put it outside of other loops, and bind loops around it on each axis",
+        )
+    names = {s.name for s in p.between if isinstance(s, For | Let)}
+    if any(names & scalars_of(e) for s in walk(p.asks) for e in exprs_of(s)):
+        raise _error(
+            p, "threads have tiles of their own", "cache_read at a loop around the threads"
+        )
+    count = prod(extents[x] for x in used)
+    axis = used[-1] if used else THREADS[0]
+    unit = count // extents[axis]
+    if count % _WARP or (unit < _WARP and _WARP % unit):
+        raise _error(
+            p, f"{count} threads are no whole warps", f"bind a multiple of {_WARP} threads"
+        )
+    more = max(1, _WARP // unit)
+    whole: Stmt = Beside((_asking(p.asks, axis, extents, more, fresh), body))
+    whole = Phases(p.empty, p.stages, count, whole)
+    whole = Phases(p.full, p.stages, p.copies, whole)
+    for a in reversed(p.memory):
+        whole = rebuilt(a, body=whole)
+    return whole
+
+
+def _asking(asks: Stmt, axis: str, extents: dict[str, int], more: int, fresh: Fresh) -> Stmt:
+    """One thread of those behind the others on an axis."""
+    loops = []
+    tests: list[Expr] = []
+    for x in THREADS:
+        if extents[x] > 1 or x == axis:
+            name = fresh.name(f"asking_{x[-1]}")
+            first = const(extents[x]) if x == axis else ZERO
+            loops.append((name, x, extents[x] + (more if x == axis else 0)))
+            tests.append(Binary("eq", Var(name), first))
+    made: Stmt = If(conjunction(tests), asks)
+    return functools.reduce(
+        lambda s, loop: For(loop[0], ZERO, const(loop[2]), loop[1], s), loops, made
+    )
+
+
+def _error(p: Producer, what: str, hint: str) -> ScheduleError:
+    return ScheduleError(
+        f"loop {p.loop.name!r} cannot be pipelined apart: {what}",
+        loc=next((a.loc for a in p.memory), p.loop.loc),
+        label="scheduled here",
+        hint=hint,
+    )
