@@ -17,7 +17,7 @@ from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import exprs_of, parts_of, walk
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts
-from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const
+from tdsl.lang.expr import ZERO, Const, Expr, Load, Var, const
 from tdsl.lang.simplify import add, multiply, simplify
 from tdsl.node import post_order
 from tdsl.schedule.instruction import INSTRUCTIONS
@@ -38,19 +38,16 @@ class Fragment:
 
     def lane(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
         """The thread of the group that keeps an element."""
-        return self.layout.lane(self._in_tile(index, facts), facts)
+        return self.layout.lane(index, facts)
 
     def register(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
         """The register that it keeps it in."""
         tile: Expr = ZERO
-        for i, extent, own in zip(index, self.extents, self.layout.shape, strict=True):
-            tile = add(multiply(tile, const(extent // own)), Binary("floordiv", i, const(own)))
-        own_register = self.layout.register(self._in_tile(index, facts), facts)
+        for n, extent in enumerate(self.extents):
+            own = self.layout.tile(n, index[n], facts)
+            tile = add(multiply(tile, const(extent // self.layout.shape[n])), own)
+        own_register = self.layout.register(index, facts)
         return simplify(add(multiply(tile, const(self.layout.count)), own_register), facts)
-
-    def _in_tile(self, index: Sequence[Expr], facts: Facts) -> tuple[Expr, ...]:
-        pairs = zip(index, self.layout.shape, strict=True)
-        return tuple(simplify(Binary("mod", i, const(own)), facts) for i, own in pairs)
 
 
 def fragments_of(body: Stmt) -> dict[str, Fragment]:

@@ -106,6 +106,7 @@ def launches_of(kernel: Kernel) -> Launches:
         grid, block = tuple(extents[a] for a in BLOCKS), tuple(extents[a] for a in THREADS)
         _check_groups(body, block[0])
         used, shared = used_params(known, body), shared_memory(body)
+        _check_descriptors(body, shared)
         fragments, maps = fragments_of(body), tile_maps(body, known)
         written = stored_in(body)
         resident = max((count for b, count in kernel.resident if b in written), default=1)
@@ -127,6 +128,23 @@ def _check_groups(body: Stmt, threads: int) -> None:
                 label="declared here",
                 hint=f'bind loops of {chosen.threads} iterations to "threadIdx.x", others to "threadIdx.y"',
             )
+
+
+def _check_descriptors(body: Stmt, memory: SharedMemory) -> None:
+    """What is read by the descriptor of a matrix lies in swizzled shared memory."""
+    for s in walk(body):
+        if not isinstance(s, Invoke):
+            continue
+        chosen = INSTRUCTIONS[s.instruction]
+        for o, called in zip(s.operands, chosen.operands(), strict=True):
+            if called in chosen.descriptors and o.buffer not in memory.swizzles:
+                raise ScheduleError(
+                    f"instruction {chosen.name!r} reads {called!r} from swizzled shared memory, which "
+                    f"{o.buffer!r} is not",
+                    loc=chosen.loc,
+                    label="declared here",
+                    hint='cache_read(..., scope="shared").swizzle(128)',
+                )
 
 
 _OTHERS = {Check: "check conditions", Print: "print"}

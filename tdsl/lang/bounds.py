@@ -181,7 +181,8 @@ def _limits_of_atom(atom: Expr, coefficient: int, facts: Facts) -> list[Sum]:
             m = coefficient // k  # k * (x // k) is between x - (k - 1) and x
             limits.append(as_sum(x).times(m).plus(Sum({}, 0 if m > 0 else -m * (k - 1))))
             if m > 0:
-                return limits
+                top = upper(x, facts) if isinstance(x, Var) else None
+                return limits if top is None else [*limits, Sum({}, coefficient * (top // int(k)))]
         case Binary("mod", x, Const(k)) if k > 0 and not _within(x, k, facts):
             return [Sum({}, max(coefficient * (k - 1), 0))]
         case Binary("mod", x, Const(k)) if k > 0:

@@ -48,7 +48,9 @@ class Instruction:
 
     `cuda` is the text of a device function that `threads` threads call together, on GPUs from `arch` on. It
     takes a pointer for each operand: to the thread's registers where the operand is a fragment, laid out as
-    `fragments` says, or else into memory, to the element that `points` names for the thread.
+    `fragments` says, or else into memory, to the element that `points` names for the thread. In the place of
+    the pointer to one of `descriptors` it takes the descriptor of a matrix in swizzled shared memory. An
+    `asynchronous` one goes on while its threads do: they wait for it before they touch its operands.
     """
 
     name: str
@@ -62,6 +64,8 @@ class Instruction:
     points: tuple[tuple[str, tuple[Digit, ...]], ...] = ()
     threads: int = 32
     arch: int = 0
+    descriptors: tuple[str, ...] = ()
+    asynchronous: bool = False
     loc: Loc | None = field(default=None, compare=False)
 
     def operands(self) -> tuple[str, ...]:
@@ -88,6 +92,7 @@ def instruction(
     strides: Mapping[str, tuple[int | None, ...]] | None = None, registers: RegisterFile | None = None,
     cuda: str = "", fragments: Mapping[str, Callable[..., Any]] | None = None,
     points: Mapping[str, Callable[..., Any]] | None = None, threads: int = 32, arch: int = 80,
+    descriptors: tuple[str, ...] = (), asynchronous: bool = False,
 ) -> Instruction:  # fmt: skip
     """Declare an instruction for `tensorize`.
 
@@ -106,6 +111,9 @@ def instruction(
 
         fragments={"acc": lambda i, j: (i % 8 * 4 + j // 2, i // 8 * 2 + j % 2)}
         points={"tile": lambda lane: (lane % 16, lane // 16 * 8)}
+
+    Operands among `descriptors` are given as descriptors of matrices (`wgmma`) in swizzled shared memory.
+    With `asynchronous` the compiler begins, commits and waits for groups of invocations.
 
     Raises DefinitionError where extents of the meaning are not constants, a name is used twice, strides are
     given for what is no operand, or a layout is no sum of digits of the index with a place for each element.
@@ -152,7 +160,14 @@ def instruction(
             made, strides=tuple(zip(made.operands(), map(_rows, made.shapes()), strict=True))
         )
     if cuda:
-        made = replace(made, cuda=cuda, threads=threads, arch=arch)
+        made = replace(
+            made,
+            cuda=cuda,
+            threads=threads,
+            arch=arch,
+            descriptors=descriptors,
+            asynchronous=asynchronous,
+        )
         made = replace(
             made, fragments=_layouts(made, fragments or {}), points=_points(made, points or {})
         )
@@ -246,4 +261,5 @@ def instructions_of(state: State) -> tuple[tuple[object, ...], ...]:
 
 
 def _on_gpu(i: Instruction) -> tuple[object, ...]:
-    return (i.cuda, i.fragments, i.points, i.threads, i.arch) if i.cuda else ()
+    laid_out = (i.fragments, i.points, i.threads, i.arch, i.descriptors, i.asynchronous)
+    return (i.cuda, *laid_out) if i.cuda else ()

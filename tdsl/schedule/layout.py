@@ -56,12 +56,19 @@ class Layout:
         """The register that holds an element."""
         return self._sum(index, facts, in_lane=False)
 
+    def tile(self, axis: int, i: Expr, facts: Facts = NOTHING) -> Expr:
+        """The number of the tile, along an axis, that an index of an array of tiles is in."""
+        last = max((d for d in self.digits if d.axis == axis), key=lambda d: d.step, default=None)
+        if last is None:
+            return i
+        outer = simplify(_digit(i, last.step, None), facts)
+        return simplify(_digit(outer, last.radix, None), facts)
+
     def _sum(self, index: Sequence[Expr], facts: Facts, *, in_lane: bool) -> Expr:
         total: Expr = ZERO
         for d in self.digits:
             if d.in_lane == in_lane:
-                top = d.step * d.radix == self.shape[d.axis]
-                part = _digit(index[d.axis], d.step, None if top else d.radix)
+                part = simplify(_digit(index[d.axis], d.step, d.radix), facts)
                 total = add(total, multiply(part, const(d.weight)))
         return simplify(total, facts)
 
@@ -113,7 +120,7 @@ def layout_of(shape: tuple[int, ...], threads: int, rule: Callable[..., Any]) ->
     >>> from tdsl.lang.expr import Var
     >>> from tdsl.lang.show import show_expr
     >>> show_expr(acc.lane((Var("i"), Var("j")))), show_expr(acc.register((Var("i"), Var("j"))))
-    ('i % 8 * 4 + j // 2', 'i // 8 * 2 + j % 2')
+    ('i % 8 * 4 + j // 2 % 4', 'i // 8 % 2 * 2 + j % 2')
     >>> [show_expr(e) for e in acc.element(Var("t"), Var("r"))]
     ['t // 4 + r // 2 * 8', 'r % 2 + t % 4 * 2']
     >>> layout_of((16, 8), 32, lambda i, j: (i, j))

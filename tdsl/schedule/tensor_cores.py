@@ -18,6 +18,8 @@ from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f16, f32, i8, i32, u8
 from tdsl.lang.value import cast, vars
 from tdsl.schedule.instruction import INSTRUCTIONS, Instruction, instruction
+from tdsl.schedule.warpgroups import Wgmma, declare_wgmma
+from tdsl.schedule.warpgroups import rows as wgmma_rows
 
 ROWS, COLUMNS = 16, 8  # of the sums
 _BYTES = 32  # of terms in a row of `a` and a column of `b`
@@ -96,14 +98,16 @@ def find(name: str) -> Instruction | None:
 
 
 @functools.cache
-def _rows() -> dict[str, Mma | Load]:
-    listed: list[Mma | Load] = [*MMAS, *LOADS]
+def _rows() -> dict[str, Mma | Load | Wgmma]:
+    listed: list[Mma | Load | Wgmma] = [*MMAS, *LOADS, *wgmma_rows()]
     return {row.name: row for row in listed}
 
 
 @functools.cache
-def declare(row: Mma | Load) -> Instruction:
+def declare(row: Mma | Load | Wgmma) -> Instruction:
     """The instruction of a row."""
+    if isinstance(row, Wgmma):
+        return declare_wgmma(row)
     return _product(row) if isinstance(row, Mma) else _load(row)
 
 

@@ -331,6 +331,31 @@ __device__ __forceinline__ void tdsl_await(void *p, unsigned int parity) {
 }
 """,
     "tdsl_copy_tile": _copy_tile(),
+    "tdsl_descriptor": """
+__device__ __forceinline__ unsigned long long tdsl_descriptor(const void *p, int panels, int rows, int kind) {
+  unsigned long long at = ((unsigned)__cvta_generic_to_shared(p) & 0x3ffff) >> 4;
+  return at | (unsigned long long)(panels >> 4) << 16 | (unsigned long long)(rows >> 4) << 32
+         | (unsigned long long)kind << 62;
+}
+""",
+    "tdsl_fence_async": """
+__device__ __forceinline__ void tdsl_fence_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+""",
+    "tdsl_wgmma_fence": """
+__device__ __forceinline__ void tdsl_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+""",
+    "tdsl_wgmma_commit": """
+__device__ __forceinline__ void tdsl_wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+""",
+    "tdsl_wgmma_wait": """
+template <int N> __device__ __forceinline__ void tdsl_wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
+}
+""",
 }  # in an order in which each needs only those before
 
 _NEEDS = {

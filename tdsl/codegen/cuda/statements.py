@@ -17,6 +17,7 @@ from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tvm.ir import PointerType, PrimType
 
 from tdsl.codegen.cuda.expressions import Expressions, in_int32, tir_type
+from tdsl.codegen.cuda.instructions import invoke, is_asynchronous, reads_by_descriptor
 from tdsl.codegen.cuda.module import STATIC_SHARED
 from tdsl.codegen.launches import Launch
 from tdsl.codegen.loops import (
@@ -58,12 +59,10 @@ from tdsl.codegen.passes.statements import walk
 from tdsl.codegen.tiles import TileMap, map_of
 from tdsl.codegen.widths import width
 from tdsl.errors import TargetError
-from tdsl.lang.expr import ZERO, Const, Expr, Load, Var, const, dtype_of, lanes_of
+from tdsl.lang.expr import ZERO, Const, Expr, Load, const, dtype_of, lanes_of
 from tdsl.lang.simplify import add
 from tdsl.lang.types import DType, bool_, i64, u64
 from tdsl.node import post_order, transform
-from tdsl.schedule.instruction import INSTRUCTIONS
-from tdsl.schedule.layout import point
 from tdsl.source import here
 
 TIR = Any
@@ -87,6 +86,7 @@ class _Writer:
     head: list[TIR] = field(default_factory=list)
     maps: dict[TileMap, TIR] = field(default_factory=dict)
     in_loop: bool = False
+    grouped: bool = False
 
     def function(self, target: Any) -> Any:
         params: list[TIR] = []
@@ -160,6 +160,8 @@ class _Writer:
 
     def statement(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
         """The statements of one of the loops, inside loops over some axes."""
+        if not self.grouped and is_asynchronous(s):
+            return self.in_group(s, bound)
         alone = [x for x in AXES if x not in bound and self.launch.extent(x) > 1]
         if isinstance(s, Invoke):
             alone = [x for x in alone if x != LANES]
@@ -198,7 +200,7 @@ class _Writer:
             case Prefetch():
                 return []
             case Invoke():
-                return [self.invoke(s)]
+                return [invoke(self.e, s, self.axes[LANES])]
             case Check() | Print():
                 raise AssertionError(f"no launch has a {type(s).__name__}")
             case _:
@@ -208,7 +210,10 @@ class _Writer:
         """Where threads wait for each other, or have something copied."""
         match s:
             case Barrier():
-                return T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
+                meet = T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
+                if not reads_by_descriptor(self.launch.body):
+                    return meet
+                return T.SeqStmt([self.call("tdsl_fence_async"), meet])
             case Shuffle():
                 return self.shuffle(s)
             case Commit():
@@ -359,27 +364,13 @@ class _Writer:
             )
         return made
 
-    def invoke(self, s: Invoke) -> TIR:
-        """The device function of an instruction on the thread's registers and what it points at."""
-        chosen = INSTRUCTIONS[s.instruction]
-        points, given = dict(chosen.points), []
-        lane = Var("lane of a group")
-        self.e.scalars[lane.name] = self.axes[LANES]
-        facts, self.e.facts = (
-            self.e.facts,
-            self.e.facts.knowing(lane.name, ZERO, const(chosen.threads - 1)),
-        )
-        for operand, called in zip(s.operands, chosen.operands(), strict=True):
-            memory, _ = self.e.buffers[operand.buffer]
-            index = list(operand.index)
-            start = point(points.get(called, ()), [index[axis] for axis in operand.axes], lane)
-            for axis, i in zip(operand.axes, start, strict=True):
-                index[axis] = i
-            at = self.e.offset(operand.buffer, tuple(index))
-            given.append(T.address_of(T.BufferLoad(memory, [at])))
-        self.e.facts = facts
-        self.e.used.add(chosen.name)
-        return T.Evaluate(T.call_extern("void", chosen.name, *given))
+    def in_group(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
+        """Invocations that go on while the threads do, as one group; these wait until it has finished."""
+        self.grouped = True
+        made = self.statement(s, bound)
+        self.grouped = False
+        after = [self.call("tdsl_wgmma_commit"), self.call("tdsl_wgmma_wait<0>")]
+        return [self.call("tdsl_wgmma_fence"), *made, *after]
 
     def vector(self, s: Store) -> list[TIR]:
         """A store of several lanes, in pieces as wide as memory allows."""

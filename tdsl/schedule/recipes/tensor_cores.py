@@ -16,6 +16,7 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Binary, Cast, Expr, Read, Var
+from tdsl.lang.types import f32
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES, is_ordered
 from tdsl.schedule.recipes.block_rows import fused
@@ -24,9 +25,15 @@ from tdsl.schedule.recipes.elements import definition_of, fetched, sizes_of
 from tdsl.schedule.recipes.epilogue import following
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, Load, Mma
+from tdsl.schedule.warpgroups import ROWS as GROUP_ROWS
+from tdsl.schedule.warpgroups import Wgmma
+from tdsl.schedule.warpgroups import rows as wgmma_rows
 from tdsl.source import here
 
+Form = Mma | Wgmma
+
 _MOST_WARPS = 32  # of a block
+_COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
 _SMALLEST = 64  # rows, columns and terms of a product that is worth tiles
 _BLOCKS = 96  # that keep a GPU busy
 _TILES = (
@@ -68,22 +75,25 @@ class TensorCoreMatmul:
         """Apply the same choices, unless they have been."""
         if not schedule.state.plan(self.stage).tensorizations:
             tensor_core_matmul(
-                schedule[self.stage], block=self.block, warp=self.warp, stages=self.stages
-            )
+                schedule[self.stage], block=self.block, warp=self.warp, stages=self.stages,
+                tf32="tf32" in self.instruction, hopper=self.instruction.startswith("wgmma"),
+            )  # fmt: skip
 
 
 @recipe
 def tensor_core_matmul(
     stage: Stage, *, block: tuple[int, int, int] = (128, 128, 32), warp: tuple[int, int] = (64, 32),
-    stages: int = 3, tf32: bool = False,
+    stages: int = 3, tf32: bool = False, hopper: bool = False,
 ) -> TensorCoreMatmul | None:  # fmt: skip
     """Make a sum of products of f16, bf16 (in f32) or 8-bit integers (in i32) by `mma.sync`.
 
     `block` is the tile of a block: rows, columns, terms; `warp` that of a warp; `stages` tiles of the
     operands are in shared memory, fetched with cp.async. Operands may lie either way in memory, other free
     variables are batches. An element-wise stage that alone reads the sums is made of them in registers. With
-    `tf32` products of f32 are made of 10 bits of each factor. Returns what was chosen, or None for a stage
-    of another kind; ScheduleError for tiles that do not fit each other or the instruction.
+    `tf32` products of f32 are made of 10 bits of each factor. With `hopper` they are made by `wgmma`, from
+    shared memory, `warp` being the tile of a group of four warps, and tiles with rows of 128 bytes that
+    divide the operands are fetched as wholes (TMA). Returns what was chosen, or None for a stage of another
+    kind; ScheduleError for tiles that do not fit each other or the instruction.
 
     >>> import tdsl as td
     >>> i, j, k = td.vars("i j k")
@@ -102,7 +112,12 @@ def tensor_core_matmul(
     if found is None:
         return None
     left, right = found
-    form = _form(left, right, f.dtypes[0].name, tf32=tf32)
+    total = f.dtypes[0].name
+    form: Form | None
+    if hopper:
+        form = _form_of_groups(left, right, total, warp[1], tf32=tf32)
+    else:
+        form = _form(left, right, total, tf32=tf32)
     if form is None:
         return None
     _check_tiles(block, warp, form, stages)
@@ -174,6 +189,18 @@ def _read(e: Expr) -> Read | None:
     return e if isinstance(e, Read) else None
 
 
+def _form_of_groups(
+    left: Operand, right: Operand, total: str, columns: int, *, tf32: bool
+) -> Wgmma | None:
+    """The product of warpgroups for these operands, with as many columns as divide those of a group."""
+    a, b = "km" if left.turned else "mk", "kn" if right.turned else "nk"
+    for form in wgmma_rows():
+        same = form.operand == left.read.dtype == right.read.dtype and form.total.name == total
+        if same and (form.a, form.b) == (a, b) and columns % form.columns == 0:
+            return form if tf32 or form.operand != f32 else None
+    return None
+
+
 def _form(left: Operand, right: Operand, total: str, *, tf32: bool) -> Mma | None:
     types = left.read.dtype, right.read.dtype, total
     for form in MMAS:
@@ -182,13 +209,21 @@ def _form(left: Operand, right: Operand, total: str, *, tf32: bool) -> Mma | Non
     return None
 
 
+def _shape(form: Form) -> tuple[int, int, int]:
+    """Rows, columns and terms of a product of tiles."""
+    if isinstance(form, Wgmma):
+        return GROUP_ROWS, form.columns, form.terms
+    return ROWS, COLUMNS, form.terms
+
+
 def _check_tiles(
-    block: tuple[int, int, int], warp: tuple[int, int], form: Mma, stages: int
+    block: tuple[int, int, int], warp: tuple[int, int], form: Form, stages: int
 ) -> None:
-    steps = (ROWS, COLUMNS, form.terms)
+    steps = _shape(form)
+    most = _MOST_WARPS if isinstance(form, Mma) else _MOST_WARPS // 4
     for what, size, step in (
-        ("rows of a warp", warp[0], ROWS), ("columns of a warp", warp[1], COLUMNS),
-        ("terms of a block", block[2], form.terms), ("rows of a block", block[0], warp[0]),
+        ("rows of a warp", warp[0], steps[0]), ("columns of a warp", warp[1], steps[1]),
+        ("terms of a block", block[2], steps[2]), ("rows of a block", block[0], warp[0]),
         ("columns of a block", block[1], warp[1]),
     ):  # fmt: skip
         if size <= 0 or size % step:
@@ -197,9 +232,9 @@ def _check_tiles(
                 f"{form.name} makes {' x '.join(map(str, steps))} products at once",
             )
     warps = block[0] // warp[0] * (block[1] // warp[1])
-    if warps > _MOST_WARPS:
+    if warps > most:
         raise _refused(
-            f"tiles of {warp} make {warps} warps of a block, which has {_MOST_WARPS} at most",
+            f"tiles of {warp} make {warps} warps of a block, which has {most} at most",
             "choose larger tiles of a warp",
         )
     if stages < 1:
@@ -207,16 +242,16 @@ def _check_tiles(
 
 
 def _schedule(
-    stage: Stage, left: Operand, right: Operand, form: Mma,
+    stage: Stage, left: Operand, right: Operand, form: Form,
     block: tuple[int, int, int], warp: tuple[int, int], stages: int,
 ) -> None:  # fmt: skip
     schedule, d = stage.schedule, definition_of(stage)
     term = d.ranges[0][0]
     batch = [v for v in d.free if v not in (left.along, right.along)]
-    vectors = [fetched(stage, x.read.name) for x in (left, right)]
+    vectors, sizes = [fetched(stage, x.read.name) for x in (left, right)], sizes_of(stage)
     io, jo, ii, ji = stage.tile((left.along, right.along), block[:2])
     wi, wj, ii, ji = stage.tile((ii, ji), warp)
-    mi, nj, i1, j1 = stage.tile((ii, ji), (ROWS, COLUMNS))
+    mi, nj, i1, j1 = stage.tile((ii, ji), _shape(form)[:2])
     ko, ki = stage.split(term, block[2])
     ki, k1 = stage.split(ki, form.terms)
     stage.reorder(*batch, io, jo, wi, wj, ko, ki, mi, nj, i1, j1, k1)
@@ -227,19 +262,45 @@ def _schedule(
     stage.tensorize(i1, form.name)
     out = following(stage, wj, FRAGMENT)
     out.cooperate(2 if _is_row_major(out, d, right.along) else 1)
-    for x, vector, rows in zip((left, right), vectors, (warp[0], warp[1]), strict=True):
-        tile = schedule.cache_read(x.read.name, stage.func, at=ko, scope=SHARED, filled=True)
-        tile.cooperate(vector)
-        size = x.read.dtype.bytes
-        row = size * (block[2] if not x.turned else block[0] if x is left else block[1])
-        _spread(tile, x, row)
-        fragment = schedule.cache_read(tile.func, stage.func, at=ki, scope=FRAGMENT)
-        _load(fragment, x, _load_of(x, "a" if x is left else "b", rows))
-    if stages > 1 and all(
-        n * x.read.dtype.bytes >= 4 for n, x in zip(vectors, (left, right), strict=True)
-    ):
+    tiles = [block[:1] + block[2:], block[1:]]
+    whole = isinstance(form, Wgmma) and stages > 1
+    whole = whole and all(
+        map(_is_fetched_whole, (left, right), tiles, _extents(left, right, sizes))
+    )
+    for x, vector, (along, terms) in zip((left, right), vectors, (tiles[0], tiles[1]), strict=True):
+        tile = schedule.cache_read(x.read.name, stage.func, at=ko, scope=SHARED, filled=not whole)
+        _spread(tile, x, x.read.dtype.bytes * (along if x.turned else terms))
+        if whole:
+            tile.bulk_copy()
+        else:
+            tile.cooperate(vector)
+        if isinstance(form, Mma):
+            fragment = schedule.cache_read(tile.func, stage.func, at=ki, scope=FRAGMENT)
+            rows = warp[0] if x is left else warp[1]
+            _load(fragment, x, _load_of(x, "a" if x is left else "b", rows))
+    copied = all(
+        n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, (left, right), strict=True)
+    )
+    if stages > 1 and (whole or copied):
         stage.pipeline(ko, stages)
     stage.unroll(mi).unroll(nj).unroll(ki)
+
+
+def _is_fetched_whole(x: Operand, tile: tuple[int, int], extents: tuple[int, int]) -> bool:
+    """True where rows of a tile are as long as a swizzle, and tiles divide what they are fetched of."""
+    near = (tile[0] if x.turned else tile[1]) * x.read.dtype.bytes
+    divided = all(extent and extent % n == 0 for extent, n in zip(extents, tile, strict=True))
+    return near in SWIZZLES and x.axes[1] == len(x.read.index) - 1 and divided
+
+
+def _extents(left: Operand, right: Operand, sizes: dict[str, int | None]) -> list[tuple[int, int]]:
+    """The extents of both operands: along rows or columns, and along the terms; 0 where not known."""
+    found = []
+    for x in (left, right):
+        index = x.read.index
+        other = next(v for axis in x.axes for v in variables(index[axis]) if v != x.along)
+        found.append((sizes.get(x.along) or 0, sizes.get(other) or 0))
+    return found
 
 
 def _is_row_major(out: Stage, d: Definition, columns: str) -> bool:

@@ -27,7 +27,7 @@ from tdsl.codegen.launches import Launch, Launches, launches_of
 from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam
 from tdsl.codegen.signature import Specialisation
 from tdsl.pipeline import make_kernel
-from tests.codegen.cuda import shim_tiles
+from tests.codegen.cuda import shim_tensor_cores, shim_tiles
 from tests.codegen.cuda.shim_tensor_cores import without_assembly
 from tests.codegen.cuda.shim_tiles import STATUS, map_for
 
@@ -272,7 +272,7 @@ def run_text(
 
 def library_of(launches: Launches, folder: Path, change: Callable[[str], str] = str) -> ctypes.CDLL:
     """The text of launches, compiled for the CPU as `kernels.so` in a folder."""
-    with patch.dict(FUNCTIONS, ON_CPU | shim_tiles.ON_CPU):
+    with patch.dict(FUNCTIONS, ON_CPU | shim_tiles.ON_CPU | shim_tensor_cores.ON_CPU):
         code = change(cuda_text(launches, "sm_90a").partition(DEVICE_CODE)[2])
     code = re.sub(
         r"extern __shared__(?: __align__\(\d+\)| alignas\(\d+\))* (\w+) (\w+)\[\];",

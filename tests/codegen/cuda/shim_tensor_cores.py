@@ -59,7 +59,66 @@ static void ldmatrix(void *out, const void *row, int count, bool trans) {
         }
   });
 }
+// a matrix in shared memory: its first element, bytes between panels and between 8 rows, the swizzle
+struct Matrix { const char *first; int panels, rows, kind; };
+static Matrix matrices_[1024][64];
+static int made_[1024];
+static unsigned long long tdsl_descriptor(const void *p, int panels, int rows, int kind) {
+  int n = made_[current]++ % 64;
+  matrices_[current][n] = {(const char *)p, panels, rows, kind};
+  return (unsigned long long)current << 8 | n;
+}
+// the element in a row of neighbours and a column of them, as the hardware finds it from the address
+template <class T> static T element(unsigned long long matrix, int row, int column) {
+  const Matrix &m = matrices_[matrix >> 8][matrix & 63];
+  int width = m.kind == 1 ? 128 : m.kind == 2 ? 64 : 32, at = column * (int)sizeof(T);
+  uintptr_t p = (uintptr_t)m.first + at / width * m.panels + row / 8 * m.rows + row % 8 * width + at % width;
+  p ^= (p >> 7) % (width / 16) << 4;
+  return *(const T *)p;
+}
+template <class Acc, class T> struct Product {
+  Acc *acc;
+  unsigned long long a, b;
+  const T *registers;
+  int columns;
+  bool km, kn;
+  void run() const {
+    Product own = *this;
+    together(acc, registers, nullptr, [own](Given *lanes) {
+      const int near = 4 / (int)sizeof(T), half = 4 * near, first = current / 32 % 4 * 16;
+      for (int row = 0; row < 16; row++)
+        for (int column = 0; column < own.columns; column++) {
+          Given &to = lanes[row % 8 * 4 + column % 8 / 2];
+          Acc &sum = ((Acc *)to.out)[column / 8 * 4 + row / 8 * 2 + column % 2];
+          for (int k = 0; k < 2 * half; k++) {
+            const void *held = lanes[row % 8 * 4 + k % half / near].x;
+            T x = own.registers ? in_register<T>(held, row / 8 + k / half * 2, k % near)
+                  : own.km ? element<T>(own.a, k, first + row) : element<T>(own.a, first + row, k);
+            T y = own.kn ? element<T>(own.b, k, column) : element<T>(own.b, column, k);
+            sum += (Acc)x * (Acc)y;
+          }
+        }
+    });
+  }
+};
 """
+
+# Device functions that speak PTX, for the CPU.
+ON_CPU = {
+    "tdsl_descriptor": "",
+    **{
+        name: f"{head}static void {name}() {{}}\n"
+        for name, head in (
+            ("tdsl_fence_async", ""), ("tdsl_wgmma_fence", ""), ("tdsl_wgmma_commit", ""),
+            ("tdsl_wgmma_wait", "template <int N> "),
+        )
+    },
+}  # fmt: skip
+
+
+_TYPES = {
+    "f16": "half", "bf16": "nv_bfloat16", "tf32": "float", "s8": "signed char", "u8": "unsigned char",
+}  # fmt: skip
 
 
 def without_assembly(code: str) -> tuple[str, str]:
@@ -74,6 +133,13 @@ def without_assembly(code: str) -> tuple[str, str]:
 def _body(text: str, name: str) -> str:
     if "mma.sync" in text:
         return "mma_sync(acc, a, b);"
+    found = re.search(r"wgmma_m64n(\d+)k\d+_\w+_([mkr]+)_([nk]+)\(([\w ]+)\*acc", text)
+    if found:
+        columns, a, b, total = found.groups()
+        t = _TYPES[name.split("_")[2]]
+        given = "0, b, a" if a == "rk" else "a, b, nullptr"
+        flags = f"{str(a == 'km').lower()}, {str(b == 'kn').lower()}"
+        return f"Product<{total.strip()}, {t}>{{acc, {given}, {columns}, {flags}}}.run();"
     found = re.search(r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?", text)
     assert found, f"the instruction {name} has no emulation"
     return f"ldmatrix(fragment, tile, {found[1]}, {'true' if found[2] else 'false'});"

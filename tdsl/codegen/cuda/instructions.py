@@ -1,0 +1,76 @@
+"""Instructions that threads run together, as calls of their device functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
+
+from tdsl.codegen.cuda.expressions import Expressions
+from tdsl.codegen.loops import AXES, Block, For, Invoke, Operand, Stmt
+from tdsl.codegen.passes.statements import walk
+from tdsl.lang.expr import ZERO, Var, const
+from tdsl.schedule.instruction import INSTRUCTIONS
+from tdsl.schedule.layout import point
+
+TIR = Any
+
+_KINDS = {128: 1, 64: 2, 32: 3}  # of swizzles, in the descriptor of a matrix
+
+
+def invoke(e: Expressions, s: Invoke, number: TIR) -> TIR:
+    """The device function of an instruction, on the registers of a thread and on what it points at.
+
+    `number` is that of the thread in its group.
+    """
+    chosen = INSTRUCTIONS[s.instruction]
+    points, given = dict(chosen.points), []
+    lane = Var("lane of a group")
+    e.scalars[lane.name] = number
+    facts, e.facts = e.facts, e.facts.knowing(lane.name, ZERO, const(chosen.threads - 1))
+    for operand, called in zip(s.operands, chosen.operands(), strict=True):
+        if called in chosen.descriptors:
+            given.append(_descriptor(e, operand))
+            continue
+        memory, _ = e.buffers[operand.buffer]
+        index = list(operand.index)
+        start = point(points.get(called, ()), [index[axis] for axis in operand.axes], lane)
+        for axis, i in zip(operand.axes, start, strict=True):
+            index[axis] = i
+        at = e.offset(operand.buffer, tuple(index))
+        given.append(T.address_of(T.BufferLoad(memory, [at])))
+    e.facts = facts
+    e.used.add(chosen.name)
+    return T.Evaluate(T.call_extern("void", chosen.name, *given))
+
+
+def _descriptor(e: Expressions, o: Operand) -> TIR:
+    """The descriptor of a matrix in shared memory: its first element, and how far apart its panels are."""
+    (memory, _), swizzle = e.buffers[o.buffer], e.swizzles[o.buffer]
+    pitch = 16 // swizzle.chunk * swizzle.width
+    numbers = (swizzle.height * pitch, 8 * pitch, _KINDS[pitch])
+    e.used.add("tdsl_descriptor")
+    place = T.address_of(T.BufferLoad(memory, [e.index(e.in_panels(o.buffer, o.index))]))
+    return T.call_extern(
+        "uint64", "tdsl_descriptor", place, *(T.const(n, "int32") for n in numbers)
+    )
+
+
+def reads_by_descriptor(body: Stmt) -> bool:
+    """True where shared memory is read past the accesses of threads."""
+    return any(
+        isinstance(s, Invoke) and INSTRUCTIONS[s.instruction].descriptors for s in walk(body)
+    )
+
+
+def is_asynchronous(s: Stmt) -> bool:
+    """True for invocations of asynchronous instructions, and loops of nothing else."""
+    match s:
+        case Invoke(instruction):
+            return INSTRUCTIONS[instruction].asynchronous
+        case For(_, _, _, kind) if kind not in AXES:
+            return is_asynchronous(s.body)
+        case Block(body):
+            return bool(body) and all(map(is_asynchronous, body))
+        case _:
+            return False

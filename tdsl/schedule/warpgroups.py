@@ -1,0 +1,141 @@
+"""Products of tiles that the 128 threads of a warpgroup make together, on Hopper: wgmma.
+
+    acc[i, j] += a[i, k] * b[k, j]         64 x n sums of 32 bytes of terms of each row and column
+
+The sums are a fragment of 128 threads. Operands are read from swizzled shared memory by a descriptor, either
+way in memory where they have two bytes, or `a` from a fragment. They are rows of a table; `find` of
+`tensor_cores.py` makes the instruction of a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tdsl.lang.tensor import Func, Tensor
+from tdsl.lang.types import DType, bf16, f16, f32, i8, i32, u8
+from tdsl.lang.value import cast, vars
+from tdsl.schedule.instruction import Instruction, instruction
+
+ROWS = 64  # of the sums
+COLUMNS = (256, 192, 128, 96, 64, 32, 16, 8)
+THREADS = 128
+_BYTES = 32  # of terms
+_C = {
+    f16: "half",
+    bf16: "nv_bfloat16",
+    f32: "float",
+    i8: "signed char",
+    u8: "unsigned char",
+    i32: "int",
+}
+_PTX = {f16: "f16", bf16: "bf16", f32: "tf32", i8: "s8", u8: "u8", i32: "s32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wgmma:
+    """A product of tiles: types, columns, and how the operands lie.
+
+    `a` is "mk" (neighbours are terms), "km" (neighbours are rows) or "rk" (in registers), `b` "nk" or "kn".
+    """
+
+    operand: DType
+    total: DType
+    columns: int
+    a: str
+    b: str
+
+    @property
+    def terms(self) -> int:
+        """How many terms are added to each sum."""
+        return _BYTES // self.operand.bytes
+
+    @property
+    def name(self) -> str:
+        """The name of the instruction."""
+        kind = _PTX[self.operand]
+        return f"wgmma_m64n{self.columns}k{self.terms}_{kind}_{self.a}_{self.b}"
+
+
+def rows() -> Iterator[Wgmma]:
+    """All that there are."""
+    for n in COLUMNS:
+        for t in (f16, bf16):
+            for a in ("mk", "km", "rk"):
+                yield from (Wgmma(t, f32, n, a, b) for b in ("nk", "kn"))
+        for t, total in ((f32, f32), (i8, i32), (u8, i32)):
+            yield from (Wgmma(t, total, n, a, "nk") for a in ("mk", "rk"))
+
+
+def declare_wgmma(row: Wgmma) -> Instruction:
+    """The instruction of a row."""
+    i, j, k = vars("i j k")
+    n, near, half = row.columns, 4 // row.operand.bytes, 16 // row.operand.bytes
+    a, b = Tensor("a", (ROWS, row.terms), row.operand), Tensor("b", (row.terms, n), row.operand)
+    acc = Func("acc")
+    left, right = a[i, k], b[k, j]
+    if row.operand != row.total:
+        left, right = cast(left, row.total), cast(right, row.total)
+    acc[i, j] += left * right
+    fragments = {
+        "acc": lambda i, j: (
+            i // 16 * 32 + i % 8 * 4 + j % 8 // 2,
+            j // 8 * 4 + i % 16 // 8 * 2 + j % 2,
+        )
+    }
+    strides: dict[str, tuple[int | None, ...]] = {
+        "b": (1, None) if row.b == "nk" else (None, 1),
+        "a": (None, 1) if row.a == "mk" else (1, None),
+    }
+    if row.a == "rk":
+        del strides["a"]
+        fragments["a"] = lambda i, k: (
+            i // 16 * 32 + i % 8 * 4 + k % half // near,
+            k // half * 2 * near + i % 16 // 8 * near + k % near,
+        )
+    return instruction(
+        row.name, acc, cuda=_text(row), fragments=fragments, strides=strides, threads=THREADS,
+        arch=90, descriptors=tuple(sorted(strides)), asynchronous=True,
+    )  # fmt: skip
+
+
+def _text(row: Wgmma) -> str:
+    sums = row.columns // 2
+    kind, total = _PTX[row.operand], "f32" if row.total == f32 else "s32"
+    results = ", ".join(f"%{n}" for n in range(sums))
+    constraint = "f" if row.total == f32 else "r"
+    held = ", ".join(f'"+{constraint}"(acc[{n}])' for n in range(sums))
+    at = sums
+    if row.a == "rk":
+        a, given, left = (
+            f"{{%{at}, %{at + 1}, %{at + 2}, %{at + 3}}}",
+            [],
+            f"const {_C[row.operand]} *a",
+        )
+        given += [f'"r"(x[{n}])' for n in range(4)]
+        at += 4
+    else:
+        a, given, left = f"%{at}", ['"l"(a)'], "unsigned long long a"
+        at += 1
+    b, one = f"%{at}", f"%{at + 1}"
+    given += ['"l"(b)', '"r"(1)']
+    scales = "1, 1" if row.total == f32 else ""
+    if row.operand in (f16, bf16):
+        turned = [str(int(row.a == "km"))] * (row.a != "rk") + [str(int(row.b == "kn"))]
+        scales = ", ".join([scales, *turned])
+    options = f", p, {scales}" if scales else ", p"
+    shape = f"m64n{row.columns}k{row.terms}"
+    head = f"void {row.name}({_C[row.total]} *acc, {left}, unsigned long long b) {{"
+    return "\n".join(
+        [
+            "",
+            f"__device__ __forceinline__ {head}",
+            *(["  const unsigned *x = (const unsigned *)a;"] if row.a == "rk" else []),
+            '  asm volatile("{.reg .pred p; setp.ne.b32 p, ' + one + ', 0; "',
+            f'    "wgmma.mma_async.sync.aligned.{shape}.{total}.{kind}.{kind} "',
+            f'    "{{{results}}}, {a}, {b}{options};}}"',
+            f"    : {held} : {', '.join(given)});",
+            "}",
+            "",
+        ]
+    )

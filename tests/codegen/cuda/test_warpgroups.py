@@ -1,0 +1,123 @@
+"""Products of warpgroups (wgmma): right under emulation and as text, back to back in machine code."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.codegen.launches import launches_of
+from tdsl.schedule import tensor_cores
+from tests.codegen.cuda import programs
+from tests.codegen.cuda.tensor_products import i, j, k, product
+
+pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
+from tdsl.codegen.cuda import module
+from tests.codegen.cuda.shim import HAS_COMPILER, run_text, text_of
+from tests.codegen.cuda.test_fragments import operands
+from tests.codegen.cuda.test_module import count, sass
+from tests.codegen.cuda.test_tensor_text import loop_of
+
+TYPES = {"f16": td.f16, "bf16": td.bf16, "tf32": td.f32, "s8": td.i8}
+
+
+def by_groups(c, a, b, name: str, *, swizzle: int = 128) -> td.Schedule:
+    """Two groups of threads in a block, each with 64 rows; operands in shared memory, or `a` in registers."""
+    s, (rows, columns) = td.Schedule(c), tensor_cores.find(name).shapes()[0]
+    terms = tensor_cores.find(name).shapes()[1][1]
+    stage = s[c]
+    io, jo, ii, j1 = stage.tile((i, j), (2 * rows, columns))
+    wi, i1 = stage.split(ii, rows)
+    ko, ki = stage.split(k, swizzle // a.dtype.bytes)
+    ki, k1 = stage.split(ki, terms)
+    stage.reorder(io, jo, wi, ko, ki, i1, j1, k1)
+    stage.bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(wi, "threadIdx.y")
+    stage.tensorize(i1, name)
+    s.cache_write(c, at=wi, scope="fragment").cooperate(2)
+    for t in (a, b):
+        tile = s.cache_read(t, c, at=ko, scope="shared").cooperate(16 // t.dtype.bytes)
+        tile.swizzle(swizzle)
+        if t is a and "_rk_" in name:
+            s.cache_read(tile.func, c, at=ki, scope="fragment").cooperate()
+    stage.unroll(ki)
+    return s
+
+
+FORMS = (
+    "wgmma_m64n64k16_f16_mk_kn", "wgmma_m64n32k16_f16_km_nk", "wgmma_m64n96k16_bf16_rk_nk",
+    "wgmma_m64n128k16_bf16_km_kn", "wgmma_m64n16k8_tf32_mk_nk", "wgmma_m64n8k32_s8_rk_nk",
+)  # fmt: skip
+
+
+def scheduled(name: str):
+    _, _, kind, a, b = name.split("_")
+    t = TYPES[kind]
+    total = td.f32 if t.is_float else td.i32
+    parts = product(t, t, total, turned_a=a == "km", turned_b=b == "nk")
+    swizzle = 64 if "n32" in name else 128
+    s = by_groups(*parts, name, swizzle=swizzle)
+    columns = int(re.search(r"n(\d+)k", name)[1])
+    x, y = operands(128, columns, 256 // t.bytes, t.numpy, t.numpy)
+    want = x.astype(total.numpy) @ y.astype(total.numpy)
+    return s, (x.T.copy() if a == "km" else x, y.T.copy() if b == "nk" else y), want
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_products_of_a_group_are_right(name):
+    s, given, want = scheduled(name)
+    got = td.emulate(td.compile(s, target="cuda:sm_90a"))(*given)
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
+@pytest.mark.parametrize("name", FORMS)
+def test_text_of_products_of_a_group_is_right(name):
+    s, given, want = scheduled(name)
+    got = text_of(td.compile(s, target="cuda:sm_90a"))(*given)
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
+@pytest.mark.parametrize("old, new", [(", 1024, 1)", ", 512, 1)"), (", 1024, 1)", ", 1024, 2)")])
+def test_a_wrong_descriptor_is_found(old, new, tmp_path):
+    s, (x, y), want = scheduled("wgmma_m64n64k16_f16_mk_kn")
+    launches = launches_of(programs.kernel_of(s, M=128, K=128, N=64))
+    got = np.zeros_like(want)
+    run_text(launches, [x, y, got], tmp_path, lambda text: text.replace(old, new))
+    assert (got != want).any()
+
+
+def test_instructions_that_an_architecture_lacks_are_refused():
+    s, _, _ = scheduled("wgmma_m64n64k16_f16_mk_kn")
+    with pytest.raises(td.TargetError, match="needs sm_90, the target is sm_80"):
+        td.compile(s, target="cuda:sm_80").source("cuda", M=128, K=128, N=64)
+
+
+def test_operands_of_descriptors_must_be_swizzled():
+    s, given, _ = scheduled("wgmma_m64n64k16_f16_mk_kn")
+    plain = [d for d in json.loads(s.to_json()) if d["do"] != "swizzle"]
+    again = td.Schedule(*product()[:1]).replay(json.dumps(plain))
+    with pytest.raises(td.ScheduleError, match="swizzle"):
+        td.emulate(td.compile(again, target="cuda:sm_90a"))(*given)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_recipe_for_hopper_keeps_products_back_to_back(turned, tmp_path):
+    c, *_ = product(turned_b=turned)
+    sizes = {"M": 256, "K": 4096, "N": 128}
+    s = td.Schedule(c, sizes=sizes)
+    plan = td.recipes.tensor_core_matmul(
+        s[c], block=(128, 64, 64), warp=(64, 64), stages=4, hopper=True
+    )
+    assert plan.instruction == f"wgmma_m64n64k16_f16_mk_{'nk' if turned else 'kn'}"
+    m = module.build(launches_of(programs.kernel_of(s, **sizes)), "sm_90a")
+    (record,) = m.kernels
+    assert (record.block, record.spills, record.stack, m.warnings) == ((128, 1, 2), 0, 0, ())
+    inner = loop_of(sass(m, tmp_path), "HGMMA")
+    steps = 64 // 16
+    times = count(inner, r"\bHGMMA\b") // steps
+    assert times >= 1 and count(inner, r"\bHGMMA\b") == times * steps
+    assert count(inner, r"\bUTMALDG\b") == 2 * times
+    assert count(inner, r"\bWARPGROUP\.DEPBAR") == count(inner, r"\bWARPGROUP\.ARRIVE") == times
+    assert not re.search(r"\bLDG\b|\bSTS\b|\bLDS\b|\bLDL\b|\bSTL\b|\bLDSM\b", inner)
