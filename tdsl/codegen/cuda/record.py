@@ -12,6 +12,7 @@ import struct
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tdsl.codegen.cuda.occupancy import Occupancy, occupancy
 from tdsl.codegen.tiles import TileMap
 
 Extents = tuple[int, int, int]
@@ -55,6 +56,7 @@ class Module:
     >>> kernel = KernelRecord("k", ("a", "b"), (7, 1, 1), (256, 1, 1), 0, 1024, 12, 0, 0)
     >>> print(Module("", "sm_80", (kernel,), (("t", 4096),), (), b""))
     k(a, b): 7 x 1 x 1 blocks of 256 x 1 x 1 threads, 1024 shared bytes, 12 registers, 0 bytes spilled
+      64 of 64 warps of a multiprocessor: 8 blocks by threads, 16 by registers, 82 by shared bytes, 32 at most
     memory between kernels: t, 4096 bytes
     """
 
@@ -67,7 +69,12 @@ class Module:
 
     def __str__(self) -> str:
         between = [f"memory between kernels: {name}, {n} bytes" for name, n in self.temporaries]
-        return "\n".join([*map(str, self.kernels), *between, *self.warnings])
+        kernels = [f"{k}\n  {self.occupancy(k)}" for k in self.kernels]
+        return "\n".join([*kernels, *between, *self.warnings])
+
+    def occupancy(self, kernel: KernelRecord) -> Occupancy:
+        """How many blocks of a kernel run at once, by what each needs."""
+        return occupancy(self.arch, kernel.block, kernel.registers, kernel.used_shared)
 
 
 def pack(module: Module) -> bytes:

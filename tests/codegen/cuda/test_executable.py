@@ -12,6 +12,7 @@ from tdsl.codegen.cuda import module
 from tdsl.codegen.cuda.driver import Driver, runs_on
 from tdsl.codegen.cuda.executable import CudaExecutable
 from tdsl.codegen.cuda.launcher import code_of, plain
+from tdsl.codegen.cuda.occupancy import occupancy
 from tdsl.codegen.tiles import TileMap
 from tdsl.lang.types import ALL
 from tests.codegen.cuda import programs
@@ -130,3 +131,16 @@ def test_scalars_of_every_type_have_their_bits_in_a_slot(dtype):
     data = struct.pack("=" + code_of(dtype.name), plain(value))
     assert len(data) == 8
     assert data[: dtype.bytes] == value.tobytes()
+
+
+# worked out by hand: registers come 256 for a warp, four groups of warps have a quarter each
+@pytest.mark.parametrize(
+    "arch, threads, registers, shared, warps",
+    [
+        ("sm_80", 256, 32, 0, 64), ("sm_80", 256, 33, 0, 48), ("sm_80", 1024, 64, 0, 32),
+        ("sm_90a", 128, 168, 0, 12), ("sm_90a", 384, 168, 200 << 10, 12), ("sm_80", 256, 64, 48 << 10, 24),
+        ("sm_86", 256, 32, 0, 48), ("sm_80", 32, 16, 0, 32), ("sm_90a", 33, 16, 0, 64),
+    ],
+)  # fmt: skip
+def test_occupancy(arch, threads, registers, shared, warps):
+    assert occupancy(arch, (threads, 1, 1), registers, shared).warps == warps
