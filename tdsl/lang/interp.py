@@ -152,7 +152,8 @@ def _substituted(program: Program, known: Mapping[Node, Const]) -> Program:
             return d
         outer = set(d.combine.scalars())  # the others are the two sides of the combiner
         exprs = tuple(
-            transform(e, lambda n: known[n] if n in outer else n) for e in d.combine.exprs
+            transform(e, lambda n: known[n] if n in outer or isinstance(n, Size) else n)
+            for e in d.combine.exprs
         )
         return replace(d, combine=replace(d.combine, exprs=exprs))
 

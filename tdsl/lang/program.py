@@ -362,13 +362,19 @@ def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
     def interval(i: Interval) -> Interval:
         return (None if i[0] is None else bind(i[0]), None if i[1] is None else bind(i[1]))
 
+    def definition(d: Definition) -> Definition:
+        c = d.combine
+        if c is not None and any(isinstance(n, Size) for n in post_order(*c.exprs)):
+            d = replace(d, combine=replace(c, exprs=tuple(map(bind, c.exprs))))
+        return map_expressions(d, bind)
+
     return replace(
         program,
         inputs=tuple(replace(t, shape=tuple(bind(e) for e in t.shape)) for t in program.inputs),
         funcs=tuple(
             replace(
                 f,
-                definitions=tuple(map_expressions(d, bind) for d in f.definitions),
+                definitions=tuple(map(definition, f.definitions)),
                 limits=tuple(interval(i) for i in f.limits),
                 natural=tuple(interval(i) for i in f.natural),
             )

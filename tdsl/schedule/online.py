@@ -31,7 +31,16 @@ from tdsl.lang.expr import (
 from tdsl.lang.program import FuncDef, map_expressions
 from tdsl.lang.reduction import Combine
 from tdsl.lang.regions import Interval, reads_in
-from tdsl.lang.simplify import add, ceildiv, floordiv, multiply, simplify, substitute, subtract
+from tdsl.lang.simplify import (
+    add,
+    ceildiv,
+    conjunction,
+    floordiv,
+    multiply,
+    simplify,
+    substitute,
+    subtract,
+)
 from tdsl.lang.types import bool_
 from tdsl.node import Node, transform
 from tdsl.schedule.inlining import value_at
@@ -219,7 +228,8 @@ def _correction(
         before, after = (_with(part, values) for values in (old, new))
         factor: Expr = Call(fn, (Binary("sub", after, before),), dtype_of(part))
         if guarded:
-            same = Binary("eq", after, before)
+            names = dict.fromkeys(r.name for r in reads_in((part,)))
+            same = conjunction(Binary("eq", new[n], old[n]) for n in names)
             factor = Select(same, Const(1.0, dtype_of(part)), factor)
         made = factor if made is None else Binary("mul", made, factor)
     return made

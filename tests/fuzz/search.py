@@ -39,6 +39,8 @@ def main() -> None:
             if outcome.fault:
                 print(f"--seed {chosen.seed} --first {number} --programs 1: {candidate.label}")
                 print(outcome.kind, outcome.text)
+        if number % 50 == 49:
+            print(number + 1, dict(tally), flush=True)
     print(dict(tally))
 
 

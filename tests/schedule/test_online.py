@@ -47,8 +47,17 @@ def by_smallest() -> td.Func:
     return out
 
 
+def by_size() -> td.Func:
+    """Exponents over the square root of the number of terms."""
+    top, out = td.Func("top"), td.Func("out")
+    top[i] = td.max(q[i, j], axis=j)
+    out[i] = td.sum(td.exp((q[i, j] - top[i]) / td.sqrt(td.cast(q.shape[1], td.f32))), axis=j)
+    return out
+
+
 SUMS = {"attention": ("out_sum", attention), "masked": ("out_sum", lambda: attention(mask=True)),
-        "normalised": ("out", normalised), "smallest": ("out", by_smallest)}  # fmt: skip
+        "by size": ("out", by_size), "normalised": ("out", normalised),
+        "smallest": ("out", by_smallest)}  # fmt: skip
 
 
 @pytest.mark.parametrize("tile", [1, 4, 7, 32])
