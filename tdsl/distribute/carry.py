@@ -17,7 +17,7 @@ import numpy as np
 from tdsl.codegen.arrays import Array
 from tdsl.distribute import mpi
 from tdsl.distribute.engine import Begun, Ended, Parcel, Reduction, Transfer, Worker
-from tdsl.distribute.show import show_box
+from tdsl.distribute.show import show_box, show_step
 from tdsl.distribute.simulate import volume
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary
@@ -49,7 +49,19 @@ class Pending:
 
 
 def run(worker: Worker, comm: Any) -> Carried:
-    """Go through the steps of this rank; what went through the calls of MPI."""
+    """Go through the steps of this rank; what went through the calls of MPI.
+
+    An error of a step gets a note that says which step of which rank it was.
+    """
+    try:
+        return _run(worker, comm)
+    except Exception as error:
+        step = show_step(worker.plan.steps[worker.at - 1]).partition("\n")[0]
+        error.add_note(f"rank {worker.plan.rank}, step {worker.at}: {step}")
+        raise
+
+
+def _run(worker: Worker, comm: Any) -> Carried:
     carried = Carried()
     begun: dict[int, Pending] = {}
     for event in worker.run():

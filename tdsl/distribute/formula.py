@@ -1,15 +1,15 @@
 """What a rank receives as a formula of the sizes: the boxes of its steps with named ends.
 
 The region function is asked as for a plan, of a program whose sizes are symbols; what a rank owns is the
-arithmetic of `placement.ownership` in sympy. The result is exact for all sizes, also where blocks are short
-or empty.
+arithmetic of `placement.ownership` on expressions. The result is exact for all sizes, also where blocks are
+short or empty.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +17,29 @@ from tdsl.distribute.collective import FEWEST, is_of_mpi
 from tdsl.distribute.stages import Part, members_of, needed_by, parts_of_nest
 from tdsl.distribute.task import dtypes_of
 from tdsl.errors import TypeMismatch
-from tdsl.lang.expr import Const, Expr, Var, const
-from tdsl.lang.program import FuncDef, bind_expr
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Select, Var, const
+from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Interval, box_of, common, interval_where
-from tdsl.lang.simplify import simplify, substitute
-from tdsl.lang.symbolic import as_sympy
+from tdsl.lang.simplify import (
+    add,
+    ceildiv,
+    conjunction,
+    maximum,
+    minimum,
+    multiply,
+    simplify,
+    substitute,
+    subtract,
+)
+from tdsl.lang.symbolic import as_sympy, for_multiples
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Fixed, Partial, Placement
 from tdsl.schedule.facts import rest_at_root, root_boxes
-from tdsl.schedule.nest import State
+from tdsl.schedule.nest import Split, State
 from tdsl.source import here
 
-Symbolic = tuple[tuple[Any, Any], ...]  # a box: first and behind the last, in sympy
+RangesAt = Callable[[Coordinates], dict[str, Interval]]  # of the variables on a rank, in a step
+Ends = tuple[tuple[Expr, Expr], ...]  # a box: first and behind the last
 
 
 def formula(state: State, rank: int, *, even: bool = False) -> Any:
@@ -38,29 +49,22 @@ def formula(state: State, rank: int, *, even: bool = False) -> Any:
     steps depends on sizes, or a dimension is dealt out.
     """
     assert state.grid is not None
-    total: Any = 0
+    total: Expr = ZERO
     boxes = root_boxes(rest_at_root(state))
     for f in state.program.funcs:
         if f.name in boxes and state.plan(f.name).distributed:
-            total += StageFormula(state, state.grid, f, boxes).received(rank)
-    return _even(total, state) if even else total
+            total = add(total, StageFormula(state, state.grid, f, boxes).received(rank))
+    made = as_sympy(total)
+    return for_multiples(made, _unit(state)) if even else made
 
 
-def _even(total: Any, state: State) -> Any:
-    """A formula for sizes that all blocks divide."""
-    import sympy
-
+def _unit(state: State) -> int:
+    """A number whose multiples all blocks divide, and blocks of blocks."""
     assert state.grid is not None
-    parts = [n for _, n in state.grid.axes]
-    for _, plan in state.plans:
-        for nest in plan.nests:
-            for r in nest.relations:
-                parts += [n for n in (getattr(r, "parts", None), getattr(r, "factor", None)) if n]
-    unit = math.lcm(*parts) ** 2  # blocks of blocks are whole, too
-    symbols = {s: sympy.Symbol(s.name, integer=True, positive=True) for s in total.free_symbols}
-    scaled = total.subs({s: unit * new for s, new in symbols.items()})
-    scaled = sympy.simplify(sympy.piecewise_fold(scaled))
-    return sympy.factor(scaled.subs({new: s / unit for s, new in symbols.items()}))
+    relations = (r for _, plan in state.plans for nest in plan.nests for r in nest.relations)
+    splits = [r.parts or r.factor or 1 for r in relations if isinstance(r, Split)]
+    parts = (*(n for _, n in state.grid.axes), *splits)
+    return math.lcm(*parts) ** 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class StageFormula:
     func: FuncDef
     boxes: Mapping[str, tuple[Interval, ...]]
 
-    def received(self, rank: int) -> Any:
+    def received(self, rank: int) -> Expr:
         """The bytes that a rank receives for the stage."""
         f, state = self.func, self.state
         plan = state.plan(f.name)
@@ -82,7 +86,7 @@ class StageFormula:
         fixed = len(plan.distributed)
         inside, sources = members_of(state, f)
         levels = {t: nest.position(loop) + 1 for t, loop in plan.communicated}
-        total: Any = 0
+        total: Expr = ZERO
         for tensor in (*sources, f.name):
             steps = nest.names()[fixed : levels.get(tensor, fixed)]
             size = sum(t.bytes for t in dtypes_of(state.program, tensor))
@@ -96,39 +100,40 @@ class StageFormula:
                     return _ranges(parts, runs, {**dict(fixed_loops), **given})
 
                 if tensor == f.name:
-                    total += size * self._results(at, ranges)
+                    moved = self._results(at, ranges)
                 else:
-                    mine = ranges(at)
+                    mine, moved = ranges(at), ZERO
                     need = needed_by(f, plan.shared, inside, mine).get(tensor)
                     if need is not None:
-                        read = _sympy(need)
-                        own = _meet(read, self._owned(tensor, at))
-                        total += size * _if_any(mine, _volume(read) - _volume(own))
+                        read = _ends(need)
+                        own = _volume(_meet(read, self._owned(tensor, at)))
+                        moved = _if_any(mine, subtract(_volume(read), own))
+                total = add(total, multiply(const(size), moved))
         return total
 
-    def _results(self, at: Coordinates, ranges: Any) -> Any:
+    def _results(self, at: Coordinates, ranges: RangesAt) -> Expr:
         """The elements that a rank gets of what all ranks made in a step."""
         name, grid = self.func.name, self.grid
         placement = dict(self.state.placed)[name]
         home = self._owned(name, at)
         if home is None:
-            return 0
-        from_all: Any = 0
+            return ZERO
+        from_all: Expr = ZERO
         keep = [n for n, e in enumerate(placement.entries) if isinstance(e, Partial)]
         for maker in map(grid.coordinates, range(grid.size)):
             if maker != at and all(maker[n] == at[n] for n in keep):
                 runs = ranges(maker)
-                from_all += _if_any(runs, _volume(_meet(self._made(runs), home)))
+                from_all = add(from_all, _if_any(runs, _volume(_meet(self._made(runs), home))))
         line = self._all_reduced(placement)
         if line is None:
             return from_all
         return self._all_reduce(at, line, ranges, from_all)
 
-    def _made(self, ranges: Mapping[str, Interval]) -> Symbolic:
+    def _made(self, ranges: Mapping[str, Interval]) -> Ends:
         """The box that iterations make."""
         plan = self.state.plan(self.func.name)
         d, whole = self.func.definitions[plan.shared], self.boxes[self.func.name]
-        return _sympy(
+        return _ends(
             [
                 box_of((e,), ranges)[0] if isinstance(e, Var) and e.name in d.free else all_of
                 for e, all_of in zip(d.index, whole, strict=True)
@@ -150,10 +155,10 @@ class StageFormula:
         copied = all(isinstance(placement.entries[n], Copies) for n in axes)
         return axes if axes and copied else None
 
-    def _all_reduce(self, at: Coordinates, axes: list[int], ranges: Any, messages: Any) -> Any:
+    def _all_reduce(
+        self, at: Coordinates, axes: list[int], ranges: RangesAt, messages: Expr
+    ) -> Expr:
         """The elements of an all-reduce along some axes; of messages, where some ranks make nothing."""
-        import sympy
-
         line = [
             tuple(c) for c in itertools.product(
                 *(range(n) if k in axes else (at[k],) for k, n in enumerate(self.grid.shape))
@@ -162,24 +167,23 @@ class StageFormula:
         if len(line) < FEWEST:
             return messages
         whole, members, n = _volume(self._made(ranges(at))), len(line), line.index(at)
-        each = sympy.ceiling(whole / members)
-        share = sympy.Min(each * (n + 1), whole) - sympy.Min(each * n, whole)
-        both = (members - 1) * share + whole - share
-        all_make = sympy.And(*(x for c in line for x in _some(ranges(c))))
-        return sympy.Piecewise((both, all_make), (messages, True))
+        each = ceildiv(whole, const(members))
+        first, behind = (minimum(multiply(each, const(x)), whole) for x in (n, n + 1))
+        share = subtract(behind, first)
+        both = subtract(add(multiply(const(members - 1), share), whole), share)
+        all_make = conjunction(x for c in line for x in _some(ranges(c)))
+        return Select(all_make, both, messages)
 
-    def _owned(self, tensor: str, at: Coordinates) -> Symbolic | None:
+    def _owned(self, tensor: str, at: Coordinates) -> Ends | None:
         """The box of a tensor that a rank owns; None where it certainly owns nothing."""
-        import sympy
-
         program, placement = self.state.program, dict(self.state.placed)[tensor]
         for entry, position in zip(placement.entries, at, strict=True):
             if isinstance(entry, Fixed) and entry.coordinate != position:
                 return None
         if program.has_func(tensor):
-            whole = list(_sympy(self.boxes[tensor]))
+            whole = list(_ends(self.boxes[tensor]))
         else:
-            whole = [(sympy.Integer(0), as_sympy(e)) for e in program.input(tensor).shape]
+            whole = [(ZERO, e) for e in program.input(tensor).shape]
         for dim, (lo, hi) in enumerate(whole):
             if placement.dealt(dim) is not None:
                 raise TypeMismatch(
@@ -189,9 +193,9 @@ class StageFormula:
                     hint="plan.received has the bytes for the sizes of the plan",
                 )
             for axis in placement.axes_of(dim):
-                size = sympy.ceiling((hi - lo) / self.grid.shape[axis])
-                first = sympy.Min(lo + at[axis] * size, hi)
-                lo, hi = first, sympy.Min(lo + (at[axis] + 1) * size, hi)
+                size = ceildiv(subtract(hi, lo), const(self.grid.shape[axis]))
+                first, behind = (multiply(size, const(at[axis] + n)) for n in (0, 1))
+                lo, hi = minimum(add(lo, first), hi), minimum(add(lo, behind), hi)
             whole[dim] = (lo, hi)
         return tuple(whole)
 
@@ -221,39 +225,36 @@ def _ranges(
     return found
 
 
-def _sympy(box: Sequence[Interval]) -> Symbolic:
+def _ends(box: Sequence[Interval]) -> Ends:
     made = []
     for lo, hi in box:
         assert lo is not None and hi is not None, "boxes of a plan have ends"
-        made.append((as_sympy(bind_expr(lo, {})), as_sympy(bind_expr(hi, {})) + 1))
+        made.append((simplify(lo), simplify(add(hi, ONE))))
     return tuple(made)
 
 
-def _meet(a: Symbolic, b: Symbolic | None) -> Symbolic | None:
-    import sympy
-
+def _meet(a: Ends, b: Ends | None) -> Ends | None:
     if b is None:
         return None
     both = zip(a, b, strict=True)
-    return tuple((sympy.Max(x, lo), sympy.Min(y, hi)) for (x, y), (lo, hi) in both)
+    return tuple((maximum(x, lo), minimum(y, hi)) for (x, y), (lo, hi) in both)
 
 
-def _volume(box: Symbolic | None) -> Any:
-    import sympy
-
+def _volume(box: Ends | None) -> Expr:
     if box is None:
-        return sympy.Integer(0)
-    return sympy.Mul(*(sympy.Max(hi - lo, 0) for lo, hi in box))
+        return ZERO
+    found: Expr = ONE
+    for lo, hi in box:
+        found = multiply(found, maximum(subtract(hi, lo), ZERO))
+    return found
 
 
-def _if_any(ranges: Mapping[str, Interval], elements: Any) -> Any:
+def _if_any(ranges: Mapping[str, Interval], elements: Expr) -> Expr:
     """A number of elements where all of some ranges have points, else none."""
-    import sympy
-
-    return sympy.Piecewise((elements, sympy.And(*_some(ranges))), (0, True))
+    return Select(conjunction(_some(ranges)), elements, ZERO)
 
 
-def _some(ranges: Mapping[str, Interval]) -> Iterator[Any]:
+def _some(ranges: Mapping[str, Interval]) -> Iterator[Expr]:
     """That each of some ranges has points."""
-    for lo, hi in _sympy(list(ranges.values())):
-        yield hi > lo
+    for lo, hi in _ends(list(ranges.values())):
+        yield Binary("lt", lo, hi)

@@ -52,8 +52,25 @@ def as_sympy(e: Expr) -> Any:
         "add": operator.add, "sub": operator.sub, "mul": operator.mul, "mod": sympy.Mod,
         "floordiv": lambda a, b: sympy.floor(a / b), "min": sympy.Min, "max": sympy.Max,
         "lt": sympy.Lt, "le": sympy.Le, "gt": sympy.Gt, "ge": sympy.Ge, "eq": sympy.Eq, "ne": sympy.Ne,
+        "and": sympy.And,
     }  # fmt: skip
     return of(e)
+
+
+def for_multiples(e: Any, unit: int) -> Any:
+    """What a sympy expression is where all of its symbols are positive multiples of a number.
+
+    >>> n = Size("N")
+    >>> half = Binary("floordiv", Binary("add", n, Const(1, i64)), Const(2, i64))
+    >>> for_multiples(as_sympy(half), 2)
+    N/2
+    """
+    import sympy
+
+    scaled = {s: sympy.Symbol(s.name, integer=True, positive=True) for s in e.free_symbols}
+    e = e.subs({s: unit * n for s, n in scaled.items()})
+    e = sympy.simplify(sympy.piecewise_fold(e))
+    return sympy.factor(e.subs({n: s / unit for s, n in scaled.items()}))
 
 
 def product(exprs: list[Expr]) -> Any:

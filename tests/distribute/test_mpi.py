@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -30,10 +29,15 @@ def mpiexec() -> str | None:
 needs_mpi = pytest.mark.skipif(mpiexec() is None, reason="no mpi4py or mpiexec")
 
 
-def ranks(n: int, *arguments: str, seconds: int = 300) -> subprocess.CompletedProcess[str]:
+LONG = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"  # all of what is run in part otherwise
+
+
+def ranks(
+    n: int, *arguments: str, seconds: int = 300, limit: int = 300
+) -> subprocess.CompletedProcess[str]:
     command = [str(mpiexec()), "-n", str(n), sys.executable, *arguments]
     env = os.environ | {"PYTHONPATH": str(ROOT), "TDSL_MPI_DEADLINE": str(seconds)}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=limit)
 
 
 @needs_mpi
@@ -73,28 +77,6 @@ def test_the_command_run_ends_all_ranks_when_one_raises(tmp_path: Path) -> None:
 def test_examples_run_on_four_ranks(example: str) -> None:
     done = ranks(4, str(ROOT / "examples" / example))
     assert done.returncode == 0, done.stderr
-
-
-@needs_mpi
-@pytest.mark.parametrize(
-    "kind, says",
-    [
-        ("raise", "RuntimeError: on purpose"),
-        ("exit", ""),
-        ("kill", "KILLED BY SIGNAL|Killed"),
-        ("stall", "waited 5 s for the others"),
-        ("sizes", "runs another program, other sizes or another version"),
-        ("block", "rank 2: A has shape"),
-    ],
-)
-def test_a_rank_that_fails_ends_the_run(kind: str, says: str) -> None:
-    import re
-
-    start = time.monotonic()
-    done = ranks(4, str(PROGRAM), kind, "2", seconds=5)
-    assert done.returncode != 0
-    assert re.search(says, done.stdout + done.stderr), done.stderr
-    assert time.monotonic() - start < 120
 
 
 def test_a_grid_of_another_size_than_the_run_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -125,37 +124,10 @@ def modules() -> None:
         print("right", flush=True)
 
 
-def call(**sizes: int) -> None:
-    p = td.compile(flat(td.Grid(x=2, y=2), "ij", **{**SIZES, **sizes}))
-    p(p.block("A", a), p.block("B", b[:, : sizes.get("N", 7)]))
-
-
-def fault(kind: str, victim: int) -> None:
-    """One rank does what it should not."""
-    call()
-    mine = td.mpi.rank() == victim
-    if mine and kind == "raise":
-        raise RuntimeError("on purpose")
-    if mine and kind == "exit":
-        sys.exit(3)
-    if mine and kind == "stall":
-        time.sleep(600)
-    if mine and kind == "kill":
-        import signal
-
-        os.kill(os.getpid(), signal.SIGKILL)
-    if kind == "block" and mine:
-        p = td.compile(flat(td.Grid(x=2, y=2), "ij", **SIZES))
-        p(p.block("A", a)[:1], p.block("B", b))
-    call(**({"N": 6} if kind == "sizes" and mine else {}))
-
-
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         right()
     elif sys.argv[1] == "collectives":
         collectives(*map(int, sys.argv[2:]))
-    elif sys.argv[1] == "modules":
-        modules()
     else:
-        fault(sys.argv[1], int(sys.argv[2]))
+        modules()

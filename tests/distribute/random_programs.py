@@ -1,0 +1,175 @@
+"""Random programs and random ways to share them out, the same for a seed on every rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import tdsl as td
+
+RANKS = (1, 2, 3, 4, 6, 8)
+i, j, k = td.vars("i j k")
+Grids = tuple[int, ...]
+
+
+class Chooser:
+    """Choices from a seed."""
+
+    def __init__(self, *seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def of(self, options: Any) -> Any:
+        listed = list(options)
+        return listed[int(self.rng.integers(len(listed)))]
+
+    def number(self, lo: int, hi: int) -> int:
+        return int(self.rng.integers(lo, hi + 1))
+
+    def yes(self) -> bool:
+        return bool(self.rng.integers(2))
+
+    def order(self, options: Any) -> list[Any]:
+        listed = list(options)
+        return [listed[n] for n in self.rng.permutation(len(listed))]
+
+
+@dataclass
+class Made:
+    """A func, the loops that may be shared out of each distributed func, and whether it must be ordered."""
+
+    out: td.Func
+    loops: dict[str, tuple[str, ...]]
+    update: bool = False  # the loops are those of an update
+
+
+def contraction(c: Chooser) -> Made:
+    """A product of two matrices, reduced in some way."""
+    m, n, p = (c.number(0, 7) for _ in range(3))
+    dtype = c.of([td.i64, td.i32, td.f64])
+    a, b, f = td.Tensor("a", (m, p), dtype), td.Tensor("b", (p, n), dtype), td.Func("f")
+    f[i, j] = c.of([td.sum, td.max, td.min])(a[i, k] * b[k, j], axis=k)
+    return Made(f, {"f": ("i", "j", "k")})
+
+
+def stencil(c: Chooser) -> Made:
+    """Neighbours in a padded tensor, read through a func that ranks share or compute each."""
+    m, n = c.number(2, 9), c.number(2, 9)
+    a, g, f = td.Tensor("a", (m, n), td.i64), td.Func("g"), td.Func("f", shape=(m, n))
+    padded = td.pad(a, mode=c.of(["edge", "constant", "reflect", "wrap"]))
+    dy, dx = c.number(-2, 2), c.number(-1, 2)
+    g[i, j] = padded[i, j] + 2 * padded[i + dy, j]
+    f[i, j] = g[i, j] - g[i, j + dx]
+    return Made(f, {"f": ("i", "j")} | ({"g": ("i", "j")} if c.yes() else {}))
+
+
+def resampled(c: Chooser) -> Made:
+    """Every other row, and columns twice, of a transposed tensor."""
+    m, n = c.number(1, 6), c.number(1, 6)
+    a, f = td.Tensor("a", (m, 2 * n), td.i64), td.Func("f", shape=(n, 2 * m))
+    f[i, j] = a[j // 2, 2 * i] + i * j
+    return Made(f, {"f": ("i", "j")})
+
+
+def summed_rows(c: Chooser) -> Made:
+    """Updates that follow the first definition: running sums along what is not shared out."""
+    m, n = c.number(1, 8), c.number(2, 6)
+    a, f, r = td.Tensor("a", (m, n), td.i64), td.Func("f", shape=(m, n)), td.range("r", 1, n)
+    f[i, j] = a[i, j] * 3
+    f[i, r] = f[i, r - 1] + a[i, r]
+    return Made(f, {"f": ("i",)})
+
+
+def counted(c: Chooser) -> Made:
+    """A histogram, whose update ranks share out."""
+    n, bins = c.number(1, 20), c.number(1, 6)
+    a, f, r = td.Tensor("a", (n,), td.i64), td.Func("f", shape=(bins,)), td.range("r", 0, n)
+    f[i] = 0
+    f[td.clip(a[r], 0, bins - 1)] += r
+    return Made(f, {"f": ("r",)}, update=True)
+
+
+def best(c: Chooser) -> Made:
+    """The place of the maximum, from pairs that are reduced over ranks."""
+    m, n = c.number(1, 6), c.number(1, 9)
+    a, f = td.Tensor("a", (m, n), td.f64), td.Func("f")
+    f[i] = c.of([td.argmax, td.argmin])(a[i, k], axis=k)
+    name = td.Schedule(f).program.funcs[0].name
+    return Made(f, {name: ("i", "k"), "f": ("i",)})
+
+
+PROGRAMS = (contraction, contraction, stencil, resampled, summed_rows, counted, best)
+
+
+def _shapes(ranks: int, axes: int) -> list[Grids]:
+    """The grids of a number of ranks with at most so many axes."""
+    if axes == 1:
+        return [(ranks,)]
+    found = {(n, *rest) for n in range(1, ranks + 1) if ranks % n == 0
+             for rest in _shapes(ranks // n, axes - 1)}  # fmt: skip
+    return sorted(found | {(ranks,)})
+
+
+def _placement(c: Chooser, ndim: int, grid: td.Grid, op: str | None) -> str:
+    dims = "abc"[:ndim]
+    options = [[*dims, *dims, "*", str(n - 1)] for n in grid.shape]
+    if op is not None:
+        options = [[*o, f"partial({op})"] for o in options]
+    entries = [c.of(o) for o in options]
+    for d in dims:  # what is cut along one axis may be dealt out
+        if entries.count(d) == 1 and c.yes():
+            entries[entries.index(d)] = f"{d}/{c.number(1, 3)}"
+    return f"{dims} -> {' '.join(entries)}"
+
+
+def schedule(seed: int, distribution: int, ranks: tuple[int, ...] = RANKS) -> td.Schedule:
+    """One of the programs, shared out in one of many ways over some number of ranks."""
+    made = Chooser(seed).of(PROGRAMS)(Chooser(seed, 0))
+    c = Chooser(seed, 1, distribution)
+    most = min(len(loops) for loops in made.loops.values())
+    grid = td.Grid(**dict(zip("xyz", c.of(_shapes(c.of(ranks), most)), strict=False)))
+    s = td.Schedule(made.out)
+    for t in s.program.inputs:
+        s.place(t.name, _placement(c, len(t.shape), grid, None), grid)
+    for name, loops in made.loops.items():
+        f = s.program.func(name)
+        combine = f.definitions[-1].combine
+        partial = (
+            combine is not None and len(f.dtypes) == 1 and name == "f" and not combine.scalars()
+        )
+        op = combine.kind if combine is not None and partial else None
+        s.place(name, _placement(c, len(f.variables), grid, op), grid)
+        stage = s[name].update(0) if made.update else s[name]
+        outer = stage.distribute(tuple(c.order(loops)[: len(grid.shape)]), grid)
+        _steps(c, s, stage, outer, combine is not None)
+    return s
+
+
+def _steps(c: Chooser, s: Any, stage: Any, outer: Any, reduced: bool) -> None:
+    """Go through a loop in steps, and fetch or bring something at it; or say how parts are combined."""
+    program, func, fixed = s.program, stage.func, len(outer)
+    reads = [t.name for t in program.inputs] if len(program.funcs) == 1 else []
+    orders = len(program.func(func).definitions) > 1
+    if c.yes() or orders or not stage.loops[fixed:]:
+        if reduced and c.yes():
+            stage.communicate(func, at=outer[-1], deterministic=c.yes())
+        return
+    steps, _ = stage.split(c.of(stage.loops[fixed:]), c.number(1, 3))
+    stage.reorder(steps, *(x for x in stage.loops[fixed:] if x.name != steps.name))
+    if c.yes():
+        steps = stage.rotate(steps, by=stage.loops[:fixed])
+    moved = [n for n in (*reads, func) if c.yes()]
+    if func in moved:
+        stage.communicate(func, at=steps)
+    if set(moved) - {func}:
+        stage.communicate([n for n in moved if n != func], at=steps, prefetch=c.number(0, 2))
+
+
+def arrays(s: td.Schedule, seed: int) -> dict[str, np.ndarray]:
+    """Random whole numbers for the inputs."""
+    rng = np.random.default_rng((seed, 2))
+    return {
+        t.name: rng.integers(-9, 9, tuple(int(e.value) for e in t.shape)).astype(t.dtype.numpy)
+        for t in s.program.inputs
+    }
