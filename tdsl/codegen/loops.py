@@ -238,11 +238,15 @@ class Beside(Node):
 
 @node
 class Arrive(Node):
-    """A thread comes to the phase that a slot is in, and announces copies of so many bytes."""
+    """A thread comes to the phase that a slot is in, and announces copies of so many bytes.
+
+    With `together` all threads of a warp come here, and count as one.
+    """
 
     phases: str
     slot: Expr
     bytes: int = 0
+    together: bool = False
 
 
 @node

@@ -156,7 +156,7 @@ def _meeting(s: Meeting) -> str:
         case Wait(pending):
             return f"wait({pending})"
         case Arrive(phases, slot, count):
-            announced = f", {count} bytes" if count else ""
+            announced = f", {count} bytes" if count else ", as a warp" * s.together
             return f"arrive({phases}[{show_expr(slot)}]{announced})"
         case Await(phases, slot, parity):
             return f"wait({phases}[{show_expr(slot)}], {show_expr(parity)})"

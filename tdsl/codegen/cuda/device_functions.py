@@ -322,6 +322,14 @@ __device__ __forceinline__ void tdsl_arrive(void *p, unsigned int bytes) {
                : "memory");
 }
 """,
+    "tdsl_arrive_together": """
+__device__ __forceinline__ void tdsl_arrive_together(void *p) {
+  unsigned int lane;
+  asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+  __syncwarp();
+  if (lane == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(tdsl_shared(p)) : "memory");
+}
+""",
     "tdsl_await": """
 __device__ __forceinline__ void tdsl_await(void *p, unsigned int parity) {
   unsigned int done = 0;
@@ -365,6 +373,7 @@ _NEEDS = {
     "tdsl_to_integer": ("tdsl_unsigned",), "tdsl_saturate": ("tdsl_unsigned",),
     "tdsl_popcount": ("tdsl_unsigned",), "tdsl_clz": ("tdsl_unsigned",), "tdsl_ctz": ("tdsl_unsigned",),
     "tdsl_mix_in": ("tdsl_mix",),
+    "tdsl_arrive_together": ("tdsl_shared",),
     "tdsl_phases": ("tdsl_shared",), "tdsl_no_phases": ("tdsl_shared",), "tdsl_arrive": ("tdsl_shared",),
     "tdsl_await": ("tdsl_shared",), "tdsl_copy_tile": ("tdsl_shared", "CUtensorMap"),
     **{f"tdsl_atomic_{op}": ("tdsl_swapped", "tdsl_min", "tdsl_max") for op in _UPDATES},

@@ -220,6 +220,8 @@ class _Writer:
                 return self.call("tdsl_commit")
             case Wait(pending):
                 return self.call(f"tdsl_wait<{pending}>")
+            case Arrive(phases, slot, together=True):
+                return self.call("tdsl_arrive_together", self.slot(phases, slot))
             case Arrive(phases, slot, count):
                 announced = (T.const(count, "uint32"),) if count else ()
                 return self.call("tdsl_arrive", self.slot(phases, slot), *announced)

@@ -24,6 +24,7 @@ from tdsl.codegen.loops import (
     AXES,
     LANES,
     SHARED,
+    WARP,
     Alloc,
     Argument,
     Arrive,
@@ -221,6 +222,8 @@ class _Group:
                 self.shuffle(s, mask)
             case Arrive(phases, slot, count):
                 who = _both(mask, self.first_of_others(bound)) if count else mask
+                if s.together:
+                    who = self.of_warps(mask)
                 self.phases[phases].arrive(self.value(slot, mask), count, who)
             case CopyTile():
                 self.copy_tile(s, _both(mask, self.first_of_others(bound)))
@@ -326,6 +329,18 @@ class _Group:
             memory.update(index, value, mask, self.crew, function)
         else:
             memory.store(index, value, mask, self.crew)
+
+    def of_warps(self, mask: Array | None) -> Array:
+        """The first threads of warps, all of whose threads come."""
+        came = np.ones(self.crew.size, bool) if mask is None else mask[:, 0]
+        some = came.reshape(-1, WARP).any(axis=1) & ~came.reshape(-1, WARP).all(axis=1)
+        if some.any():
+            row = int(np.flatnonzero(some)[0]) * WARP
+            raise Hazard(
+                f"{self.launch.name}: a part of the warp of thread {self.crew.number[row]} of block "
+                f"{self.crew.block[row]} comes to a phase"
+            )
+        return np.asarray(came & (np.arange(self.crew.size) % WARP == 0))[:, None]
 
     def copy_tile(self, s: CopyTile, mask: Array | None) -> None:
         index, start = ([self.value(i, mask) for i in part] for part in (s.index, s.start))

@@ -232,7 +232,8 @@ class _Pipelines:
                 own = rebuilt(a, body=own)
         made = Producer(s, asks, tuple(memory), full, empty, s.stages, len(boxes), self.between)
         self.producers.append(made)
-        return rebuilt(loop, body=sequence([Await(full, slot, parity), own, Arrive(empty, slot)]))
+        used = Arrive(empty, slot, together=True)
+        return rebuilt(loop, body=sequence([Await(full, slot, parity), own, used]))
 
     def asynchronous(self, s: Stmt, copies: set[str], sources: set[str]) -> Stmt:
         """Stores to `copies` of what is in `sources`, asynchronous where they can be."""

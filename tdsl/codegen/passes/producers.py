@@ -21,7 +21,7 @@ from tdsl.codegen.passes.axes import is_whole, launch_extents
 from tdsl.codegen.passes.fresh import Fresh
 from tdsl.codegen.passes.statements import exprs_of, rebuilt, scalars_of, walk
 from tdsl.errors import ScheduleError
-from tdsl.lang.expr import ZERO, Binary, Expr, Var, const
+from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var, const
 from tdsl.lang.simplify import conjunction
 
 _WARP = 32  # threads
@@ -71,15 +71,18 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
             p, "threads have tiles of their own", "cache_read at a loop around the threads"
         )
     count = prod(extents[x] for x in used)
-    axis = used[-1] if used else THREADS[0]
+    axis = used[-1] if used[1:] else THREADS[1]  # rows of threads stay as long as they are
     unit = count // extents[axis]
     if count % _WARP or (unit < _WARP and _WARP % unit):
         raise _error(
             p, f"{count} threads are no whole warps", f"bind a multiple of {_WARP} threads"
         )
     more = max(1, _WARP // unit)
+    if axis not in used:
+        name = fresh.name(f"using_{axis[-1]}")
+        body = For(name, ZERO, const(1 + more), axis, If(Binary("lt", Var(name), ONE), body))
     whole: Stmt = Beside((_asking(p.asks, axis, extents, more, fresh), body))
-    whole = Phases(p.empty, p.stages, count, whole)
+    whole = Phases(p.empty, p.stages, count // _WARP, whole)
     whole = Phases(p.full, p.stages, p.copies, whole)
     for a in reversed(p.memory):
         whole = rebuilt(a, body=whole)

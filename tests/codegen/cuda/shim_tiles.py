@@ -74,6 +74,13 @@ static void tdsl_arrive(void *p, unsigned bytes = 0) {
   step(x);
 }
 """,
+    "tdsl_arrive_together": """
+static void tdsl_arrive_together(void *p) {
+  static map<pair<void *, int>, int> came;  // of each warp
+  int &n = came[{p, current / 32}];
+  if (++n % 32 == 0) tdsl_arrive(p);
+}
+""",
     "tdsl_await": """
 static void tdsl_await(void *p, unsigned parity) {
   while (phase_at(p).ended % 2 == parity && !fault) {

@@ -46,7 +46,7 @@ def test_a_block_has_a_warp_more_and_no_barriers():
     (launch,) = launches_of(made).launches
     assert launch.block == (8, 8 + 4, 1)
     assert programs.barriers(made) == 0
-    assert [s.arrivals for s in walk(made.body) if isinstance(s, Phases)] == [2, 64]
+    assert [s.arrivals for s in walk(made.body) if isinstance(s, Phases)] == [2, 2]
     assert sum(isinstance(s, Beside) for s in walk(made.body)) == 1
 
 
@@ -84,8 +84,13 @@ def dropped(kind: type) -> Callable[[Stmt], Stmt]:
     return lambda s: Block(()) if isinstance(s, kind) else s
 
 
-@pytest.mark.parametrize("more, says", [(1, "waits for ever at slot 0 of 'c_k_o_used'"),
-                                        (-1, "comes to a phase that 63 have come to")])  # fmt: skip
+@pytest.mark.parametrize(
+    "more, says",
+    [
+        (1, "waits for ever at slot 0 of 'c_k_o_used'"),
+        (-1, "another thread|comes to a phase|no wait"),
+    ],
+)
 def test_a_wrong_number_of_arrivals_is_found(more, says):
     def change(s: Stmt) -> Stmt:
         used = isinstance(s, Phases) and s.name == "c_k_o_used"
@@ -96,7 +101,7 @@ def test_a_wrong_number_of_arrivals_is_found(more, says):
 
 
 def test_slots_that_are_never_free_again_are_found():
-    with pytest.raises(Hazard, match="waits for ever at slot 0 of 'c_k_o_used': 64 arrivals"):
+    with pytest.raises(Hazard, match="waits for ever at slot 0 of 'c_k_o_used': 2 arrivals"):
         broken(in_part(1, dropped(Arrive)))
 
 

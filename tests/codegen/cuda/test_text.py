@@ -101,8 +101,8 @@ def test_tiles_asked_for_by_a_warp_of_its_own(m, n, p, stages, tmp_path):
 @pytest.mark.parametrize(
     "found, instead",
     [
-        (r"(tdsl_phases\(.*used.*), \(uint\)64\)", r"\1, (uint)65)"),
-        (r"tdsl_arrive\(\(&\(v_c_k_o_used.*\);", ""),
+        (r"(tdsl_phases\(.*used.*), \(uint\)2\)", r"\1, (uint)3)"),
+        (r"tdsl_arrive_together\(\(&\(v_c_k_o_used.*\);", ""),
     ],
     ids=["more arrivals", "no arrival"],
 )
