@@ -84,7 +84,7 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
         state = rest_at_root(state)
         for name in [f.name for f in state.program.funcs if f.name in open_]:
             schedule = Schedule.of_state(state)
-            plan = on_tensor_cores(schedule[name])
+            plan = on_tensor_cores(schedule[name], hopper="wgmma" in machine.features)
             if plan is not None:
                 decisions.append(_by_recipe(state, schedule.state, name, "tensor cores", plan))
                 state = schedule.state

@@ -29,7 +29,9 @@ def describe_gpu(arch: str) -> Machine:
     >>> machine.threads, machine.level("shared").bytes >> 10
     (108, 163)
     """
-    return replace(_file(DEVICES[arch or "sm_90a"]), vector_bytes=0, block_threads=BLOCK_THREADS)
+    made = _file(DEVICES[arch or "sm_90a"])
+    features = frozenset({"wgmma"}) if arch in ("", "sm_90a") else frozenset()
+    return replace(made, vector_bytes=0, block_threads=BLOCK_THREADS, features=features)
 
 
 @functools.cache

@@ -8,11 +8,13 @@ from math import prod
 
 from tdsl.codegen.loops import (
     AXES,
+    LANES,
     THREADS,
     Alloc,
     Beside,
     For,
     If,
+    Invoke,
     Let,
     Phases,
     Stmt,
@@ -58,6 +60,7 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     around = [s for s in p.between if isinstance(s, For) and s.kind in AXES]
     others = [s for s in p.between if not isinstance(s, Let) and s not in around]
     bound = {s.kind for s in around if is_whole(s, extents)}
+    bound |= {LANES for s in walk(p.loop.body) if isinstance(s, Invoke)}  # run by whole groups
     used = [x for x in THREADS if extents[x] > 1]
     if others or any(x not in bound for x in used):
         raise _error(

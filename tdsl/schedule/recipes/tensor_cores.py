@@ -41,6 +41,7 @@ _TILES = (
     ((64, 64), (32, 32)),
     ((32, 64), (16, 32)),
 )  # of a block, of a warp
+_GROUP_TILES = (((128, 256), (64, 256)), ((128, 128), (64, 128)))  # of groups of four warps
 _ROW_BYTES = 64  # of terms in a tile
 
 
@@ -125,8 +126,11 @@ def tensor_core_matmul(
     return TensorCoreMatmul(stage.func, block, warp, stages, form.name)
 
 
-def on_tensor_cores(stage: Stage) -> TensorCoreMatmul | None:
-    """The recipe with tiles for the sizes of a stage; None where these are small, or it does not apply."""
+def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul | None:
+    """The recipe with tiles for the sizes of a stage; None where these are small, or it does not apply.
+
+    With `hopper` large products are made by wgmma.
+    """
     d = definition_of(stage)
     found = operands_of(d) if len(d.ranges) == 1 else None
     if found is None:
@@ -137,15 +141,19 @@ def on_tensor_cores(stage: Stage) -> TensorCoreMatmul | None:
         return None
     batches = prod(sizes.get(v) or 1 for v in d.free) // (rows * columns)
     step = _ROW_BYTES // max(x.read.dtype.bytes for x in found)
-    tile, warp = next(
-        (
-            (tile, warp)
-            for tile, warp in _TILES
-            if -(-rows // tile[0]) * -(-columns // tile[1]) * batches >= _BLOCKS
-        ),
-        _TILES[-1],
-    )
+    enough = [x for x in _GROUP_TILES if _blocks(rows, columns, x[0]) * batches >= _BLOCKS]
+    if hopper and enough:
+        tile, warp = enough[0]
+        plan = tensor_core_matmul(stage, block=(*tile, 2 * step), warp=warp, stages=4, hopper=True)
+        if plan is not None:
+            return plan
+    enough = [x for x in _TILES if _blocks(rows, columns, x[0]) * batches >= _BLOCKS]
+    tile, warp = (enough or _TILES[-1:])[0]
     return tensor_core_matmul(stage, block=(*tile, step), warp=warp)
+
+
+def _blocks(rows: int, columns: int, tile: tuple[int, int]) -> int:
+    return -(-rows // tile[0]) * -(-columns // tile[1])
 
 
 def operands_of(d: Definition) -> tuple[Operand, Operand] | None:
@@ -282,7 +290,7 @@ def _schedule(
         n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, (left, right), strict=True)
     )
     if stages > 1 and (whole or copied):
-        stage.pipeline(ko, stages)
+        stage.pipeline(ko, stages, apart=whole)
     stage.unroll(mi).unroll(nj).unroll(ki)
 
 

@@ -147,3 +147,38 @@ def test_tiles_that_do_not_fit_are_refused(choices, reason):
     with pytest.raises(td.ScheduleError, match=reason):
         td.recipes.tensor_core_matmul(s[c], **choices)
     assert s.directives == ()
+
+
+def test_large_products_on_hopper_are_made_by_groups_of_warps():
+    x, y, c = td.Tensor("x", ("M", "K"), td.bf16), td.Tensor("y", ("N", "K"), td.bf16), td.Func("c")
+    c[i, j] = product(x[i, k], y[j, k])
+    text = str(td.compile(c, target="cuda:sm_90a").loops("final", M=4096, K=512, N=4096))
+    assert "wgmma_m64n256k16_bf16_mk_nk(" in text
+    assert "wgmma" not in str(td.compile(c, target="cuda:sm_80").loops(M=4096, K=512, N=4096))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_of_groups_with_what_follows(rng, turned):
+    x = td.Tensor("x", (2, 128, 128), td.f16)
+    y = td.Tensor("y", (2, 64, 128) if turned else (2, 128, 64), td.f16)
+    c, f = td.Func("c"), td.Func("f")
+    c[b, i, j] = product(x[b, i, k], y[b, j, k] if turned else y[b, k, j])
+    f[b, i, j] = td.cast(td.maximum(c[b, i, j], 0), td.f16)
+    s = td.Schedule(f)
+    plan = td.recipes.tensor_core_matmul(s[c], block=(128, 64, 64), warp=(64, 64), hopper=True)
+    assert plan.instruction.startswith("wgmma_m64n64k16_f16_mk_")
+    p, q = whole(rng, 2, 128, 128), whole(rng, 2, 128, 64)
+    given = q.transpose(0, 2, 1).copy() if turned else q
+    got = td.emulate(td.compile(s, target="cuda:sm_90a"))(p, given)
+    want = np.maximum(p.astype(np.float32) @ q.astype(np.float32), 0).astype(np.float16)
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+def test_products_of_groups_at_sizes_that_tiles_do_not_divide(rng):
+    x, y, c = td.Tensor("x", (100, 72), td.f16), td.Tensor("y", (72, 40), td.f16), td.Func("c")
+    c[i, j] = product(x[i, k], y[k, j])
+    s = td.Schedule(c)
+    td.recipes.tensor_core_matmul(s[c], block=(128, 64, 64), warp=(64, 64), hopper=True)
+    p, q = whole(rng, 100, 72), whole(rng, 72, 40)
+    got = td.emulate(td.compile(s, target="cuda:sm_90a"))(p, q)
+    np.testing.assert_array_equal(got, p.astype(np.float32) @ q.astype(np.float32))
