@@ -116,9 +116,9 @@ def begin(transfer: Transfer, worker: Worker, comm: Any, carried: Carried) -> Pe
     what: list[str] = []
     for n, (m, array) in enumerate(parcels):
         if n < len(transfer.receives):
-            calls = mpi.start(comm.Irecv, array, m.tag, source=m.rank)
+            calls = mpi.start(comm.Irecv, array, m.tag % mpi.TAGS, source=m.rank)
         else:
-            calls = mpi.start(comm.Isend, array, m.tag, dest=m.rank)
+            calls = mpi.start(comm.Isend, array, m.tag % mpi.TAGS, dest=m.rank)
         verb = "receive {} from" if n < len(transfer.receives) else "send {} to"
         requests += calls
         what += [f"{verb.format(_tensor(worker, ((m, array),)))} rank {m.rank}"] * len(calls)

@@ -35,7 +35,7 @@ from tdsl.lang.symbolic import as_sympy, for_multiples
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Fixed, Partial, Placement
 from tdsl.schedule.facts import rest_at_root, root_boxes
-from tdsl.schedule.nest import Split, State
+from tdsl.schedule.nest import Split, State, is_reduction
 from tdsl.source import here
 
 RangesAt = Callable[[Coordinates], dict[str, Interval]]  # of the variables on a rank, in a step
@@ -115,6 +115,13 @@ class StageFormula:
         """The elements that a rank gets of what all ranks made in a step."""
         name, grid = self.func.name, self.grid
         placement = dict(self.state.placed)[name]
+        if len(grid.depths) > 1 and self._is_reduced():
+            raise TypeMismatch(
+                f"{name!r} is reduced level by level, of which there is no formula",
+                loc=here(),
+                label="this call",
+                hint="plan.received has the bytes for the sizes of the plan",
+            )
         home = self._owned(name, at)
         if home is None:
             return ZERO
@@ -139,6 +146,12 @@ class StageFormula:
                 for e, all_of in zip(d.index, whole, strict=True)
             ]
         )
+
+    def _is_reduced(self) -> bool:
+        """Whether ranks share a range of the definition out."""
+        plan = self.state.plan(self.func.name)
+        nest = plan.nests[plan.shared]
+        return any(is_reduction(self.func, plan.shared, nest, x) for x in plan.distributed)
 
     def _all_reduced(self, placement: Placement) -> list[int] | None:
         """The axes along which every rank gets the sum of what all of them made, if there are such."""

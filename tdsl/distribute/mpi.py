@@ -25,7 +25,8 @@ from tdsl.source import here
 LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE")
 TAGS = (
     1 << 15
-)  # MPI promises that many; messages of a pair keep their order, so tags may come again
+) - 2  # MPI promises two more; messages of a pair keep their order, so tags may come again
+WORD, WHOLE = TAGS, TAGS + 1  # tags of what is no step of a plan: being there, and gathering
 LARGEST = (1 << 31) - 1  # bytes of one message: what a count of MPI can say before its version 4
 SPINS = 100  # tests before a rank that waits leaves its core to others
 PAUSE_S = 50e-6
@@ -161,8 +162,8 @@ def among(comm: Any, ranks: tuple[int, ...]) -> Any:
         # making one waits without a deadline, so they first tell each other that they are there
         word = np.zeros(0, np.uint8)
         others = [r for r in ranks if r != comm.rank]
-        told = [comm.Irecv(word, source=r, tag=TAGS - 2) for r in others]
-        told += [comm.Isend(word, dest=r, tag=TAGS - 2) for r in others]
+        told = [comm.Irecv(word, source=r, tag=WORD) for r in others]
+        told += [comm.Isend(word, dest=r, tag=WORD) for r in others]
         if wait(told) is not None:
             return None
         _groups[ranks] = comm.Create_group(comm.group.Incl(ranks))
@@ -203,7 +204,7 @@ def start(call: Callable[..., Any], array: Array, tag: int, **other: int) -> lis
     """Start to send or receive an array, in several messages where it is larger than one may be."""
     whole = as_bytes(array)
     cuts = range(0, max(whole.size, 1), LARGEST)
-    return [call(whole[lo : lo + LARGEST], tag=tag % TAGS, **other) for lo in cuts]
+    return [call(whole[lo : lo + LARGEST], tag=tag, **other) for lo in cuts]
 
 
 def collect(comm: Any, parts: dict[int, Array], mine: Array | None, root: int) -> None:
@@ -214,9 +215,9 @@ def collect(comm: Any, parts: dict[int, Array], mine: Array | None, root: int) -
             if source == root:
                 array[...] = mine
             else:
-                requests += start(comm.Irecv, array, TAGS - 1, source=source)
+                requests += start(comm.Irecv, array, WHOLE, source=source)
     else:
-        requests = [] if mine is None else start(comm.Isend, mine, TAGS - 1, dest=root)
+        requests = [] if mine is None else start(comm.Isend, mine, WHOLE, dest=root)
     if wait(requests) is not None:
         raise TargetError(
             f"gathering on rank {root} took more than {deadline():g} s",

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tdsl.distribute.collective import Gather, Groups, Layout, ranked
+from tdsl.distribute.collective import Gather, Groups, Layout, phases, ranked
 from tdsl.distribute.plan import (
     Copy,
     Drop,
@@ -314,14 +314,27 @@ class StageSteps:
 
     def _reduce(self, group: Reduce, once: bool) -> None:
         """Combine what a group made, if that is not all, with what is there of other iterations."""
-        name, whole = self.stage.name, f"{self.stage.name} in all"
-        part = group.parts[group.ranks.index(self.layout.grid.rank(self.at))]
-        if part is None or once:
-            self.steps.append(replace(group, target=None if part is None else name))
-        else:
-            self.steps += [
-                Make(whole, name, part), replace(group, target=whole), Merge(whole, name, part), Drop(whole),
-            ]  # fmt: skip
+        name, grid = self.stage.name, self.layout.grid
+        steps = phases(grid, group, self.at)
+        source, made = group.source, list[str]()
+        for n, step in enumerate(steps):
+            part = step.parts[step.ranks.index(grid.rank(self.at))]
+            direct = once and n + 1 == len(steps)
+            into = (
+                None
+                if part is None
+                else name
+                if direct
+                else f"{name} in all {n}".removesuffix(" 0")
+            )
+            if part is not None and into is not None and not direct:
+                self.steps.append(Make(into, name, part))
+                made.append(into)
+            self.steps.append(replace(step, source=source, target=into))
+            source = into or source
+            if part is not None and n + 1 == len(steps) and not once:
+                self.steps.append(Merge(source, name, part))
+        self.steps += [Drop(buffer) for buffer in made]
 
     def _given(
         self, spans: Spans, target: str | None, joins: list[tuple[int, Step]]

@@ -143,3 +143,22 @@ def test_uneven_blocks(shape: tuple[int, int, int], grid: dict[str, int]) -> Non
         s = flat(td.Grid(**grid), turn)
         np.testing.assert_array_equal(carried_as_planned(s, a, b), a @ b)
         check(td.compile(s).plan(M=m, N=n, K=p))
+
+
+@pytest.mark.parametrize("home", ["-> 0 0", "-> 1 2"])
+def test_a_reduction_goes_level_by_level(home: str, rng: np.random.Generator) -> None:
+    """First inside of a node of three ranks, then over two nodes: the root gets three parts, not five."""
+    a, f, machine = td.Tensor("a", (60,), td.i64), td.Func("f"), [td.Grid(node=2), td.Grid(x=3)]
+    f[()] = td.sum(a[k], axis=k)
+    s = td.Schedule(f).place("a", "r -> r r", machine).place("f", home, machine)
+    outer, _ = s[f].split(k, nparts=2)
+    inner = s[f].loops[1]
+    s[f].distribute((outer, inner), machine)
+    x = rng.integers(-9, 9, 60)
+    assert carried_as_planned(s, x) == x.sum()
+    plan = td.compile(s).plan()
+    check(plan)
+    assert sum(kinds(plan, r)["reduce"] for r in range(6)) == 6 + 2
+    assert sorted(plan.received) == [0, 0, 0, 0, 2 * 8, 3 * 8]
+    with pytest.raises(td.TypeMismatch, match="level by level"):
+        plan.formula()

@@ -74,6 +74,12 @@ def collected() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarray]]:
         getattr(td.recipes, name)(s["C"], grid, prefetch=1)
         made.append((s, [a, b], a @ b))
     made.append((cube(td.Grid(x=1, y=1, z=4), **SIZES), [a, b], a @ b))
+    f, machine = td.Func("f"), [td.Grid(node=2), td.Grid(x=2)]
+    f[i] = td.sum(t[i, j], axis=j)
+    s = td.Schedule(f).place("t", "rc -> c c", machine).place("f", "r -> 1 0", machine)
+    outer, _ = s[f].split(j, nparts=2)
+    s[f].distribute((outer, s[f].loops[2]), machine)
+    made.append((s, [c], c.sum(1)))
     made.append((flat(td.Grid(x=2, y=2), "ij", "rc -> r/2 c/1", **SIZES), [a, b], a @ b))
     return made
 
