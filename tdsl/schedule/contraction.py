@@ -109,6 +109,12 @@ def recognize(
     return _final(state, owner, found)
 
 
+def contraction(f: FuncDef, boxes: dict[str, Box]) -> Contraction | None:
+    """The contraction that a func is where these boxes are needed."""
+    found = _contraction(f, f, {v: v for v in f.variables}, boxes)
+    return found if isinstance(found, Contraction) else None
+
+
 def find_window(
     state: State, owner: str, group: list[str], boxes: dict[str, Box]
 ) -> Contraction | None:

@@ -46,7 +46,7 @@ from tdsl.schedule.recipes.stencil import write_strips
 from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
 from tdsl.schedule.rows import shape_nest
 from tdsl.schedule.streaming import pays_to_stream, work_of_a_point
-from tdsl.schedule.strips import Strips, plan_strips
+from tdsl.schedule.strips import Strips, plan_strips, products_apart
 from tdsl.schedule.tree import levels_of
 
 
@@ -214,6 +214,9 @@ def by_recipe(
             tiled, how = [(contraction, plan_tiles(contraction, machine))], "matmul"
             tile(schedule, *tiled[0])
         return _by_recipe(before, schedule.state, owner, how, *chain.from_iterable(tiled))
+    apart = products_apart(state, owner, group, boxes, machine)
+    if apart:
+        group = group_of(state, owner, {*group} - apart)
     sums = inner_sums(schedule[owner], machine=machine) if group else None
     if sums is not None:
         return _by_recipe(before, schedule.state, owner, "inner_sums", sums)

@@ -25,8 +25,9 @@ from math import prod
 
 from tdsl.lang.expr import Const, Expr, Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box
+from tdsl.lang.regions import Box, reads_in
 from tdsl.lang.simplify import add
+from tdsl.schedule.contraction import contraction, find_contraction
 from tdsl.schedule.facts import extent, extents, volume
 from tdsl.schedule.groups import boxes_within
 from tdsl.schedule.lookups import lookup_axes
@@ -47,6 +48,7 @@ FAR = 64  # lines that show how much each further line costs
 TOGETHER = (4, 8)  # lines whose needs may be held in registers
 REGISTERS = 16  # vectors for that
 LEAST_BLOCKS = 4  # of such vectors in a line
+MANY = 16  # terms of a sum, whose operands should be used again
 MOST_TWICE = 1.5  # how often each point may be computed instead of being kept in memory
 
 
@@ -94,6 +96,36 @@ def plan_strips(
         if best is not None and best.height:
             break
     return best
+
+
+def products_apart(
+    state: State, owner: str, group: Sequence[str], boxes: dict[str, Box], machine: Machine
+) -> set[str]:
+    """The sums of products in a group that are tiles by themselves and not within lines of the owner.
+
+    In a line no operand would be used again, and all would come from afar. Only those of inputs: what is
+    computed for the sums may be near. What is done to each sum is named, too.
+    """
+    sums = {
+        name: found
+        for name in group
+        if (found := contraction(state.program.func(name), boxes))
+        and found.terms >= MANY
+        and not any(state.program.has_func(r.name) for r in reads_in((found.value,)))
+    }
+    plan = plan_strips(state, owner, group, boxes, machine) if sums else None
+    if plan is None:
+        return set()
+    f = state.program.func(owner)
+    near = _Group(state, f, plan.inside, boxes, plan.line, 1).near(max(plan.height, plan.lines))
+    lost = {n for n in plan.inside if n in sums and not contraction(state.program.func(n), near)}
+    readers = {
+        c.name
+        for name in lost
+        for c, _ in state.consumers(name)
+        if c.name in plan.inside and find_contraction(state, c.name, [name], boxes)
+    }
+    return lost | readers
 
 
 def _not_coarse(

@@ -47,3 +47,16 @@ def test_windows_read_twice_are_summed_in_tiles():
     sums[c, y, x] = td.sum(around[c, y + r - 1, x + s - 1] * weights[c, r, s], axis=(r, s))
     out[c, y, x] = sums[c, y, x] * td.sigmoid(sums[c, y, x])
     assert "out: conv, with sums inside" in str(td.compile(out, target="cpu:avx2").explain())
+
+
+def test_products_that_a_line_needs_no_tile_of_are_computed_first():
+    """Each channel of the filter read all channels of the picture again: three times slower."""
+    c, f, y, x, r, s = td.vars("c f y x r s")
+    data, narrow = td.Tensor("data", (24, 56, 56), td.f32), td.Tensor("narrow", (144, 24), td.f32)
+    weights, wide, out = td.Tensor("w", (144, 3, 3), td.f32), td.Func("wide"), td.Func("out")
+    wide[f, y, x] = td.maximum(td.sum(narrow[f, c] * data[c, y, x], axis=c), 0)
+    around = td.pad(wide, shape=(144, 56, 56))
+    out[f, y, x] = td.sum(around[f, y + r - 1, x + s - 1] * weights[f, r, s], axis=(r, s))
+    shown = str(td.compile(out.with_shape(144, 56, 56), target="cpu:avx2").explain())
+    assert "wide_sum: matmul" in shown
+    assert "out: conv" in shown
