@@ -106,6 +106,23 @@ class Graph(Suggesting):
 
         return self._planned(args, kwargs, is_declared)[0].plan
 
+    def tune(self, *args: Any, seconds: float = 10.0, **kwargs: Any) -> Plan:
+        """A better plan for arguments as a call takes them, which later calls use.
+
+        Groups of which one reads what the other makes are compiled as one, and timed on these arrays beside
+        the two; what is clearly faster is kept. It takes about so many seconds, or less. `print` of the plan
+        shows what was tried. Raises what the call raises.
+        """
+        from tdsl.graph.known import tuned
+        from tdsl.graph.structure import is_array
+
+        known, arrays = self._planned(args, kwargs, is_array)
+        better = tuned(self, known, arrays, seconds)
+        with self._lock:
+            self._plans = {k: better if v is known else v for k, v in self._plans.items()}
+            self._recent = (better, *(k for k in self._recent if k is not known))
+        return better.plan
+
     @property
     def memory(self) -> Memory[Result]:
         """Where the results of the plan made last lie; ShapeError where there is none."""

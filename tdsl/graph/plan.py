@@ -104,7 +104,8 @@ class Plan:
     """What a graph does for arguments of some shapes.
 
     `print` shows a line for each group of calls that share a kernel: what it reads and writes, and where its
-    results lie. `memory` says how much memory these take in all; `groups` has the calls by number.
+    results lie. `memory` says how much memory these take in all; `groups` has the calls by number, `trials`
+    what `Graph.tune` measured.
     """
 
     def __init__(
@@ -114,8 +115,10 @@ class Plan:
         groups: Groups,
         paths: Sequence[str],
         kernel_of: KernelOf,
+        trials: Sequence[object] = (),
     ) -> None:
-        self.trace, self.groups = trace, groups
+        self.trace, self.sources, self.groups = trace, tuple(outputs), groups
+        self.trials = tuple(trials)
         self.steps = steps_of(trace.calls, outputs, groups, kernel_of)
         self.results = {r: trace.spec_of(r) for step in self.steps for r in step.outputs}
         self.outputs = outputs_of(trace, outputs)

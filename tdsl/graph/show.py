@@ -42,7 +42,7 @@ def show_plan(plan: Plan) -> str:
         f"{plan.trace.name}: {calls} in {counted(len(plan.groups), 'group')}, "
         f"{counted(len(set(kernels)), 'kernel')}"
     )
-    return "\n".join([head, *lines, f"memory: {plan.memory}"])
+    return "\n".join([head, *lines, f"memory: {plan.memory}", *map(str, plan.trials)])
 
 
 def _place(plan: Plan, result: Result) -> str:

@@ -1,0 +1,188 @@
+"""Which groups of a graph are better one kernel, by measuring.
+
+1. Every pair of groups of which one reads what the other makes may be joined, unless a third one has to run
+   between them, what is read is a view, or the user has scheduled one of them.
+2. Pairs are tried in the order of the bytes that flow between them. Both groups are compiled as one program,
+   and timed on the arrays of the call beside the two.
+3. What is clearly faster is kept, and takes part in further pairs; until all are tried, or the time is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tdsl.codegen.arrays import new_output
+from tdsl.codegen.call import quick_entries
+from tdsl.errors import TdslError
+from tdsl.graph.groups import Groups, is_open, sources
+from tdsl.graph.plan import KernelOf, steps_of
+from tdsl.graph.steps import Step
+from tdsl.graph.values import Argument, Array, Call, Constant, Given, Result, Source, View, base_of
+from tdsl.lang.types import from_numpy
+
+CLEARLY = 0.95  # of the time of two kernels, below which one is taken instead
+ROUNDS = 5  # of calls, of which the fastest counts
+ROUND_S = 2e-3  # seconds of a round
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Two groups by the names of their calls, and the seconds of their kernels alone and joined."""
+
+    first: str
+    second: str
+    apart_s: float
+    joined_s: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether they are one group now."""
+        return self.joined_s < CLEARLY * self.apart_s
+
+    def __str__(self) -> str:
+        change = f"{1e6 * self.apart_s:.1f} us apart, {1e6 * self.joined_s:.1f} us as one"
+        return f"{'joined' if self.kept else 'apart'}: {self.first} | {self.second}, {change}"
+
+
+def tune(
+    calls: Sequence[Call],
+    outputs: Sequence[Source],
+    groups: Groups,
+    kernel_of: KernelOf,
+    given: Callable[[Argument | Constant], Array],
+    seconds: float,
+) -> tuple[Groups, tuple[Trial, ...]]:
+    """Better groups, and what was tried; `given` are the arrays on which kernels are timed."""
+    deadline = time.perf_counter() + seconds
+    clock = _Clock(given)
+    for step in steps_of(calls, outputs, groups, kernel_of):
+        clock.run(step)
+    trials: list[Trial] = []
+    tried: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+    while time.perf_counter() < deadline:
+        pair = next((p for p in _pairs(calls, groups, clock) if p not in tried), None)
+        if pair is None:
+            break
+        tried.add(pair)
+        found = _try(calls, outputs, groups, pair, kernel_of, clock)
+        if found is not None:
+            trials.append(found[1])
+            groups = found[0] if found[1].kept else groups
+    return groups, tuple(trials)
+
+
+Pair = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _pairs(calls: Sequence[Call], groups: Groups, clock: _Clock) -> Iterator[Pair]:
+    """Groups that may be joined, those first between which most flows."""
+    found: list[tuple[int, int, Pair]] = []
+    for n, second in enumerate(groups):
+        for first in groups[:n]:
+            read = {s for c in second for s in sources(calls[c]) if _made_by(s, first)}
+            if not read or any(isinstance(s, View) for s in read):
+                continue
+            if all(is_open(calls[c]) for c in (*first, *second)):
+                flow = sum(clock.value(s).nbytes for s in read)
+                found.append((-flow, n, (first, second)))
+    return (pair for _, _, pair in sorted(found, key=lambda x: x[:2]))
+
+
+def _made_by(source: Source, group: tuple[int, ...]) -> bool:
+    base = base_of(source)
+    return isinstance(base, Result) and base.call in group
+
+
+def _try(
+    calls: Sequence[Call],
+    outputs: Sequence[Source],
+    groups: Groups,
+    pair: Pair,
+    kernel_of: KernelOf,
+    clock: _Clock,
+) -> tuple[Groups, Trial] | None:
+    """The groups with a pair joined, and the times; None where they cannot be, or the kernel fails."""
+    one = tuple(sorted((*pair[0], *pair[1])))
+    joined = in_order(calls, (*(g for g in groups if g not in pair), one))
+    if joined is None:
+        return None
+    before = dict(zip(groups, steps_of(calls, outputs, groups, kernel_of), strict=True))
+    after = dict(zip(joined, steps_of(calls, outputs, joined, kernel_of), strict=True))
+    try:
+        a, b, both = clock.seconds([before[pair[0]], before[pair[1]], after[one]])
+    except TdslError:
+        return None
+    first, second = (" + ".join(calls[c].name for c in group) for group in pair)
+    return joined, Trial(first, second, a + b, both)
+
+
+def in_order(calls: Sequence[Call], groups: Groups) -> Groups | None:
+    """The groups in an order in which they can run; None where two need each other."""
+    group_of = {c: n for n, group in enumerate(groups) for c in group}
+    needs = [
+        {
+            group_of[base.call]
+            for c in group
+            for base in map(base_of, sources(calls[c]))
+            if isinstance(base, Result) and group_of[base.call] != n
+        }
+        for n, group in enumerate(groups)
+    ]
+    done: list[int] = []
+    while len(done) < len(groups):
+        ready = [n for n in range(len(groups)) if n not in done and needs[n] <= {*done}]
+        if not ready:
+            return None
+        done.append(min(ready, key=lambda n: groups[n]))
+    return tuple(groups[n] for n in done)
+
+
+class _Clock:
+    """The values that flow through a graph, and the times of kernels on them."""
+
+    def __init__(self, given: Callable[[Argument | Constant], Array]) -> None:
+        self._given = given
+        self._made: dict[Result, Array] = {}
+
+    def value(self, source: Source) -> Array:
+        """The array that a source stands for."""
+        base = base_of(source)
+        array = self._made[base] if isinstance(base, Result) else self._given(base)
+        return source.of(array) if isinstance(source, View) else array
+
+    def run(self, step: Step) -> None:
+        """Keep what a kernel gives."""
+        made = step.kernel(*map(self._input, step.inputs))
+        several = made if len(step.outputs) > 1 else (made,)
+        self._made |= dict(zip(step.outputs, several, strict=True))
+
+    def seconds(self, steps: Sequence[Step]) -> list[float]:
+        """The times of calls of kernels, taken in turns: whatever slows the machine down slows all."""
+        calls = [self._call(step) for step in steps]
+        counts, best = [1] * len(calls), [float("inf")] * len(calls)
+        for _ in range(ROUNDS):
+            for n, call in enumerate(calls):
+                start = time.perf_counter()
+                for _ in range(counts[n]):
+                    call()
+                best[n] = min(best[n], (time.perf_counter() - start) / counts[n])
+                counts[n] = max(1, int(ROUND_S / max(best[n], 1e-9)))
+        return best
+
+    def _call(self, step: Step) -> Callable[[], object]:
+        """A call of the machine code of a kernel; of the kernel where it has none for these arrays."""
+        inputs = [self._input(x) for x in step.inputs]
+        made = step.kernel(*inputs)
+        several = made if len(step.outputs) > 1 else (made,)
+        outputs = [new_output(x.shape, from_numpy(x.dtype)) for x in several]
+        for fast in quick_entries(step.kernel):
+            if fast(*inputs, *outputs) is True:
+                return lambda: fast(*inputs, *outputs)
+        out = outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return lambda: step.kernel(*inputs, out=out)
+
+    def _input(self, x: Given) -> Any:
+        return self.value(x) if isinstance(x, Source) else x.item()

@@ -1,0 +1,71 @@
+"""Groups chosen by measuring: whatever is joined, results stay the same."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.errors import RequireError
+from tdsl.graph.tune import Trial, in_order
+from tests.graph.test_random_graphs import STEPS, Matrix, N, low, product, running
+
+
+def blocks(x, y):
+    for name in ("product", "running", "both", "one of a pair", "product"):
+        x, y = STEPS[name](x, y), x
+    return x, low(y)
+
+
+@pytest.fixture
+def arrays():
+    return np.arange(N * N, dtype=np.int32).reshape(N, N), np.eye(N, dtype=np.int32)
+
+
+def test_a_tuned_graph_gives_the_same(arrays):
+    graph = td.Graph(blocks, target="python")
+    expected = graph(*arrays)
+    before = graph.plan(*arrays)
+    plan = graph.tune(*arrays)
+    assert plan.trials
+    assert graph.plan(*arrays) is plan
+    assert len(plan.groups) == len(before.groups) - sum(t.kept for t in plan.trials)
+    for made, wanted in zip(graph(*arrays), expected, strict=True):
+        np.testing.assert_array_equal(made, wanted)
+    assert all(str(t) in str(plan) for t in plan.trials)
+
+
+def test_whatever_pairs_are_joined_the_results_are_the_same(arrays, monkeypatch):
+    monkeypatch.setattr(Trial, "kept", True)
+    graph = td.Graph(blocks, target="python", fuse=False)
+    expected = graph(*arrays)
+    plan = graph.tune(*arrays)
+    assert len(plan.groups) < 5
+    for made, wanted in zip(graph(*arrays), expected, strict=True):
+        np.testing.assert_array_equal(made, wanted)
+
+
+def test_without_time_nothing_is_tried(arrays):
+    graph = td.Graph(blocks, target="python")
+    before = graph.plan(*arrays).groups
+    assert graph.tune(*arrays, seconds=0).groups == before
+
+
+def test_a_group_that_needs_another_in_between_stays_apart(arrays):
+    def f(x, y):
+        h = running(x)
+        return product(h, running(running(h).T))
+
+    calls = td.Graph(f, target="python", fuse=False).plan(*arrays).trace.calls
+    assert in_order(calls, ((0, 3), (1,), (2,))) is None
+    assert in_order(calls, ((2,), (3,), (0, 1))) == ((0, 1), (2,), (3,))
+
+
+def test_what_fails_is_raised(arrays):
+    @td.op
+    def checked(x: Matrix):
+        i, j = td.vars("i j")
+        out = td.Func("out")
+        out[i, j] = td.require(x[i, j] < 5, x[i, j], "{} is large", x[i, j])
+        return out
+
+    with pytest.raises(RequireError, match="5 is large"):
+        td.Graph(lambda x: running(checked(x)), target="python").tune(arrays[0])
