@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch
@@ -110,8 +110,9 @@ class Graph(Suggesting):
         """A better plan for arguments as a call takes them, which later calls use.
 
         Groups of which one reads what the other makes are compiled as one, and timed on these arrays beside
-        the two; what is clearly faster is kept. It takes about so many seconds, or less. `print` of the plan
-        shows what was tried. Raises what the call raises.
+        the two; then groups get schedules that the tile graph finds promising. What is clearly faster is
+        kept. It takes about so many seconds, or less. `print` of the plan shows what was tried. Raises what
+        the call raises.
         """
         from tdsl.graph.known import tuned
         from tdsl.graph.structure import is_array
@@ -162,6 +163,10 @@ class Graph(Suggesting):
                 if len(self._plans) > _KEPT:
                     del self._plans[next(iter(self._plans))]
             return self._plans[key], arrays
+
+    def use(self, kernels: Mapping[Program, Compiled]) -> None:
+        """Take these kernels for the programs of groups from now on."""
+        self._kernels.update(kernels)
 
     def kernel(self, program: Program, known: Compiled | None) -> Compiled:
         """The compiled program of a group, once for equal ones; `known` where it has the same target."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tdsl.codegen.arrays import view_of
 from tdsl.codegen.signature import ArrayArg
+from tdsl.compile import Compiled, compile
 from tdsl.errors import DefinitionError, ShapeError
 from tdsl.graph.graph import Graph
 from tdsl.graph.groups import each_alone, join_elementwise
-from tdsl.graph.plan import Plan
+from tdsl.graph.plan import Plan, steps_of
 from tdsl.graph.structure import (
     Leaf,
     Nested,
@@ -26,10 +29,13 @@ from tdsl.graph.structure import (
 )
 from tdsl.graph.symbol import Symbol
 from tdsl.graph.trace import Trace
-from tdsl.graph.tune import tune
+from tdsl.graph.tune import SCHEDULES, Clock, better_groups, better_kernels
 from tdsl.graph.values import Argument, Array, Constant, Spec
+from tdsl.lang.program import Program
 from tdsl.lang.types import TensorType, f32
 from tdsl.source import here
+from tdsl.target import Target
+from tdsl.tilegraph.search import candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +82,25 @@ def tuned(graph: Graph, known: Known, arrays: tuple[Array, ...], seconds: float)
     def given(base: Argument | Constant) -> Array:
         return arrays[base.position] if isinstance(base, Argument) else made.constants[base.number]
 
-    groups, trials = tune(made.calls, plan.sources, plan.groups, graph.kernel, given, seconds)
+    start, clock = time.perf_counter(), Clock(given)
+    groups, trials = better_groups(
+        made.calls, plan.sources, plan.groups, graph.kernel, clock, start + seconds / 2
+    )
+    steps = steps_of(made.calls, plan.sources, groups, graph.kernel)
+    others = partial(_promising, target=graph.target)
+    kernels, choices = better_kernels(made.calls, groups, steps, others, clock, start + seconds)
+    graph.use(kernels)
     names = [arg.name for arg in plan.signature.inputs]
-    better = Plan(made, plan.sources, groups, names, graph.kernel, (*plan.trials, *trials))
-    return replace(known, plan=better)
+    shown = (*plan.trials, *trials, *choices)
+    return replace(known, plan=Plan(made, plan.sources, groups, names, graph.kernel, shown))
+
+
+def _promising(program: Program, target: Target) -> list[tuple[str, Compiled]]:
+    """Kernels by the schedules that the tile graph finds promising; none where the target has no vectors."""
+    if target.name != "cpu":
+        return []
+    found = candidates(program, {}, target)[:SCHEDULES]
+    return [(c.label, compile(c.schedule, target=target)) for c in found if c.label != "default"]
 
 
 def _check(result: Any, outputs: list[Any], made: Trace) -> None:

@@ -105,7 +105,7 @@ class Plan:
 
     `print` shows a line for each group of calls that share a kernel: what it reads and writes, and where its
     results lie. `memory` says how much memory these take in all; `groups` has the calls by number, `trials`
-    what `Graph.tune` measured.
+    what `Graph.tune` measured and chose.
     """
 
     def __init__(

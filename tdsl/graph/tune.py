@@ -1,29 +1,34 @@
-"""Which groups of a graph are better one kernel, by measuring.
+"""Which groups of a graph are better one kernel, and which schedules are better, by measuring.
 
 1. Every pair of groups of which one reads what the other makes may be joined, unless a third one has to run
    between them, what is read is a view, or the user has scheduled one of them.
 2. Pairs are tried in the order of the bytes that flow between them. Both groups are compiled as one program,
    and timed on the arrays of the call beside the two.
-3. What is clearly faster is kept, and takes part in further pairs; until all are tried, or the time is over.
+3. What is clearly faster is kept, and takes part in further pairs; until all are tried, or half of the time
+   is over.
+4. The groups get the schedules that the tile graph finds promising: each is timed beside the default.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tdsl.codegen.arrays import new_output
 from tdsl.codegen.call import quick_entries
+from tdsl.compile import Compiled
 from tdsl.errors import TdslError
 from tdsl.graph.groups import Groups, is_open, sources
 from tdsl.graph.plan import KernelOf, steps_of
 from tdsl.graph.steps import Step
 from tdsl.graph.values import Argument, Array, Call, Constant, Given, Result, Source, View, base_of
+from tdsl.lang.program import Program
 from tdsl.lang.types import from_numpy
 
 CLEARLY = 0.95  # of the time of two kernels, below which one is taken instead
+SCHEDULES = 6  # of a group that are timed, the most promising ones
 ROUNDS = 5  # of calls, of which the fastest counts
 ROUND_S = 2e-3  # seconds of a round
 
@@ -47,17 +52,63 @@ class Trial:
         return f"{'joined' if self.kept else 'apart'}: {self.first} | {self.second}, {change}"
 
 
-def tune(
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A schedule for a group by the names of its calls, and the seconds by default and with it."""
+
+    calls: str
+    label: str
+    default_s: float
+    best_s: float
+
+    def __str__(self) -> str:
+        change = f"{1e6 * self.default_s:.1f} us by default, {1e6 * self.best_s:.1f} us"
+        return f"scheduled: {self.calls}, {self.label}, {change}"
+
+
+Others = Callable[[Program], list[tuple[str, Compiled]]]
+
+
+def better_kernels(
+    calls: Sequence[Call],
+    groups: Groups,
+    steps: Sequence[Step],
+    others: Others,
+    clock: Clock,
+    deadline: float,
+) -> tuple[dict[Program, Compiled], tuple[Choice, ...]]:
+    """Kernels that are faster than those of the steps; `others` gives some for a program, with labels."""
+    found: dict[Program, Compiled] = {}
+    choices: list[Choice] = []
+    tried: set[Program] = set()
+    for group, step in zip(groups, steps, strict=True):
+        late = time.perf_counter() > deadline
+        if late or step.program in tried or not all(is_open(calls[n]) for n in group):
+            continue
+        tried.add(step.program)
+        labels, kernels = zip(("default", step.kernel), *others(step.program), strict=True)
+        default, *times = clock.seconds([replace(step, kernel=kernel) for kernel in kernels])
+        best = min(times, default=default)
+        if best < CLEARLY * default:
+            n = 1 + times.index(best)
+            found[step.program] = kernels[n]
+            choices.append(Choice(_names(calls, group), labels[n], default, best))
+    return found, tuple(choices)
+
+
+def _names(calls: Sequence[Call], group: Sequence[int]) -> str:
+    return " + ".join(calls[n].name for n in group)
+
+
+def better_groups(
     calls: Sequence[Call],
     outputs: Sequence[Source],
     groups: Groups,
     kernel_of: KernelOf,
-    given: Callable[[Argument | Constant], Array],
-    seconds: float,
+    clock: Clock,
+    deadline: float,
 ) -> tuple[Groups, tuple[Trial, ...]]:
-    """Better groups, and what was tried; `given` are the arrays on which kernels are timed."""
-    deadline = time.perf_counter() + seconds
-    clock = _Clock(given)
+    """Groups that are faster, and what was tried until a time of `time.perf_counter`."""
     for step in steps_of(calls, outputs, groups, kernel_of):
         clock.run(step)
     trials: list[Trial] = []
@@ -77,7 +128,7 @@ def tune(
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def _pairs(calls: Sequence[Call], groups: Groups, clock: _Clock) -> Iterator[Pair]:
+def _pairs(calls: Sequence[Call], groups: Groups, clock: Clock) -> Iterator[Pair]:
     """Groups that may be joined, those first between which most flows."""
     found: list[tuple[int, int, Pair]] = []
     for n, second in enumerate(groups):
@@ -102,7 +153,7 @@ def _try(
     groups: Groups,
     pair: Pair,
     kernel_of: KernelOf,
-    clock: _Clock,
+    clock: Clock,
 ) -> tuple[Groups, Trial] | None:
     """The groups with a pair joined, and the times; None where they cannot be, or the kernel fails."""
     one = tuple(sorted((*pair[0], *pair[1])))
@@ -115,8 +166,7 @@ def _try(
         a, b, both = clock.seconds([before[pair[0]], before[pair[1]], after[one]])
     except TdslError:
         return None
-    first, second = (" + ".join(calls[c].name for c in group) for group in pair)
-    return joined, Trial(first, second, a + b, both)
+    return joined, Trial(_names(calls, pair[0]), _names(calls, pair[1]), a + b, both)
 
 
 def in_order(calls: Sequence[Call], groups: Groups) -> Groups | None:
@@ -140,8 +190,11 @@ def in_order(calls: Sequence[Call], groups: Groups) -> Groups | None:
     return tuple(groups[n] for n in done)
 
 
-class _Clock:
-    """The values that flow through a graph, and the times of kernels on them."""
+class Clock:
+    """The values that flow through a graph, and the times of kernels on them.
+
+    `given` are the arrays of a call, and those that the function takes from elsewhere.
+    """
 
     def __init__(self, given: Callable[[Argument | Constant], Array]) -> None:
         self._given = given
