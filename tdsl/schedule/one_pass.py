@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from tdsl.lang.affine import difference, variables
 from tdsl.lang.expr import (
     TRUE,
+    Binary,
+    Const,
     Expr,
     Read,
     Var,
@@ -23,7 +25,8 @@ from tdsl.lang.types import DType
 from tdsl.node import Node, post_order, transform
 from tdsl.schedule.inlining import value_at
 from tdsl.schedule.nest import Illegal, State, fresh_nest
-from tdsl.schedule.separate import Separated, separate
+from tdsl.schedule.new_stage import fresh_func
+from tdsl.schedule.separate import Holds, Separated, separate, shift_of
 
 _KINDS = ("sum", "max", "min")
 
@@ -32,16 +35,26 @@ NONE = Separated()
 
 
 @dataclass(frozen=True, slots=True)
+class Power:
+    """A term (a(x) + b(m)) ** k: `part` is b(m), `lower` the members that sum the powers 0 to k - 1."""
+
+    part: Expr
+    lower: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """A reduction that runs along: in the variables of the func that leads, with its term written out.
 
-    `own` are its variables there, `found` what its term depends on, by factors.
+    `own` are its variables there, `found` what its term depends on by factors, `power` by a sum that is
+    taken to a power.
     """
 
     func: FuncDef
     own: tuple[str, ...]
     term: Expr
     found: Separated = NONE
+    power: Power | None = None
 
     @property
     def dtype(self) -> DType:
@@ -188,23 +201,56 @@ def _separated(made: Pass, member: Member) -> Member:
     if not needs:
         return member
     kind = member.func.definitions[0].combine
-    found = separate(
-        member.term,
-        lambda n: isinstance(n, Read) and n.name in made.members,
-        lambda n: n == Var(made.variable),
-    )
+    found = separate(member.term, *_leaves(made))
     shifts = found.shifts if found else ()
-    plain = all(
-        not isinstance(n, Read) or n.name in made.members for _, b in shifts for n in post_order(b)
-    )
+    plain = all(_is_plain(made, b) for _, b in shifts)
     again = {r.name for r, _ in found.scales if isinstance(r, Read)} if found else set()
     both = again & {r.name for _, b in shifts for r in reads_in((b,))}
-    if found is None or kind is None or kind.kind != "sum" or not plain or both:
+    summed = kind is not None and kind.kind == "sum"
+    if summed and found is not None and plain and not both:
+        return replace(member, found=found)
+    power = _power(made, member) if summed else None
+    if power is None:
         raise Illegal(
             f"{member.func.name!r} cannot be corrected for another {', '.join(sorted(needs))}",
             "its terms must depend on results by factors such as exp(x - m) and 1 / m, and be summed",
         )
-    return replace(member, found=found)
+    return replace(member, power=power)
+
+
+def _leaves(made: Pass) -> tuple[Holds, Holds]:
+    """What depends on results, and what differs from term to term."""
+    return (
+        lambda n: isinstance(n, Read) and n.name in made.members,
+        lambda n: n == Var(made.variable),
+    )
+
+
+def _is_plain(made: Pass, e: Expr) -> bool:
+    """True for what is computed of results and numbers alone."""
+    return all(not isinstance(n, Read) or n.name in made.members for n in post_order(e))
+
+
+def _power(made: Pass, member: Member) -> Power | None:
+    """The lower powers of a term that is a sum or the square of one, which become members, too."""
+    g, d, term = member.func, member.func.definitions[0], member.term
+    own = d.values[0]
+    square = isinstance(term, Binary) and term.op == "mul" and term.left == term.right
+    if square and isinstance(own, Binary) and isinstance(term, Binary):
+        own, term = own.left, term.left
+    part = shift_of(term, *_leaves(made))
+    if part is None or not _is_plain(made, part):
+        return None
+    lower: list[str] = []
+    one = Const(1.0, member.dtype)
+    sums: list[tuple[Expr, Expr]] = [(one, one), (own, term)]
+    for n, (own_value, value) in enumerate(sums[: 1 + square]):
+        name = fresh_func(made.state.program, f"{g.name}_power{n}")
+        f = replace(g, name=name, definitions=(replace(d, values=(own_value,)),))
+        power = Power(part, tuple(lower)) if n else None
+        made.members[name] = Member(f, member.own, value, power=power)
+        lower.append(name)
+    return Power(part, tuple(lower))
 
 
 def _beside(made: Pass, g: FuncDef) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import comb
 
 from tdsl.lang.affine import difference
 from tdsl.lang.definition import Definition
@@ -19,6 +20,7 @@ from tdsl.lang.expr import (
     ZERO,
     Binary,
     Call,
+    Cast,
     Const,
     Expr,
     Param,
@@ -36,6 +38,7 @@ from tdsl.lang.simplify import (
     ceildiv,
     conjunction,
     floordiv,
+    minimum,
     multiply,
     simplify,
     substitute,
@@ -47,7 +50,7 @@ from tdsl.schedule.inlining import value_at
 from tdsl.schedule.loops import find_loop
 from tdsl.schedule.nest import Illegal, State, fresh_plan
 from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func
-from tdsl.schedule.one_pass import Member, Pass, find_pass
+from tdsl.schedule.one_pass import Member, Pass, Power, find_pass
 from tdsl.schedule.separate import Separated
 from tdsl.schedule.tree import ordered
 
@@ -85,11 +88,12 @@ def _in_tiles(made: Pass, factor: int) -> tuple[dict[str, str], State]:
         g = state.program.func(name)
         tile = floordiv(subtract(Var(along), lo), const(factor))
         d = g.definitions[0]
-        values = tuple(_of_tile(made, v, tiles, tile) for v in d.values)
+        values = tuple(_of_tile(made, v, tiles, tile, factor) for v in d.values)
         state = replace_func(state, replace(g, definitions=(replace(d, values=values),)))
     for name, member in made.members.items():
         g = _tile_func(made, member, tiles, factor)
-        state = insert(state, name, g, fresh_plan(g))
+        before = name if state.program.has_func(name) else made.lead.name
+        state = insert(state, before, g, fresh_plan(g))
     return tiles, state
 
 
@@ -101,7 +105,9 @@ def _tile_func(made: Pass, member: Member, tiles: Mapping[str, str], factor: int
     count = _count(made, factor)
     at = add(lo, add(multiply(Var(outer), const(factor)), Var(inner)))
     whole = difference(multiply(count, const(factor)), subtract(hi, lo)) == 0
-    values = tuple(substitute(_of_tile(made, v, tiles, Var(outer)), {own: at}) for v in d.values)
+    values = tuple(
+        substitute(_of_tile(made, v, tiles, Var(outer), factor), {own: at}) for v in d.values
+    )
     new = Definition(
         (*d.index, Var(outer)), (*d.free, outer), ((inner, ZERO, const(factor)),),
         TRUE if whole else Binary("lt", at, hi), values, d.combine, d.init, d.loc,
@@ -121,24 +127,40 @@ def _count(made: Pass, factor: int) -> Expr:
     return ceildiv(subtract(hi, lo), const(factor))
 
 
-def _of_tile(made: Pass, e: Expr, tiles: Mapping[str, str], tile: Expr) -> Expr:
+def _of_tile(made: Pass, e: Expr, tiles: Mapping[str, str], tile: Expr, factor: int) -> Expr:
     """An expression with the results of a tile instead of all, and without what is multiplied in the end.
 
     Infinities are left out of exponents: they would meet others there, and are in the results themselves.
+    In the place of a sum in a power stands what it would be if all terms were as those of the tile.
     """
-    shifting = {
-        r.name for m in made.members.values() for _, b in m.found.shifts for r in reads_in((b,))
-    }
+    members = made.members.values()
+    shifting = {r.name for m in members for _, b in m.found.shifts for r in reads_in((b,))}
+    powers = {r.name for m in members if m.power for r in reads_in((m.power.part,))}
+    if shifting & powers:
+        raise Illegal(
+            f"{', '.join(sorted(shifting & powers))} stands in exponents and in powers",
+            "no place of a tile suits both",
+        )
+    lo, hi = made.range
+    there = minimum(const(factor), subtract(subtract(hi, lo), multiply(tile, const(factor))))
 
     def visit(n: Node) -> Node:
         if not isinstance(n, Read) or n.name not in made.members:
             return n
+        own = Read(tiles[n.name], (*n.index, tile), 0, n.dtype)
+        if n.name in powers:
+            whole = Binary("div", Cast(subtract(hi, lo), n.dtype), Cast(there, n.dtype))
+            return Binary("mul", own, whole) if _is_sum(made, n.name) else own
         if n.name not in shifting:
             return Const(1.0, n.dtype)
-        own = Read(tiles[n.name], (*n.index, tile), 0, n.dtype)
         return Select(Call("isfinite", (own,), bool_), own, Const(0.0, n.dtype))
 
     return transform(_folded(made, e), visit)
+
+
+def _is_sum(made: Pass, name: str) -> bool:
+    combine = made.members[name].func.definitions[0].combine
+    return combine is not None and combine.kind == "sum"
 
 
 def _folded(made: Pass, e: Expr) -> Expr:
@@ -183,6 +205,9 @@ def _merged(made: Pass, state: State, running: str, tiles: Mapping[str, str], fa
     for member in order:
         name, combine = member.func.name, member.func.definitions[0].combine
         assert combine is not None
+        if member.power is not None:
+            both[name] = _merged_powers(made, member, member.power, sides, both)
+            continue
         values = {
             side: _times(
                 sides[side][name], _correction(member.found, sides[side], both, guarded=True)
@@ -203,6 +228,41 @@ def _merged(made: Pass, state: State, running: str, tiles: Mapping[str, str], fa
     types = tuple(m.dtype for m in order)
     g = FuncDef(running, types, (new,), _anywhere(f.natural), f.natural, False, f.fast_math, f.loc)
     return insert(state, f.name, g, fresh_plan(g))
+
+
+def _merged_powers(
+    made: Pass, member: Member, power: Power, sides: Mapping[str, Mapping[str, Expr]],
+    both: Mapping[str, Expr],
+) -> Expr:  # fmt: skip
+    """The sum of (u + d) ** k over both sides, where u is a term of a side, and d what it lacks."""
+    t, count = member.dtype, power.lower[0]
+    total = Cast(subtract(made.range[1], made.range[0]), t)
+
+    def reference(values: Mapping[str, Expr]) -> dict[str, Expr]:
+        """The results as they would be, were all terms as those that were seen."""
+        found = dict(values)
+        for name in {r.name for r in reads_in((power.part,))}:
+            if _is_sum(made, name):
+                grown = Binary("div", total, values[count])
+                found[name] = Binary("mul", values[name], grown)
+        return found
+
+    made_of: Expr | None = None
+    for own in sides.values():
+        before, after = (_with(power.part, reference(values)) for values in (own, both))
+        nothing = Binary("eq", own[count], Const(0.0, t))
+        lacks = Select(nothing, Const(0.0, t), Binary("sub", after, before))
+        sums = [own[n] for n in (*power.lower, member.func.name)]
+        value = sums[-1]
+        for k, lower in enumerate(reversed(sums[:-1]), 1):
+            times: Expr = lower
+            for _ in range(k):
+                times = Binary("mul", times, lacks)
+            several = Const(float(comb(len(sums) - 1, k)), t)
+            value = Binary("add", value, Binary("mul", several, times))
+        made_of = value if made_of is None else Binary("add", made_of, value)
+    assert made_of is not None
+    return made_of
 
 
 def _combined(combine: Combine, sides: Mapping[str, Expr]) -> Expr:
@@ -248,6 +308,8 @@ def _with_readers(made: Pass, state: State, running: str) -> State:
         if definitions != g.definitions:
             state = replace_func(state, replace(g, definitions=definitions))
     for name, member in made.members.items():
+        if not state.program.has_func(name):
+            continue  # a lower power, which nothing reads
         g = state.program.func(name)
         at = {v: firsts[v] for v in f.variables}
         at |= dict(zip(member.own, map(Var, g.variables), strict=True))

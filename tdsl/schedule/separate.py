@@ -8,7 +8,11 @@ a partial sum that was made with some c instead of m becomes that of m by a fact
 
     sum of g(x) * exp(a(x) + b(m)) = exp(b(m) - b(c)) * sum of g(x) * exp(a(x) + b(c))
 
-and h(m) is multiplied in the end. `separate` finds b and h by the structure of the term alone.
+and h(m) is multiplied in the end. `separate` finds b and h by the structure of the term alone. Where
+
+    t(x, m) = (a(x) + b(m)) ** k
+
+the sums of lower powers tell what another m changes, by the binomial theorem; `shift_of` finds b.
 """
 
 from __future__ import annotations
@@ -54,10 +58,7 @@ def separate(term: Expr, of_results: Holds, of_points: Holds) -> Separated | Non
     """
 
     def depends(e: Expr) -> bool:
-        return any(of_results(n) for n in post_order(e))  # type: ignore[arg-type]  # all are Exprs
-
-    def varies(e: Expr) -> bool:
-        return any(of_points(n) for n in post_order(e))  # type: ignore[arg-type]  # as above
+        return _any(e, of_results)
 
     def factors(e: Expr, divides: bool) -> Separated | None:
         if not depends(e):
@@ -69,36 +70,48 @@ def separate(term: Expr, of_results: Holds, of_points: Holds) -> Separated | Non
             case Unary("neg", x):
                 return factors(x, divides)
             case Call(fn, (x,)) if fn in _EXPONENTIALS and not divides:
-                part = summand(x)
+                part = shift_of(x, of_results, of_points)
                 return None if part is None else Separated(((fn, part),))
             case Read():
                 return Separated(scales=((e, divides),))
             case _:
                 return None
 
-    def summand(e: Expr) -> Expr | None:
-        """The part of a sum that does not vary, of which no other part depends on results."""
-        if not varies(e):
-            return e
-        match e:
-            case Binary("add" | "sub" as op, x, y):
-                if not depends(x):
-                    right = summand(y)
-                    return right if right is None or op == "add" else Unary("neg", right)
-                if not depends(y):
-                    return summand(x)
-                left, right = summand(x), summand(y)
-                return None if left is None or right is None else Binary(op, left, right)
-            case Unary("neg", x):
-                part = summand(x)
-                return None if part is None else Unary("neg", part)
-            case Binary("mul" | "div" as op, x, y) if not varies(y) and not depends(y):
-                part = summand(x)
-                return None if part is None else Binary(op, part, y)
-            case Binary("mul", x, y) if not varies(x) and not depends(x):
-                part = summand(y)
-                return None if part is None else Binary("mul", x, part)
-            case _:
-                return None
-
     return factors(term, False) if dtype_of(term).is_float else None
+
+
+def shift_of(e: Expr, of_results: Holds, of_points: Holds) -> Expr | None:
+    """The part of a sum that does not vary, where no other part depends on results; None where one does."""
+
+    def depends(x: Expr) -> bool:
+        return _any(x, of_results)
+
+    def summand(x: Expr) -> Expr | None:
+        return shift_of(x, of_results, of_points)
+
+    if not _any(e, of_points):
+        return e
+    match e:
+        case Binary("add" | "sub" as op, x, y):
+            if not depends(x):
+                right = summand(y)
+                return right if right is None or op == "add" else Unary("neg", right)
+            if not depends(y):
+                return summand(x)
+            left, right = summand(x), summand(y)
+            return None if left is None or right is None else Binary(op, left, right)
+        case Unary("neg", x):
+            part = summand(x)
+            return None if part is None else Unary("neg", part)
+        case Binary("mul" | "div" as op, x, y) if not _any(y, of_points) and not depends(y):
+            part = summand(x)
+            return None if part is None else Binary(op, part, y)
+        case Binary("mul", x, y) if not _any(x, of_points) and not depends(x):
+            part = summand(y)
+            return None if part is None else Binary("mul", x, part)
+        case _:
+            return None
+
+
+def _any(e: Expr, holds: Holds) -> bool:
+    return any(holds(n) for n in post_order(e))  # type: ignore[arg-type]  # all are Exprs

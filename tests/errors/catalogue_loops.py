@@ -474,6 +474,15 @@ def online_sum_with_results_of_two_rows():
     softmaxed_rows().online("k", 8)  # here
 
 
+@wrong(td.ScheduleError, "online", "stands in exponents and in powers", hint="suits both")
+def online_sums_with_a_result_in_two_ways():
+    top, less, both = td.Func("top"), td.Func("less"), td.Func("both")
+    top[i] = td.max(a[i, k], axis=k)
+    less[i, k] = top[i] - a[i, k]
+    both[i] = td.sum(less[i, k], axis=k) + td.sum(td.exp(-less[i, k]), axis=k)
+    td.Schedule(both)["both_sum"].online("k", 8)  # here
+
+
 def softmaxed_rows():
     """A sum whose terms need the maxima of two rows."""
     square, top, f = td.Tensor("square", (8, 8), td.f32), td.Func("top"), td.Func("f")
