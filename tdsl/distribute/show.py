@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, assert_never
 
 from tdsl.distribute.plan import (
@@ -49,7 +50,7 @@ def _range(numbers: tuple[int, ...]) -> str:
 
 def show_plan(plan: Plan) -> str:
     """A table with a line for each rank, and what was decided without being said."""
-    lines = [summary(plan), *plan.notes]
+    lines = [summary(plan), *moves(plan), *plan.notes]
     header = ("rank", "at", "received", "sent", "messages", "peak memory", "steps")
     rows: list[tuple[str, ...]] = [header]
     for r, c in list(enumerate(plan.costs))[:SHOWN]:
@@ -67,6 +68,34 @@ def show_plan(plan: Plan) -> str:
         shown = ", ".join(map(str, idle[:SHOWN])) + (", ..." if len(idle) > SHOWN else "")
         lines.append(f"idle, because their blocks of the loops are empty: {shown}")
     return "\n".join(lines)
+
+
+def moves(plan: Plan) -> list[str]:
+    """A line of what the first ranks do together, and with which tensors."""
+    found: dict[str, dict[str, None]] = {}
+    for rank in range(min(plan.grid.size, SHOWN)):
+        own = plan.rank(rank)
+        held = {name: (name, box) for name, box in own.owned}
+        for step in own.steps:
+            match step:
+                case Make(buffer, tensor, box):
+                    held[buffer] = tensor, box
+                case Reduce():
+                    found.setdefault(step.collective, {})[held[step.source][0]] = None
+                case (Exchange() as x) | Start(exchange=x):
+                    for m in x.sends + x.receives:
+                        found.setdefault(_kind(x, m.tag, held), {})[held[m.buffer][0]] = None
+                case _:
+                    pass
+    said = (f"{kind} of {', '.join(sorted(names))}" for kind, names in sorted(found.items()))
+    return [f"moved by {'; '.join(said)}"] if found else []
+
+
+def _kind(x: Exchange, tag: int, held: Mapping[str, tuple[str, Box]]) -> str:
+    """What the messages of a tag are: a collective, a shift of whole blocks from rank to rank, or neither."""
+    sends, receives = ([m for m in side if m.tag == tag] for side in (x.sends, x.receives))
+    blocks = len(sends) <= 1 and all(m.box == held[m.buffer][1] for m in receives)
+    return x.collective or ("shift" if blocks and len(receives) == 1 else "messages")
 
 
 def show_rank(plan: RankPlan) -> str:

@@ -16,6 +16,7 @@ from tdsl.distribute.plan import (
     Drop,
     Exchange,
     Fill,
+    Finish,
     Make,
     Merge,
     Message,
@@ -23,8 +24,9 @@ from tdsl.distribute.plan import (
     RankPlan,
     Reduce,
     Run,
+    Start,
 )
-from tests.distribute.matmuls import cube, flat, two_and_a_half
+from tests.distribute.matmuls import cube, flat, matmul, two_and_a_half
 from tests.distribute.test_results import histogram
 
 SIZES = {"M": 11, "N": 7, "K": 13}
@@ -47,6 +49,13 @@ def heat() -> Plan:
     return td.compile(s).plan()
 
 
+def ahead() -> Plan:
+    """Panels that are fetched while others are multiplied."""
+    s = matmul.schedule(**SIZES)
+    td.recipes.summa(s["C"], td.Grid(x=2, y=3), prefetch=1)
+    return td.compile(s).plan()
+
+
 PLANS = {
     "cannon": lambda: td.compile(flat(td.Grid(x=3, y=2), "ij")).plan(**SIZES),
     "johnson": lambda: td.compile(cube(td.Grid(x=2, y=2, z=2))).plan(**SIZES),
@@ -54,6 +63,7 @@ PLANS = {
     "summa": lambda: td.compile(flat(td.Grid(x=3, y=4), "")).plan(**SIZES),
     "rows": lambda: td.compile(flat(td.Grid(x=4, y=1), "")).plan(**SIZES),
     "layers": lambda: td.compile(cube(td.Grid(x=1, y=1, z=4))).plan(**SIZES),
+    "ahead": ahead,
     "heat": heat,
     "histogram": lambda: td.compile(histogram("r -> r")).plan(),
     "parts": lambda: td.compile(histogram("r -> partial(sum)")).plan(),
@@ -81,6 +91,14 @@ def faults(plan: Plan, rng: np.random.Generator) -> Iterator[tuple[str, Plan]]:
         steps: list[Any] = list(plan.rank(rank).steps)
         at = int(rng.integers(len(steps)))
         match steps[at]:
+            case Start() | Finish() as step if isinstance(step, Finish) or rng.integers(2):
+                what = f"no {type(step).__name__}"
+                del steps[at]
+            case Start(Exchange(sends, receives), handle):
+                own = [replace(m, tag=m.tag + 1000) for m in sends + receives]
+                parts = tuple(own[: len(sends)]), tuple(own[len(sends) :])
+                x = replace(steps[at].exchange, sends=parts[0], receives=parts[1])
+                what, steps[at] = "other tags", Start(x, handle)
             case Exchange() as step if step.collective and rng.integers(2):
                 what, steps[at] = _other_group(step, rng)
             case Exchange(sends, receives):

@@ -32,6 +32,19 @@ def test_panels_are_broadcast_and_turned_ones_shifted() -> None:
     assert kinds(pumma) == {"broadcast": 3, "": 2}  # of A; tiles of B roll
 
 
+def test_plans_say_what_moves_how() -> None:
+    grid = td.Grid(x=3, y=3)
+    said = {}
+    for turn in ("", "i", "ij"):
+        text = str(td.compile(flat(grid, turn, M=9, N=9, K=9)).plan())
+        said[turn] = text.splitlines()[1]
+    assert said == {
+        "": "moved by broadcast of A, B",
+        "i": "moved by broadcast of A; shift of B",
+        "ij": "moved by shift of A, B",
+    }
+
+
 def test_whole_rows_are_gathered() -> None:
     s = flat(td.Grid(x=4, y=1), "", M=8, N=6, K=12)
     assert kinds(td.compile(s).plan()) == {"broadcast": 4}  # the panel of B of each step
