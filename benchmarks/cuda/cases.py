@@ -1,6 +1,7 @@
 """All cases on a GPU, a line each. A new recipe is one more line, or the `schedule=` of one that is there."""
 
 import math
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -199,13 +200,25 @@ _TORCH_ROWS = {
 
 
 def matrices(n: int) -> GpuCase:
-    """A product of square matrices."""
+    """A product of square matrices by the instructions of Hopper."""
     return GpuCase(
         f"matmul-bf16-{n}", f"product of matrices of {n} squared in bfloat16", matmul,
-        sizes={"M": n, "N": n, "K": n}, small={"M": 100, "N": 136, "K": 72},
-        expected=lambda a, b: a @ b, group="cuda-matmul", flops=products,
+        sizes={"M": n, "N": n, "K": n}, small={"M": 256, "N": 256, "K": 128},
+        expected=lambda a, b: a @ b, group="cuda-matmul", flops=products, schedule=by_wgmma,
         peers={"cublas": lambda torch, a, b: a @ b, **triton_peers.matmul},
     )  # fmt: skip
+
+
+def by_wgmma(s: td.Schedule) -> None:
+    """Tiles fetched as wholes, two groups of warps."""
+    td.recipes.tensor_core_matmul(
+        s["total"], block=(128, 128, 64), warp=(64, 128), stages=4, hopper=True
+    )
+
+
+def by_blocks_of_rows(s: td.Schedule) -> None:
+    """Attention in one kernel."""
+    td.recipes.online_blocks(s["out"])
 
 
 CASES = (
@@ -253,15 +266,20 @@ CASES = (
     ),
     matrices(4096),
     matrices(8192),
+    replace(
+        matrices(4096), name="matmul-default-4096", title="the same by the default schedule",
+        schedule=None, small={"M": 100, "N": 136, "K": 72}, group="",
+    ),
     GpuCase(
         "attention", "attention, 16 heads of 8192 by 128", attention, sizes=_HEADS,
         small={"H": 2, "S": 72}, expected=expected_attention, group="cuda-attention",
-        flops=attended(1.0), peers=sdpas(causal=False),
+        flops=attended(1.0), peers=sdpas(causal=False), schedule=by_blocks_of_rows,
     ),
     GpuCase(
         "attention-causal", "causal attention, 16 heads of 8192 by 128", causal_attention,
         sizes=_HEADS, small={"H": 2, "S": 72}, group="cuda-attention", flops=attended(0.5),
         expected=lambda q, k, v: expected_attention(q, k, v, causal=True), peers=sdpas(causal=True),
+        schedule=by_blocks_of_rows,
     ),
     GpuCase(
         "conv-3x3", "convolution of 32 images of 56 by 56, 256 channels", conv,
