@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
+from tdsl.errors import IndexBoundError
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import Expr, const
 from tdsl.lang.program import FuncDef
@@ -73,6 +74,13 @@ class Nests:
             if self.is_shared(name):
                 box, times = wide.get(name, box), blocks
             f = self.state.program.func(name)
+            if any(lo is None or hi is None for lo, hi in box):
+                raise IndexBoundError(
+                    f"how much of {name!r} is needed has no bounds",
+                    loc=f.loc,
+                    label="defined here",
+                    hint="limit the index at which it is read: td.clip(index, 0, n - 1)",
+                )
             for n in range(len(f.definitions)):
                 yield NestSpot(self, f, n, box, wide.get(name, box), times, blocks)
 

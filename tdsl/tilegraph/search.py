@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from tdsl.errors import ScheduleError
+from tdsl.errors import ScheduleError, TdslError
 from tdsl.lang.program import Program
 from tdsl.lang.regions import Box
 from tdsl.schedule.bind import bind_state
@@ -61,7 +61,7 @@ def candidates(
     machine = machine_for(target)
     pins = read_pins(program, machine, pin)
     found: list[Candidate] = []
-    broken = ""
+    broken, failed = "", []
     for label, make in _makers(program, machine, pins):
         schedule = Schedule.of_program(program, sizes, target)
         for name in pins.inlined:
@@ -69,14 +69,15 @@ def candidates(
         try:
             if not make(schedule) or not fits(schedule, machine):
                 continue
-        except ScheduleError:
-            continue  # a recipe that does not suit this program
-        own = pins.broken(schedule)
+            own, seconds = pins.broken(schedule), schedule.prediction().seconds
+        except TdslError as error:  # a recipe, or a place for each func, does not suit this program
+            failed.append(error)
+            continue
         broken = broken or own
         if not own and all(str(c.schedule) != str(schedule) for c in found):
-            found.append(Candidate(label, schedule, schedule.prediction().seconds))
+            found.append(Candidate(label, schedule, seconds))
     if not found:
-        raise impossible(pins, program, sizes, broken)
+        raise impossible(pins, program, sizes, broken) if broken else failed[0]
     first, *others = found
     others.sort(key=lambda c: c.seconds)
     if others and others[0].seconds < CLEARLY * first.seconds:

@@ -67,4 +67,20 @@ def test_long_rows_on_a_gpu_are_read_in_tiles() -> None:
     assert "online" in str(s)
     assert s.traffic("global") < 1.4 * s.prediction().least
     apart = attention.schedule(Q=64, S=100_000, D=64, E=64, target="cuda")
-    assert apart.traffic("global") > 5 * s.traffic("global")
+    assert apart.traffic("global") > 3 * s.traffic("global")
+
+
+@td.op
+def looked_up(table: td.f32["N"], at: td.i64["M"]):
+    i, k = td.vars("i k")
+    weights, out = td.Func("weights"), td.Func("out")
+    weights[i] = td.sum(table[k] * td.cast(i, td.f32), axis=k)
+    out[i] = weights[at[i]]
+    return out
+
+
+def test_an_index_without_bounds_is_refused() -> None:
+    with pytest.raises(td.IndexBoundError, match=r"(?s)'weights' is needed has no bounds.*td.clip"):
+        looked_up.autoschedule(N=8, M=8)
+    with pytest.raises(td.IndexBoundError, match="has no bounds"):
+        looked_up.schedule(N=8, M=8).traffic("memory")
