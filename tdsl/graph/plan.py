@@ -35,11 +35,12 @@ def steps_of(
     scheduled by the user is taken as it is.
     """
     steps = []
+    group_of = {n: group for group in groups for n in group}
+    wanted = {base_of(s) for s in outputs}
     for group in groups:
-        others = [n for other in groups if other != group for n in other]
-        wanted = {base_of(s) for n in others for s in sources(calls[n])} | set(
-            map(base_of, outputs)
-        )
+        read = {base_of(s) for n in group for s in sources(calls[n])}
+        wanted |= {b for b in read if isinstance(b, Result) and group_of[b.call] != group}
+    for group in groups:
         mine = [Result(n, k) for n in group for k in range(len(calls[n].results))]
         first = calls[group[0]]
         if len(group) == 1 and (wanted.issuperset(mine) or not is_open(first)):
@@ -47,8 +48,8 @@ def steps_of(
             kernel = kernel_of(program, first.compiled) if is_open(first) else first.compiled
             steps.append(Step(kernel, program, first.inputs, tuple(mine)))
         else:
-            read = [r for r in mine if r in wanted]
-            merged = merge(calls, group, read or mine, _joined(calls, group))
+            given = [r for r in mine if r in wanted]
+            merged = merge(calls, group, given or mine, _joined(calls, group))
             kernel = kernel_of(merged.program, None)
             steps.append(Step(kernel, merged.program, merged.inputs, merged.outputs))
     return tuple(steps)
