@@ -13,6 +13,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.nest import is_ordered
+from tdsl.schedule.recipes.block_conv import BlockConv, block_conv
 from tdsl.schedule.recipes.block_rows import ACCESS, BlockRows, block_rows, fused, reduce_by_threads
 from tdsl.schedule.recipes.block_stencil import BlockStencil, block_stencil, plan_block_stencil
 from tdsl.schedule.recipes.block_tiles import BlockTiles, block_tiles
@@ -37,7 +38,7 @@ class BlockSums:
     threads: int
 
 
-Plan = Elements | BlockSums | BlockTiles | BlockRows | BlockTranspose | BlockStencil
+Plan = Elements | BlockSums | BlockTiles | BlockRows | BlockTranspose | BlockStencil | BlockConv
 
 
 def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
@@ -46,7 +47,7 @@ def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
     points = prod(sizes.get(v) or 1 for v in d.free)
     terms = prod(sizes.get(v) or 1 for v, _, _ in d.ranges)
     for own in (stage, *_followed(stage)):
-        tiles = block_tiles(own) if _is_large(own) else None
+        tiles = (block_tiles(own) if _is_large(own) else None) or block_conv(own)
         if tiles is not None:
             return tiles
     rows = block_rows(stage)

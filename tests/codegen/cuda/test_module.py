@@ -15,6 +15,7 @@ import tdsl as td
 from tdsl.codegen.cuda import module, nvrtc
 from tdsl.codegen.launches import launches_of
 from tests.codegen.cuda import programs
+from tests.schedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
 from tests.schedule.recipes.test_block_rows import scheduled
 from tests.schedule.recipes.test_block_stencil import PROGRAMS as WINDOWS
 from tests.schedule.recipes.test_blocks import dense_layer
@@ -195,6 +196,19 @@ def test_windows_are_read_from_shared_memory(name, arch, tmp_path):
     assert count(text, r"\bSTG\b") == count(text, r"\bSTG\.E\.128") == 2
     if name == "filter":  # of each of 8 elements 15 products
         assert count(text, r"\bFFMA\b") == 8 * 15
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", ["first", "last", "steps"])
+def test_convolutions_keep_their_sums_in_registers(name, arch, tmp_path):
+    s = td.Schedule(CONVOLUTIONS[name](8, 64, 128, 28, 32))
+    plan = td.recipes.block_conv(s["f"])
+    m = made(s, arch)
+    (kernel,) = m.kernels
+    assert (kernel.spills, kernel.stack) == (0, 0)
+    text = sass(m, tmp_path)
+    assert count(text, r"\bFFMA\b") == prod(plan.each) * 9
+    assert count(text, r"\bSTG\b") == count(text, r"\bSTG\.E\.128") == prod(plan.each) // 4
 
 
 def test_vectors_are_loaded_and_stored_as_wholes(tmp_path):

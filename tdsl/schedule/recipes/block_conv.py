@@ -1,0 +1,195 @@
+"""Convolutions on a GPU as products of matrices that nobody makes: filters times windows, in tiles.
+
+for tiles of filters and points (blocks):
+  for some filters and neighbouring points of each thread:
+    for steps along the channels:
+      the filters, and what the tile reads with its halo, fetched together into shared memory
+      for the places of the window: products of all filters and points of the thread, in registers
+    the sums, or what is made of them alone, to memory
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Binary, Expr, Read, Var
+from tdsl.schedule.nest import REGISTER, SHARED, is_ordered
+from tdsl.schedule.recipes.block_rows import fused
+from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.elements import definition_of, sizes_of, vector_of
+from tdsl.schedule.recipes.epilogue import following, reader_of
+from tdsl.schedule.stage import Stage
+
+_SHARED = 40 << 10  # bytes of the tiles of both operands
+_CHANNELS = 8  # of a step, at most
+_LEAST = 16  # filters and points of a line that are worth tiles
+_UNROLLED = 200  # products of a thread without a loop
+
+
+@dataclass(frozen=True, slots=True)
+class BlockConv:
+    """The tile of a block (filters, lines, points of a line), and that of a thread.
+
+    `channels` are summed up for one tile of both operands. `epilogue` is what is made of the sums in
+    registers, if something is.
+    """
+
+    tile: tuple[int, int, int]
+    each: tuple[int, int, int]
+    channels: int
+    epilogue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Conv:
+    """The variables of a convolution: `line` is empty where points have one dimension."""
+
+    filter: str
+    line: str
+    point: str
+    channel: str
+    window: tuple[str, ...]
+    weights: str
+    source: str
+
+
+@recipe
+def block_conv(stage: Stage, **choices: Any) -> BlockConv | None:
+    """Schedule a sum over channels and a window of products with filters, in tiles.
+
+    Filters may come first or last in memory; batches and further dimensions have blocks of their own. An
+    element-wise stage that alone reads the sums is made of them in registers. `choices` replace what is
+    chosen: the numbers of `BlockConv`. Returns what was chosen, or None for a stage of another kind, or
+    where sizes are small or not known.
+
+    >>> import tdsl as td
+    >>> n, o, c, y, x, p, q = td.vars("n o c y x p q")
+    >>> a, w = td.Tensor("a", (8, 32, 66, 66), td.f32), td.Tensor("w", (64, 32, 3, 3), td.f32)
+    >>> f = td.Func("f")
+    >>> f[n, o, y, x] = td.sum(a[n, c, y + p, x + q] * w[o, c, p, q], axis=(c, p, q))
+    >>> s = td.Schedule(f)
+    >>> td.recipes.block_conv(s[f])
+    BlockConv(tile=(64, 4, 32), each=(8, 1, 4), channels=8, epilogue='')
+    """
+    f = stage.schedule.state.program.func(stage.func)
+    d = f.definitions[0]
+    plain = len(f.definitions) == 1 and d.init is not None and not is_ordered(f, 0)
+    found = _find(d) if plain else None
+    if found is None:
+        return None
+    sizes = sizes_of(stage)
+    if any((sizes.get(v) or 0) < _LEAST for v in (found.filter, found.point)):
+        return None
+    plan = choose(_plan(stage, d, found), choices)
+    _write(stage, found, plan)
+    return plan
+
+
+def _find(d: Definition) -> _Conv | None:
+    """The variables by what reads them: filters are read by the weights alone, points by the source alone."""
+    reads = _factors(d)
+    if reads is None or not isinstance(d.index[-1], Var):
+        return None
+    ranges = {v for v, _, _ in d.ranges}
+    for weights, source in (reads, reads[::-1]):
+        of_weights = {v for e in weights.index for v in variables(e)}
+        of_source = {v for e in source.index for v in variables(e)}
+        filters = [v for v in d.free if v in of_weights - of_source]
+        points = [
+            v for v in d.free if v in of_source - of_weights and _is_windowed(source, v, ranges)
+        ]
+        channels = [v for v in ranges if Var(v) in source.index and v in of_weights]
+        window = tuple(v for v, _, _ in d.ranges if v not in channels)
+        last = d.index[-1].name
+        if len(filters) == len(channels) == 1 and points and last in (filters[0], points[-1]):
+            if not window or weights.name == source.name:
+                return None
+            line = points[-2] if len(points) > 1 else ""
+            names = filters[0], line, points[-1], channels[0]
+            return _Conv(*names, window, weights.name, source.name)
+    return None
+
+
+def _factors(d: Definition) -> tuple[Read, Read] | None:
+    match d.values:
+        case (Binary("mul", x, y),) if d.combine is not None and d.combine.kind == "sum":
+            left, right = _read(x), _read(y)
+            return None if left is None or right is None else (left, right)
+        case _:
+            return None
+
+
+def _read(e: Expr) -> Read | None:
+    return e if isinstance(e, Read) else None
+
+
+def _is_windowed(r: Read, v: str, ranges: set[str]) -> bool:
+    """True where a variable stands together with one of the window."""
+    return any(v in variables(e) and variables(e) & ranges for e in r.index)
+
+
+def _plan(stage: Stage, d: Definition, c: _Conv) -> BlockConv:
+    sizes = sizes_of(stage)
+    last = d.index[-1] == Var(c.filter)
+    tile, each = ((64, 4, 32), (4, 1, 8)) if last else ((64, 4, 32), (8, 1, 4))
+    if not c.line:
+        tile, each = (64, 1, 128), each
+    size = stage.schedule.state.program.func(stage.func).dtypes[0].bytes
+    window = [sizes.get(v) or 1 for v in c.window]
+    halo = prod(n + w for n, w in zip(tile[1:], (*window, 0, 0)[:2], strict=True))
+    step = size * (tile[0] * prod(window) + halo)
+    channels = max(min(_CHANNELS, sizes.get(c.channel) or 1, _SHARED // step), 1)
+    reader = reader_of(stage)
+    return BlockConv(tile, each, channels, "" if reader is None else reader.func)
+
+
+def _write(stage: Stage, c: _Conv, plan: BlockConv) -> None:
+    schedule, d, sizes = stage.schedule, definition_of(stage), sizes_of(stage)
+    sides = [v for v in (c.filter, c.line, c.point) if v]
+    kept = [
+        (n, e)
+        for v, n, e in zip((c.filter, c.line, c.point), plan.tile, plan.each, strict=True)
+        if v
+    ]
+    batch = [v for v in d.free if v not in sides]
+    loops = [x.name for x in stage.tile(sides, [n for n, _ in kept])]
+    outer, inner = loops[: len(sides)], loops[len(sides) :]
+    loops = [x.name for x in stage.tile(inner, [e for _, e in kept])]
+    threads, own = loops[: len(sides)], loops[len(sides) :]
+    far, near = (x.name for x in stage.split(c.channel, plan.channels))
+    last = d.index[-1] == Var(c.filter)
+    if last:  # neighbours in memory on neighbouring threads
+        threads = [*threads[1:], threads[0]]
+    stage.reorder(*batch, *outer, *threads, far, near, *c.window, *own)
+    stage.bind(fused(stage, [*batch, outer[0]]), "blockIdx.z" if len(sides) > 2 else "blockIdx.y")
+    for x, axis in zip(reversed(outer[1:]), ("blockIdx.x", "blockIdx.y"), strict=False):
+        stage.bind(x, axis)
+    for x, axis in zip(
+        reversed(threads), ("threadIdx.x", "threadIdx.y", "threadIdx.z"), strict=False
+    ):
+        stage.bind(x, axis)
+    at = next(x for x in stage.loops if x.name == threads[-1])
+    if plan.epilogue:
+        out = following(stage, at, REGISTER)
+    else:
+        out = schedule.cache_write(stage, at=at, scope=REGISTER)
+    for loop in out.loops[:-1]:
+        out.unroll(loop)
+    wide, neighbours = vector_of(out), kept[0 if last else -1][1]
+    if wide > 1 and neighbours % wide == 0:
+        out.vectorize(out.loops[-1], wide)
+    else:
+        out.unroll(out.loops[-1])
+    for source in (c.weights, c.source):
+        schedule.cache_read(source, stage, at=far, scope=SHARED).cooperate()
+    count = prod(e for _, e in kept)
+    for x in own:
+        stage.unroll(x)
+    for v in reversed(c.window):
+        count *= sizes.get(v) or _UNROLLED
+        if count <= _UNROLLED:
+            stage.unroll(v)
