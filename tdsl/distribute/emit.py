@@ -22,7 +22,7 @@ def among(comm, *ranks):
 
 
 def emit(plan: Plan, tasks: Tasks, parameters: tuple[str, ...], text: Text) -> str:
-    """The text of the module. TargetError where partial results are combined by more than one operator."""
+    """The text of the module. TargetError where parts are combined by what NumPy has no form for."""
     kernels = Kernels(tasks, text)
     ranks = "\n\n\n".join(_rank(p, plan, parameters, kernels) for p in plan)
     w = Writer()

@@ -112,12 +112,12 @@ class Work:
 
     @functools.cached_property
     def digest(self) -> str:
-        """The same on all ranks that run this program in this version."""
+        """The same on all ranks that run this program and schedule, for these sizes, in these versions."""
         try:
             version = metadata.version("tdsl")
         except metadata.PackageNotFoundError:  # run from its sources
             version = ""
-        return fingerprint(version, self.state)
+        return fingerprint(version, np.__version__, self.state)
 
     def part(self, name: str, array: Array, rank: int) -> Array | None:
         """A rank's block of a whole array."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from tdsl.distribute.carry import OPERATORS
 from tdsl.distribute.engine import Tasks
 from tdsl.distribute.plan import (
     Copy,
@@ -21,7 +22,7 @@ from tdsl.distribute.plan import (
 )
 from tdsl.distribute.task import components, task
 from tdsl.errors import TargetError
-from tdsl.lang.expr import Binary, Const, Expr
+from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Param, Select, Unary
 from tdsl.lang.reduction import Combine
 from tdsl.placement.ownership import Box, elements, extents
 from tdsl.placement.spans import standing
@@ -30,13 +31,9 @@ from tdsl.text import Names, Writer
 
 Text = Callable[..., str]  # the module of a task, by its state
 RESERVED = {"np", "MPI", "comm", "requests", "run", "RANKS", "GROUPS", "among", "prange", "njit"}
-UFUNCS = {
-    "add": "add", "mul": "multiply", "min": "minimum", "max": "maximum", "or": "bitwise_or",
-    "and": "bitwise_and",
-}  # fmt: skip
-OPERATORS = {
-    "add": "SUM", "multiply": "PROD", "minimum": "MIN", "maximum": "MAX", "bitwise_or": "LOR",
-    "bitwise_and": "LAND",
+INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "or": "|", "and": "&", "xor": "^", "eq": "==", "ne": "!=", "lt": "<",
+    "le": "<=", "gt": ">", "ge": ">=", "div": "/",
 }  # fmt: skip
 
 
@@ -119,9 +116,7 @@ class RankText:
                 for old, part in zip(into, new, strict=True):
                     w.line(f"{self._whole(old)} = {part}")
             case Merge(source, target, box):
-                ufunc = self._ufunc(target)
-                (so_far,), (later,) = self.parts(target, box), self.parts(source, box)
-                w.line(f"np.{ufunc}({so_far}, {later}, out={so_far})")
+                self._merge(self._combine(target), self.parts(target, box), self.parts(source, box))
             case Exchange():
                 for line in self._start(step, "requests"):
                     w.line(line)
@@ -146,18 +141,18 @@ class RankText:
         assert combine is not None
         return combine
 
-    def _ufunc(self, buffer: str) -> str:
-        """NumPy's function that combines what a buffer holds."""
-        combine = self._combine(buffer)
-        match combine.exprs:
-            case (Binary(op),) if op in UFUNCS:
-                return UFUNCS[op]
-        raise TargetError(
-            f"{self.tensors[buffer]!r} combines what ranks made by more than one operator",
-            loc=here(),
-            label="this call",
-            hint="only sum, prod, min, max, any and all can be written as a module",
-        )
+    def _merge(self, combine: Combine, so_far: list[str], later: list[str]) -> None:
+        """Combine parts with what comes later, value by value at once."""
+        names = {f"a{n}": part for n, part in enumerate(so_far)}
+        names |= {f"b{n}": part for n, part in enumerate(later)}
+        values = [numpy_text(e, names) for e in combine.exprs]
+        if len(values) == 1:
+            self.writer.line(f"{self._whole(so_far[0])} = {values[0]}")
+            return
+        merged = self.names.fresh("merged")
+        self.writer.line(f"{merged} = ({', '.join(values)})")
+        for n, part in enumerate(so_far):
+            self.writer.line(f"{self._whole(part)} = {merged}[{n}]")
 
     def group(self, ranks: tuple[int, ...]) -> str:
         """The communicator of some ranks."""
@@ -180,7 +175,9 @@ class RankText:
     def _reduce(self, step: Reduce) -> None:
         w, kind, me = self.writer, step.collective, self.rank
         n = step.ranks.index(me)
-        op = f"op=MPI.{OPERATORS[self._ufunc(step.source)]}"
+        (combined,) = self._combine(step.source).exprs
+        assert isinstance(combined, Binary), "MPI has an operator for it"
+        op = f"op=MPI.{OPERATORS[combined.op]}"
         given = (
             [part for part in step.parts if part is not None]
             if kind == "reduce-scatter"
@@ -299,6 +296,46 @@ STARTS = {
     "": RankText.messages, "broadcast": RankText.broadcast, "all-gather": RankText.gather,
     "all-to-all": RankText.exchange_all,
 }  # fmt: skip
+
+
+def numpy_text(e: Expr, names: Mapping[str, str]) -> str:
+    """An expression of a combiner as NumPy; what it calls a parameter may have another name.
+
+    >>> from tdsl.lang.types import f64
+    >>> x, y = Param("a0", f64), Param("b0", f64)
+    >>> numpy_text(Select(Binary("gt", y, x), y, Binary("min", x, y)), {"a0": "old", "b0": "new[2:4]"})
+    'np.where((new[2:4] > old), new[2:4], np.minimum(old, new[2:4]))'
+
+    TargetError for what has no such form.
+    """
+
+    def of(x: Expr) -> str:
+        match x:
+            case Param(name):
+                return names.get(name, name)
+            case Const():
+                return _number(x)
+            case Binary("min" | "max" as op, a, b):
+                return f"np.{op}imum({of(a)}, {of(b)})"
+            case Binary(op, a, b) if op in INFIX:
+                return f"({of(a)} {INFIX[op]} {of(b)})"
+            case Unary("neg" | "not" as op, a):
+                return f"({'-' if op == 'neg' else '~'}{of(a)})"
+            case Select(cond, yes, no):
+                return f"np.where({of(cond)}, {of(yes)}, {of(no)})"
+            case Cast(a, dtype):
+                return f'{of(a)}.astype("{dtype.numpy.name}")'
+            case Call("isnan" | "abs" | "sqrt" | "exp" | "log" as fn, (a,)):
+                return f"np.{fn}({of(a)})"
+            case _:
+                raise TargetError(
+                    f"{type(x).__name__} in a combiner cannot be written with NumPy",
+                    loc=here(),
+                    label="this call",
+                    hint="combine by sums, products, minima, maxima, comparisons and choices",
+                )
+
+    return of(e)
 
 
 def _number(e: Expr) -> str:
