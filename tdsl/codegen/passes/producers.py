@@ -8,13 +8,11 @@ from math import prod
 
 from tdsl.codegen.loops import (
     AXES,
-    LANES,
     THREADS,
     Alloc,
     Beside,
     For,
     If,
-    Invoke,
     Let,
     Phases,
     Stmt,
@@ -59,14 +57,16 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     extents = launch_extents(body)
     around = [s for s in p.between if isinstance(s, For) and s.kind in AXES]
     others = [s for s in p.between if not isinstance(s, Let) and s not in around]
-    bound = {s.kind for s in around if is_whole(s, extents)}
-    bound |= {LANES for s in walk(p.loop.body) if isinstance(s, Invoke)}  # run by whole groups
+    bound = {s.kind for s in around}
     used = [x for x in THREADS if extents[x] > 1]
-    if others or any(x not in bound for x in used):
+    # rows of threads stay as long as they are, and what stands outside of loops over an axis is all threads'
+    slowest = [x for x in reversed(THREADS[1:]) if x in used and x in bound]
+    axis = next((x for x in (*slowest, *THREADS[1:]) if x not in used or x in bound), "")
+    if others or not axis or not all(is_whole(s, extents) for s in around):
         raise _error(
             p,
             "a pipeline apart runs once in each block, and in all of its threads",
-            "put it outside of other loops, and bind loops around it on each axis",
+            "put it outside of other loops, and bind loops around it to threadIdx.y",
         )
     names = {s.name for s in p.between if isinstance(s, For | Let)}
     if any(names & scalars_of(e) for s in walk(p.asks) for e in exprs_of(s)):
@@ -74,8 +74,7 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
             p, "threads have tiles of their own", "cache_read at a loop around the threads"
         )
     count = prod(extents[x] for x in used)
-    axis = used[-1] if used[1:] else THREADS[1]  # rows of threads stay as long as they are
-    unit = count // extents[axis]
+    unit = prod(extents[x] for x in used if x < axis)
     if count % _WARP or (unit < _WARP and _WARP % unit):
         raise _error(
             p, f"{count} threads are no whole warps", f"bind a multiple of {_WARP} threads"

@@ -1,0 +1,60 @@
+"""Products of warpgroups of tiles that a warpgroup of its own asks for: results, and their machine code."""
+
+import re
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.codegen.cuda import module
+from tdsl.codegen.launches import launches_of
+from tdsl.codegen.loops import Phases
+from tdsl.codegen.passes.statements import walk
+from tests.codegen.cuda import programs
+
+pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
+from tests.codegen.cuda.test_module import sass  # imports tvm
+
+i, j, k = td.vars("i j k")
+
+
+def product(
+    m: int, n: int, p: int, block=(128, 64, 64), warp=(64, 64), stages: int = 3
+) -> td.Schedule:
+    """wgmma, TMA, and a warpgroup that only asks for tiles."""
+    a, b, c = td.Tensor("a", (m, n), td.f16), td.Tensor("b", (n, p), td.f16), td.Func("c")
+    c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    s = td.Schedule(c)
+    td.recipes.tensor_core_matmul(s[c], block=block, warp=warp, stages=stages, hopper=True)
+    (ahead,) = (dict(d.arguments)["loop"] for d in s.directives if d.name == "pipeline")
+    s[c].pipeline(ahead, stages, apart=True)
+    return s
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_products_are_right(stages):
+    numbers = np.random.default_rng(0)
+    a, b = (numbers.integers(-3, 4, x).astype(np.float16) for x in ((128, 256), (256, 128)))
+    got = td.emulate(td.compile(product(128, 256, 128, stages=stages), target="cuda"))(a, b)
+    np.testing.assert_array_equal(got, a.astype(np.float32) @ b.astype(np.float32))
+
+
+def test_a_warpgroup_more_asks_and_warps_give_back():
+    kernel = programs.kernel_of(product(128, 256, 128))
+    (launch,) = launches_of(kernel).launches
+    assert launch.block == (128, 1, 2 + 1)
+    assert [s.arrivals for s in walk(kernel.body) if isinstance(s, Phases)] == [2, 8]
+    assert programs.barriers(kernel) == 0
+
+
+def test_products_stand_back_to_back_in_machine_code(tmp_path):
+    made = module.build(launches_of(programs.kernel_of(product(1024, 1024, 1024))), "sm_90a")
+    (kernel,) = made.kernels
+    assert (kernel.spills, kernel.stack, made.warnings) == (0, 0, ())
+    text = sass(made, tmp_path)
+    lines = [x for x in text.splitlines() if re.search(r"\b(HGMMA|BAR|WARPGROUP|UTMALDG)\b", x)]
+    words = [re.search(r"\b(HGMMA|BAR|WARPGROUP|UTMALDG)\b", x)[1] for x in lines]
+    assert words.count("HGMMA") >= 4 and "UTMALDG" in words
+    first = words.index("HGMMA")
+    assert words[first : first + 4] == ["HGMMA"] * 4
+    assert words.count("BAR") == 2  # where phases are made ready, and none in the loop
