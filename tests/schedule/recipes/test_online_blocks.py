@@ -64,6 +64,13 @@ def test_rows_of_any_length_read_keys_as_often_as_there_are_blocks(depth: int, a
     assert s.footprint("shared") <= (target.capacity("shared") or 0)
 
 
+@pytest.mark.parametrize("depth", [64, 128])
+def test_nothing_is_spilled(depth: int) -> None:
+    s = td.Schedule(attention(2, 1024, 1024, depth), target="cuda")
+    td.recipes.online_blocks(s["out_sum"])
+    assert all(kernel.spills == 0 for kernel in td.compile(s).launch.kernels)
+
+
 def test_another_kind_of_sum_is_left_alone() -> None:
     x, f = td.Tensor("x", (64, 64), td.f32), td.Func("f")
     f[i] = td.sum(x[i, j], axis=j)

@@ -1,0 +1,67 @@
+"""WELDER's score of a tile, for comparison with the roofline: bytes of a tile times waves of tiles.
+
+It knows no operations, takes b blocks of a multiprocessor for b times its speed, and counts bytes as moved
+from a memory that nothing shares. What it ranks highest is still a good first guess where memory decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import ceil
+
+from tdsl.lang.regions import Box
+from tdsl.schedule.facts import extent, volume
+from tdsl.schedule.machine import Machine
+from tdsl.tilegraph.graph import Tile, TileGraph
+
+READ, WRITTEN = 128, 32  # bytes of a transaction
+REGISTERS = 65536  # of a multiprocessor, of 4 bytes
+MOST_BLOCKS = 4  # of a multiprocessor that are counted
+
+
+def score(
+    graph: TileGraph, group: Iterable[str], shape: Mapping[str, tuple[int, ...]], machine: Machine
+) -> float | None:
+    """Bytes of a tile times waves, lower is better; None where a tile fits no block.
+
+    >>> import tdsl as td
+    >>> from tdsl.schedule.devices import describe_gpu
+    >>> i, j, a, f = *td.vars("i j"), td.Tensor("a", (4096, 128), td.f32), td.Func("f")
+    >>> f[i, j] = td.exp(a[i, j])
+    >>> graph, gpu = TileGraph.of(td.Schedule(f).program), describe_gpu("sm_80")
+    >>> score(graph, ["f"], {"f": (16, 128)}, gpu), score(graph, ["f"], {"f": (4096, 128)}, gpu)
+    (16385.0, None)
+    """
+    ((name, own),) = shape.items()
+    tiles = graph.tiles(name, own)
+    tile = graph.propagate(group, {name: tiles[0][0]})
+    count = sum(times for _, times in tiles)
+    moved = sum(coalesced(graph, n, tile.boxes[n], READ) for n in tile.reads)
+    moved += sum(coalesced(graph, n, tile.boxes[n], WRITTEN) for n in tile.writes)
+    blocks = _blocks(graph, tile, machine)
+    if blocks == 0:
+        return None
+    return (moved + 1) * ceil(count / (blocks * machine.threads))
+
+
+def _blocks(graph: TileGraph, tile: Tile, machine: Machine) -> int:
+    """The tiles that a multiprocessor has room for."""
+    shared = machine.level("shared").bytes or 0
+    held = graph.footprint(tile, reads=False)
+    largest = max(graph.bytes_moved(n, tile.boxes[n]) for n in tile.members)
+    registers = 2 * largest / 4
+    if held > shared or registers > REGISTERS:
+        return 0
+    return int(min(shared // max(held, 1), REGISTERS // max(registers, 1), MOST_BLOCKS))
+
+
+def coalesced(graph: TileGraph, name: str, box: Box, transaction: int) -> float:
+    """The bytes of a box in whole transactions: runs of memory shorter than one take one each."""
+    size, run = graph.element_bytes(name), 1
+    for axis in range(len(box) - 1, -1, -1):
+        own, whole = extent(box, axis) or 0, extent(graph.boxes[name], axis) or 0
+        run *= max(own, 1)
+        if own < whole:
+            break
+    most = max(transaction // size, 1)
+    return most * (volume(box) or 0) / min(most, run) * size
