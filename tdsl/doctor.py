@@ -131,32 +131,32 @@ def _package(package: str, module: str, what: str) -> Callable[[], Finding]:
     return check
 
 
-def _nvrtc() -> Finding:
-    from tdsl.codegen.cuda import nvrtc
+def _machine_code() -> Finding:
+    from tdsl.codegen.cuda import nvcc, nvrtc
     from tdsl.errors import TargetError
 
+    compiler = nvcc.chosen()
+    if compiler != "nvrtc":
+        return "PASS", f"CUDA text as machine code: {compiler}, {nvcc.version(compiler)}", ""
     try:
         nvrtc.require_nvrtc()
     except TargetError as error:
         return "SKIP", error.message, error.hint
-    return (
-        "PASS",
-        f"CUDA text as machine code: NVRTC {importlib.metadata.version('nvidia-cuda-nvrtc')}",
-        "",
-    )
+    version = importlib.metadata.version("nvidia-cuda-nvrtc")
+    return "PASS", f"CUDA text as machine code: NVRTC {version}", ""
 
 
 def _gpu() -> Finding:
-    from tdsl import cuda
+    from tdsl.codegen.cuda.driver import driver
+    from tdsl.errors import TargetError
 
-    name = cuda.device_name()
-    if not name:
-        return (
-            "SKIP",
-            "no GPU with a CUDA driver: kernels can be compiled and emulated, not launched",
-            "",
-        )
-    return "PASS", name, ""
+    try:
+        device = driver().device()
+    except TargetError as error:
+        detail = f"{error.message}: kernels can be compiled and emulated, not launched"
+        return "SKIP", detail, "on another machine: tdsl bundle, python -m tdsl.run_bundle"
+    version = device.driver.version()
+    return "PASS", f"{device.name} ({device.arch}), a driver for CUDA {version}", ""
 
 
 CHECKS: dict[str, Callable[[], Finding]] = {
@@ -169,7 +169,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "cache": _cache,
     "numba": _package("numba", "numba", 'kernels with target="numba"'),
     "tvm": _package("apache-tvm", "tvm", "kernels of a GPU as CUDA text"),
-    "nvrtc": _nvrtc,
+    "nvrtc": _machine_code,
     "gpu": _gpu,
     "picture": _package("scikit-image", "skimage", "a photograph for the demo"),
 }

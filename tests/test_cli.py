@@ -1,6 +1,7 @@
 """The command line: what it prints, and the exit code that scripts rely on."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,10 @@ from typer.testing import CliRunner
 from tdsl import doctor
 from tdsl.cli import app, main
 from tdsl.codegen import cache
+from tdsl.codegen.cuda.driver import Driver
 from tdsl.schedule import description
 from tdsl.schedule.machine import Machine, Rate
+from tests.codegen.cuda.fake_driver import FakeDriver
 
 RUNNER = CliRunner()
 KEY = "0" * 64
@@ -48,6 +51,25 @@ def test_doctor_says_how_to_enable_what_is_missing(monkeypatch):
     assert "SKIP absent" in done.stdout
     assert "pip install nothing" in done.stdout
     assert done.exit_code == 0
+
+
+def test_doctor_tells_of_a_gpu(monkeypatch, tmp_path):
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc makes the driver")
+    stand_in = Driver(FakeDriver(tmp_path).path)
+    monkeypatch.setattr("tdsl.codegen.cuda.driver.driver", lambda: stand_in)
+    assert doctor.CHECKS["gpu"]() == ("PASS", "Fake (sm_90), a driver for CUDA 13.0", "")
+    monkeypatch.setattr("tdsl.codegen.cuda.driver.driver", lambda: Driver("libthere-is-none.so"))
+    status, detail, hint = doctor.CHECKS["gpu"]()
+    assert (status, "not launched" in detail, "run_bundle" in hint) == ("SKIP", True, True)
+
+
+def test_doctor_names_the_compiler_that_is_asked_for(monkeypatch, tmp_path):
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho release 13.0\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("TDSL_CUDA_COMPILER", str(nvcc))
+    assert doctor.CHECKS["nvrtc"]()[1] == f"CUDA text as machine code: {nvcc}, release 13.0"
 
 
 def test_doctor_on_a_cache_that_others_can_write(own_cache, monkeypatch):

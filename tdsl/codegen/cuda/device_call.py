@@ -29,7 +29,7 @@ from tdsl.codegen.cuda.executable import CudaExecutable
 from tdsl.codegen.cuda.launcher import plain
 from tdsl.codegen.cuda.quick_launch import Quick, made, quick_launch
 from tdsl.codegen.cuda.streams import chosen
-from tdsl.codegen.signature import ArrayArg, dense
+from tdsl.codegen.signature import ArrayArg, Specialisation, dense
 
 _KEPT = 4  # variants tried by the quick way
 
@@ -45,6 +45,7 @@ class DeviceCalls:
 
     def __init__(self, entry: Entry, find: Callable[[], Device] | None = None) -> None:
         self._entry, self._find = entry, find or (lambda: driver().device())
+        self._known: dict[tuple[Specialisation, int], Quick] = {}
         self._recent: tuple[Quick, ...] = ()
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
@@ -82,7 +83,8 @@ class DeviceCalls:
             else:
                 held[output.name] = made(device, shape, output.dtype.numpy, stream)
         fixed = {name: sizes[name] for name in signature.sizes}
-        executable = entry.executable(dense(signature, fixed, entry.dynamic))
+        variant = dense(signature, fixed, entry.dynamic)
+        executable = entry.executable(variant)
         assert isinstance(executable, CudaExecutable)
         launcher = executable.launcher(device)
         launcher.start(
@@ -90,9 +92,11 @@ class DeviceCalls:
              (held[p.name] for p in executable.params)],
             stream,
         )  # fmt: skip
-        shapes = {name: x.shape for name, x in held.items() if isinstance(x, DeviceArray)}
-        quick = quick_launch(signature, shapes, device, launcher.start)
-        self._recent = (quick, *self._recent)[:_KEPT]
+        key = variant, device.ordinal
+        if key not in self._known:
+            shapes = {name: x.shape for name, x in held.items() if isinstance(x, DeviceArray)}
+            self._known[key] = quick_launch(signature, shapes, device, launcher.start)
+            self._recent = tuple(self._known.values())[: -_KEPT - 1 : -1]
         results = tuple(
             held[o.name] if value is None else value
             for o, value in zip(signature.outputs, given, strict=True)

@@ -268,6 +268,20 @@ def test_results_of_one_stream_are_waited_for_on_another(f, fake):
     assert fake.log() == f"record on 7\nstream 8 waits\n{LAUNCH} stream 8\n"
 
 
+def test_calls_on_another_stream_are_prepared_once(f, monkeypatch):
+    made = []
+    real = device_call.quick_launch
+    monkeypatch.setattr(device_call, "quick_launch", lambda *a: made.append(1) or real(*a))
+    x = Lent(filled())
+    for _ in range(3):
+        with td.cuda.stream(
+            7
+        ):  # the library works on another one, so these calls take the slow way
+            f(x)
+    f(x)
+    assert len(made) == 1
+
+
 class Torch:
     cuda_stream = 12
 
