@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tdsl.codegen.loops import FRAGMENT, LANES, Alloc, For, Invoke, Operand, Stmt, Store
+from tdsl.codegen.loops import FRAGMENT, LANES, Alloc, For, If, Invoke, Operand, Stmt, Store
 from tdsl.codegen.passes.meeting import plain_index
 from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import exprs_of, parts_of, walk
@@ -129,8 +129,10 @@ def _check_owners(
             )  # fmt: skip
     if isinstance(s, For) and s.kind == LANES:
         lane = Var(s.name)
+    # what conditions say of a variable is in terms of others, and hides how far its own loop runs
+    within = facts if isinstance(s, If) else inside(facts, s)
     for part in parts_of(s):
-        _check_owners(part, fragments, made, inside(facts, s), lane)
+        _check_owners(part, fragments, made, within, lane)
 
 
 def _touched(s: Stmt, fragments: dict[str, Fragment]) -> Iterator[tuple[str, tuple[Expr, ...]]]:

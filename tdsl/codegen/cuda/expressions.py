@@ -114,6 +114,7 @@ class Expressions:
     buffers: dict[str, tuple[TIR, tuple[int, ...]]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     facts: Facts = NOTHING
+    loops: Facts = NOTHING  # without what conditions say, which hides how far loops run
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
     swizzles: Mapping[str, Swizzle] = field(default_factory=dict)
 
@@ -224,7 +225,7 @@ class Expressions:
         """The same in the language of loops."""
         fragment = self.fragments.get(buffer)
         if fragment is not None:
-            return fragment.register(index, self.facts)
+            return fragment.register(index, self.loops)
         total: Expr = integer(0)
         for i, stride in zip(index, self.buffers[buffer][1], strict=True):
             total = as_expr(as_sum(total).plus(as_sum(i), stride))

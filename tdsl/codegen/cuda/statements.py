@@ -235,9 +235,11 @@ class _Writer:
 
     def within(self, s: Stmt, body: Stmt, bound: frozenset[str]) -> list[TIR]:
         """A part of a statement, where more is known."""
-        facts, self.e.facts = self.e.facts, inside(self.e.facts, s)
+        facts, loops = self.e.facts, self.e.loops
+        self.e.facts = inside(facts, s)
+        self.e.loops = loops if isinstance(s, If) else inside(loops, s)
         made = self.statement(body, bound)
-        self.e.facts = facts
+        self.e.facts, self.e.loops = facts, loops
         return made
 
     def loop(self, s: For, bound: frozenset[str]) -> list[TIR]:

@@ -182,3 +182,14 @@ def test_products_of_groups_at_sizes_that_tiles_do_not_divide(rng):
     p, q = whole(rng, 100, 72), whole(rng, 72, 40)
     got = td.emulate(td.compile(s, target="cuda:sm_90a"))(p, q)
     np.testing.assert_array_equal(got, p.astype(np.float32) @ q.astype(np.float32))
+
+
+def test_few_rows_leave_the_layout_of_a_group_as_it_is(rng):
+    """What a guard says of a loop is no reason to lose how far it runs."""
+    x, y, c = td.Tensor("x", (13, 64), td.i8), td.Tensor("y", (95, 64), td.i8), td.Func("c")
+    c[i, j] = product(x[i, k], y[j, k], td.i32)
+    s = td.Schedule(c)
+    td.recipes.tensor_core_matmul(s[c], block=(128, 64, 64), warp=(64, 32), hopper=True)
+    p, q = whole(rng, 13, 64, dtype=np.int8), whole(rng, 95, 64, dtype=np.int8)
+    got = td.emulate(td.compile(s, target="cuda:sm_90a"))(p, q)
+    np.testing.assert_array_equal(got, p.astype(np.int32) @ q.T.astype(np.int32))
