@@ -37,7 +37,15 @@ from tdsl.distribute.plan import (
     Start,
     Step,
 )
-from tdsl.placement.ownership import Box, common, contains, elements, is_empty, whole_boxes
+from tdsl.placement.ownership import (
+    Box,
+    common,
+    contains,
+    elements,
+    is_empty,
+    whole_boxes,
+)
+from tdsl.placement.spans import clip, count
 
 Piece = tuple[Box, int]  # a box, and how many points each of its elements holds
 
@@ -48,7 +56,7 @@ class PlanFault(AssertionError):  # an error of whoever made the plan, not of th
 
 @dataclass(slots=True)
 class Held:
-    """What is known of a buffer: disjoint boxes without gaps whose elements have values."""
+    """What is known of a buffer: disjoint boxes whose elements have values."""
 
     tensor: str
     box: Box
@@ -56,14 +64,13 @@ class Held:
 
     def put(self, new: list[Piece]) -> None:
         """Overwrite boxes."""
-        for part, points in ((part, p) for box, p in new for part in whole_boxes(box)):
-            kept = [(rest, p) for old, p in self.pieces for rest in without(old, part)]
-            self.pieces = [*kept, (part, points)]
+        for box, points in new:
+            kept = [(rest, p) for old, p in self.pieces for rest in without(old, box)]
+            self.pieces = [*kept, (box, points)]
 
     def get(self, box: Box) -> list[Piece]:
         """What is in a box; fewer elements than it has where some have no value."""
-        parts = list(whole_boxes(box))
-        found = ((common(own, part), points) for own, points in self.pieces for part in parts)
+        found = ((common(own, box), points) for own, points in self.pieces)
         return [(part, points) for part, points in found if part is not None]
 
     def add(self, new: list[Piece]) -> None:
@@ -82,10 +89,17 @@ def without(box: Box, hole: Box) -> Iterator[Box]:
     if shared is None:
         yield box
         return
-    for n, ((lo, hi), (first, behind)) in enumerate(zip(box, shared, strict=True)):
-        for span in ((lo, first), (behind, hi)):
-            if span[0] < span[1]:
-                yield (*shared[:n], span, *box[n + 1 :])
+    spans = list(zip(box, shared, strict=True))
+    if any(count(clip(span, *part)) > count(part) for span, part in spans):  # gaps of the hole only
+        rest = list(whole_boxes(box))
+        for part in whole_boxes(shared):
+            rest = [left for own in rest for left in without(own, part)]
+        yield from rest
+        return
+    for n, (span, (first, behind)) in enumerate(spans):
+        for left in (clip(span, span[0], first), clip(span, behind, span[1])):
+            if left[0] < left[1]:
+                yield (*shared[:n], left, *box[n + 1 :])
 
 
 def check(plan: Plan) -> None:
