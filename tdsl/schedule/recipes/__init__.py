@@ -5,6 +5,7 @@ default schedule uses the same functions.
 """
 
 from tdsl.schedule.recipes.bands import bands
+from tdsl.schedule.recipes.block_columns import block_columns
 from tdsl.schedule.recipes.block_conv import block_conv
 from tdsl.schedule.recipes.block_rows import block_rows
 from tdsl.schedule.recipes.block_stencil import block_stencil
@@ -33,6 +34,7 @@ from tdsl.schedule.recipes.tensor_cores import tensor_core_matmul
 
 __all__ = [
     "bands",
+    "block_columns",
     "block_conv",
     "block_rows",
     "block_stencil",

@@ -13,6 +13,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.nest import is_ordered
+from tdsl.schedule.recipes.block_columns import BlockColumns, block_columns
 from tdsl.schedule.recipes.block_conv import BlockConv, block_conv
 from tdsl.schedule.recipes.block_rows import ACCESS, BlockRows, block_rows, fused, reduce_by_threads
 from tdsl.schedule.recipes.block_stencil import BlockStencil, block_stencil, plan_block_stencil
@@ -27,6 +28,7 @@ _LONG = 256  # terms of a sum that are worth a block
 _FEW = 1 << 14  # results that leave a GPU idle with a thread for each
 _LARGE = 64  # rows and columns of a product that is worth tiles
 _MANY = 4  # reads of a window that are worth a tile
+_MANY_COLUMNS = 1 << 16  # results that keep a GPU busy with a thread for each
 _EACH = 16  # terms of a thread where many blocks reduce to one element
 
 
@@ -38,7 +40,16 @@ class BlockSums:
     threads: int
 
 
-Plan = Elements | BlockSums | BlockTiles | BlockRows | BlockTranspose | BlockStencil | BlockConv
+Plan = (
+    Elements
+    | BlockSums
+    | BlockTiles
+    | BlockRows
+    | BlockTranspose
+    | BlockStencil
+    | BlockConv
+    | BlockColumns
+)
 
 
 def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
@@ -60,6 +71,9 @@ def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
     reads = {r for r in reads_in(d.values) if tiles_of and r.name in tiles_of.sources}
     if tiles_of is not None and (tiles_of.inside or len(reads) >= _MANY or d.ranges):
         return block_stencil(stage)
+    columns = block_columns(stage) if points <= _MANY_COLUMNS else None
+    if columns is not None:
+        return columns
     if terms >= _LONG and points <= _FEW:
         sums = block_sums(stage, threads=threads)
         if sums is not None:

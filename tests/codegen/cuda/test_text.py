@@ -16,7 +16,11 @@ pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 from tests.codegen.cuda.shim import HAS_COMPILER, run_text  # imports tvm
 from tests.fuzz.cases import Meaning
 from tests.fuzz.gpu import outcome_of
+from tests.schedule.recipes.test_block_columns import columns
+from tests.schedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
 from tests.schedule.recipes.test_block_rows import scheduled
+from tests.schedule.recipes.test_block_stencil import PROGRAMS as WINDOWS
+from tests.schedule.recipes.test_blocks import dense_layer
 
 pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
 
@@ -225,6 +229,24 @@ def test_sums_of_threads(threads, rows, dtype, tmp_path):
 def test_rows_in_registers(rows, length, tmp_path):
     s, _ = scheduled("softmax", rows, length)
     check(s, tmp_path, x=numbers(rows, length, dtype=np.float32))
+
+
+RECIPES = {
+    "columns": lambda: (columns(300, 40), "block_columns", {"parts": 2}),
+    "windows": lambda: (WINDOWS["sharpen"](33, 60), "block_stencil", {}),
+    "convolution": lambda: (CONVOLUTIONS["last"](1, 5, 20, 6, 20), "block_conv", {}),
+    "layer": lambda: (dense_layer(70, 20, 65)[1], "block_tiles", {"parts": 2}),
+    "few blocks": lambda: (dense_layer(70, 20, 65)[1], "block_tiles", {"group": 2, "blocks": 3}),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_recipes_make(name, tmp_path):
+    f, recipe, choices = RECIPES[name]()
+    s = td.Schedule(f)
+    assert getattr(td.recipes, recipe)(s["c" if recipe == "block_tiles" else f], **choices)
+    shapes = {t.name: [e.value for e in t.shape] for t in s.program.inputs}
+    check(s, tmp_path, **{n: numbers(*x, dtype=np.float32) for n, x in shapes.items()})
 
 
 def test_large_shared_memory_is_one_memory_of_parts(tmp_path):

@@ -1,0 +1,106 @@
+"""Reductions across rows on a GPU, such as sums of columns: neighbours in memory are results of their own.
+
+for parts of the rows, for some neighbouring columns (blocks):
+  threads: a column for each on threadIdx.x, every few rows of it for each on threadIdx.y
+  these put together in shared memory
+the parts put together by another kernel, where there are several
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Var
+from tdsl.lang.regions import reads_in
+from tdsl.schedule.nest import SHARED, is_ordered
+from tdsl.schedule.recipes.block_rows import fused
+from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.elements import elements, sizes_of
+from tdsl.schedule.stage import Stage
+
+_WARP = 32
+_LINES = 8  # threads of a column
+_LEAST = 64  # terms of a column that are worth several threads
+_BLOCKS = 264  # that keep a GPU busy
+_ROWS = 512  # of a part, at least
+
+
+@dataclass(frozen=True, slots=True)
+class BlockColumns:
+    """A block has `columns` times `lines` threads; the rows are in so many `parts`."""
+
+    columns: int
+    lines: int
+    parts: int
+
+
+@recipe
+def block_columns(stage: Stage, **choices: Any) -> BlockColumns | None:
+    """Reduce over one variable that moves across memory, along which results lie side by side.
+
+    `choices` replace what is chosen: the numbers of `BlockColumns`. Float sums are in another order.
+    Returns what was chosen, or None for a stage of another kind, or where sizes are small or not known.
+
+    >>> import tdsl as td
+    >>> j, k, a, f = *td.vars("j k"), td.Tensor("a", (100_000, 64), td.f32), td.Func("f")
+    >>> f[j] = td.sum(a[k, j], axis=k)
+    >>> s = td.Schedule(f)
+    >>> td.recipes.block_columns(s[f])
+    BlockColumns(columns=32, lines=8, parts=128)
+    """
+    f = stage.schedule.state.program.func(stage.func)
+    d = f.definitions[0]
+    plain = len(f.definitions) == 1 and d.init is not None and not is_ordered(f, 0)
+    if not plain or len(d.ranges) != 1 or not d.free or not _is_across(d):
+        return None
+    sizes = sizes_of(stage)
+    terms, points = sizes.get(d.ranges[0][0]), [sizes.get(v) for v in d.free]
+    if not terms or terms < _LEAST or not all(points):
+        return None
+    blocks = prod(n or 1 for n in points[:-1]) * -(-(points[-1] or 1) // _WARP)
+    parts = 1
+    while 2 * parts * blocks <= _BLOCKS and 2 * parts * _ROWS <= terms:
+        parts *= 2
+    plan = choose(BlockColumns(_WARP, _LINES, parts), choices)
+    _write(stage, d, plan)
+    return plan
+
+
+def _is_across(d: Definition) -> bool:
+    """True where neighbouring results read neighbours, and neighbouring terms do not."""
+    last, term = d.free[-1], d.ranges[0][0]
+    ends = [r.index[-1] for r in reads_in(d.values) if r.index]
+    near = all(e == Var(last) or not variables(e) & {last, term} for e in ends)
+    return near and Var(last) in ends and d.index[-1:] == (Var(last),)
+
+
+def _write(stage: Stage, d: Definition, plan: BlockColumns) -> None:
+    term = d.ranges[0][0]
+    if plan.parts == 1:
+        _columns(stage, list(d.free), term, plan)
+        return
+    part, inner = stage.split(term, nparts=plan.parts)
+    made = stage.rfactor(part)
+    made.reorder_storage(part.name, *d.free)
+    _columns(made, [part.name, *d.free], inner.name, plan)
+    elements(stage)
+
+
+def _columns(stage: Stage, free: list[str], term: str, plan: BlockColumns) -> None:
+    *outer, last = free
+    stage.reorder(*outer, last, term)
+    block, column = (x.name for x in stage.split(last, plan.columns))
+    stage.schedule.cache_write(stage, at=column)
+    _, line = stage.split(term, plan.lines)
+    lines = stage.rfactor(line)
+    lines.reorder_storage(line.name, *stage.schedule.state.program.func(stage.func).variables)
+    stage.bind(fused(stage, [*outer, block]), "blockIdx.x").bind(column, "threadIdx.x")
+    lines.compute_at(stage, column).set_scope(SHARED)
+    lines.reorder(
+        line.name, last, *(x.name for x in lines.loops if x.name not in (line.name, last))
+    )
+    lines.bind(line.name, "threadIdx.y").bind(last, "threadIdx.x")

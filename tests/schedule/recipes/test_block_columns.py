@@ -1,0 +1,71 @@
+"""Reductions across rows on a GPU: right at every size, contiguous, in parts where columns are few."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.lang.interp import interpret
+from tdsl.schedule.recipes.block_columns import BlockColumns
+from tdsl.schedule.recipes.blocks import on_blocks
+from tests.codegen.cuda.conflicts import conflicts, strides
+from tests.codegen.cuda.programs import kernel_of
+
+i, j, k = td.vars("i j k")
+
+
+def columns(rows: int, length: int, kind=td.sum):
+    a, f = td.Tensor("a", (rows, length), td.f32), td.Func("f")
+    f[j] = kind(a[k, j], axis=k)
+    return f
+
+
+def layers(rows: int, length: int):
+    """Of several matrices."""
+    a, f = td.Tensor("a", (3, rows, length), td.f32), td.Func("f")
+    f[i, j] = td.max(a[i, k, j] * 2, axis=k)
+    return f
+
+
+PROGRAMS = {"sums": columns, "largest": lambda m, n: columns(m, n, td.max), "layers": layers}
+
+
+def agrees(s: td.Schedule, rng) -> None:
+    (source,) = s.program.inputs
+    a = rng.integers(-3, 4, [e.value for e in source.shape]).astype(np.float32)
+    got = td.emulate(td.compile(s, target="cuda"))(a)
+    (want,) = interpret(s.program, {"a": a})
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("m, n", [(64, 1), (65, 33), (131, 64)])
+def test_columns_at_any_size(rng, name, parts, m, n):
+    f = PROGRAMS[name](m, n)
+    s = td.Schedule(f)
+    assert td.recipes.block_columns(s[f], parts=parts) == BlockColumns(32, 8, parts)
+    agrees(s, rng)
+
+
+def test_neighbours_are_read_by_neighbours_and_parts_keep_a_gpu_busy():
+    f = columns(100_000, 64)
+    s = td.Schedule(f)
+    assert td.recipes.block_columns(s[f]).parts == 128
+    kernel = kernel_of(s)
+    assert strides(kernel, "a") == [1]
+    assert set(conflicts(kernel)) == {1}
+
+
+@pytest.mark.parametrize("m, n, plan", [(4096, 64, True), (10, 64, False), (4096, 100_000, False)])
+def test_the_default_schedule_takes_it_where_it_pays(m, n, plan):
+    f = columns(m, n)
+    assert isinstance(on_blocks(td.Schedule(f)[f]), BlockColumns) == plan
+
+
+def test_rows_and_products_are_left_as_they_are():
+    a, f, g = td.Tensor("a", (200, 200), td.f32), td.Func("f"), td.Func("g")
+    f[i] = td.sum(a[i, k], axis=k)
+    g[i, j] = td.sum(a[i, k] * a[k, j], axis=k)
+    for func in (f, g):
+        s = td.Schedule(func)
+        assert td.recipes.block_columns(s[func]) is None and not s.directives
