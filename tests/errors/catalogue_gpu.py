@@ -408,3 +408,10 @@ def registers_for_other_threads():
     s[f].bind(i, "blockIdx.x").bind(j, "threadIdx.x")
     s[g].compute_at(f, i).set_scope("register")  # here
     td.compile(s, target="cuda").source()
+
+
+@wrong(td.TargetError, "kernels of a GPU cannot print", hint='target="cpu"')
+def print_in_a_kernel():
+    f = td.Func("f")
+    f[i, j] = td.debug_print(a[i, j], "value {}")
+    td.compile(td.Schedule(f), target="cuda").source()  # here
