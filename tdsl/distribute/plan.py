@@ -193,7 +193,8 @@ class RankPlan:
 class Cost:
     """What a rank sends and receives in bytes, the messages it receives, the most memory that it holds.
 
-    A collective that gives it something is one message.
+    A collective that gives it something is one message. `peak_step` is the step from which on it holds most,
+    counted from 1; 0 is the start.
     """
 
     sent: int
@@ -201,6 +202,7 @@ class Cost:
     messages: int
     peak_memory: int
     moved: tuple[tuple[str, int], ...]
+    peak_step: int = 0
 
 
 def carried(step: Reduce, rank: int) -> tuple[int, int]:
@@ -216,15 +218,16 @@ def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
     """The cost of a rank's steps; `sizes` has the bytes of an element of each tensor."""
     held = {name: elements(box) * sizes[name] for name, box in plan.owned}
     tensors = {name: name for name, _ in plan.owned}
-    peak = sum(held.values())
+    peak, peak_step = sum(held.values()), 0
     sent = received = messages = 0
     moved: dict[str, int] = {}
-    for step in plan.steps:
+    for number, step in enumerate(plan.steps, 1):
         match step:
             case Make(buffer, tensor, box):
                 tensors[buffer] = tensor
                 held[buffer] = elements(box) * sizes[tensor]
-                peak = max(peak, sum(held.values()))
+                if sum(held.values()) > peak:
+                    peak, peak_step = sum(held.values()), number
             case Drop(buffer):
                 del held[buffer]
             case Exchange(sends, receives, collective) | Start(
@@ -244,7 +247,7 @@ def cost(plan: RankPlan, sizes: dict[str, int]) -> Cost:
                 messages += min(into, 1)
             case _:
                 pass
-    return Cost(sent, received, messages, peak, tuple(sorted(moved.items())))
+    return Cost(sent, received, messages, peak, tuple(sorted(moved.items())), peak_step)
 
 
 class Plan:

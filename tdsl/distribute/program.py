@@ -23,6 +23,7 @@ from tdsl.distribute.collective import Layout
 from tdsl.distribute.engine import Buffer, Task, Tasks, Worker, fill, merge
 from tdsl.distribute.plan import Home, Plan, RankPlan
 from tdsl.distribute.rank import plan_rank
+from tdsl.distribute.show import show_step
 from tdsl.distribute.simulate import simulate
 from tdsl.distribute.stages import Stage, stages_of
 from tdsl.distribute.task import check_nest, dtypes_of
@@ -216,8 +217,11 @@ class Distributed(Suggesting):
         most = 0 if memory is None else max(plan.peak_memory)
         if memory is not None and most > memory:
             busiest = plan.peak_memory.index(most)
+            step = plan.costs[busiest].peak_step
+            made = f" to {show_step(plan.rank(busiest).steps[step - 1])}" if step else ""
             raise ScheduleError(
-                f"rank {busiest} needs {most} bytes, {most - memory} more than the limit",
+                f"rank {busiest} needs {most} bytes, {most - memory} more than the limit, "
+                f"at step {step}{made}",
                 loc=here(),
                 label="this call",
                 hint="communicate at a loop further in, share a copy out over an axis, or take more ranks",
