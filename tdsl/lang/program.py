@@ -124,7 +124,8 @@ def build_program(
 ) -> Program:
     """The program that computes the funcs `outputs`; `parameters` are handles that come first in a call.
 
-    Raises DefinitionError for an undefined func or a name used twice, ShapeError where ranges disagree.
+    Raises DefinitionError for an undefined func, an output or a name used twice, ShapeError where ranges
+    disagree.
     """
     from tdsl.lang.counts import known_counts
     from tdsl.lang.infer import infer
@@ -132,7 +133,8 @@ def build_program(
     collected = _Collector()
     for p in parameters:
         collected.input(p)
-    for f in outputs:
+    for n, f in enumerate(outputs):
+        _refuse_again(f, outputs[:n])
         collected.func(f)
     collected.check_extents()
     program = Program(
@@ -141,6 +143,17 @@ def build_program(
         tuple(collected.order), tuple(collected.names[id(f)] for f in outputs),
     )  # fmt: skip
     return known_counts(infer(program))
+
+
+def _refuse_again(f: Any, before: tuple[Any, ...]) -> None:
+    if any(f is other for other in before):
+        raise DefinitionError(
+            f"{f.name!r} is an output twice",
+            loc=here(),
+            label="needed here",
+            related=((f.loc, "made here"),),
+            hint=f"each output has memory of its own: return {f.name} once, or a func that copies it",
+        )
 
 
 def outline(outputs: tuple[Any, ...]) -> tuple[tuple[str, int, bool], ...]:

@@ -349,6 +349,13 @@ def variables_by_number():
     td.vars(3)  # here
 
 
+@wrong(td.DefinitionError, "'f' is an output twice", hint="return f once")
+def one_func_as_two_outputs():
+    f = td.Func("f", shape=4)
+    f[i] = i
+    td.compile((f, f))  # here
+
+
 @wrong(td.DefinitionError, "two inputs are named 'x'", hint="its own")
 def two_tensors_of_one_name():
     f, x = td.Func("f"), td.Tensor("x", (8,), td.f32)

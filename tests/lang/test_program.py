@@ -42,14 +42,6 @@ def test_funcs_of_one_name_get_names_of_their_own() -> None:
     assert str(program) == str(build_program((h,)))
 
 
-def test_a_func_that_is_an_output_twice_is_computed_once() -> None:
-    a, f = td.Tensor("a", (9,), td.f32), td.Func("f")
-    f[i] = a[i]
-    program = build_program((f, f))
-    assert program.outputs == ("f", "f")
-    assert len(program.funcs) == 1
-
-
 def test_a_func_without_readers_is_left_out() -> None:
     a, f, g = td.Tensor("a", (9,), td.f32), td.Func("f"), td.Func("g")
     f[i] = a[i]
