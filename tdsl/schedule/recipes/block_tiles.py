@@ -159,7 +159,7 @@ def _tiles(
     ty, tx, r, c = stage.tile((ri, ci), plan.each)
     ko, ki = stage.split(term, plan.tile[2])
     stage.reorder(*batch, ro, co, ty, tx, ko, ki, r, c)
-    _on_blocks(stage, plan, batch, ro.name, co.name)
+    on_grid(stage, batch, ro.name, co.name, group=plan.group, blocks=plan.blocks)
     stage.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
     if plan.epilogue:
         out = following(stage, tx, REGISTER)
@@ -195,22 +195,28 @@ def _of_tile(stage: Stage, term: str, sides: tuple[str, ...]) -> list[str]:
     return found
 
 
-def _on_blocks(stage: Stage, plan: BlockTiles, batch: list[str], rows: str, columns: str) -> None:
-    """Tiles for blocks: batches on an axis of their own, tiles on two, or in an order on one."""
-    if batch and not plan.blocks and not _is_long(stage, batch):
+def on_grid(
+    stage: Stage, batch: list[str], rows: str, columns: str, *, group: int = 1, blocks: int = 0
+) -> None:
+    """Tiles for blocks: batches on an axis of their own, tiles on two, or in an order on one.
+
+    With a `group` blocks go down so many rows of tiles before the next column; with `blocks` above 0 there
+    are only so many, each of which makes several tiles.
+    """
+    if batch and not blocks and not _is_long(stage, batch):
         stage.bind(fused(stage, batch), "blockIdx.z")
         batch = []
-    if not batch and plan.group == 1 and not plan.blocks:
+    if not batch and group == 1 and not blocks:
         stage.bind(rows, "blockIdx.y").bind(columns, "blockIdx.x")
         return
     loops = [rows, columns]
-    if plan.group > 1:
-        above, inner = (x.name for x in stage.split(rows, plan.group))
+    if group > 1:
+        above, inner = (x.name for x in stage.split(rows, group))
         loops = [above, columns, inner]
         stage.reorder(*batch, *loops)
     whole = fused(stage, [*batch, *loops])
-    if plan.blocks:
-        turn, block = (x.name for x in stage.split(whole, plan.blocks))
+    if blocks:
+        turn, block = (x.name for x in stage.split(whole, blocks))
         stage.reorder(block, turn)
         whole = block
     stage.bind(whole, "blockIdx.x")

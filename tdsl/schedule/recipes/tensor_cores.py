@@ -19,7 +19,7 @@ from tdsl.lang.expr import TRUE, Binary, Cast, Expr, Read, Var
 from tdsl.lang.types import f32
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES, is_ordered
-from tdsl.schedule.recipes.block_rows import fused
+from tdsl.schedule.recipes.block_tiles import on_grid
 from tdsl.schedule.recipes.choices import recipe
 from tdsl.schedule.recipes.elements import definition_of, fetched, sizes_of
 from tdsl.schedule.recipes.epilogue import following
@@ -42,6 +42,7 @@ _TILES = (
     ((32, 64), (16, 32)),
 )  # of a block, of a warp
 _GROUP_TILES = (((128, 256), (64, 256)), ((128, 128), (64, 128)))  # of groups of four warps
+_GROUP = 8  # rows of tiles
 _ROW_BYTES = 64  # of terms in a tile
 
 
@@ -63,6 +64,7 @@ class Operand:
 class TensorCoreMatmul:
     """The tile of a block (rows, columns, terms), that of a warp (rows, columns), tiles fetched ahead.
 
+    Blocks go down `group` rows of tiles before the next column; with `blocks` above 0 there are only so many.
     It has been applied to `stage`; calling it with another schedule of the same program applies it there.
     """
 
@@ -71,6 +73,8 @@ class TensorCoreMatmul:
     warp: tuple[int, int]
     stages: int
     instruction: str
+    group: int = 1
+    blocks: int = 0
 
     def __call__(self, schedule: Schedule) -> None:
         """Apply the same choices, unless they have been."""
@@ -78,13 +82,14 @@ class TensorCoreMatmul:
             tensor_core_matmul(
                 schedule[self.stage], block=self.block, warp=self.warp, stages=self.stages,
                 tf32="tf32" in self.instruction, hopper=self.instruction.startswith("wgmma"),
+                group=self.group, blocks=self.blocks,
             )  # fmt: skip
 
 
 @recipe
 def tensor_core_matmul(
     stage: Stage, *, block: tuple[int, int, int] = (128, 128, 32), warp: tuple[int, int] = (64, 32),
-    stages: int = 3, tf32: bool = False, hopper: bool = False,
+    stages: int = 3, tf32: bool = False, hopper: bool = False, group: int = 1, blocks: int = 0,
 ) -> TensorCoreMatmul | None:  # fmt: skip
     """Make a sum of products of f16, bf16 (in f32) or 8-bit integers (in i32) by `mma.sync`.
 
@@ -93,8 +98,10 @@ def tensor_core_matmul(
     variables are batches. An element-wise stage that alone reads the sums is made of them in registers. With
     `tf32` products of f32 are made of 10 bits of each factor. With `hopper` they are made by `wgmma`, from
     shared memory, `warp` being the tile of a group of four warps, and tiles with rows of 128 bytes that
-    divide the operands are fetched as wholes (TMA). Returns what was chosen, or None for a stage of another
-    kind; ScheduleError for tiles that do not fit each other or the instruction.
+    divide the operands are fetched as wholes (TMA). Blocks go down `group` rows of tiles before the next
+    column, which keeps operands in the cache; with `blocks` there are only so many, of several tiles each.
+    Returns what was chosen, or None for a stage of another kind; ScheduleError for tiles that do not fit each
+    other or the instruction.
 
     >>> import tdsl as td
     >>> i, j, k = td.vars("i j k")
@@ -122,8 +129,9 @@ def tensor_core_matmul(
     if form is None:
         return None
     _check_tiles(block, warp, form, stages)
-    _schedule(stage, left, right, form, block, warp, stages)
-    return TensorCoreMatmul(stage.func, block, warp, stages, form.name)
+    plan = TensorCoreMatmul(stage.func, block, warp, stages, form.name, group, blocks)
+    _schedule(stage, left, right, form, plan)
+    return plan
 
 
 def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul | None:
@@ -144,12 +152,22 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
     enough = [x for x in _GROUP_TILES if _blocks(rows, columns, x[0]) * batches >= _BLOCKS]
     if hopper and enough:
         tile, warp = enough[0]
-        plan = tensor_core_matmul(stage, block=(*tile, 2 * step), warp=warp, stages=4, hopper=True)
+        plan = tensor_core_matmul(
+            stage, block=(*tile, 2 * step), warp=warp, stages=4, hopper=True,
+            group=_group(rows, columns, tile),
+        )  # fmt: skip
         if plan is not None:
             return plan
     enough = [x for x in _TILES if _blocks(rows, columns, x[0]) * batches >= _BLOCKS]
     tile, warp = (enough or _TILES[-1:])[0]
-    return tensor_core_matmul(stage, block=(*tile, step), warp=warp)
+    group = _group(rows, columns, tile)
+    return tensor_core_matmul(stage, block=(*tile, step), warp=warp, group=group)
+
+
+def _group(rows: int, columns: int, tile: tuple[int, int]) -> int:
+    """Rows of tiles whose blocks run one after the other, where there are many."""
+    down, across = -(-rows // tile[0]), -(-columns // tile[1])
+    return _GROUP if min(down, across) >= 2 * _GROUP and down % _GROUP == 0 else 1
 
 
 def _blocks(rows: int, columns: int, tile: tuple[int, int]) -> int:
@@ -250,9 +268,9 @@ def _check_tiles(
 
 
 def _schedule(
-    stage: Stage, left: Operand, right: Operand, form: Form,
-    block: tuple[int, int, int], warp: tuple[int, int], stages: int,
-) -> None:  # fmt: skip
+    stage: Stage, left: Operand, right: Operand, form: Form, plan: TensorCoreMatmul
+) -> None:
+    block, warp, stages = plan.block, plan.warp, plan.stages
     schedule, d = stage.schedule, definition_of(stage)
     term = d.ranges[0][0]
     batch = [v for v in d.free if v not in (left.along, right.along)]
@@ -263,9 +281,7 @@ def _schedule(
     ko, ki = stage.split(term, block[2])
     ki, k1 = stage.split(ki, form.terms)
     stage.reorder(*batch, io, jo, wi, wj, ko, ki, mi, nj, i1, j1, k1)
-    if batch:
-        stage.bind(fused(stage, batch), "blockIdx.z")
-    stage.bind(io, "blockIdx.y").bind(jo, "blockIdx.x")
+    on_grid(stage, batch, io.name, jo.name, group=plan.group, blocks=plan.blocks)
     stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")
     stage.tensorize(i1, form.name)
     out = following(stage, wj, FRAGMENT)
@@ -290,7 +306,7 @@ def _schedule(
         n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, (left, right), strict=True)
     )
     if stages > 1 and (whole or copied):
-        stage.pipeline(ko, stages, apart=whole)
+        stage.pipeline(ko, stages, apart=whole and not plan.blocks)
     stage.unroll(mi).unroll(nj).unroll(ki)
 
 

@@ -193,3 +193,17 @@ def test_few_rows_leave_the_layout_of_a_group_as_it_is(rng):
     p, q = whole(rng, 13, 64, dtype=np.int8), whole(rng, 95, 64, dtype=np.int8)
     got = td.emulate(td.compile(s, target="cuda:sm_90a"))(p, q)
     np.testing.assert_array_equal(got, p.astype(np.int32) @ q.T.astype(np.int32))
+
+
+@pytest.mark.parametrize("choices", [{"group": 2}, {"blocks": 3}, {"group": 2, "blocks": 5}])
+@pytest.mark.parametrize("hopper", [False, True])
+def test_blocks_in_another_order(rng, choices, hopper):
+    x, y, c = td.Tensor("x", (256, 64), td.f16), td.Tensor("y", (64, 128), td.f16), td.Func("c")
+    c[i, j] = product(x[i, k], y[k, j])
+    s = td.Schedule(c)
+    tiles = {"block": (128, 64, 32), "warp": (64, 64)} if hopper else SMALL
+    plan = td.recipes.tensor_core_matmul(s[c], **tiles, **choices, hopper=hopper)
+    assert (plan.group, plan.blocks) == (choices.get("group", 1), choices.get("blocks", 0))
+    p, q = whole(rng, 256, 64), whole(rng, 64, 128)
+    got = td.emulate(td.compile(s, target="cuda:sm_90a"))(p, q)
+    np.testing.assert_array_equal(got, p.astype(np.float32) @ q.astype(np.float32))
