@@ -40,12 +40,15 @@ def on_a_gpu(s: td.Schedule, choices: Choices) -> None:
 
 def _ahead(s: td.Schedule, c: Choices) -> None:
     """Fetch what stands in shared memory inside of serial loops ahead."""
-    for _, plan in s.state.plans:
+    for name, plan in s.state.plans:
         if isinstance(plan.place, At) and plan.scope == SHARED and c.chance(70):
             level = plan.place.level
             host = s[level.func]
             stage = host if level.definition == 0 else host.update(level.definition - 1)
-            _tried(s, stage.pipeline, level.loop, c.pick((2, 3, 4)))
+            whole = c.chance(30)
+            if whole:
+                _tried(s, s[name].bulk_copy)
+            _tried(s, stage.pipeline, level.loop, c.pick((2, 3, 4)), whole and c.chance(50))
 
 
 def _free(s: td.Schedule, stage: Stage) -> list[str]:
