@@ -96,6 +96,7 @@ def pipeline_loops(kernel: Kernel) -> Kernel:
       commit()
     for n in range(0, 9):
       wait(1)
+      barrier()
       if n + 2 < 9:
         for t_2 in range(0, 32):  # threadIdx.x
           tile[(n + 2) % 3, t_2] = a[n + 2, t_2]  # asynchronous

@@ -50,6 +50,24 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     A slot of the ring is filled when all threads have come to the phase in which it is used, and used when
     the phase in which it is filled has ended. Raises ScheduleError where these are not all threads of the
     block, or the pipelined loop runs several times.
+
+    >>> from tdsl.codegen.loops import Arrive, Kernel, Store
+    >>> from tdsl.codegen.show import show
+    >>> use = For("x", ZERO, const(32), "threadIdx.x", Store("b", (Var("x"),), Var("x")))
+    >>> p = Producer(use, Arrive("full", ZERO, 8), (), "full", "empty", 2, 1, (use,))
+    >>> print(show(beside(use, [p], Fresh(Kernel("k", (), use)))))
+    full = phases(2, arrivals=1)
+    empty = phases(2, arrivals=1)
+    beside:
+      for asking_y in range(0, 2):  # threadIdx.y
+        for asking_x in range(0, 32):  # threadIdx.x
+          if (asking_x == 0) & (asking_y == 1):
+            arrive(full[0], 8 bytes)
+    beside:
+      for using_y in range(0, 2):  # threadIdx.y
+        if using_y < 1:
+          for x in range(0, 32):  # threadIdx.x
+            b[x] = x
     """
     if len(found) > 1:
         raise _error(found[1], "a block has two pipelines apart", "leave apart out of one of them")
