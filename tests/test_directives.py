@@ -143,6 +143,11 @@ def by_all_threads(s: Schedule, p: Programs) -> None:
     s["g"].compute_at("f", thread).set_scope("shared").cooperate(2)
 
 
+def inside_of_a_row(s: Schedule, p: Programs) -> None:
+    s["g"].compute_at("f", p.outer)
+    s.cache_read("a", "f", p.outer, inside=True)
+
+
 def in_other_banks(s: Schedule, p: Programs) -> None:
     by_all_threads(s, p)
     s["g"].align_storage(p.inner, 32).swizzle(128)
@@ -301,6 +306,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "cache_read": (
         on(P.stencil, lambda s, p: s.cache_read("g", "f", p.outer)),
         on(P.sums, lambda s, p: s.cache_read("a", "f", pack={0: 4})),
+        on(P.scaled, inside_of_a_row),
     ),
     "cache_write": (on(P.stencil, lambda s, p: s.cache_write("f", p.outer)),),
     "rfactor": (

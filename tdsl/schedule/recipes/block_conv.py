@@ -21,7 +21,7 @@ from tdsl.schedule.nest import REGISTER, SHARED, is_ordered
 from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.choices import choose, recipe
 from tdsl.schedule.recipes.elements import definition_of, sizes_of, vector_of
-from tdsl.schedule.recipes.epilogue import following, reader_of
+from tdsl.schedule.recipes.epilogue import following, reader_of, write_neighbours
 from tdsl.schedule.stage import Stage
 
 _SHARED = 40 << 10  # bytes of the tiles of both operands
@@ -149,47 +149,44 @@ def _plan(stage: Stage, d: Definition, c: _Conv) -> BlockConv:
 
 def _write(stage: Stage, c: _Conv, plan: BlockConv) -> None:
     schedule, d, sizes = stage.schedule, definition_of(stage), sizes_of(stage)
-    sides = [v for v in (c.filter, c.line, c.point) if v]
-    kept = [
-        (n, e)
-        for v, n, e in zip((c.filter, c.line, c.point), plan.tile, plan.each, strict=True)
-        if v
-    ]
-    batch = [v for v in d.free if v not in sides]
-    loops = [x.name for x in stage.tile(sides, [n for n, _ in kept])]
-    outer, inner = loops[: len(sides)], loops[len(sides) :]
-    loops = [x.name for x in stage.tile(inner, [e for _, e in kept])]
-    threads, own = loops[: len(sides)], loops[len(sides) :]
-    far, near = (x.name for x in stage.split(c.channel, plan.channels))
-    last = d.index[-1] == Var(c.filter)
-    if last:  # neighbours in memory on neighbouring threads
-        threads = [*threads[1:], threads[0]]
-    stage.reorder(*batch, *outer, *threads, far, near, *c.window, *own)
-    stage.bind(fused(stage, [*batch, outer[0]]), "blockIdx.z" if len(sides) > 2 else "blockIdx.y")
-    for x, axis in zip(reversed(outer[1:]), ("blockIdx.x", "blockIdx.y"), strict=False):
-        stage.bind(x, axis)
-    for x, axis in zip(
-        reversed(threads), ("threadIdx.x", "threadIdx.y", "threadIdx.z"), strict=False
-    ):
-        stage.bind(x, axis)
-    at = next(x for x in stage.loops if x.name == threads[-1])
+    by_filter = d.index[-1] == Var(c.filter)
+    far, own = _tiles(stage, c, plan, by_filter=by_filter)
+    at = stage.loops[[x.name for x in stage.loops].index(far) - 1]
     if plan.epilogue:
         out = following(stage, at, REGISTER)
     else:
         out = schedule.cache_write(stage, at=at, scope=REGISTER)
-    for loop in out.loops[:-1]:
-        out.unroll(loop)
-    wide, neighbours = vector_of(out), kept[0 if last else -1][1]
-    if wide > 1 and neighbours % wide == 0:
-        out.vectorize(out.loops[-1], wide)
-    else:
-        out.unroll(out.loops[-1])
+    write_neighbours(out, plan.each[0 if by_filter else -1], vector_of(out))
     for source in (c.weights, c.source):
         schedule.cache_read(source, stage, at=far, scope=SHARED).cooperate()
-    count = prod(e for _, e in kept)
+    count = prod(plan.each)
     for x in own:
         stage.unroll(x)
     for v in reversed(c.window):
         count *= sizes.get(v) or _UNROLLED
         if count <= _UNROLLED:
             stage.unroll(v)
+
+
+def _tiles(stage: Stage, c: _Conv, plan: BlockConv, *, by_filter: bool) -> tuple[str, list[str]]:
+    """Tiles for blocks and threads; the loop over steps of channels, and those of a thread's own points."""
+    sides = [
+        (v, n, e)
+        for v, n, e in zip((c.filter, c.line, c.point), plan.tile, plan.each, strict=True)
+        if v
+    ]
+    names = [v for v, _, _ in sides]
+    batch = [v for v in definition_of(stage).free if v not in names]
+    made = [x.name for x in stage.tile(names, [n for _, n, _ in sides])]
+    outer, inner = made[: len(names)], made[len(names) :]
+    made = [x.name for x in stage.tile(inner, [e for _, _, e in sides])]
+    threads, own = made[: len(names)], made[len(names) :]
+    far, near = (x.name for x in stage.split(c.channel, plan.channels))
+    if by_filter:  # neighbours in memory on neighbouring threads
+        threads = [*threads[1:], threads[0]]
+    stage.reorder(*batch, *outer, *threads, far, near, *c.window, *own)
+    outer[0] = fused(stage, [*batch, outer[0]])
+    for kind, loops in (("blockIdx", outer), ("threadIdx", threads)):
+        for x, axis in zip(reversed(loops), "xyz", strict=False):
+            stage.bind(x, f"{kind}.{axis}")
+    return far, own

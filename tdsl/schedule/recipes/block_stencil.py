@@ -28,6 +28,7 @@ from tdsl.schedule.nest import REGISTER, SHARED, State, is_ordered
 from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.choices import choose, recipe
 from tdsl.schedule.recipes.elements import definition_of, vector_of
+from tdsl.schedule.recipes.epilogue import write_neighbours
 from tdsl.schedule.stage import Stage
 
 _SHARED = 48 << 10  # bytes of a block, which every GPU has
@@ -183,12 +184,7 @@ def _write(stage: Stage, d: Definition, plan: BlockStencil) -> None:
         schedule.cache_read(name, stage, at=tx, scope=SHARED, inside=True).cooperate()
     if ranges:
         out = schedule.cache_write(stage, at=tx, scope=REGISTER)
-        for x in out.loops[:-1]:
-            out.unroll(x)
-        if vector_of(out) == width // across:
-            out.vectorize(out.loops[-1], width // across)
-        else:
-            out.unroll(out.loops[-1])
+        write_neighbours(out, width // across, vector_of(out))
     elif wide:
         stage.vectorize(lane)
     for v in (*ranges, part, *([lane] if ranges or not wide else [])):

@@ -31,7 +31,7 @@ from tdsl.schedule.recipes.elements import (
     sizes_of,
     vector_of,
 )
-from tdsl.schedule.recipes.epilogue import following, reader_of
+from tdsl.schedule.recipes.epilogue import following, reader_of, write_neighbours
 from tdsl.schedule.stage import Stage
 
 _COPIED = 4  # bytes, the least that a GPU copies to shared memory by itself
@@ -172,12 +172,7 @@ def _tiles(
             ACCESS // stage.schedule.state.program.func(name).dtypes[0].bytes,
             sizes_of(out).get(sides[1]),
         )
-    for x in out.loops[:-1]:
-        out.unroll(x)
-    if wide > 1 and plan.each[1] % wide == 0:
-        out.vectorize(out.loops[-1], wide)
-    else:
-        out.unroll(out.loops[-1])
+    write_neighbours(out, plan.each[1], wide)
     for source in operands:
         schedule.cache_read(source, name, at=ko, scope=SHARED).cooperate(plan.vector)
     if plan.stages > 1:

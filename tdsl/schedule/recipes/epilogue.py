@@ -36,3 +36,13 @@ def following(stage: Stage, at: Loop, scope: str) -> Stage:
     reader.reverse_compute_at(stage, at)
     stage.store_at(stage, at).set_scope(scope)
     return reader
+
+
+def write_neighbours(out: Stage, each: int, lanes: int) -> None:
+    """Unroll the loops of what takes values out of registers, with `lanes` of `each` neighbours at a time."""
+    for x in out.loops[:-1]:
+        out.unroll(x)
+    if lanes > 1 and each % lanes == 0:
+        out.vectorize(out.loops[-1], lanes)
+    else:
+        out.unroll(out.loops[-1])
