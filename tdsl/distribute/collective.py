@@ -148,7 +148,13 @@ class Groups:
             return ()
         if any(self._partners(tensor, other, inner) != group - {other} for other in group):
             return ()
-        return _ranks(self.layout.grid, group)
+        grid = self.layout.grid
+        others = set() if len(group) == grid.size else set(map(grid.coordinates, range(grid.size)))
+        if len(others) > MOST_PAIRS:  # too many to ask whether one of them takes part
+            return ()
+        if any(group & self._partners(tensor, other, inner) for other in others - group):
+            return ()
+        return _ranks(grid, group)
 
     def _partners(self, tensor: str, at: Coordinates, inner: Spans) -> set[Coordinates]:
         """Who gives a rank what it reads of a source, or gets what it made."""

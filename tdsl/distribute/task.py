@@ -16,6 +16,7 @@ from dataclasses import replace
 from tdsl.distribute.plan import Run
 from tdsl.distribute.stages import Stage
 from tdsl.errors import ScheduleError
+from tdsl.lang.bounds import NOTHING
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ZERO, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef, Input, Program, map_expressions
@@ -47,6 +48,11 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
     starts = {name: const(lo) for name, (lo, _) in ranges.items()}
     names = {name: components(program, name) for name in boxes}
 
+    known = NOTHING  # of the variables: what is within a tensor needs no padding, so inner blocks are alike
+    if len(f.definitions) == 1:
+        for name, (lo, hi) in ranges.items():
+            known = known.knowing(name, ZERO, const(hi - lo - 1))
+
     def of_buffers(e: Expr) -> Expr:
         return simplify(_read_buffers(e, boxes, names))
 
@@ -61,7 +67,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
                       for n, lo, hi in d.ranges)  # fmt: skip
         own_reads = {**boxes, f.name: run.box}
         d = map_expressions(
-            d, lambda e: simplify(_read_buffers(substitute(e, moved), own_reads, names))
+            d, lambda e: simplify(_read_buffers(substitute(e, moved), own_reads, names), known)
         )
         index = tuple(subtract(e, const(lo)) for e, (lo, _) in zip(d.index, run.box, strict=True))
         return replace(d, index=tuple(map(simplify, index)), ranges=spans)

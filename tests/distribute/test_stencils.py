@@ -118,3 +118,9 @@ def test_each_stage_may_share_another_dimension_out(rng: np.random.Generator) ->
     plan = checked(s, a=rng.integers(-9, 9, (12, 8)))
     assert plan.received == (WORD * 3 * 12 * 8 // 16,) * 4
     assert plan.messages == (1,) * 4  # all to all
+
+
+def test_blocks_inside_are_one_task() -> None:
+    """Sixteen ranks: four corners, four edges, and the middle need different code for the padding."""
+    p = td.compile(heat(1, 1, td.Grid(x=4, y=4)))
+    assert str(p.source("mpi")).count("def compute_") == 9
