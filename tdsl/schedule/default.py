@@ -19,15 +19,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 
+from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Const, Expr
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bands import plan_bands
 from tdsl.schedule.beside import find_beside, sum_together
+from tdsl.schedule.bind import bind_state
 from tdsl.schedule.contraction import Contraction, find_window, plan_tiles, recognize
 from tdsl.schedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
-from tdsl.schedule.facts import cost, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import group_of
 from tdsl.schedule.inlining import inline_funcs
@@ -40,6 +42,8 @@ from tdsl.schedule.recipes.blocks import on_blocks
 from tdsl.schedule.recipes.conv import convolve
 from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.matmul import tile
+from tdsl.schedule.recipes.online_bands import LEAST as FEW_ROWS
+from tdsl.schedule.recipes.online_bands import OnlineBands, needs_tiles, online_bands
 from tdsl.schedule.recipes.pairs import pairs
 from tdsl.schedule.recipes.rows import RowChain, plan_rows, write_rows
 from tdsl.schedule.recipes.stencil import write_strips
@@ -60,9 +64,14 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
     order = {f.name: n for n, f in enumerate(state.program.funcs)}
     state, decisions = choose_inline(state)
     state = inline_funcs(state)
+    state, made_online = _long_rows(state, machine)
+    decisions += made_online
+    decided = {name for d in made_online for name in (d.func, *d.inside)}
     open_ = {name for name, plan in state.plans if not plan.touched} - _hosts(state)
     decisions += [
-        Decision(name, BY_HAND, (plan,)) for name, plan in state.plans if name not in open_
+        Decision(name, BY_HAND, (plan,))
+        for name, plan in state.plans
+        if name not in open_ and name not in decided
     ]
     if machine.vector_bytes:
         boxes = root_boxes(rest_at_root(state))
@@ -96,6 +105,39 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
         decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
     decisions.sort(key=lambda d: order[d.func])
     return inline_funcs(rest_at_root(state)), tuple(decisions)  # recipes may have inlined some, too
+
+
+def read_in_tiles(schedule: Schedule, machine: Machine) -> list[tuple[str, OnlineBands]]:
+    """Sums over rows that fit no cache, whose weights need other sums over them, in tiles of their terms.
+
+    Only where nothing has been scheduled by hand: such sums change the funcs that they need.
+    """
+    made: list[tuple[str, OnlineBands]] = []
+    if not machine.vector_bytes or any(plan.touched for _, plan in schedule.state.plans):
+        return made
+    for f in bind_state(schedule.state, schedule.sizes).program.funcs:
+        d = f.definitions[0]
+        single = len(f.definitions) == 1 and d.init is not None and len(d.free) > 1
+        if not single or not needs_tiles(d, machine) or not schedule.state.program.has_func(f.name):
+            continue
+        if (extents(f, d, f.natural)[d.free[-2]] or 0) < FEW_ROWS:
+            continue
+        try:
+            with schedule.all_or_nothing():
+                plan = online_bands(schedule[f.name], machine=machine)
+        except ScheduleError:
+            continue  # its terms need nothing, or nothing that can be corrected
+        if plan is not None:
+            made.append((f.name, plan))
+    return made
+
+
+def _long_rows(state: State, machine: Machine) -> tuple[State, list[Decision]]:
+    schedule, decisions = Schedule.of_state(state), []
+    for name, plan in read_in_tiles(schedule, machine):
+        inside = tuple(n for n, p in schedule.state.plans if p.touched and n != name)
+        decisions.append(Decision(name, "online_bands", (plan,), inside))
+    return schedule.state, decisions
 
 
 def _on_a_gpu(state: State, name: str, machine: Machine) -> tuple[State, Decision]:

@@ -20,7 +20,7 @@ from tdsl.errors import ScheduleError, TdslError
 from tdsl.lang.program import Program
 from tdsl.lang.regions import Box
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.default import by_recipe, choose_inline
+from tdsl.schedule.default import by_recipe, choose_inline, read_in_tiles
 from tdsl.schedule.explain import Decision
 from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.fluent import Schedule
@@ -129,6 +129,8 @@ def _by_groups(schedule: Schedule, machine: Machine, cuts: set[str]) -> bool:
     if machine.block_threads:
         return _on_a_gpu(schedule, machine)
     if not machine.vector_bytes:
+        return True
+    if not cuts and read_in_tiles(schedule, machine):
         return True
     for name, plan in choose_inline(bind_state(schedule.state, schedule.sizes))[0].plans:
         if plan.place is not None and name not in cuts and not schedule.state.plan(name).touched:

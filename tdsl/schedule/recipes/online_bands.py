@@ -11,9 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tdsl.lang.bounds import upper
+from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Var, const
 from tdsl.lang.regions import Box
-from tdsl.lang.simplify import add
+from tdsl.lang.simplify import add, subtract
 from tdsl.schedule.bands import Chain
 from tdsl.schedule.contraction import find_contraction, share
 from tdsl.schedule.groups import boxes_within
@@ -70,6 +72,15 @@ def online_bands(
     plan = choose(_plan(chain, machine), choices)
     _write(stage, chain, plan, machine)
     return plan
+
+
+def needs_tiles(d: Definition, machine: Machine) -> bool:
+    """Whether a sum over one range has so many terms that the weights of a few rows fit no near cache."""
+    if len(d.ranges) != 1:
+        return False
+    ((_, lo, hi),) = d.ranges
+    terms = None if lo is None or hi is None else upper(subtract(hi, lo))
+    return terms is not None and 2 * 4 * terms * LEAST > machine.near_bytes
 
 
 def _plan(chain: OnlineChain, machine: Machine) -> OnlineBands:

@@ -35,5 +35,18 @@ def test_scores_of_long_rows_never_leave_the_cache() -> None:
     cache = prediction.machine.caches[1].name
     for name in ("score", "p"):
         assert prediction.home(name).name in (prediction.machine.caches[0].name, cache)
-    apart = td.Schedule(attention(1, 64, 50_000, 64))
-    assert apart.prediction().home("p").name not in (prediction.machine.caches[0].name, cache)
+
+
+def test_the_default_schedule_reads_long_rows_in_tiles_and_short_ones_whole() -> None:
+    def how(terms: int) -> str:
+        made = td.compile(attention(1, 64, terms, 32))
+        return str(made.explain())
+
+    assert "online_bands" in how(60_000)
+    assert "online_bands" not in how(2_000)
+
+
+def test_what_is_scheduled_by_hand_is_left_alone() -> None:
+    s = td.Schedule(attention(1, 64, 60_000, 32))
+    s["p"].compute_root()
+    assert "online" not in str(td.compile(s).explain())
