@@ -21,7 +21,7 @@ WORD = 8  # bytes of a barrier of phases
 
 @dataclass(frozen=True, slots=True)
 class TileMap:
-    """Boxes of an array, row-major, in the order of a swizzle of so many bytes.
+    """Boxes of an array, row-major, in the order of a swizzle of so many bytes, which is as wide or wider.
 
     A launch takes one for each array, extent of boxes and swizzle.
     """
@@ -52,15 +52,16 @@ def tile_maps(body: Stmt, params: Iterable[Argument]) -> tuple[TileMap, ...]:
 
 
 def map_of(s: CopyTile, p: BufferParam, swizzle: int) -> TileMap:
-    """The map that a copy needs."""
+    """The map that a copy needs: of a swizzled tile with longer rows, for each of its panels."""
     shape = tuple(int(e.value) for e in p.extents if isinstance(e, Const))
     size, inner = p.dtype.bytes, s.extents[-1]
+    panel = min(inner, swizzle // size) if swizzle else inner
     rows = [n * size for n in row_major(shape)[:-1]]
     checks = (
         (len(shape) > _MOST_AXES, f"{p.name!r} has {len(shape)} axes", f"{_MOST_AXES} at most"),
         (
-            max(s.extents) > _MOST_EXTENT,
-            f"a tile of {p.name!r} has {max(s.extents)} elements along an axis",
+            max(*s.extents[:-1], panel) > _MOST_EXTENT,
+            f"a tile of {p.name!r} has {max(*s.extents[:-1], panel)} elements along an axis",
             f"{_MOST_EXTENT} at most",
         ),
         (
@@ -74,11 +75,6 @@ def map_of(s: CopyTile, p: BufferParam, swizzle: int) -> TileMap:
             f"a multiple of {LINE}",
         ),
         (
-            bool(swizzle) and inner * size > swizzle,
-            f"the rows of a tile of {p.name!r} have {inner * size} bytes, swizzled by {swizzle}",
-            "rows as long as the swizzle at most",
-        ),
-        (
             any(n % UNIT for n in rows),
             f"the rows of {p.name!r} are {min(n for n in rows or [0])} bytes apart",
             f"a multiple of {UNIT}",
@@ -87,7 +83,7 @@ def map_of(s: CopyTile, p: BufferParam, swizzle: int) -> TileMap:
     for wrong, what, wanted in checks:
         if wrong:
             raise _refused(what, wanted, s.loc)
-    return TileMap(p.name, p.dtype.name, shape, s.extents, swizzle)
+    return TileMap(p.name, p.dtype.name, shape, (*s.extents[:-1], panel), swizzle)
 
 
 def _refused(what: str, wanted: str, loc: Loc | None) -> ScheduleError:

@@ -335,15 +335,21 @@ class _Writer:
         return made
 
     def copy_tile(self, s: CopyTile) -> TIR:
-        """A request for a box; its corner is named fastest axis first."""
+        """A request for a box, or for each of its panels; a corner is named fastest axis first."""
         memory, _ = self.e.buffers[s.buffer]
-        to = T.address_of(T.BufferLoad(memory, [self.e.offset(s.buffer, s.index)]))
         params = {p.name: p for p in self.launch.params if isinstance(p, BufferParam)}
         swizzle = next(x.swizzle for x in walk(self.launch.body) if _is_memory(x, s.buffer))
-        at = self.maps[map_of(s, params[s.source], swizzle)]
-        corner = [self.e.index(i) for i in reversed(s.start)]
-        ends = self.slot(s.phases, s.slot)
-        return self.call("tdsl_copy_tile", to, T.address_of(at), ends, *corner)
+        at = map_of(s, params[s.source], swizzle)
+        ends, made = self.slot(s.phases, s.slot), []
+        for first in range(0, s.extents[-1], at.box[-1]):
+            index, start = (
+                (*x[:-1], add(x[-1], const(first), self.e.facts)) for x in (s.index, s.start)
+            )
+            to = T.address_of(T.BufferLoad(memory, [self.e.offset(s.buffer, index)]))
+            corner = [self.e.index(i) for i in reversed(start)]
+            place = T.address_of(self.maps[at])
+            made.append(self.call("tdsl_copy_tile", to, place, ends, *corner))
+        return _sequence(made)
 
     def copy(self, s: Store) -> list[TIR]:
         """An asynchronous store, in pieces as wide as memory allows."""
@@ -456,6 +462,7 @@ def _lanes(s: Store) -> int:
 
 def _needs_all(s: Stmt) -> bool:
     meets = isinstance(s, Barrier | Shuffle | Commit | Wait | Invoke | Phases | Await)
+    meets = meets or (isinstance(s, Arrive) and s.together)
     return meets or (isinstance(s, For) and s.kind in AXES)
 
 

@@ -311,10 +311,10 @@ def _schedule(
 
 
 def _is_fetched_whole(x: Operand, tile: tuple[int, int], extents: tuple[int, int]) -> bool:
-    """True where rows of a tile are as long as a swizzle, and tiles divide what they are fetched of."""
+    """True where rows of a tile are a multiple of a swizzle, and tiles divide what they are fetched of."""
     near = (tile[0] if x.turned else tile[1]) * x.read.dtype.bytes
     divided = all(extent and extent % n == 0 for extent, n in zip(extents, tile, strict=True))
-    return near in SWIZZLES and x.axes[1] == len(x.read.index) - 1 and divided
+    return near % min(SWIZZLES) == 0 and x.axes[1] == len(x.read.index) - 1 and divided
 
 
 def _extents(left: Operand, right: Operand, sizes: dict[str, int | None]) -> list[tuple[int, int]]:

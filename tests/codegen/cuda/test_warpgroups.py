@@ -123,3 +123,17 @@ def test_the_recipe_for_hopper_keeps_products_back_to_back(turned, tmp_path):
     assert "UTMALDG" in text and "UTMALDG" not in inner
     assert count(inner, r"\bWARPGROUP\.DEPBAR") == count(inner, r"\bWARPGROUP\.ARRIVE") == times
     assert not re.search(r"\bLDG\b|\bSTS\b|\bLDS\b|\bLDL\b|\bSTL\b|\bLDSM\b|\bBAR\b", inner)
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
+@pytest.mark.parametrize("turned", [False, True])
+def test_text_of_the_recipe_for_hopper(turned):
+    """All threads of a group say that they have used a tile; tiles wider than a swizzle come in panels."""
+    c, *_ = product(turned_b=turned)
+    s = td.Schedule(c, sizes={"M": 128, "K": 256, "N": 128})
+    td.recipes.tensor_core_matmul(s[c], block=(128, 128, 64), warp=(64, 128), hopper=True)
+    x, y = operands(128, 128, 256)
+    compiled = td.compile(s, target="cuda:sm_90a")
+    got = text_of(compiled)(x, y.T.copy() if turned else y)
+    np.testing.assert_array_equal(got, x.astype(np.float32) @ y.astype(np.float32))
+    assert compiled.source("cuda").count("tdsl_copy_tile((") == (2 if turned else 3)
