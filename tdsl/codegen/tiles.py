@@ -52,16 +52,17 @@ def tile_maps(body: Stmt, params: Iterable[Argument]) -> tuple[TileMap, ...]:
 
 
 def map_of(s: CopyTile, p: BufferParam, swizzle: int) -> TileMap:
-    """The map that a copy needs: of a swizzled tile with longer rows, for each of its panels."""
+    """The map that a copy needs; of a swizzled tile with longer rows, that of each of its panels."""
     shape = tuple(int(e.value) for e in p.extents if isinstance(e, Const))
-    size, inner = p.dtype.bytes, s.extents[-1]
-    panel = min(inner, swizzle // size) if swizzle else inner
+    size, wide = p.dtype.bytes, s.extents[-1]
+    inner = min(wide, swizzle // size) if swizzle else wide
+    box = (*s.extents[:-1], inner)
     rows = [n * size for n in row_major(shape)[:-1]]
     checks = (
         (len(shape) > _MOST_AXES, f"{p.name!r} has {len(shape)} axes", f"{_MOST_AXES} at most"),
         (
-            max(*s.extents[:-1], panel) > _MOST_EXTENT,
-            f"a tile of {p.name!r} has {max(*s.extents[:-1], panel)} elements along an axis",
+            max(box) > _MOST_EXTENT,
+            f"a tile of {p.name!r} has {max(box)} elements along an axis",
             f"{_MOST_EXTENT} at most",
         ),
         (
@@ -70,9 +71,14 @@ def map_of(s: CopyTile, p: BufferParam, swizzle: int) -> TileMap:
             f"a multiple of {UNIT}",
         ),
         (
-            prod(s.extents) * size % LINE != 0,
-            f"a tile of {p.name!r} has {prod(s.extents) * size} bytes",
+            prod(box) * size % LINE != 0,
+            f"a tile of {p.name!r} has {prod(box) * size} bytes",
             f"a multiple of {LINE}",
+        ),
+        (
+            wide % inner != 0 or (wide > inner and prod(box[:-2]) > 1),
+            f"a tile of {p.name!r} of {s.extents} elements is swizzled by {swizzle} bytes",
+            "rows of a multiple of that, in two axes",
         ),
         (
             any(n % UNIT for n in rows),
@@ -83,7 +89,7 @@ def map_of(s: CopyTile, p: BufferParam, swizzle: int) -> TileMap:
     for wrong, what, wanted in checks:
         if wrong:
             raise _refused(what, wanted, s.loc)
-    return TileMap(p.name, p.dtype.name, shape, (*s.extents[:-1], panel), swizzle)
+    return TileMap(p.name, p.dtype.name, shape, box, swizzle)
 
 
 def _refused(what: str, wanted: str, loc: Loc | None) -> ScheduleError:

@@ -58,3 +58,14 @@ def test_products_stand_back_to_back_in_machine_code(tmp_path):
     first = words.index("HGMMA")
     assert words[first : first + 4] == ["HGMMA"] * 4
     assert words.count("BAR") == 2  # where phases are made ready, and none in the loop
+
+
+def test_rows_of_several_swizzles_are_fetched_panel_by_panel(tmp_path):
+    s = product(1024, 1024, 1024, block=(128, 256, 64), warp=(64, 256), stages=4)
+    made = module.build(launches_of(programs.kernel_of(s)), "sm_90a")
+    (kernel,) = made.kernels
+    assert (kernel.block, kernel.spills, kernel.stack) == ((128, 1, 3), 0, 0)
+    assert [x.box for x in kernel.maps] == [(128, 64), (64, 64)]
+    text = sass(made, tmp_path)
+    assert len(re.findall(r"\bUTMALDG", text)) >= 1 + 4
+    assert not re.findall(r"\b(LDGSTS|LDL|STL)\b", text)

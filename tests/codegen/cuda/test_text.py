@@ -73,11 +73,12 @@ def test_tiles_copied_as_a_whole(m, n, p, stages, tmp_path):
     check(s, tmp_path, a=numbers(m, n, dtype=np.float32), b=numbers(n, p, dtype=np.float32))
 
 
-def test_tiles_copied_as_a_whole_to_swizzled_memory(tmp_path):
-    a, b, c = td.Tensor("a", (40, 72), td.f16), td.Tensor("b", (72, 64), td.f16), td.Func("c")
+@pytest.mark.parametrize("columns, boxes", [(64, 64), (128, 64)])  # one panel, two
+def test_tiles_copied_as_a_whole_to_swizzled_memory(columns, boxes, tmp_path):
+    a, b, c = td.Tensor("a", (40, 72), td.f16), td.Tensor("b", (72, 136), td.f16), td.Func("c")
     c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
     s = td.Schedule(c)
-    io, jo, ii, ji = s[c].tile((i, j), (16, 64))
+    io, jo, ii, ji = s[c].tile((i, j), (8, columns))
     ko, ki = s[c].split(k, 64)
     s[c].reorder(io, jo, ii, ji, ko, ki).bind(io, "blockIdx.x").bind(jo, "blockIdx.y")
     s[c].bind(ii, "threadIdx.y").bind(ji, "threadIdx.x")
@@ -85,9 +86,9 @@ def test_tiles_copied_as_a_whole_to_swizzled_memory(tmp_path):
         s.cache_read(t, c, at=ko, scope="shared").swizzle(128).bulk_copy()
     s[c].pipeline(ko, 2)
     launches = check(
-        s, tmp_path, a=numbers(40, 72, dtype=np.float16), b=numbers(72, 64, dtype=np.float16)
+        s, tmp_path, a=numbers(40, 72, dtype=np.float16), b=numbers(72, 136, dtype=np.float16)
     )
-    assert [x.swizzle for x in launches.launches[0].maps] == [128, 128]
+    assert [(x.swizzle, x.box[-1]) for x in launches.launches[0].maps] == [(128, 64), (128, boxes)]
 
 
 def test_tiles_copied_as_a_whole_in_a_loop(tmp_path):
