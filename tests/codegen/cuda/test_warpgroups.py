@@ -102,15 +102,15 @@ def test_operands_of_descriptors_must_be_swizzled():
         td.emulate(td.compile(again, target="cuda:sm_90a"))(*given)
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_the_recipe_for_hopper_keeps_products_back_to_back(turned, tmp_path):
+@pytest.mark.parametrize("turned, columns", [(False, 64), (True, 64), (False, 256), (True, 256)])
+def test_the_recipe_for_hopper_keeps_products_back_to_back(turned, columns, tmp_path):
     c, *_ = product(turned_b=turned)
-    sizes = {"M": 256, "K": 4096, "N": 128}
+    sizes = {"M": 256, "K": 4096, "N": 256}
     s = td.Schedule(c, sizes=sizes)
     plan = td.recipes.tensor_core_matmul(
-        s[c], block=(128, 64, 64), warp=(64, 64), stages=4, hopper=True
+        s[c], block=(128, columns, 64), warp=(64, columns), stages=4, hopper=True
     )
-    assert plan.instruction == f"wgmma_m64n64k16_f16_mk_{'nk' if turned else 'kn'}"
+    assert plan.instruction == f"wgmma_m64n{columns}k16_f16_mk_{'nk' if turned else 'kn'}"
     m = module.build(launches_of(programs.kernel_of(s, **sizes)), "sm_90a")
     (record,) = m.kernels
     assert record.block == (128, 1, 3)  # the third group asks for tiles
