@@ -33,11 +33,13 @@ from tdsl.codegen.shared_memory import SharedMemory, shared_memory
 from tdsl.codegen.stages import used_params
 from tdsl.codegen.tiles import TileMap, tile_maps
 from tdsl.errors import ScheduleError, TargetError
-from tdsl.lang.expr import Const, Unary
+from tdsl.lang.expr import Const, Unary, const
 from tdsl.lang.simplify import simplify
+from tdsl.lang.types import i64
 from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.source import here
 
+FAILED_CHECK = "failed check"  # no name of a program
 Extents = tuple[int, int, int]
 
 
@@ -98,6 +100,8 @@ def launches_of(kernel: Kernel) -> Launches:
     temporaries: list[BufferParam] = []
     bodies = [s for s in _at_root(kernel.body, temporaries) if not is_empty(s)]
     known = (*kernel.params, *temporaries)
+    record = _record(bodies)
+    temporaries += record
     made = []
     for n, body in enumerate(bodies):
         _refuse_others(body)
@@ -106,6 +110,7 @@ def launches_of(kernel: Kernel) -> Launches:
         grid, block = tuple(extents[a] for a in BLOCKS), tuple(extents[a] for a in THREADS)
         _check_groups(body, block[0])
         used, shared = used_params(known, body), shared_memory(body)
+        used += tuple(record if any(isinstance(s, Check) for s in walk(body)) else ())
         _check_descriptors(body, shared)
         fragments, maps = fragments_of(body), tile_maps(body, known)
         written = stored_in(body)
@@ -147,12 +152,18 @@ def _check_descriptors(body: Stmt, memory: SharedMemory) -> None:
                 )
 
 
-_OTHERS = {Check: "check conditions", Print: "print"}
+def _record(bodies: list[Stmt]) -> list[BufferParam]:
+    """Memory for the first check that fails: its site, counted from 1, and its values."""
+    checks = [s for body in bodies for s in walk(body) if isinstance(s, Check)]
+    if not checks:
+        return []
+    extents = (const(1 + max(len(s.values) for s in checks)),)
+    return [BufferParam(FAILED_CHECK, i64, extents, (1,), written=True)]
 
 
 def _refuse_others(body: Stmt) -> None:
     for s in walk(body):
-        what = _OTHERS.get(type(s), "")
+        what = "print" if isinstance(s, Print) else ""
         if isinstance(s, Invoke) and not INSTRUCTIONS[s.instruction].cuda:
             what = f"use instruction {s.instruction!r}, which has no code for them"
         if what:

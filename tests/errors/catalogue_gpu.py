@@ -390,13 +390,6 @@ def sizes_that_stay_open():
     td.compile(f, target="cuda", dynamic="N").source()  # here
 
 
-@wrong(td.TargetError, "kernels of a GPU cannot check conditions", hint='target="cpu"')
-def check_in_a_kernel():
-    f = td.Func("f")
-    f[i, j] = td.require(a[i, j] > 0, a[i, j], "too small")
-    td.compile(td.Schedule(f), target="cuda").source()  # here
-
-
 @wrong(
     td.ScheduleError, "memory 'g' is a thread's own, but loops over threads use it", hint="shared"
 )

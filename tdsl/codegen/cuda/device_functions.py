@@ -237,6 +237,19 @@ template <class T, class U> __device__ __forceinline__ void tdsl_atomic_{op}(T *
 """
         for op, value in _UPDATES.items()
     },
+    "tdsl_failed": """
+template <class T> __device__ __forceinline__ long long tdsl_bits(T x) {
+  long long bits = 0;
+  memcpy(&bits, &x, sizeof(T));
+  return bits;
+}
+template <class R, class... T> __device__ __forceinline__ void tdsl_failed(R *record, int site, T... values) {
+  if (atomicCAS((unsigned long long *)record, 0ull, (unsigned long long)site) == 0) {
+    int n = 0;
+    (void(record[++n] = tdsl_bits(values)), ...);
+  }
+}
+""",
     "tdsl_shuffle": """
 template <class T> __device__ __forceinline__ T tdsl_shuffle(T x, int distance, int width) {
   unsigned mask = 0xffffffffu;

@@ -11,7 +11,11 @@ from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, driver, read
 from tdsl.codegen.cuda.launcher import POINTER, Launcher, code_of, plain
 from tdsl.codegen.cuda.record import Module
 from tdsl.codegen.cuda.streams import chosen
-from tdsl.codegen.loops import Argument, BufferParam, Kernel, ScalarParam
+from tdsl.codegen.failure import check_error
+from tdsl.codegen.loops import Argument, BufferParam, Check, Kernel, ScalarParam
+from tdsl.codegen.passes.statements import walk
+from tdsl.errors import TdslError
+from tdsl.lang.expr import dtype_of
 
 
 class CudaExecutable:
@@ -68,8 +72,17 @@ class CudaExecutable:
         found = self._launchers.get(device.ordinal)
         if found is None:
             formats = {p.name: _format(p) for p in self.params}
-            found = self._launchers[device.ordinal] = Launcher(device, self.module, formats)
+            found = self._launchers[device.ordinal] = Launcher(
+                device, self.module, formats, self._failure
+            )
         return found
+
+    def _failure(self, site: int, values: bytes) -> TdslError:
+        """The error of a check that a kernel has noted."""
+        check = next(s for s in walk(self.kernel.body) if isinstance(s, Check) and s.site == site)
+        types = [dtype_of(v).numpy for v in check.values]
+        shown = [np.frombuffer(values, t, 1, 8 * n)[0] for n, t in enumerate(types)]
+        return check_error(self.kernel.messages[site], shown)
 
 
 def _format(p: Argument) -> str:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.cuda.driver import MOST_DYNAMIC_SHARED, Device, Handle
+from tdsl.codegen.cuda.driver import MOST_DYNAMIC_SHARED, Device, Handle, Memory, read
 from tdsl.codegen.cuda.record import KernelRecord, Module
 from tdsl.codegen.cuda.tensor_maps import TensorMap
-from tdsl.errors import TargetError
+from tdsl.codegen.cuda.timing import fill
+from tdsl.codegen.launches import FAILED_CHECK
+from tdsl.errors import TargetError, TdslError
 from tdsl.source import here
 
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
@@ -80,9 +82,15 @@ class _Block:
 
 
 class Launcher:
-    """The kernels of a module, loaded on a device; `formats` has the code of each argument by name."""
+    """The kernels of a module, loaded on a device; `formats` has the code of each argument by name.
 
-    def __init__(self, device: Device, module: Module, formats: dict[str, str]) -> None:
+    `failure` makes the error of a check from its site and the values that its message shows, 8 bytes each.
+    """
+
+    def __init__(
+        self, device: Device, module: Module, formats: dict[str, str],
+        failure: Callable[[int, bytes], TdslError] | None = None,
+    ) -> None:  # fmt: skip
         if not device.runs(module.arch):
             raise TargetError(
                 f"these kernels are for {module.arch}, and {device.name} is {device.arch}",
@@ -101,6 +109,9 @@ class Launcher:
         self._launch: Any = device.driver.library.cuLaunchKernelEx
         self._launch.argtypes = [Handle] * 4
         self._blocks: list[_Block] = []
+        names = [name for name, _ in module.temporaries]
+        self._record = names.index(FAILED_CHECK) if FAILED_CHECK in names else None
+        self._failure = failure
 
     def start(self, values: Sequence[Any], stream: int, *, wait: bool = False) -> None:
         """Start the kernels on a stream, on addresses and numbers in the order of `formats`.
@@ -110,6 +121,8 @@ class Launcher:
         """
         # memory between kernels goes back behind the kernels that use it
         between = [self.device.allocate(n, stream) for _, n in self.module.temporaries]
+        if self._record is not None:
+            fill(between[self._record], 0, stream)
         try:
             block = self._blocks.pop()
         except IndexError:
@@ -128,6 +141,21 @@ class Launcher:
                     self.device.wait(f"kernel {name!r}", stream)
         finally:
             self._blocks.append(block)
+        if self._record is not None:
+            self._raise_failure(between[self._record], stream)
+
+    def _raise_failure(self, record: Memory, stream: int) -> None:
+        """The error of the first check that has failed; waits for all kernels."""
+        found = np.empty(record.count, np.uint8)
+        read(self.device, record.pointer, found, stream)
+        site, values = int(found[:_SLOT].view(np.int64)[0]), found[_SLOT:].tobytes()
+        if site and self._failure is not None:
+            raise self._failure(site - 1, values)
+        if site:
+            raise TargetError(
+                f"check {site} of kernel {self.module.kernels[-1].name!r} failed",
+                loc=here(), label="this call", hint="pass arguments for which the condition holds",
+            )  # fmt: skip
 
     def _again(self, status: int, arguments: tuple[Any, ...], name: str) -> None:
         """Launch where a thread has had no context, which it gets by its first call."""

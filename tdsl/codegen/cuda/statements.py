@@ -19,7 +19,7 @@ from tvm.ir import PointerType, PrimType
 from tdsl.codegen.cuda.expressions import Expressions, in_int32, tir_type
 from tdsl.codegen.cuda.instructions import invoke, is_asynchronous, reads_by_descriptor
 from tdsl.codegen.cuda.module import STATIC_SHARED
-from tdsl.codegen.launches import Launch
+from tdsl.codegen.launches import FAILED_CHECK, Launch
 from tdsl.codegen.loops import (
     AXES,
     LANES,
@@ -199,6 +199,8 @@ class _Writer:
                 return self.with_phases(s, bound)
             case Prefetch():
                 return []
+            case Check(cond, site, values):
+                return [self.check(cond, site, values)]
             case Invoke():
                 return [invoke(self.e, s, self.axes[LANES])]
             case Check() | Print():
@@ -306,6 +308,14 @@ class _Writer:
             )
         place = T.address_of(T.BufferLoad(memory, [at]))
         return self.call(f"tdsl_atomic_{s.atomic}", place, value)
+
+    def check(self, cond: Expr, site: int, values: tuple[Expr, ...]) -> TIR:
+        """What a thread notes whose condition does not hold; it goes on, since others may wait for it."""
+        memory, _ = self.e.buffers[FAILED_CHECK]
+        record = T.address_of(T.BufferLoad(memory, [T.const(0, "int32")]))
+        shown = [self.e.value(v) for v in values]
+        noted = self.call("tdsl_failed", record, T.const(site + 1, "int32"), *shown)
+        return T.IfThenElse(T.Not(self.e.value(cond)), noted, None)
 
     def call(self, name: str, *args: TIR) -> TIR:
         """A call of a device function for what it does."""

@@ -19,6 +19,7 @@ from tdsl.codegen.emulation.copies import Copies
 from tdsl.codegen.emulation.instructions import run_instruction
 from tdsl.codegen.emulation.memory import Array, Crew, Hazard, Memory
 from tdsl.codegen.emulation.phases import PhaseBarriers
+from tdsl.codegen.failure import check_error
 from tdsl.codegen.launches import Launch, Launches, launches_of
 from tdsl.codegen.loops import (
     AXES,
@@ -33,6 +34,7 @@ from tdsl.codegen.loops import (
     Beside,
     Block,
     BufferParam,
+    Check,
     Commit,
     CopyTile,
     For,
@@ -40,6 +42,7 @@ from tdsl.codegen.loops import (
     Invoke,
     Kernel,
     Let,
+    Message,
     Phases,
     Prefetch,
     ScalarParam,
@@ -96,7 +99,7 @@ def run_launches(launches: Launches, arguments: Sequence[Any]) -> None:
     for t in launches.temporaries:
         memories[t.name] = _fresh(t.name, t.dtype.numpy, _numbers(t.extents), 1, None)
     for launch in launches.launches:
-        _launch(launch, memories, scalars)
+        _launch(launch, memories, scalars, launches.kernel.messages)
     for p, value in zip(launches.kernel.params, arguments, strict=True):
         if isinstance(p, BufferParam) and p.written:
             value[...] = memories[p.name].data.reshape(value.shape)
@@ -122,7 +125,9 @@ def _fresh(
     return Memory(name, extents, np.zeros(shape, dtype), np.zeros(shape, bool), rows)
 
 
-def _launch(launch: Launch, memories: dict[str, Memory], scalars: dict[str, Array]) -> None:
+def _launch(
+    launch: Launch, memories: dict[str, Memory], scalars: dict[str, Array], messages: tuple[Message, ...]
+) -> None:  # fmt: skip
     """Blocks in groups that fit; what is noted of one group is known to the next."""
     written = stored_in(launch.body)
     for name in written & memories.keys():
@@ -136,7 +141,7 @@ def _launch(launch: Launch, memories: dict[str, Memory], scalars: dict[str, Arra
         number = np.tile(np.arange(threads), count)
         crew = Crew.of_threads(launch.name, block, number, epochs)
         with np.errstate(all="ignore"):
-            _Group(launch, crew, first, dict(memories), dict(scalars)).run()
+            _Group(launch, crew, first, dict(memories), dict(scalars), messages).run()
     for name in written & memories.keys():
         memories[name].writes = memories[name].reads = None
 
@@ -150,6 +155,7 @@ class _Group:
     first: int
     memories: dict[str, Memory]
     scalars: dict[str, Array]
+    messages: tuple[Message, ...]
     axes: dict[str, Array] = field(default_factory=dict)
     alone: dict[frozenset[str], Array | None] = field(default_factory=dict)
     own: dict[int, Memory] = field(default_factory=dict)
@@ -233,6 +239,8 @@ class _Group:
                 self.copies.wait(pending, mask)
             case Prefetch():
                 pass
+            case Check():
+                self.check(s, _both(mask, self.first_of_others(bound)))
             case Invoke():
                 self.invoke(s, mask, bound)
             case _:
@@ -361,6 +369,15 @@ class _Group:
                     "a barrier"
                 )
         self.crew.met(rows)
+
+    def check(self, s: Check, mask: Array | None) -> None:
+        """The first thread for which a condition does not hold ends everything."""
+        failed = np.broadcast_to(~self.value(s.cond, mask), (self.crew.size, 1))
+        failed = failed if mask is None else failed & mask
+        if failed.any():
+            row = int(np.flatnonzero(failed)[0])
+            shown = (np.broadcast_to(self.value(v, mask), failed.shape) for v in s.values)
+            raise check_error(self.messages[s.site], tuple(v[row, 0] for v in shown))
 
     def shuffle(self, s: Shuffle, mask: Array | None) -> None:
         """Each thread gets the value of its partner; all of a group have to come."""
