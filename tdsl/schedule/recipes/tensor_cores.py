@@ -96,12 +96,15 @@ def tensor_core_matmul(
     `block` is the tile of a block: rows, columns, terms; `warp` that of a warp; `stages` tiles of the
     operands are in shared memory, fetched with cp.async. Operands may lie either way in memory, other free
     variables are batches. An element-wise stage that alone reads the sums is made of them in registers. With
-    `tf32` products of f32 are made of 10 bits of each factor. With `hopper` they are made by `wgmma`, from
-    shared memory, `warp` being the tile of a group of four warps; tiles that divide the operands, with rows
-    of a multiple of 32 bytes, are fetched as wholes (TMA). Blocks go down `group` rows of tiles before the next
-    column, which keeps operands in the cache; with `blocks` there are only so many, of several tiles each.
-    Returns what was chosen, or None for a stage of another kind; ScheduleError for tiles that do not fit each
-    other or the instruction.
+    `tf32` products of f32 are made of 10 bits of each factor.
+
+    With `hopper` products are made by `wgmma`, from shared memory; `warp` is the tile of a group of four
+    warps. Tiles that divide the operands, with rows of a multiple of 32 bytes, are fetched as wholes (TMA).
+    Blocks go down `group` rows of tiles before the next column, which keeps operands in the cache; with
+    `blocks` there are only so many, of several tiles each.
+
+    Returns what was chosen, or None for a stage of another kind; ScheduleError for tiles that do not fit
+    each other or the instruction.
 
     >>> import tdsl as td
     >>> i, j, k = td.vars("i j k")
