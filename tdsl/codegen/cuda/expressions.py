@@ -313,6 +313,15 @@ class Expressions:
         return self.call(unit, tir_type(dtype), h)
 
 
+def bytes_of(kind: str) -> int:
+    """The size of an element of one of TVM's types.
+
+    >>> bytes_of("bool"), bytes_of("bfloat16")
+    (1, 2)
+    """
+    return 1 if kind == "bool" else int("".join(c for c in kind if c.isdigit())) // 8
+
+
 def _constant(value: Any, dtype: DType) -> TIR:
     if dtype in (f16, bf16):
         return _cast(tir_type(dtype), T.const(float(value), "float32"))

@@ -16,7 +16,7 @@ import tvm
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tvm.ir import PointerType, PrimType
 
-from tdsl.codegen.cuda.expressions import Expressions, in_int32, tir_type
+from tdsl.codegen.cuda.expressions import Expressions, bytes_of, in_int32, tir_type
 from tdsl.codegen.cuda.instructions import invoke, is_asynchronous, reads_by_descriptor
 from tdsl.codegen.cuda.module import STATIC_SHARED
 from tdsl.codegen.launches import FAILED_CHECK, Launch
@@ -406,7 +406,7 @@ class _Writer:
         kind = str(memory.dtype)
         if kind == "bool" or buffer in self.launch.fragments:
             return 1
-        return width(index, strides, lanes, _bytes(kind))
+        return width(index, strides, lanes, bytes_of(kind))
 
     def piece(self, s: Store, start: int, width: int) -> list[TIR]:
         if width == 1:
@@ -491,10 +491,6 @@ def _extents(s: Alloc) -> tuple[int, ...]:
 def _sequence(parts: Iterable[TIR]) -> TIR:
     listed = list(parts)
     return listed[0] if len(listed) == 1 else T.SeqStmt(listed)
-
-
-def _bytes(name: str) -> int:
-    return 1 if name == "bool" else int("".join(c for c in name if c.isdigit())) // 8
 
 
 def _plain(name: str, number: int | None = None) -> str:
