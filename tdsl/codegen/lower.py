@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -37,7 +37,7 @@ from tdsl.lang.regions import Box, Interval, common_box, is_empty
 from tdsl.lang.simplify import add, conjunction, maximum, simplify, substitute, subtract
 from tdsl.node import Node, transform
 from tdsl.schedule.instruction import INSTRUCTIONS
-from tdsl.schedule.nest import FRAGMENT, REGISTER, SHARED, STACK, Level, State
+from tdsl.schedule.nest import FRAGMENT, REGISTER, SHARED, STACK, After, Level, Root, State
 from tdsl.schedule.required import required
 from tdsl.schedule.sliding import sliding_axis
 from tdsl.schedule.tree import ROOT, Tree, build_tree
@@ -247,6 +247,16 @@ def _moves_in_place(f: FuncDef, axis: int) -> bool:
     return True
 
 
+def _with_hosts(state: State, boxes: Mapping[str, Box]) -> State:
+    """The state with funcs outside of the loops of producers of which nothing is needed, which do not run."""
+    for name, plan in state.plans:
+        if name in boxes and isinstance(plan.place, After):
+            host = boxes.get(plan.place.level.func)
+            if host is None or any(is_empty(i) for i in host):
+                state = state.with_plan(name, replace(plan, place=Root()))
+    return state
+
+
 def lower(state: State, params: tuple[Argument, ...], declared: list[Condition]) -> Kernel:
     """The kernel of a complete state; `params` are its arguments, `declared` conditions for it to check.
 
@@ -258,6 +268,9 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
     tree = build_tree(state)
     start = {name: _output_box(program.func(name)) for name in program.outputs}
     boxes = required(tree, state, (ROOT,), start, [], NOTHING)
+    while (hosted := _with_hosts(state, boxes)) is not state:
+        state, tree = hosted, build_tree(hosted)
+        boxes = required(tree, state, (ROOT,), start, [], NOTHING)
     lowering = Lowering(state, tree, names, Messages(), boxes)
     for name in program.outputs:
         f = program.func(name)

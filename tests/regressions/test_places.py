@@ -275,3 +275,13 @@ def test_by_default_a_table_may_have_a_reader_that_nothing_needs():
     reader[i] = table[td.clip(at[i], 0, 3)] * table[i]
     total[()] = td.sum(reader[m], axis=m)
     assert td.compile(total)(np.ones(4, np.float32), np.zeros(4, np.int32)) == 0
+
+
+def test_a_func_after_a_producer_that_it_does_not_need_is_computed_alone():
+    a, sums, f, g = td.Tensor("a", (4, 6), td.f32), *map(td.Func, ("sums", "f", "g"))
+    sums[i] = td.sum(a[i, k], axis=k)
+    f[i] = td.where(td.cast(1, td.i32) == 1, 0.25, sums[i])
+    g[i] = f[i] + 1
+    s = td.Schedule(g)
+    s[f].reverse_compute_at(sums, "i")
+    np.testing.assert_array_equal(td.compile(s)(np.ones((4, 6), np.float32)), np.full(4, 1.25))
