@@ -55,3 +55,50 @@ def recipe_for_a_schedule():
 @wrong(td.TypeMismatch, "not on 4", hint="td.Grid")
 def product_on_a_number_of_ranks():
     td.recipes.summa(product(), 4)  # here
+
+
+@wrong(td.ScheduleError, "no choice 'tile'", hint="block")
+def choice_that_tensor_cores_do_not_have():
+    td.recipes.tensor_core_matmul(product(), tile=(64, 64))  # here
+
+
+@wrong(
+    td.ScheduleError, "block must be a tuple of 3", "not (128, 128)", hint="block=(128, 128, 32)"
+)
+def tile_without_terms():
+    td.recipes.tensor_core_matmul(product(), block=(128, 128))  # here
+
+
+@wrong(td.ScheduleError, "warp must be a tuple of 2", "not (64,)", hint="warp=(64, 32)")
+def tile_of_a_warp_without_columns():
+    td.recipes.tensor_core_matmul(product(), warp=(64,))  # here
+
+
+@wrong(td.ScheduleError, "each an integer), not 128", hint="block=(128, 128, 32)")
+def tile_of_one_number():
+    td.recipes.tensor_core_matmul(product(), block=128)  # here
+
+
+@wrong(td.ScheduleError, "block must be", "not ('a', 128, 32)", hint="the choices are")
+def tile_of_a_name():
+    td.recipes.tensor_core_matmul(product(), block=("a", 128, 32))  # here
+
+
+@wrong(td.ScheduleError, "stages must be an integer, not '3'", hint="stages=3")
+def stages_in_words():
+    td.recipes.tensor_core_matmul(product(), stages="3")  # here
+
+
+@wrong(td.ScheduleError, "group must be at least 1, not 0", hint="group=1")
+def group_of_no_rows():
+    td.recipes.tensor_core_matmul(product(), group=0)  # here
+
+
+@wrong(td.ScheduleError, "blocks must be at least 0, not -1", hint="blocks=0")
+def fewer_blocks_than_none():
+    td.recipes.tensor_core_matmul(product(), blocks=-1)  # here
+
+
+@wrong(td.ScheduleError, "hopper must be True or False, not 'yes'", hint="hopper=False")
+def instructions_in_words():
+    td.recipes.tensor_core_matmul(product(), hopper="yes")  # here

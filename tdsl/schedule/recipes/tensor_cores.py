@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
@@ -20,7 +21,7 @@ from tdsl.lang.types import f32
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES, is_ordered
 from tdsl.schedule.recipes.block_tiles import on_grid
-from tdsl.schedule.recipes.choices import recipe
+from tdsl.schedule.recipes.choices import choose, recipe
 from tdsl.schedule.recipes.elements import definition_of, fetched, sizes_of
 from tdsl.schedule.recipes.epilogue import following
 from tdsl.schedule.stage import Stage
@@ -61,6 +62,19 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
+class Choices:
+    """What the user may choose; see `tensor_core_matmul`."""
+
+    block: tuple[int, int, int] = (128, 128, 32)
+    warp: tuple[int, int] = (64, 32)
+    stages: int = 3
+    tf32: bool = False
+    hopper: bool = False
+    group: int = 1
+    blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TensorCoreMatmul:
     """The tile of a block (rows, columns, terms), that of a warp (rows, columns), tiles fetched ahead.
 
@@ -87,24 +101,21 @@ class TensorCoreMatmul:
 
 
 @recipe
-def tensor_core_matmul(
-    stage: Stage, *, block: tuple[int, int, int] = (128, 128, 32), warp: tuple[int, int] = (64, 32),
-    stages: int = 3, tf32: bool = False, hopper: bool = False, group: int = 1, blocks: int = 0,
-) -> TensorCoreMatmul | None:  # fmt: skip
+def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul | None:
     """Make a sum of products of f16, bf16 (in f32) or 8-bit integers (in i32) by `mma.sync`.
 
-    `block` is the tile of a block: rows, columns, terms; `warp` that of a warp; `stages` tiles of the
-    operands are in shared memory, fetched with cp.async. Operands may lie either way in memory, other free
-    variables are batches. An element-wise stage that alone reads the sums is made of them in registers. With
-    `tf32` products of f32 are made of 10 bits of each factor.
+    `choices` are `block`, the tile of a block (rows, columns, terms; 128, 128, 32), `warp`, that of a warp
+    (64, 32), and how many `stages` of tiles of the operands are in shared memory, fetched with cp.async (3).
+    Operands may lie either way in memory, other free variables are batches. An element-wise stage that alone reads the
+    sums is made of them in registers. With `tf32` products of f32 are made of 10 bits of each factor.
 
     With `hopper` products are made by `wgmma`, from shared memory; `warp` is the tile of a group of four
     warps. Tiles that divide the operands, with rows of a multiple of 32 bytes, are fetched as wholes (TMA).
     Blocks go down `group` rows of tiles before the next column, which keeps operands in the cache; with
     `blocks` there are only so many, of several tiles each.
 
-    Returns what was chosen, or None for a stage of another kind; ScheduleError for tiles that do not fit
-    each other or the instruction.
+    Returns what was chosen, or None for a stage of another kind and for sums of no terms; ScheduleError for
+    choices that there are not, and for tiles that do not fit each other or the instruction.
 
     >>> import tdsl as td
     >>> i, j, k = td.vars("i j k")
@@ -115,24 +126,27 @@ def tensor_core_matmul(
     >>> plan.instruction, plan.stages
     ('mma_m16n8k16_f16_f16', 3)
     """
+    chosen = choose(Choices(), choices)
     f = stage.schedule.state.program.func(stage.func)
     d = f.definitions[0]
     if len(f.definitions) > 1 or d.init is None or len(d.ranges) != 1 or is_ordered(f, 0):
         return None
     found = operands_of(d)
-    if found is None:
+    if found is None or sizes_of(stage).get(d.ranges[0][0]) == 0:
         return None
     left, right = found
     total = f.dtypes[0].name
     form: Form | None
-    if hopper:
-        form = _form_of_groups(left, right, total, warp[1], tf32=tf32)
+    if chosen.hopper:
+        form = _form_of_groups(left, right, total, chosen.warp[1], tf32=chosen.tf32)
     else:
-        form = _form(left, right, total, tf32=tf32)
+        form = _form(left, right, total, tf32=chosen.tf32)
     if form is None:
         return None
-    _check_tiles(block, warp, form, stages)
-    plan = TensorCoreMatmul(stage.func, block, warp, stages, form.name, group, blocks)
+    _check_tiles(chosen.block, chosen.warp, form)
+    plan = TensorCoreMatmul(
+        stage.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks
+    )
     _schedule(stage, left, right, form, plan)
     return plan
 
@@ -245,9 +259,7 @@ def _shape(form: Form) -> tuple[int, int, int]:
     return ROWS, COLUMNS, form.terms
 
 
-def _check_tiles(
-    block: tuple[int, int, int], warp: tuple[int, int], form: Form, stages: int
-) -> None:
+def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form) -> None:
     steps = _shape(form)
     most = _MOST_WARPS if isinstance(form, Mma) else _MOST_WARPS // 4
     for what, size, step in (
@@ -266,8 +278,6 @@ def _check_tiles(
             f"tiles of {warp} make {warps} warps of a block, which has {most} at most",
             "choose larger tiles of a warp",
         )
-    if stages < 1:
-        raise _refused(f"{stages} tiles cannot be in shared memory", "choose 1 or more")
 
 
 def _schedule(

@@ -119,6 +119,15 @@ def test_products_of_f32_are_made_of_fewer_bits_only_when_asked(rng):
     np.testing.assert_array_equal(emulated(s, p, q), p @ q)
 
 
+def test_sums_of_no_terms_are_left_to_other_recipes():
+    x, y, c = td.Tensor("x", ("M", "K"), td.f16), td.Tensor("y", ("K", "N"), td.f16), td.Func("c")
+    c[i, j] = product(x[i, k], y[k, j])
+    s = td.Schedule(c, sizes={"M": 64, "K": 0, "N": 64})
+    assert td.recipes.tensor_core_matmul(s[c], **SMALL) is None
+    got = emulated(s, np.ones((64, 0), np.float16), np.ones((0, 64), np.float16))
+    np.testing.assert_array_equal(got, np.zeros((64, 64), np.float32), strict=True)
+
+
 def test_a_plan_is_a_recipe_for_other_schedules(rng):
     x, y, c = td.Tensor("x", (64, 32), td.f16), td.Tensor("y", (32, 64), td.f16), td.Func("c")
     c[i, j] = product(x[i, k], y[k, j])
@@ -137,7 +146,7 @@ def test_a_plan_is_a_recipe_for_other_schedules(rng):
         ({"block": (64, 64, 32), "warp": (64, 12)}, "12 columns of a warp are no multiple of 8"),
         ({"block": (96, 64, 32), "warp": (64, 32)}, "96 rows of a block are no multiple of 64"),
         ({"block": (256, 256, 32), "warp": (16, 16)}, "256 warps of a block, which has 32 at most"),
-        ({"stages": 0}, "0 tiles"),
+        ({"stages": 0}, "stages must be at least 1, not 0"),
     ],
 )
 def test_tiles_that_do_not_fit_are_refused(choices, reason):
