@@ -46,11 +46,12 @@ class Instruction:
     has what the text takes for granted: for an operand, its stride along each axis, None where any will do.
     With `registers` the operands are in registers of a file, and `llvm` is one instruction on these.
 
-    `cuda` is the text of a device function that `threads` threads call together, on GPUs from `arch` on. It
-    takes a pointer for each operand: to the thread's registers where the operand is a fragment, laid out as
-    `fragments` says, or else into memory, to the element that `points` names for the thread. In the place of
-    the pointer to one of `descriptors` it takes the descriptor of a matrix in swizzled shared memory. An
-    `asynchronous` one goes on while its threads do: they wait for it before they touch its operands.
+    `cuda` is the text of a device function that `threads` threads call together, on GPUs from `arch` on, or
+    on those of `arch` alone where it ends in "a". It takes a pointer for each operand: to the thread's
+    registers where the operand is a fragment, laid out as `fragments` says, or else into memory, to the
+    element that `points` names for the thread. In the place of the pointer to one of `descriptors` it takes
+    the descriptor of a matrix in swizzled shared memory. An `asynchronous` one goes on while its threads do:
+    they wait for it before they touch its operands.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Instruction:
     fragments: tuple[tuple[str, Layout], ...] = ()
     points: tuple[tuple[str, tuple[Digit, ...]], ...] = ()
     threads: int = 32
-    arch: int = 0
+    arch: str = ""
     descriptors: tuple[str, ...] = ()
     asynchronous: bool = False
     loc: Loc | None = field(default=None, compare=False)
@@ -91,7 +92,7 @@ def instruction(
     name: str, meaning: Func, *, llvm: str = "", python: Callable[..., Any] | None = None,
     strides: Mapping[str, tuple[int | None, ...]] | None = None, registers: RegisterFile | None = None,
     cuda: str = "", fragments: Mapping[str, Callable[..., Any]] | None = None,
-    points: Mapping[str, Callable[..., Any]] | None = None, threads: int = 32, arch: int = 80,
+    points: Mapping[str, Callable[..., Any]] | None = None, threads: int = 32, arch: int | str = 80,
     descriptors: tuple[str, ...] = (), asynchronous: bool = False,
 ) -> Instruction:  # fmt: skip
     """Declare an instruction for `tensorize`.
@@ -103,11 +104,11 @@ def instruction(
     their rows contiguous in memory, and sums stay there in the loops that add to them; `llvm` is then one
     call of an intrinsic, with {a}, {b}, ... for the registers of operands by name.
 
-    `cuda` is a device function called NAME for GPUs from sm_`arch` on, with a pointer for each operand,
-    which `threads` threads call together. `fragments` has those operands whose elements
-    are in registers of these threads: a function from the index of an element to the lane that keeps it and
-    its register, on NumPy arrays. Of an operand in memory, `points` says which element each thread's pointer
-    is to, a function of the lane; the first one where it says nothing.
+    `cuda` is a device function called NAME for GPUs from sm_`arch` on (sm_90a alone for "90a"), with a
+    pointer for each operand, which `threads` threads call together. `fragments` has those operands whose
+    elements are in registers of these threads: a function from the index of an element to the lane that keeps
+    it and its register, on NumPy arrays. Of an operand in memory, `points` says which element each thread's
+    pointer is to, a function of the lane; the first one where it says nothing.
 
         fragments={"acc": lambda i, j: (i % 8 * 4 + j // 2, i // 8 * 2 + j % 2)}
         points={"tile": lambda lane: (lane % 16, lane // 16 * 8)}
@@ -164,7 +165,7 @@ def instruction(
             made,
             cuda=cuda,
             threads=threads,
-            arch=arch,
+            arch=str(arch),
             descriptors=descriptors,
             asynchronous=asynchronous,
         )

@@ -95,7 +95,7 @@ def declare_wgmma(row: Wgmma) -> Instruction:
         )
     return instruction(
         row.name, acc, cuda=_text(row), fragments=fragments, strides=strides, threads=THREADS,
-        arch=90, descriptors=tuple(sorted(strides)), asynchronous=True,
+        arch="90a", descriptors=tuple(sorted(strides)), asynchronous=True,
     )  # fmt: skip
 
 

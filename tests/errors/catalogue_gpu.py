@@ -408,3 +408,23 @@ def print_in_a_kernel():
     f = td.Func("f")
     f[i, j] = td.debug_print(a[i, j], "value {}")
     td.compile(td.Schedule(f), target="cuda").source()  # here
+
+
+def on_groups_of_warps():
+    """A product by wgmma."""
+    x, y = td.Tensor("x", (128, 64), td.f16), td.Tensor("y", (64, 64), td.f16)
+    c = td.Func("c")
+    c[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(y[k, j], td.f32), axis=k)
+    s = td.Schedule(c)
+    td.recipes.tensor_core_matmul(s[c], block=(128, 64, 32), warp=(64, 64), stages=1, hopper=True)
+    return s
+
+
+@wrong(td.TargetError, "needs sm_90a, the target is sm_90", hint='target="cuda:sm_90a"')
+def groups_of_warps_without_the_features_of_an_architecture():
+    td.compile(on_groups_of_warps(), target="cuda:sm_90").source()  # here
+
+
+@wrong(td.TargetError, "needs sm_90a, the target is sm_80", hint='target="cuda:sm_90a"')
+def groups_of_warps_on_an_older_gpu():
+    td.compile(on_groups_of_warps(), target="cuda:sm_80").source()  # here

@@ -125,8 +125,11 @@ def _check_instructions(launch: Launch, arch: str) -> None:
             hint="copy by threads: cooperate() instead of bulk_copy()",
         )
     for s in walk(launch.body):
-        if isinstance(s, Invoke) and INSTRUCTIONS[s.instruction].arch > have:
-            chosen = INSTRUCTIONS[s.instruction]
+        if not isinstance(s, Invoke):
+            continue
+        chosen = INSTRUCTIONS[s.instruction]
+        alone = chosen.arch.endswith("a")
+        if arch != f"sm_{chosen.arch}" if alone else int(chosen.arch or 0) > have:
             raise TargetError(
                 f"instruction {chosen.name!r} needs sm_{chosen.arch}, the target is {arch}",
                 loc=here(),

@@ -106,8 +106,9 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul | None:
 
     `choices` are `block`, the tile of a block (rows, columns, terms; 128, 128, 32), `warp`, that of a warp
     (64, 32), and how many `stages` of tiles of the operands are in shared memory, fetched with cp.async (3).
-    Operands may lie either way in memory, other free variables are batches. An element-wise stage that alone reads the
-    sums is made of them in registers. With `tf32` products of f32 are made of 10 bits of each factor.
+    Operands may lie either way in memory, other free variables are batches. An element-wise stage that alone
+    reads the sums is made of them in registers. With `tf32` products of f32 are made of 10 bits of each
+    factor.
 
     With `hopper` products are made by `wgmma`, from shared memory; `warp` is the tile of a group of four
     warps. Tiles that divide the operands, with rows of a multiple of 32 bytes, are fetched as wholes (TMA).

@@ -90,7 +90,7 @@ def test_a_wrong_descriptor_is_found(old, new, tmp_path):
 
 def test_instructions_that_an_architecture_lacks_are_refused():
     s, _, _ = scheduled("wgmma_m64n64k16_f16_mk_kn")
-    with pytest.raises(td.TargetError, match="needs sm_90, the target is sm_80"):
+    with pytest.raises(td.TargetError, match="needs sm_90a, the target is sm_80"):
         td.compile(s, target="cuda:sm_80").source("cuda", M=128, K=128, N=64)
 
 

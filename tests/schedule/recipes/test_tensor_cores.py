@@ -119,6 +119,13 @@ def test_products_of_f32_are_made_of_fewer_bits_only_when_asked(rng):
     np.testing.assert_array_equal(emulated(s, p, q), p @ q)
 
 
+@pytest.mark.parametrize("total, is_made", [(td.i32, True), (td.i64, False)], ids=str)
+def test_products_of_bytes_are_added_up_in_32_bits_only(total, is_made):
+    x, y, c = td.Tensor("x", (64, 32), td.i8), td.Tensor("y", (32, 64), td.i8), td.Func("c")
+    c[i, j] = td.sum(td.cast(x[i, k], td.i32) * td.cast(y[k, j], td.i32), axis=k, dtype=total)
+    assert (td.recipes.tensor_core_matmul(td.Schedule(c)[c], **SMALL) is not None) == is_made
+
+
 def test_sums_of_no_terms_are_left_to_other_recipes():
     x, y, c = td.Tensor("x", ("M", "K"), td.f16), td.Tensor("y", ("K", "N"), td.f16), td.Func("c")
     c[i, j] = product(x[i, k], y[k, j])
