@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tdsl.compile import Compiled, compile, signature_of
-from tdsl.errors import DefinitionError, TargetError, TypeMismatch
+from tdsl.errors import DefinitionError, ShapeError, TargetError, TypeMismatch
 from tdsl.lang.program import Program, build_program, check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.schedule.fluent import Schedule
@@ -116,7 +116,8 @@ class Operator:
         and run in processes of their own for `seconds` in all, and the fastest is taken; what fails, hangs or
         is wrong is dropped. What was measured is remembered.
 
-        ScheduleError for a pin that nothing keeps to, TargetError for `measure=` where there is no device.
+        ShapeError for a size that is unknown or missing, ScheduleError for a pin that nothing keeps to,
+        TargetError for `measure=` where there is no device.
         """
         from tdsl.tuning import autoschedule, random_values
 
@@ -133,12 +134,25 @@ class Operator:
         self, args: tuple[Any, ...], given: dict[str, Any]
     ) -> tuple[dict[str, int], dict[str, Any] | None]:
         """The sizes of arrays, and these, or the sizes given by name."""
-        if not args and set(given) <= set(self.program.sizes):
-            return check_sizes(self.name, self.program.sizes, given), None
+        if not args and not set(given).intersection(t.name for t in self.program.inputs):
+            sizes = check_sizes(self.name, self.program.sizes, given)
+            self._check_complete(sizes)
+            return sizes, None
         from tdsl.profiling import arguments_of
 
         values, exact = arguments_of(signature_of(self.program), args, given, None)
         return dict(exact.sizes), values
+
+    def _check_complete(self, given: Mapping[str, int]) -> None:
+        missing = [n for n in self.program.sizes if n not in given]
+        if missing:
+            call = ", ".join(f"{n}={given.get(n, 100)}" for n in self.program.sizes)
+            raise ShapeError(
+                f"a search for {self.name!r} needs all sizes; not known: {', '.join(missing)}",
+                loc=here(),
+                label="this call",
+                hint=f"{self.name}.autoschedule({call}), or call it with arrays",
+            )
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """The outputs for arrays and numbers; see `td.compile`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch
@@ -90,7 +90,7 @@ class Graph(Suggesting):
         from tdsl.graph.structure import has_symbols, is_array
 
         if has_symbols((args, kwargs)):  # this graph is a part of another one
-            return self.function(*args, **kwargs)
+            return self.run(args, kwargs)
         known, arrays = self._planned(args, kwargs, is_array)
         with self._lock:
             others = [k for k in self._recent if k is not known]
@@ -163,6 +163,21 @@ class Graph(Suggesting):
                 if len(self._plans) > _KEPT:
                     del self._plans[next(iter(self._plans))]
             return self._plans[key], arrays
+
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What the function gives for symbols; TypeMismatch for arguments that it does not take."""
+        try:
+            inspect.signature(self.function).bind(*args, **kwargs)
+        except ValueError:
+            pass  # a function written in C need not say what it takes
+        except TypeError as error:
+            raise TypeMismatch(
+                f"{self.name}: {error}",
+                loc=here(),
+                label="this call",
+                hint=f"it takes {inspect.signature(self.function)}",
+            ) from None
+        return self.function(*args, **kwargs)
 
     def use(self, kernels: Mapping[Program, Compiled]) -> None:
         """Take these kernels for the programs of groups from now on."""

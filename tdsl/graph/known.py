@@ -62,7 +62,7 @@ def trace(graph: Graph, args: Structure, kwargs: Structure, specs: tuple[Spec, .
     """Run the function of a graph on symbols for arrays of these shapes and types, and plan what it calls."""
     made = Trace(graph.name, specs)
     symbols = iter([made.argument(n) for n in range(len(specs))])
-    result = graph.function(*put_together(args, symbols), **put_together(kwargs, symbols))
+    result = graph.run(put_together(args, symbols), put_together(kwargs, symbols))
     outputs: list[Any] = []
     structure = take_apart(result, lambda x: isinstance(x, Symbol), outputs)
     _check(result, outputs, made)

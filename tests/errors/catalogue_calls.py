@@ -245,3 +245,30 @@ def size_that_nothing_decides():
     f = td.Func("f", shape=("M",))
     f[i] = i * 2
     td.compile(f)()  # here
+
+
+def twice(x, y):
+    return matmul(matmul(x, y), y)
+
+
+@wrong(td.TypeMismatch, "twice: missing a required argument: 'y'", hint="it takes (x, y)")
+def argument_of_a_graph_missing():
+    td.Graph(twice)(np.ones((4, 4), np.float32))  # here
+
+
+@wrong(td.TypeMismatch, "twice: too many positional arguments", hint="it takes (x, y)")
+def argument_of_a_graph_too_many():
+    square = np.ones((4, 4), np.float32)
+    td.Graph(twice)(square, square, square)  # here
+
+
+@wrong(td.ShapeError, "'matmul' has no size 'Z'", hint="There are: M, K, N")
+def size_of_a_search_that_there_is_not():
+    matmul.autoschedule(M=4, K=4, N=4, Z=3)  # here
+
+
+@wrong(
+    td.ShapeError, "'matmul' needs all sizes; not known: N", hint="autoschedule(M=4, K=8, N=100)"
+)
+def size_of_a_search_missing():
+    matmul.autoschedule(M=4, K=8)  # here
