@@ -133,7 +133,7 @@ def _run(label: str, job: object, file: str, limit: float) -> Trial:
             env=os.environ | {"PYTHONPATH": path},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Trial(label, None, f"it took longer than {limit:.0f} s")
+        return Trial(label, None, f"it took longer than {limit:.3g} s")
     if done.returncode:
         return Trial(label, None, f"it ended with status {done.returncode}")
     answer = json.loads(done.stdout.splitlines()[-1])

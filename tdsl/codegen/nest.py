@@ -167,7 +167,7 @@ class NestBuilder:
         related = spot.related
         return Active(
             self.f, self.n, self.nest, related.roots, related.extents, self.bounds, spot.opened,
-            self.plan.scope == FRAGMENT and bool(self.plan.tensorizations),
+            self.plan.scope == FRAGMENT and bool(self.plan.tensorizations), related.guards,
         )  # fmt: skip
 
     def _open(self, spot: Spot, around: Open) -> list[Stmt]:

@@ -23,6 +23,7 @@ from tdsl.lang.regions import (
     common_box,
     free_range,
     interval_of,
+    interval_where,
     is_empty,
     reads_in,
     tighten,
@@ -31,6 +32,7 @@ from tdsl.lang.regions import (
 from tdsl.lang.simplify import (
     add,
     ceildiv,
+    conjunction,
     multiply,
     simplify,
     substitute,
@@ -88,7 +90,8 @@ class Active:
 
     `roots` gives each variable of the definition over the loops' own names; `opened` maps a loop to its
     variable in the loop IR; `extents` are those of every loop, `bounds` (first, extent) of every variable.
-    With `whole` the points of loops beyond these bounds are made, too.
+    With `whole` the points of loops beyond these bounds are made, too. `guards` say which points of the loops
+    are points of the definition.
     """
 
     func: FuncDef
@@ -99,6 +102,7 @@ class Active:
     bounds: dict[str, tuple[Expr, Expr]]
     opened: dict[str, Expr] = field(default_factory=dict)
     whole: bool = False
+    guards: tuple[Expr, ...] = ()
 
     @property
     def d(self) -> Definition:
@@ -109,17 +113,18 @@ class Active:
         """Where a loop starts: a variable that is itself a loop runs over its own range."""
         return self.bounds[loop][0] if loop in self.bounds else const(0)
 
-    def ranges(self, facts: Facts) -> dict[str, Interval]:
-        """The range of each variable of the definition, open loops being fixed."""
+    def ranges(self, facts: Facts, guards: tuple[Expr, ...] = ()) -> dict[str, Interval]:
+        """The range of each variable of the definition, open loops being fixed, where `guards` hold."""
         free: dict[str, Interval] = {}
         for loop in self.nest.names():
             if loop not in self.opened:
                 lo = self.first_of(loop)
                 free[loop] = (lo, subtract(add(lo, self.extents[loop]), ONE))
+        held = conjunction(substitute(g, self.opened) for g in guards)
         result: dict[str, Interval] = {}
         for name, value in self.roots.items():
             inside = substitute(value, self.opened)
-            lo_, hi_ = interval_of(inside, free, facts)
+            lo_, hi_ = interval_where(inside, free, held, facts)
             first, extent = self.bounds[name]
             last = subtract(add(first, extent), ONE)
             if self.whole:
@@ -132,6 +137,10 @@ class Active:
     def written(self, facts: Facts) -> Box:
         """The box that the nest writes while its open loops are fixed."""
         return box_of(self.d.index, self.ranges(facts), facts)
+
+    def made(self, facts: Facts) -> Box:
+        """That box without what tails of inner splits leave out."""
+        return box_of(self.d.index, self.ranges(facts, self.guards), facts)
 
     def values(self) -> dict[str, Expr]:
         """Each variable of the definition in the loop IR; all of its loops are open."""
@@ -236,7 +245,7 @@ def required(
     here = set(tree.computed.get(levels[0], ()))
     boxes = dict(start)
     for active in actives:
-        _continue(tree, state, names, {active.func.name: active.written(facts)}, boxes, facts)
+        _continue(tree, state, names, {active.func.name: active.made(facts)}, boxes, facts)
         ranges = active.ranges(facts)
         if active.d.where != TRUE:
             ranges = tighten(ranges, active.d.where, facts)

@@ -428,3 +428,15 @@ def groups_of_warps_without_the_features_of_an_architecture():
 @wrong(td.TargetError, "needs sm_90a, the target is sm_80", hint='target="cuda:sm_90a"')
 def groups_of_warps_on_an_older_gpu():
     td.compile(on_groups_of_warps(), target="cuda:sm_80").source()  # here
+
+
+@wrong(td.ScheduleError, "memory 'most' is a block's own", hint="inside of all loops over blocks")
+def memory_of_a_block_made_between_loops_over_blocks():
+    most, f = td.Func("most"), td.Func("f")
+    most[i] = td.max(a[i, k], axis=k)
+    f[i, j] = a[i, j] - most[i]
+    s = td.Schedule(f)
+    blocks, threads = s[f].split(j, 32)
+    s[f].bind(i, "blockIdx.y").bind(blocks, "blockIdx.x").bind(threads, "threadIdx.x")
+    s[most].compute_at(s[f], i)  # here
+    td.compile(s, target="cuda").source("cuda")

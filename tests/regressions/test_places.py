@@ -285,3 +285,17 @@ def test_a_func_after_a_producer_that_it_does_not_need_is_computed_alone():
     s = td.Schedule(g)
     s[f].reverse_compute_at(sums, "i")
     np.testing.assert_array_equal(td.compile(s)(np.ones((4, 6), np.float32)), np.full(4, 1.25))
+
+
+@pytest.mark.parametrize("target", ["cpu", "python"])
+@pytest.mark.parametrize("size", [7, 30, 32])
+def test_a_cache_behind_a_split_of_a_split_writes_what_was_computed(target, size):
+    x, y = td.Tensor("x", ("N",), td.f32), td.Func("y")
+    y[i] = x[i] * 2
+    s = td.Schedule(y)
+    outer, rest = s[y].split(i, 8)
+    middle, inner = s[y].split(rest, 3)
+    s[y].reorder(middle, outer, inner)
+    s.cache_write(y, at=outer)
+    a = np.arange(1, size + 1, dtype=np.float32)
+    np.testing.assert_array_equal(td.compile(s, target=target)(a), 2 * a)

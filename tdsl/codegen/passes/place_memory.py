@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tdsl.codegen.loops import (
     AUTO,
+    BLOCKS,
     FRAGMENT,
     HEAP,
     LANES,
@@ -27,7 +28,7 @@ from tdsl.codegen.passes.axes import launch_extents
 from tdsl.codegen.passes.fresh import Fresh
 from tdsl.codegen.passes.own_parts import own_part, uses
 from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import map_parts, rebuilt, walk
+from tdsl.codegen.passes.statements import map_parts, parts_of, rebuilt, walk
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import ONE, Const, const
@@ -115,6 +116,11 @@ class _Kernel:
             raise _error(
                 s, "is in heap memory, but made inside of a kernel", "leave the scope open"
             )
+        if _is_torn(s):
+            raise _error(
+                s, "is a block's own, but made outside of a loop over blocks that uses it",
+                "compute it inside of all loops over blocks, or compute_root()",
+            )  # fmt: skip
         s = _with_sizes(s, facts)
         if s.scope == FRAGMENT:
             return s
@@ -135,6 +141,19 @@ class _Kernel:
         if s.scope in (AUTO, STACK):
             return rebuilt(s, scope=SHARED if axes else REGISTER)
         return s
+
+
+def _is_torn(s: Alloc) -> bool:
+    """True for memory that is used inside of a loop over blocks and outside of it."""
+    loops = [x for x in walk(s.body) if isinstance(x, For) and x.kind in BLOCKS]
+    return any(uses(x.body, s.name) for x in loops) and _used_outside(s.body, s.name)
+
+
+def _used_outside(s: Stmt, name: str) -> bool:
+    if isinstance(s, For) and s.kind in BLOCKS:
+        return False
+    parts = list(parts_of(s))
+    return any(_used_outside(part, name) for part in parts) if parts else uses(s, name)
 
 
 def _is_array(s: Alloc) -> bool:
