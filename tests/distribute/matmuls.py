@@ -51,3 +51,15 @@ def two_and_a_half(grid: td.Grid, **sizes: int) -> Any:
     C.communicate("C", at=ko)
     C.communicate(("A", "B"), at=C.rotate(kio, by=(io, jo)))
     return s
+
+
+# m, n, k, ranks, and the words that a rank receives where the least moves
+LEAST_RECEIVED = [
+    (1024, 1024, 1024, 4, 524_288),
+    (1024, 1024, 1024, 8, 393_216),
+    (1024, 1024, 1024, 16, 327_680),
+    (1024, 1024, 16384, 4, 786_432),
+    (2048, 512, 256, 4, 98_304),
+    (1000, 700, 300, 4, 127_500),
+    (1000, 1000, 1000, 65, 140_625),
+]

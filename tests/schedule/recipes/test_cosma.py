@@ -9,7 +9,7 @@ import pytest
 
 import tdsl as td
 from tdsl.schedule.recipes.strategies import best_strategy, published_strategy
-from tests.distribute.matmuls import matmul
+from tests.distribute.matmuls import LEAST_RECEIVED, matmul
 
 
 def multiplies(s: Any, rng: np.random.Generator, m: int = 21, n: int = 17, k: int = 30) -> Any:
@@ -91,18 +91,7 @@ def test_what_moves_is_what_the_strategy_says() -> None:
         assert set(td.compile(s).plan().received) == {8 * chosen.received(m, n, k)}
 
 
-@pytest.mark.parametrize(
-    "m, n, k, ranks, words",
-    [
-        (1024, 1024, 1024, 4, 524_288),
-        (1024, 1024, 1024, 8, 393_216),
-        (1024, 1024, 1024, 16, 327_680),
-        (1024, 1024, 16384, 4, 786_432),
-        (2048, 512, 256, 4, 98_304),
-        (1000, 700, 300, 4, 127_500),
-        (1000, 1000, 1000, 65, 140_625),
-    ],
-)
+@pytest.mark.parametrize("m, n, k, ranks, words", LEAST_RECEIVED)
 def test_plans_receive_these_words(m: int, n: int, k: int, ranks: int, words: int) -> None:
     s = matmul.schedule(M=m, N=n, K=k)
     grid = td.recipes.cosma(s["C"], ranks)

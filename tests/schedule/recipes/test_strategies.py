@@ -13,6 +13,7 @@ from tdsl.schedule.recipes.strategies import (
     product_bound,
     published_strategy,
 )
+from tests.distribute.matmuls import LEAST_RECEIVED
 
 # extents, ranks, memory; splits and memory that the library COSMA prints
 PRINTED = [
@@ -77,18 +78,7 @@ def test_memory_that_no_steps_fit_is_no_strategy() -> None:
     assert halved_strategy(4096, 4096, 4096, 16, 3_000_000) is None
 
 
-@pytest.mark.parametrize(
-    "m, n, k, ranks, words",
-    [
-        (1024, 1024, 1024, 4, 524_288),
-        (1024, 1024, 1024, 8, 393_216),
-        (1024, 1024, 1024, 16, 327_680),
-        (1024, 1024, 16384, 4, 786_432),
-        (2048, 512, 256, 4, 98_304),
-        (1000, 700, 300, 4, 127_500),
-        (1000, 1000, 1000, 65, 140_625),
-    ],
-)
+@pytest.mark.parametrize("m, n, k, ranks, words", LEAST_RECEIVED)
 def test_what_a_rank_receives(m: int, n: int, k: int, ranks: int, words: int) -> None:
     chosen = best_strategy(m, n, k, ranks)
     assert chosen is not None
