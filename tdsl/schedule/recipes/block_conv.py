@@ -16,7 +16,7 @@ from typing import Any
 
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Binary, Expr, Read, Var
+from tdsl.lang.expr import Binary, Read, Var
 from tdsl.schedule.nest import REGISTER, SHARED, is_ordered
 from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.choices import choose, recipe
@@ -116,15 +116,10 @@ def _find(d: Definition) -> _Conv | None:
 
 def _factors(d: Definition) -> tuple[Read, Read] | None:
     match d.values:
-        case (Binary("mul", x, y),) if d.combine is not None and d.combine.kind == "sum":
-            left, right = _read(x), _read(y)
-            return None if left is None or right is None else (left, right)
+        case (Binary("mul", Read() as left, Read() as right),) if d.combine is not None:
+            return (left, right) if d.combine.kind == "sum" else None
         case _:
             return None
-
-
-def _read(e: Expr) -> Read | None:
-    return e if isinstance(e, Read) else None
 
 
 def _is_windowed(r: Read, v: str, ranges: set[str]) -> bool:
