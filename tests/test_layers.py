@@ -37,7 +37,7 @@ HEAVY = {
     "ml_dtypes": ("lang", False),
 }
 
-IMPORT_BUDGET_MS = 150
+IMPORT_BUDGET = 4  # times NumPy's own import, which a slow or busy machine makes longer as well
 
 
 def modules() -> list[Path]:
@@ -130,14 +130,19 @@ def test_import_loads_numpy_and_nothing_heavy(
     record_property: Callable[[str, object], None],
 ) -> None:
     program = (
-        "import json, sys, time; import numpy; t = time.process_time(); import tdsl;"
-        "print(json.dumps([1e3 * (time.process_time() - t), sorted(sys.modules)]))"
+        "import json, sys; from time import process_time as now; start = now(); import numpy;"
+        "middle = now(); import tdsl; end = now();"
+        "print(json.dumps([middle - start, end - middle, sorted(sys.modules)]))"
     )
     command = [sys.executable, "-c", program]
-    out = subprocess.run(command, cwd=PACKAGE.parent, check=True, capture_output=True, text=True)
-    milliseconds, loaded = json.loads(out.stdout)
-    record_property("import_ms_beyond_numpy", milliseconds)
+    runs = [
+        json.loads(
+            subprocess.run(command, cwd=PACKAGE.parent, check=True, capture_output=True).stdout
+        )
+        for _ in range(3)
+    ]
     heavy = {"llvmlite", "sympy", "numba", "networkx", "rich", "typer", "tvm", "cuda"}
-    assert not heavy & set(loaded)
-    # Twice the budget: a busy machine must not fail the test, a package imported by mistake must.
-    assert milliseconds < 2 * IMPORT_BUDGET_MS
+    assert not heavy & set(runs[0][2])
+    numpy, ours = (min(run[k] for run in runs) for k in (0, 1))
+    record_property("import_ms_beyond_numpy", 1e3 * ours)
+    assert ours < IMPORT_BUDGET * numpy
