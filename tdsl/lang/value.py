@@ -27,7 +27,7 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.handle import Handle, no_number, not_iterable
-from tdsl.lang.types import DType, bool_, default_int, f64, from_numpy, i64, promote, u64
+from tdsl.lang.types import DType, as_dtype, bool_, default_int, f64, from_numpy, i64, promote, u64
 from tdsl.source import Loc, here
 
 UNKNOWN = DType("unknown", "?", 0)  # the type of a func that has no definition yet
@@ -383,9 +383,7 @@ def cast(x: Any, dtype: Any) -> Value:
 
     A float that does not fit in an integer type becomes its nearest value, and NaN becomes 0.
     """
-    from tdsl.lang.types import as_dtype
-
-    loc, t = here(), as_dtype(dtype)
+    loc, t = here(), _cast_type(x, dtype)
     v = lift(x, loc)
     if isinstance(v.node, Const) and (t.is_float or t.low <= v.node.value <= t.high):
         return Value(convert_const(v.node, t, loc))
@@ -394,11 +392,20 @@ def cast(x: Any, dtype: Any) -> Value:
 
 def saturating_cast(x: Any, dtype: Any) -> Value:
     """`x` as another element type, clipped to its range instead of wrapping; NaN becomes 0."""
-    from tdsl.lang.types import as_dtype
-
-    loc, t = here(), as_dtype(dtype)
+    loc, t = here(), _cast_type(x, dtype)
     v = lift(x, loc)
     return Value(v.node if v.dtype == t else Cast(v.node, t, saturate=not t.is_float, loc=loc))
+
+
+def _cast_type(x: Any, dtype: Any) -> DType:
+    if isinstance(x, DType):
+        raise TypeMismatch(
+            f"{x} stands where the value of a cast belongs",
+            loc=here(),
+            label="in this cast",
+            hint=f"the value comes first: td.cast(value, td.{x})",
+        )
+    return as_dtype(dtype)
 
 
 def as_index(x: Any, loc: Loc | None, label: str = "this access") -> Expr:

@@ -224,3 +224,9 @@ def test_extremes_of_sums_that_wrap(name: str) -> None:
     a, f = td.Tensor("a", (4,), td.i64), td.Func("f")
     f[i] = getattr(td, name)(a[i] + 1, a[i] + 2)
     np.testing.assert_array_equal(run(f, a=x), getattr(np, name)(x + 1, x + 2))
+
+
+@pytest.mark.parametrize("cast", [td.cast, td.saturating_cast])
+def test_a_cast_with_the_type_first_says_so(cast: Callable[..., Any]) -> None:
+    with pytest.raises(td.TypeMismatch, match=r"the value comes first: td.cast\(value, td.u8\)"):
+        cast(td.u8, i)
