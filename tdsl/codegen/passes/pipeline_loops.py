@@ -35,7 +35,7 @@ from tdsl.codegen.loops import (
     row_major,
 )  # fmt: skip
 from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
-from tdsl.codegen.passes.producers import Producer, beside
+from tdsl.codegen.passes.producers import Producer, beside, count_of, rounds_of
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.statements import (
     exprs_of,
@@ -216,7 +216,7 @@ class _Pipelines:
         lets = [x for x in around if isinstance(x, Let)]
         rings = {name for p in ahead for name in _made(p)}
         full, empty = (self.fresh.name(f"{s.name}_{x}") for x in ("copied", "used"))
-        begun, stages = subtract(Var(s.name), s.lo), const(s.stages)
+        begun, stages = count_of([*rounds_of(self.between), s]), const(s.stages)
         slot, parity = Binary("mod", begun, stages), _parity(begun, stages)
         boxes = [
             x for p in ahead for x in walk(_in_slot(p, rings, slot)) if isinstance(x, CopyTile)
@@ -226,7 +226,7 @@ class _Pipelines:
         loop = rebuilt(s, kind=SERIAL, stages=0, apart=False)
         tiles = [a for a in around if isinstance(a, Alloc)]
         memory = [rebuilt(a, extents=(stages, *a.extents)) for a in tiles if a.name in rings]
-        asks = self.fresh.copy(rebuilt(loop, body=sequence([before, _within(lets, asked)])))
+        asks = rebuilt(loop, body=sequence([before, _within(lets, asked)]))
         own = _in_slot(_within(lets, sequence(rest)), rings, slot)
         for a in reversed(tiles):
             if a.name not in rings:

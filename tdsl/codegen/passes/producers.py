@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -22,7 +23,7 @@ from tdsl.codegen.passes.fresh import Fresh
 from tdsl.codegen.passes.statements import exprs_of, rebuilt, scalars_of, walk
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var, const
-from tdsl.lang.simplify import conjunction
+from tdsl.lang.simplify import add, conjunction, simplify, subtract
 
 _WARP = 32  # threads
 
@@ -31,7 +32,8 @@ _WARP = 32  # threads
 class Producer:
     """The loop that asks for the tiles of a pipelined one, and what both share.
 
-    `between` are the loops, lets and conditions around the pipelined loop, inside of those over blocks.
+    `between` are the loops, lets and conditions around the pipelined loop, inside of those over blocks; those
+    loops on no axis are its rounds.
     """
 
     loop: For
@@ -48,8 +50,9 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     """The work of a block with a warp more, whose first thread asks for the tiles.
 
     A slot of the ring is filled when all threads have come to the phase in which it is used, and used when
-    the phase in which it is filled has ended. Raises ScheduleError where these are not all threads of the
-    block, or the pipelined loop runs several times.
+    the phase in which it is filled has ended. Where the pipelined loop runs in rounds, tiles of the next one
+    are asked for as soon as there are free slots. Raises ScheduleError where these are not all threads of the
+    block, or rounds differ in length.
 
     >>> from tdsl.codegen.loops import Arrive, Kernel, Store
     >>> from tdsl.codegen.show import show
@@ -74,7 +77,14 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     (p,) = found
     extents = launch_extents(body)
     around = [s for s in p.between if isinstance(s, For) and s.kind in AXES]
-    others = [s for s in p.between if not isinstance(s, Let) and s not in around]
+    rounds = rounds_of(p.between)
+    asks = p.asks
+    for s in reversed(p.between):
+        if s in rounds or (isinstance(s, Let) and s.name in _names_in(asks)):
+            asks = rebuilt(s, body=asks)
+    inner = {s.name for s in rounds}
+    others: list[Stmt] = [s for s in p.between if isinstance(s, If)]
+    others += [s for s in (*rounds, p.loop) if inner & scalars_of(s.extent)]
     bound = {s.kind for s in around}
     used = [x for x in THREADS if extents[x] > 1]
     # rows of threads stay as long as they are, and what stands outside of loops over an axis is all threads'
@@ -83,11 +93,10 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     if others or not axis or not all(is_whole(s, extents) for s in around):
         raise _error(
             p,
-            "a pipeline apart runs once in each block, and in all of its threads",
+            "a pipeline apart runs in all threads of a block, and as long each time",
             "put it outside of other loops, and bind loops around it to threadIdx.y",
         )
-    names = {s.name for s in p.between if isinstance(s, For | Let)}
-    if any(names & scalars_of(e) for s in walk(p.asks) for e in exprs_of(s)):
+    if {s.name for s in around} & _names_in(asks):
         raise _error(
             p, "threads have tiles of their own", "cache_read at a loop around the threads"
         )
@@ -101,7 +110,7 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     if axis not in used:
         name = fresh.name(f"using_{axis[-1]}")
         body = For(name, ZERO, const(1 + more), axis, If(Binary("lt", Var(name), ONE), body))
-    whole: Stmt = Beside((_asking(p.asks, axis, extents, more, fresh), body))
+    whole: Stmt = Beside((_asking(fresh.copy(asks), axis, extents, more, fresh), body))
     whole = Phases(p.empty, p.stages, count // _WARP, whole)
     whole = Phases(p.full, p.stages, p.copies, whole)
     for a in reversed(p.memory):
@@ -123,6 +132,28 @@ def _asking(asks: Stmt, axis: str, extents: dict[str, int], more: int, fresh: Fr
     return functools.reduce(
         lambda s, loop: For(loop[0], ZERO, const(loop[2]), loop[1], s), loops, made
     )
+
+
+def rounds_of(between: Iterable[Stmt]) -> list[For]:
+    """The loops that each thread runs through."""
+    return [s for s in between if isinstance(s, For) and s.kind not in AXES]
+
+
+def count_of(loops: Iterable[For]) -> Expr:
+    """How many iterations of the innermost loop have been before, in all rounds.
+
+    >>> from tdsl.codegen.loops import SERIAL
+    >>> print(count_of(For(x, ZERO, const(n), SERIAL, Block(())) for x, n in (("r", 3), ("k", 8))))
+    r * 8 + k
+    """
+    count: Expr = ZERO
+    for s in loops:
+        count = add(simplify(Binary("mul", count, s.extent)), subtract(Var(s.name), s.lo))
+    return count
+
+
+def _names_in(s: Stmt) -> set[str]:
+    return {name for x in walk(s) for e in exprs_of(x) for name in scalars_of(e)}
 
 
 def _error(p: Producer, what: str, hint: str) -> ScheduleError:

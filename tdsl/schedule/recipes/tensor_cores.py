@@ -37,6 +37,7 @@ _MOST_WARPS = 32  # of a block
 _COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
 _SMALLEST = 64  # rows, columns and terms of a product that is worth tiles
 _BLOCKS = 96  # that keep a GPU busy
+_PROCESSORS = 132  # of the GPUs that have wgmma
 _TILES = (
     ((128, 128), (64, 32)),
     ((64, 64), (32, 32)),
@@ -155,7 +156,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul | None:
 def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul | None:
     """The recipe with tiles for the sizes of a stage; None where these are small, or it does not apply.
 
-    With `hopper` large products are made by wgmma.
+    With `hopper` large products are made by wgmma, by one block for each multiprocessor at most.
     """
     d = definition_of(stage)
     found = operands_of(d) if len(d.ranges) == 1 else None
@@ -170,9 +171,11 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
     enough = [x for x in _GROUP_TILES if _blocks(rows, columns, x[0]) * batches >= _BLOCKS]
     if hopper and enough:
         tile, warp = enough[0]
+        tiles = _blocks(rows, columns, tile) * batches
+        rounds = -(-tiles // _PROCESSORS)
         plan = tensor_core_matmul(
             stage, block=(*tile, 2 * step), warp=warp, stages=4, hopper=True,
-            group=_group(rows, columns, tile),
+            group=_group(rows, columns, tile), blocks=-(-tiles // rounds) if rounds > 1 else 0,
         )  # fmt: skip
         if plan is not None:
             return plan
@@ -320,7 +323,7 @@ def _schedule(
         n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, (left, right), strict=True)
     )
     if stages > 1 and (whole or copied):
-        stage.pipeline(ko, stages, apart=whole and not plan.blocks)
+        stage.pipeline(ko, stages, apart=whole)
     stage.unroll(mi).unroll(nj).unroll(ki)
 
 

@@ -13,11 +13,12 @@ i, j, k = td.vars("i j k")
 
 def matmul(
     dtype: td.DType = td.i32, vector: int = 4, stages: int = 0, bulk: bool = False,
-    apart: bool = False,
+    apart: bool = False, rounds: int = 1,
 ) -> td.Schedule:  # fmt: skip
     """Tiles of 16 x 32 in blocks of 8 x 8 threads; both operands go through shared memory.
 
-    With `stages` they are fetched ahead, with `bulk` as a whole, with `apart` by a warp of its own.
+    With `stages` they are fetched ahead, with `bulk` as a whole, with `apart` by a warp of its own. A block
+    makes a tile after the other, in so many `rounds`.
     """
     a, b, c = td.Tensor("a", ("M", "K"), dtype), td.Tensor("b", ("K", "N"), dtype), td.Func("c")
     c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
@@ -26,6 +27,8 @@ def matmul(
     ty, tx, i0, j0 = s[c].tile((ii, ji), (2, 4))
     ko, ki = s[c].split(k, 8)
     s[c].reorder(io, jo, ty, tx, ko, ki, i0, j0)
+    if rounds > 1:
+        jo, _ = s[c].split(jo, rounds)
     s[c].bind(io, "blockIdx.y").bind(jo, "blockIdx.x").bind(ty, "threadIdx.y").bind(
         tx, "threadIdx.x"
     )

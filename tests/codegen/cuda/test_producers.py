@@ -10,10 +10,27 @@ import tdsl as td
 from tdsl.codegen.emulation.memory import Hazard
 from tdsl.codegen.emulation.run import EmulatedExecutable
 from tdsl.codegen.launches import launches_of
-from tdsl.codegen.loops import Arrive, Await, Beside, Block, Kernel, Phases, Stmt
-from tdsl.codegen.passes.statements import walk
-from tdsl.lang.expr import Binary, const
+from tdsl.codegen.loops import (
+    BLOCKS,
+    SERIAL,
+    Arrive,
+    Await,
+    Beside,
+    Block,
+    For,
+    If,
+    Kernel,
+    Phases,
+    Stmt,
+    Store,
+)
+from tdsl.codegen.passes.fresh import Fresh
+from tdsl.codegen.passes.producers import Producer, beside
+from tdsl.codegen.passes.statements import map_exprs, scalars_of, walk
+from tdsl.codegen.show import show
+from tdsl.lang.expr import TRUE, ZERO, Binary, Expr, Var, const
 from tdsl.lang.interp import interpret
+from tdsl.lang.simplify import substitute
 from tests.codegen.cuda import programs
 
 i, j, k = td.vars("i j k")
@@ -24,12 +41,12 @@ def numbers(*shape: int, dtype=np.int32):
     return (np.arange(np.prod(shape)) * 7 % 11 - 3).reshape(shape).astype(dtype)
 
 
-def matmul(stages: int = 3) -> td.Schedule:
-    return programs.matmul(td.f32, stages=stages, bulk=True, apart=True)
+def matmul(stages: int = 3, rounds: int = 1) -> td.Schedule:
+    return programs.matmul(td.f32, stages=stages, bulk=True, apart=True, rounds=rounds)
 
 
-def kernel(stages: int = 3) -> Kernel:
-    return programs.kernel_of(matmul(stages), M=32, K=64, N=64)
+def kernel(stages: int = 3, rounds: int = 1) -> Kernel:
+    return programs.kernel_of(matmul(stages, rounds), M=32, K=64, N=64 * rounds)
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -39,6 +56,40 @@ def test_a_matmul_is_right_at_every_size(m, n, p, stages):
     s = matmul(stages)
     got = td.emulate(td.compile(s, target="cuda"))(a, b)
     np.testing.assert_array_equal(got, interpret(s.program, {"a": a, "b": b})[0], strict=True)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("m, n, p", [(16, 40, 96), (17, 12, 100), (32, 64, 64), (8, 4, 32)])
+def test_a_block_that_makes_tiles_in_rounds_is_right(m, n, p, stages):
+    """Also where terms are fewer than the ring has slots, and where the last round has nothing to do."""
+    a, b = numbers(m, n, dtype=np.float32), numbers(n, p, dtype=np.float32)
+    s = matmul(stages, rounds=3)
+    got = td.emulate(td.compile(s, target="cuda"))(a, b)
+    np.testing.assert_array_equal(got, interpret(s.program, {"a": a, "b": b})[0], strict=True)
+
+
+def test_the_ring_is_made_once_for_all_rounds():
+    made = kernel(3, rounds=2)
+    outside = made.body
+    while not isinstance(outside, Beside):
+        assert not isinstance(outside, For) or outside.kind in BLOCKS
+        outside = outside.body
+    slots = [line.partition("[")[2] for line in show(outside).splitlines() if "_used[" in line]
+    assert slots == [
+        "(c_j_o_i_1 * 8 + c_k_o_1) % 3], (c_j_o_i_1 * 8 + c_k_o_1) // 3 % 2 * -1 + 1)",
+        "(c_j_o_i * 8 + c_k_o) % 3], as a warp)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "around", [For("r", ZERO, const(3), SERIAL, Block(())), If(TRUE, Block(()))]
+)
+def test_a_pipeline_apart_is_as_long_each_time(around):
+    inner = For("k", ZERO, Var("r"), SERIAL, Block(()))
+    use = For("x", ZERO, const(32), "threadIdx.x", Store("b", (Var("x"),), Var("x")))
+    wrong = Producer(inner, inner, (), "full", "empty", 2, 1, (around, use))
+    with pytest.raises(td.ScheduleError, match="as long each time"):
+        beside(use, [wrong], Fresh(Kernel("k", (), use)))
 
 
 def test_a_block_has_a_warp_more_and_no_barriers():
@@ -60,9 +111,10 @@ def test_the_directive_is_written_and_read():
 # Bugs put in by hand.
 
 
-def broken(change: Callable[[Stmt], Stmt], stages: int = 3) -> None:
-    made = kernel(stages)
-    a, b, c = (numbers(*x, dtype=np.float32) for x in ((32, 64), (64, 64), (32, 64)))
+def broken(change: Callable[[Stmt], Stmt], stages: int = 3, rounds: int = 1) -> None:
+    made = kernel(stages, rounds)
+    shapes = (32, 64), (64, 64 * rounds), (32, 64 * rounds)
+    a, b, c = (numbers(*x, dtype=np.float32) for x in shapes)
     EmulatedExecutable(made).run((a, b, c))
     EmulatedExecutable(replace(made, body=programs.rewritten(made.body, change))).run((a, b, c))
 
@@ -123,6 +175,18 @@ def test_a_producer_that_waits_for_the_wrong_phase_is_found():
 
     with pytest.raises(Hazard, match="waits for ever at slot 0 of 'c_k_o_used'"):
         broken(in_part(0, change))
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_counting_anew_in_each_round_is_found(part):
+    def change(s: Stmt) -> Stmt:
+        return map_exprs(s, anew) if isinstance(s, Await | Arrive) else s
+
+    def anew(e: Expr) -> Expr:
+        return substitute(e, {n: const(0) for n in scalars_of(e) if n.startswith("c_j_o")})
+
+    with pytest.raises(Hazard, match=r"waits for ever|no wait|another thread|come to"):
+        broken(in_part(part, change), rounds=2)
 
 
 def test_a_slot_given_back_before_it_is_read_is_found():

@@ -128,11 +128,14 @@ def test_the_recipe_for_hopper_keeps_products_back_to_back(turned, columns, tmp_
 @pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
 @pytest.mark.parametrize("turned", [False, True])
 def test_text_of_the_recipe_for_hopper(turned):
-    """All threads of a group say that they have used a tile; tiles wider than a swizzle come in panels."""
+    """All threads of a group say that they have used a tile; tiles wider than a swizzle come in panels.
+
+    One block makes both tiles of the result; five steps for each are no multiple of the slots of the ring.
+    """
     c, *_ = product(turned_b=turned)
-    s = td.Schedule(c, sizes={"M": 128, "K": 256, "N": 128})
-    td.recipes.tensor_core_matmul(s[c], block=(128, 128, 64), warp=(64, 128), hopper=True)
-    x, y = operands(128, 128, 256)
+    s = td.Schedule(c, sizes={"M": 256, "K": 320, "N": 128})
+    td.recipes.tensor_core_matmul(s[c], block=(128, 128, 64), warp=(64, 128), hopper=True, blocks=1)
+    x, y = operands(256, 128, 320)
     compiled = td.compile(s, target="cuda:sm_90a")
     got = text_of(compiled)(x, y.T.copy() if turned else y)
     np.testing.assert_array_equal(got, x.astype(np.float32) @ y.astype(np.float32))
