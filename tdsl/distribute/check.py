@@ -1,25 +1,26 @@
 """The proof that a plan is right, made from the plan alone.
 
-All ranks are run without data. A buffer is a list of boxes with the number of points of the reduction that
-their elements hold so far: one for an input, none after a fill; a run adds those of its ranges, a merge
-those of its source. Proven is that
+All ranks are run without data. A buffer is a list of boxes with the points of the reduction that their
+elements hold so far, themselves as boxes: none after a fill; a run makes those of its ranges, a merge adds
+those of its source, none of which may be there. Proven is that
 
 1. every send has one receive, of the same box of the same tensor and tag, and is of the same collective;
 2. the order of exchanges lets all ranks come to their end, even if a send waits for its receive, and a
    collective for all of its ranks, each of which has to name the same ones;
-3. steps use memory that is there, inside of the boxes that it holds, and tasks read complete values only;
-   none touches what is on its way between a start and its finish, but to read what is sent;
+3. steps use memory that is there, inside of the boxes that it holds; tasks read complete values only, from
+   buffers that hold all they need; none touches what is on its way between a start and its finish, but to
+   read what is sent;
 4. in the end each owner of an output has every point of every element once;
 5. no rank holds more memory than the plan says.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from tdsl.distribute.held import Held, Piece, PlanFault, Points, count_of, points_of
 from tdsl.distribute.plan import (
     Copy,
     Drop,
@@ -43,68 +44,12 @@ from tdsl.placement.ownership import (
     contains,
     elements,
     is_empty,
-    whole_boxes,
 )
-from tdsl.placement.spans import clip, count
-
-Piece = tuple[Box, int]  # a box, and how many points each of its elements holds
-
-
-class PlanFault(AssertionError):  # an error of whoever made the plan, not of the user
-    """What is wrong with a plan, and where."""
-
-
-@dataclass(slots=True)
-class Held:
-    """What is known of a buffer: disjoint boxes whose elements have values."""
-
-    tensor: str
-    box: Box
-    pieces: list[Piece] = field(default_factory=list)
-
-    def put(self, new: list[Piece]) -> None:
-        """Overwrite boxes."""
-        for box, points in new:
-            kept = [(rest, p) for old, p in self.pieces for rest in without(old, box)]
-            self.pieces = [*kept, (box, points)]
-
-    def get(self, box: Box) -> list[Piece]:
-        """What is in a box; fewer elements than it has where some have no value."""
-        found = ((common(own, box), points) for own, points in self.pieces)
-        return [(part, points) for part, points in found if part is not None]
-
-    def add(self, new: list[Piece]) -> None:
-        """Combine boxes with what is there."""
-        for box, points in new:
-            self.put([(own, p + points) for own, p in self.get(box)])
-
-
-def without(box: Box, hole: Box) -> Iterator[Box]:
-    """A box less another one, as disjoint boxes.
-
-    >>> list(without(((0, 3), (0, 3)), ((1, 9), (0, 2))))
-    [((0, 1), (0, 3)), ((1, 3), (2, 3))]
-    """
-    shared = common(box, hole)
-    if shared is None:
-        yield box
-        return
-    spans = list(zip(box, shared, strict=True))
-    if any(count(clip(span, *part)) > count(part) for span, part in spans):  # gaps of the hole only
-        rest = list(whole_boxes(box))
-        for part in whole_boxes(shared):
-            rest = [left for own in rest for left in without(own, part)]
-        yield from rest
-        return
-    for n, (span, (first, behind)) in enumerate(spans):
-        for left in (clip(span, span[0], first), clip(span, behind, span[1])):
-            if left[0] < left[1]:
-                yield (*shared[:n], left, *box[n + 1 :])
 
 
 def check(plan: Plan) -> None:
     """Raise PlanFault unless a plan is right, and costs what it says."""
-    points = {h.name: h.points for h in plan.homes}
+    points = {h.name: points_of(h) for h in plan.homes}
     sizes = {h.name: h.bytes for h in plan.homes}
     homes = {h.name: h for h in plan.homes}
     ranks = [RankCheck(p, points, sizes, dict(p.owned), homes) for p in plan]
@@ -165,10 +110,8 @@ def _check_parts(plan: Plan, home: Home, ranks: list[RankCheck]) -> None:
                 together[key] = Held(home.name, own.box, parts)
     for held in together.values():
         for box, points in held.pieces:
-            if points != home.points:
-                raise PlanFault(
-                    f"the parts of {home.name!r}{box} have {points} points of {home.points}"
-                )
+            if count_of(points) != count_of(points_of(home)):
+                raise PlanFault(f"the parts of {home.name!r}{box} have the points {points} only")
 
 
 HERE = -1  # the handle of what is waited for where it starts
@@ -272,7 +215,7 @@ class Post:
     def _reduce(self, here: Mapping[int, Exchange | Reduce], like: Reduce) -> None:
         """Combine what all ranks of a reduction bring, for those who get parts of it."""
         total: Held | None = None
-        for rank, step in here.items():
+        for rank, step in sorted(here.items()):
             if not isinstance(step, Reduce) or (step.box, step.parts) != (like.box, like.parts):
                 raise PlanFault(f"rank {rank} takes part in another reduction, tag {like.tag}")
             self.ranks[rank].check_still(step.source, step.box, written=False)
@@ -325,7 +268,7 @@ class RankCheck:
     """One rank, step by step."""
 
     plan: RankPlan
-    points: Mapping[str, int]
+    points: Mapping[str, Points]
     sizes: Mapping[str, int]
     owned: Mapping[str, Box]
     homes: Mapping[str, Home]
@@ -407,7 +350,7 @@ class RankCheck:
                 if name not in self.buffers:
                     raise self._fault(f"there is no buffer {name!r}")
                 held = self.buffers[name]
-                held.put([(held.box, 0)])
+                held.put([(held.box, ())])
             case Copy(source, target, box):
                 self._same_tensor(source, target, box)
                 self.buffer(target, box).put(self.values(source, box))
@@ -430,22 +373,27 @@ class RankCheck:
             if held is None or held.tensor != tensor:
                 raise self._fault(f"{name!r} is no buffer of {tensor!r}")
             self.complete(name, held.box)
+        home, ranges, read = self.homes[step.func], dict(step.ranges), dict(step.reads)
+        assert home.needs is not None, "what is run is a stage"
+        for tensor, needed in home.needs(step.ranges).items():
+            if tensor not in read or not contains(self.buffers[read[tensor]].box, needed):
+                raise self._fault(f"{step.func!r} needs {needed} of {tensor!r}")
         if self.buffer(step.target, step.box).tensor != step.func:
             raise self._fault(f"{step.target!r} is no buffer of {step.func!r}")
-        home, ranges = self.homes[step.func], dict(step.ranges)
         made = zip(home.dims, home.whole, strict=True)
         box = tuple(whole if name is None else ranges.get(name) for name, whole in made)
-        each = math.prod(hi - lo for n, (lo, hi) in step.ranges if n not in home.dims)
-        if box != step.box or is_empty(step.box) or each <= 0:
+        (whole,) = points_of(home)
+        each = tuple(ranges.get(name, (0, 0)) for name, _ in home.points)
+        if box != step.box or is_empty((*step.box, *each)) or not contains(whole, each):
             raise self._fault(f"the ranges of {step.func!r} are not those of its box")
-        self.buffer(step.target, step.box).put([(step.box, each)])
+        self.buffer(step.target, step.box).put([(step.box, (each,))])
 
     def complete(self, name: str, box: Box) -> None:
         """Raise PlanFault unless every element of a box has all of its points."""
-        wanted = self.points[self.buffer(name, box).tensor]
+        wanted = count_of(self.points[self.buffer(name, box).tensor])
         for part, points in self.values(name, box):
-            if points != wanted:
-                raise self._fault(f"{part} of {name!r} has {points} points of {wanted}")
+            if count_of(points) != wanted:
+                raise self._fault(f"{part} of {name!r} has the points {points} only")
 
     def send(self, m: Message) -> tuple[str, Box, list[Piece]]:
         """What a message carries: tensor, box, values."""

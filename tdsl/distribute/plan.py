@@ -9,7 +9,7 @@ Buffers of inputs are there at the start, all others are made; those of outputs 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ from tdsl.placement.ownership import Box, block, elements, owned
 
 if TYPE_CHECKING:
     from tdsl.schedule.nest import State
+
+Ranges = tuple[tuple[str, tuple[int, int]], ...]  # variables, each with where it runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class Run:
     """
 
     func: str
-    ranges: tuple[tuple[str, tuple[int, int]], ...]
+    ranges: Ranges
     reads: tuple[tuple[str, str], ...]
     target: str
     box: Box
@@ -168,16 +170,18 @@ Step = Make | Fill | Copy | Merge | Exchange | Start | Finish | Reduce | Run | D
 class Home:
     """A tensor that is placed: the bytes of an element, the box of the whole of it, and where it lives.
 
-    `points` is how many points of a reduction each element combines; 1 for what is not reduced. `dims` are
-    the variables that run along the dimensions of a func when it is made, None where each run makes all.
+    `points` are the ranges of a reduction whose points each element combines; none for what is not reduced.
+    `dims` are the variables that run along the dimensions of a func when it is made, None where each run
+    makes all; `needs` gives the boxes of all that is read where its variables have some ranges.
     """
 
     name: str
     bytes: int
     whole: Box
     placement: Placement
-    points: int = 1
+    points: Ranges = ()
     dims: tuple[str | None, ...] = ()
+    needs: Callable[[Ranges], Mapping[str, Box]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

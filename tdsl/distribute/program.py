@@ -84,7 +84,7 @@ class Work:
         homes = tuple(
             Home(
                 n, sum(t.bytes for t in self.dtypes[n]), whole, placed[n],
-                made[n].points if n in made else 1, made[n].dims if n in made else (),
+                *((made[n].points, made[n].dims, made[n].needs) if n in made else ()),
             )
             for n, whole in self.wholes.items()
         )  # fmt: skip

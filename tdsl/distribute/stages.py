@@ -9,7 +9,6 @@ Funcs that are not distributed belong to the stages that read them. All boxes co
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -114,11 +113,9 @@ class Stage:
         )
 
     @property
-    def points(self) -> int:
-        """How many points of its ranges each element combines."""
-        return math.prod(
-            self.bounds[n][1] - self.bounds[n][0] for n, _, _ in self.definition.ranges
-        )
+    def points(self) -> tuple[tuple[str, Span], ...]:
+        """The ranges whose points each element combines."""
+        return tuple((n, self.bounds[n]) for n, _, _ in self.definition.ranges)
 
     def ranges(self, spans: Spans) -> Ranges | None:
         """Where the variables run while the first outer loops have these spans; None for nowhere."""
@@ -150,8 +147,15 @@ class Stage:
     def box(self, tensor: str, spans: Spans) -> Box | None:
         """The box of a source that is read while the first outer loops have these spans."""
         ranges = self.ranges(spans)
-        if ranges is None:
-            return None
+        return None if ranges is None else self.box_in(tensor, ranges)
+
+    def needs(self, ranges: Iterable[tuple[str, Span]]) -> dict[str, Box]:
+        """The boxes of all sources that are read while the variables have some ranges."""
+        found = {source: self.box_in(source, dict(ranges)) for source in self.sources}
+        return {source: box for source, box in found.items() if box is not None}
+
+    def box_in(self, tensor: str, ranges: Ranges) -> Box | None:
+        """The box of a source that is read while the variables have these ranges."""
         names = self.decides(tensor)
         key = (tensor, *(ranges[name] for name in names))
         if key not in self._boxes:

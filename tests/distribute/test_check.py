@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.distribute.check import PlanFault, check
+from tdsl.distribute.check import check
+from tdsl.distribute.held import PlanFault
 from tdsl.distribute.plan import (
     Copy,
     Drop,
@@ -113,9 +114,12 @@ def faults(plan: Plan, rng: np.random.Generator) -> Iterator[tuple[str, Plan]]:
             case Reduce() as step:
                 what, steps[at] = _other_reduction(step, rng)
             case Run() as run:
-                what, steps[at] = _other_run(run, rng)
+                what, steps[at] = _other_run(run, plan, rng)
             case Make() as step if step.box:
                 what, steps[at] = "memory for less", replace(step, box=_less(step.box))
+            case Merge() as step if (others := _other_sources(step, steps)) and rng.integers(2):
+                what, source = "one part twice for another", str(rng.choice(others))
+                steps[at] = replace(step, source=source)
             case Drop() | Copy() | Merge() | Make() as step:
                 what = f"no {type(step).__name__}"
                 del steps[at]
@@ -170,15 +174,32 @@ def _other_message(
             return "twice", [m, m]
 
 
-def _other_run(run: Run, rng: np.random.Generator) -> tuple[str, Run]:
-    match rng.integers(3):
+def _other_sources(m: Merge, steps: list[Any]) -> list[str]:
+    """What else is merged into the same."""
+    like = [s for s in steps if isinstance(s, Merge) and (s.target, s.box) == (m.target, m.box)]
+    return [s.source for s in like if s.source != m.source]
+
+
+def _other_run(run: Run, plan: Plan, rng: np.random.Generator) -> tuple[str, Run]:
+    (home,) = (h for h in plan.homes if h.name == run.func)
+    reduced = dict(home.points)
+    match rng.integers(4):
         case 0:
             return "a smaller result", replace(run, box=_less(run.box))
         case 1:
             (name, (lo, hi)), *rest = reversed(run.ranges)
             return "points twice", replace(run, ranges=(*reversed(rest), (name, (lo, 2 * hi - lo))))
+        case 2 if any(part != reduced.get(x, part) for x, part in run.ranges):
+            moved = tuple((x, _elsewhere(r, reduced.get(x, r))) for x, r in run.ranges)
+            return "as many other points", replace(run, ranges=moved)
         case _:
             return "another buffer", replace(run, reads=tuple((t, "?") for t, _ in run.reads))
+
+
+def _elsewhere(part: tuple[int, int], whole: tuple[int, int]) -> tuple[int, int]:
+    """As long a part of a range, moved by one."""
+    lo, hi = part
+    return (lo + 1, hi + 1) if hi < whole[1] else (lo - 1, hi - 1) if lo > whole[0] else part
 
 
 def _less(box: Any) -> Any:

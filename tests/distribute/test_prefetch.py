@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.distribute.check import PlanFault, check
+from tdsl.distribute.check import check
+from tdsl.distribute.held import PlanFault
 from tdsl.distribute.plan import Copy, Exchange, Finish, Plan, Run, Start
 from tests.distribute.matmuls import matmul
 from tests.distribute.test_check import changed

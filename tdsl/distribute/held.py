@@ -1,0 +1,103 @@
+"""What the proof of a plan knows of a buffer: boxes of it, and the points of a reduction they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tdsl.distribute.plan import Home
+from tdsl.placement.ownership import Box, common, elements, whole_boxes
+from tdsl.placement.spans import clip, count
+
+Points = tuple[
+    Box, ...
+]  # of a reduction, as boxes that do not meet; what is not reduced has one of no axes
+Piece = tuple[Box, Points]  # a box, and the points that each of its elements holds
+
+
+class PlanFault(AssertionError):  # an error of whoever made the plan, not of the user
+    """What is wrong with a plan, and where."""
+
+
+@dataclass(slots=True)
+class Held:
+    """What is known of a buffer: disjoint boxes whose elements have values."""
+
+    tensor: str
+    box: Box
+    pieces: list[Piece] = field(default_factory=list)
+
+    def put(self, new: list[Piece]) -> None:
+        """Overwrite boxes."""
+        for box, points in new:
+            kept = [(rest, p) for old, p in self.pieces for rest in without(old, box)]
+            self.pieces = [*kept, (box, points)]
+
+    def get(self, box: Box) -> list[Piece]:
+        """What is in a box; fewer elements than it has where some have no value."""
+        found = ((common(own, box), points) for own, points in self.pieces)
+        return [(part, points) for part, points in found if part is not None]
+
+    def add(self, new: list[Piece]) -> None:
+        """Combine boxes with what is there; PlanFault where points would be there twice."""
+        for box, points in new:
+            self.put([(own, joined(p, points)) for own, p in self.get(box)])
+
+
+def joined(a: Points, b: Points) -> Points:
+    """All points of both, boxes that lie side by side as one; PlanFault where they meet.
+
+    >>> joined((((0, 2), (0, 9)),), (((4, 6), (0, 9)), ((2, 4), (0, 9))))
+    (((0, 6), (0, 9)),)
+    """
+    for box in b:
+        if any(common(own, box) is not None for own in a):
+            raise PlanFault(f"points {box} of a reduction are there twice")
+        a = _beside(a, box)
+    return a
+
+
+def _beside(points: Points, box: Box) -> Points:
+    """Points with a box more, made one with those that it lies beside."""
+    for n, own in enumerate(points):
+        differ = [axis for axis, (x, y) in enumerate(zip(own, box, strict=True)) if x != y]
+        if len(differ) == 1:
+            (axis,) = differ
+            (lo, hi), (first, behind) = sorted((own[axis], box[axis]))
+            if hi == first:
+                whole = (*box[:axis], (lo, behind), *box[axis + 1 :])
+                return _beside((*points[:n], *points[n + 1 :]), whole)
+    return (*points, box)
+
+
+def points_of(home: Home) -> Points:
+    """All points that an element combines."""
+    return (tuple(span for _, span in home.points),)
+
+
+def count_of(points: Points) -> int:
+    """How many points these are."""
+    return sum(map(elements, points))
+
+
+def without(box: Box, hole: Box) -> Iterator[Box]:
+    """A box less another one, as disjoint boxes.
+
+    >>> list(without(((0, 3), (0, 3)), ((1, 9), (0, 2))))
+    [((0, 1), (0, 3)), ((1, 3), (2, 3))]
+    """
+    shared = common(box, hole)
+    if shared is None:
+        yield box
+        return
+    spans = list(zip(box, shared, strict=True))
+    if any(count(clip(span, *part)) > count(part) for span, part in spans):  # gaps of the hole only
+        rest = list(whole_boxes(box))
+        for part in whole_boxes(shared):
+            rest = [left for own in rest for left in without(own, part)]
+        yield from rest
+        return
+    for n, (span, (first, behind)) in enumerate(spans):
+        for left in (clip(span, span[0], first), clip(span, behind, span[1])):
+            if left[0] < left[1]:
+                yield (*shared[:n], left, *box[n + 1 :])
