@@ -20,6 +20,7 @@ from tdsl.codegen.signature import Specialisation, extent
 from tdsl.compile import Compiled
 from tdsl.errors import TargetError, TypeMismatch
 from tdsl.lang.expr import Const
+from tdsl.lang.types import ML_DTYPES
 from tdsl.schedule.fluent import Schedule
 from tdsl.source import here
 from tdsl.target import Target
@@ -130,7 +131,7 @@ def _expected(job: Job, variant: Specialisation, given: dict[str, Any]) -> tuple
 def _bits(array: Any) -> Any:
     """An array as NumPy stores it, without element types of other packages."""
     plain = np.ascontiguousarray(array)
-    return plain.view(np.uint16) if plain.dtype.name == "bfloat16" else plain
+    return plain.view(f"u{plain.itemsize}") if plain.dtype.name in ML_DTYPES else plain
 
 
 def collect(words: Iterable[str]) -> list[Job]:

@@ -13,7 +13,7 @@ from tdsl.codegen.dlpack import device_of, from_dlpack
 from tdsl.codegen.loops import row_major
 from tdsl.codegen.signature import ALIGN, LARGE, ArrayArg, Layout, ScalarArg
 from tdsl.errors import Related, TypeMismatch
-from tdsl.lang.types import DType
+from tdsl.lang.types import ML_DTYPES, DType
 from tdsl.source import here
 
 Array = np.ndarray[Any, Any]
@@ -118,7 +118,7 @@ def _plain(number: Any) -> Any:
     """The Python number equal to a number of any kind; None for what is not one."""
     if isinstance(number, bool | np.bool_):
         return bool(number)
-    if isinstance(number, float | np.floating) or _is_bfloat16(number):
+    if isinstance(number, float | np.floating) or _is_ml_float(number):
         return float(number)
     try:
         return operator.index(number)
@@ -126,8 +126,8 @@ def _plain(number: Any) -> Any:
         return None
 
 
-def _is_bfloat16(number: Any) -> bool:
-    return isinstance(number, np.generic) and number.dtype.name == "bfloat16"
+def _is_ml_float(number: Any) -> bool:
+    return isinstance(number, np.generic) and number.dtype.name in ML_DTYPES
 
 
 def _as_float(arg: ScalarArg, plain: Any) -> Any:
@@ -137,17 +137,10 @@ def _as_float(arg: ScalarArg, plain: Any) -> Any:
         exact = math.inf
     with np.errstate(over="ignore"):
         rounded = arg.dtype.numpy.type(exact)
-    if math.isinf(rounded) and plain not in (math.inf, -math.inf):
+    if not math.isfinite(rounded) and plain == plain and plain not in (math.inf, -math.inf):
         message = f"{arg.name} = {plain} does not fit {arg.dtype.numpy}"
-        raise _mismatch(arg, message, f"the largest is {_largest(arg.dtype)}")
+        raise _mismatch(arg, message, f"the largest is {arg.dtype.largest}")
     return rounded
-
-
-def _largest(dtype: DType) -> float:
-    mantissa, top = {16: (10, 15), 32: (23, 127), 64: (52, 1023)}[dtype.bits]
-    if dtype.kind == "e":
-        mantissa, top = 7, 127
-    return math.ldexp(2 - 2.0**-mantissa, top)
 
 
 def _wrong_kind(arg: ScalarArg, value: Any) -> TypeMismatch:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.lang.types import BY_NAME
+from tdsl.lang.types import BY_NAME, DType
 
 
 class Tensor(ctypes.Structure):
@@ -44,12 +44,22 @@ class _Versioned(ctypes.Structure):
 
 _READ_ONLY = 1
 _VERSION = 1
-KINDS = {"i": 0, "u": 1, "f": 2, "e": 4, "b": 6}  # DLDataTypeCode
+_KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}  # DLDataTypeCode
+_ML_DTYPES = {"bf16": 4, "f8e4m3": 10, "f8e5m2": 12}
 _DEVICES = {
     1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 9: "vpi", 10: "rocm",
     11: "rocm_host", 12: "ext_dev", 13: "cuda_managed", 14: "oneapi", 15: "webgpu", 16: "hexagon",
 }  # fmt: skip
 _HOST = (1, 3, 11)  # memory that the CPU reads at its own addresses: ordinary, and pinned for a GPU
+
+
+def type_code(dtype: DType) -> int:
+    """The DLDataTypeCode of an element type.
+
+    >>> [type_code(BY_NAME[name]) for name in ("f16", "bf16", "f8e5m2")]
+    [2, 4, 12]
+    """
+    return _ML_DTYPES.get(dtype.name) or _KINDS[dtype.kind]
 
 
 def device_of(exporter: Any) -> str | None:
@@ -139,7 +149,7 @@ def _strides(tensor: Tensor, itemsize: int) -> tuple[int, ...] | None:
 
 def _dtype(tensor: Tensor) -> np.dtype[Any]:
     for dtype in BY_NAME.values():
-        if (KINDS[dtype.kind], dtype.bits, 1) == (tensor.code, tensor.bits, tensor.lanes):
+        if (type_code(dtype), dtype.bits, 1) == (tensor.code, tensor.bits, tensor.lanes):
             return dtype.numpy
     raise BufferError(
         f"DLPack element type {tensor.code} of {tensor.bits} bits x {tensor.lanes} is not known"

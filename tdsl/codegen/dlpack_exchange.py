@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from tdsl.codegen.dlpack import KINDS
+from tdsl.codegen.dlpack import type_code
 from tdsl.lang.types import DType
 
 _NAME = b"dlpack_exchange_api"
@@ -66,7 +66,7 @@ def kind_word(rank: int, dtype: DType) -> int:
     >>> hex(kind_word(3, f32))
     '0x1200200000003'
     """
-    return (1 << 16 | dtype.bits << 8 | KINDS[dtype.kind]) << 32 | rank
+    return (1 << 16 | dtype.bits << 8 | type_code(dtype)) << 32 | rank
 
 
 _STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.c_void_p)

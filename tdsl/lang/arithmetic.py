@@ -1,8 +1,8 @@
 """The arithmetic of expression nodes on NumPy arrays: what every backend must compute.
 
 Integers wrap; division floors, by zero it gives 0; NaN propagates through min and max; a float becomes an
-integer toward zero and saturates, NaN becomes 0. f16 and bf16 are computed in f32 and rounded after each
-node. `shift` counts outside the width give 0, and -1 for a negative number shifted right.
+integer toward zero and saturates, NaN becomes 0. Floats of 8 and 16 bits are computed in f32 and rounded
+after each node. `shift` counts outside the width give 0, and -1 for a negative number shifted right.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tdsl.lang.expr import COMPARISONS, Const
-from tdsl.lang.types import DType, bf16, f16, f32
+from tdsl.lang.types import DType, f32
 
 Array = np.ndarray[Any, Any]
 
@@ -53,7 +53,7 @@ def binary(op: str, x: Array, y: Array) -> Array:
     """
     assert x.dtype == y.dtype, f"{op} of {x.dtype} and {y.dtype}"
     dtype = x.dtype
-    narrow = _is_half(dtype)
+    narrow = _is_narrow(dtype)
     if narrow:
         x, y = x.astype(np.float32), y.astype(np.float32)
     with np.errstate(all="ignore"):
@@ -64,8 +64,8 @@ def binary(op: str, x: Array, y: Array) -> Array:
     return result.astype(dtype) if narrow and op not in COMPARISONS else result
 
 
-def _is_half(d: np.dtype[Any]) -> bool:
-    return d.itemsize == 2 and d.kind not in "iu"
+def _is_narrow(d: np.dtype[Any]) -> bool:
+    return d.itemsize < 4 and d.kind not in "biu"
 
 
 def _integer_power(x: Array, y: Array) -> Array:
@@ -94,8 +94,8 @@ def cast(x: Array, to: DType, saturate: bool = False) -> Array:
         if to.kind == "b":
             return x != 0  # type: ignore[no-any-return]  # an array of bools
         if to.is_float:
-            # integers reach the half types by way of f32
-            step = x.astype(np.float32) if x.dtype.kind in "iu" and to in (f16, bf16) else x
+            # integers reach narrow floats by way of f32
+            step = x.astype(np.float32) if x.dtype.kind in "iu" and to.is_narrow else x
             return step.astype(to.numpy)
         if x.dtype.kind in "biu":
             return _clip(x, to) if saturate and x.dtype.kind != "b" else x.astype(to.numpy)
@@ -126,7 +126,7 @@ def call(fn: str, args: tuple[Array, ...], dtype: DType) -> Array:
     """
     with np.errstate(all="ignore"):
         if fn in _TESTS:
-            x = args[0].astype(np.float32) if _is_half(args[0].dtype) else args[0]
+            x = args[0].astype(np.float32) if _is_narrow(args[0].dtype) else args[0]
             return _TESTS[fn](x)
         if fn == "random":
             return _random(args, dtype)
@@ -136,7 +136,7 @@ def call(fn: str, args: tuple[Array, ...], dtype: DType) -> Array:
             return _BITS[fn](args[0]).astype(dtype.numpy)
         if fn.startswith("pad_"):
             return _PADDING[fn](*args)
-        if dtype in (f16, bf16):
+        if dtype.is_narrow:
             wide = (x.astype(np.float32) for x in args)
             return np.asarray(FLOATS[fn](*wide).astype(dtype.numpy))
         return np.asarray(FLOATS[fn](*args))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from tdsl.source import here
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """An element type. `kind` is b (bool), i, u (integers), f (IEEE float) or e (bfloat16).
+    """An element type. `kind` is b (bool), i, u (integers), f (IEEE float) or e (a float of ml_dtypes).
 
     Indexing one with extents gives the type of a tensor, for the parameters of an operator:
 
@@ -43,8 +44,23 @@ class DType:
 
     @property
     def is_float(self) -> bool:
-        """Whether it is a float, also one of 16 bits."""
+        """Whether it is a float, also one of 8 or 16 bits."""
         return self.kind in "fe"
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it is a float of 8 or 16 bits, which is computed in f32 and rounded."""
+        return self.is_float and self.bits < 32
+
+    @property
+    def fraction(self) -> int:
+        """How many bits behind the point a float keeps."""
+        return _FLOATS[self.name][0]
+
+    @property
+    def largest(self) -> float:
+        """The largest finite value of a float."""
+        return _FLOATS[self.name][1]
 
     @property
     def is_integer(self) -> bool:
@@ -61,25 +77,25 @@ class DType:
         """The NumPy dtype with the same bits."""
         found: np.dtype[Any]
         if self.kind == "e":
-            import ml_dtypes  # only programs that use bfloat16 pay for it
+            import ml_dtypes  # only programs that use these types pay for it
 
-            found = np.dtype(ml_dtypes.bfloat16)
+            found = np.dtype(getattr(ml_dtypes, _NAMES_THERE[self.name]))
         else:
             found = np.dtype(f"{self.kind}{self.bits // 8}")
         return found
 
     @property
     def low(self) -> int | float:
-        """The smallest value; -inf for floats."""
+        """The smallest value; -inf for floats that have it."""
         if self.is_float:
-            return -math.inf
+            return -self.high
         return -(1 << (self.bits - 1)) if self.kind == "i" else 0
 
     @property
     def high(self) -> int | float:
-        """The largest value; inf for floats."""
+        """The largest value; inf for floats that have it."""
         if self.is_float:
-            return math.inf
+            return self.largest if self.name == "f8e4m3" else math.inf
         if self.kind == "b":
             return 1
         return (1 << (self.bits - (self.kind == "i"))) - 1
@@ -101,10 +117,19 @@ i8, i16, i32, i64 = (DType(f"i{b}", "i", b) for b in (8, 16, 32, 64))
 u8, u16, u32, u64 = (DType(f"u{b}", "u", b) for b in (8, 16, 32, 64))
 f16, f32, f64 = (DType(f"f{b}", "f", b) for b in (16, 32, 64))
 bf16 = DType("bf16", "e", 16)
+f8e4m3, f8e5m2 = DType("f8e4m3", "e", 8), DType("f8e5m2", "e", 8)
 
-ALL = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64)
+# the bits of the fraction, the largest finite value
+_FLOATS = {
+    "f8e4m3": (3, 448.0), "f8e5m2": (2, 57344.0), "bf16": (7, (2 - 2.0**-7) * 2.0**127),
+    "f16": (10, 65504.0), "f32": (23, (2 - 2.0**-23) * 2.0**127), "f64": (52, sys.float_info.max),
+}  # fmt: skip
+_NAMES_THERE = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+
+ALL = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f8e4m3, f8e5m2, f16, bf16, f32, f64)
 BY_NAME = {t.name: t for t in ALL}
 _BY_NUMPY = {(t.kind, t.bits // 8): t for t in ALL if t.kind != "e"}
+ML_DTYPES = {name: BY_NAME[own] for own, name in _NAMES_THERE.items()}  # by the names there
 
 
 def as_dtype(t: Any) -> DType:
@@ -124,7 +149,7 @@ def as_dtype(t: Any) -> DType:
     except (TypeError, ValueError):  # ValueError: an object whose own `dtype` is none of NumPy's
         d = None
     if d is None or t is None:  # NumPy takes None for float64
-        names = [*BY_NAME, *(u.numpy.name for u in ALL if u != bf16)]
+        names = [*BY_NAME, *(u.numpy.name for u in ALL if u.kind != "e")]
         raise TypeMismatch(
             f"{t!r} is not an element type",
             loc=here(),
@@ -136,9 +161,7 @@ def as_dtype(t: Any) -> DType:
 
 def from_numpy(d: np.dtype[Any]) -> DType:
     """The element type with NumPy dtype `d`; TypeMismatch for those tdsl does not have."""
-    if d.name == "bfloat16":
-        return bf16
-    found = _BY_NUMPY.get((d.kind, d.itemsize))
+    found = ML_DTYPES.get(d.name) or _BY_NUMPY.get((d.kind, d.itemsize))
     if found is None:
         raise TypeMismatch(
             f"NumPy dtype {d} has no element type in tdsl",
@@ -153,18 +176,17 @@ def from_numpy(d: np.dtype[Any]) -> DType:
 def promote(a: DType, b: DType) -> DType:
     """The common type of two strongly typed values, as NumPy's `promote_types`.
 
-    bfloat16 joins as a float of 8 exponent bits: with f16 or wider it gives f32 or wider.
+    bf16 and floats of 8 bits keep their type with integers; with another float they give f32 or wider.
 
-    >>> promote(i32, f32), promote(u8, i8), promote(bf16, f16), promote(bf16, i32)
-    (f64, i16, f32, bf16)
+    >>> promote(i32, f32), promote(u8, i8), promote(bf16, f16), promote(f8e5m2, i32)
+    (f64, i16, f32, f8e5m2)
     """
     if a == b:
         return a
     if "e" in (a.kind, b.kind):
-        other = b if a.kind == "e" else a
-        if other.is_float:
-            return f64 if other == f64 else f32
-        return bf16
+        if a.is_float and b.is_float:
+            return f64 if f64 in (a, b) else f32
+        return a if a.is_float else b
     return from_numpy(np.promote_types(a.numpy, b.numpy))
 
 

@@ -27,7 +27,18 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.handle import Handle, no_number, not_iterable
-from tdsl.lang.types import DType, as_dtype, bool_, default_int, f64, from_numpy, i64, promote, u64
+from tdsl.lang.types import (
+    DType,
+    as_dtype,
+    bool_,
+    default_int,
+    f32,
+    f64,
+    from_numpy,
+    i64,
+    promote,
+    u64,
+)
 from tdsl.source import Loc, here
 
 UNKNOWN = DType("unknown", "?", 0)  # the type of a func that has no definition yet
@@ -224,7 +235,8 @@ def _lift_number(x: Any, loc: Loc | None) -> Value:
     if isinstance(x, bool | np.bool_):
         return Value(Const(bool(x), bool_))
     if isinstance(x, np.generic):
-        return Value(Const(x.item() if x.dtype.kind != "V" else float(x), from_numpy(x.dtype)))
+        t = from_numpy(x.dtype)
+        return Value(Const(float(x) if t.kind == "e" else x.item(), t))
     if isinstance(x, numbers.Integral):
         n = int(x)
         if not i64.low <= n <= u64.high:
@@ -391,10 +403,23 @@ def cast(x: Any, dtype: Any) -> Value:
 
 
 def saturating_cast(x: Any, dtype: Any) -> Value:
-    """`x` as another element type, clipped to its range instead of wrapping; NaN becomes 0."""
+    """`x` as another element type, clipped to its range instead of wrapping.
+
+    NaN becomes 0 as an integer, and stays NaN as a float. The range of a float is that of its finite values.
+    """
     loc, t = here(), _cast_type(x, dtype)
     v = lift(x, loc)
-    return Value(v.node if v.dtype == t else Cast(v.node, t, saturate=not t.is_float, loc=loc))
+    if v.dtype == t:
+        return Value(v.node)
+    if not t.is_float:
+        return Value(Cast(v.node, t, saturate=True, loc=loc))
+    wide = Value(convert(v, f32, loc)) if v.dtype.is_narrow else v
+    own = wide.dtype
+    if t.largest < (own.largest if own.is_float else own.high):
+        high = t.largest if own.is_float else int(t.largest)
+        low = max(-high, own.low)
+        wide = binary("min", binary("max", wide, Value(Const(low, own))), Value(Const(high, own)))
+    return Value(convert(wide, t, loc))
 
 
 def _cast_type(x: Any, dtype: Any) -> DType:

@@ -96,7 +96,7 @@ def test_every_way_of_passing_an_array_shares_its_memory(export, view):
         assert got.flags.writeable == a.flags.writeable
 
 
-@pytest.mark.parametrize("dtype", [t for t in ALL if t != bf16], ids=str)
+@pytest.mark.parametrize("dtype", [t for t in ALL if t.kind != "e"], ids=str)
 def test_dlpack_carries_every_dtype(dtype):
     a = np.array([0, 1, 1, 0], dtype.numpy)
     for versioned in (True, False):
@@ -129,12 +129,13 @@ def tensor_of(capsule):
     return get(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, b"dltensor")
 
 
-class Bfloat(Exporter):
-    """NumPy does not export bfloat16, so this one relabels 16-bit integers as other libraries write it."""
+class Relabelled(Exporter):
+    """NumPy does not export floats of ml_dtypes: integers of their size with the code that DLPack has for them."""
 
     def __dlpack__(self, **wanted):
-        capsule = self.a.view(np.uint16).__dlpack__()
-        ctypes.c_uint8.from_address(tensor_of(capsule) + 20).value = 4
+        capsule = self.a.view(f"u{self.a.itemsize}").__dlpack__()
+        code = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}[self.a.dtype.name]
+        ctypes.c_uint8.from_address(tensor_of(capsule) + 20).value = code
         return capsule
 
 
@@ -151,13 +152,14 @@ def test_dlpack_arrays_may_start_behind_their_address():
     assert taken(Shifted(np.arange(5, dtype=np.float32))).tolist() == [2, 3, 4]
 
 
-def test_bfloat16_comes_through_dlpack():
-    a = np.array([[1.5, -2], [0, math.inf]], ml_dtypes.bfloat16)
-    got = taken(Bfloat(a), bf16)
+@pytest.mark.parametrize("t", [t for t in ALL if t.kind == "e"], ids=str)
+def test_floats_of_ml_dtypes_come_through_dlpack(t):
+    a = np.array([[1.5, -2], [0, t.high]], t.numpy)
+    got = taken(Relabelled(a), t)
     assert address(got) == address(a)
     np.testing.assert_array_equal(got, a)
-    with pytest.raises(TypeMismatch, match="has dtype bfloat16, expected float32"):
-        taken(Bfloat(a))
+    with pytest.raises(TypeMismatch, match=f"has dtype {t.numpy}, expected float32"):
+        taken(Relabelled(a))
 
 
 def test_standard_containers_with_the_buffer_protocol():

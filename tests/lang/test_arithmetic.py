@@ -118,8 +118,8 @@ def test_bits_are_counted(x: int) -> None:
         assert int(arithmetic.call("ctz", (v,), t)) == len(bits) - len(bits.rstrip("0"))
 
 
-@pytest.mark.parametrize("t", [f16, bf16], ids=str)
-def test_half_types_are_rounded_after_each_operation(t: DType) -> None:
+@pytest.mark.parametrize("t", [t for t in ALL if t.is_narrow], ids=str)
+def test_narrow_floats_are_rounded_after_each_operation(t: DType) -> None:
     x = np.array([1.0, 1.0, 2.0**10], t.numpy)
     y = np.array([2.0**-12, 2.0**-7, 1.0], t.numpy)
     got = arithmetic.binary("add", x, y)
@@ -136,7 +136,7 @@ def test_a_narrowing_cast_rounds_once_to_nearest_even() -> None:
 
 
 @pytest.mark.parametrize("op", ["min", "max"])
-@pytest.mark.parametrize("t", [f16, bf16, f32, f64], ids=str)
+@pytest.mark.parametrize("t", [t for t in ALL if t.is_float], ids=str)
 def test_nan_wins_in_min_and_max(op: str, t: DType) -> None:
     x, y = np.array([1.0, np.nan], t.numpy), np.array([np.nan, 1.0], t.numpy)
     assert np.isnan(arithmetic.binary(op, x, y).astype(np.float64)).all()

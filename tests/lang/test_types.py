@@ -9,7 +9,7 @@ import tdsl as td
 from tdsl.errors import TypeMismatch
 from tdsl.lang.types import ALL, DType, as_dtype, bf16, promote
 
-NUMPY = [t for t in ALL if t != bf16]
+NUMPY = [t for t in ALL if t.kind != "e"]
 
 
 @pytest.mark.parametrize("a, b", list(itertools.product(NUMPY, NUMPY)), ids=str)
@@ -20,9 +20,11 @@ def test_two_types_promote_as_in_numpy(a: DType, b: DType) -> None:
 @pytest.mark.parametrize(
     "a, b, expected",
     [("bf16", "f16", "f32"), ("bf16", "f32", "f32"), ("bf16", "f64", "f64"), ("bf16", "i64", "bf16"),
-     ("bf16", "bool_", "bf16"), ("u8", "bf16", "bf16"), ("bf16", "bf16", "bf16")],
+     ("bf16", "bool_", "bf16"), ("u8", "bf16", "bf16"), ("bf16", "bf16", "bf16"),
+     ("f8e4m3", "i64", "f8e4m3"), ("bool_", "f8e5m2", "f8e5m2"), ("f8e4m3", "f8e5m2", "f32"),
+     ("f8e4m3", "bf16", "f32"), ("f16", "f8e5m2", "f32"), ("f64", "f8e4m3", "f64")],
 )  # fmt: skip
-def test_bfloat16_joins_as_a_float_with_eight_exponent_bits(a: str, b: str, expected: str) -> None:
+def test_floats_of_ml_dtypes_join_only_integers(a: str, b: str, expected: str) -> None:
     assert promote(as_dtype(a), as_dtype(b)) == as_dtype(expected)
 
 
@@ -51,10 +53,18 @@ def test_limits_are_those_of_numpy(t: DType) -> None:
     assert t.bytes == t.numpy.itemsize
 
 
+@pytest.mark.parametrize("t", [t for t in ALL if t.is_float], ids=str)
+def test_floats_know_their_precision_and_range(t: DType) -> None:
+    info = ml_dtypes.finfo(t.numpy)
+    assert (t.fraction, t.largest) == (info.nmant, float(info.max))
+    assert np.array([t.low, t.high]).astype(t.numpy).astype(float).tolist() == [t.low, t.high]
+
+
 @pytest.mark.parametrize(
     "given, expected",
     [("f32", "f32"), ("float32", "f32"), (np.int8, "i8"), (np.dtype("u2"), "u16"), (bool, "bool_"),
-     (float, "f64"), (int, "i64"), ("bf16", "bf16"), (bf16.numpy, "bf16")],
+     (float, "f64"), (int, "i64"), ("bf16", "bf16"), (bf16.numpy, "bf16"),
+     ("f8e5m2", "f8e5m2"), (td.f8e4m3.numpy, "f8e4m3")],
 )  # fmt: skip
 def test_a_type_has_many_names(given: object, expected: str) -> None:
     assert as_dtype(given).name == expected

@@ -13,7 +13,7 @@ from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.halves import narrow, odd, widen
 from tdsl.codegen.cpu.ir_types import literal, register, suffix, vector
 from tdsl.codegen.cpu.values import Value, full, select, splat
-from tdsl.lang.types import DType, bf16, f16, f32, f64
+from tdsl.lang.types import DType, f16, f32, f64
 
 
 def cast(b: Builder, x: Value, t: DType, saturate: bool = False) -> Value:
@@ -26,7 +26,7 @@ def cast(b: Builder, x: Value, t: DType, saturate: bool = False) -> Value:
 
 
 def _convert(b: Builder, x: Value, t: DType, saturate: bool) -> str:
-    if x.dtype in (f16, bf16) and t.kind != "b":
+    if x.dtype.is_narrow and t.kind != "b":
         x = Value(widen(b, x.name, x.dtype, x.lanes), f32, x.lanes)
         return x.name if t == f32 else _convert(b, x, t, saturate)
     if t.kind == "b":
@@ -49,17 +49,18 @@ def _convert(b: Builder, x: Value, t: DType, saturate: bool) -> str:
 
 def _to_bool(b: Builder, x: Value) -> str:
     zero = splat(b, register(x.dtype), literal(0, x.dtype), x.lanes)
-    if x.dtype in (f16, bf16):  # all bits but the sign
-        words, bits = vector("i16", x.lanes), x.name
+    if x.dtype.is_narrow:  # all bits but the sign
+        word = f"i{x.dtype.bits}"
+        words, bits = vector(word, x.lanes), x.name
         if x.dtype == f16:
             bits = b.v(f"bitcast {x.type} {x.name} to {words}")
-        bits = b.v(f"shl {words} {bits}, {splat(b, 'i16', '1', x.lanes)}")
-        return b.v(f"icmp ne {words} {bits}, {splat(b, 'i16', '0', x.lanes)}")
+        bits = b.v(f"shl {words} {bits}, {splat(b, word, '1', x.lanes)}")
+        return b.v(f"icmp ne {words} {bits}, {splat(b, word, '0', x.lanes)}")
     return b.v(f"{'fcmp une' if x.dtype.is_float else 'icmp ne'} {x.type} {x.name}, {zero}")
 
 
 def _float_to_float(b: Builder, x: Value, t: DType) -> str:
-    if t in (f16, bf16):
+    if t.is_narrow:
         name = x.name
         if x.dtype == f64 and t == f16:
             name = odd(b, name, x.lanes)

@@ -1,4 +1,4 @@
-"""Operators on floats, as LLVM IR. f16 and bf16 are computed in f32 and rounded after each operator."""
+"""Operators on floats, as LLVM IR. Narrow floats are computed in f32 and rounded after each operator."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.halves import narrow, widen
-from tdsl.codegen.cpu.ir_types import literal, register, suffix, vector
+from tdsl.codegen.cpu.ir_types import literal, register, scalar, suffix, vector
 from tdsl.codegen.cpu.values import Value, full, select, splat
 from tdsl.codegen.cpu.vecmath import math_call
-from tdsl.lang.types import DType, bf16, f16, f32
+from tdsl.lang.types import DType, f32
 
 _ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _PLAIN = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -22,8 +22,8 @@ _INTRINSICS = {
 def in_f32(
     b: Builder, f: Callable[[list[str], DType], str], t: DType, lanes: int, names: list[str]
 ) -> str:
-    """`f(names, t)`, but f16 and bf16 operands become f32, and its result is rounded to them."""
-    if t not in (f16, bf16):
+    """`f(names, t)`, but operands of 8 or 16 bits become f32, and its result is rounded to them."""
+    if not t.is_narrow:
         return f(names, t)
     return narrow(b, f([widen(b, x, t, lanes) for x in names], f32), t, lanes)
 
@@ -45,8 +45,9 @@ def float_compare(b: Builder, op: str, x: Value, y: Value) -> str:
 
 def float_unary(b: Builder, op: str, x: Value) -> str:
     """neg and abs; they change the sign bit only."""
-    if x.dtype == bf16:
-        mask = splat(b, "i16", str(0x7FFF if op == "abs" else -0x8000), x.lanes)
+    if x.dtype.kind == "e":  # bits
+        sign = 1 << (x.dtype.bits - 1)
+        mask = splat(b, scalar(x.dtype), str(sign - 1 if op == "abs" else -sign), x.lanes)
         return b.v(f"{'and' if op == 'abs' else 'xor'} {x.type} {full(b, x)}, {mask}")
     if op == "neg":
         return b.v(f"fneg {x.type} {full(b, x)}")
@@ -91,7 +92,7 @@ def _flags(b: Builder) -> str:
 
 def _widened(b: Builder, *values: Value) -> tuple[DType, list[str]]:
     t, names = values[0].dtype, [full(b, x) for x in values]
-    if t in (f16, bf16):
+    if t.is_narrow:
         return f32, [widen(b, x, t, values[0].lanes) for x in names]
     return t, names
 

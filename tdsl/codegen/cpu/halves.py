@@ -1,4 +1,4 @@
-"""f16 and bf16 to and from f32, in instructions that the CPU has.
+"""Floats of 8 and 16 bits to and from f32, in instructions that the CPU has.
 
 LLVM lowers some of these to calls of a run-time library that a process need not have, and x86's bf16
 instruction flushes subnormal numbers; both are avoided here.
@@ -9,19 +9,30 @@ from __future__ import annotations
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.ir_types import suffix, vector
 from tdsl.codegen.cpu.values import select, splat
-from tdsl.lang.types import DType, f16
+from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16
+
+BIAS = {f8e4m3: 7, f8e5m2: 15, f16: 15}  # of the exponent
+OVERFLOW = {f8e4m3: 0x7F, f8e5m2: 0x7C, f16: 0x7C00}  # the bits behind those of the largest number
+NAN = {f8e4m3: 0x7F, f8e5m2: 0x7E, f16: 0x7E00}
 
 
 def widen(b: Builder, x: str, t: DType, lanes: int) -> str:
-    """f16 or bf16 to f32, exact."""
+    """A narrow float to f32, exact."""
     if t == f16 and _converts_f16(b):
         return b.v(f"fpext {vector('half', lanes)} {x} to {vector('float', lanes)}")
+    if t == f8e5m2 and _converts_f16(b):  # the upper half of an f16
+        words = vector("i16", lanes)
+        word = b.v(f"zext {vector('i8', lanes)} {x} to {words}")
+        word = b.v(f"shl {words} {word}, {splat(b, 'i16', '8', lanes)}")
+        return widen(b, b.v(f"bitcast {words} {word} to {vector('half', lanes)}"), f16, lanes)
     w = _Words(b, lanes)
     if t == f16:
         x = b.v(f"bitcast {vector('half', lanes)} {x} to {vector('i16', lanes)}")
-    word = b.v(f"zext {vector('i16', lanes)} {x} to {w.int}")
-    if t != f16:
+    word = b.v(f"zext {vector(f'i{t.bits}', lanes)} {x} to {w.int}")
+    if t == bf16:
         return w.as_float(w.op("shl", word, 16))
+    if t.bits == 8:
+        return _widen_byte(w, word, t)
     # Move exponent and mantissa into place, correct the exponent by a multiplication (which also
     # normalises subnormals), then restore infinities, NaN and the sign.
     magnitude = w.as_float(w.op("shl", w.op("and", word, 0x7FFF), 13))
@@ -34,11 +45,14 @@ def widen(b: Builder, x: str, t: DType, lanes: int) -> str:
 
 
 def narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
-    """f32 to f16 or bf16, to nearest even."""
-    if t == f16:
-        if _converts_f16(b):
-            return b.v(f"fptrunc {vector('float', lanes)} {x} to {vector('half', lanes)}")
-        return _narrow_f16(b, x, lanes)
+    """f32 to a narrow float, to nearest even; what overflows an f8e4m3 becomes NaN."""
+    if t == f16 and _converts_f16(b):
+        return b.v(f"fptrunc {vector('float', lanes)} {x} to {vector('half', lanes)}")
+    if t != bf16:
+        bits = _narrow(b, x, t, lanes)
+        if t != f16:
+            return bits
+        return b.v(f"bitcast {vector('i16', lanes)} {bits} to {vector('half', lanes)}")
     if b.module.fast and "avx512bf16" in b.target.has:
         brief = b.v(f"fptrunc {vector('float', lanes)} {x} to {vector('bfloat', lanes)}")
         return b.v(f"bitcast {vector('bfloat', lanes)} {brief} to {vector('i16', lanes)}")
@@ -47,7 +61,7 @@ def narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
     top = w.op("lshr", word, 16)
     rounded = w.op("lshr", w.op("add", w.op("add", word, 0x7FFF), w.op("and", top, 1)), 16)
     nan = b.v(f"fcmp uno {w.float} {x}, {x}")
-    return w.short(select(b, w.int, nan, w.op("or", top, 0x40), rounded))
+    return w.lowest(select(b, w.int, nan, w.op("or", top, 0x40), rounded), 16)
 
 
 def odd(b: Builder, x: str, lanes: int) -> str:
@@ -71,24 +85,37 @@ def _converts_f16(b: Builder) -> bool:
     return not b.target.architecture.startswith("x86") or "f16c" in b.target.has
 
 
-def _narrow_f16(b: Builder, x: str, lanes: int) -> str:
-    w = _Words(b, lanes)
+def _widen_byte(w: _Words, word: str, t: DType) -> str:
+    """The exponent gets f32's bias; subnormals are whole numbers of the smallest one."""
+    b, bias = w.b, BIAS[t]
+    rest = w.op("and", word, 0x7F)
+    normal = w.op("add", w.op("shl", rest, 23 - t.fraction), (127 - bias) << 23)
+    whole = b.v(f"uitofp {w.int} {rest} to {w.float}")
+    step = w.float_constant((128 - bias - t.fraction) << 23)
+    tiny = w.as_int(b.v(f"fmul {w.float} {whole}, {step}"))
+    number = select(b, w.int, w.below(rest, 1 << t.fraction), tiny, normal)
+    nan = w.op("or", w.op("shl", rest, 23 - t.fraction), 0x7F800000)
+    number = select(b, w.int, w.below(rest, OVERFLOW[t]), number, nan)
+    return w.as_float(w.op("or", number, w.op("shl", w.op("and", word, 0x80), 24)))
+
+
+def _narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
+    w, dropped, bias = _Words(b, lanes), 23 - t.fraction, BIAS[t]
     word = w.as_int(x)
     sign = w.op("and", word, 0x80000000)
     rest = w.op("xor", word, sign)
-    # Adding this number aligns the mantissa of a result that is subnormal, and rounds it.
-    magic = ((127 - 15) + (23 - 10) + 1) << 23
+    # Adding this number aligns the fraction of a result that is subnormal, and rounds it.
+    magic = ((127 - bias) + dropped + 1) << 23
     aligned = b.v(f"fadd {w.float} {w.as_float(rest)}, {w.float_constant(magic)}")
     tiny = w.op("sub", w.as_int(aligned), magic)
-    is_odd = w.op("and", w.op("lshr", rest, 13), 1)
-    normal = w.op("add", w.op("add", rest, ((15 - 127) << 23) + 0xFFF), is_odd)
-    result = select(b, w.int, w.below(rest, 113 << 23), tiny, w.op("lshr", normal, 13))
-    special = select(
-        b, w.int, w.below(rest, (255 << 23) + 1), w.constant(0x7C00), w.constant(0x7E00)
-    )
-    result = select(b, w.int, w.below(rest, (127 + 16) << 23), result, special)
-    short = w.short(w.op("or", result, w.op("lshr", sign, 16)))
-    return b.v(f"bitcast {vector('i16', lanes)} {short} to {vector('half', lanes)}")
+    is_odd = w.op("and", w.op("lshr", rest, dropped), 1)
+    down = ((bias - 127) << 23) + (1 << (dropped - 1)) - 1
+    normal = w.op("lshr", w.op("add", w.op("add", rest, down), is_odd), dropped)
+    result = select(b, w.int, w.below(rest, (128 - bias) << 23), tiny, normal)
+    # what rounds to more than the largest number
+    result = select(b, w.int, w.below(result, OVERFLOW[t]), result, w.constant(OVERFLOW[t]))
+    result = select(b, w.int, w.below(rest, (255 << 23) + 1), result, w.constant(NAN[t]))
+    return w.lowest(w.op("or", result, w.op("lshr", sign, 32 - t.bits)), t.bits)
 
 
 class _Words:
@@ -118,5 +145,5 @@ class _Words:
     def as_float(self, x: str) -> str:
         return self.b.v(f"bitcast {self.int} {x} to {self.float}")
 
-    def short(self, x: str) -> str:
-        return self.b.v(f"trunc {self.int} {x} to {vector('i16', self.lanes)}")
+    def lowest(self, x: str, bits: int) -> str:
+        return self.b.v(f"trunc {self.int} {x} to {vector(f'i{bits}', self.lanes)}")

@@ -7,8 +7,8 @@ from typing import Any
 
 from tdsl.lang.types import DType, f16, f32, f64
 
-# LLVM turns bfloat values into calls of a run-time library; bits in an i16 stay bits.
-_FLOATS = {"f16": "half", "bf16": "i16", "f32": "float", "f64": "double"}
+# LLVM turns bfloat values into calls of a run-time library, and has no floats of 8 bits: these are bits.
+_FLOATS = {"f16": "half", "f32": "float", "f64": "double"}
 
 
 def scalar(t: DType) -> str:

@@ -19,7 +19,7 @@ from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.context import Context
 from tdsl.codegen.cpu.ir_types import constants, register, suffix, vector
 from tdsl.codegen.cpu.values import Value, full, select, splat
-from tdsl.lang.types import DType, bool_
+from tdsl.lang.types import DType, bool_, f16
 
 _LARGEST_STEP = 4
 # Bytes of a streaming store where no larger alignment is known: that of any large array.
@@ -302,7 +302,7 @@ def _element_align(at: Address) -> int:
 def _zero(t: DType) -> str:
     if t.kind == "b":
         return "false"
-    return {"f16": "0xH0000", "bf16": "0"}.get(t.name, "0.0" if t.is_float else "0")
+    return {"f": "0xH0000" if t == f16 else "0.0"}.get(t.kind, "0")
 
 
 def _from_memory(b: Builder, x: str, t: DType, lanes: int) -> Value:

@@ -98,7 +98,7 @@ def _checkable(params: Iterable[Argument]) -> bool:
                     return False
                 given |= {e.name for e in extents if isinstance(e, Size)}
             case ScalarParam(_, dtype):
-                if dtype.is_float and dtype.bits == 16:
+                if dtype.is_narrow:
                     return False
             case SizeParam(name):
                 needed.add(name)
@@ -120,9 +120,8 @@ def _simple(e: Expr) -> bool:
 def wrapper(kernel: Kernel) -> str:
     """The function `@NAME_call` for `@NAME` of the same module, with the declarations that it needs.
 
-    Empty when the arguments cannot be checked here: those of bfloat16, whose NumPy type has no fixed
-    number; scalars of 16 bits, which would need a library to be rounded; sizes that are the extent of no
-    array; a Python or NumPy that keeps its fields elsewhere.
+    Empty when the arguments cannot be checked here: those of ml_dtypes, whose NumPy types have no fixed
+    numbers; narrow floats, which would need a library to be rounded; sizes that are the extent of no array; a Python or NumPy that keeps its fields elsewhere.
 
     >>> from tdsl.codegen.loops import Block
     >>> "define ptr @f_call(ptr %self, ptr %args, i64 %nargs)" in wrapper(Kernel("f", (), Block(())))

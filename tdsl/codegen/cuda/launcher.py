@@ -19,13 +19,14 @@ from tdsl.codegen.cuda.tensor_maps import TensorMap
 from tdsl.codegen.cuda.timing import fill
 from tdsl.codegen.launches import FAILED_CHECK
 from tdsl.errors import TargetError, TdslError
+from tdsl.lang.types import from_numpy
 from tdsl.source import here
 
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _SLOT = 8  # bytes of an argument
 _CODES = {
     "bool_": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I",
-    "u64": "Q", "f16": "e", "bf16": "H", "f32": "f", "f64": "d",
+    "u64": "Q", "f8e4m3": "B", "f8e5m2": "B", "f16": "e", "bf16": "H", "f32": "f", "f64": "d",
 }  # fmt: skip
 POINTER = "Q"
 _POINTER = struct.Struct(f"={POINTER}")
@@ -42,8 +43,9 @@ def code_of(dtype: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """What `struct` takes for a NumPy scalar: a number, or the bits of a bfloat16."""
-    return int(value.view(np.uint16)) if value.dtype.name == "bfloat16" else value.item()
+    """What `struct` takes for a NumPy scalar: a number, or the bits of a float of ml_dtypes."""
+    t = from_numpy(value.dtype)
+    return int(value.view(f"u{t.bytes}")) if t.kind == "e" else value.item()
 
 
 class _Config(ctypes.Structure):

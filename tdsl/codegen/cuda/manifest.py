@@ -140,9 +140,7 @@ def tolerance(dtype: str, inputs: tuple[str, ...]) -> float:
     if not BY_NAME[dtype].is_float:
         return 0.0
     least = min((BY_NAME[x].bits for x in (dtype, *inputs) if BY_NAME[x].is_float), default=32)
-    own = {64: 2.0**-53, 32: 2.0**-24, 16: 2.0**-11}[BY_NAME[dtype].bits]
-    own = 2.0**-8 if dtype == "bf16" else own
-    return 8 * own + (1e-10 if least == 64 else 1e-4)
+    return 8 * 2.0 ** -(BY_NAME[dtype].fraction + 1) + (1e-10 if least == 64 else 1e-4)
 
 
 def error_of(got: Array, expected: Array) -> float:

@@ -22,7 +22,7 @@ from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature
 Shape = tuple[int, ...]
 Quick = Callable[[tuple[Any, ...], Any], Any]
 
-# What `struct` takes as it is, by kinds of element types; a bfloat16 is left to the slow way.
+# What `struct` takes as it is, by kinds of element types; a float of ml_dtypes is left to the slow way.
 _PLAIN = {"f": float, "i": int, "u": int, "b": bool, "e": None}
 
 _HEAD = """\

@@ -13,7 +13,7 @@ _BYTES, _ALIGN = 128, 64  # of a CUtensorMap
 # CUtensorMapDataType; what is only copied needs its size
 _TYPES = {
     "u8": 0, "i8": 0, "bool_": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6,
-    "f32": 7, "f64": 8, "bf16": 9,
+    "f32": 7, "f64": 8, "bf16": 9, "f8e4m3": 0, "f8e5m2": 0,
 }  # fmt: skip
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # CUtensorMapSwizzle
 _L2_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B

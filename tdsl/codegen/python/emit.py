@@ -52,12 +52,12 @@ from tdsl.codegen.python.expressions import (
 from tdsl.codegen.python.instructions import instructions_of
 from tdsl.codegen.python.support import SUPPORT, support_text
 from tdsl.lang.expr import TRUE, Binary, Expr, Load, dtype_of, lanes_of
-from tdsl.lang.types import DType, bool_, i64
+from tdsl.lang.types import ML_DTYPES, DType, bool_, i64
 from tdsl.text import Names, Piece, Writer, call, infix, prefix
 
 # Python refuses more than 20 loops inside each other; deeper ones go into a local function.
 _DEEPEST = 16
-RESERVED = {*keyword.kwlist, *dir(builtins), *SUPPORT, "np", "math", "bfloat16", "Fraction"}
+RESERVED = {*keyword.kwlist, *dir(builtins), *SUPPORT, "np", "math", *ML_DTYPES, "Fraction"}
 _UFUNC = {
     "add": "add", "mul": "multiply", "min": "minimum", "max": "maximum",
     "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
@@ -91,7 +91,7 @@ def emit(kernel: Kernel, *, checked: bool = False) -> str:
     emitter = Emitter(kernel, writer, names, Expressions(names, writer.line, checked))
     emitter.kernel(function)
     used = emitter.expressions.used
-    head = support_text(used - {"bfloat16"}, "bfloat16" in used)
+    head = support_text(used - ML_DTYPES.keys(), used & ML_DTYPES.keys())
     return f"{head}\n\n\n{writer}\n"
 
 

@@ -25,7 +25,7 @@ from tdsl.codegen.python.expressions import Expressions
 from tdsl.codegen.python.typed import CALLS, SUPPORT, TypedExpressions
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Broadcast, Call, Cast, Const, Load, Ramp
-from tdsl.lang.types import bf16, f16
+from tdsl.lang.types import ALL
 from tdsl.node import Node, post_order
 from tdsl.source import here
 from tdsl.text import Names, Writer, call
@@ -51,8 +51,8 @@ def _require_numba_types(kernel: Kernel) -> None:
         assert not isinstance(n, Ramp | Broadcast), "numba is given kernels without vectors"
         if isinstance(n, Alloc | Cast | Call | Const | Load):
             types.add(n.dtype)
-    for t in (bf16, f16):
-        if t in types:
+    for t in ALL:
+        if t.is_narrow and t in types:
             raise TargetError(
                 f"numba cannot compute with {t}",
                 loc=here(),

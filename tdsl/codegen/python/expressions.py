@@ -38,12 +38,13 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.show import SYMBOLS, show_const
-from tdsl.lang.types import DType, bf16, bool_, f16, f32, i64
+from tdsl.lang.types import ALL, DType, bool_, f16, f32, i64
 from tdsl.node import Node, children, post_order
 from tdsl.text import ATOM, SIGN, Names, Piece, call, infix, number, prefix, ternary
 
 INT, BOOL, SCALAR, ARRAY, LITERAL = "int", "bool", "scalar", "array", "literal"
-HALVES = (f16, bf16)
+NARROW = tuple(t for t in ALL if t.is_narrow)
+FOREIGN = tuple(t for t in ALL if t.kind == "e")  # of ml_dtypes
 LARGEST_SIZE = 1 << 40  # no array has more elements along an axis
 
 
@@ -122,9 +123,9 @@ class Expressions:
 
     def scalar_type(self, t: DType) -> str:
         """The name of the NumPy type."""
-        if t == bf16:
-            self.used.add("bfloat16")
-            return "bfloat16"
+        if t in FOREIGN:
+            self.used.add(t.numpy.name)
+            return t.numpy.name
         return f"np.{t.numpy.name}" if t != bool_ else "np.bool_"
 
     # Forms of a value
@@ -146,20 +147,19 @@ class Expressions:
         """The value where nothing beside it gives a literal its dtype."""
         return self.typed(v, t) if v.kind == LITERAL else self.fit(v)
 
-    def up(self, v: Value, t: DType, halves: tuple[DType, ...] = (bf16,)) -> Value:
-        """f32 for the half types, which are computed in it; NumPy's operators do so for f16 themselves."""
-        if t not in halves or v.kind == LITERAL:
+    def up(self, v: Value, t: DType, narrow: tuple[DType, ...] = FOREIGN) -> Value:
+        """f32 for narrow floats, which are computed in it; NumPy's operators do so for f16 themselves."""
+        if t not in narrow or v.kind == LITERAL:
             return v
         return Value(call("np.float32", v.text), v.kind)
 
-    def down(self, v: Value, t: DType, halves: tuple[DType, ...] = (bf16,)) -> Value:
-        """The f32 result of `up` values rounded to the half type."""
-        if t not in halves:
+    def down(self, v: Value, t: DType, narrow: tuple[DType, ...] = FOREIGN) -> Value:
+        """The f32 result of `up` values rounded to the narrow type."""
+        if t not in narrow:
             return v
         if t == f16:
             return Value(call("np.float16", v.text), v.kind)
-        self.used.add("bfloat16")
-        return Value(Piece(f"{v.piece.inside(ATOM)}.astype(bfloat16)"), v.kind)
+        return Value(Piece(f"{v.piece.inside(ATOM)}.astype({self.scalar_type(t)})"), v.kind)
 
     # Nodes
 
@@ -214,10 +214,10 @@ class Expressions:
         kind = ARRAY if ARRAY in (a.kind, b.kind) else SCALAR
         if t == bool_ and kind != ARRAY:
             return _of_bools(op, a, b)
-        halves = HALVES if op == "pow" else (bf16,)
-        a, b = (self.up(self.fit(x), t, halves) for x in (a, b))
+        narrow = NARROW if op == "pow" else FOREIGN
+        a, b = (self.up(self.fit(x), t, narrow) for x in (a, b))
         if (a.kind == LITERAL and b.kind == LITERAL) or op == "pow":
-            a, b = (self.typed(x, f32 if t in halves else t) for x in (a, b))
+            a, b = (self.typed(x, f32 if t in narrow else t) for x in (a, b))
         if op in ("shl", "shr") and a.kind != ARRAY:
             a = self.typed(a, t)
         if op in COMPARISONS:
@@ -226,7 +226,7 @@ class Expressions:
             return Value(self.support("int_power", a.text, b.text), kind)
         functions = {"min": "np.minimum", "max": "np.maximum", "pow": "np.power"}
         piece = call(functions[op], a.text, b.text) if op in functions else _infix(op, a, b)
-        return self.down(Value(piece, kind), t, halves)
+        return self.down(Value(piece, kind), t, narrow)
 
     def of_integers(self, op: str, a: Value, b: Value) -> Value:
         """Two Python integers; + - * need not wrap before something else looks at the result."""
@@ -260,7 +260,7 @@ class Expressions:
         """`yes` where a condition holds, else `no`."""
         yes, no = self.fit(yes), self.fit(no)
         if cond.kind == ARRAY:
-            if LITERAL in (yes.kind, no.kind) and (yes.kind == no.kind or t == bf16):
+            if LITERAL in (yes.kind, no.kind) and (yes.kind == no.kind or t in FOREIGN):
                 yes, no = self.typed(yes, t), self.typed(no, t)
             return Value(call("np.where", cond.text, yes.text, no.text), ARRAY)
         if yes.kind == no.kind == INT:
@@ -295,7 +295,7 @@ class Expressions:
         elif x.kind == LITERAL:
             x = self.typed(x, source)
         kind = ARRAY if x.kind == ARRAY else SCALAR
-        if target == bf16:
+        if target in FOREIGN:
             if x.kind in (INT, BOOL):
                 x = Value(call("np.float32", x.text), SCALAR)
             return Value(Piece(f"{x.piece.inside(ATOM)}.astype({name})"), kind)
@@ -320,13 +320,13 @@ class Expressions:
         if fn == "reinterpret":
             view = f"{typed[0].piece.inside(ATOM)}.view({self.scalar_type(result)})"
             return Value(Piece(view), kind)
-        texts = [self.up(v, t, HALVES).text for v in typed]
+        texts = [self.up(v, t, NARROW).text for v in typed]
         piece = self.support(fn, *texts) if fn in SUPPORT else call(f"np.{fn}", *texts)
         if result == bool_:
             return Value(piece, ARRAY if kind == ARRAY else BOOL)
         if t.is_integer:
             return Value(call(self.scalar_type(result), piece), kind)
-        return self.down(Value(piece, kind), t, HALVES)
+        return self.down(Value(piece, kind), t, NARROW)
 
     # Memory
 
@@ -397,7 +397,7 @@ def _constant(c: Const) -> Value:
         return integer(number(int(c.value)), c.value, c.value)
     if not c.dtype.is_float:
         return Value(number(int(c.value)), LITERAL)
-    value = float(c.value) if c.dtype != bf16 else float(c.dtype.numpy.type(c.value))
+    value = float(c.value) if c.dtype not in FOREIGN else float(c.dtype.numpy.type(c.value))
     if math.isfinite(value):
         return Value(show_const(Const(value, c.dtype)), LITERAL)
     sign = "-" if value < 0 else ""

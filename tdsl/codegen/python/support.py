@@ -147,10 +147,10 @@ _CALLS = {
 _IMPORTS = {"erf": "import math", "fma_f64": "from fractions import Fraction"}
 
 
-def support_text(used: Iterable[str], bfloat16: bool) -> str:
-    """The head of a module that uses these functions: imports, then the functions.
+def support_text(used: Iterable[str], floats: Iterable[str] = ()) -> str:
+    """The head of a module that uses these functions, and floats of ml_dtypes: imports, then the functions.
 
-    >>> print(support_text({"sigmoid"}, bfloat16=False))
+    >>> print(support_text({"sigmoid"}))
     import numpy as np
     <BLANKLINE>
     <BLANKLINE>
@@ -162,7 +162,7 @@ def support_text(used: Iterable[str], bfloat16: bool) -> str:
         names.update(_CALLS.get(name, ()))
     imports = sorted(_IMPORTS[name] for name in names if name in _IMPORTS)
     imports = [*imports, *([""] if imports else []), "import numpy as np"]
-    if bfloat16:
-        imports.append("from ml_dtypes import bfloat16")
+    if foreign := sorted(floats):
+        imports.append(f"from ml_dtypes import {', '.join(foreign)}")
     functions = [f"\n\n{SUPPORT[name].strip()}" for name in SUPPORT if name in names]
     return "\n".join([*imports, *functions])

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -19,7 +20,8 @@ from tests.codegen.cpu.running import pointwise, wide
 Array = np.ndarray[Any, Any]
 LANES = (1, 4, 16)
 NUMBERS = tuple(t for t in ALL if t != bool_)
-FLOATS = (f16, bf16, f32, f64)
+FLOATS = tuple(t for t in ALL if t.is_float)
+NARROW = tuple(t for t in ALL if t.is_narrow)
 X86 = pytest.mark.skipif(host().architecture != "x86_64", reason="runs code for x86")
 
 
@@ -58,9 +60,7 @@ def edges(t: DType) -> Array:
 
 
 def _info(t: DType) -> dict[str, float]:
-    if t == bf16:
-        return {"tiny": 2.0**-126, "max": 3.3895313892515355e38}
-    info = np.finfo(t.numpy)
+    info = ml_dtypes.finfo(t.numpy)
     return {"tiny": float(info.tiny), "max": float(info.max)}
 
 
@@ -166,19 +166,27 @@ def check_casts(x: Array, t: DType, lanes: int, **options: Any) -> None:
 
 @X86
 @pytest.mark.parametrize("name", ["sse2", "avx2", "avx512"])
-def test_half_types_without_their_instructions(name: str) -> None:
-    halves = np.arange(1 << 16, dtype=np.uint16)
-    for t in (f16, bf16):
-        x = halves.view(t.numpy)
+def test_narrow_floats_without_their_instructions(name: str) -> None:
+    for t in NARROW:
+        x = np.arange(1 << t.bits, dtype=f"u{t.bytes}").view(t.numpy)
         (got,) = pointwise([x], [lambda e: Cast(e, f32)], 16, target=level(name))
         same(got, x.astype(np.float32), f"{t} to f32")
     bits = np.random.default_rng(0).integers(0, 1 << 32, 1 << 14, dtype=np.uint32)
-    ties = (halves.view(np.float16).astype(np.float32).view(np.uint32) + 0x1000).astype(np.uint32)
-    x = np.concatenate([bits, ties, ties + 1, ties - 1]).view(np.float32)
-    for t in (f16, bf16):
+    for t in NARROW:
+        x = np.concatenate([bits.view(np.float32), ties(t)])
         (got,) = pointwise([x], [lambda e, t=t: Cast(e, t)], 16, target=level(name))
         with np.errstate(all="ignore"):
             same(got, x.astype(t.numpy), f"f32 to {t}")
+
+
+def ties(t: DType) -> Array:
+    """The f32 between the neighbours of a narrow type, and those next to them."""
+    numbers = np.arange(1 << t.bits, dtype=f"u{t.bytes}").view(t.numpy).astype(np.float64)
+    numbers = np.sort(np.r_[numbers[np.isfinite(numbers)], 2 * t.largest, -2 * t.largest])
+    middle = ((numbers[1:] + numbers[:-1]) / 2).astype(np.float32)
+    around = (middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, 2 * middle))
+    found: Array = np.resize(np.concatenate(around), -(-3 * middle.size // 16) * 16)
+    return found
 
 
 def test_f64_to_f16_rounds_once() -> None:

@@ -16,7 +16,7 @@ from tdsl.lang.types import ALL, BY_NAME, DType, bf16, bool_, f16, f32, f64, i32
 from tests.codegen.python.kernels import beside, buffer, element, out, pointwise, vectors
 
 INTEGERS = [t for t in ALL if t.is_integer]
-FLOATS = [f16, bf16, f32, f64]
+FLOATS = [t for t in ALL if t.is_float]
 
 
 def evaluate(expression, dtype, result, *columns):
@@ -193,11 +193,11 @@ FLOAT_OPERATORS = {
 @pytest.mark.parametrize("op", FLOAT_OPERATORS)
 @pytest.mark.parametrize("t", FLOATS, ids=str)
 def test_float_operators_are_numpys_and_round_each_time(t, op):
-    numbers = [0.0, -0.0, 1.0, -1.0, 3.0, -7.5, 1 / 3, 60000.0, math.inf, -math.inf, math.nan]
+    numbers = [0.0, -0.0, 1.0, -1.0, 3.0, -7.5, 1 / 3, 60000.0, t.high, t.low, math.nan]
     pairs = [(a, b) for a in numbers for b in numbers]
     left, right = (np.array(c).astype(t.numpy) for c in zip(*pairs, strict=True))
     got = evaluate(lambda a, b: Binary(op, a, b), t, t, left, right)
-    wide = np.float32 if t in (f16, bf16) else t.numpy
+    wide = np.float32 if t.is_narrow else t.numpy
     with np.errstate(all="ignore"):
         expected = FLOAT_OPERATORS[op](left.astype(wide), right.astype(wide)).astype(t.numpy)
     np.testing.assert_array_equal(got.astype(float), expected.astype(float))
@@ -207,7 +207,7 @@ def test_float_operators_are_numpys_and_round_each_time(t, op):
 @pytest.mark.parametrize("t", ALL, ids=str)
 def test_comparisons(t, op):
     values = (
-        [0, 1] if t == bool_ else edges(t) if t.is_integer else [0.0, -0.0, 1.5, math.inf, math.nan]
+        [0, 1] if t == bool_ else edges(t) if t.is_integer else [0.0, -0.0, 1.5, t.high, math.nan]
     )
     pairs = [(a, b) for a in values for b in values]
     got = evaluate(lambda a, b: Binary(op, a, b), t, bool_, *zip(*pairs, strict=True))
@@ -277,7 +277,7 @@ def test_random_is_the_documented_hash(t):
     assert got.tolist() == [(b >> 40) * 2.0**-24 for b in bits]
 
 
-@pytest.mark.parametrize("pair", ["f32 u32", "f64 i64", "f16 u16", "bf16 i16", "i8 u8"])
+@pytest.mark.parametrize("pair", ["f32 u32", "f64 i64", "f16 u16", "bf16 i16", "f8e4m3 u8", "i8 u8"])
 def test_reinterpret_keeps_the_bits(pair):
     a, b = (BY_NAME[name] for name in pair.split())
     values = np.array([0, 1, 100]).astype(a.numpy)

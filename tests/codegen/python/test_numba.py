@@ -42,7 +42,7 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.program import build_program
 from tdsl.lang.tensor import Func
-from tdsl.lang.types import bf16, bool_, f16, f32, f64, i8, i32, i64, u8, u64
+from tdsl.lang.types import bf16, bool_, f8e4m3, f16, f32, f64, i8, i32, i64, u8, u64
 from tdsl.lang.value import cast
 from tdsl.lang.value import vars as variables
 from tdsl.schedule.instruction import Instruction
@@ -217,8 +217,8 @@ def test_checks_prints_atomics_and_instructions(capfd):
         executable.run([np.array([0, 2, 9, 0], np.uint8), counts])
 
 
-@pytest.mark.parametrize("t", [bf16, f16], ids=str)
-def test_half_floats_are_refused_by_name(t):
+@pytest.mark.parametrize("t", [bf16, f16, f8e4m3], ids=str)
+def test_narrow_floats_are_refused_by_name(t):
     with pytest.raises(TargetError, match=f"numba cannot compute with {t}"):
         NumbaExecutable(Kernel("k", (out(t),), Store("out", (), Const(0, t))))
 
