@@ -130,7 +130,7 @@ def tensor_of(capsule):
 
 
 class Relabelled(Exporter):
-    """NumPy does not export floats of ml_dtypes: integers of their size with the code that DLPack has for them."""
+    """NumPy does not export floats of ml_dtypes: integers of their size with DLPack's codes for them."""
 
     def __dlpack__(self, **wanted):
         capsule = self.a.view(f"u{self.a.itemsize}").__dlpack__()

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tdsl.lang import arithmetic
 from tdsl.lang.types import (
     DType,
-    bf16,
     bool_,
     f16,
     f32,

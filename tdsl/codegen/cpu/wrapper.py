@@ -121,7 +121,8 @@ def wrapper(kernel: Kernel) -> str:
     """The function `@NAME_call` for `@NAME` of the same module, with the declarations that it needs.
 
     Empty when the arguments cannot be checked here: those of ml_dtypes, whose NumPy types have no fixed
-    numbers; narrow floats, which would need a library to be rounded; sizes that are the extent of no array; a Python or NumPy that keeps its fields elsewhere.
+    numbers; narrow floats, which would need a library to be rounded; sizes that are the extent of no array; a
+    Python or NumPy that keeps its fields elsewhere.
 
     >>> from tdsl.codegen.loops import Block
     >>> "define ptr @f_call(ptr %self, ptr %args, i64 %nargs)" in wrapper(Kernel("f", (), Block(())))

@@ -32,12 +32,13 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.expr import const as integer
 from tdsl.lang.simplify import simplify
-from tdsl.lang.types import DType, bf16, bool_, f16, f32, i64, u64
+from tdsl.lang.types import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32, i64, u64
 from tdsl.node import post_order
 from tdsl.source import here
 
 TIR = Any
 
+BYTES = (f8e4m3, f8e5m2)
 _NAMES = {"b": "bool", "i": "int", "u": "uint", "f": "float"}
 _C_TYPES = {
     "bool": "bool", "int8": "signed char", "int16": "short", "int32": "int", "int64": "long long",
@@ -67,13 +68,15 @@ _FUNCTIONS = {
 
 
 def tir_type(t: DType) -> str:
-    """The name of an element type in TIR.
+    """The name of an element type in TIR; floats of 8 bits are bits there.
 
-    >>> tir_type(f16), tir_type(bf16), tir_type(bool_)
-    ('float16', 'bfloat16', 'bool')
+    >>> tir_type(f16), tir_type(bf16), tir_type(f8e5m2), tir_type(bool_)
+    ('float16', 'bfloat16', 'uint8', 'bool')
     """
     if t == bf16:
         return "bfloat16"
+    if t in BYTES:
+        return "uint8"
     kind = _NAMES.get("f" if t.is_float else t.kind)
     if kind is None:
         raise TargetError(
@@ -231,6 +234,18 @@ class Expressions:
             total = as_expr(as_sum(total).plus(as_sum(i), stride))
         return total
 
+    def wide(self, t: DType, x: TIR) -> TIR:
+        """A value in the type in which it is computed, which for narrow floats is f32."""
+        if t in BYTES:
+            return self.call(f"tdsl_from_{t.name}", "float32", x)
+        return _cast("float32", x) if t.is_narrow else x
+
+    def rounded(self, t: DType, x: TIR) -> TIR:
+        """What is computed of `wide` values as the type of these."""
+        if t in BYTES:
+            return self.call(f"tdsl_to_{t.name}", "uint8", x)
+        return _cast(tir_type(t), x)
+
     def unary(self, op: str, t: DType, x: TIR) -> TIR:
         """An operator on a value of a type."""
         if t == bool_:
@@ -239,15 +254,15 @@ class Expressions:
             return T.bitwise_not(x)
         if not t.is_float:
             return self.call(f"tdsl_{op}<{c_type(t)}>", tir_type(t), x)
-        wide = _wide(t, x)
+        wide = self.wide(t, x)
         if op == "abs":
-            return _cast(tir_type(t), self.call("fabs", _wide_type(t), wide))
-        return _cast(tir_type(t), T.Mul(T.const(-1.0, _wide_type(t)), wide))
+            return self.rounded(t, self.call("fabs", _wide_type(t), wide))
+        return self.rounded(t, T.Mul(T.const(-1.0, _wide_type(t)), wide))
 
     def binary(self, op: str, t: DType, x: TIR, y: TIR) -> TIR:
         """An operator on two values of a type."""
         if op in COMPARISONS:
-            return _COMPARE[op](_wide(t, x), _wide(t, y))
+            return _COMPARE[op](self.wide(t, x), self.wide(t, y))
         if t == bool_:
             return {"min": T.And, "max": T.Or, **_LOGIC}[op](x, y)
         if op in _BITS:
@@ -255,7 +270,7 @@ class Expressions:
         name = tir_type(t)
         if not t.is_float:
             return self.call(f"tdsl_{op}<{c_type(t)}>", name, x, y)
-        a, b, wide = _wide(t, x), _wide(t, y), _wide_type(t)
+        a, b, wide = self.wide(t, x), self.wide(t, y), _wide_type(t)
         match op:
             case "add" | "sub" | "mul" | "div":
                 made = _PLAIN[op](a, b)
@@ -265,7 +280,7 @@ class Expressions:
                 made = self.call("pow", wide, a, b)
             case _:
                 made = self.call(f"tdsl_{op}", wide, a, b)
-        return _cast(name, made)
+        return self.rounded(t, made)
 
     def cast(self, x: TIR, of: DType, to: DType, *, saturate: bool) -> TIR:
         """A value as another type."""
@@ -273,13 +288,13 @@ class Expressions:
             return x
         name = tir_type(to)
         if to == bool_:
-            return T.NE(_wide(of, x), T.const(0, _wide_type(of)))
+            return T.NE(self.wide(of, x), T.const(0, _wide_type(of)))
         if to.is_float or of == bool_:
-            # integers reach the half types by way of f32, as in NumPy
-            step = _cast("float32", x) if to in (f16, bf16) else x
-            return _cast(name, _wide(of, step) if of in (f16, bf16) else step)
+            wide = self.wide(of, x)
+            # all reach narrow floats by way of f32
+            return self.rounded(to, _cast("float32", wide) if to.is_narrow else wide)
         if of.is_float:
-            return self.call(f"tdsl_to_integer<{c_type(to)}>", name, _wide(of, x))
+            return self.call(f"tdsl_to_integer<{c_type(to)}>", name, self.wide(of, x))
         if saturate:
             return self.call(f"tdsl_saturate<{c_type(to)}>", name, x)
         return _cast(name, x)
@@ -294,14 +309,13 @@ class Expressions:
             return self.call(f"tdsl_bits<{c_type(dtype)}>", tir_type(dtype), args[0])
         if fn == "random":
             return self.random(args, dtype)
-        wide, name = [_wide(of, a) for a in args], _wide_type(of)
+        wide, name = [self.wide(of, a) for a in args], _wide_type(of)
         if fn in ("isnan", "isinf", "isfinite"):  # by name: TVM takes x != x for false
             return self.call(f"tdsl_{fn}", "bool", wide[0])
         if fn == "rsqrt":
-            return _cast(
-                tir_type(dtype), T.Div(T.const(1.0, name), self.call("sqrt", name, wide[0]))
-            )
-        return _cast(tir_type(dtype), self.call(_FUNCTIONS[fn], name, *wide))
+            root = self.call("sqrt", name, wide[0])
+            return self.rounded(dtype, T.Div(T.const(1.0, name), root))
+        return self.rounded(dtype, self.call(_FUNCTIONS[fn], name, *wide))
 
     def random(self, keys: list[TIR], dtype: DType) -> TIR:
         """A hash of integers."""
@@ -323,6 +337,8 @@ def bytes_of(kind: str) -> int:
 
 
 def _constant(value: Any, dtype: DType) -> TIR:
+    if dtype in BYTES:
+        return T.const(int(dtype.numpy.type(value).view("u1")), "uint8")
     if dtype in (f16, bf16):
         return _cast(tir_type(dtype), T.const(float(value), "float32"))
     if dtype == bool_:
@@ -353,9 +369,4 @@ def dtype_text(x: TIR) -> str:
 
 
 def _wide_type(t: DType) -> str:
-    return "float32" if t in (f16, bf16) else tir_type(t)
-
-
-def _wide(t: DType, x: TIR) -> TIR:
-    """Halves are computed in f32."""
-    return _cast("float32", x) if t in (f16, bf16) else x
+    return "float32" if t.is_narrow else tir_type(t)

@@ -14,6 +14,7 @@ import pytest
 import tdsl as td
 from tdsl.codegen.cuda import module, nvrtc
 from tdsl.codegen.launches import launches_of
+from tdsl.lang.types import ALL
 from tests.codegen.cuda import programs
 from tests.schedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
 from tests.schedule.recipes.test_block_rows import scheduled
@@ -216,28 +217,15 @@ def test_vectors_are_loaded_and_stored_as_wholes(tmp_path):
     assert count(text, r"\bLDG\.E\.128") == count(text, r"\bSTG\.E\.128") == 1
 
 
-@pytest.mark.parametrize("dtype", [td.f16, td.bf16, td.i8])
+@pytest.mark.parametrize("dtype", [td.f16, td.bf16, td.f8e4m3, td.i8])
 def test_tiles_of_narrow_types_compile(dtype):
     m = made(programs.matmul(dtype), M=32, K=16, N=64)
     assert all(x.spills == 0 for x in m.kernels)
 
 
 def test_arrays_of_every_type_compile():
-    types = (
-        td.bool_,
-        td.i8,
-        td.u8,
-        td.i16,
-        td.u16,
-        td.i32,
-        td.u32,
-        td.i64,
-        td.u64,
-        td.f16,
-        td.bf16,
-    )
     funcs = []
-    for t in (*types, td.f32, td.f64):
+    for t in ALL:
         a, f = td.Tensor(f"a_{t}", (64, 32), t), td.Func(f"f_{t}")
         f[j, i] = a[i, j]
         funcs.append(f)
@@ -256,6 +244,7 @@ EXPRESSIONS = {
     "extremes": lambda x, n: td.minimum(td.maximum(x, -1), td.power(x, 2)),
     "halves": lambda x, n: td.cast(td.cast(x, td.f16) * td.cast(x, td.f16), td.f32),
     "brain": lambda x, n: td.cast(td.cast(x, td.bf16) + 1, td.f32),
+    "bytes": lambda x, n: td.cast(td.cast(x, td.f8e4m3) + 1, td.f8e5m2) * td.cast(1, td.f8e5m2) + x,
     "integers": lambda x, n: td.cast(n // 3 + n % -7 + (n << 2) + (n >> 1), td.f32),
     "bits": lambda x, n: td.cast(td.popcount(n) + td.count_leading_zeros(n) * ~n, td.f32),
     "casts": lambda x, n: (

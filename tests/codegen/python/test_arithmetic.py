@@ -12,7 +12,7 @@ from tdsl.codegen.python.run import PythonExecutable
 from tdsl.codegen.verify import verify
 from tdsl.lang import arithmetic
 from tdsl.lang.expr import FUNCTIONS, Binary, Call, Cast, Const, Param, Select, Unary
-from tdsl.lang.types import ALL, BY_NAME, DType, bf16, bool_, f16, f32, f64, i32, i64, u64
+from tdsl.lang.types import ALL, BY_NAME, DType, bool_, f32, f64, i32, i64, u64
 from tests.codegen.python.kernels import beside, buffer, element, out, pointwise, vectors
 
 INTEGERS = [t for t in ALL if t.is_integer]
@@ -277,7 +277,9 @@ def test_random_is_the_documented_hash(t):
     assert got.tolist() == [(b >> 40) * 2.0**-24 for b in bits]
 
 
-@pytest.mark.parametrize("pair", ["f32 u32", "f64 i64", "f16 u16", "bf16 i16", "f8e4m3 u8", "i8 u8"])
+@pytest.mark.parametrize(
+    "pair", ["f32 u32", "f64 i64", "f16 u16", "bf16 i16", "f8e4m3 u8", "i8 u8"]
+)
 def test_reinterpret_keeps_the_bits(pair):
     a, b = (BY_NAME[name] for name in pair.split())
     values = np.array([0, 1, 100]).astype(a.numpy)

@@ -1,0 +1,159 @@
+"""Floats of 8 and 16 bits mean on every target what NumPy makes of them with ml_dtypes."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.lang import arithmetic
+from tdsl.lang.types import ALL
+
+i, k = td.vars("i k")
+NARROW = [t for t in ALL if t.is_narrow]
+BYTES = [t for t in ALL if t.is_float and t.bits == 8]
+TARGETS = {
+    "cpu": td.compile,
+    "python": lambda s: td.compile(s, target="python"),
+    "emulated": lambda s: td.emulate(td.compile(s, target="cuda")),
+}
+
+
+@pytest.fixture(params=TARGETS)
+def compiled(request):
+    """A function that compiles funcs for a target; on a GPU one thread makes each element."""
+    if request.param == "emulated":
+
+        def compile_threads(*funcs):
+            s = td.Schedule(*funcs)
+            for f in funcs:
+                block, thread = s[f].split(i, 128)
+                s[f].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+            return TARGETS[request.param](s)
+
+        return compile_threads
+    return lambda *funcs: TARGETS[request.param](td.Schedule(*funcs))
+
+
+def all_of(t):
+    return np.arange(256, dtype=np.uint8).view(t.numpy)
+
+
+def around(t):
+    """All numbers of a type in f32, the ties between neighbours, what is beside each, and special ones."""
+    with np.errstate(all="ignore"):
+        numbers = all_of(t).astype(np.float32)
+        numbers = np.sort(np.r_[numbers[np.isfinite(numbers)], 2 * t.largest, -2 * t.largest])
+        middle = np.r_[numbers, (numbers[1:] + numbers[:-1]) / 2].astype(np.float32)
+        found = [middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, 2 * middle)]
+    return np.concatenate([*found, np.float32([np.inf, -np.inf, np.nan, -0.0, 1e-45, 3e38])])
+
+
+def same(got, want):
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
+
+
+@pytest.mark.parametrize("t", BYTES, ids=str)
+def test_every_value_of_8_bits_becomes_what_it_stands_for(t, compiled):
+    x, y = td.Tensor("x", ("N",), t), all_of(t)
+    funcs = {to: td.Func(f"as_{to}") for to in ALL}
+    for to, f in funcs.items():
+        f[i] = td.cast(x[i], to)
+    for (to, _), got in zip(funcs.items(), compiled(*funcs.values())(y), strict=True):
+        with np.errstate(all="ignore"):
+            wide = y.astype(np.float32)
+            same(got, wide.astype(to.numpy) if to.is_float else arithmetic.cast(wide, to))
+
+
+@pytest.mark.parametrize("t", BYTES, ids=str)
+def test_what_becomes_8_bits_is_rounded_to_nearest_even_and_overflows(t, compiled):
+    x, names = td.Tensor("x", ("N",), td.f32), ("near", "by_f64", "finite")
+    near, by_f64, finite = map(td.Func, names)
+    near[i] = td.cast(x[i], t)
+    by_f64[i] = td.cast(td.cast(x[i], td.f64), t)
+    finite[i] = td.saturating_cast(x[i], t)
+    values = around(t)
+    with np.errstate(all="ignore"):
+        want = values.astype(t.numpy)
+        clipped = np.clip(values, -t.largest, t.largest).astype(t.numpy)
+    for got, expected in zip(
+        compiled(near, by_f64, finite)(values), (want, want, clipped), strict=True
+    ):
+        same(got, expected)
+
+
+@pytest.mark.parametrize("t", NARROW, ids=str)
+def test_integers_become_narrow_floats_by_way_of_f32(t, compiled):
+    n, plain, clipped, small = td.Tensor("n", ("N",), td.i32), *map(td.Func, ("p", "c", "s"))
+    plain[i] = td.cast(n[i], t)
+    clipped[i] = td.saturating_cast(n[i], t)
+    small[i] = td.saturating_cast(td.cast(n[i], td.u8), t)
+    values = np.int32([0, 1, -1, 7, 9, 17, 26, 255, 256, 448, 464, 465, 70000, -(2**31), 2**31 - 1])
+    got = compiled(plain, clipped, small)(values)
+    with np.errstate(all="ignore"):
+        same(got[0], values.astype(np.float32).astype(t.numpy))
+        most = int(min(t.largest, 2**31 - 1))
+        same(got[1], np.clip(values, -most, most).astype(np.float32).astype(t.numpy))
+        same(got[2], values.astype(np.uint8).astype(np.float32).astype(t.numpy))
+
+
+OPERATORS = {
+    "sum": lambda x, y: x + y,
+    "product": lambda x, y: x * y,
+    "less": lambda x, y: td.where(x < y, x, y * 2),
+    "extremes": lambda x, y: td.minimum(x, 1.5) - td.maximum(y, x),
+    "signs": lambda x, y: -x + abs(y),
+    "roots": lambda x, y: td.sqrt(abs(x)),
+}
+
+
+@pytest.mark.parametrize("t", BYTES, ids=str)
+def test_operators_round_after_each(t, compiled):
+    x, y = td.Tensor("x", ("N",), t), td.Tensor("y", ("N",), t)
+    funcs = [td.Func(name) for name in OPERATORS]
+    for f, expression in zip(funcs, OPERATORS.values(), strict=True):
+        f[i] = expression(x[i], y[i])
+        assert f.dtypes[0] == t
+    left, right = all_of(t), np.random.default_rng(0).permutation(all_of(t))
+    with np.errstate(all="ignore"):
+        a, b = left.astype(np.float32), right.astype(np.float32)
+        r = lambda value: value.astype(t.numpy).astype(np.float32)
+        want = {
+            "sum": a + b,
+            "product": a * b,
+            "less": np.where(a < b, a, r(b * 2)),
+            "extremes": np.minimum(a, np.float32(1.5)) - np.maximum(b, a),
+            "signs": -a + abs(b),
+            "roots": np.sqrt(abs(a)),
+        }
+        for name, got in zip(OPERATORS, compiled(*funcs)(left, right), strict=True):
+            same(got, want[name].astype(t.numpy))
+
+
+@pytest.mark.parametrize("t", BYTES, ids=str)
+def test_reductions_of_8_bits(t, compiled):
+    x, funcs = (
+        td.Tensor("x", ("N", "K"), t),
+        [td.Func(n) for n in ("least", "most", "total", "first")],
+    )
+    least, most, total, first = funcs
+    least[i] = td.min(x[i, k], axis=k)
+    most[i] = td.max(x[i, k], axis=k)
+    total[i] = td.sum(td.cast(x[i, k], td.f32), axis=k)
+    first[i] = td.argmax(x[i, k], axis=k)
+    values = np.random.default_rng(1).integers(-8, 9, (3, 5)).astype(t.numpy)
+    values[1] = -t.largest
+    got, wide = compiled(*funcs)(values), values.astype(np.float32)
+    same(got[0], wide.min(1).astype(t.numpy))
+    same(got[1], wide.max(1).astype(t.numpy))
+    same(got[2], wide.sum(1))
+    same(got[3], wide.argmax(1))
+
+
+@pytest.mark.parametrize("t", BYTES, ids=str)
+def test_scalars_and_literals_of_8_bits(t, compiled):
+    s, x, f = td.Scalar("s", t), td.Tensor("x", ("N",), t), td.Func("f")
+    f[i] = td.where(x[i] == s, np.ones((), t.numpy)[()], s + 0.5)
+    got = compiled(f)(x=np.arange(5).astype(t.numpy), s=3)
+    same(got, np.array([3.5, 3.5, 3.5, 1, 3.5]).astype(t.numpy))
+    with pytest.raises(td.TypeMismatch, match="does not fit"):
+        compiled(f)(x=np.arange(5).astype(t.numpy), s=1e6)
