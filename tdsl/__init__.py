@@ -17,6 +17,7 @@ from tdsl.errors import (
     UnknownAttribute,
 )
 from tdsl.graph.graph import Graph
+from tdsl.lang.casts import cast, saturating_cast
 from tdsl.lang.effects import debug_print, fast_math, require
 from tdsl.lang.einsum import einsum
 from tdsl.lang.functions import (
@@ -107,7 +108,7 @@ from tdsl.lang.types import (
     u32,
     u64,
 )
-from tdsl.lang.value import cast, saturating_cast, vars
+from tdsl.lang.value import vars
 from tdsl.op import Operator, op
 from tdsl.placement.grid import Grid
 from tdsl.schedule import recipes

@@ -16,6 +16,7 @@ from operator import mul
 from typing import Any
 
 from tdsl.errors import DefinitionError, TypeMismatch
+from tdsl.lang.casts import cast
 from tdsl.lang.definition import loop_variables
 from tdsl.lang.expr import Var
 from tdsl.lang.pad import Padded
@@ -24,7 +25,7 @@ from tdsl.lang.reduction import sum as sum_over
 from tdsl.lang.subscripts import Subscripts, parse
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype, promote
-from tdsl.lang.value import Value, Variable, cast, lift
+from tdsl.lang.value import Value, Variable, lift
 from tdsl.source import Loc, here
 
 UNKNOWN = 1000  # stands for an extent that is not known when the order of pairs is chosen

@@ -27,18 +27,7 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.handle import Handle, no_number, not_iterable
-from tdsl.lang.types import (
-    DType,
-    as_dtype,
-    bool_,
-    default_int,
-    f32,
-    f64,
-    from_numpy,
-    i64,
-    promote,
-    u64,
-)
+from tdsl.lang.types import DType, bool_, default_int, f64, from_numpy, i64, promote, u64
 from tdsl.source import Loc, here
 
 UNKNOWN = DType("unknown", "?", 0)  # the type of a func that has no definition yet
@@ -388,49 +377,6 @@ def unary(op: str, x: Any) -> Value:
     if op == "abs" and t.kind in "bu":
         return v
     return Value(Unary(op, v.node, loc=loc), weak=v.weak)
-
-
-def cast(x: Any, dtype: Any) -> Value:
-    """`x` as another element type, as `numpy.ndarray.astype`: integers wrap, floats round to nearest even.
-
-    A float that does not fit in an integer type becomes its nearest value, and NaN becomes 0.
-    """
-    loc, t = here(), _cast_type(x, dtype)
-    v = lift(x, loc)
-    if isinstance(v.node, Const) and (t.is_float or t.low <= v.node.value <= t.high):
-        return Value(convert_const(v.node, t, loc))
-    return Value(v.node if v.dtype == t else Cast(v.node, t, loc=loc))
-
-
-def saturating_cast(x: Any, dtype: Any) -> Value:
-    """`x` as another element type, clipped to its range instead of wrapping.
-
-    NaN becomes 0 as an integer, and stays NaN as a float. The range of a float is that of its finite values.
-    """
-    loc, t = here(), _cast_type(x, dtype)
-    v = lift(x, loc)
-    if v.dtype == t:
-        return Value(v.node)
-    if not t.is_float:
-        return Value(Cast(v.node, t, saturate=True, loc=loc))
-    wide = Value(convert(v, f32, loc)) if v.dtype.is_narrow else v
-    own = wide.dtype
-    if t.largest < (own.largest if own.is_float else own.high):
-        high = t.largest if own.is_float else int(t.largest)
-        low = max(-high, own.low)
-        wide = binary("min", binary("max", wide, Value(Const(low, own))), Value(Const(high, own)))
-    return Value(convert(wide, t, loc))
-
-
-def _cast_type(x: Any, dtype: Any) -> DType:
-    if isinstance(x, DType):
-        raise TypeMismatch(
-            f"{x} stands where the value of a cast belongs",
-            loc=here(),
-            label="in this cast",
-            hint=f"the value comes first: td.cast(value, td.{x})",
-        )
-    return as_dtype(dtype)
 
 
 def as_index(x: Any, loc: Loc | None, label: str = "this access") -> Expr:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tdsl.lang.casts import cast
 from tdsl.lang.expr import Binary, Cast, Expr, Read
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f32, i8, i16, i32, u8
-from tdsl.lang.value import cast, vars
+from tdsl.lang.value import vars
 from tdsl.schedule import amx
 from tdsl.schedule.instruction import Instruction, instruction
 from tdsl.schedule.machine import Machine

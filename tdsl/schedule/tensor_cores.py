@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f16, f32, i8, i32, u8
-from tdsl.lang.value import cast, vars
+from tdsl.lang.value import vars
 from tdsl.schedule.instruction import INSTRUCTIONS, Instruction, instruction
 from tdsl.schedule.warpgroups import Wgmma, declare_wgmma
 from tdsl.schedule.warpgroups import rows as wgmma_rows

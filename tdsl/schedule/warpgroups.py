@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f16, f32, i8, i32, u8
-from tdsl.lang.value import cast, vars
+from tdsl.lang.value import vars
 from tdsl.schedule.instruction import Instruction, instruction
 
 ROWS = 64  # of the sums

@@ -26,6 +26,7 @@ from tdsl.codegen.loops import (
 from tdsl.codegen.python.run import NumbaExecutable, PythonExecutable
 from tdsl.codegen.verify import verify
 from tdsl.errors import IndexBoundError, TargetError
+from tdsl.lang.casts import cast
 from tdsl.lang.expr import (
     TRUE,
     Binary,
@@ -43,7 +44,6 @@ from tdsl.lang.expr import (
 from tdsl.lang.program import build_program
 from tdsl.lang.tensor import Func
 from tdsl.lang.types import bf16, bool_, f8e4m3, f16, f32, f64, i8, i32, i64, u8, u64
-from tdsl.lang.value import cast
 from tdsl.lang.value import vars as variables
 from tdsl.schedule.instruction import Instruction
 from tests.codegen.python.kernels import buffer, element, out
