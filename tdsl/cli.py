@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 from typing import Annotated
 
@@ -17,7 +16,7 @@ from rich.table import Table
 from tdsl import bundle as bundles
 from tdsl import doctor as checks
 from tdsl.codegen import cache
-from tdsl.distribute.mpi import launch
+from tdsl.distribute.launch import launch
 from tdsl.errors import TdslError
 from tdsl.schedule import description
 from tdsl.schedule.machine import Machine
@@ -51,8 +50,7 @@ def run(
     ranks: Annotated[int, typer.Option("-n", help="how many ranks")] = 1,
 ) -> None:
     """Run a program on several ranks under MPI; an error on one of them ends all."""
-    done = subprocess.run(launch(ranks, script, context.args), check=False)
-    raise typer.Exit(done.returncode)
+    raise typer.Exit(launch(ranks, script, context.args))
 
 
 @app.command()

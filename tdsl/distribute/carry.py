@@ -17,6 +17,7 @@ import numpy as np
 from tdsl.codegen.arrays import Array
 from tdsl.distribute import mpi
 from tdsl.distribute.engine import Begun, Ended, Parcel, Reduction, Transfer, Worker
+from tdsl.distribute.plan import Exchange, Finish, RankPlan, Reduce
 from tdsl.distribute.show import show_box, show_step
 from tdsl.distribute.simulate import volume
 from tdsl.errors import TargetError
@@ -51,14 +52,32 @@ class Pending:
 def run(worker: Worker, comm: Any) -> Carried:
     """Go through the steps of this rank; what went through the calls of MPI.
 
-    An error of a step gets a note that says which step of which rank it was.
+    An error of a step gets a note that says which step of which rank it was; leaving the program in one ends
+    all ranks.
     """
     try:
         return _run(worker, comm)
-    except Exception as error:
-        step = show_step(worker.plan.steps[worker.at - 1]).partition("\n")[0]
-        error.add_note(f"rank {worker.plan.rank}, step {worker.at}: {step}")
+    except BaseException as error:
+        at = step_text(worker.plan, worker.at)
+        if comm is not None and not isinstance(error, Exception):
+            mpi.end_all(f"{type(error).__name__} in {at}")
+        error.add_note(at)
         raise
+
+
+def step_text(plan: RankPlan, number: int) -> str:
+    """A step of a rank, counted from 1, in a line."""
+    step = show_step(plan.steps[number - 1]).partition("\n")[0]
+    return f"rank {plan.rank}, step {number}: {step}"
+
+
+def last_steps(plan: RankPlan) -> str:
+    """The steps of a rank behind its last message."""
+    met = [n for n, s in enumerate(plan.steps, 1) if isinstance(s, Exchange | Finish | Reduce)]
+    first = max(met, default=0) + 1
+    if first > len(plan.steps):
+        return "no steps"
+    return f"steps {first} to {len(plan.steps)}, from {show_step(plan.steps[first - 1])}"
 
 
 def _run(worker: Worker, comm: Any) -> Carried:

@@ -117,10 +117,12 @@ class Worker:
     """One rank: its plan, its buffers, its scalars."""
 
     def __init__(
-        self, plan: RankPlan, tasks: Tasks, inputs: Mapping[str, Array], scalars: Mapping[str, Any]
-    ) -> None:
+        self, plan: RankPlan, tasks: Tasks, inputs: Mapping[str, Array], scalars: Mapping[str, Any],
+        reached: Callable[[int], None] = lambda step: None,
+    ) -> None:  # fmt: skip
         self.plan, self.tasks, self.scalars = plan, tasks, scalars
         self.at = 0  # the number of the step, from 1
+        self.reached = reached
         self.marks: list[float] = []  # when each step began, and at last when all were done
         self.buffers = {name: Buffer(name, box, (inputs[name],)) for name, box in plan.owned}
 
@@ -128,6 +130,7 @@ class Worker:
         """Go through the steps; what is yielded must be done, or begun, before the next is asked for."""
         begun: dict[int, Transfer] = {}
         for number, step in enumerate(self.plan.steps, 1):
+            self.reached(number)
             self.at = number
             self.marks.append(time.perf_counter())
             match step:

@@ -1,17 +1,18 @@
 """One rank of a distributed program under MPI, through mpi4py, which is imported here only and when needed.
 
 A call agrees with all ranks on what is run before the first message, and waits for none longer than a
-deadline: a rank that fails, stalls or runs something else ends the whole run.
+deadline: a rank that fails, stalls or runs something else ends the whole run. At its end each rank tells the
+next one, who looks for it before it calls again, or ends.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import atexit
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
 from typing import Any
@@ -25,11 +26,13 @@ from tdsl.source import here
 LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE")
 TAGS = (
     1 << 15
-) - 2  # MPI promises two more; messages of a pair keep their order, so tags may come again
-WORD, WHOLE = TAGS, TAGS + 1  # tags of what is no step of a plan: being there, and gathering
+) - 4  # MPI promises four more; messages of a pair keep their order, so tags may come again
+# tags of what is no step of a plan: being there, gathering, the end of a call, waiting for one
+WORD, WHOLE, DONE, WAITING = range(TAGS, TAGS + 4)
 LARGEST = (1 << 31) - 1  # bytes of one message: what a count of MPI can say before its version 4
 SPINS = 100  # tests before a rank that waits leaves its core to others
 PAUSE_S = 50e-6
+LISTEN_S = 1.0  # for who else waits for a call, when somebody is missing
 DIGEST, TEXT = 32, 224  # bytes that a rank says of itself before a call
 
 
@@ -66,6 +69,7 @@ def communicator() -> Any:
     comm = MPI.COMM_WORLD.Dup()
     if comm.size > 1:
         sys.excepthook = _end_all(sys.excepthook)
+        atexit.register(_check_end)
     return comm
 
 
@@ -83,21 +87,55 @@ def _end_all(shown: Hook) -> Hook:
     return hook
 
 
-def launch(ranks: int, script: str, arguments: list[str]) -> list[str]:
-    """The command that runs a program on some ranks, all of which end when one raises.
+def end_all(why: str) -> None:
+    """Say why, and end all ranks."""
+    sys.stderr.write(f"{why}\n")
+    sys.stderr.flush()
+    communicator().Abort(1)
 
-    TargetError where mpi4py or mpiexec is missing. mpiexec of the same environment comes first.
+
+def _check_end() -> None:
+    """End all ranks where the one before this has not come to the end of the last call."""
+    late = _late()
+    if late:
+        end_all(late)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A call that has ended here: what tells the next rank, and is heard of the one before.
+
+    `last` says which steps that one has behind its last message.
     """
-    beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
-    found = beside if os.path.exists(beside) else shutil.which("mpiexec")
-    if found is None or importlib.util.find_spec("mpi4py") is None:
-        raise TargetError(
-            f"there is no {'mpiexec' if found is None else 'mpi4py'} here",
-            loc=here(),
-            label="needed here",
-            hint='pip install "tdsl[mpi]"',
-        )
-    return [found, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, *arguments]
+
+    requests: tuple[Any, ...]
+    before: int
+    last: Callable[[], str]
+
+
+_left: list[Left] = []
+
+
+def leave(comm: Any, last: Callable[[int], str]) -> None:
+    """Tell the next rank that a call has ended here; `last` says what a rank does behind its last message."""
+    if comm is None or comm.size == 1:
+        return
+    before, word = (comm.rank - 1) % comm.size, np.zeros(0, np.uint8)
+    got = comm.Irecv(word, source=before, tag=DONE)
+    sent = comm.Isend(word, dest=(comm.rank + 1) % comm.size, tag=DONE)
+    _left.append(Left((got, sent), before, lambda: last(before)))
+
+
+def _late() -> str:
+    """What is wrong if the rank before this does not come to the end of the last call; "" if it does."""
+    while _left:
+        call = _left.pop()
+        if wait(list(call.requests)) is not None:
+            return (
+                f"rank {call.before} did not come to the end of a call within {deadline():g} s: "
+                f"rank {communicator().rank} has, which had its last message; left are {call.last()}"
+            )
+    return ""
 
 
 def deadline() -> float:
@@ -144,14 +182,41 @@ def _pack(what: str, error: str) -> bytes:
 def _tell(comm: Any, mine: bytes) -> list[bytes]:
     """What each rank says."""
     said = np.empty((comm.size, len(mine)), np.uint8)
-    if wait([comm.Iallgather(np.frombuffer(mine, np.uint8), said)]) is not None:
+    late = _late()
+    if not late:
+        told = [comm.Iallgather(np.frombuffer(mine, np.uint8), said)]
+        if wait(told, deadline() / 2) is not None:
+            waiting = _wait_aloud(comm)
+            missing = wait(told, deadline() / 2 + LISTEN_S) is not None
+            silent = [r for r, heard in waiting.items() if not heard.Test()]
+            for r in silent:
+                waiting[r].Cancel()
+            if missing:
+                late = f"rank {comm.rank} waited {deadline():g} s for {_named(silent)} to call this program"
+    if late:
         raise TargetError(
-            f"rank {comm.rank} waited {deadline():g} s for the others to call this program",
+            late,
             loc=here(),
             label="this call",
             hint="every rank calls it; TDSL_MPI_DEADLINE is the time in seconds",
         )
     return [row.tobytes() for row in said]
+
+
+def _wait_aloud(comm: Any) -> dict[int, Any]:
+    """Tell all others that this rank waits for a call; what is heard of each of them that does, too."""
+    word = np.zeros(0, np.uint8)
+    others = [r for r in range(comm.size) if r != comm.rank]
+    heard = {r: comm.Irecv(word, source=r, tag=WAITING) for r in others}
+    _told.extend(comm.Isend(word, dest=r, tag=WAITING) for r in others)
+    return heard
+
+
+_told: list[Any] = []  # messages that nobody may be there to take
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if ranks else "the others"
 
 
 def among(comm: Any, ranks: tuple[int, ...]) -> Any:
@@ -180,9 +245,9 @@ def constant(name: str) -> Any:
     return getattr(MPI, name)
 
 
-def wait(requests: list[Any]) -> int | None:
-    """Wait for requests; the first that is not done when the deadline is over, or None."""
-    until = time.monotonic() + deadline()
+def wait(requests: list[Any], seconds: float | None = None) -> int | None:
+    """Wait for requests, at most until the deadline; the first that is not done then, or None."""
+    until = time.monotonic() + (deadline() if seconds is None else seconds)
     tries = 0
     while True:
         left = [n for n, r in enumerate(requests) if not r.Test()]

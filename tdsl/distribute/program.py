@@ -21,6 +21,7 @@ from tdsl.distribute.check import check
 from tdsl.distribute.clock import Clock
 from tdsl.distribute.collective import Layout
 from tdsl.distribute.engine import Buffer, Task, Tasks, Worker, fill, merge
+from tdsl.distribute.places import Places
 from tdsl.distribute.plan import Home, Plan, RankPlan
 from tdsl.distribute.rank import plan_rank
 from tdsl.distribute.show import show_step
@@ -119,6 +120,11 @@ class Work:
         except metadata.PackageNotFoundError:  # run from its sources
             version = ""
         return fingerprint(version, np.__version__, self.state)
+
+    @functools.cached_property
+    def places(self) -> Places:
+        """Where this rank says how far it is."""
+        return Places.of_run(self.plan.rank(mpi.rank()))
 
     def part(self, name: str, array: Array, rank: int) -> Array | None:
         """A rank's block of a whole array."""
@@ -281,8 +287,12 @@ class Distributed(Suggesting):
         scalars = {
             a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ScalarArg)
         }
-        worker = Worker(plan, work.tasks, arrays, scalars)
+        places = work.places
+        places.reach(0)
+        worker = Worker(plan, work.tasks, arrays, scalars, places.reach)
         carried = carry.run(worker, comm)
+        places.leave()
+        mpi.leave(comm, lambda rank: carry.last_steps(work.plan.rank(rank)))
         self._marks = np.asarray(worker.marks)
         results: list[Array | None] = []
         for name in work.outputs:

@@ -40,7 +40,7 @@ def strike(kind: str) -> None:
             raise RuntimeError("on purpose")
         case "exit":
             sys.exit(3)
-        case "stall":
+        case "stall" | "last":
             time.sleep(600)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -72,7 +72,11 @@ def main(what: str, kind: str, victim: int, step: int) -> None:
         given = [given[0].astype(np.float32), *given[1:]]
     if mine:
         at_step(kind, max(1, len(p.plan().rank(victim).steps) * step // 100))
+    if mine and kind == "away":
+        time.sleep(600)
     p(*given)
+    if kind == "last":
+        return
     p(*given)  # a rank that stalled behind its last message is missed here
     print("not stopped", flush=True)
 

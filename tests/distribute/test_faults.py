@@ -15,13 +15,15 @@ STEP = r"\(?step \d+"
 WAITED = (
     rf"rank \d could not .* (from|to) rank \d within 5 s \({STEP}|"
     rf"rank \d could not [a-z-]+ \w+\[.*\] among ranks .* within 5 s \({STEP}|"
-    rf"rank \d waited 5 s for the others"
+    rf"rank \d waited 5 s for rank"
 )
 SAYS = {
     "raise": rf"RuntimeError: on purpose\nrank VICTIM, {STEP}: ",
     "stall": WAITED,
-    "exit": WAITED,
-    "kill": r"RANK VICTIM|KILLED BY SIGNAL|Killed",
+    "last": r"rank VICTIM did not come to the end of a call within 5 s: .* steps? \d+",
+    "away": r"rank \d waited 5 s for rank VICTIM to call this program",
+    "exit": rf"SystemExit in rank VICTIM, {STEP}: ",
+    "kill": rf"rank VICTIM ended in {STEP}: ",
     "program": r"runs another program, other sizes or another version",
     "sizes": r"runs another program, other sizes or another version",
     "shape": r"rank VICTIM: A has shape",
@@ -34,8 +36,9 @@ AT_STEPS = [
     for at in (10, 50, 90)
 ]
 BEFORE = [("cannon", kind, v, 0) for kind in ("program", "sizes", "shape", "dtype") for v in (0, 3)]
-CASES = AT_STEPS + BEFORE
-ALWAYS = [AT_STEPS[n] for n in (1, 13, 22, 34)] + [BEFORE[1], BEFORE[5], BEFORE[7]]
+AFTER = [("cannon", "last", 3, 100), ("summa", "last", 0, 100), ("summa", "away", 2, 0)]
+CASES = AT_STEPS + BEFORE + AFTER
+ALWAYS = [AT_STEPS[n] for n in (1, 13, 22, 34)] + [BEFORE[1], BEFORE[7]] + AFTER[:1]
 
 
 def test_there_are_at_least_forty() -> None:
@@ -50,7 +53,9 @@ def test_there_are_at_least_forty() -> None:
 def test_the_run_ends(case: tuple[str, str, int, int]) -> None:
     _, kind, victim, _ = case
     start = time.monotonic()
-    done = ranks(4, str(PROGRAM), *map(str, case), seconds=DEADLINE, limit=120)
+    done = ranks(
+        4, str(PROGRAM), *map(str, case), seconds=DEADLINE, limit=120, launched=kind == "kill"
+    )
     said = done.stdout + done.stderr
     assert done.returncode != 0, said
     assert "not stopped" not in said

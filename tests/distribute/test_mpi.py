@@ -33,9 +33,13 @@ LONG = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"  # all of what is run i
 
 
 def ranks(
-    n: int, *arguments: str, seconds: int = 300, limit: int = 300
+    n: int, *arguments: str, seconds: int = 300, limit: int = 300, launched: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    command = [str(mpiexec()), "-n", str(n), sys.executable, *arguments]
+    """A program under mpiexec, or `launched` by the command run."""
+    by = [str(mpiexec()), "-n", str(n), sys.executable]
+    if launched:
+        by = [sys.executable, "-m", "tdsl", "run", "-n", str(n)]
+    command = [*by, *arguments]
     env = os.environ | {"PYTHONPATH": str(ROOT), "TDSL_MPI_DEADLINE": str(seconds)}
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=limit)
 
@@ -65,9 +69,7 @@ def test_the_command_run_ends_all_ranks_when_one_raises(tmp_path: Path) -> None:
         "print('rank', td.mpi.rank(), 'of', td.mpi.size())\n"
     )
     for option, code in (("--fine", 0), ("--fail", 1)):
-        command = [sys.executable, "-m", "tdsl", "run", "-n", "2", str(program), option]
-        env = os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        done = ranks(2, str(program), option, launched=True, limit=120)
         assert done.returncode == code, done.stderr
     assert "ValueError: no" in done.stderr
 
