@@ -34,10 +34,10 @@ class Fragment:
     @property
     def count(self) -> int:
         """The registers, in elements, of each thread."""
-        return prod(self.extents) // self.layout.threads
+        return prod(self.extents) * self.layout.kept // self.layout.threads
 
     def lane(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
-        """The thread of the group that keeps an element."""
+        """The thread of the group that keeps an element, the first of several."""
         return self.layout.lane(index, facts)
 
     def register(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
@@ -63,7 +63,10 @@ def fragments_of(body: Stmt) -> dict[str, Fragment]:
     for s in walk(body):
         for instruction, operand, layout in _layouts(s):
             if operand.buffer in made:
-                _enter(found, made[operand.buffer], instruction, layout)
+                _enter(found, made[operand.buffer], f"instruction {instruction!r}", layout)
+    for s in made.values():
+        if s.layout is not None:
+            _enter(found, s, "what it is made of", s.layout)
     for name, s in made.items():
         if name not in found:
             raise _error(
@@ -92,25 +95,26 @@ def _layouts(s: Stmt) -> Iterator[tuple[str, Operand, Layout]]:
         yield s.instruction, operand, Layout(tuple(shape), own.threads, digits)
 
 
-def _enter(
-    found: dict[str, tuple[Fragment, str]], s: Alloc, instruction: str, layout: Layout
-) -> None:
+def _enter(found: dict[str, tuple[Fragment, str]], s: Alloc, by: str, layout: Layout) -> None:
     extents = tuple(int(e.value) for e in s.extents if isinstance(e, Const))
     for extent, own in zip(extents, layout.shape, strict=True):
         if extent % own:
             shape, tile = (" x ".join(map(str, x)) for x in (extents, layout.shape))
             raise _error(
-                s, f"has {shape} elements, which {tile} tiles of instruction {instruction!r} do not divide",
+                s, f"has {shape} elements, which {tile} tiles of {by} do not divide",
                 f"split the loops so that the stage has a multiple of {tile} elements there",
             )  # fmt: skip
     made = Fragment(extents, layout)
-    known, other = found.setdefault(s.name, (made, instruction))
-    if known.layout != layout and any(
-        (a != b).any()
-        for a, b in zip(known.layout.places(extents), layout.places(extents), strict=True)
+    known, other = found.setdefault(s.name, (made, by))
+    if known.layout != layout and (
+        known.layout.copies != layout.copies
+        or any(
+            (a != b).any()
+            for a, b in zip(known.layout.places(extents), layout.places(extents), strict=True)
+        )
     ):
         raise _error(
-            s, f"is laid out in one way by instruction {other!r} and in another by {instruction!r}",
+            s, f"is laid out in one way by {other} and in another by {by}",
             "copy it into a stage of its own for one of them: cache_read(..., scope='fragment')",
         )  # fmt: skip
 
@@ -121,8 +125,9 @@ def _check_owners(
     """`lane` is the variable of the loop over threads of the group."""
     for buffer, index in _touched(s, fragments):
         flat, known = plain_index(index, {}, facts)
-        owner = fragments[buffer].lane(flat, known)
-        if owner != (ZERO if lane is None else lane):
+        own, fragment = ZERO if lane is None else lane, fragments[buffer]
+        owner = simplify(add(fragment.lane(flat, known), fragment.layout.copy(own)), known)
+        if owner != own:
             raise _error(
                 made[buffer], "is touched by a thread that does not have the element",
                 "share the points of the stage that reads or writes it out by its layout: cooperate()",

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from tdsl.lang.expr import ZERO, Expr
 from tdsl.lang.types import DType
 from tdsl.node import Node, node
+from tdsl.schedule.layout import Layout
 from tdsl.schedule.nest import AUTO as AUTO  # kinds of loops and memory have their names from there
 from tdsl.schedule.nest import AXES as AXES
 from tdsl.schedule.nest import BLOCKS as BLOCKS
@@ -84,7 +85,8 @@ class Alloc(Node):
     `extents` are at least 0 and do not depend on what `body` binds. `scope` is a memory of the CPU:
     heap, stack, or register (small, with indices that are constant once loops are unrolled); or one of a GPU:
     heap outside of all loops, shared by the threads of a block, registers of each thread, or a fragment in
-    the registers of several threads, laid out as the instructions that use it say (`fragments.py`).
+    the registers of several threads, laid out as the instructions that use it say (`fragments.py`), or as
+    `layout` says where there are none.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Alloc(Node):
     body: Stmt
     strides: tuple[int, ...] = ()
     swizzle: int = 0
+    layout: Layout | None = None
 
 
 @node

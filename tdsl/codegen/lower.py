@@ -37,8 +37,10 @@ from tdsl.lang.regions import Box, Interval, common_box, is_empty
 from tdsl.lang.simplify import add, conjunction, maximum, simplify, substitute, subtract
 from tdsl.node import Node, transform
 from tdsl.schedule.instruction import INSTRUCTIONS
+from tdsl.schedule.layout import Layout
 from tdsl.schedule.nest import FRAGMENT, REGISTER, SHARED, STACK, After, Level, Root, State
 from tdsl.schedule.required import required
+from tdsl.schedule.share_out import derived_layout
 from tdsl.schedule.sliding import sliding_axis
 from tdsl.schedule.tree import ROOT, Tree, build_tree
 
@@ -72,6 +74,7 @@ class Lowering:
     stored_at: dict[str, Level] = field(default_factory=dict)
     needed: dict[str, Box] = field(default_factory=dict)  # of each stored func, where it is stored
     rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
+    layouts: dict[str, Layout] = field(default_factory=dict)  # of what no instruction lays out
     sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are made
 
     @property
@@ -93,6 +96,12 @@ class Lowering:
             plan = self.state.plan(f.name)
             self.buffers[f.name] = make_buffer(f, plan, components, boxes[f.name], around.facts)
             self.stored_at[f.name] = here
+            layout = derived_layout(self.state, f.name) if plan.scope == FRAGMENT else None
+            if layout is not None:
+                order = self.buffers[f.name].order
+                self.layouts[f.name] = layout.along(
+                    tuple(map(order.index, range(len(order)))), len(order)
+                )
             self.needed[f.name] = boxes[f.name]
             if plan.fold and (here == self.tree.home[f.name] or here.func == f.name):
                 self._fold(f, boxes[f.name], None, around.facts)
@@ -111,7 +120,12 @@ class Lowering:
             for component, t in zip(buffer.names, f.dtypes, strict=True):
                 body_, loc = as_stmt(statements), self.state.plan(f.name).loc
                 extents = buffer.memory_extents()
-                statements = [Alloc(component, t, extents, scope, body_, swizzle=swizzle, loc=loc)]
+                statements = [
+                    Alloc(
+                        component, t, extents, scope, body_, swizzle=swizzle, loc=loc,
+                        layout=self.layouts.get(f.name),
+                    )
+                ]  # fmt: skip
             del self.buffers[f.name], self.needed[f.name], self.stored_at[f.name]
         return statements
 

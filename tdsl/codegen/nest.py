@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from tdsl.codegen.loops import (
     CONCURRENT,
     FRAGMENT,
-    LANES,
     PARALLEL,
     PIPELINED,
     SERIAL,
@@ -24,15 +23,15 @@ from tdsl.codegen.loops import (
 )  # fmt: skip
 from tdsl.codegen.prefetch import prefetch_box
 from tdsl.codegen.tensorize import fits, invoke, kept_tile, may_read_beyond
+from tdsl.codegen.together import gather, is_gathered, start_together
 from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts, upper
-from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Read, Var, const
+from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, common_box
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
-from tdsl.schedule.layout import Layout
 from tdsl.schedule.nest import Level, Nest, Tensorization, is_ordered, is_reduction, roots_of
 from tdsl.schedule.relate import Related, is_inside, relate
 from tdsl.schedule.required import Active, Threads, bounds_of, inside, required
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from tdsl.codegen.lower import Lowering, Open
 
 FULL, INIT, UPDATE = "full", "init", "update"
+GATHER, PART = "gather", "part"  # of a reduction by threads together, and what each one does of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,7 @@ class NestBuilder:
         self.low, self.f, self.n = lowering, f, definition
         self.d = f.definitions[definition]
         self.plan = lowering.state.plan(f.name)
+        self.own: tuple[str, ...] = ()  # registers in which a thread reduces its part
 
     def build(self, box: Box, around: Open) -> list[Stmt]:
         """The nest, or one for each specialization under its condition."""
@@ -163,7 +164,8 @@ class NestBuilder:
         needed = variables(over_loops) & frozenset(self.nest.names())
         return Guard(over_loops, needed, predicate)
 
-    def _active(self, spot: Spot) -> Active:
+    def active(self, spot: Spot) -> Active:
+        """The nest as far as it is open."""
         related = spot.related
         return Active(
             self.f, self.n, self.nest, related.roots, related.extents, self.bounds, spot.opened,
@@ -182,23 +184,31 @@ class NestBuilder:
                 start = self._open(replace(spot, mode=INIT), around)
                 return [*start, *self._open(replace(spot, mode=UPDATE), around)]
             ready, _ = self._ready(spot)
-            return self._guarded(ready, self._point(spot, around), around.facts)
+            return self._guarded(ready, self.point(spot, around), around.facts)
         loop = loops[spot.depth]
         instruction = self._instruction(loop.name)
         if instruction is not None and self._is_invoked(instruction, spot, around):
             guarded = self._has_guards(spot, around.facts) and not self._makes_more(spot)
-            made = invoke(self.low, self._active(spot), instruction, around.facts, guarded=guarded)
+            made = invoke(self.low, self.active(spot), instruction, around.facts, guarded=guarded)
             if spot.mode == FULL and self.d.init is not None:
                 return [*self._open(replace(spot, mode=INIT), around), made]
             return [made]
         if instruction is not None and spot.mode == INIT:
-            kept = kept_tile(self._active(spot), instruction)
+            kept = kept_tile(self.active(spot), instruction)
             if kept is not None:
-                return self._start_together(spot, around, *kept)
+                return start_together(self, spot, around, *kept)
+        if spot.mode == FULL and is_gathered(self, loop.name):
+            return self._loops(replace(spot, mode=GATHER), around)
+        if spot.mode == GATHER and loop.name in self.reduced:
+            return gather(self, spot, around)
         if spot.mode == FULL and self.d.init is not None and loop.name in self.reduced:
             start = self._open(replace(spot, mode=INIT), around)
             return [*start, *self._open(replace(spot, mode=UPDATE), around)]
         return [*self._starts(spot, around), *self._loops(spot, around)]
+
+    def part(self, spot: Spot, around: Open) -> list[Stmt]:
+        """What one thread does of a reduction that threads make together."""
+        return self._open(replace(spot, mode=PART), around)
 
     def _loops(self, spot: Spot, around: Open) -> list[Stmt]:
         """The next loop, in two parts where its split is peeled."""
@@ -243,21 +253,6 @@ class NestBuilder:
         chosen = If(Binary("lt", Var(variable), begin), as_stmt(main), as_stmt(rest))
         return _for(variable, first, extent, loop.kind, [chosen])
 
-    def _start_together(
-        self, spot: Spot, around: Open, layout: Layout, loops: tuple[str, ...]
-    ) -> list[Stmt]:
-        """The start of a tile in the registers of several threads: each thread starts what it has."""
-        lane, register = (self.low.names.fresh(f"{self.f.name}_{n}") for n in ("lane", "register"))
-        facts = around.facts.knowing(lane, ZERO, const(layout.threads - 1))
-        facts = facts.knowing(register, ZERO, const(layout.count - 1))
-        element = layout.element(Var(lane), Var(register), facts)
-        first = self._active(spot).first_of
-        at = {x: add(first(x), e) for x, e in zip(loops, element, strict=True)}
-        opened = {**spot.opened, **at}
-        body = self._point(replace(spot, opened=opened), replace(around, facts=facts))
-        each = _for(register, ZERO, const(layout.count), UNROLLED, body)
-        return _for(lane, ZERO, const(layout.threads), LANES, each)
-
     def _tail(self, spot: Spot, outer: str, around: Open) -> Spot:
         """The spot in the partial iteration of a peeled split."""
         if not is_inside(self.nest, outer):
@@ -280,7 +275,7 @@ class NestBuilder:
         if spot.mode == INIT or not spot.tails:
             return spot.mode != INIT
         guarded = self._has_guards(spot, around.facts)
-        return not guarded and fits(self._active(spot), t, around.facts)
+        return not guarded and fits(self.active(spot), t, around.facts)
 
     def _has_guards(self, spot: Spot, facts: Facts) -> bool:
         """True when a guard that waits for inner loops may fail in one of their iterations."""
@@ -370,7 +365,7 @@ class NestBuilder:
         if spot.depth < max(self.shared_depth, self.common_depth):
             return [], spot  # what stands in these loops, too, has points of its own
         # every element is started, also one that no point is added to
-        starts = spot.mode == FULL and self.d.init is not None
+        starts = spot.mode in (FULL, GATHER) and self.d.init is not None
         ready = [
             g for g in spot.guards if g.loops <= spot.opened.keys() and not (g.predicate and starts)
         ]
@@ -401,7 +396,7 @@ class NestBuilder:
         # what stands here and has points of its own is not under the guards
         apart = bool(joined) or spot.depth <= self.common_depth
         levels = self._levels_from(spot.depth - 1)
-        actives = [self._active(spot), *self._joined_actives(spot, around)]
+        actives = [self.active(spot), *self._joined_actives(spot, around)]
         filled = {name for name, plan in self.low.state.plans if plan.filled}
         known = {n: b for n, b in self.low.boxes.items() if n not in filled}
         threads = Threads({name: run for _, name, run in around.threads}, known)
@@ -428,7 +423,7 @@ class NestBuilder:
                 yield from NestBuilder(self.low, f, 0).join(self.low.boxes[name], around, shared)
 
         ahead = [
-            s for p in prefetches for s in prefetch_box(self.low, self._active(spot), p, around)
+            s for p in prefetches for s in prefetch_box(self.low, self.active(spot), p, around)
         ]
         made = [*ahead, *self.low.place(here, boxes, around, lambda: list(body()))]
         return made if apart else self._guarded(ready, made, around.facts)
@@ -463,15 +458,12 @@ class NestBuilder:
                 made.append(Active(f, 0, nest, related.roots, related.extents, bounds, opened))
         return made
 
-    def _point(self, spot: Spot, around: Open) -> list[Stmt]:
+    def point(self, spot: Spot, around: Open) -> list[Stmt]:
         """The statements at one point of the definition."""
-        active = self._active(spot)
-        if spot.mode == INIT:
-            free = {n: v for n, v in active.roots.items() if n in self.d.free}
-            values = {n: substitute(v, spot.opened) for n, v in free.items()}
-        else:
-            values = active.values()
+        values = self.free_values(spot) if spot.mode == INIT else self.active(spot).values()
         writer = ValueWriter(self.low, self.f, values, around.facts)
+        if spot.mode == PART:
+            return writer.accumulate(self.d, self.own, tuple(map(writer.convert, self.d.values)))
         if spot.mode == INIT:
             assert self.d.init is not None
             return writer.store(self.d, self.d.init, combine=False)
@@ -482,6 +474,11 @@ class NestBuilder:
             atomic=self._is_atomic(),
             streaming=self.plan.stream,
         )
+
+    def free_values(self, spot: Spot) -> dict[str, Expr]:
+        """The free variables of the definition in the loop IR; loops that reduce may not be open."""
+        roots = self.active(spot).roots
+        return {n: substitute(v, spot.opened) for n, v in roots.items() if n in self.d.free}
 
     def _is_atomic(self) -> bool:
         return self.n in self.plan.atomic and any(

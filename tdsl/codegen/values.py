@@ -74,6 +74,17 @@ class ValueWriter:
             return [*self.effects, made]
         return [*self.effects, self._together(buffer.names, index, new, streaming)]
 
+    def accumulate(
+        self, d: Definition, names: tuple[str, ...], new: tuple[Expr, ...]
+    ) -> list[Stmt]:
+        """names = combine(names, new), where `names` are registers of one thread."""
+        assert d.combine is not None
+        old = tuple(Load(name, (), t) for name, t in zip(names, self.f.dtypes, strict=True))
+        made = _combined(d.combine.exprs, old, new)
+        if len(made) == 1:
+            return [*self.effects, Store(names[0], (), made[0], fast=self.f.fast_math)]
+        return [*self.effects, self._together(names, (), made, False)]
+
     def _together(
         self,
         names: tuple[str, ...],

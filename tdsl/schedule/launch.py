@@ -33,6 +33,7 @@ from tdsl.schedule.nest import (
 )  # fmt: skip
 from tdsl.schedule.rfactor import reduce_beside
 from tdsl.schedule.share_out import by_layout
+from tdsl.schedule.tree import placed_in
 
 MOST_THREADS = 1024  # of a block
 _MOST_RESIDENT = 32  # blocks of a multiprocessor
@@ -78,14 +79,15 @@ def cooperate(state: State, func: str, definition: int, *, vector: int = 1) -> S
     """Share the points of a stage in shared memory out among the threads of the block, `vector` at a time.
 
     Its loops become one, of which the threads that compute around it take turns: neighbours on
-    threadIdx.x get neighbours in memory. A stage that makes or reads a fragment is shared out by its layout.
+    threadIdx.x get neighbours in memory. A stage that makes or reads a fragment is shared out by its layout;
+    what reduces one is reduced by each thread for its part, then by the threads that have parts of a row.
     """
     positive(vector, "the number of elements")
     f, plan = state.program.func(func), state.plan(func)
-    _check_untouched(f, plan.nests[0])
     made = None if plan.scope == SHARED else by_layout(state, func, vector)
     if made is not None:
         return made
+    _check_untouched(f, plan.nests[0])
     if plan.scope != SHARED:
         raise Illegal(f"{func!r} is not in shared memory", 'set_scope("shared") first')
     counts = _threads_around(state, func)
@@ -134,11 +136,14 @@ def _check_untouched(f: FuncDef, nest: Nest) -> None:
 def _threads_around(state: State, func: str) -> tuple[tuple[str, int], ...]:
     """The axes of threads on which loops around a stage run, fastest first, and how many threads each has."""
     found: dict[str, int] = {}
-    for x in loops_around(state, func):
+    around = loops_around(state, func)
+    for x in around:
         nest = state.plan(x.func).nests[x.definition]
         if nest.kind(x.loop) in THREADS:
             found[nest.kind(x.loop)] = _count(state, x.func, x.definition, x.loop)
-        for t in state.plan(x.func).tensorizations:
+    hosts = {x.func for x in around}
+    for name in hosts.union(*(placed_in(state, host) for host in hosts)):
+        for t in state.plan(name).tensorizations:
             if INSTRUCTIONS[t.instruction].cuda:
                 found[LANES] = INSTRUCTIONS[t.instruction].threads
     if not found:

@@ -37,16 +37,76 @@ class Digit:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the elements of a tile are: each in one register of one of `threads` threads."""
+    """Where the elements of a tile are: each in one register of one of `threads` threads.
+
+    Or in one register of each of several: of all those that differ in the digits of their number which are
+    `copies`, pairs of weight and radix.
+    """
 
     shape: tuple[int, ...]
     threads: int
     digits: tuple[Digit, ...]
+    copies: tuple[tuple[int, int], ...] = ()
 
     @property
     def count(self) -> int:
         """The registers, in elements, that each thread has of the tile."""
-        return prod(self.shape) // self.threads
+        return prod(self.shape) * self.kept // self.threads
+
+    @property
+    def kept(self) -> int:
+        """How many threads have each element."""
+        return prod(radix for _, radix in self.copies)
+
+    def distances(self) -> tuple[int, ...]:
+        """The bits of a thread's number in which those differ that have the same elements."""
+        bits = (weight << n for weight, radix in self.copies for n in range(radix.bit_length() - 1))
+        return tuple(sorted(bits, reverse=True))
+
+    def copy(self, lane: Expr) -> Expr:
+        """What a thread's number has in the digits of copies."""
+        total: Expr = ZERO
+        for weight, radix in self.copies:
+            total = add(total, multiply(_digit(lane, weight, radix), const(weight)))
+        return total
+
+    def copy_of(self, lane: Array) -> Array:
+        """Which of the copies a thread has, as a number."""
+        number, weight = np.zeros_like(lane), 1
+        for step, radix in self.copies:
+            number, weight = number + lane // step % radix * weight, weight * radix
+        return number
+
+    def owned_by(self, extents: tuple[int, ...]) -> Array:
+        """Whether a thread, by row, has an element of an array of tiles, by column."""
+        lane = np.arange(self.threads)
+        first = lane - sum((lane // step % radix * step for step, radix in self.copies), lane * 0)
+        return np.asarray(first[:, None] == self.places(extents)[0].ravel())
+
+    def along(self, axes: Sequence[int | None], rank: int) -> Layout:
+        """The layout of what has the element of another axis, or None, for each axis.
+
+        What is left out of a thread's number is kept by all threads that differ there; what is left out
+        of registers is one register.
+
+        >>> acc = layout_of((16, 8), 32, lambda i, j: (i % 8 * 4 + j // 2, i // 8 * 2 + j % 2))
+        >>> rows = acc.along((0, None), 1)
+        >>> rows.shape, rows.count, rows.copies
+        ((16,), 2, ((1, 4),))
+        """
+        shape, digits, weight = [1] * rank, [], 1
+        copies = list(self.copies)
+        for d in sorted(self.digits, key=lambda d: d.weight):
+            axis = axes[d.axis]
+            if axis is None:
+                copies += [(d.weight, d.radix)] if d.in_lane else []
+                continue
+            shape[axis] = max(shape[axis], d.step * d.radix)
+            digits.append(
+                replace(d, axis=axis) if d.in_lane else replace(d, axis=axis, weight=weight)
+            )
+            weight *= 1 if d.in_lane else d.radix
+        return Layout(tuple(shape), self.threads, tuple(digits), tuple(copies))
 
     def lane(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
         """The thread that keeps an element."""

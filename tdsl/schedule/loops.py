@@ -223,13 +223,12 @@ def fuse(
 ) -> State:
     """for a: for b  -->  for ab, with a, b = divmod(ab, extent of b)."""
     a, b = (find_loop(state, func, definition, x) for x in (outer, inner))
-    nest = state.plan(func).nests[definition]
+    f, nest = state.program.func(func), state.plan(func).nests[definition]
     if nest.position(b) != nest.position(a) + 1:
         raise Illegal(
             f"{b!r} is not directly inside {a!r}; the order is {', '.join(nest.names())}",
             f"reorder first, so that {b!r} follows {a!r}",
         )
-    f = state.program.func(func)
     if is_reduction(f, definition, nest, a) != is_reduction(f, definition, nest, b):
         raise Illegal(
             f"one of {a!r} and {b!r} is reduced over, the other is not", "fuse loops of a kind"
@@ -237,10 +236,18 @@ def fuse(
     for x in (a, b):
         if nest.kind(x) != SERIAL:
             raise Illegal(f"loop {x!r} is {nest.kind(x)} already", "fuse before")
-    fused = _new_name(nest, name, f"{a}_{b}")
-    made = replace(nest.replaced(a, Loop(fused)), relations=(*nest.relations, Fuse(fused, a, b)))
+    return fused(state, func, definition, a, b, name)
+
+
+def fused(
+    state: State, func: str, definition: int, a: str, b: str, name: str | None = None
+) -> State:
+    """The state with a loop and the one directly inside of it as one."""
+    nest = state.plan(func).nests[definition]
+    both = _new_name(nest, name, f"{a}_{b}")
+    made = replace(nest.replaced(a, Loop(both)), relations=(*nest.relations, Fuse(both, a, b)))
     made = replace(made, loops=tuple(x for x in made.loops if x.name != b))
-    return _change(state, func, definition, made, {b: fused})
+    return _change(state, func, definition, made, {b: both})
 
 
 def rename(state: State, func: str, definition: int, *, loop: str, name: str) -> State:

@@ -4,7 +4,8 @@ A term t(x, m) of a sum over x depends on m, which is known only after all x wer
 
     t(x, m) = g(x) * exp(a(x) + b(m)) * h(m)
 
-a partial sum that was made with some c instead of m becomes that of m by a factor without x:
+a partial sum that was made with some c instead of m becomes that of m by a factor without x (and is rounded
+with c where the term rounds to another type of floats):
 
     sum of g(x) * exp(a(x) + b(m)) = exp(b(m) - b(c)) * sum of g(x) * exp(a(x) + b(c))
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tdsl.lang.expr import Binary, Call, Expr, Read, Unary, dtype_of
+from tdsl.lang.expr import Binary, Call, Cast, Expr, Read, Unary, dtype_of
 from tdsl.node import post_order
 
 Holds = Callable[[Expr], bool]
@@ -67,8 +68,8 @@ def separate(term: Expr, of_results: Holds, of_points: Holds) -> Separated | Non
             case Binary("mul" | "div" as op, x, y):
                 left, right = factors(x, divides), factors(y, divides != (op == "div"))
                 return None if left is None or right is None else left + right
-            case Unary("neg", x):
-                return factors(x, divides)
+            case Unary("neg", x) | Cast(x):
+                return factors(x, divides) if dtype_of(x).is_float else None
             case Call(fn, (x,)) if fn in _EXPONENTIALS and not divides:
                 part = shift_of(x, of_results, of_points)
                 return None if part is None else Separated(((fn, part),))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
-from tdsl.lang.affine import variables
+from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Expr, Var
+from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.instruction import INSTRUCTIONS, Instruction
 from tdsl.schedule.layout import Digit, Layout
-from tdsl.schedule.loops import fuse, mark, reorder, split, vectorize
+from tdsl.schedule.loops import fused, mark, reorder, split, vectorize
 from tdsl.schedule.nest import (
     FRAGMENT,
     LANES,
@@ -20,6 +21,8 @@ from tdsl.schedule.nest import (
     Nest,
     State,
     Tensorization,
+    is_reduction,
+    parts_of,
     roots_of,
 )  # fmt: skip
 
@@ -33,23 +36,29 @@ def by_layout(state: State, func: str, vector: int) -> State | None:
     found = _layout_for(state, func)
     if found is None:
         return None
+    if len(state.plan(func).nests) > 1:
+        raise Illegal(f"{func!r} has updates", "share out a stage of one definition")
     layout, names = found
     digits: dict[Digit, str] = {}
     tiles: list[str] = []
     for axis, v in names.items():
-        state, tile, parts = _in_digits(state, func, layout, axis, v)
-        tiles += tile
-        digits |= parts
+        if layout.shape[axis] > 1:
+            state, tile, parts = _in_digits(state, func, layout, axis, v)
+            tiles += tile
+            digits |= parts
     lanes = [digits[d] for d in sorted(digits, key=lambda d: -d.weight) if d.in_lane]
     own = [digits[d] for d in sorted(digits, key=lambda d: -d.weight) if not d.in_lane]
-    others = [x for x in state.plan(func).nests[0].names() if x not in (*lanes, *own, *tiles)]
-    state = reorder(state, func, 0, loops=(*lanes, *others, *tiles, *own))
+    f, nest = state.program.func(func), state.plan(func).nests[0]
+    reduced = [x for x in (*tiles, *own) if is_reduction(f, 0, nest, x)]
+    others = [x for x in nest.names() if x not in (*lanes, *own, *tiles)]
+    free = [x for x in (*tiles, *own) if x not in reduced]
+    state = reorder(state, func, 0, loops=(*others, *lanes, *free, *reduced))
     whole = lanes[0]
     for x in lanes[1:]:
-        state = fuse(state, func, 0, outer=whole, inner=x)
+        state = fused(state, func, 0, whole, x)
         whole = f"{whole}_{x}"
     state = mark(state, func, 0, whole, LANES)
-    if vector > 1:
+    if vector > 1 and not reduced:
         state = vectorize(state, func, 0, loop=own.pop(), factor=vector)
     for x in (*tiles, *own):
         if x in state.plan(func).nests[0].names():
@@ -62,6 +71,8 @@ def _in_digits(
 ) -> tuple[State, list[str], dict[Digit, str]]:
     """The loop of an axis as one over tiles and one for each digit of the layout."""
     own = sorted((d for d in layout.digits if d.axis == axis), key=lambda d: -d.step)
+    nest = state.plan(func).nests[0]
+    v = max(parts_of(nest, v), key=nest.position)  # tiles of a loop are around what is in them
     state = split(state, func, 0, loop=v, factor=layout.shape[axis])
     tile, rest, parts = f"{v}_o", f"{v}_i", {}
     for n, d in enumerate(own):
@@ -75,12 +86,30 @@ def _in_digits(
 
 
 def _layout_for(state: State, func: str) -> tuple[Layout, dict[int, str]] | None:
-    """The layout that decides who makes a point, and the variable of the stage along each of its axes."""
+    """The layout that decides who makes a point, and the variable of the stage along each of its axes.
+
+    Of what is reduced in registers it is the layout of the terms.
+    """
     d = state.program.func(func).definitions[0]
-    if state.plan(func).scope == FRAGMENT:
+    if state.plan(func).scope == FRAGMENT and d.init is None:
         return _known(state, func), _axes(d.index)
-    reads = [r for r in reads_in(d.expressions()) if r.name in _fragments(state)]
-    return (_known(state, reads[0].name), _axes(reads[0].index)) if reads else None
+    read = _widest(state, func, frozenset())
+    if read is not None:
+        return _known(state, read.name), _axes(read.index)
+    for name in _fragments(state) & {func, *(r.name for r in reads_in(d.expressions()))}:
+        _known(state, name)
+    return None
+
+
+def _widest(state: State, func: str, below: frozenset[str]) -> Read | None:
+    """The read of a fragment by which the points of a stage are shared out: the one with most elements."""
+    found: list[tuple[int, Read]] = []
+    for r in reads_in(state.program.func(func).definitions[0].expressions()):
+        if r.name != func and r.name not in below and r.name in _fragments(state):
+            layout = layout_of_fragment(state, r.name, below | {func})
+            if layout is not None:
+                found.append((prod(layout.shape), r))
+    return max(found, key=lambda x: x[0])[1] if found else None
 
 
 def _fragments(state: State) -> set[str]:
@@ -88,10 +117,13 @@ def _fragments(state: State) -> set[str]:
 
 
 def _axes(index: tuple[Expr, ...]) -> dict[int, str]:
+    """The variable along each axis: what an index moves with one by one."""
     found = {}
     for axis, e in enumerate(index):
-        if variables(e):
-            (found[axis],) = variables(e)
+        steps = as_sum(e).terms.items()
+        moving = [x.name for x, step in steps if isinstance(x, Var) and step == 1]
+        if len(moving) == 1:
+            (found[axis],) = moving
     return found
 
 
@@ -105,13 +137,38 @@ def _known(state: State, name: str) -> Layout:
     return found
 
 
-def layout_of_fragment(state: State, name: str) -> Layout | None:
-    """How the instructions of a schedule lay a fragment out, over the axes of its func."""
+def layout_of_fragment(
+    state: State, name: str, below: frozenset[str] = frozenset()
+) -> Layout | None:
+    """How a fragment is laid out, over the axes of its func: as instructions say, or what it is made of."""
+    return _by_instructions(state, name) or derived_layout(state, name, below)
+
+
+def _by_instructions(state: State, name: str) -> Layout | None:
     for func, plan in state.plans:
         for t in plan.tensorizations:
             for layout in _layouts(state, func, t, name):
                 return layout
     return None
+
+
+def derived_layout(state: State, name: str, below: frozenset[str] = frozenset()) -> Layout | None:
+    """The layout of a fragment that no instruction uses: that of what it is made of.
+
+    What is reduced, and what a result does not differ along, is kept by all threads that have a part of it.
+    """
+    if _by_instructions(state, name) is not None:
+        return None
+    read = _widest(state, name, below)
+    layout = None if read is None else layout_of_fragment(state, read.name, below | {name})
+    if read is None or layout is None:
+        return None
+    index, names = state.program.func(name).definitions[0].index, _axes(read.index)
+    axes = [
+        index.index(Var(names[n])) if n in names and Var(names[n]) in index else None
+        for n in range(len(read.index))
+    ]
+    return layout.along(axes, len(index))
 
 
 def _layouts(state: State, func: str, t: Tensorization, name: str) -> Iterator[Layout]:

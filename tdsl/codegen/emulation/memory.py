@@ -106,7 +106,8 @@ class Memory:
 
     `writes` and `reads` are there where several threads see an element and one of them may write; `private`
     is memory of which each thread has an instance. `coming` are elements that are being copied, to hold
-    `values`. `owners` says for each element of a fragment which thread of the group has it.
+    `values`. `owners` says for each element of a fragment which threads of the group have it, row by row;
+    the rows of `copies` threads in turn hold the same.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Memory:
     coming: Array | None = None
     values: Array | None = None
     owners: Array | None = None
+    copies: int = 1
     strides: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -176,6 +178,20 @@ class Memory:
             if bad.any():
                 self._fail("writes what another thread writes", at[bad], rows[bad], crew)
         self.written.ravel()[at] = True
+        if self.copies > 1:
+            self._check_copies(at, rows, crew)
+
+    def _check_copies(self, at: Array, rows: Array, crew: Crew) -> None:
+        """Raise Hazard where threads that keep one element have stored different values of it."""
+        size = self.data.shape[1]
+        first = at // size // self.copies * self.copies * size + at % size
+        for n in range(self.copies):
+            other = first + n * size
+            bad = self.written.ravel()[other] & ~_same(
+                self.data.ravel()[other], self.data.ravel()[at]
+            )
+            if bad.any():
+                self._fail("and another one keep different values of", at[bad], rows[bad], crew)
 
     def _check_alone(self, at: Array, rows: Array, new: Array, crew: Crew) -> None:
         """Raise Hazard where another thread uses what is written; two may write one value."""
@@ -287,7 +303,8 @@ class Memory:
         if self.row_of is not None:
             offset = offset + (self.row_of * prod(self.extents))[:, None]
         if self.owners is not None:
-            self._check_owners(np.broadcast_to(offset, shape) % self.owners.size, mask, crew)
+            elements = np.broadcast_to(offset, shape) % self.owners.shape[1]
+            self._check_owners(elements, mask, crew)
         offset = np.broadcast_to(offset, shape)
         rows = np.broadcast_to(np.arange(crew.size)[:, None], shape)
         if mask is None:
@@ -297,8 +314,7 @@ class Memory:
 
     def _check_owners(self, element: Array, mask: Array | None, crew: Crew) -> None:
         assert self.owners is not None
-        threads = int(self.owners.max()) + 1
-        wrong = self.owners[element] != (crew.number % threads)[:, None]
+        wrong = ~self.owners[(crew.number % len(self.owners))[:, None], element]
         if mask is not None:
             wrong = wrong & mask
         if wrong.any():

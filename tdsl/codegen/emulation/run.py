@@ -311,12 +311,14 @@ class _Group:
             rows = self.crew.block - self.first if shared else np.arange(self.crew.size)
             fragment = self.launch.fragments.get(s.name)
             if fragment is not None:
-                rows = rows // fragment.layout.threads
+                threads, copy = fragment.layout.threads, fragment.layout.copy_of(rows)
+                rows = rows // threads * fragment.layout.kept + copy
             count = int(rows.max()) + 1
             made = self.own[id(s)] = _fresh(s.name, s.dtype.numpy, extents, count, rows)
             made.private = not shared and fragment is None
             if fragment is not None:
-                made.owners = fragment.layout.places(extents)[0].ravel()
+                made.owners = fragment.layout.owned_by(extents)
+                made.copies = fragment.layout.kept
             if shared:
                 made.watch()
         elif made.row_of is not None:
