@@ -208,14 +208,20 @@ class Shuffle(Node):
 
 @node
 class Commit(Node):
-    """The asynchronous stores of a thread since its last `Commit` are a group."""
+    """The asynchronous stores of a thread since its last `Commit` are a group.
+
+    With `products` it is its asynchronous instructions since the last such `Commit` that are one.
+    """
+
+    products: bool = False
 
 
 @node
 class Wait(Node):
-    """A thread goes on when all of its groups but the last `pending` are stored."""
+    """A thread goes on when all of its groups but the last `pending` are stored, or with `products`, made."""
 
     pending: int
+    products: bool = False
 
 
 @node

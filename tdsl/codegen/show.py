@@ -151,10 +151,10 @@ def _meeting(s: Meeting) -> str:
             return "barrier()"
         case Shuffle(buffer, value, distance):
             return f"{buffer}[()] = shuffle({show_expr(value)}, {distance})"
-        case Commit():
-            return "commit()"
-        case Wait(pending):
-            return f"wait({pending})"
+        case Commit(products):
+            return f"commit({'products' * products})"
+        case Wait(pending, products):
+            return f"wait({pending}{', products' * products})"
         case Arrive(phases, slot, count):
             announced = f", {count} bytes" if count else ", as a warp" * s.together
             return f"arrive({phases}[{show_expr(slot)}]{announced})"

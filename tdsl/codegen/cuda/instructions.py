@@ -7,7 +7,7 @@ from typing import Any
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
 from tdsl.codegen.cuda.expressions import Expressions
-from tdsl.codegen.loops import AXES, Block, For, Invoke, Operand, Stmt
+from tdsl.codegen.loops import Invoke, Operand, Stmt
 from tdsl.codegen.passes.statements import walk
 from tdsl.lang.expr import ZERO, Var, const
 from tdsl.schedule.instruction import INSTRUCTIONS
@@ -61,16 +61,3 @@ def reads_by_descriptor(body: Stmt) -> bool:
     return any(
         isinstance(s, Invoke) and INSTRUCTIONS[s.instruction].descriptors for s in walk(body)
     )
-
-
-def is_asynchronous(s: Stmt) -> bool:
-    """True for invocations of asynchronous instructions, and loops of nothing else."""
-    match s:
-        case Invoke(instruction):
-            return INSTRUCTIONS[instruction].asynchronous
-        case For(_, _, _, kind) if kind not in AXES:
-            return is_asynchronous(s.body)
-        case Block(body):
-            return bool(body) and all(map(is_asynchronous, body))
-        case _:
-            return False

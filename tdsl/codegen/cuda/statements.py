@@ -17,7 +17,7 @@ from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tvm.ir import PointerType, PrimType
 
 from tdsl.codegen.cuda.expressions import Expressions, bytes_of, in_int32, tir_type
-from tdsl.codegen.cuda.instructions import invoke, is_asynchronous, reads_by_descriptor
+from tdsl.codegen.cuda.instructions import invoke, reads_by_descriptor
 from tdsl.codegen.cuda.module import STATIC_SHARED
 from tdsl.codegen.launches import FAILED_CHECK, Launch
 from tdsl.codegen.loops import (
@@ -52,6 +52,7 @@ from tdsl.codegen.loops import (
     row_major,
 )  # fmt: skip
 from tdsl.codegen.passes.axes import is_whole
+from tdsl.codegen.passes.group_products import is_asynchronous
 from tdsl.codegen.passes.one_lane import lane
 from tdsl.codegen.passes.pipeline_loops import copied_at_once
 from tdsl.codegen.passes.scope import inside
@@ -218,10 +219,10 @@ class _Writer:
                 return T.SeqStmt([self.call("tdsl_fence_async"), meet])
             case Shuffle():
                 return self.shuffle(s)
-            case Commit():
-                return self.call("tdsl_commit")
-            case Wait(pending):
-                return self.call(f"tdsl_wait<{pending}>")
+            case Commit(products):
+                return self.call("tdsl_wgmma_commit" if products else "tdsl_commit")
+            case Wait(pending, products):
+                return self.call(f"{'tdsl_wgmma_wait' if products else 'tdsl_wait'}<{pending}>")
             case Arrive(phases, slot, together=True):
                 return self.call("tdsl_arrive_together", self.slot(phases, slot))
             case Arrive(phases, slot, count):
@@ -385,12 +386,11 @@ class _Writer:
         return made
 
     def in_group(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
-        """Invocations that go on while the threads do, as one group; these wait until it has finished."""
+        """Invocations that go on while the threads do; what these have in registers is ready for them."""
         self.grouped = True
         made = self.statement(s, bound)
         self.grouped = False
-        after = [self.call("tdsl_wgmma_commit"), self.call("tdsl_wgmma_wait<0>")]
-        return [self.call("tdsl_wgmma_fence"), *made, *after]
+        return [self.call("tdsl_wgmma_fence"), *made]
 
     def vector(self, s: Store) -> list[TIR]:
         """A store of several lanes, in pieces as wide as memory allows."""

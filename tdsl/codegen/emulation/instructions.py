@@ -34,15 +34,15 @@ def run_instruction(chosen: Instruction, operands: Sequence[Tile], live: Array, 
     for name, shape, tile in zip(names, shapes, operands, strict=True):
         if name == names[0] and d.combine is None:
             continue
-        memory, index = _elements(tile, shape, first)
+        memory, index = elements(tile, shape, first)
         found = memory.load(index, None, groups)
         tiles[name] = np.broadcast_to(found, (len(first), prod(shape))).reshape(-1, *shape)
     result = _computed(chosen, d, tiles, len(first))
-    memory, index = _elements(operands[0], shapes[0], first)
+    memory, index = elements(operands[0], shapes[0], first)
     memory.store(index, result.reshape(len(first), -1), None, groups)
 
 
-def _elements(tile: Tile, shape: tuple[int, ...], first: Array) -> tuple[Memory, list[Array]]:
+def elements(tile: Tile, shape: tuple[int, ...], first: Array) -> tuple[Memory, list[Array]]:
     """Memory as the first threads of groups see it, and the index of all elements of their tiles."""
     memory, start, axes = tile
     index = [np.broadcast_to(i, (len(i), 1))[first] if len(i) > 1 else i for i in start]

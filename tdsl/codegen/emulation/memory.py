@@ -207,8 +207,8 @@ class Memory:
     def _check_arrived(self, does: str, at: Array, rows: Array, crew: Crew) -> None:
         """Raise Hazard where a copy is on its way that nobody has waited for."""
         if self.coming is not None and self.coming[at].any():
-            bad = self.coming[at]
-            self._fail(f"{does}, with no wait, what is being copied", at[bad], rows[bad], crew)
+            bad, what = self.coming[at], "made" if self.values is None else "copied"
+            self._fail(f"{does}, with no wait, what is being {what}", at[bad], rows[bad], crew)
 
     def begin(
         self, index: list[Array], value: Array, mask: Array | None, crew: Crew
@@ -240,6 +240,16 @@ class Memory:
             self._fail("writes, with no wait, what is being copied", at[bad], rows[bad], crew)
         self._check_alone(at, rows, new, crew)
         self.coming[at], self.values[at] = True, new
+
+    def places(self, index: list[Array], crew: Crew) -> Array:
+        """Where the elements at an index are in `data`, one after the other."""
+        return self._places(index, None, crew)[0]
+
+    def announce(self, at: Array, *, coming: bool) -> None:
+        """Elements are on their way from now on, or there."""
+        if self.coming is None:
+            self.coming = np.zeros(self.data.size, bool)
+        self.coming[at] = coming
 
     def end(
         self, at: Array, rows: Array, values: Array, crew: Crew, *, by_unit: bool = False

@@ -19,6 +19,7 @@ from tdsl.codegen.emulation.copies import Copies
 from tdsl.codegen.emulation.instructions import run_instruction
 from tdsl.codegen.emulation.memory import Array, Crew, Hazard, Memory
 from tdsl.codegen.emulation.phases import PhaseBarriers
+from tdsl.codegen.emulation.products import Products
 from tdsl.codegen.failure import check_error
 from tdsl.codegen.launches import Launch, Launches, launches_of
 from tdsl.codegen.loops import (
@@ -160,10 +161,11 @@ class _Group:
     alone: dict[frozenset[str], Array | None] = field(default_factory=dict)
     own: dict[int, Memory] = field(default_factory=dict)
     copies: Copies = field(init=False)
+    products: Products = field(init=False)
     phases: dict[str, PhaseBarriers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.copies = Copies(self.crew)
+        self.copies, self.products = Copies(self.crew), Products(self.crew)
 
     def run(self) -> None:
         """The whole body."""
@@ -179,6 +181,7 @@ class _Group:
         for stuck in self.statement(self.launch.body, None, frozenset()):
             raise stuck
         self.copies.finish()
+        self.products.finish()
 
     def statement(self, s: Stmt, mask: Array | None, bound: frozenset[str]) -> Iterator[Hazard]:
         """A statement for the threads of a mask, inside loops on some axes.
@@ -233,10 +236,10 @@ class _Group:
                 self.phases[phases].arrive(self.value(slot, mask), count, who)
             case CopyTile():
                 self.copy_tile(s, _both(mask, self.first_of_others(bound)))
-            case Commit():
-                self.copies.commit(mask)
-            case Wait(pending):
-                self.copies.wait(pending, mask)
+            case Commit(products):
+                (self.products if products else self.copies).commit(mask)
+            case Wait(pending, products):
+                (self.products if products else self.copies).wait(pending, mask)
             case Prefetch():
                 pass
             case Check():
@@ -412,7 +415,11 @@ class _Group:
                 (self.memories[o.buffer], [self.value(i, mask) for i in o.index], o.axes)
                 for o in s.operands
             ]
-            run_instruction(INSTRUCTIONS[s.instruction], operands, live, self.crew)
+            chosen = INSTRUCTIONS[s.instruction]
+            if chosen.asynchronous:
+                self.products.begin(chosen, operands, live)
+            else:
+                run_instruction(chosen, operands, live, self.crew)
 
     def value(self, e: Expr, mask: Array | None) -> Array:
         """An expression for all threads; loads only where the mask holds."""

@@ -14,7 +14,7 @@
     drop_unread      memory without readers and unused lets go
     hoist_allocs     memory outside hot loops, in registers or on the stack where it is small
 
-For a GPU there are six more, and loops stay to be unrolled by its compiler:
+For a GPU there are seven more, and loops stay to be unrolled by its compiler:
 
     count_from_zero  loops that start at 0, so that indices of registers are constant
     order_merges     partial results of threads are combined in order where shuffles cannot
@@ -22,6 +22,7 @@ For a GPU there are six more, and loops stay to be unrolled by its compiler:
     merge_threads    partial results of other threads are combined by shuffles
     pipeline_loops   tiles of pipelined loops copied ahead, asynchronously where a GPU can
     place_barriers   what threads of a block pass to each other is parted by barriers
+    group_products   threads wait for asynchronous instructions where they have to
 
 Each is a function from kernel to kernel with the same meaning; each gives what `verify` accepts.
 """
@@ -31,6 +32,7 @@ from tdsl.codegen.passes.carry_values import carry_values
 from tdsl.codegen.passes.count_from_zero import count_from_zero
 from tdsl.codegen.passes.drop_unread import drop_unread
 from tdsl.codegen.passes.expand_calls import expand_calls
+from tdsl.codegen.passes.group_products import group_products
 from tdsl.codegen.passes.hoist_allocs import hoist_allocs
 from tdsl.codegen.passes.merge_lanes import merge_lanes
 from tdsl.codegen.passes.merge_threads import merge_threads
@@ -76,4 +78,5 @@ CUDA_PASSES = (
     merge_threads,
     pipeline_loops,
     place_barriers,
+    group_products,
 )

@@ -169,7 +169,7 @@ class _Pair:
 
     def never_zero(self, d: Sum) -> bool:
         lo, hi = self.limits(d)
-        return (lo is not None and lo > 0) or (hi is not None and hi < 0) or _is_other_slot(d)
+        return (lo is not None and lo > 0) or (hi is not None and hi < 0) or is_other_slot(d)
 
     def split(self) -> bool:
         """c * x - c * x' + rest is 0 and the rest is less than c: then x is x', and the rest 0."""
@@ -224,12 +224,12 @@ class _Pair:
         return lower(e, self.facts), upper(e, self.facts)
 
 
-def _is_other_slot(d: Sum) -> bool:
+def is_other_slot(d: Sum) -> bool:
     """True for x % k - y % k where x - y is a number and no multiple of k: two places of a ring.
 
     >>> i, three = Var("i"), const(3)
     >>> later = Binary("mod", Binary("add", i, const(2)), three)
-    >>> _is_other_slot(as_sum(Binary("sub", later, Binary("mod", i, three))))
+    >>> is_other_slot(as_sum(Binary("sub", later, Binary("mod", i, three))))
     True
     """
     match sorted(d.terms.items(), key=lambda term: term[1]):

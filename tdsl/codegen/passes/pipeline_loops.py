@@ -35,6 +35,7 @@ from tdsl.codegen.loops import (
     row_major,
 )  # fmt: skip
 from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
+from tdsl.codegen.passes.group_products import is_asynchronous
 from tdsl.codegen.passes.producers import Producer, beside, count_of, rounds_of
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.statements import (
@@ -64,7 +65,7 @@ from tdsl.lang.expr import (
     const,
     lanes_of,
 )  # fmt: skip
-from tdsl.lang.simplify import add, simplify, subtract
+from tdsl.lang.simplify import add, simplify, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.node import Node, transform
 
@@ -233,8 +234,17 @@ class _Pipelines:
                 own = rebuilt(a, body=own)
         made = Producer(s, asks, tuple(memory), full, empty, s.stages, len(boxes), self.between)
         self.producers.append(made)
-        used = Arrive(empty, slot, together=True)
-        return rebuilt(loop, body=sequence([Await(full, slot, parity), own, used]))
+        filled, used = Await(full, slot, parity), Arrive(empty, slot, together=True)
+        if not is_asynchronous(own):
+            return rebuilt(loop, body=sequence([filled, own, used]))
+        # what goes on into the next iteration has used up its slot only there
+        one_less = {s.name: subtract(Var(s.name), ONE)}
+        last = If(
+            Binary("lt", s.lo, Var(s.name)), map_exprs(used, partial(substitute, values=one_less))
+        )
+        end = {s.name: subtract(add(s.lo, s.extent), ONE)}
+        behind = If(Binary("lt", ZERO, s.extent), map_exprs(used, partial(substitute, values=end)))
+        return sequence([rebuilt(loop, body=sequence([filled, own, last])), behind])
 
     def asynchronous(self, s: Stmt, copies: set[str], sources: set[str]) -> Stmt:
         """Stores to `copies` of what is in `sources`, asynchronous where they can be."""

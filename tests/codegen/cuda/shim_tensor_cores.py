@@ -10,6 +10,7 @@ import re
 from tdsl.schedule.instruction import INSTRUCTIONS
 
 TOGETHER = r"""
+#include <functional>
 struct Given { void *out; const void *x, *y; };
 static Given given_[1024];
 static void wait_for_warp() { __shfl_xor_sync(~0u, 0, 0); }
@@ -61,20 +62,35 @@ static void ldmatrix(void *out, const void *row, int count, bool trans) {
 }
 // a matrix in shared memory: its first element, bytes between panels and between 8 rows, the swizzle
 struct Matrix { const char *first; int panels, rows, kind; };
-static Matrix matrices_[1024][64];
+static Matrix matrices_[1024][256];
 static int made_[1024];
 static unsigned long long tdsl_descriptor(const void *p, int panels, int rows, int kind) {
-  int n = made_[current]++ % 64;
+  int n = made_[current]++ % 256;
   matrices_[current][n] = {(const char *)p, panels, rows, kind};
   return (unsigned long long)current << 8 | n;
 }
 // the element in a row of neighbours and a column of them, as the hardware finds it from the address
 template <class T> static T element(unsigned long long matrix, int row, int column) {
-  const Matrix &m = matrices_[matrix >> 8][matrix & 63];
+  const Matrix &m = matrices_[matrix >> 8][matrix & 255];
   int width = m.kind == 1 ? 128 : m.kind == 2 ? 64 : 32, at = column * (int)sizeof(T);
   uintptr_t p = (uintptr_t)m.first + at / width * m.panels + row / 8 * m.rows + row % 8 * width + at % width;
   p ^= (p >> 7) % (width / 16) << 4;
   return *(const T *)p;
+}
+// what each thread has begun, made when it waits
+struct Products { vector<function<void()>> open; vector<vector<function<void()>>> groups; };
+static Products products_[1024];
+static void tdsl_wgmma_commit() {
+  Products &own = products_[current];
+  own.groups.push_back(own.open);
+  own.open.clear();
+}
+template <int N> static void tdsl_wgmma_wait() {
+  auto &groups = products_[current].groups;
+  while (groups.size() > N) {
+    for (auto &make : groups[0]) make();
+    groups.erase(groups.begin());
+  }
 }
 template <class Acc, class T> struct Product {
   Acc *acc;
@@ -82,6 +98,10 @@ template <class Acc, class T> struct Product {
   const T *registers;
   int columns;
   bool km, kn;
+  void begin() const {
+    Product own = *this;
+    products_[current].open.push_back([own] { own.run(); });
+  }
   void run() const {
     Product own = *this;
     together(acc, registers, nullptr, [own](Given *lanes) {
@@ -106,14 +126,10 @@ template <class Acc, class T> struct Product {
 # Device functions that speak PTX, for the CPU.
 ON_CPU = {
     "tdsl_descriptor": "",
-    **{
-        name: f"{head}static void {name}() {{}}\n"
-        for name, head in (
-            ("tdsl_fence_async", ""), ("tdsl_wgmma_fence", ""), ("tdsl_wgmma_commit", ""),
-            ("tdsl_wgmma_wait", "template <int N> "),
-        )
-    },
-}  # fmt: skip
+    "tdsl_wgmma_commit": "",
+    "tdsl_wgmma_wait": "",
+    **{name: f"static void {name}() {{}}\n" for name in ("tdsl_fence_async", "tdsl_wgmma_fence")},
+}
 
 
 _TYPES = {
@@ -139,7 +155,7 @@ def _body(text: str, name: str) -> str:
         t = _TYPES[name.split("_")[2]]
         given = "0, b, a" if a == "rk" else "a, b, nullptr"
         flags = f"{str(a == 'km').lower()}, {str(b == 'kn').lower()}"
-        return f"Product<{total.strip()}, {t}>{{acc, {given}, {columns}, {flags}}}.run();"
+        return f"Product<{total.strip()}, {t}>{{acc, {given}, {columns}, {flags}}}.begin();"
     found = re.search(r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?", text)
     assert found, f"the instruction {name} has no emulation"
     return f"ldmatrix(fragment, tile, {found[1]}, {'true' if found[2] else 'false'});"

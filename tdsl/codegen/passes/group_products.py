@@ -1,0 +1,234 @@
+"""Instructions that go on while their threads do, as groups, and where threads wait for these."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tdsl.codegen.loops import (
+    AXES,
+    Alloc,
+    Arrive,
+    Await,
+    Barrier,
+    Block,
+    Commit,
+    CopyTile,
+    For,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Operand,
+    Phases,
+    Stmt,
+    Wait,
+)  # fmt: skip
+from tdsl.codegen.passes.meeting import is_other_slot
+from tdsl.codegen.passes.statements import (
+    EMPTY,
+    exprs_of,
+    loads_of,
+    map_exprs,
+    map_parts,
+    parts_of,
+    rebuilt,
+    sequence,
+    stored_in,
+    walk,
+)  # fmt: skip
+from tdsl.lang.affine import as_sum
+from tdsl.lang.expr import ONE, Binary, Expr, Var
+from tdsl.lang.simplify import substitute, subtract
+from tdsl.schedule.instruction import INSTRUCTIONS
+
+Guards = Mapping[str, frozenset[str]]
+
+
+def group_products(kernel: Kernel) -> Kernel:
+    """Close each run of asynchronous instructions as a group, and wait for it where it is needed first.
+
+    That is before its results are touched, before what it reads is written, and before other threads learn
+    that they may write it: at a barrier, or in a phase in which a slot that it reads is free again.
+
+    >>> from tdsl.codegen.loops import SERIAL, Store
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import ZERO, Load, const
+    >>> from tdsl.lang.types import f32
+    >>> from tdsl.schedule.tensor_cores import find
+    >>> wgmma = find("wgmma_m64n8k16_f16_mk_nk").name
+    >>> operands = (Operand("acc", (ZERO, ZERO), (0, 1)), *(Operand(x, (ZERO, ZERO), (0, 1)) for x in "ab"))
+    >>> steps = For("k", ZERO, const(4), SERIAL, Invoke(wgmma, operands))
+    >>> take = Store("c", (ZERO,), Load("acc", (ZERO, ZERO), f32))
+    >>> print(show(group_products(Kernel("k", (), Block((steps, Store("d", (ZERO,), ZERO), take)))).body))
+    for k in range(0, 4):
+      wgmma_m64n8k16_f16_mk_nk(acc[0:, 0:], a[0:, 0:], b[0:, 0:])
+    commit(products)
+    d[0] = 0
+    wait(0, products)
+    c[0] = acc[0, 0]
+    """
+    if not any(map(is_asynchronous, walk(kernel.body))):
+        return kernel
+    body, left = _Groups(_guards(kernel.body)).statement(kernel.body, ())
+    return dataclasses.replace(kernel, body=sequence([body, *_waits(left)]))
+
+
+def is_asynchronous(s: Stmt) -> bool:
+    """True for invocations of asynchronous instructions, and loops and conditions around nothing else."""
+    match s:
+        case Invoke(instruction):
+            return INSTRUCTIONS[instruction].asynchronous
+        case For(_, _, _, kind) if kind not in AXES:
+            return is_asynchronous(s.body)
+        case If(_, then, None):
+            return is_asynchronous(then)
+        case Block(body):
+            return bool(body) and all(map(is_asynchronous, body))
+        case _:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The instructions of a statement, which may be on their way."""
+
+    code: Stmt
+
+    def invocations(self) -> list[Invoke]:
+        return [s for s in walk(self.code) if isinstance(s, Invoke)]
+
+    def results(self) -> dict[str, str]:
+        """The memory that is written, and the instruction that writes it."""
+        return {s.operands[0].buffer: s.instruction for s in self.invocations()}
+
+    def operands(self) -> list[Operand]:
+        """What is only read."""
+        return [o for s in self.invocations() for o in s.operands[1:]]
+
+    def shifted(self, loop: For) -> _Group:
+        """The group of the iteration before."""
+        return _Group(_substituted(self.code, loop.name, subtract(Var(loop.name), ONE)))
+
+
+Groups = tuple[_Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """`guards` has, by the name of phases, the memory that may be written again when one has ended."""
+
+    guards: Guards
+
+    def statement(self, s: Stmt, pending: Groups) -> tuple[Stmt, Groups]:
+        """Code with its waits, and the groups that may be on their way behind it; the oldest first."""
+        if is_asynchronous(s):
+            wait, pending = self.before(s, pending)
+            return sequence([*wait, s, Commit(products=True)]), (*pending, _Group(s))
+        if not any(map(is_asynchronous, walk(s))):
+            wait, pending = self.before(s, pending)
+            return sequence([*wait, s]), pending
+        match s:
+            case Block(body):
+                code = []
+                for part in body:
+                    made, pending = self.statement(part, pending)
+                    code.append(made)
+                return sequence(code), pending
+            case Let() | Alloc():
+                wait, pending = self.before(rebuilt(s, body=EMPTY), pending)
+                inner, pending = self.statement(s.body, pending)
+                return sequence([*wait, rebuilt(s, body=inner)]), pending
+            case For(kind=kind) if kind not in AXES:
+                return sequence([*_waits(pending), self.loop(s)]), ()
+            case _:  # a part of the threads, or a part of the cases
+                return sequence([*_waits(pending), map_parts(s, self.whole)]), ()
+
+    def whole(self, s: Stmt) -> Stmt:
+        """A statement behind which no group is on its way."""
+        code, left = self.statement(s, ())
+        return sequence([code, *_waits(left)])
+
+    def loop(self, s: For) -> Stmt:
+        """A loop through which groups may go on into the next iteration, if they are not more each time."""
+        _, first = self.statement(s.body, ())
+        code, left = self.statement(s.body, tuple(g.shifted(s) for g in first))
+        if left != first:
+            return rebuilt(s, body=self.whole(s.body))
+        return sequence([rebuilt(s, body=code), *_waits(left)])
+
+    def before(self, s: Stmt, pending: Groups) -> tuple[list[Stmt], Groups]:
+        """What to wait for before a statement: the groups that it disturbs, and those begun before them."""
+        for later, g in enumerate(reversed(pending)):
+            if self.disturbs(s, g):
+                return [Wait(later, products=True)], pending[len(pending) - later :]
+        return [], pending
+
+    def disturbs(self, s: Stmt, g: _Group) -> bool:
+        if is_asynchronous(s):
+            own, results = _Group(s), g.results()
+            changed = any(results.get(x, i) != i for x, i in own.results().items())
+            read = {o.buffer for o in own.operands()}
+            return changed or bool(read & results.keys() | own.results().keys() & _names(g))
+        touched = {name for x in walk(s) for e in exprs_of(x) for name in loads_of(e)} | stored_in(
+            s
+        )
+        made = {x.name for x in walk(s) if isinstance(x, Alloc)}  # where memory of before may be
+        if (touched | made) & g.results().keys() or made & _names(g):
+            return True
+        return any(self.frees(x, o) for x in walk(s) for o in g.operands())
+
+    def frees(self, s: Stmt, o: Operand) -> bool:
+        """True where a statement changes what is read, or lets others do so."""
+        match s:
+            case Barrier() | Phases():
+                return True
+            case Arrive(phases, slot):
+                known = self.guards.get(phases)
+                return known is None or (o.buffer in known and not _apart(o.index[0], slot))
+            case CopyTile(buffer, index):
+                return buffer == o.buffer and not _apart(o.index[0], index[0])
+            case _:
+                return not parts_of(s) and o.buffer in stored_in(s)
+
+
+def _names(g: _Group) -> set[str]:
+    return {o.buffer for o in g.operands()}
+
+
+def _apart(a: Expr, b: Expr) -> bool:
+    """True for different slots of a ring, one of which may be simplified: each is less than their number."""
+    match a, b:
+        case Binary("mod", _, n), Binary("mod", _, m) if n == m:
+            pass
+        case Binary("mod", _, n), _:
+            b = Binary("mod", b, n)
+        case _, Binary("mod", _, n):
+            a = Binary("mod", a, n)
+        case _:
+            pass
+    return is_other_slot(as_sum(a).plus(as_sum(b), -1))
+
+
+def _waits(pending: Groups) -> list[Stmt]:
+    return [Wait(0, products=True)] if pending else []
+
+
+def _substituted(s: Stmt, name: str, value: Expr) -> Stmt:
+    s = map_exprs(s, lambda e: substitute(e, {name: value}))
+    return map_parts(s, lambda part: _substituted(part, name, value))
+
+
+def _guards(body: Stmt) -> Guards:
+    """For phases that a thread awaits before it has tiles copied: the memory of these."""
+    found: dict[str, set[str]] = {}
+    for s in walk(body):
+        awaited: set[str] = set()
+        for part in s.body if isinstance(s, Block) else ():
+            if isinstance(part, Await):
+                awaited = {part.phases}
+                found.setdefault(part.phases, set())
+            for name in awaited:
+                found[name] |= {x.buffer for x in walk(part) if isinstance(x, CopyTile)}
+    return {name: frozenset(tiles) for name, tiles in found.items()}

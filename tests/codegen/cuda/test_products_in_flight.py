@@ -1,0 +1,94 @@
+"""Products that go on into the next step: where threads wait for them, and bugs put in by hand."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tdsl.codegen.emulation.memory import Hazard
+from tdsl.codegen.emulation.run import EmulatedExecutable
+from tdsl.codegen.loops import Arrive, Block, Commit, If, Kernel, Stmt, Wait
+from tdsl.codegen.passes.group_products import group_products
+from tdsl.codegen.passes.statements import map_exprs
+from tdsl.codegen.show import show
+from tdsl.lang.expr import ONE, Var
+from tdsl.lang.simplify import add, substitute
+from tests.codegen.cuda import programs
+from tests.codegen.cuda.test_hopper import product
+
+STEPS = 4
+
+
+def kernel(stages: int = 3) -> Kernel:
+    s = product(64, 64 * STEPS, 64, block=(64, 64, 64), warp=(64, 64), stages=stages)
+    return programs.kernel_of(s)
+
+
+def run(made: Kernel) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.random.default_rng(0)
+    a, b = (numbers.integers(-3, 4, x).astype(np.float16) for x in ((64, 256), (256, 64)))
+    got = np.zeros((64, 64), np.float32)
+    EmulatedExecutable(made).run((a, b, got))
+    return got, a.astype(np.float32) @ b.astype(np.float32)
+
+
+def broken(change: Callable[[Stmt], Stmt], stages: int = 3) -> None:
+    made = kernel(stages)
+    run(replace(made, body=programs.rewritten(made.body, change)))
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_step_waits_for_the_products_of_the_one_before(stages):
+    made = kernel(stages)
+    np.testing.assert_array_equal(*run(made))
+    lines = [line.strip() for line in show(made.body).splitlines()]
+    meetings = [line.partition("[")[0] for line in lines if line[:5] in ("wait(", "commi", "arriv")]
+    assert meetings[-6:] == [
+        "wait(c_k_o_copied",
+        "commit(products)",
+        "wait(1, products)",
+        "arrive(c_k_o_used",  # the slot of the step before
+        "wait(0, products)",
+        "arrive(c_k_o_used",
+    ]
+
+
+def test_a_slot_given_back_in_its_own_step_is_waited_for():
+    """The pass finds the wait that a program needs."""
+
+    def change(s: Stmt) -> Stmt:
+        if isinstance(s, Commit | Wait) and s.products:
+            return Block(())
+        if isinstance(s, If) and isinstance(s.then, Arrive) and s.then.together:
+            return map_exprs(s.then, lambda e: substitute(e, {"c_k_o": add(Var("c_k_o"), ONE)}))
+        return s
+
+    made = kernel()
+    again = group_products(replace(made, body=programs.rewritten(made.body, change)))
+    assert "wait(1, products)" not in show(again.body)
+    assert show(again.body).count("wait(0, products)") == 1
+
+
+def test_waits_that_are_too_weak_are_found():
+    with pytest.raises(Hazard, match=r"what is being copied|while wgmma_\w+ reads it"):
+        broken(lambda s: Wait(2, products=True) if s == Wait(1, products=True) else s, stages=2)
+    with pytest.raises(Hazard, match="reads, with no wait, what is being made: c_1"):
+        broken(lambda s: Wait(1, products=True) if s == Wait(0, products=True) else s)
+
+
+def test_waits_and_commits_left_out_are_found():
+    with pytest.raises(Hazard, match="with no wait, what is being made"):
+        broken(lambda s: Block(()) if s == Wait(0, products=True) else s)
+    with pytest.raises(Hazard, match=r"what is being (copied|made)"):
+        broken(lambda s: Block(()) if isinstance(s, Commit) and s.products else s)
+
+
+def test_a_slot_given_back_a_step_too_early_is_found():
+    def change(s: Stmt) -> Stmt:
+        if isinstance(s, If) and isinstance(s.then, Arrive) and s.then.together:
+            return map_exprs(s.then, lambda e: substitute(e, {"c_k_o": add(Var("c_k_o"), ONE)}))
+        return s
+
+    with pytest.raises(Hazard, match="what another thread reads: a_cache"):
+        broken(change, stages=2)
