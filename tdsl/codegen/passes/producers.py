@@ -143,8 +143,10 @@ def count_of(loops: Iterable[For]) -> Expr:
     """How many iterations of the innermost loop have been before, in all rounds.
 
     >>> from tdsl.codegen.loops import SERIAL
-    >>> print(count_of(For(x, ZERO, const(n), SERIAL, Block(())) for x, n in (("r", 3), ("k", 8))))
-    r * 8 + k
+    >>> from tdsl.lang.show import show_expr
+    >>> loops = (For(x, ZERO, const(n), SERIAL, Block(())) for x, n in (("r", 3), ("k", 8)))
+    >>> show_expr(count_of(loops))
+    'r * 8 + k'
     """
     count: Expr = ZERO
     for s in loops:
