@@ -73,11 +73,11 @@ def product(name: str, turns: int) -> list[dict[str, Any]]:
 
 
 def _ours(name: str, ranks: int) -> list[str]:
-    from tdsl.distribute.mpi import launch
+    from tdsl.distribute.launch import command
 
-    command = launch(ranks, "", [])[:-3]  # mpiexec and the interpreter
+    launched = command(ranks, "", [])[:-3]  # mpiexec and the interpreter
     sizes = map(str, PRODUCTS[name])
-    return [*command, "-m", "benchmarks.mpi.product", *sizes, str(CALLS)]
+    return [*launched, "-m", "benchmarks.mpi.product", *sizes, str(CALLS)]
 
 
 def _theirs(name: str, ranks: int, folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import Array
+from tdsl.codegen.arrays import Array, new_output
 from tdsl.distribute.plan import (
     Copy,
     Drop,
@@ -26,12 +26,14 @@ from tdsl.distribute.plan import (
 )
 from tdsl.distribute.stages import Stage
 from tdsl.distribute.task import components, task
+from tdsl.lang.expr import Binary, Param
 from tdsl.lang.interp import Evaluator
 from tdsl.lang.reduction import Combine
 from tdsl.lang.types import DType
 from tdsl.placement.ownership import Box, extents, within
 from tdsl.schedule.nest import State
 
+IN_PLACE = {"add": np.add, "mul": np.multiply}
 Parcel = tuple[Message, Array]
 Task = Callable[..., Any]
 
@@ -135,8 +137,7 @@ class Worker:
             self.marks.append(time.perf_counter())
             match step:
                 case Make(name, tensor, box):
-                    dtypes = (t.numpy for t in self.tasks.dtypes[tensor])
-                    made = tuple(np.empty(extents(box), dtype) for dtype in dtypes)
+                    made = tuple(new_output(extents(box), t) for t in self.tasks.dtypes[tensor])
                     self.buffers[name] = Buffer(tensor, box, made)
                 case Fill(name):
                     fill(self._combine(name), self.buffers[name].arrays, self.scalars)
@@ -227,6 +228,12 @@ def merge(
     combine: Combine, so_far: tuple[Array, ...], new: tuple[Array, ...], scalars: Mapping[str, Any]
 ) -> None:
     """Combine elements with what comes later in the order of the reduction."""
+    match combine.exprs:
+        case (Binary("add" | "mul" as op, Param("a0"), Param("b0")),):
+            IN_PLACE[op](so_far[0], new[0], out=so_far[0])
+            return
+        case _:
+            pass
     params = {name: np.asarray(value) for name, value in scalars.items()}
     params |= {f"a{n}": array for n, array in enumerate(so_far)}
     params |= {f"b{n}": array for n, array in enumerate(new)}

@@ -97,9 +97,23 @@ class StageSteps:
         home = self.layout.owned(name, self.at)
         if home is not None:
             self.steps.append(Make(name, name, home))
-            if self.stage.combine is not None:
-                self.steps.append(Fill(name))
         self._iterate(tuple((p, p + 1) for p in self.at))
+        if home is not None and self.stage.combine is not None and not self._overwritten(home):
+            self.steps.insert(1, Fill(name))
+
+    def _overwritten(self, home: Box) -> bool:
+        """Whether the first thing that comes into the own box is all of it."""
+        for step in self.steps:
+            match step:
+                case Run(target=target, box=box) if target == self.stage.name:
+                    return box == home
+                case Reduce(target=target) if target == self.stage.name:
+                    return step.parts[step.ranks.index(self.layout.grid.rank(self.at))] == home
+                case Merge(target=target) if target == self.stage.name:
+                    return False
+                case _:
+                    pass
+        return False
 
     def _iterate(self, spans: Spans, ahead: Sequence[Fetched] = ()) -> None:
         """One iteration of the loops outside; what was fetched `ahead` for it is on its way."""
