@@ -9,21 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import inf, prod
 
-from tdsl.lang.bounds import NOTHING, upper
-from tdsl.lang.expr import ONE, Expr, Size, Var, const
+from tdsl.lang.expr import Expr
 from tdsl.lang.regions import Box, Interval
-from tdsl.lang.simplify import add, subtract
-from tdsl.node import Node, transform
 from tdsl.schedule.facts import volume
-from tdsl.schedule.groups import boxes_within
 from tdsl.schedule.nest import State
+from tdsl.schedule.reach import SIZE, Reach, point_of, points_of, value
 from tdsl.schedule.sliding import sliding_axis
 from tdsl.schedule.streaming import work_of_a_point
 
 PLACES = (0.13, 0.37, 0.61, 0.83)  # of a loop, where iterations are looked at
 BESIDE = 0.29  # between these places in one loop and in the next: they are on no diagonal
 MOST_AGAIN = 2.5  # times each point may be computed: above, all of a func is better computed first
-SIZE = 1 << 12  # stands for a size that is not known
 
 
 def too_dear(
@@ -67,74 +63,45 @@ def times_computed(
     """
     around, f = (*outer, line), state.program.func(owner)
     runs = {v: boxes[owner][n] for n, v in enumerate(f.variables) if v in around}
-    counts = {v: _length(runs[v], {}, {}) or SIZE for v in around}
+    counts = {v: _count(runs[v]) for v in around}
     starts = {v: _first(runs[v][0]) for v in around}
+    reach = Reach.of(state, owner, around, group, boxes)
     found: dict[str, float] = {}
-    for name, box in _of_an_iteration(state, owner, around, group, boxes).items():
-        several = height if sliding_axis(box, _name(line)) is not None else 1
-        free = {**counts, line: counts[line] - several}
+    for name in group:
+        if name not in reach.boxes or name not in boxes:
+            continue
+        several = height if sliding_axis(reach.boxes[name], point_of(line)) is not None else 1
         points = 0.0
-        for place in PLACES:
-            first = {
-                _name(v): starts[v] + int((place + n * BESIDE) % 1 * free[v])
-                for n, v in enumerate(around)
-            }
-            last = {**first, _name(line): first[_name(line)] + several - 1}
-            points += _points(box, first, last) / len(PLACES)
+        for weight, first in _iterations({**counts, line: counts[line] // several}):
+            at = {v: starts[v] + n * (several if v == line else 1) for v, n in first.items()}
+            last = {**at, line: at[line] + several - 1}
+            points += weight * reach.points(name, at, last)
         points *= prod(counts[v] for v in around) / several
-        once = _points(boxes[name], {}, {})
+        once = points_of(boxes[name])
         found[name] = inf if inf in (points, once) else points / max(once, 1)
     return found
 
 
-def _of_an_iteration(
-    state: State, owner: str, around: Iterable[str], group: Iterable[str], boxes: dict[str, Box]
-) -> dict[str, Box]:
-    """What an iteration needs of the group, in terms of the variables around."""
-    names, box, facts = list(group), list(boxes[owner]), NOTHING
-    for axis, v in enumerate(state.program.func(owner).variables):
-        lo, hi = box[axis]
-        if v in around and lo is not None and hi is not None:
-            facts = facts.knowing(_name(v), lo, hi)
-            box[axis] = (Var(_name(v)), Var(_name(v)))
-    found = boxes_within(state, owner, tuple(box), names, facts)
-    return {name: found[name] for name in names if name in found and name in boxes}
+def _iterations(counts: Mapping[str, int]) -> list[tuple[float, dict[str, int]]]:
+    """Iterations of some loops, each with the part of all that it stands for: ends of loops, and others."""
+    midst = [
+        {v: int((place + n * BESIDE) % 1 * count) for n, (v, count) in enumerate(counts.items())}
+        for place in PLACES
+    ]
+    ends = [
+        (1 / count, {**midst[n], v: end})
+        for v, count in counts.items()
+        if count > len(PLACES)
+        for n, end in enumerate((0, count - 1))
+    ]
+    rest = max(1 - sum(weight for weight, _ in ends), 0.0) / len(midst)
+    return [*((rest, first) for first in midst), *ends]
 
 
-def _name(variable: str) -> str:
-    return f"one {variable}"  # no variable of a program has spaces
+def _count(interval: Interval) -> int:
+    n = points_of((interval,))
+    return int(n) if 0 < n < inf else SIZE
 
 
 def _first(lo: Expr | None) -> int:
-    return 0 if lo is None else upper(_with(lo, {})) or 0
-
-
-def _points(box: Box, first: Mapping[str, int], last: Mapping[str, int]) -> float:
-    """The points from where a box begins at the first values of variables to where it ends at the last."""
-    total = 1.0
-    for interval in box:
-        n = _length(interval, first, last)
-        total *= inf if n is None else max(n, 0)
-    return total
-
-
-def _length(interval: Interval, first: Mapping[str, int], last: Mapping[str, int]) -> int | None:
-    lo, hi = interval
-    if lo is None or hi is None:
-        return None
-    return upper(add(subtract(_with(hi, last), _with(lo, first)), ONE))
-
-
-def _with(e: Expr, values: Mapping[str, int]) -> Expr:
-    """An expression with values for variables, and for sizes that are not known."""
-
-    def fixed(n: Node) -> Node:
-        match n:
-            case Var(name):
-                return const(values.get(name, SIZE))
-            case Size():
-                return const(SIZE)
-            case _:
-                return n
-
-    return transform(e, fixed)
+    return 0 if lo is None else value(lo, {}) or 0

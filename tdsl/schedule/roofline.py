@@ -6,17 +6,19 @@ each unit for its operations. Nests run one after another; each that is shared o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf, prod
 
+from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Call
 from tdsl.node import post_order
 from tdsl.schedule.devices import typical
 from tdsl.schedule.facts import cost
 from tdsl.schedule.loopnests import Nests, NestSpot
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.machine import Machine, MemoryLevel
 from tdsl.schedule.nest import BLOCKS, PARALLEL, THREADS, VECTORIZED
-from tdsl.schedule.traffic import beyond_cache_of, of_block, total
+from tdsl.schedule.traffic import beyond_cache_of, kept_between, of_block, total
 
 _CHEAP = ("fma", "isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "sqrt", "absolute")
 _CALL = 12  # operations that `cost` takes a call for
@@ -70,11 +72,14 @@ def roofline(nests: Nests, machine: Machine) -> tuple[NestTime, ...]:
     >>> time.func, time.waits_for
     ('f', 'memory')
     """
-    of_spot = _on_gpu if machine.block_threads else _on_cpu
-    return tuple(of_spot(spot, machine) for spot in nests.roots())
+    if machine.block_threads:
+        return tuple(_on_gpu(spot, machine) for spot in nests.roots())
+    near = {level.name: kept_between(nests, level) for level in machine.caches}
+    return tuple(_on_cpu(spot, machine, near) for spot in nests.roots())
 
 
-def _on_cpu(spot: NestSpot, machine: Machine) -> NestTime:
+def _on_cpu(spot: NestSpot, machine: Machine, near: Mapping[str, set[str]]) -> NestTime:
+    """`near` are the funcs that each cache keeps between nests."""
     shared = _has(spot, PARALLEL)
     threads = machine.threads if shared else 1
     levels = machine.levels
@@ -82,16 +87,30 @@ def _on_cpu(spot: NestSpot, machine: Machine) -> NestTime:
     for n, level in enumerate(levels[:-1]):
         if level in machine.caches:
             behind = levels[n + 1]
-            size = total(beyond_cache_of(spot, level, machine.threads))
-            speed = behind.bytes_per_second(threads) or _typical_speed(behind.name, threads)
-            memory.append((behind.name, size / speed))
-    work = work_of(spot)
-    units = [
+            moved = beyond_cache_of(spot, level, machine.threads)
+            size = sum(m.total for n, m in moved.items() if n not in near[level.name])
+            memory.append((behind.name, size / bytes_per_second(behind, threads)))
+    launch = launch_seconds(machine) if shared else 0.0
+    units = unit_seconds(work_of(spot), machine, threads)
+    return NestTime(spot.func.name, tuple(memory), units, launch)
+
+
+def unit_seconds(work: Work, machine: Machine, threads: int) -> tuple[tuple[str, float], ...]:
+    """The time that so many threads take for operations, by unit."""
+    return tuple(
         (unit, n / (threads * (machine.rate(unit) or typical().rate(unit) or inf)))
         for unit, n in (("vector", work.vector), ("scalar", work.scalar), ("exp", work.exp))
-    ]
-    launch = (machine.launch or typical().launch or 0.0) if shared else 0.0
-    return NestTime(spot.func.name, tuple(memory), tuple(units), launch)
+    )
+
+
+def launch_seconds(machine: Machine) -> float:
+    """What a parallel loop takes beyond its work."""
+    return machine.launch or typical().launch or 0.0
+
+
+def bytes_per_second(level: MemoryLevel, threads: int) -> float:
+    """What threads read of a level, or of one like it of a processor that was measured."""
+    return level.bytes_per_second(threads) or _typical_speed(level.name, threads)
 
 
 def _typical_speed(name: str, threads: int) -> float:
@@ -133,7 +152,12 @@ def work_of(spot: NestSpot) -> Work:
 
 
 def _of_point(spot: NestSpot) -> Work:
-    d = spot.func.definitions[spot.definition]
+    wide = any(x.kind in (VECTORIZED, *THREADS) for x in spot.nest.loops)
+    return work_of_point(spot.func.definitions[spot.definition], wide=wide)
+
+
+def work_of_point(d: Definition, *, wide: bool) -> Work:
+    """The operations of one point of a definition, on vectors or not."""
     calls = sum(
         1
         for v in d.values
@@ -141,7 +165,6 @@ def _of_point(spot: NestSpot) -> Work:
         if isinstance(n, Call) and n.fn not in _CHEAP and n.dtype.is_float
     )
     plain = max(cost(d) - _CALL * calls, 0) + (len(d.combine.exprs) if d.combine else 0)
-    wide = any(x.kind in (VECTORIZED, *THREADS) for x in spot.nest.loops)
     return Work(plain if wide else 0.0, 0.0 if wide else plain, float(calls))
 
 

@@ -70,6 +70,14 @@ def beyond_cache_of(spot: NestSpot, level: MemoryLevel, threads: int) -> Bytes:
     return _of_nest(spot, level.bytes, min(threads, max(threads // level.shared_by, 1)))
 
 
+def kept_between(nests: Nests, level: MemoryLevel) -> set[str]:
+    """The funcs that a cache keeps from the nest at the root which makes them to the last that reads them."""
+    assert level.bytes is not None
+    spots = nests.roots()
+    touched = [_sizes(nests, spot.boxes(0)) for spot in spots]
+    return _kept_between(nests, spots, touched, level.bytes)
+
+
 def _once(nests: Nests, name: str, m: Moved) -> Moved:
     """Each array once: all of them stay in the cache together."""
     whole = nests.bytes_of(name, nests.whole[name])
@@ -79,7 +87,6 @@ def _once(nests: Nests, name: str, m: Moved) -> Moved:
 def _kept_between(
     nests: Nests, spots: list[NestSpot], touched: list[dict[str, float]], capacity: float
 ) -> set[str]:
-    """The funcs that a cache keeps from the nest which makes them to the last one that reads them."""
     kept = set()
     for name in {s.func.name for s in spots} - set(nests.state.program.outputs):
         at = [n for n, sizes in enumerate(touched) if name in sizes]

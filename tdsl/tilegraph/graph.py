@@ -10,7 +10,7 @@ box is an answer of the region function.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -182,7 +182,7 @@ class TileGraph:
         """
         kinds: list[list[tuple[tuple[int, int], int]]] = []
         for axis, want in enumerate(shape):
-            lo = upper(self.boxes[name][axis][0] or const(0)) or 0
+            lo = self.first(name, axis)
             whole = extent(self.boxes[name], axis) or 0
             n = max(min(want, whole), 1)
             full, rest = divmod(whole, n)
@@ -210,15 +210,15 @@ class TileGraph:
 
     def bytes_moved(self, name: str, box: Box, granule: int = 1) -> float:
         """The bytes of a box, each contiguous run of them rounded up to a granule."""
-        points, size = volume(box), self.element_bytes(name)
-        assert points is not None, f"{name} is unbounded"
-        run = size
-        for axis in range(len(box) - 1, -1, -1):
-            own, whole = extent(box, axis) or 0, extent(self.boxes[name], axis) or 0
-            run *= max(own, 1)
-            if own < whole:
-                break
-        return points * size / run * (-(-run // granule) * granule)
+        assert volume(box) is not None, f"{name} is unbounded"
+        shape = tuple(extent(box, axis) or 0 for axis in range(len(box)))
+        most = tuple(extent(self.boxes[name], axis) or 0 for axis in range(len(box)))
+        return bytes_in_runs(shape, most, self.element_bytes(name), granule)
+
+    def first(self, name: str, axis: int) -> int:
+        """Where what is needed of a func begins in one dimension."""
+        lo, _ = self.boxes[name][axis]
+        return upper(lo or const(0)) or 0
 
     def element_bytes(self, name: str) -> int:
         """The bytes of an element: of all values of a func of several."""
@@ -260,3 +260,17 @@ class TileGraph:
             for n in tile.members:
                 points[n] = points.get(n, 0.0) + times * (volume(tile.boxes[n]) or 0)
         return {n: p / max(volume(self.boxes[n]) or 1, 1) for n, p in points.items()}
+
+
+def bytes_in_runs(shape: Sequence[int], whole: Sequence[int], size: int, granule: int) -> float:
+    """The bytes of a box of elements of some size, each contiguous run of them rounded up to a granule.
+
+    >>> bytes_in_runs((4, 3), (8, 8), 4, 64), bytes_in_runs((4, 8), (8, 8), 4, 64)
+    (256.0, 128.0)
+    """
+    run = size
+    for own, most in zip(reversed(shape), reversed(whole), strict=True):
+        run *= max(own, 1)
+        if own < most:
+            break
+    return prod(shape) * size / run * (-(-run // granule) * granule)

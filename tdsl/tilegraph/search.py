@@ -1,8 +1,9 @@
 """The search: which funcs share tiles, how, and what that costs.
 
-1. Candidates: the default groups; every func by itself; groups cut before each func; and, where sums need
-   other reductions over their terms, one pass over tiles of the terms.
-2. Each becomes an ordinary schedule by the recipes that the default schedule uses.
+1. Candidates: the default groups; every func by itself; the best cuts that a beam finds, and tiles inside of
+   tiles for each level of memory; and, where sums need other reductions over their terms, one pass over
+   tiles of the terms.
+2. Each becomes an ordinary schedule by the recipes that the default schedule uses, or by `write_tiles`.
 3. The roofline prices them; what does not fit a managed memory is out. The default is left only for what is
    clearly faster, since the recipes are tuned and the model is not exact.
 4. Pins take out what does not keep to them.
@@ -34,11 +35,13 @@ from tdsl.schedule.recipes.online_bands import online_bands
 from tdsl.schedule.recipes.online_blocks import online_blocks
 from tdsl.schedule.recipes.rows import write_vectors
 from tdsl.target import Target
+from tdsl.tilegraph.graph import TileGraph
+from tdsl.tilegraph.levels import Part, nested_tiles
 from tdsl.tilegraph.pins import Pins, impossible, read_pins
+from tdsl.tilegraph.write import write_tiles
 
 CLEARLY = 0.8  # of the default's time, from which another candidate is taken
 BANDS = (16, 32, 64)  # rows that are tried, beside what the recipe chooses
-MOST_CUTS = 12  # funcs before which groups are cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ def candidates(
     pins = read_pins(program, machine, pin)
     found: list[Candidate] = []
     broken, failed = "", []
-    for label, make in _makers(program, machine, pins):
+    for label, make in _makers(program, sizes, machine, pins):
         schedule = Schedule.of_program(program, sizes, target)
         for name in pins.inlined:
             schedule[name].inline()
@@ -96,7 +99,28 @@ def fits(schedule: Schedule, machine: Machine) -> bool:
 Make = Callable[[Schedule], bool]
 
 
-def _makers(program: Program, machine: Machine, pins: Pins) -> Iterator[tuple[str, Make]]:
+def _tiled(
+    program: Program, sizes: Mapping[str, int], machine: Machine, pins: Pins
+) -> Iterator[tuple[str, Make]]:
+    """The best cuts, with the recipes for what lies between, or with nested tiles."""
+    schedule = Schedule.of_program(program, sizes)
+    for name in pins.inlined:
+        schedule[name].inline()
+    state = inline_funcs(choose_inline(bind_state(schedule.state, sizes))[0])
+    graph = TileGraph.of_state(state)
+    for parts in nested_tiles(graph, machine, together=lambda n: not pins.is_far(n)):
+        owners = {p.owner for p in parts}
+        apart = ", ".join(sorted(owners - {*program.outputs}))
+        label = f"cut after {apart}" if apart else "no cuts"
+        tiled = tuple(p for p in parts if p.parts)
+        yield label, partial(_by_groups, machine=machine, cuts=owners)
+        if tiled:
+            yield f"{label}, tiles", partial(_by_groups, machine=machine, cuts=owners, tiled=tiled)
+
+
+def _makers(
+    program: Program, sizes: Mapping[str, int], machine: Machine, pins: Pins
+) -> Iterator[tuple[str, Make]]:
     yield "default", partial(_by_groups, machine=machine, cuts=pins.far)
     for name in _online_sums(program):
         yield f"online {name}", partial(_online, name=name, machine=machine)
@@ -105,8 +129,7 @@ def _makers(program: Program, machine: Machine, pins: Pins) -> Iterator[tuple[st
         for rows in BANDS:
             yield f"bands of {rows} rows", partial(_in_bands, rows=rows, machine=machine)
         yield "apart", partial(_by_groups, machine=machine, cuts=set(names))
-        for name in names[-MOST_CUTS:]:
-            yield f"cut after {name}", partial(_by_groups, machine=machine, cuts={name, *pins.far})
+        yield from _tiled(program, sizes, machine, pins)
 
 
 def _online_sums(program: Program) -> list[str]:
@@ -124,8 +147,13 @@ def _online_sums(program: Program) -> list[str]:
     return [f.name for f in sorted(found, key=lambda f: -len(f.variables))[:2]]
 
 
-def _by_groups(schedule: Schedule, machine: Machine, cuts: set[str]) -> bool:
-    """The groups of the default schedule, none of which goes beyond a cut, as directives."""
+def _by_groups(
+    schedule: Schedule, machine: Machine, cuts: set[str], tiled: tuple[Part, ...] = ()
+) -> bool:
+    """The groups of the default schedule, none of which goes beyond a cut, as directives.
+
+    Those that are `tiled` get nested tiles instead.
+    """
     if machine.block_threads:
         return _on_a_gpu(schedule, machine)
     if not machine.vector_bytes:
@@ -139,6 +167,9 @@ def _by_groups(schedule: Schedule, machine: Machine, cuts: set[str]) -> bool:
     boxes = root_boxes(rest_at_root(state))
     open_ = {n for n, plan in state.plans if n in boxes and not plan.touched}
     done: set[str] = set()
+    for part in reversed(tiled):
+        write_tiles(schedule, part, machine)
+        done |= {*part.members}
     for f in reversed(state.program.funcs):
         if f.name in done or f.name not in open_:
             continue

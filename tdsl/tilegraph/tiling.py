@@ -1,0 +1,252 @@
+"""Tiles of a group: their price at a level of memory, and their shape, grown from the smallest.
+
+A tile grows along the dimension that saves the most time for each byte that it then holds, until the level
+is full or nothing is saved; among equals along memory. Time is that of the bytes that come into the level
+and of the operations, those that neighbouring tiles do again included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, inf, log2, prod
+
+from tdsl.lang.expr import Var
+from tdsl.lang.regions import Box, reads_in
+from tdsl.schedule.contraction import contraction
+from tdsl.schedule.facts import extent, extents, widest
+from tdsl.schedule.machine import Machine, MemoryLevel
+from tdsl.schedule.nest import is_ordered
+from tdsl.schedule.reach import Reach, Values
+from tdsl.schedule.roofline import (
+    Work,
+    bytes_per_second,
+    launch_seconds,
+    unit_seconds,
+    work_of_point,
+)
+from tdsl.schedule.rows import vectors_of
+from tdsl.tilegraph.graph import TileGraph, bytes_in_runs
+
+FULL = 0.5  # of a level, which tiles may fill: other data passes through it
+STEP = 64  # terms of a reduction whose operands are held at a time
+ENTER = 2e-8  # seconds to begin the loops of a func
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A level of memory that holds tiles, what is behind it, and whether threads share the tiles out."""
+
+    machine: Machine
+    level: MemoryLevel
+    behind: MemoryLevel
+    outermost: bool
+
+    @property
+    def room(self) -> float:
+        """The bytes that a tile may hold."""
+        share = self.level.share
+        return inf if share is None else FULL * share
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """A shape of tiles, the bytes that one holds and that all move into the level, and the seconds of all."""
+
+    shape: Shape
+    held: float
+    moved: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Funcs that are computed tile by tile of their owner, in the order of the program.
+
+    `graph` has the boxes of what is needed of them in all.
+    """
+
+    graph: TileGraph
+    owner: str
+    members: tuple[str, ...]
+    reach: Reach
+    work: Mapping[str, Work]
+    stepped: frozenset[tuple[str, int]]
+    most: Mapping[str, Shape]
+
+    @staticmethod
+    def of(graph: TileGraph, owner: str, members: tuple[str, ...], vector_bytes: int) -> Group:
+        """The group of an owner and of members that only it and each other read."""
+        f = graph.program.func(owner)
+        inside = [n for n in reversed(members) if n != owner]
+        reach = Reach.of(graph.state, owner, f.variables, inside, graph.boxes)
+        work = {n: _work(graph, n, vector_bytes) for n in members}
+        most = {n: _shape(graph.boxes[n]) for n in reach.boxes}
+        return Group(graph, owner, members, reach, work, frozenset(_stepped(graph, members)), most)
+
+    @property
+    def whole(self) -> Shape:
+        """The extents of the owner."""
+        return self.most[self.owner]
+
+    def extents(self, name: str, first: Values, last: Values) -> Shape:
+        """Those of what is needed of a func or input from one point of the owner to another."""
+        found = self.reach.extents(name, first, last)
+        return tuple(
+            w if n is None else min(n, w) for n, w in zip(found, self.most[name], strict=True)
+        )
+
+    def tile(self, shape: Shape) -> tuple[Values, Values]:
+        """The first and the last point of a tile in the midst."""
+        variables = self.graph.program.func(self.owner).variables
+        first = {}
+        for axis, (v, n, whole) in enumerate(zip(variables, shape, self.whole, strict=True)):
+            lo = self.graph.first(self.owner, axis)
+            first[v] = lo + (whole // n // 2) * n if n < whole else lo
+        return first, {v: first[v] + n - 1 for v, n in zip(variables, shape, strict=True)}
+
+    def bytes_of(self, name: str, shape: Shape, line: int = 1) -> float:
+        """The bytes of a box, each contiguous run of them in whole lines."""
+        return bytes_in_runs(shape, self.most[name], self.graph.element_bytes(name), line)
+
+    def can_be_tiled(self) -> bool:
+        """Whether the loops of the owner can be split with others inside: its points are independent."""
+        f = self.graph.program.func(self.owner)
+        d = f.definitions[0]
+        return (
+            len(f.definitions) == 1
+            and bool(f.variables)
+            and d.index == tuple(map(Var, f.variables))
+            and not is_ordered(f, 0)
+            and contraction(f, dict(self.graph.boxes)) is None
+        )
+
+
+def _shape(box: Box) -> Shape:
+    return tuple(extent(box, axis) or 0 for axis in range(len(box)))
+
+
+def _work(graph: TileGraph, name: str, vector_bytes: int) -> Work:
+    """The operations of a point of a func, of which reductions have many terms."""
+    f, found = graph.program.func(name), Work()
+    for n, d in enumerate(f.definitions):
+        sizes = extents(f, d, graph.boxes[name])
+        wide = vectors_of(f, n, sizes, vector_bytes) is not None
+        terms = prod(sizes[v] or 1 for v, _, _ in d.ranges)
+        found += work_of_point(d, wide=wide).times(terms)
+    return found
+
+
+def _stepped(graph: TileGraph, members: tuple[str, ...]) -> set[tuple[str, int]]:
+    """Dimensions of what is read of which a reduction needs a few elements at a time."""
+    found, others = set[tuple[str, int]](), set[tuple[str, int]]()
+    for name in members:
+        for d in graph.program.func(name).definitions:
+            ranges = {Var(v) for v, _, _ in d.ranges}
+            for r in reads_in(d.expressions()):
+                for axis, e in enumerate(r.index):
+                    (found if e in ranges else others).add((r.name, axis))
+    return {(n, axis) for n, axis in found - others if n not in members}
+
+
+def grow(group: Group, place: Place) -> Tiling | None:
+    """The tiles of a group that a level holds; None where not even the smallest fit, or it has no tiles.
+
+    A func by itself has some in any case: it passes through the level.
+    """
+    whole = group.whole
+    if len(group.members) > 1 and not group.can_be_tiled():
+        return None
+    shape = _smallest(group, place)
+    best = price(group, shape, place)
+    if best.held > place.room:
+        return best if len(group.members) == 1 else None
+    while True:
+        grown = []
+        for axis, n in enumerate(best.shape):
+            if n < whole[axis]:
+                more = _next(n, whole[axis])
+                found = price(group, (*best.shape[:axis], more, *best.shape[axis + 1 :]), place)
+                if found.held <= place.room and found.seconds < best.seconds:
+                    gain = (best.seconds - found.seconds) / max(found.held - best.held, 1.0)
+                    grown.append((-round(log2(gain), 1), -axis, found))
+        if not grown:
+            return best
+        best = min(grown, key=lambda g: g[:2])[2]
+
+
+def _smallest(group: Group, place: Place) -> Shape:
+    """A vector along the last dimension, one point along all others."""
+    d = group.graph.program.func(group.owner).definitions[0]
+    lanes = max(place.machine.vector_bytes // widest(d), 1)
+    *outer, last = group.whole
+    return (*(1 for _ in outer), min(lanes, last))
+
+
+def _next(n: int, whole: int) -> int:
+    """Twice as many, or all where that is nearly all.
+
+    >>> _next(4, 100), _next(4, 9), _next(64, 83)
+    (8, 9, 83)
+    """
+    return whole if 3 * n > whole else 2 * n
+
+
+def price(group: Group, shape: Shape, place: Place) -> Tiling:
+    """What tiles of a shape hold and move, and the time that all of them take."""
+    graph, machine = group.graph, place.machine
+    tiles = prod(ceil(w / n) for w, n in zip(group.whole, shape, strict=True))
+    first, last = group.tile(shape)
+    sizes = {n: group.extents(n, first, last) for n in group.reach.boxes}
+    read = [n for n in sizes if n not in group.members]
+    moved = sum(group.bytes_of(n, sizes[n], place.behind.line) for n in (*read, group.owner))
+    work = Work()
+    for n in group.members:
+        lanes = machine.vector_bytes // max(graph.element_bytes(n), 1)
+        work += group.work[n].times(_padded(sizes[n], lanes))
+    enter = ENTER * len(group.members) * tiles
+    bytes_ = tiles * moved
+    if place.outermost:
+        busy = tiles / ceil(tiles / machine.threads)
+        speed = bytes_per_second(place.behind, machine.threads)
+        shared = _seconds(work.times(tiles / busy), machine, bytes_ / speed) + enter / busy
+        alone = _seconds(work.times(tiles), machine, bytes_ / bytes_per_second(place.behind, 1))
+        seconds = min(shared + launch_seconds(machine), alone + enter)
+    else:
+        speed = bytes_per_second(place.behind, machine.threads) / machine.threads
+        seconds = _seconds(work.times(tiles), machine, bytes_ / speed) + enter
+    return Tiling(shape, _held(group, sizes), bytes_, seconds)
+
+
+def _seconds(work: Work, machine: Machine, memory: float) -> float:
+    """The slowest of all units; a little for the others, so that what is hidden counts between equals."""
+    each = [memory, *(s for _, s in unit_seconds(work, machine, 1))]
+    return max(each) + 0.05 * (sum(each) - max(each))
+
+
+def _padded(shape: Shape, lanes: int) -> float:
+    """The points of a box, its last dimension in whole vectors."""
+    if not shape:
+        return 1.0
+    *outer, last = shape
+    return prod(outer) * (-(-last // lanes) * lanes if lanes > 1 and last >= lanes // 2 else last)
+
+
+def _held(group: Group, sizes: Mapping[str, Shape]) -> float:
+    """The most bytes that a tile holds at a time, members made in order and freed after use."""
+    order = {n: at for at, n in enumerate(group.members)}
+    last = dict(order)
+    for e in group.graph.edges:
+        if e.consumer in order and e.producer in sizes:
+            last[e.producer] = max(last.get(e.producer, 0), order[e.consumer])
+    last[group.owner] = len(order) - 1
+    held = {}
+    for n in last:
+        if n in sizes:
+            steps = (min(e, STEP) if (n, a) in group.stepped else e for a, e in enumerate(sizes[n]))
+            held[n] = group.graph.element_bytes(n) * prod(steps)
+    return max(
+        sum(size for n, size in held.items() if order.get(n, at) <= at <= last[n])
+        for at in range(len(order))
+    )

@@ -1,0 +1,161 @@
+"""Nested tiles as directives: loops over tiles of an owner, and in them what each tile needs.
+
+for tiles of the owner (threads):
+  [for smaller tiles of a member:]
+    what a tile needs of each member: products in register tiles, the rest by vectors
+  the owner's tile, by vectors
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tdsl.lang.expr import Var
+from tdsl.lang.regions import Box, Interval
+from tdsl.lang.simplify import add
+from tdsl.schedule.bands import Chain
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.contraction import find_contraction, find_window, plan_tiles, share
+from tdsl.schedule.facts import extent, extents
+from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.machine import Machine
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.nest import is_ordered
+from tdsl.schedule.recipes.bands import tile_product, write_parts
+from tdsl.schedule.recipes.matmul import tile
+from tdsl.schedule.rows import vectors_of
+from tdsl.schedule.stage import Stage
+from tdsl.tilegraph.levels import Part
+
+EVEN = 0.8  # of the threads that are busy on average, from which a loop is shared out by itself
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A stage in tiles: its loops over tiles so far, and the loop of each variable within."""
+
+    stage: Stage
+    tiles: tuple[Loop, ...]
+    inner: dict[str, Loop | str]
+
+
+def write_tiles(schedule: Schedule, part: Part, machine: Machine) -> None:
+    """Write a part at the root, its outermost loop over tiles shared by threads."""
+    own = schedule[part.owner]
+    variables = schedule.state.program.func(part.owner).variables
+    open_ = _Open(own, (), {v: v for v in variables})
+    made = _write(schedule, part, machine, open_)
+    if machine.threads > 1 and made.tiles:
+        _share_out(own, made.tiles, part, machine)
+
+
+def _write(schedule: Schedule, part: Part, machine: Machine, open_: _Open) -> _Open:
+    """The tiles of a part in an open stage, which is its owner, and all that is in them."""
+    open_ = _split(part, open_, schedule)
+    own = open_.stage
+    inside = [p for p in part.parts if p.owner != part.owner]
+    smaller = next((p for p in part.parts if p.owner == part.owner and len(p.members) > 1), None)
+    boxes = _moving(part, part.tile)
+    queue = list(reversed(inside))  # consumers first
+    while queue:
+        p = queue.pop(0)
+        if len(p.members) > 1:
+            stage = schedule[p.owner].compute_at(own, open_.tiles[-1])
+            variables = schedule.state.program.func(p.owner).variables
+            _write(schedule, p, machine, _Open(stage, (), {v: v for v in variables}))
+            continue
+        alone = [q.owner for q in queue if len(q.members) == 1]
+        summed = _member(schedule, p.owner, alone, Chain(part.owner, part.members, boxes), machine)
+        queue = [q for q in queue if q.owner != summed]
+        schedule[p.owner].compute_at(own, open_.tiles[-1])
+    if smaller is not None:
+        return _Open(own, open_.tiles, _write(schedule, smaller, machine, open_).inner)
+    _vectors(schedule, open_, part, machine)
+    return open_
+
+
+def _member(
+    schedule: Schedule, name: str, others: list[str], chain: Chain, machine: Machine
+) -> str:
+    """The loops of a func in a tile; that of the others which it takes into its register tiles, or ""."""
+    state = bind_state(schedule.state, schedule.sizes)
+    boxes = dict(chain.boxes)
+    product = find_contraction(state, name, others, boxes)
+    if product is not None:
+        tile_product(schedule, product, chain, machine)
+        return product.func
+    window = find_window(state, name, others, boxes)
+    if window is not None:
+        tiles = replace(plan_tiles(window, machine), band=0, panel="no")
+        tile(schedule, window, tiles, threads=False)
+        return window.func
+    write_parts(schedule, state, name, boxes, machine)
+    return ""
+
+
+def _split(part: Part, open_: _Open, schedule: Schedule) -> _Open:
+    """Split the loops whose tiles are smaller than what is needed, tiles outside."""
+    own, tiles, inner = open_.stage, list(open_.tiles), dict(open_.inner)
+    f = schedule.state.program.func(part.owner)
+    box = part.boxes[part.owner]
+    for axis, v in enumerate(f.variables):
+        if part.shape[axis] < (extent(box, axis) or 1):
+            outer, inner[v] = own.split(inner[v], part.shape[axis])
+            tiles.append(outer)
+    ranges = [name for name, _, _ in f.definitions[0].ranges]
+    if not tiles:  # one tile: a loop of one iteration, in which the others stand
+        v = f.variables[0]
+        outer, inner[v] = own.split(inner[v], part.shape[0])
+        tiles.append(outer)
+    own.reorder(*tiles, *(inner[v] for v in f.variables), *ranges)
+    return _Open(own, tuple(tiles), inner)
+
+
+def _vectors(schedule: Schedule, open_: _Open, part: Part, machine: Machine) -> None:
+    """Vectors for the points of a tile."""
+    f = bind_state(schedule.state, schedule.sizes).program.func(part.owner)
+    d = f.definitions[0]
+    found = vectors_of(f, 0, extents(f, d, part.tile[part.owner]), machine.vector_bytes)
+    if found is None:
+        return
+    variable, lanes = found
+    loop = open_.inner.get(variable, variable)
+    if variable in d.free and d.ranges and not is_ordered(f, 0):
+        others = [open_.inner[v] for v in f.variables if v != variable]
+        ranges = [name for name, _, _ in d.ranges]
+        open_.stage.reorder(*open_.tiles, *others, *ranges, loop)
+    open_.stage.vectorize(loop, lanes)
+
+
+def _moving(part: Part, tile: dict[str, Box]) -> dict[str, Box]:
+    """The boxes of a tile in terms of where it lies: those that are not all of a func move with it."""
+    found = {}
+    for name, box in tile.items():
+        whole = part.boxes.get(name)
+        if whole is not None:
+            box = tuple(
+                i if extent((i,), 0) == extent((w,), 0) or None in i else _moved(i)
+                for i, w in zip(box, whole, strict=True)
+            )
+        found[name] = box
+    return found
+
+
+def _moved(interval: Interval) -> Interval:
+    lo, hi = interval
+    assert lo is not None and hi is not None
+    return add(lo, Var("row")), add(hi, Var("row"))
+
+
+def _share_out(own: Stage, tiles: tuple[Loop, ...], part: Part, machine: Machine) -> None:
+    """Threads over the first loop over tiles, or over the first two together where that is not even."""
+    box = part.boxes[part.owner]
+    counts = [
+        -(-(extent(box, axis) or 1) // n)
+        for axis, n in enumerate(part.shape)
+        if n < (extent(box, axis) or 1)
+    ]
+    if len(counts) > 1 and share(counts[0], machine.threads) < EVEN:
+        own.parallel(own.fuse(tiles[0], tiles[1]))
+    elif counts:
+        own.parallel(tiles[0])

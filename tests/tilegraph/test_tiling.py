@@ -1,0 +1,133 @@
+"""Tiles that are grown, cuts that are searched, and nested tiles as directives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.lang.interp import interpret
+from tdsl.schedule.machine import Machine, MemoryLevel
+from tdsl.target import Target
+from tdsl.tilegraph.cuts import partitions
+from tdsl.tilegraph.graph import TileGraph
+from tdsl.tilegraph.levels import Part, nested_tiles
+from tdsl.tilegraph.search import candidates
+from tdsl.tilegraph.tiling import FULL, Group, Place, grow, price
+from tdsl.tilegraph.write import write_tiles
+from tests.tilegraph.chains import CHAINS
+
+i, j, k = td.vars("i j k")
+MEMORY = MemoryLevel("memory", None, managed=True)
+
+
+def machine(*sizes: int) -> Machine:
+    caches = (MemoryLevel(f"L{n}", size) for n, size in enumerate(sizes, 1))
+    return Machine(vector_bytes=64, threads=2, levels=(*caches, MEMORY))
+
+
+def place(size: int) -> Place:
+    level = MemoryLevel("L2", size)
+    return Place(Machine(vector_bytes=64, levels=(level, MEMORY)), level, MEMORY, outermost=False)
+
+
+def stencils(size: int, steps: int = 2) -> td.Func:
+    last: td.Tensor | td.Func = td.Tensor("a", (size, size), td.f32)
+    for n in range(steps):
+        small = size - 2 * (n + 1)
+        step = td.Func(f"s{n}", shape=(small, small))
+        step[i, j] = td.exp(last[i, j] + last[i + 1, j + 2] + last[i + 2, j + 1])
+        last = step
+    assert isinstance(last, td.Func)
+    return last
+
+
+def test_tiles_grow_in_both_directions_until_the_level_is_full() -> None:
+    graph = TileGraph.of(td.Schedule(stencils(1026)).program)
+    group = Group.of(graph, "s1", ("s0", "s1"), 64)
+    small, large = (grow(group, place(n)) for n in (1 << 15, 1 << 18))
+    assert small is not None and large is not None
+    for tiling, size in ((small, 1 << 15), (large, 1 << 18)):
+        assert FULL * size / 5 < tiling.held <= FULL * size
+        assert min(tiling.shape) > 1
+    assert large.moved < small.moved
+
+
+def test_the_price_of_a_tile_counts_what_neighbours_compute_again() -> None:
+    graph = TileGraph.of(td.Schedule(stencils(258)).program)
+    group = Group.of(graph, "s1", ("s0", "s1"), 64)
+    seconds = [price(group, shape, place(1 << 20)).seconds for shape in ((1, 16), (8, 64))]
+    assert seconds[0] > 2 * seconds[1]
+
+
+def test_a_row_that_is_needed_whole_is_not_cut() -> None:
+    x, total, y = td.Tensor("x", (512, 512), td.f32), td.Func("total"), td.Func("y")
+    total[i] = td.sum(td.exp(x[i, j]), axis=j)
+    y[i, j] = x[i, j] / total[i]
+    graph = TileGraph.of(td.Schedule(y).program)
+    found = grow(Group.of(graph, "y", ("total", "y"), 64), place(1 << 16))
+    assert found is not None and found.shape[1] == 512
+
+
+def test_the_beam_finds_what_trying_all_partitions_does() -> None:
+    graph = TileGraph.of(td.Schedule(stencils(130, steps=4)).program)
+    names = [f.name for f in graph.program.funcs]
+    best, priced = partitions(graph, names, place(1 << 14), together=lambda _: True)
+    chains = []
+    for cuts in range(8):  # between neighbours of the chain
+        groups: list[list[str]] = [[names[0]]]
+        for n, name in enumerate(names[1:]):
+            groups = [*groups, [name]] if cuts >> n & 1 else [*groups[:-1], [*groups[-1], name]]
+        found = [priced[g[-1], frozenset(g)] for g in groups]
+        chains.append(sum(f[1].seconds for f in found if f) if all(found) else float("inf"))
+    assert best[0].seconds == pytest.approx(min(chains))
+
+
+def test_what_must_stay_apart_does() -> None:
+    graph = TileGraph.of(td.Schedule(stencils(514)).program)
+    found = nested_tiles(graph, machine(1 << 15, 1 << 18), together=lambda n: n != "s0")
+    assert all([p.owner for p in parts] == ["s0", "s1"] for parts in found)
+
+
+def depth_of(p: Part) -> int:
+    return 1 + max((depth_of(q) for q in p.parts if q.parts), default=0)
+
+
+def test_tiles_lie_inside_of_tiles() -> None:
+    graph = TileGraph.of(td.Schedule(stencils(1026)).program)
+    (part,), *_ = nested_tiles(graph, machine(1 << 14, 1 << 18))
+    assert depth_of(part) == 2 and (part.level, part.members) == ("L2", ("s0", "s1"))
+    schedule = td.Schedule(stencils(1026))
+    write_tiles(schedule, part, machine(1 << 14, 1 << 18))
+    assert str(schedule).count("split") >= 4
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_nested_tiles_of_small_levels_are_right(name: str) -> None:
+    program = td.Schedule(*CHAINS[name](22)).program
+    rng = np.random.default_rng(0)
+    given = {
+        t.name: rng.standard_normal([n.value for n in t.shape]).astype(np.float32)
+        for t in program.inputs
+    }
+    want = interpret(program, given)
+    tiny = machine(1 << 11, 1 << 13)
+    for parts in nested_tiles(TileGraph.of(program), tiny):
+        schedule = td.Schedule(*CHAINS[name](22))
+        for part in reversed(parts):
+            if part.parts:
+                write_tiles(schedule, part, tiny)
+        got = td.compile(schedule)(**given)
+        for mine, own in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
+            np.testing.assert_allclose(mine, own, rtol=2e-4, atol=2e-5)
+
+
+def test_fused_and_tiled_candidates_compete_with_recipes() -> None:
+    program = td.Schedule(*CHAINS["gated block"](128)).program
+    found = candidates(program, {}, Target("cpu"))
+    labels = [c.label for c in found]
+    assert {"default", "apart"} <= {*labels} and any(x.endswith("tiles") for x in labels)
+    again = candidates(program, {}, Target("cpu"))
+    assert [(c.label, str(c.schedule)) for c in found] == [
+        (c.label, str(c.schedule)) for c in again
+    ]
