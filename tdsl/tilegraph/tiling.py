@@ -82,13 +82,13 @@ class Group:
         inside = [n for n in reversed(members) if n != owner]
         reach = Reach.of(graph.state, owner, f.variables, inside, graph.boxes)
         work = {n: _work(graph, n, vector_bytes) for n in members}
-        most = {n: _shape(graph.boxes[n]) for n in reach.boxes}
+        most = {n: _shape(graph.boxes[n]) for n in reach.boxes if n in graph.boxes}
         return Group(graph, owner, members, reach, work, frozenset(_stepped(graph, members)), most)
 
     @property
     def whole(self) -> Shape:
         """The extents of the owner."""
-        return self.most[self.owner]
+        return tuple(max(n, 1) for n in self.most[self.owner])
 
     def extents(self, name: str, first: Values, last: Values) -> Shape:
         """Those of what is needed of a func or input from one point of the owner to another."""
@@ -180,8 +180,9 @@ def _smallest(group: Group, place: Place) -> Shape:
     """A vector along the last dimension, one point along all others."""
     d = group.graph.program.func(group.owner).definitions[0]
     lanes = max(place.machine.vector_bytes // widest(d), 1)
-    *outer, last = group.whole
-    return (*(1 for _ in outer), min(lanes, last))
+    return tuple(min(lanes, n) if axis == 0 else 1 for axis, n in enumerate(reversed(group.whole)))[
+        ::-1
+    ]
 
 
 def _next(n: int, whole: int) -> int:
@@ -198,7 +199,7 @@ def price(group: Group, shape: Shape, place: Place) -> Tiling:
     graph, machine = group.graph, place.machine
     tiles = prod(ceil(w / n) for w, n in zip(group.whole, shape, strict=True))
     first, last = group.tile(shape)
-    sizes = {n: group.extents(n, first, last) for n in group.reach.boxes}
+    sizes = {n: group.extents(n, first, last) for n in group.most}
     read = [n for n in sizes if n not in group.members]
     moved = sum(group.bytes_of(n, sizes[n], place.behind.line) for n in (*read, group.owner))
     work = Work()
