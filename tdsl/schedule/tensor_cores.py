@@ -16,17 +16,14 @@ from typing import Any
 
 from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
-from tdsl.lang.types import DType, bf16, f16, f32, i8, i32, u8
+from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from tdsl.lang.value import vars
 from tdsl.schedule.instruction import INSTRUCTIONS, Instruction, instruction
-from tdsl.schedule.warpgroups import Wgmma, declare_wgmma
+from tdsl.schedule.warpgroups import C_TYPES, PTX_TYPES, Wgmma, declare_wgmma
 from tdsl.schedule.warpgroups import rows as wgmma_rows
 
 ROWS, COLUMNS = 16, 8  # of the sums
 _BYTES = 32  # of terms in a row of `a` and a column of `b`
-_C = {
-    f16: "half", bf16: "nv_bfloat16", f32: "float", i8: "signed char", u8: "unsigned char", i32: "int",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +41,11 @@ class Mma:
         return _BYTES // self.left.bytes
 
     @property
+    def arch(self) -> int:
+        """The first architecture that has it."""
+        return 89 if self.left in (f8e4m3, f8e5m2) else 80
+
+    @property
     def name(self) -> str:
         """The name of the instruction."""
         return (
@@ -53,7 +55,8 @@ class Mma:
 
 MMAS = (
     Mma(f16, f16, f32), Mma(bf16, bf16, f32), Mma(f32, f32, f32, "tf32"),
-    Mma(i8, i8, i32), Mma(u8, u8, i32), Mma(i8, u8, i32), Mma(u8, i8, i32),
+    *(Mma(x, y, f32) for x in (f8e4m3, f8e5m2) for y in (f8e4m3, f8e5m2)),
+    *(Mma(x, y, i32) for x in (i8, u8) for y in (i8, u8)),
 )  # fmt: skip
 
 
@@ -81,8 +84,12 @@ class Load:
 
 
 LOADS = (
-    *(Load("a", t, turned=False) for t in (f16, bf16, f32, i8, u8)),
-    *(Load("b", t, turned=False, matrices=n) for t in (f16, bf16, f32, i8, u8) for n in (4, 2)),
+    *(Load("a", t, turned=False) for t in (f16, bf16, f32, f8e4m3, f8e5m2, i8, u8)),
+    *(
+        Load("b", t, turned=False, matrices=n)
+        for t in (f16, bf16, f32, f8e4m3, f8e5m2, i8, u8)
+        for n in (4, 2)
+    ),
     *(Load("a", t, turned=True) for t in (f16, bf16)),
     *(Load("b", t, turned=True, matrices=n) for t in (f16, bf16) for n in (4, 2)),
 )
@@ -125,7 +132,7 @@ def _product(row: Mma) -> Instruction:
         "a": _layout_of_a(row.left),
         "b": _layout_of_b(row.right),
     }
-    return instruction(row.name, acc, cuda=_product_text(row), fragments=rules, arch=80)
+    return instruction(row.name, acc, cuda=_product_text(row), fragments=rules, arch=row.arch)
 
 
 def _layout_of_a(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
@@ -146,10 +153,11 @@ def _layout_of_b(t: DType) -> Callable[[Any, Any], tuple[Any, Any]]:
 
 
 def _product_text(row: Mma) -> str:
-    left, right = (row.kind or {"i8": "s8"}.get(t.name, t.name) for t in (row.left, row.right))
+    left, right = PTX_TYPES[row.left], PTX_TYPES[row.right]
     total = "f32" if row.total == f32 else "s32"
     constraint = "f" if row.total == f32 else "r"
     ready = [f"x[{n}]" for n in range(4)] + [f"y[{n}]" for n in range(2)]
+    acc, a, b = (C_TYPES[t] for t in (row.total, row.left, row.right))
     lines = []
     if row.kind == "tf32":
         lines.append("  unsigned z[6];")
@@ -163,10 +171,7 @@ def _product_text(row: Mma) -> str:
     return "\n".join(
         [
             "",
-            (
-                f"__device__ __forceinline__ void {row.name}({_C[row.total]} *acc, const {_C[row.left]} *a, "
-                f"const {_C[row.right]} *b) {{"
-            ),
+            f"__device__ __forceinline__ void {row.name}({acc} *acc, const {a} *a, const {b} *b) {{",
             "  const unsigned *x = (const unsigned *)a, *y = (const unsigned *)b;",
             *lines,
             f'  asm volatile("mma.sync.aligned.m16n8k{row.terms}.row.col.{total}.{left}.{right}.{total} "',
@@ -208,7 +213,7 @@ def _load_text(row: Load) -> str:
     registers = ", ".join(f"%{n}" for n in range(count))
     results = ", ".join(f'"=r"(r[{n}])' for n in range(count))
     turned = ".trans" if row.turned else ""
-    c = _C[row.dtype]
+    c = C_TYPES[row.dtype]
     return "\n".join(
         [
             "",

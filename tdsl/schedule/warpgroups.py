@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
-from tdsl.lang.types import DType, bf16, f16, f32, i8, i32, u8
+from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from tdsl.lang.value import vars
 from tdsl.schedule.instruction import Instruction, instruction
 
@@ -22,15 +22,13 @@ ROWS = 64  # of the sums
 COLUMNS = (256, 192, 128, 96, 64, 32, 16, 8)
 THREADS = 128
 _BYTES = 32  # of terms
-_C = {
-    f16: "half",
-    bf16: "nv_bfloat16",
-    f32: "float",
-    i8: "signed char",
-    u8: "unsigned char",
-    i32: "int",
-}
-_PTX = {f16: "f16", bf16: "bf16", f32: "tf32", i8: "s8", u8: "u8", i32: "s32"}
+C_TYPES = {
+    f16: "half", bf16: "nv_bfloat16", f32: "float", f8e4m3: "unsigned char", f8e5m2: "unsigned char",
+    i8: "signed char", u8: "unsigned char", i32: "int",
+}  # fmt: skip
+PTX_TYPES = {
+    f16: "f16", bf16: "bf16", f32: "tf32", f8e4m3: "e4m3", f8e5m2: "e5m2", i8: "s8", u8: "u8",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Wgmma:
     @property
     def name(self) -> str:
         """The name of the instruction."""
-        kind = _PTX[self.operand]
+        kind = PTX_TYPES[self.operand]
         return f"wgmma_m64n{self.columns}k{self.terms}_{kind}_{self.a}_{self.b}"
 
 
@@ -64,7 +62,7 @@ def rows() -> Iterator[Wgmma]:
         for t in (f16, bf16):
             for a in ("mk", "km", "rk"):
                 yield from (Wgmma(t, f32, n, a, b) for b in ("nk", "kn"))
-        for t, total in ((f32, f32), (i8, i32), (u8, i32)):
+        for t, total in ((f32, f32), (f8e4m3, f32), (f8e5m2, f32), (i8, i32), (u8, i32)):
             yield from (Wgmma(t, total, n, a, "nk") for a in ("mk", "rk"))
 
 
@@ -102,7 +100,7 @@ def declare_wgmma(row: Wgmma) -> Instruction:
 
 def _text(row: Wgmma) -> str:
     sums = row.columns // 2
-    kind, total = _PTX[row.operand], "f32" if row.total == f32 else "s32"
+    kind, total = PTX_TYPES[row.operand], "f32" if row.total == f32 else "s32"
     results = ", ".join(f"%{n}" for n in range(sums))
     constraint = "f" if row.total == f32 else "r"
     held = ", ".join(f'"+{constraint}"(acc[{n}])' for n in range(sums))
@@ -111,7 +109,7 @@ def _text(row: Wgmma) -> str:
         a, given, left = (
             f"{{%{at}, %{at + 1}, %{at + 2}, %{at + 3}}}",
             [],
-            f"const {_C[row.operand]} *a",
+            f"const {C_TYPES[row.operand]} *a",
         )
         given += [f'"r"(x[{n}])' for n in range(4)]
         at += 4
@@ -126,7 +124,7 @@ def _text(row: Wgmma) -> str:
         scales = ", ".join([scales, *turned])
     options = f", p, {scales}" if scales else ", p"
     shape = f"m64n{row.columns}k{row.terms}"
-    head = f"void {row.name}({_C[row.total]} *acc, {left}, unsigned long long b) {{"
+    head = f"void {row.name}({C_TYPES[row.total]} *acc, {left}, unsigned long long b) {{"
     return "\n".join(
         [
             "",

@@ -17,7 +17,7 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Binary, Cast, Expr, Read, Var
-from tdsl.lang.types import f32
+from tdsl.lang.types import f8e4m3, f8e5m2, f32
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES, is_ordered
 from tdsl.schedule.recipes.block_tiles import on_grid
@@ -103,7 +103,7 @@ class TensorCoreMatmul:
 
 @recipe
 def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul | None:
-    """Make a sum of products of f16, bf16 (in f32) or 8-bit integers (in i32) by `mma.sync`.
+    """Make a sum of products of f16, bf16, floats (in f32) or integers (in i32) of 8 bits by `mma.sync`.
 
     `choices` are `block`, the tile of a block (rows, columns, terms; 128, 128, 32), `warp`, that of a warp
     (64, 32), and how many `stages` of tiles of the operands are in shared memory, fetched with cp.async (3).
@@ -156,11 +156,12 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul | None:
 def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul | None:
     """The recipe with tiles for the sizes of a stage; None where these are small, or it does not apply.
 
+    Products of floats of 8 bits are left out: tensor cores add them with fewer bits than f32 has.
     With `hopper` large products are made by wgmma, by one block for each multiprocessor at most.
     """
     d = definition_of(stage)
     found = operands_of(d) if len(d.ranges) == 1 else None
-    if found is None:
+    if found is None or any(x.read.dtype in (f8e4m3, f8e5m2) for x in found):
         return None
     sizes = sizes_of(stage)
     rows, columns, terms = (sizes.get(v) or 0 for v in (*(x.along for x in found), d.ranges[0][0]))

@@ -24,6 +24,20 @@ template <class Work> static void together(void *out, const void *x, const void 
 template <class T> static const T &in_register(const void *registers, int r, int n) {
   return ((const T *)registers)[r * (4 / (int)sizeof(T)) + n];
 }
+// a float of 8 bits: E of them are the exponent
+template <int E, int Bias> struct Byte {
+  unsigned char bits;
+  operator float() const {
+    int fraction = bits & ((1 << (7 - E)) - 1), exponent = bits >> (7 - E) & ((1 << E) - 1);
+    bool special = E == 4 ? (bits & 0x7f) == 0x7f : exponent == 31;
+    float part = ldexpf(fraction, E - 7) + (exponent > 0);
+    float x = ldexpf(part, max(exponent, 1) - Bias);
+    if (special) x = E == 4 || fraction ? NAN : INFINITY;
+    return bits & 0x80 ? -x : x;
+  }
+};
+typedef Byte<4, 7> f8e4m3;
+typedef Byte<5, 15> f8e5m2;
 template <class Acc, class A, class B> static void mma_sync(Acc *acc, const A *a, const B *b) {
   together(acc, a, b, [](Given *lanes) {
     const int near = 4 / (int)sizeof(A), half = 4 * near;
@@ -133,7 +147,9 @@ ON_CPU = {
 
 
 _TYPES = {
-    "f16": "half", "bf16": "nv_bfloat16", "tf32": "float", "s8": "signed char", "u8": "unsigned char",
+    "f16": "half", "bf16": "nv_bfloat16", "tf32": "float", "u8": "unsigned char",
+    "s8": "signed char", "e4m3": "f8e4m3", "e5m2": "f8e5m2",  # of warpgroups
+    "i8": "signed char", "f8e4m3": "f8e4m3", "f8e5m2": "f8e5m2",  # of warps
 }  # fmt: skip
 
 
@@ -148,12 +164,13 @@ def without_assembly(code: str) -> tuple[str, str]:
 
 def _body(text: str, name: str) -> str:
     if "mma.sync" in text:
-        return "mma_sync(acc, a, b);"
+        a, b = (_TYPES[x] for x in name.split("_")[2:4])
+        return f"mma_sync(acc, (const {a} *)a, (const {b} *)b);"
     found = re.search(r"wgmma_m64n(\d+)k\d+_\w+_([mkr]+)_([nk]+)\(([\w ]+)\*acc", text)
     if found:
         columns, a, b, total = found.groups()
         t = _TYPES[name.split("_")[2]]
-        given = "0, b, a" if a == "rk" else "a, b, nullptr"
+        given = f"0, b, (const {t} *)a" if a == "rk" else "a, b, nullptr"
         flags = f"{str(a == 'km').lower()}, {str(b == 'kn').lower()}"
         return f"Product<{total.strip()}, {t}>{{acc, {given}, {columns}, {flags}}}.begin();"
     found = re.search(r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?", text)

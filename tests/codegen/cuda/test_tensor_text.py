@@ -22,6 +22,8 @@ LOADS = {
     "tf32": ("ldmatrix_x4_a_f32", None),
     "i8": ("ldmatrix_x4_a_i8", None),
     "u8": (None, None),
+    "f8e4m3": ("ldmatrix_x4_a_f8e4m3", None),
+    "f8e5m2": ("ldmatrix_x4_a_f8e5m2", None),
 }
 
 
@@ -52,12 +54,12 @@ def test_machine_code_has_each_product_once(kind, tmp_path):
     form = FORMS[next(x for x in FORMS if x.endswith(f"_{kind}_{kind}"))]
     s = by_warps(*product(form.left, form.right, form.total), form.name, LOADS[kind])
     kernel = programs.kernel_of(s, M=64, K=32, N=32)
-    m = module.build(launches_of(kernel), "sm_80")
+    m = module.build(launches_of(kernel), f"sm_{form.arch}")
     (record,) = m.kernels
     assert (record.block, record.spills, record.stack) == ((32, 2, 2), 0, 0)
     text = sass(m, tmp_path)
     tiles, steps = 2 * 2, 32 // form.terms  # of a warp, of a block's terms
-    assert count(text, r"\b[HI]MMA\b") == tiles * steps
+    assert count(text, r"\b[HIQ]MMA\b") == tiles * steps
     assert count(text, r"\bLDSM\b") == 2 * steps + (1 * steps if kind == "f16" else 0)
 
 

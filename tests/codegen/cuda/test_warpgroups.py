@@ -19,7 +19,14 @@ from tests.codegen.cuda.test_fragments import operands
 from tests.codegen.cuda.test_module import count, sass
 from tests.codegen.cuda.test_tensor_text import loop_of
 
-TYPES = {"f16": td.f16, "bf16": td.bf16, "tf32": td.f32, "s8": td.i8}
+TYPES = {
+    "f16": td.f16,
+    "bf16": td.bf16,
+    "tf32": td.f32,
+    "s8": td.i8,
+    "e4m3": td.f8e4m3,
+    "e5m2": td.f8e5m2,
+}
 
 
 def by_groups(c, a, b, name: str, *, swizzle: int = 128) -> td.Schedule:
@@ -47,6 +54,7 @@ def by_groups(c, a, b, name: str, *, swizzle: int = 128) -> td.Schedule:
 FORMS = (
     "wgmma_m64n64k16_f16_mk_kn", "wgmma_m64n32k16_f16_km_nk", "wgmma_m64n96k16_bf16_rk_nk",
     "wgmma_m64n128k16_bf16_km_kn", "wgmma_m64n16k8_tf32_mk_nk", "wgmma_m64n8k32_s8_rk_nk",
+    "wgmma_m64n16k32_e4m3_mk_nk", "wgmma_m64n8k32_e5m2_rk_nk",
 )  # fmt: skip
 
 
@@ -123,6 +131,30 @@ def test_the_recipe_for_hopper_keeps_products_back_to_back(turned, columns, tmp_
     assert "UTMALDG" in text and "UTMALDG" not in inner
     assert count(inner, r"\bWARPGROUP\.DEPBAR") == count(inner, r"\bWARPGROUP\.ARRIVE") == times
     assert not re.search(r"\bLDG\b|\bSTS\b|\bLDS\b|\bLDL\b|\bSTL\b|\bLDSM\b|\bBAR\b", inner)
+
+
+def test_products_of_8_bits_have_units_of_their_own_on_hopper_and_wait_to_be_asked_for(tmp_path):
+    c, *_ = product(td.f8e4m3, td.f8e4m3, turned_b=True)
+    s = td.Schedule(c, sizes={"M": 256, "K": 1024, "N": 256})
+    plan = td.recipes.tensor_core_matmul(
+        s[c], block=(128, 128, 128), warp=(64, 128), stages=3, hopper=True
+    )
+    assert plan.instruction == "wgmma_m64n128k32_e4m3_mk_nk"
+    m = module.build(launches_of(programs.kernel_of(s, M=256, K=1024, N=256)), "sm_90a")
+    assert [(x.spills, x.stack) for x in m.kernels] == [(0, 0)] and m.warnings == ()
+    text = sass(m, tmp_path)
+    assert "QGMMA" in text and "UTMALDG" in text
+    default = td.compile(c, target="cuda:sm_90a", M=2048, K=2048, N=2048)
+    assert "mma" not in default.loops("final")
+
+
+def test_products_of_8_bits_need_an_architecture_that_has_them():
+    c, *_ = product(td.f8e5m2, td.f8e4m3)
+    s = td.Schedule(c)
+    plan = td.recipes.tensor_core_matmul(s[c], block=(64, 64, 64), warp=(32, 32))
+    assert plan.instruction == "mma_m16n8k32_f8e5m2_f8e4m3"
+    with pytest.raises(td.TargetError, match="needs sm_89, the target is sm_80"):
+        td.compile(s, target="cuda:sm_80").source("cuda", M=64, K=64, N=64)
 
 
 @pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")

@@ -24,7 +24,7 @@ def emulated(s, *arrays):
 
 @pytest.mark.parametrize("turned_x", [False, True])
 @pytest.mark.parametrize("turned_y", [False, True])
-@pytest.mark.parametrize("dtype", [td.f16, td.bf16, td.i8], ids=str)
+@pytest.mark.parametrize("dtype", [td.f16, td.bf16, td.f8e4m3, td.i8], ids=str)
 def test_operands_either_way(rng, turned_x, turned_y, dtype):
     shapes = (96, 128) if turned_x else (128, 96), (64, 96) if turned_y else (96, 64)
     x, y = (td.Tensor(name, shape, dtype) for name, shape in zip("xy", shapes, strict=True))
