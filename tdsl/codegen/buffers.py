@@ -9,18 +9,21 @@ from math import prod
 from tdsl.codegen.tiles import LINE, UNIT
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import Facts, upper
-from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, const
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, ceildiv, maximum, multiply, simplify, subtract
 from tdsl.lang.types import DType
+from tdsl.schedule.alike import Alike
+from tdsl.schedule.layout import Layout
 from tdsl.schedule.nest import FuncPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """`names` has one buffer a component; `order` lists the axes slowest first; `folds` holds ring sizes,
-    and is None until a nest that computes the func has decided which dimensions are rings."""
+    and is None until a nest that computes the func has decided which dimensions are rings. `single` are the
+    axes along which a component has one element, since its values do not differ there."""
 
     func: str
     names: tuple[str, ...]
@@ -28,13 +31,17 @@ class Buffer:
     extents: tuple[Expr, ...]
     order: tuple[int, ...]
     folds: tuple[Expr | None, ...] | None
+    single: tuple[frozenset[int], ...] = ()
 
-    def index(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
-        """The position in memory of a point of the func."""
+    def index(self, at: Sequence[Expr], component: int = 0) -> tuple[Expr, ...]:
+        """The position in memory of a component of a point of the func."""
         made: list[Expr] = []
         folds = self.folds or (None,) * len(self.origin)
-        for e, lo, fold in zip(at, self.origin, folds, strict=True):
-            if fold is not None:
+        single = self.single_axes(component)
+        for axis, (e, lo, fold) in enumerate(zip(at, self.origin, folds, strict=True)):
+            if axis in single:
+                made.append(ZERO)
+            elif fold is not None:
                 made.append(Binary("mod", e, fold))
             else:
                 made.append(e if lo == ZERO else Binary("sub", e, lo))
@@ -42,11 +49,22 @@ class Buffer:
 
     def load(self, at: Sequence[Expr], component: int, dtype: DType) -> Load:
         """A component of a point of the func, from memory."""
-        return Load(self.names[component], self.index(at), dtype)
+        return Load(self.names[component], self.index(at, component), dtype)
 
-    def memory_extents(self) -> tuple[Expr, ...]:
-        """The extents as they lie in memory, slowest first."""
-        return tuple(self.extents[axis] for axis in self.order)
+    def single_axes(self, component: int) -> frozenset[int]:
+        """The axes along which a component has one element."""
+        return self.single[component] if self.single else frozenset()
+
+    def memory_extents(self, component: int = 0) -> tuple[Expr, ...]:
+        """The extents of a component as they lie in memory, slowest first."""
+        single = self.single_axes(component)
+        return tuple(ONE if axis in single else self.extents[axis] for axis in self.order)
+
+    def layout(self, layout: Layout, component: int) -> Layout:
+        """The layout of the func as that of a component in memory."""
+        single, rank = self.single_axes(component), len(self.order)
+        axes = [None if n in single else self.order.index(n) for n in range(rank)]
+        return layout.along(axes, rank)
 
 
 def make_buffer(
@@ -55,6 +73,7 @@ def make_buffer(
     names: tuple[str, ...],
     box: Box,
     facts: Facts,
+    alike: Alike | None,
 ) -> Buffer:
     """The buffer for a box, without rings: extents are constant where the box has a constant bound."""
     origin: list[Expr] = []
@@ -76,7 +95,15 @@ def make_buffer(
         extents[-1] = _whole(extents, f.dtypes[0].bytes)
     rank = len(box)
     order = plan.order if plan.order is not None else tuple(range(rank))
-    return Buffer(f.name, names, tuple(origin), tuple(extents), order, None)
+    single: tuple[frozenset[int], ...] = ()
+    if alike is not None:
+        index = f.definitions[0].index
+        axes = frozenset(
+            n for n, e in enumerate(index) if isinstance(e, Var) and e.name in alike.along
+        )
+        kept = range(len(names))
+        single = tuple(axes if n in alike.components else frozenset() for n in kept)
+    return Buffer(f.name, names, tuple(origin), tuple(extents), order, None, single)
 
 
 def _whole(extents: Sequence[Expr], size: int) -> Expr:

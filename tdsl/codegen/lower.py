@@ -36,6 +36,7 @@ from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, Interval, common_box, is_empty
 from tdsl.lang.simplify import add, conjunction, maximum, simplify, substitute, subtract
 from tdsl.node import Node, transform
+from tdsl.schedule.alike import find_alike
 from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.schedule.layout import Layout
 from tdsl.schedule.nest import FRAGMENT, REGISTER, SHARED, STACK, After, Level, Root, State
@@ -94,14 +95,13 @@ class Lowering:
         for f in stored:
             components = self.names.components(f)
             plan = self.state.plan(f.name)
-            self.buffers[f.name] = make_buffer(f, plan, components, boxes[f.name], around.facts)
+            self.buffers[f.name] = make_buffer(
+                f, plan, components, boxes[f.name], around.facts, find_alike(self.state, f)
+            )
             self.stored_at[f.name] = here
             layout = derived_layout(self.state, f.name) if plan.scope == FRAGMENT else None
             if layout is not None:
-                order = self.buffers[f.name].order
-                self.layouts[f.name] = layout.along(
-                    tuple(map(order.index, range(len(order)))), len(order)
-                )
+                self.layouts[f.name] = layout
             self.needed[f.name] = boxes[f.name]
             if plan.fold and (here == self.tree.home[f.name] or here.func == f.name):
                 self._fold(f, boxes[f.name], None, around.facts)
@@ -117,13 +117,14 @@ class Lowering:
             scope, swizzle = plan.scope, plan.swizzle
             self.sizes |= {r.name: r.size() for r in self.rings.pop(f.name, {}).values()}
             self._check_scope(f, around.facts)
-            for component, t in zip(buffer.names, f.dtypes, strict=True):
+            layout = self.layouts.get(f.name)
+            for n, (component, t) in enumerate(zip(buffer.names, f.dtypes, strict=True)):
                 body_, loc = as_stmt(statements), self.state.plan(f.name).loc
-                extents = buffer.memory_extents()
+                extents = buffer.memory_extents(n)
                 statements = [
                     Alloc(
                         component, t, extents, scope, body_, swizzle=swizzle, loc=loc,
-                        layout=self.layouts.get(f.name),
+                        layout=None if layout is None else buffer.layout(layout, n),
                     )
                 ]  # fmt: skip
             del self.buffers[f.name], self.needed[f.name], self.stored_at[f.name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tdsl.codegen.loops import (
@@ -22,6 +22,7 @@ from tdsl.codegen.loops import (
     as_stmt,
 )  # fmt: skip
 from tdsl.codegen.prefetch import prefetch_box
+from tdsl.codegen.spot import FULL, GATHER, INIT, PART, UPDATE, Guard, Spot
 from tdsl.codegen.tensorize import fits, invoke, kept_tile, may_read_beyond
 from tdsl.codegen.together import gather, is_gathered, start_together
 from tdsl.codegen.values import ValueWriter
@@ -32,39 +33,13 @@ from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, common_box
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
+from tdsl.schedule.alike import Alike, find_alike
 from tdsl.schedule.nest import Level, Nest, Tensorization, is_ordered, is_reduction, roots_of
 from tdsl.schedule.relate import Related, is_inside, relate
 from tdsl.schedule.required import Active, Threads, bounds_of, inside, required
 
 if TYPE_CHECKING:
     from tdsl.codegen.lower import Lowering, Open
-
-FULL, INIT, UPDATE = "full", "init", "update"
-GATHER, PART = "gather", "part"  # of a reduction by threads together, and what each one does of it
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """A condition on a point, over the loops of the nest; a predicate does not restrict the start."""
-
-    cond: Expr
-    loops: frozenset[str]
-    predicate: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """How far a nest is open: the next loop, what is made (start and update, or one of them), guards left.
-
-    `related` are the loops as they run here: in the tail of a peeled split they are shorter.
-    """
-
-    depth: int
-    mode: str
-    opened: dict[str, Expr]
-    guards: tuple[Guard, ...]
-    related: Related
-    tails: frozenset[str] = frozenset()
 
 
 class NestBuilder:
@@ -75,6 +50,7 @@ class NestBuilder:
         self.d = f.definitions[definition]
         self.plan = lowering.state.plan(f.name)
         self.own: tuple[str, ...] = ()  # registers in which a thread reduces its part
+        self.alike = find_alike(lowering.state, f)
 
     def build(self, box: Box, around: Open) -> list[Stmt]:
         """The nest, or one for each specialization under its condition."""
@@ -179,6 +155,8 @@ class NestBuilder:
             spot.mode == INIT and spot.depth < len(loops) and loops[spot.depth].name in self.reduced
         ):
             spot = replace(spot, depth=spot.depth + 1)
+        if self.alike and spot.depth == self.alike.depth and spot.components is None:
+            return self._in_parts(spot, around, self.alike)
         if spot.depth == len(loops):
             if spot.mode == FULL and self.d.init is not None:  # a sum over no variables
                 start = self._open(replace(spot, mode=INIT), around)
@@ -186,6 +164,10 @@ class NestBuilder:
             ready, _ = self._ready(spot)
             return self._guarded(ready, self.point(spot, around), around.facts)
         loop = loops[spot.depth]
+        if self._is_once(spot, loop.name):
+            first = self.active(spot).first_of(loop.name)
+            opened = {**spot.opened, loop.name: first}
+            return self._open(replace(spot, depth=spot.depth + 1, opened=opened), around)
         instruction = self._instruction(loop.name)
         if instruction is not None and self._is_invoked(instruction, spot, around):
             guarded = self._has_guards(spot, around.facts) and not self._makes_more(spot)
@@ -205,6 +187,19 @@ class NestBuilder:
             start = self._open(replace(spot, mode=INIT), around)
             return [*start, *self._open(replace(spot, mode=UPDATE), around)]
         return [*self._starts(spot, around), *self._loops(spot, around)]
+
+    def _in_parts(self, spot: Spot, around: Open, alike: Alike) -> list[Stmt]:
+        """The values that differ along some variables, then those that do not, which the first ones read."""
+        every = range(len(self.d.values))
+        others = tuple(n for n in every if n not in alike.components)
+        parts = (replace(spot, components=x) for x in (others, alike.components))
+        return [s for part in parts for s in self._open(part, around)]
+
+    def _is_once(self, spot: Spot, loop: str) -> bool:
+        """True for a loop along which the values that are made do not differ."""
+        if self.alike is None or spot.components != self.alike.components:
+            return False
+        return roots_of(self.nest, loop) <= self.alike.along
 
     def part(self, spot: Spot, around: Open) -> list[Stmt]:
         """What one thread does of a reduction that threads make together."""
@@ -390,7 +385,8 @@ class NestBuilder:
         here = Level(self.f.name, self.n, loop)
         tree = self.low.tree
         prefetches = [p for p in self.plan.prefetches if p.definition == self.n and p.loop == loop]
-        if spot.mode == INIT or not (tree.at(here) or prefetches):
+        alike = self.alike is not None and spot.components == self.alike.components
+        if spot.mode == INIT or alike or not (tree.at(here) or prefetches):
             return self._guarded(ready, self._open(spot, around), around.facts)
         joined = [n for n in tree.joined.get(here, ()) if n in self.low.boxes]
         # what stands here and has points of its own is not under the guards
@@ -466,13 +462,14 @@ class NestBuilder:
             return writer.accumulate(self.d, self.own, tuple(map(writer.convert, self.d.values)))
         if spot.mode == INIT:
             assert self.d.init is not None
-            return writer.store(self.d, self.d.init, combine=False)
+            return writer.store(self.d, self.d.init, combine=False, components=spot.components)
         return writer.store(
             self.d,
             self.d.values,
             combine=True,
             atomic=self._is_atomic(),
             streaming=self.plan.stream,
+            components=spot.components,
         )
 
     def free_values(self, spot: Spot) -> dict[str, Expr]:

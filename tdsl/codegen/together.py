@@ -36,7 +36,8 @@ from tdsl.schedule.nest import FRAGMENT
 
 if TYPE_CHECKING:
     from tdsl.codegen.lower import Open
-    from tdsl.codegen.nest import NestBuilder, Spot
+    from tdsl.codegen.nest import NestBuilder
+    from tdsl.codegen.spot import Spot
 
 
 def is_gathered(builder: NestBuilder, loop: str) -> bool:
@@ -67,9 +68,9 @@ def gather(builder: NestBuilder, spot: Spot, around: Open) -> list[Stmt]:
             value = Load(mine, (), f.dtypes[own.index(mine)])
             steps.append(Shuffle(name, value, distance, min(layout.threads, WARP)))
         steps += writer.accumulate(d, own, theirs)
-    index = buffer.index(tuple(writer.convert(e) for e in d.index))
-    for name, mine, t in zip(buffer.names, own, f.dtypes, strict=True):
-        steps.append(Store(name, index, Load(mine, (), t)))
+    at = tuple(writer.convert(e) for e in d.index)
+    for n, (name, mine, t) in enumerate(zip(buffer.names, own, f.dtypes, strict=True)):
+        steps.append(Store(name, buffer.index(at, n), Load(mine, (), t)))
     made = as_stmt(steps)
     for name, t in zip((*own, *other), (*f.dtypes, *f.dtypes), strict=True):
         made = Alloc(name, t, (), REGISTER, made)

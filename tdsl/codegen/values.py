@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tdsl.codegen.loops import REGISTER, Alloc, Block, Check, Print, Stmt, Store
@@ -53,26 +54,32 @@ class ValueWriter:
 
     def store(
         self, d: Definition, terms: tuple[Expr, ...], *, combine: bool, atomic: bool = False,
-        streaming: bool = False,
+        streaming: bool = False, components: Sequence[int] | None = None,
     ) -> list[Stmt]:  # fmt: skip
-        """f[index] = terms, or = combine(f[index], terms)."""
+        """f[index] = terms, or = combine(f[index], terms); of some `components`, or all."""
         buffer = self.low.buffers[self.f.name]
         at = tuple(self.convert(e) for e in d.index)
-        index = buffer.index(at)
+        every = range(len(terms))
+        index = [buffer.index(at, n) for n in every]
         new = tuple(self.convert(t) for t in terms)
         fast = self.f.fast_math
         if combine and d.combine is not None:
             if atomic:
                 op = ATOMIC[d.combine.kind]
-                return [*self.effects, Store(buffer.names[0], index, new[0], atomic=op, fast=fast)]
+                made = Store(buffer.names[0], index[0], new[0], atomic=op, fast=fast)
+                return [*self.effects, made]
             old = tuple(
-                Load(name, index, t) for name, t in zip(buffer.names, self.f.dtypes, strict=True)
+                Load(name, i, t)
+                for name, i, t in zip(buffer.names, index, self.f.dtypes, strict=True)
             )
             new = _combined(d.combine.exprs, old, new)
-        if len(new) == 1:
-            made = Store(buffer.names[0], index, new[0], streaming=streaming, fast=fast)
+        chosen = every if components is None else components
+        if len(chosen) == 1:
+            (n,) = chosen
+            made = Store(buffer.names[n], index[n], new[n], streaming=streaming, fast=fast)
             return [*self.effects, made]
-        return [*self.effects, self._together(buffer.names, index, new, streaming)]
+        targets = [(buffer.names[n], index[n], new[n]) for n in chosen]
+        return [*self.effects, self._together(targets, streaming)]
 
     def accumulate(
         self, d: Definition, names: tuple[str, ...], new: tuple[Expr, ...]
@@ -83,28 +90,28 @@ class ValueWriter:
         made = _combined(d.combine.exprs, old, new)
         if len(made) == 1:
             return [*self.effects, Store(names[0], (), made[0], fast=self.f.fast_math)]
-        return [*self.effects, self._together(names, (), made, False)]
+        return [
+            *self.effects,
+            self._together([(n, (), v) for n, v in zip(names, made, strict=True)]),
+        ]
 
     def _together(
-        self,
-        names: tuple[str, ...],
-        index: tuple[Expr, ...],
-        new: tuple[Expr, ...],
-        streaming: bool,
+        self, targets: Sequence[tuple[str, tuple[Expr, ...], Expr]], streaming: bool = False
     ) -> Stmt:
         """Store several values that read what is stored: all are computed before the first is written."""
-        temporaries = tuple(self.low.names.fresh(f"{name}_new") for name in names)
-        first = [
-            Store(t, (), v, fast=self.f.fast_math) for t, v in zip(temporaries, new, strict=True)
+        temporaries = tuple(self.low.names.fresh(f"{name}_new") for name, _, _ in targets)
+        made = [
+            (t, name, index, v) for t, (name, index, v) in zip(temporaries, targets, strict=True)
         ]
+        first = [Store(t, (), v, fast=self.f.fast_math) for t, _, _, v in made]
         then = [
             Store(name, index, Load(t, (), dtype_of(v)), streaming=streaming)
-            for name, t, v in zip(names, temporaries, new, strict=True)
+            for t, name, index, v in made
         ]
-        made: Stmt = Block((*first, *then))
-        for t, v in zip(temporaries, new, strict=True):
-            made = Alloc(t, dtype_of(v), (), REGISTER, made)
-        return made
+        body: Stmt = Block((*first, *then))
+        for t, _, _, v in made:
+            body = Alloc(t, dtype_of(v), (), REGISTER, body)
+        return body
 
 
 def _combined(

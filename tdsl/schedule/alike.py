@@ -1,0 +1,100 @@
+"""Values of a reduction that do not differ along some of its variables, and are kept once for all of these.
+
+    m[i, e], s[i, e] = (max, sum) over o        m does not differ along e where its terms do not:
+
+    for i:                                      for i:
+      for o:                                      for o:
+        for e:                                      for e:
+          m[i, e], s[i, e] = ...                      s[i, e] = ... with m[i]
+                                                    m[i] = ...
+
+What does not differ is made last, since the other values are made of what it was before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Param
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import reads_in
+from tdsl.node import post_order
+from tdsl.schedule.nest import (
+    FRAGMENT,
+    LANES,
+    SERIAL,
+    UNROLLED,
+    VECTORIZED,
+    At,
+    State,
+    With,
+    is_reduction,
+    roots_of,
+)  # fmt: skip
+from tdsl.schedule.tree import levels_of
+
+_IN_ORDER = (SERIAL, UNROLLED, VECTORIZED)
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Which `components` of a func do not differ along which variables; these loops are inside of `depth`."""
+
+    components: tuple[int, ...]
+    along: frozenset[str]
+    depth: int
+
+
+def find_alike(state: State, f: FuncDef) -> Alike | None:
+    """What a reduction of several values keeps once; None where nothing, or where its loops forbid it."""
+    d, plan = f.definitions[0], state.plan(f.name)
+    if len(f.definitions) > 1 or len(d.values) < 2 or d.init is None or d.combine is None:
+        return None
+    apart = plan.specializations or plan.atomic or plan.distributed or plan.fold
+    if f.name in state.program.outputs or apart or isinstance(plan.place, With):
+        return None
+    used = _depends_on(d)
+    fewest = min(used, key=len)
+    components = tuple(n for n, own in enumerate(used) if own == fewest)
+    along = frozenset(d.free) - fewest
+    nest = plan.nests[0]
+    reduced = [n for n, x in enumerate(nest.names()) if is_reduction(f, 0, nest, x)]
+    if not along or len(components) == len(used) or not reduced:
+        return None
+    depth = max(reduced) + 1
+    for n, x in enumerate(nest.loops):
+        roots = roots_of(nest, x.name)
+        if not roots & along:
+            continue
+        together = x.kind == LANES and plan.scope == FRAGMENT
+        if n < depth or (not together and (x.kind not in _IN_ORDER or not roots <= along)):
+            return None
+    inner = set(nest.names()[depth:])
+    reads = {r.name for n in components for r in reads_in((d.values[n],))}
+    for name, other in state.plans:
+        placed = any(x.func == f.name and x.loop in inner for x in levels_of(other))
+        before = isinstance(other.place, At) and other.store is None and name not in reads
+        if placed and not before:
+            return None
+    return Alike(components, along, depth)
+
+
+def _depends_on(d: Definition) -> tuple[frozenset[str], ...]:
+    """The free variables that each value depends on."""
+    assert d.init is not None and d.combine is not None
+    free = frozenset(d.free)
+    common = variables(d.where) & free
+    terms = [variables(e) & free for e in d.values]
+    found = [common | own | (variables(e) & free) for own, e in zip(terms, d.init, strict=True)]
+    while True:
+        new = []
+        for own, e in zip(found, d.combine.exprs, strict=True):
+            for n in post_order(e):
+                if isinstance(n, Param) and n.name[1:].isdigit():
+                    own = own | (found if n.name[0] == "a" else terms)[int(n.name[1:])]
+            new.append(own)
+        if new == found:
+            return tuple(found)
+        found = new
