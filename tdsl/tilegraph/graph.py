@@ -19,6 +19,7 @@ from tdsl.lang.expr import const
 from tdsl.lang.program import FuncDef, Program, bind_sizes
 from tdsl.lang.regions import Box, boxes_of, is_empty, reads_in, union_box
 from tdsl.schedule.facts import extent, rest_at_root, root_boxes, volume
+from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import with_own_reads
 from tdsl.schedule.nest import State, initial_state
 from tdsl.schedule.required import definition_ranges
@@ -89,6 +90,36 @@ class TileGraph:
         )
         return TileGraph(state, tuple(edges), root_boxes(rest_at_root(state)))
 
+    @staticmethod
+    def of_schedule(schedule: Schedule) -> TileGraph:
+        """What a schedule makes of its program: inlined funcs are gone, edges are where their funcs live.
+
+        >>> import tdsl as td
+        >>> i, j = td.vars("i j")
+        >>> x, top, y = td.Tensor("x", (800, 900), td.f32), td.Func("top"), td.Func("y")
+        >>> top[i] = td.max(x[i, j], axis=j)
+        >>> y[i, j] = x[i, j] - top[i]
+        >>> s = td.Schedule(y)
+        >>> [e.level > 0 for e in TileGraph.of_schedule(s).edges if e.producer == "top"]
+        [True]
+        >>> _ = s[top].compute_root()
+        >>> [e.level > 0 for e in TileGraph.of_schedule(s).edges if e.producer == "top"]
+        [False]
+        """
+        prediction = schedule.prediction()
+        graph = TileGraph.of_state(initial_state(prediction.state.program))
+        order = [x.name for x in reversed(prediction.machine.levels)]
+        nests = prediction.nests
+        inside = {e.producer for e in graph.edges} - {s.func.name for s in nests.roots()}
+        levels = {n: order.index(prediction.home(n).name) for n in inside if n in nests.whole}
+        edges = (replace(e, level=levels.get(e.producer, 0)) for e in graph.edges)
+        return replace(graph, edges=tuple(edges))
+
+    def _repr_svg_(self) -> str:
+        from tdsl.tilegraph.picture import svg
+
+        return svg(self)
+
     @property
     def program(self) -> Program:
         """The program of which the graph is made."""
@@ -101,6 +132,18 @@ class TileGraph:
             for e in self.edges
         )
         return replace(self, edges=tuple(edges))
+
+    def consumers(self, name: str) -> list[str]:
+        """The funcs that read a func or input."""
+        return [e.consumer for e in self.edges if e.producer == name]
+
+    def follows(self, later: str, first: str) -> bool:
+        """Whether a func is another one, or is made from it."""
+        made = {first}
+        for f in self.program.funcs:  # producers first
+            if any(e.consumer == f.name and e.producer in made for e in self.edges):
+                made.add(f.name)
+        return later in made
 
     def groups(self, level: int = 1) -> list[tuple[str, ...]]:
         """The nodes as they are seen from below a level: those joined at it or further in are one.

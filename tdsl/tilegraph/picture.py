@@ -1,8 +1,15 @@
-"""A tile graph as text for graphviz: groups as boxes, bytes on edges."""
+"""A tile graph as a picture: text for graphviz, or SVG that needs no other program."""
 
 from __future__ import annotations
 
-from tdsl.tilegraph.graph import TileGraph
+from xml.sax.saxutils import escape
+
+from tdsl.lang.regions import Box
+from tdsl.schedule.facts import extent
+from tdsl.tilegraph.graph import Edge, TileGraph
+
+WIDE, HIGH, APART, BELOW = 110, 30, 30, 58  # of a node, and between nodes, in pixels
+COLOURS = ("#d9ead3", "#cfe2f3", "#fff2cc", "#f4cccc", "#d9d2e9", "#fce5cd")
 
 
 def dot(graph: TileGraph) -> str:
@@ -27,7 +34,100 @@ def dot(graph: TileGraph) -> str:
         inside = " ".join(f"{name};" for name in group)
         lines.append(f"  subgraph cluster_{n} {{ {inside} }}" if len(group) > 1 else f"  {inside}")
     for e in graph.edges:
-        size = graph.bytes_moved(e.producer, graph.boxes[e.producer])
-        level = f", level {e.level}" if e.level else ""
-        lines.append(f'  {e.producer} -> {e.consumer} [label="{size:.0f} B{level}"];')
+        lines.append(f'  {e.producer} -> {e.consumer} [label="{_label(graph, e)}"];')
     return "\n".join([*lines, "}"])
+
+
+def svg(graph: TileGraph) -> str:
+    """The graph as SVG: each func below what it reads, funcs of one group in one colour, bytes on edges.
+
+    >>> import tdsl as td
+    >>> i, a, f, g = td.vars("i"), td.Tensor("a", (100,), td.f32), td.Func("f"), td.Func("g")
+    >>> f[i] = td.exp(a[i])
+    >>> g[i] = f[i] + 1
+    >>> text = svg(TileGraph.of(td.Schedule(g).program))
+    >>> text.count("<rect"), text.count("<path"), "400 B" in text
+    (3, 2, True)
+    """
+    at = _places(graph)
+    width = max(x for x, _ in at.values()) + WIDE + APART
+    height = max(y for _, y in at.values()) + HIGH + APART
+    colour = {
+        name: COLOURS[n % len(COLOURS)]
+        for n, group in enumerate(g for g in graph.groups() if len(g) > 1)
+        for name in group
+    }
+    lines = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
+            f' height="{height}" font-family="sans-serif" font-size="11" text-anchor="middle">'
+        ),
+        (
+            '<defs><marker id="end" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7"'
+            ' orient="auto"><polygon points="0 0, 8 4, 0 8"/></marker></defs>'
+        ),
+    ]
+    for e in graph.edges:
+        if e.producer in at and e.consumer in at:
+            lines += _edge(graph, e, at)
+    for name, (x, y) in at.items():
+        shape = " x ".join(map(str, _extents(graph.boxes[name])))
+        round_ = 8 if graph.program.has_func(name) else 0
+        lines.append(
+            f'<rect x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" rx="{round_}"'
+            f' fill="{colour.get(name, "#ffffff")}" stroke="#444444"/>'
+        )
+        middle = x + WIDE // 2
+        lines.append(f'<text x="{middle}" y="{y + 13}">{escape(name)}</text>')
+        lines.append(f'<text x="{middle}" y="{y + 25}" fill="#666666">{shape}</text>')
+    return "\n".join([*lines, "</svg>"])
+
+
+def _places(graph: TileGraph) -> dict[str, tuple[int, int]]:
+    """The corner of each node: rows by the longest way from an input, in a row near what it reads."""
+    row: dict[str, int] = {}
+    names = [t.name for t in graph.program.inputs] + [f.name for f in graph.program.funcs]
+    for name in names:
+        if name in graph.boxes:
+            before = [e.producer for e in graph.edges if e.consumer == name and e.producer in row]
+            row[name] = max((row[n] + 1 for n in before), default=0)
+    at: dict[str, tuple[int, int]] = {}
+    for y in range(max(row.values(), default=0) + 1):
+        here = sorted((n for n in names if row.get(n) == y), key=lambda n: _above(graph, n, at))
+        for x, name in enumerate(here):
+            at[name] = (APART + x * (WIDE + APART), APART + y * (HIGH + BELOW))
+    return at
+
+
+def _above(graph: TileGraph, name: str, at: dict[str, tuple[int, int]]) -> float:
+    """Where what a func reads stands, on average."""
+    places = [at[e.producer][0] for e in graph.edges if e.consumer == name and e.producer in at]
+    return sum(places) / max(len(places), 1)
+
+
+def _edge(graph: TileGraph, e: Edge, at: dict[str, tuple[int, int]]) -> list[str]:
+    (x, y), (to, end) = at[e.producer], at[e.consumer]
+    x, to, y = x + WIDE // 2, to + WIDE // 2, y + HIGH
+    bend = x + (
+        WIDE // 2 + APART // 2 if x == to and end - y > BELOW else 0
+    )  # around what is between
+    return [
+        (
+            f'<path d="M {x} {y} C {bend} {y + BELOW // 2}, {bend + to - x} {end - BELOW // 2}, {to} {end}"'
+            f' fill="none" stroke="{"#2a7" if e.level else "#888"}" marker-end="url(#end)"/>'
+        ),
+        (
+            f'<text x="{(x + to) // 2 + (bend - x)}" y="{(y + end) // 2}" fill="#2255aa">'
+            f"{_label(graph, e)}</text>"
+        ),
+    ]
+
+
+def _label(graph: TileGraph, e: Edge) -> str:
+    size = graph.bytes_moved(e.producer, graph.boxes[e.producer])
+    level = f", level {e.level}" if e.level else ""
+    return f"{size:.0f} B{level}"
+
+
+def _extents(box: Box) -> list[int]:
+    return [extent(box, axis) or 0 for axis in range(len(box))]

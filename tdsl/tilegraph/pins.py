@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.machine import Machine, MemoryLevel
 from tdsl.source import here
 from tdsl.tilegraph.graph import TileGraph
 
@@ -73,6 +73,13 @@ def read_pins(program: Program, machine: Machine, pin: object) -> Pins:
     for key, wanted in given.items():
         name = _producer(program, key)
         level = INLINE if wanted == INLINE else machine.level(str(wanted)).name
+        if name in program.outputs and level != machine.levels[-1].name:
+            raise ScheduleError(
+                f"{name!r} is a result, it cannot be pinned to {level}",
+                loc=here(),
+                label="this call",
+                hint="results are written to the caller's arrays; pin what they are made of",
+            )
         if name in levels and levels[name][0] != level:
             raise ScheduleError(
                 f"{name!r} is pinned to {levels[name][0]} by {levels[name][1]!r} and to {level} by {key!r}",
@@ -97,34 +104,62 @@ def _producer(program: Program, key: object) -> str:
                 hint=did_you_mean(str(name), names),
             )
     if len(pair) == 2:
-        edges = {(e.producer, e.consumer) for e in TileGraph.of(program).edges}
-        if pair not in edges:
+        graph = TileGraph.of(program)
+        readers = graph.consumers(str(pair[0]))
+        if not {pair[1], *_split_off(graph, str(pair[1]))} & {*readers}:
             raise ScheduleError(
                 f"{pair[1]!r} does not read {pair[0]!r}",
                 loc=here(),
                 label="this call",
-                hint="an edge is (producer, consumer)",
+                hint=f"an edge is (producer, consumer); {pair[0]!r} is read by {', '.join(readers)}",
             )
     return str(pair[0])
 
 
+def _split_off(graph: TileGraph, name: str) -> list[str]:
+    """The reductions in the expressions of a func, which are funcs of their own: y_sum of y."""
+    read = [e.producer for e in graph.edges if e.consumer == name]
+    return [n for n in read if n.startswith(f"{name}_") and graph.consumers(n) == [name]]
+
+
 def impossible(pins: Pins, program: Program, sizes: Mapping[str, int], name: str) -> ScheduleError:
-    """The error for a func that nothing keeps where it is pinned: by how much it is too large."""
+    """The error for a func that nothing keeps where it is pinned: what contradicts it, or by how much."""
     level = pins.machine.level(pins.levels[name])
     graph = TileGraph.of_state(Schedule.of_program(bind_sizes(program, sizes)).state)
-    points = {o: tuple((lo, lo) for lo, _ in graph.boxes[o]) for o in program.outputs}
-    names = [f.name for f in program.funcs]
-    tile = graph.propagate(names, points)
-    least = graph.bytes_moved(name, tile.boxes[name])
-    capacity = level.bytes or 0
-    if level.bytes is not None and least > capacity:
-        why = f"a point of the result needs {least:.0f} bytes, {least - capacity:.0f} too many"
+    why, hint = "no schedule that was tried does that", "pin it elsewhere, or schedule it by hand"
+    apart = None if pins.is_far(name) else _apart(pins, graph, name)
+    needed = _least(pins, graph, level)
+    most = sum(needed.values())
+    if apart is not None:
+        first, far, later = apart
+        why = f"{first!r} reads it before, and {later!r} after all of {far!r}, which is pinned to memory"
+        hint = f"pin {far!r} nearer, or {name!r} to memory"
+    elif level.bytes is not None and most > level.bytes:
+        others = [n for n in needed if n != name]
+        together = f" of it, {', '.join(others)}" if others else ""
+        why = f"a point of the result needs {most:.0f} bytes{together}, {most - level.bytes:.0f} too many"
         hint = "pin it further out, or sum in tiles: see online() of a stage"
-    else:
-        why, hint = (
-            "no schedule that was tried does that",
-            "pin it elsewhere, or schedule it by hand",
-        )
     return ScheduleError(
         f"{name!r} cannot be kept in {level.name}: {why}", loc=here(), label="this call", hint=hint
     )
+
+
+def _least(pins: Pins, graph: TileGraph, level: MemoryLevel) -> dict[str, float]:
+    """The bytes that one point of the results needs of the funcs pinned to a level or nearer."""
+    program, order = graph.program, [x.name for x in pins.machine.levels]
+    points = {o: tuple((lo, lo) for lo, _ in graph.boxes[o]) for o in program.outputs}
+    tile = graph.propagate([f.name for f in program.funcs], points)
+    near = order[: order.index(level.name) + 1]
+    names = [n for n, x in pins.levels.items() if x in near and n in tile.boxes]
+    return {n: graph.bytes_moved(n, tile.boxes[n]) for n in names}
+
+
+def _apart(pins: Pins, graph: TileGraph, name: str) -> tuple[str, str, str] | None:
+    """Two readers of a func between which all of another is made: (the first, that other, the second)."""
+    readers = graph.consumers(name)
+    for first in readers:
+        for far in sorted(pins.far - {name}):
+            for later in readers:
+                if graph.follows(far, first) and later != far and graph.follows(later, far):
+                    return first, far, later
+    return None

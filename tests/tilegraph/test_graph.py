@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 
@@ -157,3 +159,21 @@ def test_what_is_no_longer_needed_makes_room() -> None:
     tile = graph.propagate([g.name for g in chain], {"g3": ((const(0), const(255)),)})
     assert graph.footprint(tile) == 2 * 256 * 4
     assert np.prod(tile.shape("g0")) == 256
+
+
+def test_a_schedule_shows_its_edges_where_funcs_live() -> None:
+    graph = attention_scores()
+    s = td.Schedule.of_program(graph.program)
+    after = TileGraph.of_schedule(s)
+    near = {e.producer for e in after.edges if e.level}
+    assert "e" in near and "a" not in near
+    root = ElementTree.fromstring(after._repr_svg_())
+    names = {"".join(t.itertext()) for t in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {g.name for g in after.program.funcs} <= names
+    assert any(", level" in name for name in names)
+
+
+def test_nodes_of_a_picture_do_not_overlap() -> None:
+    root = ElementTree.fromstring(conv_and_pool()._repr_svg_())
+    at = [(r.get("x"), r.get("y")) for r in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert len(at) == len({*at}) == 4

@@ -38,6 +38,51 @@ def test_what_does_not_fit_says_by_how_much() -> None:
         softmax.autoschedule(M=64, N=n, pin={"e": "L1"})
 
 
+def test_what_fits_apart_but_not_together_says_by_how_much() -> None:
+    capacity = td.Target("cpu").capacity("L1")
+    assert capacity is not None
+    n = capacity // 6  # a row of each is two thirds of the cache
+
+    @td.op
+    def two(x: td.f32["M", "N"]):
+        i, j = td.vars("i j")
+        a, b, ta, tb, out = (td.Func(m) for m in ("a", "b", "ta", "tb", "out"))
+        a[i, j] = td.exp(x[i, j])
+        ta[i] = td.sum(a[i, j], axis=j)
+        b[i, j] = td.exp(a[i, j] / ta[i])
+        tb[i] = td.sum(b[i, j], axis=j)
+        out[i, j] = b[i, j] / tb[i] + a[i, j]
+        return out
+
+    wrong = rf"(?s)needs {8 * n} bytes of it, [ab], {8 * n - capacity} too many"
+    with pytest.raises(td.ScheduleError, match=wrong):
+        two.autoschedule(M=64, N=n, pin={"a": "L1", "b": "L1"})
+
+
+def test_pins_that_contradict_each_other_by_what_they_read_name_the_readers() -> None:
+    with pytest.raises(
+        td.ScheduleError,
+        match=r"(?s)'e' cannot be kept in L1: 'total' reads it before, and 'out' after all of 'total'",
+    ):
+        softmax.autoschedule(M=4096, N=512, pin={"e": "L1", "total": "memory"})
+
+
+@td.op
+def weighted(p: td.f32["M", "K"], v: td.f32["K", "N"]):
+    i, k, j = td.vars("i k j")
+    w, out = td.Func("w"), td.Func("out")
+    w[i, k] = td.exp(p[i, k])
+    out[i, j] = td.sum(w[i, k] * v[k, j], axis=k) / 2
+    return out
+
+
+def test_an_edge_to_a_reduction_in_an_expression_is_one_to_its_func() -> None:
+    own = weighted.autoschedule(M=64, K=64, N=64, pin={("w", "out"): "memory"})
+    split = weighted.autoschedule(M=64, K=64, N=64, pin={("w", "out_sum"): "memory"})
+    assert str(own) == str(split)
+    assert "w" in {s.func.name for s in own.prediction().nests.roots()}
+
+
 @pytest.mark.parametrize(
     "pin, message",
     [
@@ -45,6 +90,7 @@ def test_what_does_not_fit_says_by_how_much() -> None:
         ({("e", "top"): "L1"}, r"'top' does not read 'e'"),
         ({("e", "total"): "L1", ("e", "out"): "memory"}, r"pinned to L1 by .* and to memory by"),
         ({"total": "inline"}, r"inline"),
+        ({"out": "L1"}, r"'out' is a result"),
     ],
 )
 def test_pins_that_make_no_sense_are_refused(pin: object, message: str) -> None:
