@@ -321,6 +321,7 @@ USES: dict[str, tuple[Use, ...]] = {
     ),
     "tensorize": (by_an_instruction,),
     "place": (on(P.stencil, on_ranks),),
+    "ranks": (on(P.stencil, lambda s, p: (on_ranks(s, p), s.ranks(5))),),
     "distribute": (on(P.stencil, on_ranks), on(P.sums, on_ranks)),
     "communicate": (on(P.stencil, in_steps), on(P.sums, in_steps)),
     "rotate": (on(P.scaled, turned), on(P.sums, in_turned_steps)),

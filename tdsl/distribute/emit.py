@@ -24,20 +24,19 @@ def among(comm, *ranks):
 def emit(plan: Plan, tasks: Tasks, parameters: tuple[str, ...], text: Text) -> str:
     """The text of the module. TargetError where parts are combined by what NumPy has no form for."""
     kernels = Kernels(tasks, text)
-    ranks = "\n\n\n".join(_rank(p, plan, parameters, kernels) for p in plan)
+    count = plan.grid.size + plan.idle
+    ranks = "\n\n\n".join(_rank(plan.rank(r), plan, parameters, kernels) for r in range(count))
     w = Writer()
     w.line(f'"""{summary(plan)}.')
     w.line()
-    w.line(
-        f"Made by tdsl; run(...) on each of {plan.grid.size} ranks takes and gives their blocks."
-    )
+    w.line(f"Made by tdsl; run(...) on each of {count} ranks takes and gives their blocks.")
     w.line('"""')
     w.line()
     for line in sorted({"import numpy as np", "from mpi4py import MPI", *kernels.imports}):
         w.line(line)
     among = [AMONG] if kernels.grouped else []
     parts = [str(w).rstrip(), *among, *kernels.support, *kernels.functions, ranks.rstrip()]
-    table = ", ".join(f"rank_{p.rank}" for p in plan)
+    table = ", ".join(f"rank_{r}" for r in range(count))
     arguments = ", ".join(parameters)
     parts.append(
         f"RANKS = ({table},)\n\n\n"
@@ -52,10 +51,10 @@ def _rank(plan: RankPlan, whole: Plan, parameters: tuple[str, ...], kernels: Ker
     """The function of one rank."""
     body = RankText(kernels, parameters, plan.rank)
     w = body.writer
-    at = ", ".join(map(str, whole.grid.coordinates(plan.rank)))
+    at = f"at ({', '.join(map(str, whole.grid.coordinates(plan.rank)))})"
     arguments = ", ".join(("comm", *parameters))
     with w.block(f"def rank_{plan.rank}({arguments}):"):
-        w.line(f'"""Rank {plan.rank}, at ({at})."""')
+        w.line(f'"""Rank {plan.rank}, {at if plan.rank < whole.grid.size else "idle"}."""')
         for name, box in plan.owned:
             body.boxes[name], body.tensors[name] = box, name
         for step in plan.steps:

@@ -143,14 +143,18 @@ def deadline() -> float:
     return float(os.environ.get("TDSL_MPI_DEADLINE", "300"))
 
 
-def ranks_of(grid_size: int) -> Any:
-    """The communicator, which must have as many ranks as a grid."""
-    if size() != grid_size:
+def ranks_of(grid_size: int, idle: int = 0) -> Any:
+    """The communicator, which must have as many ranks as a grid, and those that are idle."""
+    if size() != grid_size + idle:
+        count = f"grid has {grid_size} ranks"
+        if idle:
+            count = f"schedule has {grid_size + idle} ranks, of which {idle} are idle"
         raise TargetError(
-            f"the grid has {grid_size} ranks, this run has {size()}",
+            f"the {count}, this run has {size()}",
             loc=here(),
             label="this call",
-            hint=f"mpiexec -n {grid_size} python ..., or simulate(...) in one process",
+            hint=f"mpiexec -n {grid_size + idle} python ..., or simulate(...) in one process"
+            + ("" if size() <= grid_size else f"; s.ranks({size()}) leaves others idle"),
         )
     return communicator()
 

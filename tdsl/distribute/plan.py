@@ -259,21 +259,23 @@ class Plan:
 
     `received`, `sent`, `messages` and `peak_memory` have a number for each rank; bytes, but for messages.
     `bound` is how many bytes the busiest rank receives at least in any plan that shares everything out
-    evenly, where that is known.
+    evenly, where that is known. `idle` is how many ranks of a run the grid does not need.
     """
 
     def __init__(
         self, name: str, grid: Grid, homes: tuple[Home, ...], outputs: tuple[str, ...],
         notes: tuple[str, ...], make: Callable[[int], RankPlan], named: State | None = None,
-        bound: float | None = None,
+        bound: float | None = None, idle: int = 0,
     ) -> None:  # fmt: skip
         self.name, self.grid, self.homes, self.notes = name, grid, homes, notes
-        self.outputs, self.bound = outputs, bound
+        self.outputs, self.bound, self.idle = outputs, bound, idle
         self._make, self._named = make, named
         self._ranks: dict[int, RankPlan] = {}
 
     def rank(self, rank: int) -> RankPlan:
         """The plan of one rank."""
+        if rank >= self.grid.size:
+            return RankPlan(rank, (), ())
         if rank not in self._ranks:
             self._ranks[rank] = self._make(rank)
         return self._ranks[rank]
@@ -283,6 +285,8 @@ class Plan:
 
     def owned(self, name: str, rank: int) -> Box | None:
         """The box of a tensor that a rank owns; None for no elements."""
+        if rank >= self.grid.size:
+            return None
         home = next(h for h in self.homes if h.name == name)
         return owned(home.placement, self.grid, home.whole, self.grid.coordinates(rank))
 

@@ -94,7 +94,15 @@ class Work:
         known = bounds[0] if len(bounds) == 1 else None
         least = None if known is None else known * min(h.bytes for h in homes)
         self.plan = Plan(
-            program.name, state.grid, homes, self.outputs, notes, self._rank, symbolic, least
+            program.name,
+            state.grid,
+            homes,
+            self.outputs,
+            notes,
+            self._rank,
+            symbolic,
+            least,
+            0 if state.ranks is None else state.ranks - state.grid.size,
         )
         self.state = state
         self._proved = False
@@ -277,7 +285,7 @@ class Distributed(Suggesting):
         them where the grid has another size than the run, blocks are wrong, or ranks differ in what they run.
         """
         work = self._work(self.sizes)
-        comm = mpi.ranks_of(work.plan.grid.size)
+        comm = mpi.ranks_of(work.plan.grid.size, work.plan.idle)
         plan = work.plan.rank(mpi.rank())
         if work.plan.grid.size <= PROVED_BY_ALL:
             work.prove()
@@ -339,9 +347,9 @@ class Distributed(Suggesting):
         """
         known = check_sizes(self.signature.name, self.signature.sizes, sizes)
         work = self._work({**self.sizes, **known})
-        if self._marks is not None and mpi.size() == work.plan.grid.size > 1:
+        if self._marks is not None and mpi.size() == work.plan.grid.size + work.plan.idle > 1:
             room = {p.rank: np.empty(len(p.steps) + 1) for p in work.plan}
-            mpi.collect(mpi.communicator(), room, self._marks, 0)
+            mpi.collect(mpi.communicator(), room, self._marks if mpi.rank() in room else None, 0)
             if mpi.rank():
                 return float(self._marks[-1] - self._marks[0])
             return write(path, work.plan, measured(work.plan, room.values()))
@@ -373,7 +381,7 @@ class Distributed(Suggesting):
         """A whole input or output on one rank, from the blocks of all; None on the others."""
         self._argument(name)
         work = self._work(self.sizes)
-        comm = mpi.ranks_of(work.plan.grid.size)
+        comm = mpi.ranks_of(work.plan.grid.size, work.plan.idle)
         tensor, n = work.arrays[name]
         shares = work.shares(tensor)
         mine = np.ascontiguousarray(block) if mpi.rank() in shares else None

@@ -64,6 +64,10 @@ def show_plan(plan: Plan) -> str:
     idle = [
         r for r in range(plan.grid.size) if not any(isinstance(s, Run) for s in plan.rank(r).steps)
     ]
+    if plan.idle:
+        behind = plan.grid.size + plan.idle - 1
+        last = f" to {behind}" if plan.idle > 1 else ""
+        lines.append(f"idle, because {plan.grid} moves less without them: {plan.grid.size}{last}")
     if idle:
         shown = ", ".join(map(str, idle[:SHOWN])) + (", ..." if len(idle) > SHOWN else "")
         lines.append(f"idle, because their blocks of the loops are empty: {shown}")

@@ -206,6 +206,14 @@ class Schedule(Suggesting):
         self.do(Directive("place", self.state.program.outputs[0], 0, (*named, where), here()))
         return self
 
+    def ranks(self, count: int) -> Schedule:
+        """Say how many ranks a run has, where these are more than the grid's; returns the schedule.
+
+        Those behind the ranks of the grid are idle: they take part in calls, with None for each block.
+        """
+        self.do(Directive("ranks", self.state.program.outputs[0], 0, (("count", count),), here()))
+        return self
+
     def apply(self, recipe: Callable[[Schedule], Any]) -> Schedule:
         """Run a recipe, a function of the schedule; returns the schedule."""
         check_recipe(recipe)

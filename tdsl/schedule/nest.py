@@ -300,12 +300,16 @@ class FuncPlan:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A program and the plan of each of its funcs; where tensors and funcs live on a grid of ranks."""
+    """A program and the plan of each of its funcs; where tensors and funcs live on a grid of ranks.
+
+    A run has so many `ranks`, None for those of the grid; more than these are idle.
+    """
 
     program: Program
     plans: tuple[tuple[str, FuncPlan], ...]
     grid: Grid | None = None
     placed: tuple[tuple[str, Placement], ...] = ()
+    ranks: int | None = None
 
     def plan(self, func: str) -> FuncPlan:
         """The plan of a func, which must be one of the program."""

@@ -84,6 +84,19 @@ def _on_grid(state: State, levels: Levels) -> State:
     return replace(state, grid=grid)
 
 
+def ranks(state: State, func: str, definition: int, *, count: int) -> State:
+    """Say how many ranks a run has; those that the grid does not need are idle."""
+    if state.grid is None:
+        raise Illegal("nothing is placed on a grid yet", "place or distribute first")
+    if type(count) is not int or count < state.grid.size:
+        raise Illegal(
+            f"a run of {count!r} ranks cannot have {state.grid}", f"{state.grid.size} or more"
+        )
+    if state.ranks is not None:
+        raise Illegal(f"a run has {state.ranks} ranks already", "say it once")
+    return replace(state, ranks=count)
+
+
 def distribute(
     state: State, func: str, definition: int, *, loops: tuple[str, ...], grid: Levels
 ) -> State:
@@ -284,5 +297,5 @@ def check_distributed(state: State, func: str) -> None:
 
 
 RANK_DIRECTIVES: dict[str, Callable[..., State]] = {
-    "place": place, "distribute": distribute, "communicate": communicate, "rotate": rotate,
+    "place": place, "ranks": ranks, "distribute": distribute, "communicate": communicate, "rotate": rotate,
 }  # fmt: skip

@@ -105,6 +105,8 @@ def _call(d: Directive) -> str:
             )
         case "place":
             return f"s.place({_value(a['tensor'])}, {_value(a['notation'])}, {grid_text(a['grid'], 'td.')})"
+        case "ranks":
+            return f"s.ranks({a['count']})"
         case "distribute":
             return f"{stage}.distribute({_value(a['loops'])}, {grid_text(a['grid'], 'td.')})"
         case "communicate":

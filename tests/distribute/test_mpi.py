@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tdsl as td
-from tests.distribute.matmuls import flat
+from tests.distribute.matmuls import flat, matmul
 
+grid_of_six = td.Grid(x=2, y=3)
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = Path(__file__).parent / "under_mpi.py"
 
@@ -48,7 +50,7 @@ def ranks(
 def test_products_on_four_ranks_are_right() -> None:
     done = ranks(4, str(PROGRAM))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["right"] * 5
+    assert done.stdout.split() == ["right"] * 6
 
 
 @needs_mpi
@@ -79,6 +81,24 @@ def test_the_command_run_ends_all_ranks_when_one_raises(tmp_path: Path) -> None:
 def test_examples_run_on_four_ranks(example: str) -> None:
     done = ranks(4, str(ROOT / "examples" / example))
     assert done.returncode == 0, done.stderr
+
+
+def test_ranks_behind_those_of_the_grid_are_idle() -> None:
+    s = matmul.schedule(M=96, N=96, K=96)
+    grid = td.recipes.cosma(s["C"], 7)
+    assert (grid.size, s.state.ranks) == (6, 7)
+    assert "\ns.ranks(7)\n" in str(s)
+    assert matmul.schedule(M=96, N=96, K=96).replay(s.to_json()).state == s.state
+    p = td.compile(s)
+    assert p.plan().idle == 1
+    assert f"idle, because {grid} moves less without them: 6" in str(p.plan())
+    assert p.block("A", np.ones((96, 96)), 6) is None
+    with pytest.raises(td.TargetError, match="has 7 ranks, of which 1 are idle, this run has 1"):
+        p(None, None)
+    with pytest.raises(td.ScheduleError, match="a run of 5 ranks cannot have Grid"):
+        flat(grid_of_six, "", M=4, N=4, K=4).ranks(5)
+    with pytest.raises(td.ScheduleError, match="nothing is placed"):
+        matmul.schedule().ranks(5)
 
 
 def test_a_grid_of_another_size_than_the_run_is_refused() -> None:

@@ -30,8 +30,9 @@ RULES = ("volume", "library")
 def cosma(stage: Stage, ranks: int, memory: int | None = None, *, rule: str = "volume") -> Grid:
     """The grid of at most `ranks` ranks that moves least, with steps so that `memory` elements suffice.
 
-    With rule="library" the grid and the steps that the library COSMA would choose. Returns the grid, which
-    may have fewer ranks. ScheduleError where sizes are not known, or the memory is too little for any grid.
+    With rule="library" the grid and the steps that the library COSMA would choose. Returns the grid; where
+    that has fewer ranks, the others of a run are idle. ScheduleError where sizes are not known, or the memory
+    is too little for any grid.
     """
     if not is_one_of(rule, RULES):
         raise _refused(f"there is no rule {rule!r}", did_you_mean(rule, RULES))
@@ -40,10 +41,10 @@ def cosma(stage: Stage, ranks: int, memory: int | None = None, *, rule: str = "v
     ranks, memory = _counts(ranks, memory)
     if rule == "library":
         made = published_strategy(m, n, k, ranks, memory)
-        return _apply(
-            stage, p, _found(None if made is None else made.strategy, p, stage, ranks, memory)
-        )
-    return _apply(stage, p, _found(best_strategy(m, n, k, ranks, memory), p, stage, ranks, memory))
+        found = None if made is None else made.strategy
+    else:
+        found = best_strategy(m, n, k, ranks, memory)
+    return _apply(stage, p, _found(found, p, stage, ranks, memory), ranks)
 
 
 @recipe
@@ -56,7 +57,7 @@ def carma(stage: Stage, ranks: int, memory: int | None = None) -> Grid:
     p = product_of(stage)
     ranks, memory = _counts(ranks, memory)
     made = halved_strategy(*extents_of(stage, p), ranks, memory)
-    return _apply(stage, p, _found(made, p, stage, ranks, memory))
+    return _apply(stage, p, _found(made, p, stage, ranks, memory), ranks)
 
 
 def _counts(ranks: int, memory: int | None) -> tuple[int, int | None]:
@@ -87,12 +88,14 @@ def _refused(message: str, hint: str) -> ScheduleError:
     return ScheduleError(message, loc=here(), label="this recipe", hint=hint)
 
 
-def _apply(stage: Stage, p: Product, s: Strategy) -> Grid:
+def _apply(stage: Stage, p: Product, s: Strategy, ranks: int) -> Grid:
     """Place the matrices and distribute the loops as a strategy says."""
     pm, pn, pk = s.ranks
     grid = Grid(m=pm, n=pn, k=pk)
     p.place(stage, grid, "m k' k", "k' n k", "m n m'")
     outer = stage.distribute((p.i, p.j, p.k), grid)
+    if grid.size < ranks:
+        stage.schedule.ranks(ranks)
     if s.steps == (1, 1, 1):
         stage.communicate((*p.factors, stage.func), at=outer[-1])
         return grid
