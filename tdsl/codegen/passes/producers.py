@@ -142,7 +142,7 @@ def rounds_of(between: Iterable[Stmt]) -> list[For]:
 def count_of(loops: Iterable[For]) -> Expr:
     """How many iterations of the innermost loop have been before, in all rounds.
 
-    >>> from tdsl.codegen.loops import SERIAL
+    >>> from tdsl.codegen.loops import SERIAL, Block
     >>> from tdsl.lang.show import show_expr
     >>> loops = (For(x, ZERO, const(n), SERIAL, Block(())) for x, n in (("r", 3), ("k", 8)))
     >>> show_expr(count_of(loops))
