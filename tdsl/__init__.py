@@ -7,6 +7,7 @@ from tdsl.emulation import emulate
 from tdsl.errors import (
     CacheWarning,
     DefinitionError,
+    Hazard,
     IndexBoundError,
     RequireError,
     ScheduleError,
@@ -126,6 +127,7 @@ __all__ = [
     "Func",
     "Graph",
     "Grid",
+    "Hazard",
     "IndexBoundError",
     "Operator",
     "RegisterFile",

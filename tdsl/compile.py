@@ -176,6 +176,7 @@ class Compiled(Entry, Suggesting):
         program = bind_sizes(self.state.program, self.sizes) if sizes else self.state.program
         self.state = replace(self.state, program=program)
         Entry.__init__(self, signature_of(program), dynamic, self._build)
+        self.latest: Specialisation | None = None  # the variant built or emulated last
         self._device_calls: DeviceCalls | None = None
         if target.name == "cuda":
             from tdsl.codegen.cuda.device_call import DeviceCalls
@@ -190,6 +191,7 @@ class Compiled(Entry, Suggesting):
         return Entry._general(self, args, kwargs, out) if done is None else done
 
     def _build(self, specialisation: Specialisation) -> Executable:
+        self.latest = specialisation
         return build(self.variant(specialisation))
 
     def variant(self, specialisation: Specialisation) -> Variant:
@@ -203,7 +205,7 @@ class Compiled(Entry, Suggesting):
     def _repr_html_(self) -> str:
         from tdsl.inspection import compiled_page
 
-        known = self.executables or self.dynamic.issuperset(self.signature.sizes)
+        known = self.latest or self.dynamic.issuperset(self.signature.sizes)
         title = repr(self).strip("<>")
         return compiled_page(title, self.schedule, self.signature, self.loops() if known else "")
 
@@ -223,7 +225,7 @@ class Compiled(Entry, Suggesting):
         """
         from tdsl.inspection import loops
 
-        wanted = self.specialisation(sizes)
+        wanted = self.specialisation(sizes, "loops")
         return loops(self.variant(wanted), self.executables.get(wanted), stage)
 
     def source(self, kind: str = "", **sizes: int) -> Listing:
@@ -235,7 +237,7 @@ class Compiled(Entry, Suggesting):
         """
         from tdsl.inspection import source
 
-        wanted = self.specialisation(sizes)
+        wanted = self.specialisation(sizes, "source")
         return source(self.variant(wanted), lambda: self.executable(wanted), kind)
 
     def explain(self, **sizes: int) -> Listing:
@@ -260,7 +262,7 @@ class Compiled(Entry, Suggesting):
         from tdsl.pipeline import decisions
         from tdsl.schedule.explain import explain
 
-        wanted = self.specialisation(sizes)
+        wanted = self.specialisation(sizes, "explain")
         text = explain(decisions(self.variant(wanted)))
         if self.target.name != "cuda":
             return Listing(text)
@@ -273,8 +275,9 @@ class Compiled(Entry, Suggesting):
         They are those of the last variant. TargetError for another target, ShapeError where sizes are not
         known and no call has been made.
         """
-        from tdsl.inspection import launch
+        from tdsl.inspection import check_launches, launch
 
+        check_launches(self.target)
         wanted = self.specialisation({})
         return launch(self.variant(wanted), lambda: self.executable(wanted))
 
@@ -287,23 +290,27 @@ class Compiled(Entry, Suggesting):
 
         values, exact = arguments_of(self.signature, args, kwargs, out)
         self(*args, out=out, **kwargs)
-        whole = self.executables.get(exact) or self._build(exact)
+        whole = self.executables.get(exact) or build(self.variant(exact))
         return profile(self.variant(exact), whole, values, repeat)
 
-    def specialisation(self, sizes: Mapping[str, int]) -> Specialisation:
-        """The variant for dense arrays of these sizes, or without any the one built last."""
+    def specialisation(self, sizes: Mapping[str, int], method: str = "") -> Specialisation:
+        """The variant for dense arrays of these sizes, or without any the one built or emulated last.
+
+        `method` is what has been given the sizes; without it they can only be told before.
+        """
         sizes = check_sizes(self.signature.name, self.signature.sizes, sizes)
-        if self.executables and not sizes:
-            return list(self.executables)[-1]
+        if self.latest is not None and not sizes:
+            return self.latest
         free = self.dynamic - set(sizes)
         missing = [n for n in self.signature.sizes if n not in free and n not in sizes]
         if missing:
             example = ", ".join(f"{n}=100" for n in missing)
+            way = f".{method}({example})" if method else f"td.compile(..., {example})"
             raise ShapeError(
                 f"{self.signature.name!r} is compiled for sizes that are not known yet: {', '.join(missing)}",
                 loc=here(),
                 label="this call",
-                hint=f"call it first, or give them: .loops({example})",
+                hint=f"call it first, or give them: {way}",
             )
         return dense(self.signature, sizes, free)
 

@@ -18,6 +18,7 @@ class Compiled(Protocol):
     signature: Signature
     dynamic: frozenset[str]
     target: Target
+    latest: Specialisation | None
 
     def variant(self, specialisation: Specialisation) -> Variant:
         """All that decides what the code for a specialisation is."""
@@ -28,7 +29,7 @@ def emulate(compiled: Compiled) -> Entry:
 
     All blocks and threads run side by side on NumPy arrays. What could depend on their order (a race, a
     barrier that some threads do not reach), a read of memory that was never written, and an index outside
-    are AssertionErrors: the compiler must not make such kernels. No GPU and nothing of CUDA is needed.
+    are Hazards: the compiler must not make such kernels. No GPU and nothing of CUDA is needed.
 
     >>> import numpy as np, tdsl as td
     >>> i, a, f = td.vars("i"), td.Tensor("a", ("N",), td.f32), td.Func("f")
@@ -53,6 +54,7 @@ def emulate(compiled: Compiled) -> Entry:
         from tdsl.codegen.emulation.run import EmulatedExecutable
         from tdsl.pipeline import make_kernel
 
+        compiled.latest = specialisation
         return EmulatedExecutable(make_kernel(compiled.variant(specialisation)))
 
     return Entry(compiled.signature, compiled.dynamic, build)

@@ -76,6 +76,25 @@ class RequireError(TdslError, ValueError):
     code = "require"
 
 
+class Hazard(TdslError, AssertionError):
+    """Under `td.emulate` a kernel did what depends on the order of threads, or touched what it must not.
+
+    A bug of the compiler, or of an instruction that `td.instruction` declares.
+    """
+
+    code = "hazard"
+
+    def __init__(self, message: str) -> None:
+        TdslError.__init__(
+            self,
+            message,
+            loc=here(),
+            label="emulated here",
+            hint="no schedule may lead to this: look at what td.instruction says of instructions of your "
+            "own, else report the program",
+        )
+
+
 class UnknownAttribute(TdslError, AttributeError):
     """A method or attribute that something of tdsl does not have."""
 

@@ -73,18 +73,23 @@ def source(variant: Variant, built: Callable[[], Executable], kind: str) -> List
 
 def launch(variant: Variant, built: Callable[[], Executable]) -> Module:
     """What a variant runs on a GPU; see `Compiled.launch`."""
-    if variant.target.name != "cuda":
-        raise TargetError(
-            f"the target {variant.target.name} launches no kernels",
-            loc=here(),
-            label="this call",
-            hint='compile for target="cuda"',
-        )
+    check_launches(variant.target)
     from tdsl.codegen.cuda.executable import CudaExecutable
 
     executable = built()
     assert isinstance(executable, CudaExecutable)
     return executable.module
+
+
+def check_launches(target: Target) -> None:
+    """TargetError for a target that is no GPU."""
+    if target.name != "cuda":
+        raise TargetError(
+            f"the target {target.name} launches no kernels",
+            loc=here(),
+            label="this call",
+            hint='compile for target="cuda"',
+        )
 
 
 def _code(variant: Variant, kind: str) -> str:

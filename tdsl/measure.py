@@ -152,7 +152,7 @@ class Measurement:
         s = td.Schedule(c)
         only = replace(self.machine, features=frozenset({dot.feature}))
         tiles = td.recipes.matmul(s[c], machine=only)
-        assert tiles is not None and tiles.dot == dot.name
+        assert tiles.dot == dot.name
         arrays = [np.ones((SIDE, SIDE), t.numpy) for t in (dot.left, dot.right)]
         return 2 * SIDE**3 / self.time(td.compile(s), *arrays)
 

@@ -55,13 +55,29 @@ def test_loops_are_those_of_the_last_variant_unless_sizes_are_given(f):
 
 
 def test_unknown_sizes_are_an_error_that_shows_how_to_give_them(f):
-    with pytest.raises(td.ShapeError) as raised:
-        f.loops()
-    assert ".loops(H=100, W=100)" in raised.value.hint
+    for look in (f.loops, f.source, f.explain):
+        with pytest.raises(td.ShapeError) as raised:
+            look()
+        assert f".{look.__name__}(H=100, W=100)" in raised.value.hint
     with pytest.raises(td.ShapeError, match="no size 'Q'"):
         f.loops(Q=3)
     call(f)
     assert "c_i" in f.loops()
+
+
+def test_launch_of_a_target_without_kernels_asks_for_no_sizes(f):
+    with pytest.raises(td.TargetError, match="the target cpu launches no kernels"):
+        f.launch
+    on_gpu = td.compile(blur()[1], target="cuda")
+    with pytest.raises(td.ShapeError) as raised:
+        on_gpu.launch
+    assert "td.compile(..., H=100, W=100)" in raised.value.hint
+
+
+def test_a_call_under_emulation_is_the_last_variant():
+    f = td.compile(blur()[1], target="cuda")
+    td.emulate(f)(np.ones(SHAPE, np.float32))
+    assert "a: f32[10, 20]" in f.loops()
 
 
 def test_dynamic_sizes_stay_names():

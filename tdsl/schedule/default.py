@@ -39,6 +39,7 @@ from tdsl.schedule.parts import count_parts, in_parts
 from tdsl.schedule.places import stream_stores
 from tdsl.schedule.recipes.bands import write_bands
 from tdsl.schedule.recipes.blocks import on_blocks
+from tdsl.schedule.recipes.choices import if_suited
 from tdsl.schedule.recipes.conv import convolve
 from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.matmul import tile
@@ -127,8 +128,7 @@ def read_in_tiles(schedule: Schedule, machine: Machine) -> list[tuple[str, Onlin
                 plan = online_bands(schedule[f.name], machine=machine)
         except ScheduleError:
             continue  # its terms need nothing, or nothing that can be corrected
-        if plan is not None:
-            made.append((f.name, plan))
+        made.append((f.name, plan))
     return made
 
 
@@ -259,10 +259,10 @@ def by_recipe(
     apart = products_apart(state, owner, group, boxes, machine)
     if apart:
         group = group_of(state, owner, {*group} - apart)
-    sums = inner_sums(schedule[owner], machine=machine) if group else None
+    sums = if_suited(inner_sums, schedule[owner], machine=machine) if group else None
     if sums is not None:
         return _by_recipe(before, schedule.state, owner, "inner_sums", sums)
-    near = pairs(schedule[owner], machine=machine) if group else None
+    near = if_suited(pairs, schedule[owner], machine=machine) if group else None
     if near is not None:
         return _by_recipe(before, schedule.state, owner, "pairs", near)
     window = find_window(state, owner, group, boxes) if len(group) <= 1 else None

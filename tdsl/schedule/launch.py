@@ -25,6 +25,7 @@ from tdsl.schedule.nest import (
     SERIAL,
     SHARED,
     THREADS,
+    At,
     Illegal,
     Nest,
     State,
@@ -147,11 +148,26 @@ def _threads_around(state: State, func: str) -> tuple[tuple[str, int], ...]:
             if INSTRUCTIONS[t.instruction].cuda:
                 found[LANES] = INSTRUCTIONS[t.instruction].threads
     if not found:
-        raise Illegal(
-            f"no loop around {func!r} runs on threads",
-            'bind the loops that compute with it first: bind(x, "threadIdx.x")',
-        )
+        raise _without_threads(state, func)
     return tuple(sorted(found.items()))
+
+
+def _without_threads(state: State, func: str) -> Illegal:
+    """No loop around a stage runs on threads, but some of the loops in which it stands may further inside."""
+    place = state.plan(func).place
+    if isinstance(place, At):
+        host, definition, outer = place.level.func, place.level.definition, place.level.loop
+        nest = state.plan(host).nests[definition]
+        inside = [x.name for x in nest.loops if x.kind in THREADS]
+        if inside:
+            return Illegal(
+                f"{func!r} is made at {outer!r} of {host!r}, outside of its loops over threads",
+                f"make it inside of them: compute_at or at={inside[-1]!r}; the block still shares it",
+            )
+    return Illegal(
+        f"no loop around {func!r} runs on threads",
+        'bind the loops that compute with it first: bind(x, "threadIdx.x")',
+    )
 
 
 def _count(state: State, func: str, definition: int, loop: str) -> int:

@@ -31,6 +31,7 @@ from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import State
 from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.blocks import on_blocks
+from tdsl.schedule.recipes.choices import if_suited
 from tdsl.schedule.recipes.online_bands import online_bands
 from tdsl.schedule.recipes.online_blocks import online_blocks
 from tdsl.schedule.recipes.rows import write_vectors
@@ -183,7 +184,9 @@ def _by_groups(
 
 def _in_bands(schedule: Schedule, rows: int, machine: Machine) -> bool:
     """The chains that end in outputs by bands of another height."""
-    made = [bands(schedule[o], machine=machine, rows=rows) for o in schedule.program.outputs]
+    made = [
+        if_suited(bands, schedule[o], machine=machine, rows=rows) for o in schedule.program.outputs
+    ]
     return any(made)
 
 
@@ -227,9 +230,10 @@ def _on_a_gpu(schedule: Schedule, machine: Machine) -> bool:
 def _online(schedule: Schedule, name: str, machine: Machine) -> bool:
     """One pass over the terms of a sum; what is left over has its own loops."""
     if machine.block_threads:
-        made: object = online_blocks(schedule[name], machine=machine)
-        return made is not None and _on_a_gpu(schedule, machine)
-    return online_bands(schedule[name], machine=machine) is not None
+        online_blocks(schedule[name], machine=machine)
+        return _on_a_gpu(schedule, machine)
+    online_bands(schedule[name], machine=machine)
+    return True
 
 
 def notes_of(found: list[Candidate]) -> tuple[str, ...]:

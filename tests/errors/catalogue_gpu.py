@@ -102,6 +102,19 @@ def cooperation_without_threads():
     tile.cooperate()  # here
 
 
+@wrong(
+    td.ScheduleError,
+    "'a_cache' is made at 'i_o' of 'f', outside of its loops over threads",
+    hint="at='j_i'; the block still shares it",
+)
+def cooperation_outside_of_the_loops_over_threads():
+    f, s = doubled()
+    io, jo, ii, ji = s[f].tile((i, j), (16, 16))
+    s[f].reorder(jo, io, ii, ji).bind(io, "blockIdx.x").bind(ii, "threadIdx.y")
+    s[f].bind(ji, "threadIdx.x")
+    s.cache_read(a, f, at=io, scope="shared").cooperate()  # here
+
+
 @wrong(td.ScheduleError, "number of threads that run 'j' of 'f' is not known", hint="by a constant")
 def cooperation_of_an_unknown_number():
     t, f = td.Tensor("t", ("M", "N"), td.f32), td.Func("f")

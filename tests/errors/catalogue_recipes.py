@@ -102,3 +102,72 @@ def fewer_blocks_than_none():
 @wrong(td.ScheduleError, "hopper must be True or False, not 'yes'", hint="hopper=False")
 def instructions_in_words():
     td.recipes.tensor_core_matmul(product(), hopper="yes")  # here
+
+
+def rows_of(n):
+    x, total, y = td.Tensor("x", (64, n), td.f32), td.Func("total"), td.Func("y")
+    total[i] = td.sum(x[i, k], axis=k)
+    y[i, j] = x[i, j] / total[i]
+    return td.Schedule(y)[y]
+
+
+@wrong(td.ScheduleError, "threads cannot be 33", hint="1, 2, 4, 8, 16, 32")
+def threads_that_are_no_power_of_two():
+    td.recipes.block_rows(rows_of(4096), threads=33)  # here
+
+
+@wrong(td.ScheduleError, "threads cannot be 2048", hint="512, 1024")
+def more_threads_than_a_block_has():
+    td.recipes.block_rows(rows_of(4096), threads=2048)  # here
+
+
+@wrong(td.ScheduleError, "block_rows is not for 'y': its rows have 8 elements", hint="elements")
+def rows_that_are_short():
+    td.recipes.block_rows(rows_of(8))  # here
+
+
+@wrong(td.ScheduleError, "epilogue cannot be 'zz'", hint="There are: ''")
+def epilogue_that_reads_nothing():
+    td.recipes.block_tiles(product(), epilogue="zz")  # here
+
+
+@wrong(
+    td.ScheduleError,
+    "tensor_core_matmul is not for 'f': a factor of its terms is",
+    hint="make a td.Func",
+)
+def products_of_what_is_computed():
+    x, w, f = td.Tensor("x", (64, 64), td.f16), td.Tensor("w", (64, 64), td.f16), td.Func("f")
+    f[i, j] = td.sum((td.cast(x[i, k], td.f32) + 1) * td.cast(w[k, j], td.f32), axis=k)
+    td.recipes.tensor_core_matmul(td.Schedule(f)[f])  # here
+
+
+@wrong(td.ScheduleError, "no variable of the result is that of 'x' alone", hint="default schedule")
+def products_without_columns():
+    x, w, f = td.Tensor("x", (64, 64), td.f16), td.Tensor("w", (64, 64), td.f16), td.Func("f")
+    f[i] = td.sum(td.cast(x[i, k], td.f32) * td.cast(w[k, i], td.f32), axis=k)
+    td.recipes.tensor_core_matmul(td.Schedule(f)[f])  # here
+
+
+@wrong(td.ScheduleError, "does not move one by one along 'k' and 'i'", hint="default schedule")
+def products_of_every_second_term():
+    x, w, f = td.Tensor("x", (64, 128), td.f16), td.Tensor("w", (64, 64), td.f16), td.Func("f")
+    f[i, j] = td.sum(td.cast(x[i, 2 * k], td.f32) * td.cast(w[k, j], td.f32), axis=k)
+    td.recipes.tensor_core_matmul(td.Schedule(f)[f])  # here
+
+
+@wrong(td.ScheduleError, "wgmma does not multiply f32 and f32 in f32", hint="leave hopper= out")
+def products_that_groups_do_not_make():
+    td.recipes.tensor_core_matmul(product(), hopper=True, tf32=True)  # here
+
+
+@wrong(td.ScheduleError, "matmul is not for 'y'", "no sum of products", hint="default schedule")
+def tiles_of_no_product():
+    td.recipes.matmul(rows_of(64))  # here
+
+
+@wrong(td.ScheduleError, "does not know how far i, k goes", hint="sizes={...}")
+def columns_of_unknown_sizes():
+    x, f = td.Tensor("x", ("M", "N"), td.f32), td.Func("f")
+    f[i] = td.sum(x[k, i], axis=k)
+    td.recipes.block_columns(td.Schedule(f)[f])  # here

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tdsl.codegen.emulation.memory import Array, Crew, Hazard, Memory
+from tdsl.codegen.emulation.memory import Array, Crew, Memory
+from tdsl.errors import Hazard
 
 
 @dataclass(slots=True)

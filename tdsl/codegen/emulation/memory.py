@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.errors import Hazard
+
 Array = np.ndarray[Any, Any]
 
 NOBODY, SEVERAL, UNIT = -1, -2, -3  # the last is the GPU's own unit for tiles
-
-
-class Hazard(AssertionError):
-    """What a GPU could do wrong, with the kernel, thread and element: a bug of the compiler."""
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ from math import prod
 
 import numpy as np
 
-from tdsl.codegen.emulation.memory import Array, Crew, Hazard, Memory
+from tdsl.codegen.emulation.memory import Array, Crew, Memory
+from tdsl.errors import Hazard
 
 _NEVER = np.iinfo(np.int64).max
 

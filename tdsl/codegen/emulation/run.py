@@ -17,7 +17,7 @@ import numpy as np
 
 from tdsl.codegen.emulation.copies import Copies
 from tdsl.codegen.emulation.instructions import run_instruction
-from tdsl.codegen.emulation.memory import Array, Crew, Hazard, Memory
+from tdsl.codegen.emulation.memory import Array, Crew, Memory
 from tdsl.codegen.emulation.phases import PhaseBarriers
 from tdsl.codegen.emulation.products import Products
 from tdsl.codegen.failure import check_error
@@ -53,6 +53,7 @@ from tdsl.codegen.loops import (
     Wait,
 )  # fmt: skip
 from tdsl.codegen.passes.statements import stored_in
+from tdsl.errors import Hazard
 from tdsl.lang import arithmetic
 from tdsl.lang.expr import (
     Binary,

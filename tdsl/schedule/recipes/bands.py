@@ -22,7 +22,7 @@ from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import group_of, moves
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import State
-from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.recipes.rows import write_vectors
 from tdsl.schedule.stage import Stage
@@ -30,11 +30,11 @@ from tdsl.target import as_target
 
 
 @recipe
-def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Bands | None:
+def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Bands:
     """Schedule a func and the products, reductions and element-wise funcs in front of it by bands of rows.
 
     `choices` replace what is chosen by shape; they are the fields of `Bands`. Returns the choices that were
-    made, or None where the func ends no such chain, and then nothing is changed.
+    made.
 
     >>> import tdsl as td
     >>> i, j, k = td.vars("i j k")
@@ -53,7 +53,9 @@ def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Ba
     boxes = root_boxes(state)
     found = plan_bands(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
     if found is None:
-        return None
+        raise Unsuited(
+            "it ends no chain with a product of matrices whose rows, of known extents, can stay in a cache"
+        )
     chain, plan = found
     plan = choose(plan, choices)
     write_bands(schedule, chain, plan, machine)

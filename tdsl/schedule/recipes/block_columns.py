@@ -16,10 +16,10 @@ from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
-from tdsl.schedule.nest import SHARED, is_ordered
+from tdsl.schedule.nest import SHARED
 from tdsl.schedule.recipes.block_rows import fused
-from tdsl.schedule.recipes.choices import choose, recipe
-from tdsl.schedule.recipes.elements import elements, sizes_of
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe, reduction_of
+from tdsl.schedule.recipes.elements import elements, known_sizes
 from tdsl.schedule.stage import Stage
 
 _WARP = 32
@@ -39,11 +39,11 @@ class BlockColumns:
 
 
 @recipe
-def block_columns(stage: Stage, **choices: Any) -> BlockColumns | None:
+def block_columns(stage: Stage, **choices: Any) -> BlockColumns:
     """Reduce over one variable that moves across memory, along which results lie side by side.
 
     `choices` replace what is chosen: the numbers of `BlockColumns`. Float sums are in another order.
-    Returns what was chosen, or None for a stage of another kind, or where sizes are small or not known.
+    Returns what was chosen. A column has at least 64 terms, and the schedule has to know all sizes.
 
     >>> import tdsl as td
     >>> j, k, a, f = *td.vars("j k"), td.Tensor("a", (100_000, 64), td.f32), td.Func("f")
@@ -52,16 +52,16 @@ def block_columns(stage: Stage, **choices: Any) -> BlockColumns | None:
     >>> td.recipes.block_columns(s[f])
     BlockColumns(columns=32, lines=8, parts=128)
     """
-    f = stage.schedule.state.program.func(stage.func)
-    d = f.definitions[0]
-    plain = len(f.definitions) == 1 and d.init is not None and not is_ordered(f, 0)
-    if not plain or len(d.ranges) != 1 or not d.free or not _is_across(d):
-        return None
-    sizes = sizes_of(stage)
-    terms, points = sizes.get(d.ranges[0][0]), [sizes.get(v) for v in d.free]
-    if not terms or terms < _LEAST or not all(points):
-        return None
-    blocks = prod(n or 1 for n in points[:-1]) * -(-(points[-1] or 1) // _WARP)
+    d = reduction_of(stage, 1)
+    if not d.free or not _is_across(d):
+        raise Unsuited(
+            "neighbouring results do not read neighbours in memory, or neighbouring terms do"
+        )
+    sizes = known_sizes(stage)
+    terms, points = sizes[d.ranges[0][0]], [sizes[v] for v in d.free]
+    if terms < _LEAST or not all(points):
+        raise Unsuited(f"a column has {terms} terms, and less than {_LEAST} are one thread's work")
+    blocks = prod(points[:-1]) * -(-points[-1] // _WARP)
     parts = 1
     while 2 * parts * blocks <= _BLOCKS and 2 * parts * _ROWS <= terms:
         parts *= 2

@@ -17,10 +17,10 @@ from typing import Any
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Read, Var
-from tdsl.schedule.nest import REGISTER, SHARED, is_ordered
+from tdsl.schedule.nest import REGISTER, SHARED
 from tdsl.schedule.recipes.block_rows import fused
-from tdsl.schedule.recipes.choices import choose, recipe
-from tdsl.schedule.recipes.elements import definition_of, sizes_of, vector_of
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe, reduction_of
+from tdsl.schedule.recipes.elements import definition_of, known_sizes, sizes_of, vector_of
 from tdsl.schedule.recipes.epilogue import following, reader_of, write_neighbours
 from tdsl.schedule.stage import Stage
 
@@ -58,13 +58,13 @@ class _Conv:
 
 
 @recipe
-def block_conv(stage: Stage, **choices: Any) -> BlockConv | None:
+def block_conv(stage: Stage, **choices: Any) -> BlockConv:
     """Schedule a sum over channels and a window of products with filters, in tiles.
 
     Filters may come first or last in memory; batches and further dimensions have blocks of their own. An
     element-wise stage that alone reads the sums is made of them in registers. `choices` replace what is
-    chosen: the numbers of `BlockConv`. Returns what was chosen, or None for a stage of another kind, or
-    where sizes are small or not known.
+    chosen: the numbers of `BlockConv`. Returns what was chosen. There are at least 16 filters and
+    points of a line, and the schedule has to know that.
 
     >>> import tdsl as td
     >>> n, o, c, y, x, p, q = td.vars("n o c y x p q")
@@ -75,16 +75,20 @@ def block_conv(stage: Stage, **choices: Any) -> BlockConv | None:
     >>> td.recipes.block_conv(s[f])
     BlockConv(tile=(64, 4, 32), each=(8, 1, 4), channels=8, epilogue='')
     """
-    f = stage.schedule.state.program.func(stage.func)
-    d = f.definitions[0]
-    plain = len(f.definitions) == 1 and d.init is not None and not is_ordered(f, 0)
-    found = _find(d) if plain else None
+    d = reduction_of(stage)
+    found = _find(d)
     if found is None:
-        return None
-    sizes = sizes_of(stage)
-    if any((sizes.get(v) or 0) < _LEAST for v in (found.filter, found.point)):
-        return None
-    plan = choose(_plan(stage, d, found), choices)
+        raise Unsuited(
+            "it is no sum, over one channel and a window, of filters times what moves with a point"
+        )
+    sizes = known_sizes(stage, found.filter, found.point)
+    for v in (found.filter, found.point):
+        if sizes[v] < _LEAST:
+            raise Unsuited(
+                f"{v!r} goes through {sizes[v]} elements, and less than {_LEAST} are no tile"
+            )
+    plan = _plan(stage, d, found)
+    plan = choose(plan, choices, epilogue=dict.fromkeys(("", plan.epilogue)))
     _write(stage, found, plan)
     return plan
 

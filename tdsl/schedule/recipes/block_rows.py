@@ -13,7 +13,7 @@ cannot hold is read by each stage.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -26,7 +26,7 @@ from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_b
 from tdsl.schedule.groups import boxes_of_rows, group_of, moves
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.nest import State, is_ordered
-from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.required import bounds_of
 from tdsl.schedule.stage import Stage
 
@@ -44,24 +44,25 @@ _LEAST = 32  # elements of a row that are worth threads
 class BlockRows:
     """The variables that count the rows of a func, and the funcs that are computed `inside` of these.
 
-    `threads` share a row, `vector` neighbours at a time; a block has `together` rows. What several stages
-    read is `held` in registers.
+    `threads`, a power of two up to 1024, share a row, `vector` neighbours at a time; a block has `together`
+    rows. What several stages read is `held` in registers.
     """
 
     rows: tuple[str, ...]
     inside: tuple[str, ...]
-    threads: int
+    threads: int = field(metadata={"among": [1 << n for n in range(11)]})
     together: int
     vector: int
     held: tuple[str, ...]
 
 
 @recipe
-def block_rows(stage: Stage, **choices: Any) -> BlockRows | None:
+def block_rows(stage: Stage, **choices: Any) -> BlockRows:
     """Schedule a func and what only its rows read: a block, or a part of one, for each row.
 
     `choices` replace what is chosen: the numbers of `BlockRows`. Float sums are in another order. Returns
-    what was chosen, or None where nothing reduces rows along memory, or a size of them is not known.
+    what was chosen. Something reduces rows of at least 32 elements along memory, of extents that the schedule
+    knows.
 
     >>> import tdsl as td
     >>> i, j = td.vars("i j")
@@ -73,8 +74,16 @@ def block_rows(stage: Stage, **choices: Any) -> BlockRows | None:
     BlockRows(rows=('i',), inside=('total',), threads=256, together=1, vector=4, held=('x',))
     """
     chain = _find(stage)
-    if chain is None or chain.length < _LEAST:
-        return None
+    if chain is None:
+        raise Unsuited(
+            "it has no rows, of extents that the schedule knows, that a reduction goes through along memory",
+            "td.Schedule(f, sizes={...}) tells extents; td.recipes.block_columns reduces across memory",
+        )
+    if chain.length < _LEAST:
+        raise Unsuited(
+            f"its rows have {chain.length} elements, and less than {_LEAST} are one thread's work",
+            "td.recipes.elements has a thread for each row",
+        )
     for f in chain.funcs[1:]:
         if chain.along(f) and not f.definitions[0].ranges and cost(f.definitions[0]) <= 1:
             stage.schedule[f.name].inline()

@@ -26,8 +26,8 @@ from tdsl.schedule.groups import boxes_within, group_of
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.nest import REGISTER, SHARED, State, is_ordered
 from tdsl.schedule.recipes.block_rows import fused
-from tdsl.schedule.recipes.choices import choose, recipe
-from tdsl.schedule.recipes.elements import definition_of, vector_of
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
+from tdsl.schedule.recipes.elements import definition_of, known_sizes, vector_of
 from tdsl.schedule.recipes.epilogue import write_neighbours
 from tdsl.schedule.stage import Stage
 
@@ -51,12 +51,12 @@ class BlockStencil:
 
 
 @recipe
-def block_stencil(stage: Stage, **choices: Any) -> BlockStencil | None:
+def block_stencil(stage: Stage, **choices: Any) -> BlockStencil:
     """Schedule a stage that reads windows, and what it alone reads, in tiles of shared memory.
 
     The stage is element-wise, or a sum of few terms; its last two dimensions are those of the tiles, the
     others are batches. `choices` replace what is chosen: the numbers of `BlockStencil`. Returns what was
-    chosen, or None for a stage of another kind, or where its sizes are not known.
+    chosen. The schedule has to know all sizes.
 
     >>> import tdsl as td
     >>> i, j, a = *td.vars("i j"), td.Tensor("a", (1002, 1002), td.f32)
@@ -67,26 +67,27 @@ def block_stencil(stage: Stage, **choices: Any) -> BlockStencil | None:
     >>> td.recipes.block_stencil(s[blur])
     BlockStencil(tile=(16, 128), threads=(8, 32), inside=('rows',), sources=('a',))
     """
-    plan = plan_block_stencil(stage)
-    if plan is None:
-        return None
-    plan = choose(plan, choices)
+    plan = choose(plan_block_stencil(stage), choices)
     _write(stage, definition_of(stage), plan)
     return plan
 
 
-def plan_block_stencil(stage: Stage) -> BlockStencil | None:
-    """The funcs and sources of tiles of a stage; None where there are none."""
+def plan_block_stencil(stage: Stage) -> BlockStencil:
+    """The funcs and sources of tiles of a stage; Unsuited where there are none."""
     state = rest_at_root(inline_funcs(bind_state(stage.schedule.state, stage.schedule.sizes)))
     boxes = root_boxes(state)
     f = state.program.func(stage.func)
     if f.name not in boxes or not _is_plain(f) or len(f.variables) < 2:
-        return None
+        raise Unsuited("it has updates, one variable, an order, or nothing of it is needed")
     d, sizes = f.definitions[0], extents(f, f.definitions[0], boxes[f.name])
-    large = all((sizes[v] or 0) >= _LEAST for v in d.free[-2:])
-    terms = prod(sizes[v] or _TERMS + 1 for v, _, _ in d.ranges)
-    if not large or terms > _TERMS or d.index[-1:] != (Var(d.free[-1]),):
-        return None
+    known_sizes(stage)
+    terms = prod(sizes[v] or 0 for v, _, _ in d.ranges)
+    if any((sizes[v] or 0) < _LEAST for v in d.free[-2:]):
+        raise Unsuited(f"rows or columns are less than {_LEAST}, and no tile")
+    if terms > _TERMS:
+        raise Unsuited(f"its sums have {terms} terms, and one thread adds {_TERMS} at most")
+    if d.index[-1:] != (Var(d.free[-1]),):
+        raise Unsuited("its last variable does not go along memory")
     return _plan(state, f, boxes)
 
 
@@ -95,7 +96,7 @@ def _is_plain(f: FuncDef) -> bool:
     return len(f.definitions) == 1 and not (d.ranges and is_ordered(f, 0)) and not has_effects(d)
 
 
-def _plan(state: State, f: FuncDef, boxes: dict[str, Box]) -> BlockStencil | None:
+def _plan(state: State, f: FuncDef, boxes: dict[str, Box]) -> BlockStencil:
     """The funcs that can be made for a tile, and what is read several times for it."""
     tile = (16, 128)
     open_ = {name for name, plan in state.plans if not plan.touched}
@@ -113,8 +114,12 @@ def _plan(state: State, f: FuncDef, boxes: dict[str, Box]) -> BlockStencil | Non
     sources = tuple(n for n in _windows(state, f, inside) if _fits(near, n, tile))
     kept = [*inside, *sources]
     size = sum((volume(near[n]) or 0) * _bytes(state, n) for n in kept)
-    if not kept or size > _SHARED:
-        return None
+    if not kept:
+        raise Unsuited(
+            "it reads no window of an array, and nothing that may be made for a tile of it"
+        )
+    if size > _SHARED:
+        raise Unsuited(f"a tile needs {size} bytes of shared memory, of {_SHARED}")
     return BlockStencil(tile, (8, 32), tuple(inside), sources)
 
 

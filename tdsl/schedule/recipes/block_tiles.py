@@ -20,9 +20,9 @@ from typing import Any
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.regions import reads_in
-from tdsl.schedule.nest import REGISTER, SHARED, is_ordered
+from tdsl.schedule.nest import REGISTER, SHARED
 from tdsl.schedule.recipes.block_rows import ACCESS, fused
-from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe, reduction_of
 from tdsl.schedule.recipes.elements import (
     definition_of,
     elements,
@@ -62,14 +62,14 @@ class BlockTiles:
 
 
 @recipe
-def block_tiles(stage: Stage, **choices: Any) -> BlockTiles | None:
+def block_tiles(stage: Stage, **choices: Any) -> BlockTiles:
     """Tiles for a sum of products over one variable, with two free variables or more.
 
     The last two free variables are the rows and columns of the tile; those before are batches. What both
     operands hold of a tile is fetched into shared memory by all threads, 16 bytes at a time where extents
     allow that, and while others are in use where copies have 4 bytes or more. An element-wise stage that
     alone reads the sums is made of them in registers. `choices` replace what is chosen: the numbers of
-    `BlockTiles`. Returns what was chosen, or None for a stage of another kind.
+    `BlockTiles`. Returns what was chosen.
 
     >>> import tdsl as td
     >>> i, j, k = td.vars("i j k")
@@ -80,12 +80,16 @@ def block_tiles(stage: Stage, **choices: Any) -> BlockTiles | None:
     >>> plan.tile, plan.each, plan.vector, plan.stages
     ((64, 64, 16), (4, 4), 4, 3)
     """
-    f = stage.schedule.state.program.func(stage.func)
-    d = f.definitions[0]
-    fits = len(f.definitions) == 1 and d.init is not None and len(d.ranges) == 1
-    if not fits or len(d.free) < 2 or is_ordered(f, 0) or len(operands_of(d)) < 2:
-        return None
-    plan = choose(_plan(stage, d), choices)
+    d = reduction_of(stage, 1)
+    if len(d.free) < 2:
+        raise Unsuited("its results have less than two variables, rows and columns")
+    if len(operands_of(d)) < 2:
+        rows, columns = d.free[-2:]
+        raise Unsuited(
+            f"it does not read one array along {rows!r} and another along {columns!r}, its last two variables"
+        )
+    plan = _plan(stage, d)
+    plan = choose(plan, choices, epilogue=dict.fromkeys(("", plan.epilogue)))
     if plan.parts == 1:
         _tiles(stage, plan, list(d.free[:-2]), d.free[-2:], d.ranges[0][0])
     else:

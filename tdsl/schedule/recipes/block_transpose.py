@@ -20,7 +20,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.schedule.facts import extents, has_effects, step
 from tdsl.schedule.nest import SHARED
 from tdsl.schedule.recipes.block_rows import fused
-from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.conv import known
 from tdsl.schedule.stage import Stage
 
@@ -42,11 +42,11 @@ class BlockTranspose:
 
 
 @recipe
-def block_transpose(stage: Stage, **choices: Any) -> BlockTranspose | None:
+def block_transpose(stage: Stage, **choices: Any) -> BlockTranspose:
     """Schedule an element-wise stage that reads along another dimension than it writes.
 
     `choices` replace what is chosen: the numbers of `BlockTranspose`. Dimensions beside the two are batches.
-    Returns what was chosen, or None for a stage of another kind, or where a side is known to be short.
+    Returns what was chosen. Sides that are known have at least 16 elements.
 
     >>> import tdsl as td
     >>> i, j, a, f = *td.vars("i j"), td.Tensor("a", (1000, 500), td.f32), td.Func("f")
@@ -59,12 +59,15 @@ def block_transpose(stage: Stage, **choices: Any) -> BlockTranspose | None:
     d = f.definitions[0]
     found = _turned(d) if len(f.definitions) == 1 and not has_effects(d) else None
     if found is None:
-        return None
+        raise Unsuited(
+            "it does not read an array along another variable than it writes, element by element"
+        )
     state, boxes = known(stage.schedule)
     bound = state.program.func(stage.func)
     sizes = extents(bound, bound.definitions[0], boxes[f.name]) if f.name in boxes else {}
-    if any((n := sizes.get(v)) is not None and n < _LEAST for v in (found.rows, found.columns)):
-        return None
+    for v in (found.rows, found.columns):
+        if (n := sizes.get(v)) is not None and n < _LEAST:
+            raise Unsuited(f"{v!r} goes through {n} elements, and less than {_LEAST} are no tile")
     plan = choose(found, choices)
     _write(stage, d, plan)
     return plan

@@ -12,14 +12,13 @@ from math import prod
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
-from tdsl.schedule.nest import is_ordered
 from tdsl.schedule.recipes.block_columns import BlockColumns, block_columns
 from tdsl.schedule.recipes.block_conv import BlockConv, block_conv
 from tdsl.schedule.recipes.block_rows import ACCESS, BlockRows, block_rows, fused, reduce_by_threads
 from tdsl.schedule.recipes.block_stencil import BlockStencil, block_stencil, plan_block_stencil
 from tdsl.schedule.recipes.block_tiles import BlockTiles, block_tiles
 from tdsl.schedule.recipes.block_transpose import BlockTranspose, block_transpose
-from tdsl.schedule.recipes.choices import recipe
+from tdsl.schedule.recipes.choices import if_suited, recipe, reduction_of
 from tdsl.schedule.recipes.elements import Elements, definition_of, elements, even_width, sizes_of
 from tdsl.schedule.recipes.epilogue import reader_of
 from tdsl.schedule.stage import Stage
@@ -58,27 +57,29 @@ def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
     points = prod(sizes.get(v) or 1 for v in d.free)
     terms = prod(sizes.get(v) or 1 for v, _, _ in d.ranges)
     for own in (stage, *_followed(stage)):
-        tiles = (block_tiles(own) if _is_large(own) else None) or block_conv(own)
+        tiles = (if_suited(block_tiles, own) if _is_large(own) else None) or if_suited(
+            block_conv, own
+        )
         if tiles is not None:
             return tiles
-    rows = block_rows(stage)
+    rows = if_suited(block_rows, stage)
     if rows is not None:
         return rows
-    turned = block_transpose(stage)
+    turned = if_suited(block_transpose, stage)
     if turned is not None:
         return turned
-    tiles_of = plan_block_stencil(stage)
+    tiles_of = if_suited(plan_block_stencil, stage)
     reads = {r for r in reads_in(d.values) if tiles_of and r.name in tiles_of.sources}
     if tiles_of is not None and (tiles_of.inside or len(reads) >= _MANY or d.ranges):
         return block_stencil(stage)
-    columns = block_columns(stage) if points <= _MANY_COLUMNS else None
+    columns = if_suited(block_columns, stage) if points <= _MANY_COLUMNS else None
     if columns is not None:
         return columns
     if terms >= _LONG and points <= _FEW:
-        sums = block_sums(stage, threads=threads)
+        sums = if_suited(block_sums, stage, threads=threads)
         if sums is not None:
             return sums
-    return elements(stage, threads=threads)
+    return if_suited(elements, stage, threads=threads)
 
 
 def _followed(stage: Stage) -> list[Stage]:
@@ -95,11 +96,11 @@ def _is_large(stage: Stage) -> bool:
 
 
 @recipe
-def block_sums(stage: Stage, *, threads: int = 256) -> BlockSums | None:
+def block_sums(stage: Stage, *, threads: int = 256) -> BlockSums:
     """Reduce each element of a stage by a block of threads; float sums are then in another order.
 
     A stage of one element is reduced by many blocks, and their results by one more. Returns what was
-    chosen, or None for a stage that is no reduction, or one whose order matters.
+    chosen. The order of the terms must not matter.
 
     >>> import tdsl as td
     >>> i, k, a, f = *td.vars("i k"), td.Tensor("a", (100, 5000), td.f32), td.Func("f")
@@ -108,10 +109,7 @@ def block_sums(stage: Stage, *, threads: int = 256) -> BlockSums | None:
     >>> td.recipes.block_sums(s[f])
     BlockSums(along='k', threads=256)
     """
-    f = stage.schedule.state.program.func(stage.func)
-    d = f.definitions[0]
-    if len(f.definitions) > 1 or d.init is None or not d.ranges or is_ordered(f, 0):
-        return None
+    d = reduction_of(stage)
     names = [name for name, _, _ in d.ranges]
     if not d.free:
         block, _ = stage.split(fused(stage, names), threads * _EACH)

@@ -1,15 +1,18 @@
-"""What all recipes have in common: they take a stage, choices of the user, and change all or nothing."""
+"""What all recipes have in common: they take a stage and choices of the user, and change all or nothing."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any, TypeVar, get_type_hints
 
 from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean
+from tdsl.lang.definition import Definition
 from tdsl.schedule.arguments import fits, plain, words
 from tdsl.schedule.machine import Machine
+from tdsl.schedule.nest import is_ordered
 from tdsl.schedule.stage import Stage
 from tdsl.source import here
 
@@ -17,8 +20,18 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 Plan = TypeVar("Plan")
 
 
+class Unsuited(Exception):
+    """A recipe is for stages of another kind: why, and what may be done instead."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        self.reason, self.hint = reason, hint
+
+
 def recipe(rule: Rule) -> Rule:
-    """Make a recipe of a function: its first argument is a stage, and where it fails nothing is changed."""
+    """Make a recipe of a function: its first argument is a stage, and where it fails nothing is changed.
+
+    A stage for which the function is Unsuited is a ScheduleError that says why.
+    """
 
     @functools.wraps(rule)
     def run(stage: Stage, *args: Any, **options: Any) -> Any:
@@ -37,17 +50,54 @@ def recipe(rule: Rule) -> Rule:
                 label="this recipe",
                 hint="leave it out for the machine of the schedule's target",
             )
-        with stage.schedule.all_or_nothing():
-            return rule(stage, *args, **options)
+        try:
+            with stage.schedule.all_or_nothing():
+                return rule(stage, *args, **options)
+        except Unsuited as other:
+            f = stage.schedule.state.program.func(stage.func)
+            raise ScheduleError(
+                f"{rule.__name__} is not for {stage.func!r}: {other.reason}",
+                loc=here(),
+                label="this recipe",
+                related=[(f.definitions[stage.definition].loc or f.loc, "this stage")],
+                hint=other.hint
+                or "the default schedule has a recipe for what no directive mentions",
+            ) from None
 
     return run  # type: ignore[return-value]  # it has the signature of the rule
 
 
-def choose(plan: Plan, choices: Mapping[str, Any]) -> Plan:
+def if_suited(rule: Callable[..., Plan], stage: Stage, **options: Any) -> Plan | None:
+    """What a recipe chooses for a stage that it has scheduled; None for a stage of another kind."""
+    try:
+        with stage.schedule.all_or_nothing():
+            return inspect.unwrap(rule)(stage, **options)  # type: ignore[no-any-return]  # the rule's own
+    except Unsuited:
+        return None
+
+
+def reduction_of(stage: Stage, ranges: int | None = None) -> Definition:
+    """The only definition of a stage, a reduction over so many variables, in any order."""
+    f = stage.schedule.state.program.func(stage.func)
+    d = f.definitions[0]
+    if len(f.definitions) > 1:
+        raise Unsuited("it has updates")
+    if d.init is None or not d.ranges:
+        raise Unsuited("it reduces nothing")
+    if is_ordered(f, 0):
+        raise Unsuited("its terms have to come in their order")
+    if ranges is not None and len(d.ranges) != ranges:
+        raise Unsuited(
+            f"it reduces over {', '.join(v for v, _, _ in d.ranges)}, not over one variable"
+        )
+    return d
+
+
+def choose(plan: Plan, choices: Mapping[str, Any], **among: Collection[Any]) -> Plan:
     """A plan, a dataclass, with fields replaced by choices of the user; ScheduleError where they do not fit.
 
-    A number is at least 1, or 0 where that is the default; the metadata of a field lists other values that
-    it may have as `among`.
+    A number is at least 1, or 0 where that is the default; `among`, or the metadata of a field, lists the
+    values that it may have.
     """
     known: dict[str, Field[Any]] = {f.name: f for f in fields(plan)}  # type: ignore[arg-type]  # a plan is a dataclass
     types = get_type_hints(type(plan))
@@ -55,13 +105,14 @@ def choose(plan: Plan, choices: Mapping[str, Any]) -> Plan:
     for name, value in made.items():
         if name not in known:
             raise _refused(f"there is no choice {name!r}", did_you_mean(name, known))
-        wanted, among = types[name], known[name].metadata.get("among")
+        wanted = types[name]
+        listed = among.get(name, known[name].metadata.get("among"))
         if not fits(value, wanted):
             raise _refused(f"{name} must be {words(wanted)}, not {value!r}", _listed(known))
         if wanted is int and value < (least := 0 if known[name].default == 0 else 1):
             raise _refused(f"{name} must be at least {least}, not {value}", _listed(known))
-        if among is not None and value not in among:
-            raise _refused(f"{name} cannot be {value!r}", did_you_mean(value, map(repr, among)))
+        if listed is not None and value not in listed:
+            raise _refused(f"{name} cannot be {value!r}", did_you_mean(value, map(repr, listed)))
     return replace(plan, **made)  # type: ignore[type-var]  # as above
 
 

@@ -38,7 +38,7 @@ from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.mapping import mapped_reads
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.padding import padded_reads
-from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
@@ -49,12 +49,12 @@ NEAR = 0.25  # of the cache next to the first, that a row of values may fill whi
 
 
 @recipe
-def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Tiles | None:
+def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Tiles:
     """Schedule a convolution, and the one that it alone reads, in register tiles.
 
     `choices` replace what is chosen by shape for the last of them; they are the fields of `Tiles`. Sizes
-    that the schedule does not know count as large. Returns the choices that were made, or None where no
-    window, no padding and no other sum is read: such a stage is left as it is.
+    that the schedule does not know count as large. Returns the choices that were made. A window,
+    padding or another sum is read: else it is a product, for `matmul`.
 
     >>> import tdsl as td
     >>> n, i, f, c, r = td.vars("n i f c r")
@@ -73,7 +73,12 @@ def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Til
     machine = machine or machine_for(as_target(schedule.target))
     found = _find(*known(schedule), stage.func)
     made = [] if found is None else convolve(schedule, found, machine, **choices)
-    return made[0][1] if made else None
+    if not made:
+        raise Unsuited(
+            "it is no sum of products that reads a window, padding or another sum",
+            "td.recipes.matmul is for products of matrices",
+        )
+    return made[0][1]
 
 
 def convolve(schedule: Schedule, c: Contraction, machine: Machine, **choices: Any) -> list[Tiled]:

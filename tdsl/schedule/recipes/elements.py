@@ -10,7 +10,7 @@ from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.facts import extents, has_effects
 from tdsl.schedule.recipes.block_rows import ACCESS, fused
-from tdsl.schedule.recipes.choices import recipe
+from tdsl.schedule.recipes.choices import Unsuited, recipe
 from tdsl.schedule.recipes.conv import known
 from tdsl.schedule.stage import Stage
 
@@ -24,11 +24,11 @@ class Elements:
 
 
 @recipe
-def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> Elements | None:
+def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> Elements:
     """Share the points of a stage out among threads, each definition by itself.
 
     `vector` neighbours are made by one thread; by default as many as 16 bytes hold, where they divide the
-    last extent. Returns what was chosen, or None for a stage without free loops.
+    last extent. Returns what was chosen; a stage of one point has none.
 
     >>> import tdsl as td
     >>> i, j, a, f = *td.vars("i j"), td.Tensor("a", (100, 64), td.f32), td.Func("f")
@@ -39,7 +39,7 @@ def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> 
     """
     f = stage.schedule.state.program.func(stage.func)
     if not any(d.free for d in f.definitions):
-        return None
+        raise Unsuited("it has one point")
     found = 1
     for n, d in enumerate(f.definitions):
         own = stage if n == 0 else stage.update(n - 1)
@@ -88,6 +88,21 @@ def sizes_of(stage: Stage) -> dict[str, int | None]:
     state, boxes = known(stage.schedule)
     f = state.program.func(stage.func)
     return extents(f, f.definitions[stage.definition], boxes[f.name]) if f.name in boxes else {}
+
+
+def known_sizes(stage: Stage, *needed: str) -> dict[str, int]:
+    """The extents of variables of a definition; Unsuited where the schedule does not know one that is needed.
+
+    Without names all are.
+    """
+    sizes = sizes_of(stage)
+    unknown = [v for v in needed or definition_of(stage).variables if sizes.get(v) is None]
+    if unknown:
+        raise Unsuited(
+            f"the schedule does not know how far {', '.join(unknown)} goes",
+            "td.Schedule(f, sizes={...}) tells it",
+        )
+    return {v: n for v, n in sizes.items() if n is not None}
 
 
 def even_width(most: int, extent: int | None) -> int:

@@ -17,7 +17,7 @@ from tdsl.schedule.facts import extents
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import State, is_ordered
-from tdsl.schedule.recipes.choices import recipe
+from tdsl.schedule.recipes.choices import Unsuited, recipe
 from tdsl.schedule.recipes.conv import contraction_of, inner_reads, known, make_inside
 from tdsl.schedule.rows import lanes_for, vector_variable
 from tdsl.schedule.stage import Stage
@@ -35,10 +35,10 @@ class InnerSums:
 
 
 @recipe
-def inner_sums(stage: Stage, *, machine: Machine | None = None) -> InnerSums | None:
+def inner_sums(stage: Stage, *, machine: Machine | None = None) -> InnerSums:
     """Schedule a sum that alone reads sums of products, of which each of its rows needs others.
 
-    Returns what was found, or None for a stage of another kind, which is left as it is. Sizes that the
+    Returns what was found. Sizes that the
     schedule does not know count as large.
 
     >>> import tdsl as td
@@ -50,8 +50,11 @@ def inner_sums(stage: Stage, *, machine: Machine | None = None) -> InnerSums | N
     schedule = stage.schedule
     machine = machine or machine_for(as_target(schedule.target))
     plan = plan_inner_sums(schedule, stage.func, machine)
-    if plan is not None:
-        write_inner_sums(schedule, stage.func, plan, machine)
+    if plan is None:
+        raise Unsuited(
+            "it is no sum that alone reads sums of products, others for each of its rows"
+        )
+    write_inner_sums(schedule, stage.func, plan, machine)
     return plan
 
 

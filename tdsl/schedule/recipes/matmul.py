@@ -22,13 +22,13 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import reads_in
 from tdsl.node import transform
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.contraction import Contraction, Tiles, find_contraction, plan_tiles
+from tdsl.schedule.contraction import Contraction, Tiles, plan_tiles, recognize
 from tdsl.schedule.dots import DOTS, Dot, declare
 from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.rows import SUMS
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
@@ -38,12 +38,11 @@ SQUARE = 8
 
 
 @recipe
-def matmul(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Tiles | None:
+def matmul(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Tiles:
     """Schedule a sum of products, or an element-wise func that alone reads one, in register tiles.
 
     `choices` replace what is chosen by shape; they are the fields of `Tiles`. Sizes that the schedule does
-    not know count as large. Returns the choices that were made, or None for a stage of another kind, which
-    is left as it is.
+    not know count as large. Returns the choices that were made.
 
     >>> import tdsl as td
     >>> i, j, k = td.vars("i j k")
@@ -57,19 +56,19 @@ def matmul(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> T
     """
     schedule = stage.schedule
     found = _find(schedule, stage.func)
-    if found is None:
-        return None
+    if isinstance(found, str):
+        raise Unsuited(found)
     tiles = plan_tiles(found, machine or machine_for(as_target(schedule.target)))
     tiles = choose(tiles, choices)
     tile(schedule, found, tiles)
     return tiles
 
 
-def _find(schedule: Schedule, func: str) -> Contraction | None:
-    """The contraction that a func is, with the sizes that the schedule knows."""
+def _find(schedule: Schedule, func: str) -> Contraction | str:
+    """The contraction that a func is, with the sizes that the schedule knows; or why there is none."""
     state = bind_state(schedule.state, schedule.sizes)
     read = [g.name for g in state.program.funcs if g.name != func]
-    return find_contraction(state, func, read, root_boxes(rest_at_root(state)))
+    return recognize(state, func, read, root_boxes(rest_at_root(state)))
 
 
 def tile(schedule: Schedule, c: Contraction, tiles: Tiles, *, threads: bool = True) -> None:

@@ -22,7 +22,7 @@ from tdsl.schedule.groups import boxes_within
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.new_stage import replace_func
 from tdsl.schedule.recipes.bands import tile_product, write_parts
-from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.conv import known
 from tdsl.schedule.recipes.online_blocks import OnlineChain, find_online_chain, inside_tiles
 from tdsl.schedule.rows import lanes_for
@@ -44,14 +44,12 @@ class OnlineBands:
 
 
 @recipe
-def online_bands(
-    stage: Stage, *, machine: Machine | None = None, **choices: Any
-) -> OnlineBands | None:
+def online_bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> OnlineBands:
     """Schedule a sum whose terms need other reductions over them, with what it ends in, on a CPU.
 
     `stage` is the sum, with rows and columns as the last two of its variables; the schedule has to know
-    all sizes. `choices` replace what is chosen: the fields of `OnlineBands`. Returns the choices, or None
-    for a stage of another kind. Float sums are made in another order.
+    all sizes. `choices` replace what is chosen: the fields of `OnlineBands`. Returns the choices. Float
+    sums are made in another order.
 
     >>> import tdsl as td
     >>> i, j, d, e = td.vars("i j d e")
@@ -67,8 +65,8 @@ def online_bands(
     schedule = stage.schedule
     machine = machine or machine_for(as_target(schedule.target))
     chain = find_online_chain(stage)
-    if chain is None or not machine.vector_bytes:
-        return None
+    if not machine.vector_bytes:
+        raise Unsuited("the target has no vectors", "td.recipes.online_blocks is for GPUs")
     plan = choose(_plan(chain, machine), choices)
     _write(stage, chain, plan, machine)
     return plan

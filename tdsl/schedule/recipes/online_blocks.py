@@ -25,9 +25,9 @@ from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import REGISTER, SHARED, State
 from tdsl.schedule.recipes.block_rows import fused
-from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.conv import known
-from tdsl.schedule.recipes.elements import elements, even_width
+from tdsl.schedule.recipes.elements import elements, even_width, known_sizes
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
@@ -112,14 +112,12 @@ def role_of(e: Expr, roles: Roles) -> str:
 
 
 @recipe
-def online_blocks(
-    stage: Stage, *, machine: Machine | None = None, **choices: Any
-) -> OnlineBlocks | None:
+def online_blocks(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> OnlineBlocks:
     """Schedule a sum whose terms need other reductions over them, with what it ends in, on a GPU.
 
     `stage` is the sum, with rows and columns as the last two of its variables; the schedule has to know
-    all sizes. `choices` replace what is chosen: the fields of `OnlineBlocks`. Returns the choices, or None
-    for a stage of another kind. Float sums are made in another order.
+    all sizes. `choices` replace what is chosen: the fields of `OnlineBlocks`. Returns the choices. Float
+    sums are made in another order.
 
     >>> import tdsl as td
     >>> i, j, d, e = td.vars("i j d e")
@@ -137,27 +135,27 @@ def online_blocks(
     schedule = stage.schedule
     machine = machine or machine_for(as_target(schedule.target))
     chain = find_online_chain(stage)
-    if chain is None:
-        return None
     plan = choose(plan_online(known(schedule)[0], chain, machine), choices)
     _write(stage, chain, plan)
     return plan
 
 
-def find_online_chain(stage: Stage) -> OnlineChain | None:
-    """The chain that a sum of products with weights leads; None for another stage, or sizes not known."""
-    state, boxes = known(stage.schedule)
+def find_online_chain(stage: Stage) -> OnlineChain:
+    """The chain that a sum of products with weights leads; Unsuited for another stage, or sizes not known."""
+    state, _ = known(stage.schedule)
     f = state.program.func(stage.func)
     d = f.definitions[0]
-    if f.name not in boxes or len(d.free) < 2 or len(d.ranges) != 1 or d.init is None:
-        return None
-    sizes = extents(f, d, boxes[f.name])
-    found = {v: n for v, n in sizes.items() if n is not None}
+    if len(d.free) < 2 or len(d.ranges) != 1 or d.init is None:
+        raise Unsuited("it is no sum over one variable for rows and columns, its last two")
+    found = known_sizes(stage)
     row, column, term = *d.free[-2:], d.ranges[0][0]
     weights = any({row, term} <= _used(r.index) for r in reads_in(d.values))
     values = any({column, term} <= _used(r.index) for r in reads_in(d.values))
-    if len(found) < len(sizes) or not (weights and values):
-        return None
+    if not (weights and values):
+        raise Unsuited(
+            f"its terms have no weight for each {row!r} and {term!r}, "
+            f"times a value for each {column!r} and {term!r}"
+        )
     readers = [c for c, _ in state.consumers(f.name)]
     end = f.name
     if f.name not in state.program.outputs and len(readers) == 1:

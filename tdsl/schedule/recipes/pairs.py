@@ -26,7 +26,7 @@ from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import group_of
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import State, is_ordered
-from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.rows import lanes_for
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
@@ -63,11 +63,11 @@ class Pairs:
 
 
 @recipe
-def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pairs | None:
+def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pairs:
     """Schedule a reduction over reductions of pairs, such as the nearest of some centres.
 
     `choices` replace what is chosen by shape; they are the fields of `Pairs`. Returns the choices that were
-    made, or None for a stage of another kind, which is left as it is.
+    made.
 
     >>> import tdsl as td
     >>> p, q, d = td.vars("p q d")
@@ -81,14 +81,18 @@ def pairs(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Pa
     """
     schedule = stage.schedule
     if not _is_choice(schedule.state.program.func(stage.func)):
-        return None
+        raise Unsuited("it has not one variable, updates, or sums of its own")
     machine = machine or machine_for(as_target(schedule.target))
     state = bind_state(schedule.state, schedule.sizes)
     open_ = {name for name, plan in state.plans if not plan.touched}
     found = find_pairs(state, stage.func, group_of(state, stage.func, open_))
     plan = None if found is None else plan_pairs(state, found, machine)
-    if found is None or plan is None:
-        return None
+    if found is None:
+        raise Unsuited(
+            "it takes no result, for each of its points, of a reduction over reductions of pairs"
+        )
+    if plan is None:
+        raise Unsuited("the target has no vectors of what a pair is reduced to")
     plan = choose(plan, choices)
     write_pairs(schedule, found, plan)
     return plan

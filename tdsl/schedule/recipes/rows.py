@@ -26,7 +26,7 @@ from tdsl.schedule.groups import boxes_of_rows, group_of
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import State, is_ordered
-from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.rows import SCANS, lanes_for, scanned_row, vectors_of
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.streaming import pays_to_stream
@@ -77,12 +77,11 @@ class Rows:
 
 
 @recipe
-def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Rows | None:
+def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Rows:
     """Schedule a func and what only its rows read, row by row.
 
     `choices` replace what is chosen; they are the fields of `Rows`. The schedule has to know what a row
-    takes: `td.Schedule(f, sizes=...)`. Returns the choices that were made, or
-    None where nothing is computed row by row, and then nothing is changed.
+    takes: `td.Schedule(f, sizes=...)`. Returns the choices that were made.
 
     >>> import tdsl as td
     >>> i, j = td.vars("i j")
@@ -107,7 +106,10 @@ def rows(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Row
     open_ = {name for name, plan in state.plans if not plan.touched}
     found = plan_strips(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
     if found is None or found.height:
-        return None
+        raise Unsuited(
+            "nothing that it alone reads can be computed row by row, for rows of an extent that is known",
+            "td.Schedule(f, sizes={...}) tells extents; td.recipes.strips slides windows along lines",
+        )
     chain = RowChain.of(state, stage.func, found, boxes)
     plan = choose(plan_rows(state, chain, boxes, machine), choices)
     write_rows(schedule, chain, plan, boxes, machine)

@@ -28,7 +28,7 @@ from tdsl.schedule.groups import group_of
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import is_ordered
-from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.rows import lanes_for, vector_variable
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.strips import Strips, plan_strips
@@ -40,12 +40,11 @@ FEW = 4  # values of a variable whose loop is unrolled around an update that sca
 
 
 @recipe
-def strips(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Strips | None:
+def strips(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Strips:
     """Compute what a stage needs line by line inside its loops, in strips of lines for the threads.
 
     `choices` replace what is chosen by shape; they are the fields of `Strips`. Funcs that a directive has
-    mentioned are left alone. Returns the choices that were made, or None where nothing that the stage
-    reads slides along with its lines; the stage is then left as it is.
+    mentioned are left alone. Returns the choices that were made.
 
     >>> import tdsl as td
     >>> y, x = td.vars("y x")
@@ -68,7 +67,7 @@ def strips(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> S
     plan = plan_strips(state, stage.func, group_of(state, stage.func, open_), boxes, machine)
     plan = None if plan is None else choose(plan, choices)
     if plan is None or not plan.height:
-        return None
+        raise Unsuited("nothing that it alone reads slides along with its lines")
     write_strips(schedule, stage.func, plan, boxes, machine)
     return plan
 

@@ -19,9 +19,9 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Binary, Cast, Expr, Read, Var
 from tdsl.lang.types import f8e4m3, f8e5m2, f32
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES, is_ordered
+from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES
 from tdsl.schedule.recipes.block_tiles import on_grid
-from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of
 from tdsl.schedule.recipes.elements import definition_of, fetched, sizes_of
 from tdsl.schedule.recipes.epilogue import following
 from tdsl.schedule.stage import Stage
@@ -102,12 +102,13 @@ class TensorCoreMatmul:
 
 
 @recipe
-def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul | None:
+def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     """Make a sum of products of f16, bf16, floats (in f32) or integers (in i32) of 8 bits by `mma.sync`.
 
     `choices` are `block`, the tile of a block (rows, columns, terms; 128, 128, 32), `warp`, that of a warp
     (64, 32), and how many `stages` of tiles of the operands are in shared memory, fetched with cp.async (3).
-    Operands may lie either way in memory, other free variables are batches. An element-wise stage that alone
+    Operands may lie either way in memory; other free variables are batches, also those that one operand alone
+    has: of these its rows or columns are the last. An element-wise stage that alone
     reads the sums is made of them in registers. With `tf32` products of f32 are made of 10 bits of each
     factor.
 
@@ -116,8 +117,8 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul | None:
     Blocks go down `group` rows of tiles before the next column, which keeps operands in the cache; with
     `blocks` there are only so many, of several tiles each.
 
-    Returns what was chosen, or None for a stage of another kind and for sums of no terms; ScheduleError for
-    choices that there are not, and for tiles that do not fit each other or the instruction.
+    Returns what was chosen; ScheduleError for a stage of another kind, for sums of no terms, for choices that
+    there are not, and for tiles that do not fit each other or the instruction.
 
     >>> import tdsl as td
     >>> i, j, k = td.vars("i j k")
@@ -129,22 +130,18 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul | None:
     ('mma_m16n8k16_f16_f16', 3)
     """
     chosen = choose(Choices(), choices)
-    f = stage.schedule.state.program.func(stage.func)
-    d = f.definitions[0]
-    if len(f.definitions) > 1 or d.init is None or len(d.ranges) != 1 or is_ordered(f, 0):
-        return None
-    found = operands_of(d)
-    if found is None or sizes_of(stage).get(d.ranges[0][0]) == 0:
-        return None
-    left, right = found
-    total = f.dtypes[0].name
+    d = reduction_of(stage, 1)
+    left, right = operands_of(d)
+    if sizes_of(stage).get(d.ranges[0][0]) == 0:
+        raise Unsuited("its sums have no terms")
+    total = stage.schedule.state.program.func(stage.func).dtypes[0].name
     form: Form | None
     if chosen.hopper:
         form = _form_of_groups(left, right, total, chosen.warp[1], tf32=chosen.tf32)
     else:
         form = _form(left, right, total, tf32=chosen.tf32)
     if form is None:
-        return None
+        raise _no_instruction(left, right, total, chosen)
     _check_tiles(chosen.block, chosen.warp, form)
     plan = TensorCoreMatmul(
         stage.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks
@@ -160,8 +157,11 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
     With `hopper` large products are made by wgmma, by one block for each multiprocessor at most.
     """
     d = definition_of(stage)
-    found = operands_of(d) if len(d.ranges) == 1 else None
-    if found is None or any(x.read.dtype in (f8e4m3, f8e5m2) for x in found):
+    try:
+        found = operands_of(reduction_of(stage, 1))
+    except Unsuited:
+        return None
+    if any(x.read.dtype in (f8e4m3, f8e5m2) for x in found):
         return None
     sizes = sizes_of(stage)
     rows, columns, terms = (sizes.get(v) or 0 for v in (*(x.along for x in found), d.ranges[0][0]))
@@ -174,8 +174,8 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
         tile, warp = enough[0]
         tiles = _blocks(rows, columns, tile) * batches
         rounds = -(-tiles // _PROCESSORS)
-        plan = tensor_core_matmul(
-            stage, block=(*tile, 2 * step), warp=warp, stages=4, hopper=True,
+        plan = if_suited(
+            tensor_core_matmul, stage, block=(*tile, 2 * step), warp=warp, stages=4, hopper=True,
             group=_group(rows, columns, tile), blocks=-(-tiles // rounds) if rounds > 1 else 0,
         )  # fmt: skip
         if plan is not None:
@@ -183,7 +183,7 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
     enough = [x for x in _TILES if _blocks(rows, columns, x[0]) * batches >= _BLOCKS]
     tile, warp = (enough or _TILES[-1:])[0]
     group = _group(rows, columns, tile)
-    return tensor_core_matmul(stage, block=(*tile, step), warp=warp, group=group)
+    return if_suited(tensor_core_matmul, stage, block=(*tile, step), warp=warp, group=group)
 
 
 def _group(rows: int, columns: int, tile: tuple[int, int]) -> int:
@@ -196,45 +196,85 @@ def _blocks(rows: int, columns: int, tile: tuple[int, int]) -> int:
     return -(-rows // tile[0]) * -(-columns // tile[1])
 
 
-def operands_of(d: Definition) -> tuple[Operand, Operand] | None:
-    """The operands of a sum of products, the one along the rows of the result first."""
+def operands_of(d: Definition) -> tuple[Operand, Operand]:
+    """The operands of a sum of products, the one along the rows of the result first.
+
+    Unsuited for another reduction. Where only one operand has several free variables, the last of them that
+    it moves along one by one is that of its tiles, and the others are batches.
+    """
     match d.values:
         case (Binary("mul", x, y),):
-            reads = [r for r in (_read(x), _read(y)) if r is not None]
+            reads = _read(x), _read(y)
+        case (Cast(Binary("mul"), dtype),):
+            raise Unsuited(
+                f"it adds products up in {dtype}",
+                "the instructions do in f32, and those of bytes in i32",
+            )
         case _:
-            return None
+            raise Unsuited("its terms are no products of two factors")
+    if d.where != TRUE or not all(isinstance(e, Var) for e in d.index):
+        raise Unsuited("its sums are made under a condition, or not at plain variables")
     (term, _, _) = d.ranges[0]
-    along = [{v for e in r.index for v in variables(e)} for r in reads]
-    plain = d.init is not None and d.where == TRUE and all(isinstance(e, Var) for e in d.index)
-    if len(along) != 2 or not plain:
-        return None
-    own = [x & set(d.free) - other for x, other in zip(along, along[::-1], strict=True)]
-    if any(len(x) != 1 for x in own):
-        return None
-    made = [_operand(r, x.pop(), term) for r, x in zip(reads, own, strict=True)]
-    if None in made:
-        return None
-    left, right = sorted((o for o in made if o), key=lambda o: d.index.index(Var(o.along)))
+    made = []
+    for read, other in zip(reads, reversed(reads), strict=True):
+        own = [v for v in d.free if _has(read, v) and not _has(other, v)]
+        if not own:
+            raise Unsuited(f"no variable of the result is that of {read.name!r} alone")
+        axes = {v: found for v in own if (found := _axes(read, v, term)) is not None}
+        if not axes:
+            raise Unsuited(
+                f"{read.name!r} does not move one by one along {term!r} and {own[-1]!r}, "
+                "each in an axis of its own"
+            )
+        along = list(axes)[-1]
+        made.append(Operand(read, along, axes[along]))
+    left, right = sorted(made, key=lambda o: d.index.index(Var(o.along)))
     return left, right
 
 
-def _operand(read: Read, along: str, term: str) -> Operand | None:
-    """An operand that moves one by one along both variables, in an axis for each; None for another."""
+def _has(read: Read, v: str) -> bool:
+    return any(v in variables(e) for e in read.index)
+
+
+def _axes(read: Read, along: str, term: str) -> tuple[int, int] | None:
+    """The axes in which a read moves one by one along two variables; None where it does not."""
     axes = []
     for v in (along, term):
         moving = [n for n, e in enumerate(read.index) if v in variables(e)]
         if len(moving) != 1 or as_sum(read.index[moving[0]]).terms.get(Var(v)) != 1:
             return None
         axes += moving
-    if axes[0] == axes[1]:
-        return None
-    return Operand(read, along, (min(axes), max(axes)))
+    return None if axes[0] == axes[1] else (min(axes), max(axes))
 
 
-def _read(e: Expr) -> Read | None:
+def _read(e: Expr) -> Read:
+    """The element that a factor is, perhaps of another type."""
     while isinstance(e, Cast):
         e = e.x
-    return e if isinstance(e, Read) else None
+    if not isinstance(e, Read):
+        raise Unsuited(
+            f"a factor of its terms is {e}, not an element of an array",
+            "make a td.Func of what is computed of it, and multiply with that",
+        )
+    return e
+
+
+def _no_instruction(left: Operand, right: Operand, total: str, chosen: Choices) -> Unsuited:
+    """What the instructions multiply, and what they are asked for."""
+    types = f"{left.read.dtype} and {right.read.dtype} in {total}"
+    if "f32" == left.read.dtype.name == right.read.dtype.name == total and not chosen.tf32:
+        return Unsuited(
+            "tensor cores count 10 bits of factors in f32 only",
+            "tf32=True, where that is enough; else td.recipes.block_tiles",
+        )
+    if chosen.hopper:
+        lie = " and ".join("columns" if x.turned else "rows" for x in (left, right))
+        return Unsuited(
+            f"wgmma does not multiply {types}, with operands that lie in {lie} and {chosen.warp[1]} columns",
+            "leave hopper= out, or choose another warp=",
+        )
+    known = dict.fromkeys(f"{m.left} and {m.right} in {m.total}" for m in MMAS)
+    return Unsuited(f"no instruction multiplies {types}", f"td.cast: there are {', '.join(known)}")
 
 
 def _form_of_groups(

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.emulation.memory import Hazard
 from tdsl.codegen.emulation.run import EmulatedExecutable
 from tdsl.codegen.loops import Alloc, Barrier, Block, For, If, Kernel, Stmt, Store
 from tdsl.lang.expr import ONE, TRUE, Binary, Const, Var, const
@@ -129,7 +128,7 @@ def test_each_barrier_is_needed():
     assert programs.barriers(kernel) == 2
     for n in range(2):
         broken = replace(kernel, body=programs.without_barrier(kernel.body, n))
-        with pytest.raises(Hazard, match="another thread"):
+        with pytest.raises(td.Hazard, match="another thread"):
             EmulatedExecutable(broken).run(arrays)
     EmulatedExecutable(kernel).run(arrays)
 
@@ -142,7 +141,7 @@ def test_a_barrier_that_some_threads_do_not_reach_is_found():
         alone = Binary("lt", Var(thread), const(3))
         return If(alone, s) if isinstance(s, Barrier) else s
 
-    with pytest.raises(Hazard, match="24 of 64 threads of block 0 come to a barrier"):
+    with pytest.raises(td.Hazard, match="24 of 64 threads of block 0 come to a barrier"):
         emulated(kernel, change, *arrays)
 
 
@@ -152,7 +151,7 @@ def test_an_index_outside_is_found():
     def change(s: Stmt) -> Stmt:
         return s.then if isinstance(s, If) else s
 
-    with pytest.raises(Hazard, match="uses index 100 on axis 0 of 'a', which has 100 elements"):
+    with pytest.raises(td.Hazard, match="uses index 100 on axis 0 of 'a', which has 100 elements"):
         emulated(kernel, change, numbers(100, dtype=np.float32), np.zeros(100, np.float32))
 
 
@@ -164,7 +163,7 @@ def test_a_copy_that_leaves_out_elements_is_found():
             return replace(s, extent=const(s.extent.value - 1))
         return s
 
-    with pytest.raises(Hazard, match=r"reads what nobody wrote: a_cache\["):
+    with pytest.raises(td.Hazard, match=r"reads what nobody wrote: a_cache\["):
         emulated(kernel, change, *arrays)
 
 
@@ -175,7 +174,7 @@ def test_a_register_that_is_not_started_is_found():
         start = isinstance(s, Store) and isinstance(s.value, Const)
         return Block(()) if start else s
 
-    with pytest.raises(Hazard, match="reads what nobody wrote: c_1"):
+    with pytest.raises(td.Hazard, match="reads what nobody wrote: c_1"):
         emulated(kernel, change, *arrays)
 
 
@@ -185,7 +184,7 @@ def test_threads_that_write_one_element_are_found():
     def change(s: Stmt) -> Stmt:
         return replace(s, index=(const(0),)) if isinstance(s, Store) else s
 
-    with pytest.raises(Hazard, match="writes what another thread writes: f"):
+    with pytest.raises(td.Hazard, match="writes what another thread writes: f"):
         emulated(kernel, change, numbers(64, dtype=np.float32), np.zeros(64, np.float32))
 
 
@@ -198,7 +197,7 @@ def test_blocks_that_write_one_element_are_found():
             return replace(s, index=(Binary("sub", s.index[0], Var(block)),))
         return s
 
-    with pytest.raises(Hazard, match=r"thread \d+ of block 0 writes what another thread writes"):
+    with pytest.raises(td.Hazard, match=r"thread \d+ of block 0 writes what another thread writes"):
         emulated(kernel, change, numbers(128, dtype=np.float32), np.zeros(128, np.float32))
 
 
@@ -208,7 +207,7 @@ def test_shared_memory_of_each_thread_alone_is_found():
     def change(s: Stmt) -> Stmt:
         return replace(s, scope="register") if isinstance(s, Alloc) and "b_" in s.name else s
 
-    with pytest.raises(Hazard, match="reads what nobody wrote: b_cache"):
+    with pytest.raises(td.Hazard, match="reads what nobody wrote: b_cache"):
         emulated(kernel, change, *arrays)
 
 
@@ -218,7 +217,7 @@ def test_registers_that_all_threads_share_are_found():
     def change(s: Stmt) -> Stmt:
         return replace(s, scope="shared") if isinstance(s, Alloc) and s.name == "c_1" else s
 
-    with pytest.raises(Hazard, match="another thread"):
+    with pytest.raises(td.Hazard, match="another thread"):
         emulated(kernel, change, *arrays)
 
 
@@ -230,7 +229,7 @@ def test_a_wrong_index_of_a_tile_is_found():
             return replace(s, index=(Binary("add", s.index[0], ONE), *s.index[1:]))
         return s
 
-    with pytest.raises(Hazard, match="uses index 16 on axis 0 of 'a_cache'"):
+    with pytest.raises(td.Hazard, match="uses index 16 on axis 0 of 'a_cache'"):
         emulated(kernel, change, *arrays)
 
 
@@ -244,7 +243,7 @@ def test_a_stage_made_by_every_thread_is_found():
 
     every = For("t", const(0), const(2), "threadIdx.x", programs.rewritten(kernel.body, change))
     broken = EmulatedExecutable(replace(kernel, body=every))
-    with pytest.raises(Hazard):
+    with pytest.raises(td.Hazard):
         broken.run((numbers(2, 64), np.zeros(2, np.int32)))
 
 

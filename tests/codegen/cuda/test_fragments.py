@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.emulation.memory import Hazard
 from tdsl.codegen.emulation.run import EmulatedExecutable
 from tdsl.codegen.loops import For, Invoke, Kernel, Store
 from tdsl.codegen.passes.statements import walk
@@ -69,7 +68,7 @@ def test_a_barrier_that_is_missing_around_an_instruction_is_found(n):
     whole = kernel()
     assert programs.barriers(whole) == 2
     broken = replace(whole, body=programs.without_barrier(whole.body, n))
-    with pytest.raises(Hazard, match="another thread"):
+    with pytest.raises(td.Hazard, match="another thread"):
         run(broken)
 
 
@@ -86,7 +85,7 @@ def test_sums_that_are_not_started_are_found():
         whole.body,
         lambda s: replace(s, extent=const(3)) if isinstance(s, For) and _starts(s) else s,
     )
-    with pytest.raises(Hazard, match="reads what nobody wrote"):
+    with pytest.raises(td.Hazard, match="reads what nobody wrote"):
         run(replace(whole, body=body))
 
 

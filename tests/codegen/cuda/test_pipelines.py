@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.emulation.memory import Hazard
 from tdsl.codegen.emulation.run import EmulatedExecutable
 from tdsl.codegen.launches import launches_of
 from tdsl.codegen.loops import Barrier, Block, Commit, For, If, Kernel, Stmt, Store, Wait
@@ -209,23 +208,23 @@ def without(kind: type) -> Callable[[Stmt], Stmt]:
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_a_wait_that_is_left_out_is_found(stages):
-    with pytest.raises(Hazard, match="reads, with no wait, what is being copied: a_cache"):
+    with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
         broken(stages, without(Wait))
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_a_wait_that_is_too_weak_is_found(stages):
-    with pytest.raises(Hazard, match="reads, with no wait, what is being copied: a_cache"):
+    with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
         broken(stages, lambda s: Wait(s.pending + 1) if isinstance(s, Wait) else s)
 
 
 def test_copies_that_are_not_committed_are_found():
-    with pytest.raises(Hazard, match="reads, with no wait, what is being copied: a_cache"):
+    with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
         broken(3, without(Commit))
 
 
 def test_a_barrier_left_out_behind_a_wait_is_found():
-    with pytest.raises(Hazard, match="reads what another thread writes: a_cache"):
+    with pytest.raises(td.Hazard, match="reads what another thread writes: a_cache"):
         broken(3, without(Barrier))
 
 
@@ -237,7 +236,7 @@ def test_a_slot_that_is_still_read_is_found():
             return replace(s, index=(Binary("mod", before, ring), *s.index[1:]))
         return s
 
-    with pytest.raises(Hazard, match="with no wait, what is being copied"):
+    with pytest.raises(td.Hazard, match="with no wait, what is being copied"):
         broken(3, change)
 
 
@@ -247,7 +246,7 @@ def test_a_ring_of_too_few_slots_is_found():
             return replace(s, index=(Binary("mod", s.index[0].left, const(2)), *s.index[1:]))
         return s
 
-    with pytest.raises(Hazard):
+    with pytest.raises(td.Hazard):
         broken(3, change)
 
 
@@ -261,7 +260,7 @@ def test_copies_begun_before_the_barrier_are_found():
             return Block((wait, copies, barrier, *rest))
         return s
 
-    with pytest.raises(Hazard, match="writes what another thread reads"):
+    with pytest.raises(td.Hazard, match="writes what another thread reads"):
         broken(2, change)
 
 
@@ -269,5 +268,5 @@ def test_a_thread_that_ends_before_its_copies_is_found():
     def change(s: Stmt) -> Stmt:
         return Block(()) if isinstance(s, For) and any(isinstance(x, Wait) for x in walk(s)) else s
 
-    with pytest.raises(Hazard, match="ends before its copy to 'a_cache'"):
+    with pytest.raises(td.Hazard, match="ends before its copy to 'a_cache'"):
         broken(2, lambda s: change(s) if isinstance(s, For) and s.kind == "serial" else s)

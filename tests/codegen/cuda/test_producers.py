@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.emulation.memory import Hazard
 from tdsl.codegen.emulation.run import EmulatedExecutable
 from tdsl.codegen.launches import launches_of
 from tdsl.codegen.loops import (
@@ -148,23 +147,23 @@ def test_a_wrong_number_of_arrivals_is_found(more, says):
         used = isinstance(s, Phases) and s.name == "c_k_o_used"
         return replace(s, arrivals=s.arrivals + more) if used else s
 
-    with pytest.raises(Hazard, match=says):
+    with pytest.raises(td.Hazard, match=says):
         broken(change)
 
 
 def test_slots_that_are_never_free_again_are_found():
-    with pytest.raises(Hazard, match="waits for ever at slot 0 of 'c_k_o_used': 2 arrivals"):
+    with pytest.raises(td.Hazard, match="waits for ever at slot 0 of 'c_k_o_used': 2 arrivals"):
         broken(in_part(1, dropped(Arrive)))
 
 
 def test_a_producer_that_does_not_wait_for_free_slots_is_found():
-    with pytest.raises(Hazard, match=r"with no wait, what is being copied|come to"):
+    with pytest.raises(td.Hazard, match=r"with no wait, what is being copied|come to"):
         broken(in_part(0, dropped(Await)))
 
 
 def test_a_consumer_that_does_not_wait_for_its_tile_is_found():
     with pytest.raises(
-        Hazard, match=r"reads, with no wait, what is being copied|reads what nobody wrote"
+        td.Hazard, match=r"reads, with no wait, what is being copied|reads what nobody wrote"
     ):
         broken(in_part(1, dropped(Await)))
 
@@ -173,7 +172,7 @@ def test_a_producer_that_waits_for_the_wrong_phase_is_found():
     def change(s: Stmt) -> Stmt:
         return replace(s, parity=Binary("sub", const(1), s.parity)) if isinstance(s, Await) else s
 
-    with pytest.raises(Hazard, match="waits for ever at slot 0 of 'c_k_o_used'"):
+    with pytest.raises(td.Hazard, match="waits for ever at slot 0 of 'c_k_o_used'"):
         broken(in_part(0, change))
 
 
@@ -185,7 +184,7 @@ def test_counting_anew_in_each_round_is_found(part):
     def anew(e: Expr) -> Expr:
         return substitute(e, {n: const(0) for n in scalars_of(e) if n.startswith("c_j_o")})
 
-    with pytest.raises(Hazard, match=r"waits for ever|no wait|another thread|come to"):
+    with pytest.raises(td.Hazard, match=r"waits for ever|no wait|another thread|come to"):
         broken(in_part(part, change), rounds=2)
 
 
@@ -196,7 +195,7 @@ def test_a_slot_given_back_before_it_is_read_is_found():
             return Block((first, last, *rest))
         return s
 
-    with pytest.raises(Hazard, match=r"another thread reads|no wait, what is being copied"):
+    with pytest.raises(td.Hazard, match=r"another thread reads|no wait, what is being copied"):
         broken(in_part(1, change), stages=2)
 
 
@@ -204,5 +203,5 @@ def test_wrong_bytes_are_found():
     def change(s: Stmt) -> Stmt:
         return replace(s, bytes=s.bytes - 4) if isinstance(s, Arrive) and s.bytes else s
 
-    with pytest.raises(Hazard, match="waits for ever at slot 0"):
+    with pytest.raises(td.Hazard, match="waits for ever at slot 0"):
         broken(change)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.emulation.memory import Hazard
 from tdsl.codegen.emulation.run import EmulatedExecutable
 from tdsl.codegen.loops import Alloc, Block, If, Kernel, Shuffle
 from tdsl.codegen.passes.statements import walk
@@ -141,7 +140,9 @@ def test_a_shuffle_to_which_some_threads_do_not_come_is_found():
         return If(Binary("gt", Var(thread.name), ZERO), s) if last else s
 
     broken = replace(kernel, body=programs.rewritten(kernel.body, change))
-    with pytest.raises(Hazard, match="31 of 32 threads from thread 0 of block 0 come to a shuffle"):
+    with pytest.raises(
+        td.Hazard, match="31 of 32 threads from thread 0 of block 0 come to a shuffle"
+    ):
         EmulatedExecutable(broken).run((numbers(2, 100), np.zeros(2, np.int32)))
 
 
@@ -152,7 +153,7 @@ def test_a_missing_shuffle_is_found():
         return Block(()) if isinstance(s, Shuffle) and s.distance == 16 else s
 
     broken = replace(kernel, body=programs.rewritten(kernel.body, change))
-    with pytest.raises(Hazard, match="reads what nobody wrote: f_lanes_other"):
+    with pytest.raises(td.Hazard, match="reads what nobody wrote: f_lanes_other"):
         EmulatedExecutable(broken).run((numbers(2, 100), np.zeros(2, np.int32)))
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.emulation.memory import Hazard
 from tdsl.codegen.emulation.run import EmulatedExecutable
 from tdsl.codegen.loops import Arrive, Await, Barrier, Block, CopyTile, Phases, Stmt, Store
 from tdsl.codegen.passes.statements import walk
@@ -108,7 +107,7 @@ def broken(change: Callable[[Stmt], Stmt], stages: int = 3) -> None:
 
 
 def test_a_wait_that_is_left_out_is_found():
-    with pytest.raises(Hazard, match="reads, with no wait, what is being copied: a_cache"):
+    with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
         broken(lambda s: Block(()) if isinstance(s, Await) else s)
 
 
@@ -116,7 +115,7 @@ def test_a_wait_for_the_wrong_phase_is_found():
     def change(s: Stmt) -> Stmt:
         return replace(s, parity=Binary("sub", const(1), s.parity)) if isinstance(s, Await) else s
 
-    with pytest.raises(Hazard, match="reads, with no wait, what is being copied: a_cache"):
+    with pytest.raises(td.Hazard, match="reads, with no wait, what is being copied: a_cache"):
         broken(change)
 
 
@@ -124,7 +123,7 @@ def test_a_phase_that_is_never_the_second_is_found():
     def change(s: Stmt) -> Stmt:
         return replace(s, parity=const(0)) if isinstance(s, Await) else s
 
-    with pytest.raises(Hazard, match="with no wait, what is being copied"):
+    with pytest.raises(td.Hazard, match="with no wait, what is being copied"):
         broken(change)
 
 
@@ -133,7 +132,7 @@ def test_an_arrival_too_many_that_is_waited_for_is_found():
         return replace(s, arrivals=3) if isinstance(s, Phases) else s
 
     with pytest.raises(
-        Hazard, match="waits for ever at slot 0 of 'c_k_o_copied': 1 arrivals and 0 bytes"
+        td.Hazard, match="waits for ever at slot 0 of 'c_k_o_copied': 1 arrivals and 0 bytes"
     ):
         broken(change)
 
@@ -142,7 +141,7 @@ def test_an_arrival_too_few_that_is_waited_for_is_found():
     def change(s: Stmt) -> Stmt:
         return replace(s, arrivals=1) if isinstance(s, Phases) else s
 
-    with pytest.raises(Hazard, match="comes to a phase that 1 have come to"):
+    with pytest.raises(td.Hazard, match="comes to a phase that 1 have come to"):
         broken(change)
 
 
@@ -152,18 +151,18 @@ def test_wrong_bytes_are_found(more):
         return replace(s, bytes=s.bytes + more) if isinstance(s, Arrive) else s
 
     with pytest.raises(
-        Hazard, match=f"waits for ever at .* 0 arrivals and {2 * more} bytes are missing"
+        td.Hazard, match=f"waits for ever at .* 0 arrivals and {2 * more} bytes are missing"
     ):
         broken(change)
 
 
 def test_a_copy_without_an_arrival_is_found():
-    with pytest.raises(Hazard, match="waits for ever at slot 0"):
+    with pytest.raises(td.Hazard, match="waits for ever at slot 0"):
         broken(lambda s: Block(()) if isinstance(s, Arrive) else s)
 
 
 def test_a_barrier_left_out_behind_a_wait_is_found():
-    with pytest.raises(Hazard, match="writes what another thread reads: a_cache"):
+    with pytest.raises(td.Hazard, match="writes what another thread reads: a_cache"):
         broken(lambda s: Block(()) if isinstance(s, Barrier) else s, stages=2)
 
 
@@ -174,7 +173,7 @@ def test_a_wrong_slot_is_found():
             return replace(s, index=(Binary("mod", before, s.index[0].right), *s.index[1:]))
         return s
 
-    with pytest.raises(Hazard, match=r"another thread reads|no wait"):
+    with pytest.raises(td.Hazard, match=r"another thread reads|no wait"):
         broken(change)
 
 
@@ -197,7 +196,7 @@ def test_a_tile_that_every_thread_asks_for_is_found():
         inner = alone and not any(hasattr(x, "then") for x in walk(s.then))
         return s.then if inner else s
 
-    with pytest.raises(Hazard, match="comes to a phase that 2 have come to"):
+    with pytest.raises(td.Hazard, match="comes to a phase that 2 have come to"):
         broken(change)
 
 
@@ -207,5 +206,5 @@ def test_a_store_into_a_tile_on_its_way_is_found():
             return Block((s, Store("a_cache", s.index, Const(0, td.i32))))
         return s
 
-    with pytest.raises(Hazard, match="writes, with no wait, what is being copied"):
+    with pytest.raises(td.Hazard, match="writes, with no wait, what is being copied"):
         broken(change)

@@ -68,4 +68,6 @@ def test_rows_and_products_are_left_as_they_are():
     g[i, j] = td.sum(a[i, k] * a[k, j], axis=k)
     for func in (f, g):
         s = td.Schedule(func)
-        assert td.recipes.block_columns(s[func]) is None and not s.directives
+        with pytest.raises(td.ScheduleError, match="block_columns is not for"):
+            td.recipes.block_columns(s[func])
+        assert not s.directives

@@ -118,4 +118,6 @@ def test_what_is_no_convolution_is_left_as_it_is():
     a, w, f = td.Tensor("a", (64, 64), td.f32), td.Tensor("w", (64, 64), td.f32), td.Func("f")
     f[y, x] = td.sum(a[y, c] * w[c, x], axis=c)
     s = td.Schedule(f)
-    assert td.recipes.block_conv(s[f]) is None and not s.directives
+    with pytest.raises(td.ScheduleError, match="block_conv is not for"):
+        td.recipes.block_conv(s[f])
+    assert not s.directives

@@ -189,9 +189,13 @@ def test_columns_and_what_reduces_nothing_are_left_as_they_are():
     total[j] = td.sum(x[k, j], axis=k)
     y[i, j] = x[i, j] / total[j]
     s = td.Schedule(y)
-    assert td.recipes.block_rows(s[y]) is None
-    assert td.recipes.block_rows(s[total]) is None
+    with pytest.raises(td.ScheduleError, match="block_rows is not for"):
+        td.recipes.block_rows(s[y])
+    with pytest.raises(td.ScheduleError, match="block_rows is not for"):
+        td.recipes.block_rows(s[total])
     twice = td.Func("twice")
     twice[i, j] = x[i, j] * 2
     s = td.Schedule(twice)
-    assert td.recipes.block_rows(s[twice]) is None and not s.directives
+    with pytest.raises(td.ScheduleError, match="block_rows is not for"):
+        td.recipes.block_rows(s[twice])
+    assert not s.directives

@@ -103,4 +103,6 @@ def test_what_reads_no_windows_is_left_as_it_is():
     g[i] = td.sum(a[i, p], axis=p)
     for func in (f, g):
         s = td.Schedule(func)
-        assert td.recipes.block_stencil(s[func]) is None and not s.directives
+        with pytest.raises(td.ScheduleError, match="block_stencil is not for"):
+            td.recipes.block_stencil(s[func])
+        assert not s.directives

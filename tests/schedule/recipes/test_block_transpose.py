@@ -102,4 +102,6 @@ def test_what_reads_along_its_own_rows_is_left_as_it_is():
     g[i] = td.sum(a[k, i], axis=k)
     for func in (f, g):
         s = td.Schedule(func)
-        assert td.recipes.block_transpose(s[func]) is None and not s.directives
+        with pytest.raises(td.ScheduleError, match="block_transpose is not for"):
+            td.recipes.block_transpose(s[func])
+        assert not s.directives

@@ -103,8 +103,10 @@ def test_what_is_no_sum_or_is_ordered_is_left_as_it_is():
     g[r] = g[r - 1] * 2
     for func in (f, g):
         s = td.Schedule(func)
-        assert td.recipes.block_sums(s[func]) is None
-        assert td.recipes.block_tiles(s[func]) is None
+        with pytest.raises(td.ScheduleError, match="block_sums is not for"):
+            td.recipes.block_sums(s[func])
+        with pytest.raises(td.ScheduleError, match="block_tiles is not for"):
+            td.recipes.block_tiles(s[func])
         assert not s.directives
 
 

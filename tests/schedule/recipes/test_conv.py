@@ -232,7 +232,8 @@ def test_stages_of_other_kinds_are_left_alone():
     copied[i, j] = a[i, j] + 1
     for func in (product, copied):
         schedule = td.Schedule(func)
-        assert td.recipes.conv(schedule[func], machine=WIDE) is None
+        with pytest.raises(td.ScheduleError, match="conv is not for"):
+            td.recipes.conv(schedule[func], machine=WIDE)
         assert not schedule.directives
 
 

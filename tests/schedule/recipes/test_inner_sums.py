@@ -91,7 +91,8 @@ def test_stages_of_other_kinds_are_left_alone():
     wide[i, j] = p[i, j] * 2
     for func in (columns, wide, product):
         schedule = td.Schedule(func)
-        assert td.recipes.inner_sums(schedule[func], machine=WIDE) is None
+        with pytest.raises(td.ScheduleError, match="inner_sums is not for"):
+            td.recipes.inner_sums(schedule[func], machine=WIDE)
         assert not schedule.directives
 
 

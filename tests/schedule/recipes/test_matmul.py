@@ -149,7 +149,8 @@ def test_a_stage_of_another_kind_stays_as_it_is():
     x, f = td.Tensor("x", ("N",), td.f32), td.Func("f")
     f[i] = x[i] * 2
     s = td.Schedule(f)
-    assert td.recipes.matmul(s["f"]) is None
+    with pytest.raises(td.ScheduleError, match="matmul is not for"):
+        td.recipes.matmul(s["f"])
     assert not s.directives
 
 
@@ -178,7 +179,11 @@ def test_a_large_result_of_short_sums_is_written_past_the_caches(rng, shape, dou
         c, products = td.Func("out"), c
         c[i, j] = products[i, j] * 2
     s = td.Schedule(c, sizes={"M": m, "K": terms, "N": columns})
-    tiles = td.recipes.matmul(s[c], machine=WIDE)
-    assert tiles is None if terms < 8 else tiles.stream and tiles.parallel == "i"
+    if terms < 8:
+        with pytest.raises(td.ScheduleError, match="matmul is not for"):
+            td.recipes.matmul(s[c], machine=WIDE)
+    else:
+        tiles = td.recipes.matmul(s[c], machine=WIDE)
+        assert tiles.stream and tiles.parallel == "i"
     a, b = operands(rng, m, terms, columns)
     np.testing.assert_array_equal(td.compile(s)(a, b), (a @ b) * (1 + doubled))

@@ -75,5 +75,6 @@ def test_another_kind_of_sum_is_left_alone() -> None:
     x, f = td.Tensor("x", (64, 64), td.f32), td.Func("f")
     f[i] = td.sum(x[i, j], axis=j)
     s = td.Schedule(f, target="cuda")
-    assert td.recipes.online_blocks(s[f]) is None
+    with pytest.raises(td.ScheduleError, match="online_blocks is not for"):
+        td.recipes.online_blocks(s[f])
     assert not s.directives

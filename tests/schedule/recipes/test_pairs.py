@@ -69,5 +69,6 @@ def test_other_stages_are_left_as_they_are():
     distance[p, q] = td.sum(a[p, q, d] ** 2, axis=d)
     best[p] = td.argmin(distance[p, q], axis=q)
     s = td.Schedule(best)
-    assert td.recipes.pairs(s[best], machine=WIDE) is None
+    with pytest.raises(td.ScheduleError, match="pairs is not for"):
+        td.recipes.pairs(s[best], machine=WIDE)
     assert not s.directives

@@ -107,7 +107,8 @@ def test_a_stage_without_rows_is_left_as_it_is():
     y = td.Func("y")
     y[i, j] = x[i, j] + 1
     s = td.Schedule(y)
-    assert td.recipes.rows(s[y]) is None
+    with pytest.raises(td.ScheduleError, match="rows is not for"):
+        td.recipes.rows(s[y])
     assert not s.directives
 
 

@@ -88,7 +88,8 @@ def test_nothing_slides_where_each_line_needs_its_own():
     half[y, x] = td.exp(a[y, x])
     out[y, x] = half[y, x] + half[y, x + 1]
     s = td.Schedule(out)
-    assert td.recipes.strips(s[out], machine=WIDE) is None
+    with pytest.raises(td.ScheduleError, match="strips is not for"):
+        td.recipes.strips(s[out], machine=WIDE)
     assert s.directives == ()
 
 

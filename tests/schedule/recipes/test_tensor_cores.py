@@ -95,6 +95,19 @@ def test_batches(rng):
     np.testing.assert_array_equal(emulated(s, p, q), want)
 
 
+@pytest.mark.parametrize("hopper", [False, True])
+def test_rows_of_batches_share_a_weight(rng, hopper):
+    x, w, c = td.Tensor("x", (2, 3, 64, 64), td.f16), td.Tensor("w", (64, 64), td.f16), td.Func("c")
+    b, h = td.vars("b h")
+    c[b, h, i, j] = product(x[b, h, i, k], w[k, j])
+    s = td.Schedule(c)
+    tiles = {"block": (64, 64, 64), "warp": (64, 64)} if hopper else SMALL
+    td.recipes.tensor_core_matmul(s[c], hopper=hopper, **tiles)
+    p, q = whole(rng, 2, 3, 64, 64), whole(rng, 64, 64)
+    got = td.emulate(td.compile(s, target="cuda"))(p, q)
+    np.testing.assert_array_equal(got, p.astype(np.float32) @ q.astype(np.float32))
+
+
 def test_what_reads_the_sums_alone_is_made_in_registers(rng):
     x, y = td.Tensor("x", (64, 64), td.f16), td.Tensor("y", (64, 64), td.f16)
     bias, c, f = td.Tensor("bias", (64,), td.f32), td.Func("c"), td.Func("f")
@@ -113,7 +126,8 @@ def test_products_of_f32_are_made_of_fewer_bits_only_when_asked(rng):
     x, y, c = td.Tensor("x", (64, 32), td.f32), td.Tensor("y", (32, 64), td.f32), td.Func("c")
     c[i, j] = td.sum(x[i, k] * y[k, j], axis=k)
     s = td.Schedule(c)
-    assert td.recipes.tensor_core_matmul(s[c], **SMALL) is None
+    with pytest.raises(td.ScheduleError, match="10 bits of factors"):
+        td.recipes.tensor_core_matmul(s[c], **SMALL)
     assert td.recipes.tensor_core_matmul(s[c], **SMALL, tf32=True).instruction.endswith("tf32")
     p, q = whole(rng, 64, 32, dtype=np.float32), whole(rng, 32, 64, dtype=np.float32)
     np.testing.assert_array_equal(emulated(s, p, q), p @ q)
@@ -123,14 +137,20 @@ def test_products_of_f32_are_made_of_fewer_bits_only_when_asked(rng):
 def test_products_of_bytes_are_added_up_in_32_bits_only(total, is_made):
     x, y, c = td.Tensor("x", (64, 32), td.i8), td.Tensor("y", (32, 64), td.i8), td.Func("c")
     c[i, j] = td.sum(td.cast(x[i, k], td.i32) * td.cast(y[k, j], td.i32), axis=k, dtype=total)
-    assert (td.recipes.tensor_core_matmul(td.Schedule(c)[c], **SMALL) is not None) == is_made
+    stage = td.Schedule(c)[c]
+    if is_made:
+        assert td.recipes.tensor_core_matmul(stage, **SMALL).instruction.endswith("i8_i8")
+    else:
+        with pytest.raises(td.ScheduleError, match="it adds products up in i64"):
+            td.recipes.tensor_core_matmul(stage, **SMALL)
 
 
 def test_sums_of_no_terms_are_left_to_other_recipes():
     x, y, c = td.Tensor("x", ("M", "K"), td.f16), td.Tensor("y", ("K", "N"), td.f16), td.Func("c")
     c[i, j] = product(x[i, k], y[k, j])
     s = td.Schedule(c, sizes={"M": 64, "K": 0, "N": 64})
-    assert td.recipes.tensor_core_matmul(s[c], **SMALL) is None
+    with pytest.raises(td.ScheduleError, match="its sums have no terms"):
+        td.recipes.tensor_core_matmul(s[c], **SMALL)
     got = emulated(s, np.ones((64, 0), np.float16), np.ones((0, 64), np.float16))
     np.testing.assert_array_equal(got, np.zeros((64, 64), np.float32), strict=True)
 
