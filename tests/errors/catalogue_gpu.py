@@ -383,19 +383,6 @@ def warp_of_its_own_beside_a_part_of_a_warp():
     td.compile(s, target="cuda").source()
 
 
-@wrong(td.ScheduleError, "apart: a pipeline apart runs once in each block", hint="outside of other")
-def warp_of_its_own_for_a_loop_in_a_loop():
-    t, f = td.Tensor("t", (4, 64, 256), td.f32), td.Func("f")
-    f[i, j] = td.sum(t[i, k, j], axis=k)
-    s = td.Schedule(f)
-    block, lane = s[f].split(j, 32)
-    ko, ki = s[f].split(k, 16)
-    s[f].reorder(block, lane, i, ko, ki).bind(block, "blockIdx.x").bind(lane, "threadIdx.x")
-    s.cache_read(t, f, at=ko, scope="shared").bulk_copy()  # here
-    s[f].pipeline(ko, 2, apart=True)
-    td.compile(s, target="cuda").source()
-
-
 @wrong(td.TargetError, "for sizes that are known", hint="leave out dynamic=")
 def sizes_that_stay_open():
     t, f = td.Tensor("t", ("N",), td.f32), td.Func("f")

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tdsl.codegen.emulation.instructions import Tile, elements, run_instruction
-from tdsl.codegen.emulation.memory import Array, Crew, Hazard
+from tdsl.codegen.emulation.memory import Array, Crew
+from tdsl.errors import Hazard
 from tdsl.schedule.instruction import Instruction
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tdsl.codegen.emulation.memory import Hazard
 from tdsl.codegen.emulation.run import EmulatedExecutable
 from tdsl.codegen.loops import Arrive, Block, Commit, If, Kernel, Stmt, Wait
 from tdsl.codegen.passes.group_products import group_products
 from tdsl.codegen.passes.statements import map_exprs
 from tdsl.codegen.show import show
+from tdsl.errors import Hazard
 from tdsl.lang.expr import ONE, Var
 from tdsl.lang.simplify import add, substitute
 from tests.codegen.cuda import programs

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.emulation.memory import Hazard
 from tdsl.codegen.emulation.run import EmulatedExecutable
 from tdsl.codegen.launches import launches_of
 from tdsl.codegen.loops import Block, Kernel, Shuffle, Stmt
@@ -98,7 +97,7 @@ def test_a_shuffle_that_is_missing_is_found():
         return replace(s, body=s.body[:at] + s.body[at + 2 :])
 
     broken: Kernel = replace(whole, body=programs.rewritten(whole.body, without))
-    with pytest.raises(Hazard, match="and another one keep different values of"):
+    with pytest.raises(td.Hazard, match="and another one keep different values of"):
         EmulatedExecutable(broken).run([*operands(), np.zeros((64, COLUMNS), np.float32)])
 
 
