@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tdsl.lang import arithmetic
@@ -54,12 +55,12 @@ EXACT_CALLS = ("copysign", "sqrt", "rsqrt", *ROUNDING)
 
 def unit(t: DType) -> float:
     """Half the distance from 1 to the next number."""
-    return {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}[t.name]
+    return 2.0 ** -(t.fraction + 1)
 
 
 def tiny(t: DType) -> float:
     """Below this numbers may become 0: kernels flush subnormal ones."""
-    return {"f16": 2.0**-14, "f64": 2.0**-1022}.get(t.name, 2.0**-126)
+    return float(ml_dtypes.finfo(t.numpy).smallest_normal)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,13 @@ from tdsl.lang.expr import ONE, ZERO, const
 from tdsl.lang.program import Program, bind_sizes, build_program
 from tdsl.lang.realised import Bounds, number_of, realised_boxes, touched_boxes
 from tdsl.lang.simplify import subtract
-from tdsl.lang.types import DType, bf16, f16
+from tdsl.lang.types import DType
 from tests.fuzz.choices import Choices
 from tests.fuzz.terms import Ends, Readable, Scope, Term, Terms
 
 EXTENTS = {5: 4, 8: 3, 3: 3, 7: 3, 13: 2, 16: 2, 2: 1, 1: 2, 11: 1, 4: 1, 0: 1}
 TYPES = {"f32": 8, "i32": 4, "u8": 4, "f64": 3, "i64": 1, "i16": 1, "u16": 1, "bool_": 1, "i8": 1,
-         "u32": 1, "u64": 1, "f16": 1, "bf16": 1}  # fmt: skip
+         "u32": 1, "u64": 1, "f16": 1, "bf16": 1, "f8e4m3": 1, "f8e5m2": 1}  # fmt: skip
 # text, identity of each value, and whether the order matters
 COMBINERS = (
     ("lambda a, b: (td.maximum(a[0], b[0]), a[1] + b[1])", -8.0, 0, False),
@@ -48,10 +48,10 @@ def array(seed: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     rng = np.random.default_rng(seed)
     if dtype == "bool":
         return rng.random(shape) < 0.5
-    if dtype == "bfloat16" or np.dtype(dtype).kind == "f":
-        few = 4 if dtype in ("float16", "bfloat16") else 8
-        t = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
-        return (rng.integers(-8 * few, 8 * few + 1, shape) / few).astype(t)
+    t = td.lang.types.as_dtype(getattr(ml_dtypes, dtype, dtype))
+    if t.is_float:
+        few = {8: 1, 16: 4}.get(t.bits, 8)
+        return (rng.integers(-8 * few, 8 * few + 1, shape) / few).astype(t.numpy)
     ends = np.iinfo(dtype)
     small = rng.integers(max(ends.min, -9), 10, shape).astype(dtype)
     wide = rng.integers(ends.min, ends.max, shape, dtype=dtype, endpoint=True)
@@ -365,7 +365,7 @@ class _Builder:
         t = self.names[name].dtype
         x = self.terms.of_type(scope, t, self.c.integer(0, 2), False)
         text = f"{name}[{index}]"
-        small = f"td.cast(0.5, td.{t.name}) * {x.text}" if t in (f16, bf16) else x.text
+        small = f"td.cast(0.5, td.{t.name}) * {x.text}" if t.is_narrow else x.text
         how = self.c.weighted({"+=": 4, "max": 2, "-=": 1, "own": 2, "*=": 1})
         if t == td.bool_:
             self.run(f"{text} = {own} & {x.text}")

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tdsl.errors import ShapeError
-from tdsl.lang.types import DType, bf16, bool_, f16, i64, promote, u64
+from tdsl.lang.types import DType, bool_, i64, promote, u64
 from tests.fuzz.choices import Choices
 
 Ends = tuple[int, int]  # inclusive
 INTEGERS = ("i32", "u8", "i64", "u16", "i8", "i16", "u32", "u64")
-FLOATS = ("f32", "f64", "f32", "f32", "f16", "bf16")
+FLOATS = ("f32", "f64", "f32", "f32", "f16", "bf16", "f8e4m3", "f8e5m2")
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Terms:
     def made(self, text: str, exact: bool, most: float) -> Term:
         """A term with the type that the language gives it; large floats are limited."""
         dtype = eval(text, self.names).dtype
-        if dtype.is_float and most > (60.0 if dtype in (f16, bf16) else 4000.0):
+        if dtype.is_float and most > {8: 16.0, 16: 60.0}.get(dtype.bits, 4000.0):
             return Term(f"td.clip({text}, -8, 8)", dtype, exact, 8.0)
         return Term(text, dtype, exact, most)
 
