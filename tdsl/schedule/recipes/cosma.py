@@ -8,7 +8,9 @@ Every matrix is shared out evenly over all ranks. Each takes the stage of C[i, j
 
 from __future__ import annotations
 
+import math
 import operator
+import re
 
 from tdsl.errors import ScheduleError, did_you_mean, is_one_of
 from tdsl.placement.grid import Grid
@@ -27,24 +29,31 @@ RULES = ("volume", "library")
 
 
 @recipe
-def cosma(stage: Stage, ranks: int, memory: int | None = None, *, rule: str = "volume") -> Grid:
+def cosma(
+    stage: Stage, ranks: int, memory: int | None = None, *, rule: str = "volume", splits: str = ""
+) -> Grid:
     """The grid of at most `ranks` ranks that moves least, with steps so that `memory` elements suffice.
 
-    With rule="library" the grid and the steps that the library COSMA would choose. Returns the grid; where
+    With rule="library" the grid and the steps that the library COSMA would choose; with `splits` those that
+    are said in its notation, as "sm2,pn3": two steps along m, three ranks along n. The rule chooses for what
+    ranks are left. Returns the grid; where
     that has fewer ranks, the others of a run are idle. ScheduleError where sizes are not known, or the memory
     is too little for any grid.
     """
     if not is_one_of(rule, RULES):
         raise _refused(f"there is no rule {rule!r}", did_you_mean(rule, RULES))
     p = product_of(stage)
-    m, n, k = extents_of(stage, p)
     ranks, memory = _counts(ranks, memory)
+    given = _read_splits(splits, ranks)
+    left = ranks // math.prod(given.ranks)
+    parts = (a * b for a, b in zip(given.ranks, given.steps, strict=True))
+    m, n, k = (-(-x // n) for x, n in zip(extents_of(stage, p), parts, strict=True))
     if rule == "library":
-        made = published_strategy(m, n, k, ranks, memory)
+        made = published_strategy(m, n, k, left, memory)
         found = None if made is None else made.strategy
     else:
-        found = best_strategy(m, n, k, ranks, memory)
-    return _apply(stage, p, _found(found, p, stage, ranks, memory), ranks)
+        found = best_strategy(m, n, k, left, memory)
+    return _apply(stage, p, given.inside(_found(found, p, stage, ranks, memory)), ranks)
 
 
 @recipe
@@ -58,6 +67,24 @@ def carma(stage: Stage, ranks: int, memory: int | None = None) -> Grid:
     ranks, memory = _counts(ranks, memory)
     made = halved_strategy(*extents_of(stage, p), ranks, memory)
     return _apply(stage, p, _found(made, p, stage, ranks, memory), ranks)
+
+
+def _read_splits(text: str, ranks: int) -> Strategy:
+    """The strategy that splits say, one of no ranks and steps for none."""
+    counts = {kind + dim: 1 for kind in "ps" for dim in "mnk"}
+    for split in filter(None, text.split(",")):
+        found = re.fullmatch(r"([ps][mnk])([1-9]\d*)", split.strip())
+        if found is None:
+            raise _refused(f"{split!r} is no split", 'write as the library does: "sm2,pn2,pk3"')
+        counts[found[1]] *= int(found[2])
+    made = Strategy(
+        (counts["pm"], counts["pn"], counts["pk"]), (counts["sm"], counts["sn"], counts["sk"])
+    )
+    if math.prod(made.ranks) > ranks:
+        raise _refused(
+            f"{text!r} takes {math.prod(made.ranks)} ranks, there are {ranks}", "take more ranks"
+        )
+    return made
 
 
 def _counts(ranks: int, memory: int | None) -> tuple[int, int | None]:

@@ -22,6 +22,12 @@ class Strategy:
     ranks: Triple
     steps: Triple = (1, 1, 1)
 
+    def inside(self, other: Strategy) -> Strategy:
+        """This one, and in each of its parts another."""
+        pm, pn, pk = (a * b for a, b in zip(self.ranks, other.ranks, strict=True))
+        sm, sn, sk = (a * b for a, b in zip(self.steps, other.steps, strict=True))
+        return Strategy((pm, pn, pk), (sm, sn, sk))
+
     def received(self, m: int, n: int, k: int) -> float:
         """Elements that a rank receives on average; all ranks, where everything divides evenly."""
         (pm, pn, pk), (sm, sn, _) = self.ranks, self.steps

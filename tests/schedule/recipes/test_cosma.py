@@ -108,6 +108,10 @@ def test_bad_requests_are_refused() -> None:
         td.recipes.carma(stage, 8, 100)
     with pytest.raises(td.ScheduleError, match="there is no rule 'librari'"):
         td.recipes.cosma(stage, 8, rule="librari")
+    with pytest.raises(td.ScheduleError, match="'pm2 pn2' is no split"):
+        td.recipes.cosma(stage, 8, splits="pm2 pn2")
+    with pytest.raises(td.ScheduleError, match="'pm3,pn3' takes 9 ranks, there are 8"):
+        td.recipes.cosma(stage, 8, splits="pm3,pn3")
     with pytest.raises(td.ScheduleError, match="ranks cannot be 0"):
         td.recipes.cosma(stage, 0)
     with pytest.raises(td.ScheduleError, match="depends on sizes that are not known"):
