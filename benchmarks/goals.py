@@ -43,6 +43,8 @@ GOALS = (
     Goal("attention", (*TORCH, "jax"), 1.1),
     Goal("mixed", (*TORCH, "jax", "numba", "scipy"), 1.3),
     Goal("stream", ("stream",), 0.9, 0.9),
+    Goal("chains", ("tdsl-unfused",), 1.5, 0.95),
+    Goal("chains", ("torch-compile",), 1.2),
 )
 
 # Of a GPU: "copy" is the time of a copy of as many bytes, "sdpa-*" are the backends of PyTorch's attention.

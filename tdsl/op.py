@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tdsl.compile import Compiled, compile, signature_of
-from tdsl.errors import DefinitionError, ShapeError, TargetError, TypeMismatch
+from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
 from tdsl.lang.program import Program, build_program, check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.schedule.fluent import Schedule
@@ -119,10 +119,10 @@ class Operator:
         ShapeError for a size that is unknown or missing, ScheduleError for a pin that nothing keeps to,
         TargetError for `measure=` where there is no device.
         """
-        from tdsl.tuning import autoschedule, random_values
+        from tdsl.tuning import autoschedule, check_measure, random_values
 
         chosen = as_target(target)
-        _check_measure(measure, seconds, chosen)
+        check_measure(measure, seconds, chosen)
         sizes, values = self._sizes_of(args, given)
         if measure and values is None:
             values = random_values(self.program, sizes)
@@ -162,27 +162,6 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<operator {self.name}({', '.join(self.program.parameters)})>"
-
-
-def _check_measure(measure: object, seconds: object, target: Target) -> None:
-    count = isinstance(measure, int) and not isinstance(measure, bool) and measure >= 0
-    if not count or not isinstance(seconds, int | float) or not seconds > 0:
-        raise TypeMismatch(
-            f"measure= is a number of candidates and seconds= a time, not {measure!r} and {seconds!r}",
-            loc=here(),
-            label="this call",
-            hint="measure=10, seconds=60",
-        )
-    if measure and target.name == "cuda":
-        from tdsl.cuda import is_available
-
-        if not is_available():
-            raise TargetError(
-                "there is no GPU here to measure on",
-                loc=here(),
-                label="this call",
-                hint="leave measure= away: the model decides",
-            )
 
 
 def op(function: Callable[..., Any]) -> Operator:

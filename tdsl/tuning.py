@@ -23,10 +23,12 @@ from tdsl.codegen import cache
 from tdsl.codegen.fingerprint import PACKAGE, fingerprint
 from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
+from tdsl.errors import TargetError, TypeMismatch
 from tdsl.lang.bounds import upper
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.machine import machine_for
+from tdsl.source import here
 from tdsl.target import Target, as_target
 from tdsl.tilegraph.search import candidates, notes_of
 
@@ -60,6 +62,28 @@ def autoschedule(
     if best.seconds is not None and not pin and len(trials) == min(tries, len(found)):
         remember(schedule, tries, best.label, best.seconds)
     return schedule
+
+
+def check_measure(measure: object, seconds: object, target: Target) -> None:
+    """TypeMismatch for a count or a time that is none, TargetError where there is no device to measure on."""
+    count = isinstance(measure, int) and not isinstance(measure, bool) and measure >= 0
+    if not count or not isinstance(seconds, int | float) or not seconds > 0:
+        raise TypeMismatch(
+            f"measure= is a number of candidates and seconds= a time, not {measure!r} and {seconds!r}",
+            loc=here(),
+            label="this call",
+            hint="measure=10, seconds=60",
+        )
+    if measure and target.name == "cuda":
+        from tdsl.cuda import is_available
+
+        if not is_available():
+            raise TargetError(
+                "there is no GPU here to measure on",
+                loc=here(),
+                label="this call",
+                hint="leave measure= away: the model decides",
+            )
 
 
 def _told(t: Trial) -> str:

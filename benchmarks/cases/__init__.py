@@ -22,6 +22,7 @@ from benchmarks.cases import (
     tensor,
     unsharp,
 )
+from benchmarks.chains import table
 
 ALL = MappingProxyType(
     {
@@ -44,6 +45,7 @@ ALL = MappingProxyType(
             *chains.CASES,
             *tensor.CASES,
             jacobi.CASE,
+            *table.CASES,
         )
     }
 )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what traces and plans is not needed to import tdsl
     from tdsl.graph.plan import Plan
     from tdsl.graph.values import Array, Result
     from tdsl.lang.program import Program
+    from tdsl.schedule.fluent import Schedule
 
 _KEPT = 16  # plans; each holds memory for its results
 _TRIED = 4  # of these, before arguments are looked at closely
@@ -123,6 +124,29 @@ class Graph(Suggesting):
             self._plans = {k: better if v is known else v for k, v in self._plans.items()}
             self._recent = (better, *(k for k in self._recent if k is not known))
         return better.plan
+
+    def autoschedule(
+        self, *args: Any, pin: object = None, measure: int = 0, seconds: float = 60.0, **kwargs: Any
+    ) -> Schedule:
+        """A schedule of the whole graph as one program, for arguments as a call takes them.
+
+        It is what `Operator.autoschedule` finds for an operator that computes all of it, to be compiled,
+        printed and edited like that. The program takes the arrays that it reads in the order of the
+        arguments, then those that the function takes from elsewhere and the numbers that it passes, and gives
+        the results of the function. `td.f32[64, 128]` may stand for an array where nothing is measured.
+        DefinitionError where what flows between the calls, or out of them, is a view, or a call has its own
+        schedule.
+        """
+        from tdsl.graph.as_one import as_one
+        from tdsl.graph.structure import is_array, is_declared
+        from tdsl.tuning import autoschedule, check_measure
+
+        check_measure(measure, seconds, self.target)
+        known, arrays = self._planned(args, kwargs, is_array if measure else is_declared)
+        program, values = as_one(known.plan, arrays)
+        return autoschedule(
+            program, {}, self.target, values, pin=pin, tries=measure, seconds=seconds
+        )
 
     @property
     def memory(self) -> Memory[Result]:
