@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from tdsl.codegen.access import check_declared
 from tdsl.codegen.call import Executable
-from tdsl.codegen.loops import AXES, For, Kernel, SizeParam
+from tdsl.codegen.loops import AXES, For, Kernel
 from tdsl.codegen.lower import lower
 from tdsl.codegen.outputs import separate_outputs
 from tdsl.codegen.passes import CUDA_PASSES, PASSES, SCALAR_PASSES
@@ -45,24 +45,12 @@ def make_kernel(variant: Variant) -> Kernel:
 def after_passes(kernel: Kernel, target: Target) -> Kernel:
     """A kernel as `lowered` gives it, made ready for the backend of a target.
 
-    TargetError for loops on axes of a GPU where the target is none, and for sizes left open where it is one.
+    TargetError for loops on axes of a GPU where the target is none.
     """
-    if target.name == "cuda":
-        _refuse_open_sizes(kernel)
-    else:
+    if target.name != "cuda":
         _refuse_axes(kernel, target)
     passes = {"cpu": PASSES, "cuda": CUDA_PASSES}.get(target.name, SCALAR_PASSES)
     return run_passes(kernel, passes, show=show, verify=verify, name=kernel.name)
-
-
-def _refuse_open_sizes(kernel: Kernel) -> None:
-    if any(isinstance(p, SizeParam) for p in kernel.params):
-        raise TargetError(
-            "kernels of a GPU are made for sizes that are known",
-            loc=here(),
-            label="compiled here",
-            hint="leave out dynamic=: a call with other sizes compiles again",
-        )
 
 
 def _refuse_axes(kernel: Kernel, target: Target) -> None:
