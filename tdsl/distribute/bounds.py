@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from tdsl.distribute.stages import Stage
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.recipes.strategies import product_bound
 
 
-def bound_of(stage: Stage, ranks: int) -> float | None:
-    """The bound of a stage that is a product of two matrices; None for any other."""
+def bound_of(stage: Stage, ranks: int) -> Callable[[float], float] | None:
+    """The bound of a product of two matrices, for some elements of memory; None for any other stage."""
     d = stage.definition
     touched: dict[str, set[str]] = {}
     for r in reads_in(d.values):
@@ -22,4 +25,4 @@ def bound_of(stage: Stage, ranks: int) -> float | None:
     if sorted(map(sorted, touched.values())) != sorted(map(sorted, ({i, k}, {k, j}))):
         return None
     m, n, depth = (hi - lo for lo, hi in (stage.bounds[x] for x in (i, j, k)))
-    return product_bound(m, n, depth, ranks)
+    return functools.partial(product_bound, m, n, depth, ranks)

@@ -258,17 +258,18 @@ class Plan:
     """The plans of all ranks, each made when it is asked for.
 
     `received`, `sent`, `messages` and `peak_memory` have a number for each rank; bytes, but for messages.
-    `bound` is how many bytes the busiest rank receives at least in any plan that shares everything out
-    evenly, where that is known. `idle` is how many ranks of a run the grid does not need.
+    `least` is how many bytes the busiest rank receives at least in any plan that shares everything out
+    evenly, by the memory of a rank, where that is known. `idle` is how many ranks of a run the grid does
+    not need.
     """
 
     def __init__(
         self, name: str, grid: Grid, homes: tuple[Home, ...], outputs: tuple[str, ...],
         notes: tuple[str, ...], make: Callable[[int], RankPlan], named: State | None = None,
-        bound: float | None = None, idle: int = 0,
+        least: Callable[[float], float] | None = None, idle: int = 0,
     ) -> None:  # fmt: skip
         self.name, self.grid, self.homes, self.notes = name, grid, homes, notes
-        self.outputs, self.bound, self.idle = outputs, bound, idle
+        self.outputs, self.least, self.idle = outputs, least, idle
         self._make, self._named = make, named
         self._ranks: dict[int, RankPlan] = {}
 
@@ -319,6 +320,11 @@ class Plan:
     def peak_memory(self) -> tuple[int, ...]:
         """The most bytes of buffers that each rank has at a time, those that it owns included."""
         return tuple(c.peak_memory for c in self.costs)
+
+    @functools.cached_property
+    def bound(self) -> float | None:
+        """The bytes that the busiest rank receives at least in any plan of as much memory, if known."""
+        return None if self.least is None else self.least(max(self.peak_memory))
 
     @property
     def total_received(self) -> int:

@@ -92,7 +92,8 @@ class Work:
         notes = tuple(_notes(self.stages))
         bounds = [bound_of(s, state.grid.size) for s in self.stages]
         known = bounds[0] if len(bounds) == 1 else None
-        least = None if known is None else known * min(h.bytes for h in homes)
+        size = min((h.bytes for h in homes), default=1)
+        least = None if known is None else lambda held: size * known(held / size)
         self.plan = Plan(
             program.name,
             state.grid,

@@ -46,15 +46,26 @@ class Strategy:
         return share + cm * ck + ck * cn + 2 * cm * cn
 
 
-def product_bound(m: int, n: int, k: int, ranks: int) -> float:
+def product_bound(m: int, n: int, k: int, ranks: int, memory: float = math.inf) -> float:
     """Elements that the busiest rank receives at least for a product of matrices.
 
     Al Daas, Ballard, Grigori, Kumar, Rouse (2022): however much memory there is, if the matrices are evenly
-    shared out before and after.
+    shared out before and after. Kwasniewski et al. (2019): 2 m n k / sqrt(S) for S elements of memory, shared
+    out to the ranks, of which those that a rank has at the start and at the end need not move.
 
     >>> product_bound(1024, 1024, 1024, 8), product_bound(2048, 512, 256, 4)
     (393216.0, 98304.0)
+    >>> [round(product_bound(4096, 4096, 4096, 4096, memory)) for memory in (15_000, 60_000, 1_000_000)]
+    [243971, 184320, 184320]
     """
+    least = _bound_of_faces(m, n, k, ranks)
+    if math.isfinite(memory) and memory > 0:
+        return max(least, 2 * m * n * k / (ranks * math.sqrt(memory)) - 2 * memory)
+    return least
+
+
+def _bound_of_faces(m: int, n: int, k: int, ranks: int) -> float:
+    """The bound for any memory: a rank that multiplies its part of m n k needs faces of a block of it."""
     a, b, c = sorted((m, n, k), reverse=True)
     if not c:
         return 0.0

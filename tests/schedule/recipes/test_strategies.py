@@ -110,6 +110,19 @@ def test_lower_bounds(m: int, n: int, k: int, ranks: int, words: int) -> None:
     assert round(product_bound(m, n, k, ranks)) == words
 
 
+def test_little_memory_has_a_bound_of_its_own() -> None:
+    """It is above the other one where there is hardly more memory than for the shares; nothing goes below."""
+    above = 0
+    for ranks in (64, 512, 4096):
+        for share in (1.05, 1.5, 3, 10):
+            memory = round(share * 3 * 4096**2 / ranks)
+            chosen = best_strategy(4096, 4096, 4096, ranks, memory)
+            least = product_bound(4096, 4096, 4096, ranks, memory)
+            above += least > product_bound(4096, 4096, 4096, ranks)
+            assert chosen is None or chosen.received(4096, 4096, 4096) >= least
+    assert above
+
+
 SHAPES = [(4096, 4096, 4096), (65536, 4096, 1024), (1024, 1024, 65536), (8192, 8192, 512)]
 
 
