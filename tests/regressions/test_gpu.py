@@ -1,6 +1,9 @@
 """Kernels of a GPU that were wrong, or were never done."""
 
+import re
+
 import numpy as np
+import pytest
 
 import tdsl as td
 from tdsl.lang.interp import interpret
@@ -51,3 +54,29 @@ def test_threads_combine_the_lanes_of_vectors():
     assert "shuffle(" in str(compiled.loops("final", N=21))
     x = np.arange(21, dtype=np.int32) * 7 % 11
     assert td.emulate(compiled)(x) == x.sum()
+
+
+def tail_with_a_copy(scope):
+    a, f = td.Tensor("a", (4, 23), td.i32), td.Func("f")
+    f[i, j] = a[i, j] * 2
+    s = td.Schedule(f)
+    outer, inner = s[f].split(j, 8, tail="peel")
+    if scope == "shared":
+        s[f].bind(i, "blockIdx.x").bind(inner, "threadIdx.x")
+        s.cache_read(a, f, at=outer, scope=scope)
+    else:
+        s[f].reorder(outer, i, inner)
+        s[f].unroll(outer)
+        s.cache_read(a, f, at=outer)
+    return td.compile(s, target="cuda")
+
+
+@pytest.mark.parametrize("scope", ["shared", "auto"])
+def test_memory_of_a_loop_and_of_its_tail_are_apart(scope):
+    # both had one name, by which the larger got the place and the size of the smaller
+    x = np.arange(4 * 23, dtype=np.int32).reshape(4, 23)
+    compiled = tail_with_a_copy(scope)
+    np.testing.assert_array_equal(td.emulate(compiled)(x), 2 * x)
+    loops = str(compiled.loops("final"))
+    made = re.findall(r"(\w+) = alloc", loops)
+    assert len(made) == len(set(made)) >= 2, loops

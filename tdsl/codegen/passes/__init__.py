@@ -14,8 +14,9 @@
     drop_unread      memory without readers and unused lets go
     hoist_allocs     memory outside hot loops, in registers or on the stack where it is small
 
-For a GPU there are seven more, and loops stay to be unrolled by its compiler:
+For a GPU there are eight more, and loops stay to be unrolled by its compiler:
 
+    name_memory      a name of its own for each memory
     count_from_zero  loops that start at 0, so that indices of registers are constant
     order_merges     partial results of threads are combined in order where shuffles cannot
     place_memory     memory on the heap, shared by a block, or in registers
@@ -36,6 +37,7 @@ from tdsl.codegen.passes.group_products import group_products
 from tdsl.codegen.passes.hoist_allocs import hoist_allocs
 from tdsl.codegen.passes.merge_lanes import merge_lanes
 from tdsl.codegen.passes.merge_threads import merge_threads
+from tdsl.codegen.passes.name_memory import name_memory
 from tdsl.codegen.passes.order_merges import order_merges
 from tdsl.codegen.passes.partition import partition
 from tdsl.codegen.passes.pipeline_loops import pipeline_loops
@@ -66,6 +68,7 @@ PASSES = (
 SCALAR_PASSES = (simplify_loops, bound_loops, expand_calls, drop_unread, hoist_allocs)
 
 CUDA_PASSES = (
+    name_memory,
     simplify_loops,
     bound_loops,
     expand_calls,

@@ -105,21 +105,29 @@ class Fresh:
                     names[name] = buffers[name] = self.name(name)
                 case _:
                     pass
-        renaming = Renaming(scalars, buffers)
+        return renamed(s, Renaming(scalars, buffers), names)
 
-        def copied(old: Stmt) -> Stmt:
-            new = map_parts(map_exprs(old, renaming.expr), copied)
-            match new:
-                case For(name) | Let(name) | Alloc(name):
-                    return rebuilt(new, name=names[name])
-                case Store(buffer) | Prefetch(buffer) | CopyTile(buffer) if buffer in buffers:
-                    return rebuilt(new, buffer=buffers[buffer])
-                case Invoke(_, operands):
-                    return rebuilt(new, operands=tuple(_renamed(o, buffers) for o in operands))
-                case _:
-                    return new
 
-        return copied(s)
+def renamed(s: Stmt, renaming: Renaming, names: Mapping[str, str]) -> Stmt:
+    """A statement with other names for some of what it binds, and values and buffers of a renaming."""
+    buffers = renaming.buffers
+
+    def copied(old: Stmt) -> Stmt:
+        new = map_parts(map_exprs(old, renaming.expr), copied)
+        match new:
+            case For(name):
+                merges = tuple((buffers.get(x, x), buffers.get(y, y)) for x, y in new.merges)
+                return rebuilt(new, name=names.get(name, name), merges=merges)
+            case Let(name) | Alloc(name):
+                return rebuilt(new, name=names.get(name, name))
+            case Store(buffer) | Prefetch(buffer) | CopyTile(buffer) if buffer in buffers:
+                return rebuilt(new, buffer=buffers[buffer])
+            case Invoke(_, operands):
+                return rebuilt(new, operands=tuple(_renamed(o, buffers) for o in operands))
+            case _:
+                return new
+
+    return copied(s)
 
 
 def with_bounds_read_once(loop: For, fresh: Fresh, then: Callable[[For], Stmt]) -> Stmt:
