@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +10,10 @@ import numpy as np
 from tdsl.compile import compile
 from tdsl.errors import ShapeError
 from tdsl.graph.symbol import Symbol
+from tdsl.lang.casts import cast
 from tdsl.lang.reduction import sum
 from tdsl.lang.tensor import Func, Tensor
-from tdsl.lang.types import from_numpy, promote
+from tdsl.lang.types import as_dtype, from_numpy, promote
 from tdsl.lang.ufunc import call_ufunc
 from tdsl.lang.value import vars
 from tdsl.source import here
@@ -31,21 +32,47 @@ def elementwise(
     """
     if ufunc is np.matmul and method == "__call__" and not options:
         return _product(trace, *args)
+    return of_elements(
+        trace, ufunc, args, lambda *values: call_ufunc(ufunc, method, values, options)
+    )
+
+
+def of_elements(
+    trace: Trace, function: Callable[..., Any], args: Sequence[Any], value: Callable[..., Any]
+) -> Symbol:
+    """What `value` makes of elements of arrays that broadcast, in the type that NumPy's function gives."""
     arrays = [a for a in args if isinstance(a, Symbol | np.ndarray)]
-    shape = _joined(ufunc, [a.shape for a in arrays], 0)
+    shape = _joined(function, [a.shape for a in arrays], 0)
     tensors = {
         id(a): Tensor(name, a.shape, from_numpy(a.dtype))
         for a, name in zip({id(a): a for a in arrays}.values(), "abcd", strict=False)
     }
-    index = _index(len(shape))
+    index = tensor_index(len(shape))
     values = [
         _value(tensors[id(a)], a.shape, shape, index) if id(a) in tensors else a for a in args
     ]
-    out = Func(ufunc.__name__)
-    out[index] = call_ufunc(ufunc, method, tuple(values), options)
+    result = value(*values)
+    wanted = from_numpy(function(*(_empty(a) for a in args)).dtype)
+    out = Func(function.__name__)
+    out[index] = result if result.dtype == wanted else cast(result, wanted)
     given = {tensors[id(a)].name: a for a in arrays}
     made: Symbol = trace.call(compile(out), (), given)
     return made
+
+
+def _empty(a: Any) -> Any:
+    """What has the type of an operand, and no elements."""
+    return np.empty(0, a.dtype) if isinstance(a, Symbol | np.ndarray) else a
+
+
+def of_type(x: Symbol, dtype: Any) -> Symbol:
+    """The elements in another type."""
+    wanted = as_dtype(dtype)
+
+    def astype(a: Any) -> Any:
+        return a.astype(wanted.numpy)
+
+    return of_elements(x.trace, astype, (x,), lambda a: cast(a, wanted))
 
 
 def _product(trace: Trace, x: Any, y: Any) -> Symbol:
@@ -56,7 +83,7 @@ def _product(trace: Trace, x: Any, y: Any) -> Symbol:
         return _product(trace, x[None], y)[..., 0, :]
     whole = _joined(np.matmul, [x.shape, y.shape], 2)
     a, b = Tensor("a", x.shape, from_numpy(x.dtype)), Tensor("b", y.shape, from_numpy(y.dtype))
-    index, (i, j, k) = _index(len(whole)), vars("i j k")
+    index, (i, j, k) = tensor_index(len(whole)), vars("i j k")
     left = _value(a, x.shape[:-2], whole, index, (i, k))
     right = _value(b, y.shape[:-2], whole, index, (k, j))
     out = Func("matmul")
@@ -65,7 +92,9 @@ def _product(trace: Trace, x: Any, y: Any) -> Symbol:
     return made
 
 
-def _joined(ufunc: np.ufunc, shapes: list[tuple[int, ...]], inner: int) -> tuple[int, ...]:
+def _joined(
+    function: Callable[..., Any], shapes: list[tuple[int, ...]], inner: int
+) -> tuple[int, ...]:
     """The shape that shapes join to, but for `inner` last dimensions."""
     try:
         if inner and (min(map(len, shapes)) < inner or shapes[0][-1] != shapes[1][-2]):
@@ -73,7 +102,7 @@ def _joined(ufunc: np.ufunc, shapes: list[tuple[int, ...]], inner: int) -> tuple
         return np.broadcast_shapes(*(shape[: len(shape) - inner] for shape in shapes))
     except ValueError:
         raise ShapeError(
-            f"np.{ufunc.__name__} of arrays of shapes {', '.join(map(str, shapes))}",
+            f"np.{function.__name__} of arrays of shapes {', '.join(map(str, shapes))}",
             loc=here(),
             label="this operation",
             hint="extents must agree, or be 1, counted from the last"
@@ -84,13 +113,18 @@ def _joined(ufunc: np.ufunc, shapes: list[tuple[int, ...]], inner: int) -> tuple
 
 def copied(x: Symbol) -> Symbol:
     """The elements in an array of their own."""
-    source, out, index = Tensor("a", x.shape, from_numpy(x.dtype)), Func("copy"), _index(x.ndim)
+    source, out, index = (
+        Tensor("a", x.shape, from_numpy(x.dtype)),
+        Func("copy"),
+        tensor_index(x.ndim),
+    )
     out[index] = source[index]
     made: Symbol = x.trace.call(compile(out), (x,), {})
     return made
 
 
-def _index(rank: int) -> tuple[Any, ...]:
+def tensor_index(rank: int) -> tuple[Any, ...]:
+    """A variable for each dimension."""
     return tuple(vars(f"i{n}") for n in range(rank))
 
 

@@ -118,6 +118,7 @@ class Graph(Suggesting):
         from tdsl.graph.known import tuned
         from tdsl.graph.structure import is_array
 
+        _check_seconds(seconds)
         known, arrays = self._planned(args, kwargs, is_array)
         better = tuned(self, known, arrays, seconds)
         with self._lock:
@@ -217,3 +218,13 @@ class Graph(Suggesting):
                 known = compile(Schedule.of_program(program), target=self.target)
             self._kernels[program] = known
         return self._kernels[program]
+
+
+def _check_seconds(seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise TypeMismatch(
+            f"seconds= is a time to measure in, not {seconds!r}",
+            loc=here(),
+            label="this call",
+            hint="seconds=10; 0 tries nothing",
+        )

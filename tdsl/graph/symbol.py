@@ -30,8 +30,9 @@ def _unary(ufunc: np.ufunc) -> Callable[[Symbol], Symbol]:
 class Symbol(Suggesting):
     """What stands for an array while the function of a graph runs once to be traced.
 
-    Operators of tdsl take it, Python's operators and NumPy's element-wise functions, too; `reshape`,
-    `transpose`, `swapaxes`, `T` and basic indexing give other views. It has no values: what depends on them,
+    Operators of tdsl take it, Python's operators and NumPy's element-wise functions, too; `reshape`, `ravel`,
+    `transpose`, `swapaxes`, `T` and basic indexing give other views, as NumPy's functions of these names do;
+    `np.concatenate`, `astype` and `copy` give others. It has no values: what depends on them,
     such as a condition, is refused with a DefinitionError.
     """
 
@@ -79,6 +80,13 @@ class Symbol(Suggesting):
 
         return elementwise(self.trace, ufunc, method, args, options)
 
+    def __array_function__(
+        self, function: Any, _: Any, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Symbol:
+        from tdsl.graph.functions import numpy_function
+
+        return numpy_function(function, args, options)
+
     __add__, __radd__ = _binary(np.add)
     __sub__, __rsub__ = _binary(np.subtract)
     __mul__, __rmul__ = _binary(np.multiply)
@@ -113,6 +121,22 @@ class Symbol(Suggesting):
     def transpose(self, *axes: Any) -> Symbol:
         """The dimensions in another order."""
         return self._changed(lambda array: array.transpose(*axes))
+
+    def ravel(self) -> Symbol:
+        """The elements in one dimension."""
+        return self.reshape(-1)
+
+    def copy(self) -> Symbol:
+        """The elements in memory of their own."""
+        from tdsl.graph.elementwise import copied
+
+        return copied(self)
+
+    def astype(self, dtype: Any) -> Symbol:
+        """The elements in another type, converted as `td.cast` does."""
+        from tdsl.graph.elementwise import of_type
+
+        return of_type(self, dtype)
 
     def swapaxes(self, one: int, other: int) -> Symbol:
         """Two dimensions exchanged."""
@@ -153,11 +177,16 @@ class Symbol(Suggesting):
         try:
             made = change(lying)
         except (ValueError, IndexError, TypeError) as error:
+            hint = "its elements stay as they are; the new shape must hold as many"
+            if isinstance(error, IndexError):
+                hint = (
+                    "an index is a number below the extent of its axis, or a slice; -1 is the last"
+                )
             raise ShapeError(
                 f"an array of shape {self.shape} has no such view: {error}",
                 loc=here(),
                 label="this view",
-                hint="its elements stay as they are; the new shape must hold as many",
+                hint=hint,
             ) from None
         if made.size and not np.may_share_memory(made, memory):
             from tdsl.graph.elementwise import copied
@@ -174,7 +203,7 @@ class Symbol(Suggesting):
             hint="write what depends on values as an operator; shapes are known, x.shape[0] is a number",
         )
 
-    __bool__ = __int__ = __float__ = __index__ = __array__ = __array_function__ = _no_values
+    __bool__ = __int__ = __float__ = __index__ = __array__ = _no_values
     item = tolist = _no_values
 
     def __repr__(self) -> str:

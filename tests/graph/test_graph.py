@@ -409,7 +409,14 @@ def test_wrong_shapes_are_refused_at_the_operator(x, w):
         (lambda x: x[x > 0], TypeMismatch, "integers and slices"),
         (lambda x: scale(x, x), TypeMismatch, "needs a number of type f32"),
         (lambda x: relu(x) if x[0, 0] > 0 else x, DefinitionError, "has no values"),
-        (lambda x: np.concatenate([x, x]), DefinitionError, "has no values"),
+        (
+            lambda x: np.concatenate([x, x[:, :2]]),
+            ShapeError,
+            "np.concatenate: all the input array",
+        ),
+        (lambda x: np.sort(x), TypeMismatch, "np.sort with these arguments"),
+        (lambda x: np.round(x, 2), TypeMismatch, "round"),
+        (lambda x: x.astype("text"), TypeMismatch, "'text' is not an element type"),
         (lambda x: x.sum(axis=0), td.UnknownAttribute, "no attribute 'sum'"),
         (lambda x: np.add.reduce(x), TypeMismatch, "np.add.reduce"),
         (lambda x: 3, DefinitionError, "no array that depends on its arguments"),
@@ -421,6 +428,45 @@ def test_what_a_graph_cannot_be_is_refused(x, function, error, message):
         with pytest.raises(error, match=message) as caught:
             g(x)
         assert "test_graph.py" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: np.where(x > 0, x, 0),
+        lambda x: np.where(x > 0, x[0], x[:, :1]),
+        lambda x: np.clip(x, -0.5, 0.5),
+        lambda x: np.clip(x, x[0], 2),
+        lambda x: np.round(3 * x),
+        lambda x: np.concatenate([x, x[:2] * 2]),
+        lambda x: np.concatenate([x, x[:, :3], x[:, :0]], axis=-1),
+        lambda x: np.concatenate((x, np.ones((5, 2))), 1),
+        lambda x: np.transpose(x) + 1,
+        lambda x: np.transpose(x[None], (2, 0, 1)) + 1,
+        lambda x: np.reshape(x, (7, 5)) + 1,
+        lambda x: np.ravel(x.T) + np.ravel(x),
+        lambda x: np.swapaxes(x, 0, 1) + np.squeeze(np.expand_dims(x, 0)).T,
+        lambda x: np.moveaxis(x[None], 0, 2) + 1,
+        lambda x: x.ravel() + x.T.ravel(),
+        lambda x: x.copy() + np.copy(x),
+        lambda x: (3 * x).astype(np.int32),
+        lambda x: (x > 0).astype("f8") / 2,
+        lambda x: np.sqrt((10 * x).astype(np.int32).astype(np.uint8)),
+        lambda x: np.exp((x > 0).astype(np.int16)),
+        lambda x: np.sqrt(x > 0),
+        lambda x: np.maximum(x, np.float64(0.5)),
+    ],
+)
+def test_functions_of_numpy_give_what_they_give_for_arrays(x, function):
+    made, wanted = graph(function)(x), function(x)
+    assert made.dtype == wanted.dtype
+    assert made.shape == wanted.shape
+    np.testing.assert_allclose(made, wanted, rtol=2e-3 if wanted.dtype == np.float16 else 1e-6)
+
+
+def test_an_index_beyond_an_axis_says_what_an_index_may_be(x):
+    with pytest.raises(ShapeError, match="below the extent of its axis"):
+        graph(lambda x: x[9])(x)
 
 
 def test_arrays_of_a_graph_stay_inside(x):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.errors import RequireError
+from tdsl.errors import RequireError, TypeMismatch
 from tdsl.graph.tune import Trial, in_order
 from tests.graph.test_random_graphs import STEPS, Matrix, N, low, product, running
 
@@ -47,6 +47,12 @@ def test_without_time_nothing_is_tried(arrays):
     graph = td.Graph(blocks, target="python")
     before = graph.plan(*arrays).groups
     assert graph.tune(*arrays, seconds=0).groups == before
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), "10", True])
+def test_a_time_that_is_none_is_refused(arrays, seconds):
+    with pytest.raises(TypeMismatch, match="a time to measure in"):
+        td.Graph(blocks, target="python").tune(*arrays, seconds=seconds)
 
 
 def test_a_group_that_needs_another_in_between_stays_apart(arrays):
