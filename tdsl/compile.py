@@ -288,17 +288,21 @@ class Compiled(Entry, Suggesting):
         wanted = self.specialisation({})
         return launch(self.variant(wanted), lambda: self.executable(wanted))
 
-    def profile(self, *args: Any, out: Any = None, repeat: int = 5, **kwargs: Any) -> Profile:
+    def profile(
+        self, *args: Any, out: Any = None, repeat: int = 5, counters: bool = False, **kwargs: Any
+    ) -> Profile:
         """Where the time goes in a call with these arguments; see `profiling.Profile`.
 
-        `repeat` is the number of timed rounds. Raises what the call raises.
+        `repeat` is the number of timed rounds. With `counters` the bytes beyond each cache are counted, too,
+        beside those that are predicted: the loops run once more, in Python, access by access. Raises what the
+        call raises, and TargetError for kernels that cannot be counted.
         """
         from tdsl.profiling import arguments_of, profile
 
         values, exact = arguments_of(self.signature, args, kwargs, out)
         self(*args, out=out, **kwargs)
         whole = self.executables.get(exact) or build(self.variant(exact))
-        return profile(self.variant(exact), whole, values, repeat)
+        return profile(self.variant(exact), whole, values, repeat, counters)
 
     def specialisation(self, sizes: Mapping[str, int], method: str = "") -> Specialisation:
         """The variant for dense arrays of these sizes, or without any the one built or emulated last.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,16 @@ from tdsl.codegen.arrays import apart, as_array, as_scalar, layout_of, new_outpu
 from tdsl.codegen.binding import bind, bind_outputs, bind_sizes, output_array, output_shape
 from tdsl.codegen.call import Executable
 from tdsl.codegen.loops import BufferParam
+from tdsl.codegen.misses import last_level_misses
+from tdsl.codegen.python.counted import count_bytes
 from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, extent
 from tdsl.codegen.stages import RootStage, root_stages, stage_kernels
 from tdsl.errors import TypeMismatch
 from tdsl.pipeline import after_passes, backend, lowered, ready
+from tdsl.schedule.predict import Prediction
+from tdsl.schedule.traffic import total
 from tdsl.source import here
+from tdsl.target import Target
 from tdsl.text import columns
 from tdsl.variant import Variant
 
@@ -40,6 +45,15 @@ class StageTime:
     written: int
 
 
+@dataclass(frozen=True, slots=True)
+class CacheBytes:
+    """What a cache exchanges with the memory behind it, as the schedule predicts it and as it was counted."""
+
+    name: str
+    predicted: float
+    counted: int
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Profile:
     """Time and bytes of a call, by stage. Sizes are fixed to those of the call, dynamic ones too.
@@ -51,12 +65,17 @@ class Profile:
     element once. `total` is the median time in seconds of the program as it is compiled, in one kernel
     with its outputs given; it differs from the sum by what it takes to allocate memory, and by what
     LLVM makes of several stages in one function.
+
+    With counters, `caches` has the bytes beyond each cache for one thread, predicted and counted, and
+    `misses` says what the processor itself has counted.
     """
 
     name: str
     stages: tuple[StageTime, ...]
     total: float
     repeat: int
+    caches: tuple[CacheBytes, ...] = ()
+    misses: str = ""
 
     def __repr__(self) -> str:
         return str(self)
@@ -74,7 +93,14 @@ class Profile:
                 (f"  {n}, inside", "", "", "", f"({made / 1e6:.2f})", "") for n, made in s.inside
             ]
         rows.append(("all in one kernel", f"{1e3 * self.total:.3f}", "", "", "", ""))
-        return f"{self.name}: medians of {self.repeat}\n{columns(rows)}"
+        text = f"{self.name}: medians of {self.repeat}\n{columns(rows)}"
+        if not self.caches:
+            return text
+        counts = [("beyond", "predicted MB", "counted MB", "ratio")]
+        for c in self.caches:
+            ratio = f"{c.predicted / c.counted:.2f}" if c.counted else ""
+            counts.append((c.name, f"{c.predicted / 1e6:.3f}", f"{c.counted / 1e6:.3f}", ratio))
+        return f"{text}\nbytes as one thread moves them\n{columns(counts)}\n{self.misses}"
 
     def _repr_html_(self) -> str:
         from tdsl.notebook import Listing
@@ -82,7 +108,9 @@ class Profile:
         return Listing(str(self))._repr_html_()
 
 
-def profile(variant: Variant, whole: Executable, values: dict[str, Any], repeat: int) -> Profile:
+def profile(
+    variant: Variant, whole: Executable, values: dict[str, Any], repeat: int, counters: bool = False
+) -> Profile:
     """Time a variant, of which `whole` is the code, on arguments by name; see `Profile`."""
     if not _is_count(repeat):
         raise TypeMismatch(
@@ -102,7 +130,23 @@ def profile(variant: Variant, whole: Executable, values: dict[str, Any], repeat:
     runs[""] = _run(whole, [values[p.name] for p in variant.params])
     seconds = _medians(runs, repeat)
     stages = [_timed(s, seconds[s.func]) for s in root_stages(state) if s.func in seconds]
-    return Profile(variant.signature.name, tuple(stages), seconds[""], repeat)
+    made = Profile(variant.signature.name, tuple(stages), seconds[""], repeat)
+    if not counters:
+        return made
+    misses = last_level_misses(runs[""])
+    return replace(made, caches=count_caches(variant, values), misses=misses)
+
+
+def count_caches(variant: Variant, values: Mapping[str, Any]) -> tuple[CacheBytes, ...]:
+    """The bytes beyond each cache, predicted and counted while the loops of a variant run one by one."""
+    kernel = after_passes(lowered(variant), Target("python"))
+    machine = replace(variant.machine, threads=1)
+    counted = count_bytes(kernel, values, machine.caches)
+    predicted = Prediction(ready(variant), machine, ())
+    return tuple(
+        CacheBytes(level.name, total(predicted.moved(level.name)), counted[level.name])
+        for level in machine.caches
+    )
 
 
 def _is_count(x: object) -> bool:

@@ -218,10 +218,20 @@ class NestSpot:
         """The funcs whose memory is inside of the first k loops."""
         names = self.nest.names()[max(k - 1, 0) :]
         levels = [Level(self.func.name, self.definition, x) for x in names]
-        here = inside(self.nests.tree, self.nests.state, levels)
+        here = self.made(k)
         stores = self.nests.tree.stored
-        kept = {g for x in (*levels, *_levels(self.nests.state, here)) for g in stores.get(x, ())}
+        kept = {
+            g
+            for x in (*levels, *_levels(self.nests.state, here - {self.func.name}))
+            for g in stores.get(x, ())
+        }
         return kept & here
+
+    def made(self, k: int) -> set[str]:
+        """Its func, and those that are computed inside of its first k loops."""
+        names = self.nest.names()[max(k - 1, 0) :]
+        levels = [Level(self.func.name, self.definition, x) for x in names]
+        return inside(self.nests.tree, self.nests.state, levels) | {self.func.name}
 
     def children(self, k: int) -> list[NestSpot]:
         """The nests that stand in the body of its k-th loop."""

@@ -51,7 +51,7 @@ def beyond_cache(nests: Nests, level: MemoryLevel, threads: int) -> Bytes:
     capacity = level.bytes
     assert capacity is not None
     spots = nests.roots()
-    touched = [_sizes(nests, spot.boxes(0)) for spot in spots]
+    touched = [working_set(spot, 0) for spot in spots]
     near = _kept_between(nests, spots, touched, capacity)
     moved: Bytes = {}
     for spot in spots:
@@ -74,7 +74,7 @@ def kept_between(nests: Nests, level: MemoryLevel) -> set[str]:
     """The funcs that a cache keeps from the nest at the root which makes them to the last that reads them."""
     assert level.bytes is not None
     spots = nests.roots()
-    touched = [_sizes(nests, spot.boxes(0)) for spot in spots]
+    touched = [working_set(spot, 0) for spot in spots]
     return _kept_between(nests, spots, touched, level.bytes)
 
 
@@ -88,8 +88,10 @@ def _kept_between(
     nests: Nests, spots: list[NestSpot], touched: list[dict[str, float]], capacity: float
 ) -> set[str]:
     kept = set()
-    for name in {s.func.name for s in spots} - set(nests.state.program.outputs):
+    for name in {*nests.tree.stored.get(ROOT, ())} - {*nests.state.program.outputs}:
         at = [n for n, sizes in enumerate(touched) if name in sizes]
+        if not at:
+            continue
         between = touched[at[0] : at[-1] + 1]
         arrays = {x: max(sizes.get(x, 0.0) for sizes in between) for s in between for x in s}
         if sum(arrays.values()) <= capacity:
@@ -119,6 +121,7 @@ def _of_nest(spot: NestSpot, capacity: float, apart: int) -> Bytes:
     k, nests = kept_loops(spot, capacity), spot.nests
     extents = list(spot.counts().items())
     internal = spot.internal(k)
+    made = spot.made(k)
     sizes = [_sizes(nests, spot.boxes(j)) for j in range(k + 1)]
     moved: Bytes = {}
     for name, size in sizes[k].items():
@@ -135,7 +138,7 @@ def _of_nest(spot: NestSpot, capacity: float, apart: int) -> Bytes:
                 size *= count
             elif spot.kind(loop) == PARALLEL:
                 size *= min(count, apart)
-        moved[name] = _direction(spot, name, size)
+        moved[name] = _direction(spot, name, size, made)
     for j in range(1, k):
         times = prod(count for _, count in extents[:j])
         for child in spot.children(j):
@@ -145,11 +148,11 @@ def _of_nest(spot: NestSpot, capacity: float, apart: int) -> Bytes:
     return moved
 
 
-def _direction(spot: NestSpot, name: str, size: float) -> Moved:
+def _direction(spot: NestSpot, name: str, size: float, made: set[str]) -> Moved:
     """What a nest writes is read again where it comes back to it."""
-    if name != spot.func.name:
+    if name not in made:
         return Moved(read=size)
-    once = spot.nests.bytes_of(name, spot.box)
+    once = spot.nests.bytes_of(name, spot.box if name == spot.func.name else spot.boxes(0)[name])
     return Moved(max(size - once, 0.0), size)
 
 

@@ -64,12 +64,13 @@ _UFUNC = {
 }  # fmt: skip
 
 
-def emit(kernel: Kernel, *, checked: bool = False) -> str:
+def emit(kernel: Kernel, *, checked: bool = False, emitter: type[Emitter] | None = None) -> str:
     """The text of a module that defines the kernel as a function of arrays, scalars and sizes.
 
     Arguments stand in the order of `kernel.params`. A failed check raises the module's `CheckFailed(site,
     values)`. Instructions are called by name: who runs the text defines them. `checked` adds an assertion
-    to each access and fills new memory with values that show when they are used.
+    to each access and fills new memory with values that show when they are used. An `emitter` of one's own
+    writes some statements in another way.
 
     >>> from tdsl.codegen.loops import row_major
     >>> from tdsl.lang.expr import Const, Var, const
@@ -88,9 +89,9 @@ def emit(kernel: Kernel, *, checked: bool = False) -> str:
     writer = Writer("    ")
     names = Names(RESERVED)
     function = names.fresh(kernel.name)
-    emitter = Emitter(kernel, writer, names, Expressions(names, writer.line, checked))
-    emitter.kernel(function)
-    used = emitter.expressions.used
+    expressions = Expressions(names, writer.line, checked)
+    (emitter or Emitter)(kernel, writer, names, expressions).kernel(function)
+    used = expressions.used
     head = support_text(used - ML_DTYPES.keys(), used & ML_DTYPES.keys())
     return f"{head}\n\n\n{writer}\n"
 

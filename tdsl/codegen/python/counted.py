@@ -1,0 +1,166 @@
+"""The bytes that a kernel moves between caches, counted while its loops run as Python.
+
+Each access goes through caches that hold whole lines and give up the one used longest ago. A line that is
+written is not fetched first, and goes out when its place is needed, or at the end. Memory of the kernel's own
+is in one place each time; what is left of it at the end is not written back. Loops of threads run one after
+another, in one set of caches.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.loops import Alloc, BufferParam, Invoke, Kernel
+from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.python.emit import Emitter, emit
+from tdsl.codegen.python.expressions import tuple_text
+from tdsl.errors import TargetError
+from tdsl.schedule.machine import MemoryLevel
+from tdsl.source import here
+from tdsl.text import call
+
+MOST = 30_000_000  # accesses: about a minute
+PAGE = 4096  # bytes to which arrays are laid out
+
+
+class Cache:
+    """Lines that were used last, what it counts, and the cache behind it, None for memory."""
+
+    def __init__(self, level: MemoryLevel, behind: Cache | None) -> None:
+        assert level.bytes is not None
+        self.name, self.line = level.name, level.line
+        self.lines, self.behind = level.bytes // level.line, behind
+        self.there: OrderedDict[int, bool] = (
+            OrderedDict()
+        )  # by address of a line, whether it was written
+        self.moved = 0
+
+    def use(self, line: int, *, write: bool) -> None:
+        """An access to a line."""
+        known = self.there.pop(line, None)
+        self.there[line] = bool(known) or write
+        if known is not None:
+            return
+        if not write:
+            self.moved += self.line
+            if self.behind is not None:
+                self.behind.use(line, write=False)
+        if len(self.there) > self.lines:
+            self._give_up(*self.there.popitem(last=False))
+
+    def _give_up(self, line: int, written: bool) -> None:
+        if written:
+            self.moved += self.line
+            if self.behind is not None:
+                self.behind.use(line, write=True)
+
+    def flush(self, kept: Sequence[range]) -> None:
+        """Write back what is left of arrays that stay."""
+        for line, written in self.there.items():
+            if any(line in lines for lines in kept):
+                self._give_up(line, written)
+
+
+class _Memory:
+    """Where arrays lie, and the nearest cache."""
+
+    def __init__(self, caches: list[Cache]) -> None:
+        self.near, self.line, self.next, self.left = caches[0], caches[0].line, 0, MOST
+        self.places: dict[object, int] = {}
+
+    def place(self, key: object, size: int) -> int:
+        """The first address of an array: the same for the same key."""
+        if key not in self.places:
+            self.places[key] = self.next
+            self.next += -(-max(size, 1) // PAGE) * PAGE
+        return self.places[key]
+
+    def watched(self, name: str, shape: tuple[int, ...], dtype: Any) -> _Watched:
+        """New memory of the kernel's own."""
+        return _Watched(self, np.empty(shape, dtype), (name, shape))
+
+    def use(self, address: int, *, write: bool) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise TargetError(
+                f"the kernel makes more than {MOST:,} accesses, too many to count one by one",
+                loc=here(),
+                label="this call",
+                hint="counters=True for smaller sizes",
+            )
+        self.near.use(address // self.line, write=write)
+
+
+class _Watched:
+    """An array whose elements go through the caches."""
+
+    def __init__(self, memory: _Memory, array: Any, key: object) -> None:
+        self.memory, self.array = memory, array
+        itemsize = array.itemsize
+        low = sum(min(s * (n - 1), 0) for s, n in zip(array.strides, array.shape, strict=True))
+        size = sum(abs(s) * max(n - 1, 0) for s, n in zip(array.strides, array.shape, strict=True))
+        self.first = memory.place(key, size + itemsize)
+        self.origin, self.strides = self.first - low, array.strides
+        self.lines = range(
+            self.first // memory.line, (self.first + size + itemsize - 1) // memory.line + 1
+        )
+
+    def __getitem__(self, at: Any) -> Any:
+        self.memory.use(self._address(at), write=False)
+        return self.array[at]
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        self.memory.use(self._address(at), write=True)
+        self.array[at] = value
+
+    def _address(self, at: Any) -> int:
+        where = at if isinstance(at, tuple) else (at,)
+        return int(self.origin + sum(n * s for n, s in zip(where, self.strides, strict=True)))
+
+
+class _Emitter(Emitter):
+    """Memory of the kernel's own is watched, too."""
+
+    def alloc(self, s: Alloc) -> None:
+        """An array whose accesses are counted."""
+        extents = self.expressions.values(*s.extents)
+        name = self.expressions.buffers.setdefault(s.name, self.names.fresh(s.name))
+        shape = tuple_text(v.text for v in extents)
+        made = call("watched", repr(s.name), shape, self.expressions.scalar_type(s.dtype))
+        self.writer.line(f"{name} = {made.text}")
+
+
+def count_bytes(
+    kernel: Kernel, values: Mapping[str, Any], levels: Sequence[MemoryLevel]
+) -> dict[str, int]:
+    """The bytes that each cache exchanges with what is behind it while a kernel of scalar loops runs.
+
+    TargetError for kernels that call instructions, or make too many accesses.
+    """
+    if any(isinstance(s, Invoke) for s in walk(kernel.body)):
+        raise TargetError(
+            "what instructions read and write is not counted",
+            loc=here(),
+            label="this call",
+            hint="count a schedule without tensorize",
+        )
+    caches: list[Cache] = []
+    for level in reversed(levels):
+        caches.insert(0, Cache(level, caches[0] if caches else None))
+    memory = _Memory(caches)
+    module: dict[str, Any] = {"watched": memory.watched}
+    exec(emit(kernel, emitter=_Emitter), module)
+    function = list(module.values())[-1]
+    arguments = [
+        _Watched(memory, values[p.name], p.name) if isinstance(p, BufferParam) else values[p.name]
+        for p in kernel.params
+    ]
+    function(*arguments)
+    kept = [a.lines for a in arguments if isinstance(a, _Watched)]
+    for cache in caches:
+        cache.flush(kept)
+    return {cache.name: cache.moved for cache in caches}

@@ -1,0 +1,61 @@
+"""Bytes counted by running loops through caches, beside those that are predicted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.codegen.misses import count_event, last_level_misses
+from tdsl.codegen.python import counted
+from tests.tilegraph.chains import CHAINS
+
+i, j, k = td.vars("i j k")
+
+
+def profile(*outputs: td.Func) -> dict[str, tuple[float, int]]:
+    s = td.Schedule(*outputs)
+    given = {t.name: np.ones([n.value for n in t.shape], t.dtype.numpy) for t in s.program.inputs}
+    made = td.compile(s).profile(**given, repeat=1, counters=True)
+    assert "predicted MB" in str(made)
+    return {c.name: (c.predicted, c.counted) for c in made.caches}
+
+
+def test_what_fits_moves_once() -> None:
+    x, y = td.Tensor("x", (32, 48), td.f32), td.Func("y")
+    y[j, i] = x[i, j] * 2
+    assert all(found == (12288, 12288) for found in profile(y).values())
+
+
+@pytest.mark.parametrize("name", ["masked softmax", "gated block", "two products"])
+def test_bytes_of_chains_are_within_a_tenth_of_those_counted(name: str) -> None:
+    for predicted, found in profile(*CHAINS[name](20)).values():
+        assert predicted == pytest.approx(found, rel=0.1)
+
+
+def test_rows_that_fit_no_cache_are_read_again() -> None:
+    capacity = td.Target("cpu").capacity("L1")
+    assert capacity is not None
+    n = capacity // 4
+    x, total, y = td.Tensor("x", (2, n), td.f32), td.Func("total"), td.Func("y")
+    total[i] = td.sum(x[i, j], axis=j)
+    y[i, j] = x[i, j] / total[i]
+    predicted, found = profile(y)["L1"]
+    assert found == pytest.approx(4 * n * 2 * 3, rel=0.01)
+    assert predicted == pytest.approx(found, rel=0.1)
+
+
+def test_too_many_accesses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counted, "MOST", 1000)
+    x, y = td.Tensor("x", (64, 100), td.f32), td.Func("y")
+    y[i, j] = x[i, j] * 2
+    with pytest.raises(td.TargetError, match=r"(?s)more than 1,000 accesses.*smaller sizes"):
+        profile(y)
+
+
+def test_the_processor_is_asked_and_its_answer_told() -> None:
+    told = last_level_misses(lambda: None)
+    assert "misses of its last cache" in told or "counters are not there" in told
+    software, page_faults = 1, 2
+    found = count_event(software, page_faults, lambda: np.zeros(1 << 22).sum())
+    assert isinstance(found, str) or found > 0
