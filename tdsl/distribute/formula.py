@@ -17,9 +17,9 @@ from tdsl.distribute.collective import FEWEST, is_of_mpi
 from tdsl.distribute.stages import Part, members_of, needed_by, parts_of_nest
 from tdsl.distribute.task import dtypes_of
 from tdsl.errors import TypeMismatch
-from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Select, Var, const
+from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Select, Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Interval, box_of, common, interval_where
+from tdsl.lang.regions import Interval, box_of, common, interval_where, reads_in
 from tdsl.lang.simplify import (
     add,
     ceildiv,
@@ -105,23 +105,28 @@ class StageFormula:
                     mine, moved = ranges(at), ZERO
                     need = needed_by(f, plan.shared, inside, mine).get(tensor)
                     if need is not None:
+                        self._check_ends(tensor)
                         read = _ends(need)
                         own = _volume(_meet(read, self._owned(tensor, at)))
                         moved = _if_any(mine, subtract(_volume(read), own))
                 total = add(total, multiply(const(size), moved))
         return total
 
+    def _check_ends(self, tensor: str) -> None:
+        """TypeMismatch where a rank needs what runs around the ends of a dimension."""
+        for d in self.func.definitions:
+            for r in reads_in(d.expressions()):
+                if r.name == tensor and any(_runs_around(e) for e in r.index):
+                    raise _no_formula(
+                        f"what {self.func.name!r} reads of {tensor!r} runs around its ends"
+                    )
+
     def _results(self, at: Coordinates, ranges: RangesAt) -> Expr:
         """The elements that a rank gets of what all ranks made in a step."""
         name, grid = self.func.name, self.grid
         placement = dict(self.state.placed)[name]
         if len(grid.depths) > 1 and self._is_reduced():
-            raise TypeMismatch(
-                f"{name!r} is reduced level by level, of which there is no formula",
-                loc=here(),
-                label="this call",
-                hint="plan.received has the bytes for the sizes of the plan",
-            )
+            raise _no_formula(f"{name!r} is reduced level by level")
         home = self._owned(name, at)
         if home is None:
             return ZERO
@@ -199,18 +204,30 @@ class StageFormula:
             whole = [(ZERO, e) for e in program.input(tensor).shape]
         for dim, (lo, hi) in enumerate(whole):
             if placement.dealt(dim) is not None:
-                raise TypeMismatch(
-                    f"{tensor!r} is dealt out in blocks, of which there is no formula",
-                    loc=here(),
-                    label="this call",
-                    hint="plan.received has the bytes for the sizes of the plan",
-                )
+                raise _no_formula(f"{tensor!r} is dealt out in blocks")
             for axis in placement.axes_of(dim):
                 size = ceildiv(subtract(hi, lo), const(self.grid.shape[axis]))
                 first, behind = (multiply(size, const(at[axis] + n)) for n in (0, 1))
                 lo, hi = minimum(add(lo, first), hi), minimum(add(lo, behind), hi)
             whole[dim] = (lo, hi)
         return tuple(whole)
+
+
+def _runs_around(e: Expr) -> bool:
+    match e:
+        case Call("pad_wrap") | Binary("mod"):
+            return True
+        case _:
+            return False
+
+
+def _no_formula(what: str) -> TypeMismatch:
+    return TypeMismatch(
+        f"{what}, of which there is no formula",
+        loc=here(),
+        label="this call",
+        hint="plan.received has the bytes for the sizes of the plan",
+    )
 
 
 def _iterations(loop: str, run: Interval) -> range:

@@ -25,7 +25,7 @@ from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Param, Select, Unary
 from tdsl.lang.reduction import Combine
 from tdsl.placement.ownership import Box, elements, extents
-from tdsl.placement.spans import standing
+from tdsl.placement.spans import is_around, standing
 from tdsl.source import here
 from tdsl.text import Names, Writer
 
@@ -96,7 +96,8 @@ class RankText:
         at = ", ".join(texts)
         if any(len(part) > 1 for part in parts):
             at = f"np.ix_({', '.join(f'np.r_[{text}]' for text in texts)})"
-        return [name if held == box else f"{name}[{at}]" for name in self.arrays(buffer)]
+        all_of_it = held == box and not any(map(is_around, box))
+        return [name if all_of_it else f"{name}[{at}]" for name in self.arrays(buffer)]
 
     def step(self, step: Step) -> None:
         """Write one step."""
@@ -213,7 +214,7 @@ class RankText:
         for m in step.receives:
             for part in self.parts(m.buffer, m.box):
                 target = part
-                if m.box != self.boxes[m.buffer]:
+                if part.endswith("]"):
                     target = self.room(extents(m.box), part)
                     copies.append(f"{part} = {target}")
                 w.line(f"{requests}.append(comm.Irecv({target}, source={m.rank}, tag={m.tag}))")

@@ -25,13 +25,14 @@ from tdsl.lang.regions import (
     boxes_of,
     interval_where,
     reads_in,
+    runs_around,
     tighten,
     union,
     union_box,
 )
 from tdsl.lang.simplify import add, conjunction, subtract
 from tdsl.placement.ownership import Box, is_empty
-from tdsl.placement.spans import Span
+from tdsl.placement.spans import Span, around
 from tdsl.schedule.nest import Nest, State
 from tdsl.schedule.relate import relate
 from tdsl.schedule.required import bounds_of, definition_ranges, grown
@@ -79,7 +80,7 @@ class Stage:
     _known: dict[object, Span] = field(default_factory=dict)
     _boxes: dict[object, Box | None] = field(default_factory=dict)
     _decides: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    _intervals: dict[object, Interval] = field(default_factory=dict)
+    _spans: dict[object, Span] = field(default_factory=dict)
     _reads: dict[str, tuple[Read, ...] | None] = field(
         default_factory=dict
     )  # None: followed further
@@ -165,26 +166,26 @@ class Stage:
                 found = needed_by(self.func, self.number, self.inside, intervals(ranges)).get(
                     tensor
                 )
+                self._boxes[key] = None if found is None else numbers(found)
             else:
                 inside = (
                     tighten(intervals(ranges), d.where) if d.where != TRUE else intervals(ranges)
                 )
                 alive = not any(map(_is_empty, inside.values()))
-                found = self._axes(tensor, reads, inside) if alive else None
-            self._boxes[key] = None if found is None else numbers(found)
+                self._boxes[key] = self._axes(tensor, reads, inside) if alive else None
         return self._boxes[key]
 
-    def _axes(self, tensor: str, reads: tuple[Read, ...], ranges: dict[str, Interval]) -> Region:
+    def _axes(self, tensor: str, reads: tuple[Read, ...], ranges: dict[str, Interval]) -> Box:
         """The box that some reads touch, axis by axis: ranks beside each other have most in common."""
         where, made = self.definition.where, []
         for n in range(len(reads[0].index)):
             indices = dict.fromkeys(r.index[n] for r in reads)
             names = sorted(variables(where).union(*map(variables, indices)))
             key = (tensor, n, *(ranges.get(name) for name in names))
-            if key not in self._intervals:
-                found = (interval_where(e, ranges, where) for e in indices)
-                self._intervals[key] = functools.reduce(union, found)
-            made.append(self._intervals[key])
+            if key not in self._spans:
+                dealt = dict(self.state.placed)[tensor].dealt(n) is not None
+                self._spans[key] = _touched(list(indices), ranges, where, around_ends=not dealt)
+            made.append(self._spans[key])
         return tuple(made)
 
     def decides(self, tensor: str) -> tuple[str, ...]:
@@ -212,6 +213,25 @@ class Stage:
         names = self.decides(tensor)
         loops = {x for part in self.parts if part.name in names for x in part.loops}
         return tuple(n for n in range(self.fixed) if self.outer[n] not in loops)
+
+
+def _touched(
+    indices: list[Expr], ranges: dict[str, Interval], where: Expr, *, around_ends: bool
+) -> Span:
+    """What of a dimension some indices touch: one span, or one that runs around the ends of the dimension."""
+    ((first, behind),) = numbers(
+        (functools.reduce(union, (interval_where(e, ranges, where) for e in indices)),)
+    )
+    turned = [runs_around(e) for e in indices]
+    extents = {found[1] for found in turned if found is not None}
+    if not around_ends or len(extents) != 1 or not (first >= 0 and {behind} == extents):
+        return first, behind
+    plain = (e if found is None else found[0] for e, found in zip(indices, turned, strict=True))
+    ends = [interval_where(e, ranges, where) for e in plain]
+    if any(not isinstance(end, Const) for both in ends for end in both):
+        return first, behind
+    ((lo, hi),) = numbers((functools.reduce(union, ends),))
+    return around(lo, hi, behind) if hi - lo < behind - first else (first, behind)
 
 
 def stages_of(state: State, boxes: Mapping[str, Box]) -> tuple[Stage, ...]:

@@ -18,12 +18,14 @@ from tdsl.distribute.stages import Stage
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ZERO, Expr, Read, Var, const
+from tdsl.lang.expr import ZERO, Binary, Const, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef, Input, Program, map_expressions
+from tdsl.lang.regions import Ranges, interval_of, runs_around
 from tdsl.lang.simplify import add, simplify, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.node import Node, transform
-from tdsl.placement.ownership import Box
+from tdsl.placement.ownership import Box, extents
+from tdsl.placement.spans import Dealt, Span, is_around
 from tdsl.schedule.nest import (
     SERIAL,
     At,
@@ -39,6 +41,8 @@ from tdsl.schedule.nest import (
     State,
     fresh_plan,
 )  # fmt: skip
+
+NOWHERE: Ranges = {}
 
 
 def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
@@ -59,6 +63,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
     def own(d: Definition) -> Definition:
         """A definition of the func itself, whose box begins at 0."""
         moved = {n: add(Var(n), lo) for n, lo in starts.items() if n in d.variables}
+        runs = {n: (ZERO, const(hi - lo - 1)) for n, (lo, hi) in ranges.items()}
         for e, span in zip(d.index, run.box, strict=True):
             match e:
                 case Var(name) if name in d.free:
@@ -67,7 +72,8 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
                       for n, lo, hi in d.ranges)  # fmt: skip
         own_reads = {**boxes, f.name: run.box}
         d = map_expressions(
-            d, lambda e: simplify(_read_buffers(substitute(e, moved), own_reads, names), known)
+            d,
+            lambda e: simplify(_read_buffers(substitute(e, moved), own_reads, names, runs), known),
         )
         index = tuple(subtract(e, const(lo)) for e, (lo, _) in zip(d.index, run.box, strict=True))
         return replace(d, index=tuple(map(simplify, index)), ranges=spans)
@@ -84,7 +90,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
         for g in reversed(stage.inside)
     )
     inputs = tuple(
-        Input(part, tuple(const(hi - lo) for lo, hi in boxes[name]), dtype)
+        Input(part, tuple(map(const, extents(boxes[name]))), dtype)
         for name in stage.sources
         if name in boxes
         for part, dtype in zip(names[name], dtypes_of(program, name), strict=True)
@@ -96,20 +102,38 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
 
 
 def _read_buffers(
-    e: Expr, boxes: Mapping[str, Box], names: Mapping[str, tuple[str, ...]]
+    e: Expr, boxes: Mapping[str, Box], names: Mapping[str, tuple[str, ...]], ranges: Ranges = NOWHERE
 ) -> Expr:  # fmt: skip
     """Reads of buffers, at their own indices; `names` has the arrays of those that a task takes."""
 
     def visit(n: Node) -> Node:
         if isinstance(n, Read) and n.name in boxes:
-            starts = (const(lo) for lo, _ in boxes[n.name])
-            index = tuple(subtract(i, lo) for i, lo in zip(n.index, starts, strict=True))
+            spans = zip(n.index, boxes[n.name], strict=True)
+            index = tuple(_place_in(i, span, ranges) for i, span in spans)
             if n.name in names:
                 return replace(n, name=names[n.name][n.component], component=0, index=index)
             return replace(n, index=index)
         return n
 
     return transform(e, visit)
+
+
+def _place_in(index: Expr, span: Span, ranges: Ranges) -> Expr:
+    """Where an index stands in a buffer that holds a span; without a modulo where it stays in one turn."""
+    turned = runs_around(index)
+    if turned is None and not isinstance(span, Dealt):
+        return subtract(index, const(span[0]))
+    x, n = turned or (index, 0)
+    start = span[0]
+    if isinstance(span, Dealt):
+        assert is_around(span) and n in (0, span.period), "a buffer has no other gaps"
+        start, n = span.start, span.period
+    turns = [(int(e.value) - start) // n for e in interval_of(x, ranges) if isinstance(e, Const)]
+    if len(turns) == 2 and turns[0] == turns[1]:
+        return subtract(x, const(start + n * turns[0]))
+    if isinstance(span, Dealt):
+        return Binary("mod", subtract(x, const(start)), const(n))
+    return subtract(index, const(start))
 
 
 def components(program: Program, name: str) -> tuple[str, ...]:

@@ -214,6 +214,15 @@ def _padded(mode: str, inner: Interval, n: Expr, facts: Facts) -> Interval:
     return low, high
 
 
+def runs_around(e: Expr) -> tuple[Expr, int] | None:
+    """What an index takes modulo what, if it does: x and n of `x % n` and of padding that wraps around."""
+    match e:
+        case Call("pad_wrap", (x, Const(n))) | Binary("mod", x, Const(n)) if n > 0:
+            return x, int(n)
+        case _:
+            return None
+
+
 def union(a: Interval, b: Interval, facts: Facts = NOTHING) -> Interval:
     """The smallest interval that holds both."""
     lo = None if a[0] is None or b[0] is None else minimum(a[0], b[0], facts)

@@ -104,7 +104,8 @@ def _cut(
     if lo >= hi:
         return []
     if not axes:
-        return [({}, (lo, hi))]
+        part = clip(wanted, lo, hi)
+        return [({}, part)] if part[0] < part[1] else []
     first, *rest = axes
     found: list[tuple[dict[int, int], Span]] = []
     if size is not None:
@@ -112,8 +113,12 @@ def _cut(
         mine = ((n, clip(part, lo, hi)) for n, part in enumerate(parts))
         return [({first: n}, part) for n, part in mine if part[0] < part[1]]
     wide = -(-(span[1] - span[0]) // shape[first])
-    for n in range((lo - span[0]) // wide, (hi - 1 - span[0]) // wide + 1):
-        for positions, part in _cut(block(span, shape[first], n), (lo, hi), rest, shape, None):
+    spread = (
+        range((own[0] - span[0]) // wide, (own[1] - 1 - span[0]) // wide + 1)
+        for own in runs(clip(wanted, lo, hi))
+    )
+    for n in dict.fromkeys(itertools.chain(*spread)):
+        for positions, part in _cut(block(span, shape[first], n), wanted, rest, shape, None):
             found.append(({first: n, **positions}, part))
     return found
 

@@ -1,7 +1,8 @@
 """Spans of integers: whole ones, and such that are dealt out in blocks, of which every so many are meant.
 
 A span is (first, behind the last). `Dealt` is one, too, with gaps: what a rank has of a dimension that is
-dealt out in blocks. Its elements are counted, and stored, without the gaps.
+dealt out in blocks. Its elements are counted, and stored, without the gaps. What runs around an end of a
+dimension is one block of such a span, as long as the dimension: it is stored from the first of the block on.
 """
 
 from __future__ import annotations
@@ -56,6 +57,21 @@ def dealt(span: Span, block: int, period: int, start: int) -> Span:
     return made
 
 
+def around(lo: int, hi: int, n: int) -> Span:
+    """The elements lo .. hi modulo n, fewer than n.
+
+    >>> around(-1, 2, 9), list(runs(around(-1, 2, 9))), around(10, 12, 9)
+    (dealt((0, 9), 3, 9, 8), [(0, 2), (8, 9)], (1, 3))
+    """
+    first = lo % n
+    return dealt((0, n), hi - lo, n, first) if first + hi - lo > n else (first, first + hi - lo)
+
+
+def is_around(span: Span) -> bool:
+    """Whether a span is one block that runs around the ends of a dimension."""
+    return isinstance(span, Dealt) and span[1] - span[0] == span.period
+
+
 def clip(span: Span, lo: int, hi: int) -> Span:
     """What of a span lies in lo .. hi.
 
@@ -86,6 +102,8 @@ def covers(outer: Span, inner: Span) -> bool:
     """Whether a span has all elements of another one."""
     if not (outer[0] <= inner[0] and inner[1] <= outer[1]):
         return False
+    if isinstance(outer, Dealt) and isinstance(inner, Dealt) and outer.period == inner.period:
+        return (inner.start - outer.start) % outer.period + inner.block <= outer.block
     return not isinstance(outer, Dealt) or count(meet(outer, inner)) == count(inner)
 
 
@@ -131,10 +149,17 @@ def runs(span: Span) -> Iterator[Span]:
         at += span.period
 
 
-def standing(span: Span, around: Span) -> list[Span]:
-    """Where the elements of a span stand among those of another one: one whole span, or several."""
-    if isinstance(span, Dealt) and not isinstance(around, Dealt):
-        return [(lo - around[0], hi - around[0]) for lo, hi in runs(span)]
-    first = place(around, span[0])
-    assert place(around, span[1]) - first == count(span), "gaps of another kind"
+def standing(span: Span, whole: Span) -> list[Span]:
+    """Where the elements of a span stand among those of another one: one whole span, or several.
+
+    >>> standing((0, 2), around(-1, 2, 9)), standing(around(-1, 1, 9), around(-1, 2, 9))
+    ([(1, 3)], [(1, 2), (0, 1)])
+    """
+    if isinstance(whole, Dealt) and is_around(whole):
+        firsts = (((lo - whole.start) % whole.period, hi - lo) for lo, hi in runs(span))
+        return [(first, first + length) for first, length in firsts]
+    if isinstance(span, Dealt) and not isinstance(whole, Dealt):
+        return [(lo - whole[0], hi - whole[0]) for lo, hi in runs(span)]
+    first = place(whole, span[0])
+    assert place(whole, span[1]) - first == count(span), "gaps of another kind"
     return [(first, first + count(span))]

@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tdsl as td
+from tdsl.distribute.check import check
+from tdsl.distribute.plan import Exchange
 from tdsl.lang.interp import interpret
 from tests.distribute.pipelines import program, shared_out
+from tests.distribute.test_simulate import carried_as_planned
 
 i, j = td.vars("i j")
 WORD = 8
@@ -81,6 +84,46 @@ def test_deep_halos_of_tiles(mode: str, rng: np.random.Generator) -> None:
 def test_halos_that_wrap_around(every: int, rng: np.random.Generator) -> None:
     plan = checked(heat(2, every, td.Grid(x=4, y=1), "wrap"), u=rng.integers(-9, 9, (48, 36)))
     assert plan.received[1] == WORD * 36 * 4  # inside as with any other padding
+    if every == 1:
+        assert set(plan.received) == {WORD * 36 * 4}  # and at the ends
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+def test_what_runs_around_an_end_is_one_block(ranks: int, rng: np.random.Generator) -> None:
+    """By a modulo and by padding, to both sides; with few elements a rank needs all."""
+    a, f, grid = td.Tensor("a", (23, 4), td.i64), td.Func("f", shape=(23, 4)), td.Grid(x=ranks)
+    padded = td.pad(a, mode="wrap", shape=a.shape)
+    f[i, j] = a[(i + 3) % 23, j] * 5 + padded[i - 2, j] + a[i, j] * 3
+    s = td.Schedule(f).place(a, "rc -> r", grid).place(f, "rc -> r", grid)
+    s[f].distribute(i, grid)
+    x = rng.integers(-9, 9, (23, 4))
+    np.testing.assert_array_equal(
+        carried_as_planned(s, x), np.roll(x, -3, 0) * 5 + np.roll(x, 2, 0) + x * 3
+    )
+    plan = td.compile(s).plan()
+    check(plan)
+    if ranks == 3:
+        assert plan.received == (WORD * 4 * 5,) * 3
+        assert str(td.compile(s).source("mpi")).count("def compute_") == 2  # of 8 rows, and of 7
+    with pytest.raises(td.TypeMismatch, match="runs around"):
+        plan.formula()
+
+
+def test_neighbours_around_an_end_are_found_in_steps_that_double() -> None:
+    a, f = td.Tensor("a", (8 * 65536,), td.f32), td.Func("f")
+    f[i] = a[(i + 1) % (8 * 65536)]
+    grid = td.Grid(x=65536)
+    s = td.Schedule(f.with_shape(*a.shape)).place(a, "r -> r", grid).place(f, "r -> r", grid)
+    s[f].distribute(i, grid)
+    plan = td.compile(s).plan()
+    for rank in (0, 65535):
+        messages = [
+            m
+            for x in plan.rank(rank).steps
+            if isinstance(x, Exchange)
+            for m in x.sends + x.receives
+        ]
+        assert [(m.rank - rank) % 65536 for m in messages] == [65535, 1]
 
 
 def test_a_pyramid_down_and_up_again(rng: np.random.Generator) -> None:

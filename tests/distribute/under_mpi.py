@@ -86,6 +86,11 @@ def collected() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarray]]:
     s[f].distribute((outer, s[f].loops[2]), machine)
     made.append((s, [c], c.sum(1)))
     made.append((flat(td.Grid(x=2, y=2), "ij", "rc -> r/2 c/1", **SIZES), [a, b], a @ b))
+    f = td.Func("f", shape=c.shape)
+    f[i, j] = t[(i + 1) % 9, j] * 3 - t[(i - 2) % 9, j]
+    s = td.Schedule(f).place("t", "rc -> r", four).place("f", "rc -> r", four)
+    s[f].distribute(i, four)
+    made.append((s, [c], np.roll(c, -1, 0) * 3 - np.roll(c, 2, 0)))
     return made
 
 
