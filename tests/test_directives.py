@@ -276,7 +276,10 @@ USES: dict[str, tuple[Use, ...]] = {
     "bulk_copy": (on(P.with_a_table, fetched_as_a_whole),),
     "pipeline": (on(P.stencil, fetched_ahead),),
     "swizzle": (on(P.stencil, in_other_banks),),
-    "atomic": (on(P.counts, lambda s, p: s["f"].update().atomic().parallel("k")),),
+    "atomic": (
+        on(P.counts, lambda s, p: s["f"].update().atomic().parallel("k")),
+        on(P.sums, lambda s, p: s["f"].atomic().parallel("k")),
+    ),
     "compute_at": (on(P.stencil, inside_blocks),),
     "store_at": (on(P.stencil, in_a_window),),
     "store_root": (on(P.stencil, lambda s, p: s["g"].compute_at("f", p.inner).store_root()),),

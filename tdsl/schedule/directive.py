@@ -9,6 +9,7 @@ from typing import Any
 
 from tdsl.errors import ScheduleError, did_you_mean
 from tdsl.schedule import (
+    atomics,
     caches,
     launch,
     loops,
@@ -26,7 +27,7 @@ from tdsl.schedule.nest import Illegal, State
 from tdsl.source import Loc
 
 DIRECTIVES: dict[str, Callable[..., State]] = {
-    **loops.LOOP_DIRECTIVES, "atomic": loops.atomic,
+    **loops.LOOP_DIRECTIVES, "atomic": atomics.atomic,
     "bind": launch.bind, "cooperate": launch.cooperate, "pipeline": pipelines.pipeline,
     "bulk_copy": pipelines.bulk_copy, "launch_bounds": launch.launch_bounds,
     "compute_at": places.compute_at, "store_at": places.store_at, "store_root": places.store_root,

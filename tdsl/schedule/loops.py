@@ -378,24 +378,6 @@ def vectorize(
     return mark(state, func, definition, name, VECTORIZED)
 
 
-def atomic(state: State, func: str, definition: int) -> State:
-    """Allow parallel iterations of a reduction to update the same element, one at a time."""
-    f, plan = state.program.func(func), state.plan(func)
-    d = f.definitions[definition]
-    kinds = ("sum", "prod", "min", "max", "any", "all")
-    if is_ordered(f, definition) or d.combine is None or d.combine.kind not in kinds:
-        raise Illegal(
-            f"this definition of {func!r} is not an update by one of {', '.join(kinds)}",
-            "atomic() needs an update such as f[...] += ...",
-        )
-    if d.init is not None:
-        raise Illegal(
-            f"{func!r} starts and combines in one nest; another thread could start it again",
-            "use rfactor, or write the start apart: f[i] = 0, then f[i] += ...",
-        )
-    return state.with_plan(func, replace(plan, atomic=plan.atomic | {definition}, touched=True))
-
-
 LOOP_DIRECTIVES: dict[str, Callable[..., State]] = {
     "split": split, "fuse": fuse, "rename": rename, "reorder": reorder, "serial": serial,
     "parallel": parallel, "unroll": unroll, "vectorize": vectorize,

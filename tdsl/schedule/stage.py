@@ -219,9 +219,13 @@ class Stage(Suggesting):
         return self
 
     def atomic(self) -> Stage:
-        """Allow reduction loops to run in parallel, with indivisible updates."""
+        """Allow reduction loops to run in parallel, with indivisible updates; their stage.
+
+        A reduction becomes two definitions: its start, which this stage is from then on, and updates.
+        """
+        starts = self.schedule.state.program.func(self.func).definitions[self.definition].init
         self.do("atomic")
-        return self
+        return Stage(self.schedule, self.func, self.definition + (starts is not None))
 
     def _level(self, consumer: Stage | Func | str, loop: LoopLike) -> tuple[Stage, str]:
         stage = self.schedule[consumer]

@@ -314,9 +314,11 @@ def atomic_pure_definition():
     doubled().atomic()  # here
 
 
-@wrong(td.ScheduleError, "starts and combines in one nest", hint="rfactor")
-def atomic_reduction_with_a_start():
-    summed().atomic()  # here
+@wrong(td.ScheduleError, "its loops are in use already", hint="atomic() comes before")
+def atomic_reduction_whose_loops_are_in_use():
+    stage = summed()
+    stage.prefetch("a", k, 4)
+    stage.atomic()  # here
 
 
 @wrong(td.ScheduleError, "atomic", "not an update", hint="+=")

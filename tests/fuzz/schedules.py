@@ -244,11 +244,11 @@ class Directives:
             (f.name, n)
             for f in self.s.state.program.funcs
             for n, d in enumerate(f.definitions)
-            if n and d.ranges and d.combine is not None
+            if d.ranges and d.combine is not None
         ]
         name, n = self.pick(stages)
-        stage = self.s[name].update(n - 1)
-        stage.atomic()
+        stage = self.s[name].update(n - 1) if n else self.s[name]
+        stage = stage.atomic()
         if self.c.chance(80):
             stage.parallel(self.loop(stage, reduced=True))
 

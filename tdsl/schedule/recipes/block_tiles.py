@@ -8,18 +8,19 @@
         the sums, or what is made of them alone, to memory
 
 Where tiles are too few for a GPU, the terms are shared out, too: each part has sums of its own, which are
-added up by another kernel.
+added up by another kernel, or, where that is asked for, by atomic updates of the result.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.regions import reads_in
+from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import REGISTER, SHARED
 from tdsl.schedule.recipes.block_rows import ACCESS, fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe, reduction_of
@@ -28,6 +29,7 @@ from tdsl.schedule.recipes.elements import (
     elements,
     even_width,
     fetched,
+    share_points,
     sizes_of,
     vector_of,
 )
@@ -38,6 +40,7 @@ _COPIED = 4  # bytes, the least that a GPU copies to shared memory by itself
 _BLOCKS = 132  # that a GPU runs at a time
 _TERMS = 512  # of a part, the least that are worth sums of their own
 _MOST_BESIDE = 65_535  # blocks on blockIdx.y or .z
+_THREADS = 256  # of a block that starts results
 _GROUP = 8  # rows of tiles whose blocks run one after the other
 
 
@@ -45,7 +48,8 @@ _GROUP = 8  # rows of tiles whose blocks run one after the other
 class BlockTiles:
     """The tile of a block (rows, columns, terms), and that of a thread (rows, columns).
 
-    `stages` of a block's tiles are in shared memory at a time. The terms are in so many `parts`. Blocks go
+    `stages` of a block's tiles are in shared memory at a time. The terms are in so many `parts`, which
+    `atomic` updates add up: at once, but floats in another order each time. Blocks go
     down `group` rows of tiles before the next column; with `blocks` above 0 there are only so many, each of
     which takes one tile after the other. `epilogue` is what is made of the sums in
     registers, if something is.
@@ -56,6 +60,7 @@ class BlockTiles:
     vector: int
     stages: int
     parts: int = 1
+    atomic: bool = False
     group: int = 1
     blocks: int = 0
     epilogue: str = ""
@@ -92,6 +97,9 @@ def block_tiles(stage: Stage, **choices: Any) -> BlockTiles:
     plan = choose(plan, choices, epilogue=dict.fromkeys(("", plan.epilogue)))
     if plan.parts == 1:
         _tiles(stage, plan, list(d.free[:-2]), d.free[-2:], d.ranges[0][0])
+    elif plan.atomic:
+        plan = replace(plan, epilogue="")
+        _added_at_once(stage, plan, d)
     else:
         _in_parts(stage, plan, d)
     return plan
@@ -123,7 +131,9 @@ def _plan(stage: Stage, d: Definition) -> BlockTiles:
         group = _GROUP if min(grid) >= 2 * _GROUP and grid[0] % _GROUP == 0 else 1
     reader = reader_of(stage)
     epilogue = "" if reader is None else reader.func
-    return BlockTiles(tile, each, vector, 3 if copied >= _COPIED else 1, parts, group, 0, epilogue)
+    return BlockTiles(
+        tile, each, vector, 3 if copied >= _COPIED else 1, parts, False, group, 0, epilogue
+    )
 
 
 def _parts(tiles: int, terms: int | None) -> int:
@@ -154,17 +164,51 @@ def _in_parts(stage: Stage, plan: BlockTiles, d: Definition) -> None:
         stage.compute_at(reader, reader.loops[-1])
 
 
+def _added_at_once(stage: Stage, plan: BlockTiles, d: Definition) -> None:
+    """Sums of each part of the terms in registers, and these added to the result, which starts apart."""
+    part, _ = stage.split(d.ranges[0][0], nparts=plan.parts)
+    made = stage.rfactor(part)
+    total = stage.atomic()
+    share_points(stage, definition_of(stage), _THREADS, vector_of(stage))
+    _, tx, r, c = _on_threads(total, plan, [part.name, *d.free[:-2]], d.free[-2:])
+    total.unroll(r).unroll(c)
+    made.compute_at(total, tx).set_scope(REGISTER)
+    term = definition_of(made).ranges[0][0]
+    operands = _of_tile(made, term, d.free[-2:])
+    ko, ki = made.split(term, plan.tile[2])
+    made.reorder(part.name, *d.free[:-2], ko, ki, *d.free[-2:])
+    _fetch(made, plan, operands, ko)
+    made.unroll(ki).unroll(d.free[-2]).unroll(d.free[-1])
+
+
+def _on_threads(
+    stage: Stage, plan: BlockTiles, batch: list[str], sides: tuple[str, ...]
+) -> tuple[Loop, ...]:
+    """Tiles of the result for blocks, and smaller ones for threads: the loops over these and inside."""
+    ro, co, ri, ci = stage.tile(sides, plan.tile[:2])
+    ty, tx, r, c = stage.tile((ri, ci), plan.each)
+    stage.reorder(*batch, ro, co, ty, tx, r, c)
+    on_grid(stage, batch, ro.name, co.name, group=plan.group, blocks=plan.blocks)
+    stage.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
+    return ty, tx, r, c
+
+
+def _fetch(stage: Stage, plan: BlockTiles, operands: list[str], ko: Loop) -> None:
+    """Tiles of the operands in shared memory, ahead of their use."""
+    for source in operands:
+        stage.schedule.cache_read(source, stage.func, at=ko, scope=SHARED).cooperate(plan.vector)
+    if plan.stages > 1:
+        stage.pipeline(ko, plan.stages)
+
+
 def _tiles(
     stage: Stage, plan: BlockTiles, batch: list[str], sides: tuple[str, ...], term: str
 ) -> None:
     schedule, name = stage.schedule, stage.func
     operands = _of_tile(stage, term, sides)
-    ro, co, ri, ci = stage.tile(sides, plan.tile[:2])
-    ty, tx, r, c = stage.tile((ri, ci), plan.each)
+    _, tx, r, c = _on_threads(stage, plan, batch, sides)
     ko, ki = stage.split(term, plan.tile[2])
-    stage.reorder(*batch, ro, co, ty, tx, ko, ki, r, c)
-    on_grid(stage, batch, ro.name, co.name, group=plan.group, blocks=plan.blocks)
-    stage.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
+    stage.reorder(ko, ki, r, c)
     if plan.epilogue:
         out = following(stage, tx, REGISTER)
     else:
@@ -177,10 +221,7 @@ def _tiles(
             sizes_of(out).get(sides[1]),
         )
     write_neighbours(out, plan.each[1], wide)
-    for source in operands:
-        schedule.cache_read(source, name, at=ko, scope=SHARED).cooperate(plan.vector)
-    if plan.stages > 1:
-        stage.pipeline(ko, plan.stages)
+    _fetch(stage, plan, operands, ko)
     stage.unroll(ki).unroll(r).unroll(c)
 
 

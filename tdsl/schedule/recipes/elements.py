@@ -44,12 +44,12 @@ def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> 
     for n, d in enumerate(f.definitions):
         own = stage if n == 0 else stage.update(n - 1)
         width = vector_of(own) if vector is None else vector
-        if _share_out(own, d, threads, width):
+        if share_points(own, d, threads, width):
             found = max(found, width)
     return Elements(threads, found)
 
 
-def _share_out(stage: Stage, d: Definition, threads: int, vector: int) -> bool:
+def share_points(stage: Stage, d: Definition, threads: int, vector: int) -> bool:
     """One loop over blocks and one over threads of the free loops that stand outside of all others."""
     free = [x.name for x in stage.loops]
     while free and not set(d.free).issuperset(free):

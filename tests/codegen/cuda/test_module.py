@@ -106,6 +106,16 @@ TILES = {
 }
 
 
+def test_parts_that_are_added_up_at_once_are_updates_without_an_answer(tmp_path):
+    c, _ = dense_layer(256, 256, 256)
+    s = td.Schedule(c)
+    td.recipes.block_tiles(s[c], parts=4, atomic=True)
+    m = made(s)
+    assert [(x.spills, x.stack) for x in m.kernels] == [(0, 0)] * 2
+    text = sass(m, tmp_path)
+    assert count(text, r"\bRED(G)?\.E\.ADD") == 16 and not re.search(r"\bATOM", text)
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("choices", TILES)
 def test_layers_in_tiles_keep_their_sums_in_registers(choices, arch, tmp_path):

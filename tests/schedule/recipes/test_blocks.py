@@ -158,6 +158,7 @@ CHOICES = {
     "alone": {"epilogue": ""},
     "parts of the terms": {"parts": 4},
     "parts alone": {"parts": 2, "epilogue": ""},
+    "parts added up at once": {"parts": 4, "atomic": True, "epilogue": ""},
     "groups of rows": {"group": 2},
     "few blocks": {"blocks": 3},
     "few blocks in groups": {"group": 2, "blocks": 5},

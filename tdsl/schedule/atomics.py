@@ -1,0 +1,53 @@
+"""Updates that several threads may make of one element, and reductions as such updates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import TRUE, Var
+from tdsl.schedule.nest import At, Illegal, State, fresh_nest, is_ordered
+from tdsl.schedule.new_stage import replace_func
+
+KINDS = ("sum", "prod", "min", "max", "any", "all")
+
+
+def atomic(state: State, func: str, definition: int) -> State:
+    """Allow parallel iterations of a reduction to update the same element, one at a time.
+
+    A reduction that starts and combines in one nest becomes two definitions: its start, and an update.
+    """
+    d = state.program.func(func).definitions[definition]
+    if (
+        is_ordered(state.program.func(func), definition)
+        or d.combine is None
+        or d.combine.kind not in KINDS
+    ):
+        raise Illegal(
+            f"this definition of {func!r} is not an update by one of {', '.join(KINDS)}",
+            "atomic() needs a reduction, or an update such as f[...] += ...",
+        )
+    if d.init is not None:
+        state, definition = _with_start_apart(state, func), definition + 1
+    plan = state.plan(func)
+    return state.with_plan(func, replace(plan, atomic=plan.atomic | {definition}, touched=True))
+
+
+def _with_start_apart(state: State, func: str) -> State:
+    """c[i] = sum(a[i, k]) as c[i] = 0, c[i] += a[i, k]; the loops are those of the update."""
+    f, plan = state.program.func(func), state.plan(func)
+    first, *updates = f.definitions
+    assert first.init is not None
+    inside = any(isinstance(p.place, At) and p.place.level.func == func for _, p in state.plans)
+    if inside or plan.specializations or plan.tensorizations or plan.prefetches or plan.distributed:
+        raise Illegal(
+            f"the start of {func!r} becomes a definition of its own, and its loops are in use already",
+            "atomic() comes before what is computed, replaced or fetched at loops of the reduction",
+        )
+    start = Definition(
+        tuple(map(Var, f.variables)), f.variables, (), TRUE, first.init, None, None, first.loc
+    )
+    changed = replace(f, definitions=(start, replace(first, init=None), *updates))
+    shifted = frozenset(n + 1 for n in plan.atomic)
+    plan = replace(plan, nests=(fresh_nest(start), *plan.nests), atomic=shifted)
+    return replace_func(state, changed).with_plan(func, plan)
