@@ -111,8 +111,13 @@ def _whole(extents: Sequence[Expr], size: int) -> Expr:
 
     >>> _whole((const(3), const(5)), 4).value, _whole((const(8), const(5)), 4).value
     (32, 8)
+    >>> _whole((Var("n"),), 4).name
+    'n'
     """
-    *outer, last = [int(e.value) for e in extents if isinstance(e, Const)]
+    known = [int(e.value) for e in extents if isinstance(e, Const)]
+    if len(known) < len(extents):
+        return extents[-1]  # memory without a constant bound is refused where it is placed
+    *outer, last = known
     step = UNIT // size
     if prod(outer) * -(-last // step) * UNIT % LINE:
         step = LINE // size

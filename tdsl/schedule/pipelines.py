@@ -53,6 +53,10 @@ def bulk_copy(state: State, func: str, definition: int) -> State:
     plan, f = state.plan(func), state.program.func(func)
     if plan.scope != SHARED:
         raise Illegal(f"{func!r} is not in shared memory", 'set_scope("shared") first')
+    if not f.variables:
+        raise Illegal(
+            f"{func!r} has one element", "a copy as a whole is for rows of 16 bytes and more"
+        )
     d = f.definitions[0]
     own = tuple(Var(v) for v in f.variables)
     value = d.values[0] if len(f.definitions) == len(d.values) == 1 else None

@@ -383,6 +383,16 @@ def warp_of_its_own_beside_a_part_of_a_warp():
     td.compile(s, target="cuda").source()
 
 
+@wrong(td.ScheduleError, "'g' has one element", hint="rows of 16 bytes and more")
+def copy_of_one_element_as_a_whole():
+    g, f = td.Func("g"), td.Func("f")
+    g[()] = a[0, 0]
+    f[i, j] = a[i, j] * g[()]
+    s = td.Schedule(f)
+    s[f].bind(i, "blockIdx.x")
+    s[g].compute_at(s[f], i).set_scope("shared").bulk_copy()  # here
+
+
 @wrong(td.TargetError, "for sizes that are known", hint="leave out dynamic=")
 def sizes_that_stay_open():
     t, f = td.Tensor("t", ("N",), td.f32), td.Func("f")
