@@ -25,6 +25,7 @@ from tdsl.schedule.nest import AXES as AXES
 from tdsl.schedule.nest import BLOCKS as BLOCKS
 from tdsl.schedule.nest import CONCURRENT as CONCURRENT
 from tdsl.schedule.nest import FRAGMENT as FRAGMENT
+from tdsl.schedule.nest import GROUP as GROUP
 from tdsl.schedule.nest import HEAP as HEAP
 from tdsl.schedule.nest import LANES as LANES
 from tdsl.schedule.nest import PARALLEL as PARALLEL
@@ -34,6 +35,7 @@ from tdsl.schedule.nest import SERIAL as SERIAL
 from tdsl.schedule.nest import SHARED as SHARED
 from tdsl.schedule.nest import STACK as STACK
 from tdsl.schedule.nest import THREADS as THREADS
+from tdsl.schedule.nest import TOGETHER as TOGETHER
 from tdsl.schedule.nest import UNROLLED as UNROLLED
 from tdsl.schedule.nest import VECTORIZED as VECTORIZED
 
@@ -85,8 +87,8 @@ class Alloc(Node):
     `extents` are at least 0 and do not depend on what `body` binds. `scope` is a memory of the CPU:
     heap, stack, or register (small, with indices that are constant once loops are unrolled); or one of a GPU:
     heap outside of all loops, shared by the threads of a block, registers of each thread, or a fragment in
-    the registers of several threads, laid out as the instructions that use it say (`fragments.py`), or as
-    `layout` says where there are none.
+    those of several threads, laid out as the instructions that use it say (`fragments.py`), or as `layout`
+    does. Memory of a group, those along threadIdx.x, exists only until `passes/place_memory.py`.
     """
 
     name: str
@@ -189,7 +191,12 @@ class Invoke(Node):
 
 @node
 class Barrier(Node):
-    """No thread of a block goes on before all have come here, and sees what they have written."""
+    """No thread of a block goes on before all have come here, and sees what they have written.
+
+    With `group` it is those of its group, along threadIdx.x, for which a thread waits.
+    """
+
+    group: bool = False
 
 
 @node

@@ -39,7 +39,17 @@ from tdsl.node import Node, transform
 from tdsl.schedule.alike import find_alike
 from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.schedule.layout import Layout
-from tdsl.schedule.nest import FRAGMENT, REGISTER, SHARED, STACK, After, Level, Root, State
+from tdsl.schedule.nest import (
+    FRAGMENT,
+    REGISTER,
+    SHARED,
+    STACK,
+    TOGETHER,
+    After,
+    Level,
+    Root,
+    State,
+)
 from tdsl.schedule.required import required
 from tdsl.schedule.share_out import derived_layout
 from tdsl.schedule.sliding import sliding_axis
@@ -133,7 +143,7 @@ class Lowering:
     def _check_scope(self, f: FuncDef, facts: Facts) -> None:
         """Memory on the stack and in registers is of a size that is known here."""
         plan = self.state.plan(f.name)
-        if plan.scope not in (STACK, REGISTER, SHARED, FRAGMENT):
+        if plan.scope not in (STACK, REGISTER, *TOGETHER):
             return
         for e in self.buffers[f.name].memory_extents():
             if not isinstance(simplify(substitute(e, self.sizes), facts), Const):
@@ -142,7 +152,7 @@ class Lowering:
                     loc=plan.loc,
                     label="scheduled here",
                     hint="split the loops by constants around it"
-                    if plan.scope in (SHARED, FRAGMENT)
+                    if plan.scope in TOGETHER
                     else 'leave the scope to the compiler, or take "heap"',
                 )
 

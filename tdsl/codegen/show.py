@@ -147,8 +147,8 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
 
 def _meeting(s: Meeting) -> str:
     match s:
-        case Barrier():
-            return "barrier()"
+        case Barrier(group):
+            return f"barrier({'group' * group})"
         case Shuffle(buffer, value, distance):
             return f"{buffer}[()] = shuffle({show_expr(value)}, {distance})"
         case Commit(products):

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from tdsl.codegen.loops import (
-    FRAGMENT,
+    GROUP,
     PIPELINED,
     REGISTER,
     SHARED,
     STACK,
+    TOGETHER,
     WARP,
     Alloc,
     Arrive,
@@ -259,10 +260,10 @@ class _Verifier:
             self.indices(a.extents, scalar=True)
             ranks = (0, len(a.extents))
             self.require(len(a.strides) in ranks, f"{len(a.strides)} strides for {ranks[1]} axes")
-            if a.scope in (STACK, REGISTER, SHARED, FRAGMENT):
+            if a.scope in (STACK, REGISTER, *TOGETHER):
                 constant = all(isinstance(e, Const) for e in a.extents)
                 self.require(constant, f"{a.scope} memory needs constant extents")
-            if a.scope == SHARED:
+            if a.scope in (SHARED, GROUP):
                 self.shared.add(a.name)
             with self.holding(a.name, a.dtype, len(a.extents)):
                 self.statement(a.body)

@@ -33,8 +33,11 @@ FRAGMENT = (
     "fragment"  # of a GPU: registers of several threads together, each element in one of them
 )
 SWIZZLES = (32, 64, 128)  # bytes of a row of shared memory whose chunks are ordered anew
-TOGETHER = (SHARED, FRAGMENT)  # memory that several threads fill together
-SCOPES = (AUTO, HEAP, STACK, REGISTER, SHARED, FRAGMENT)
+GROUP = (
+    "group"  # of a GPU: shared memory of the threads along threadIdx.x, one for each row of them
+)
+TOGETHER = (SHARED, FRAGMENT, GROUP)  # memory that several threads fill together
+SCOPES = (AUTO, HEAP, STACK, REGISTER, *TOGETHER)
 
 
 class Illegal(Exception):  # a reason, made a ScheduleError where the directive is known

@@ -10,6 +10,7 @@ from tdsl.schedule.arguments import check_scope
 from tdsl.schedule.legality import AT_ROOT
 from tdsl.schedule.loops import find_loop, positive
 from tdsl.schedule.nest import (
+    GROUP,
     SHARED,
     SWIZZLES,
     After,
@@ -185,7 +186,7 @@ def swizzle(state: State, func: str, definition: int, *, count: int) -> State:
     """Order the 16-byte chunks of each `count` bytes of a row of shared memory in another way in each row."""
     _own_memory(state, func)
     plan = state.plan(func)
-    if plan.scope != SHARED:
+    if plan.scope not in (SHARED, GROUP):
         raise Illegal(f"{func!r} is not in shared memory", 'set_scope("shared") first')
     if count not in SWIZZLES:
         raise Illegal(

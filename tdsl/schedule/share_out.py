@@ -12,7 +12,7 @@ from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.instruction import INSTRUCTIONS, Instruction
 from tdsl.schedule.layout import Digit, Layout
-from tdsl.schedule.loops import fused, mark, reorder, split, vectorize
+from tdsl.schedule.loops import fused, iterations_of, mark, reorder, split, vectorize
 from tdsl.schedule.nest import (
     FRAGMENT,
     LANES,
@@ -73,7 +73,7 @@ def _in_digits(
     own = sorted((d for d in layout.digits if d.axis == axis), key=lambda d: -d.step)
     nest = state.plan(func).nests[0]
     v = max(parts_of(nest, v), key=nest.position)  # tiles of a loop are around what is in them
-    state = split(state, func, 0, loop=v, factor=layout.shape[axis])
+    state = split(state, func, 0, loop=v, factor=_tile(state, func, own, v, layout.shape[axis]))
     tile, rest, parts = f"{v}_o", f"{v}_i", {}
     for n, d in enumerate(own):
         if d.step > 1:
@@ -83,6 +83,14 @@ def _in_digits(
         else:
             parts[d] = rest
     return state, [tile], parts
+
+
+def _tile(state: State, func: str, digits: list[Digit], loop: str, shape: int) -> int:
+    """How many elements of a loop are shared out at a time: a tile, or fewer that have all of its lanes."""
+    count = iterations_of(state, func, 0, loop) or shape
+    lanes = max((d.step * d.radix for d in digits if d.in_lane), default=1)
+    inside = all(d.step < count and count % d.step == 0 for d in digits)
+    return count if count < shape and inside and count % lanes == 0 else shape
 
 
 def _layout_for(state: State, func: str) -> tuple[Layout, dict[int, str]] | None:

@@ -393,6 +393,11 @@ __device__ __forceinline__ void tdsl_arrive_together(void *p) {
   if (lane == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(tdsl_shared(p)) : "memory");
 }
 """,
+    "tdsl_meet": """
+__device__ __forceinline__ void tdsl_meet(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
+}
+""",
     "tdsl_await": """
 __device__ __forceinline__ void tdsl_await(void *p, unsigned int parity) {
   unsigned int done = 0;

@@ -215,10 +215,15 @@ class Expressions:
         if swizzle is None:
             return self.index(self.flat(buffer, index))
         inner, outer = swizzle.parts(self.in_panels(buffer, index), self.facts)
-        own, chunk = self.index(inner), T.const(swizzle.chunk, "int32")
-        line = T.truncdiv(own, T.const(swizzle.line, "int32"))
-        order = T.truncmod(line, T.const(swizzle.count, "int32"))
-        return T.Add(T.bitwise_xor(own, T.Mul(order, chunk)), self.index(outer))
+        chunk, line = (T.const(n, "int32") for n in (swizzle.chunk, swizzle.line))
+        own = self.index(inner)
+        order = T.truncmod(T.truncdiv(own, line), T.const(swizzle.count, "int32"))
+        if simplify(Binary("mod", inner, integer(swizzle.chunk)), self.facts) == integer(0):
+            # a multiple of a chunk, as the compiler has to see of an access as wide as one
+            place = T.Mul(T.bitwise_xor(T.truncdiv(own, chunk), order), chunk)
+        else:
+            place = T.bitwise_xor(own, T.Mul(order, chunk))
+        return T.Add(place, self.index(outer))
 
     def in_panels(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
         """Where an element of a swizzled memory would lie without the order of its chunks."""

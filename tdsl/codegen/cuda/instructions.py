@@ -7,7 +7,7 @@ from typing import Any
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
 from tdsl.codegen.cuda.expressions import Expressions
-from tdsl.codegen.loops import Invoke, Operand, Stmt
+from tdsl.codegen.loops import Invoke, Operand, Stmt, Store
 from tdsl.codegen.passes.statements import walk
 from tdsl.lang.expr import ZERO, Var, const
 from tdsl.schedule.instruction import INSTRUCTIONS
@@ -56,8 +56,14 @@ def _descriptor(e: Expressions, o: Operand) -> TIR:
     )
 
 
-def reads_by_descriptor(body: Stmt) -> bool:
-    """True where shared memory is read past the accesses of threads."""
-    return any(
-        isinstance(s, Invoke) and INSTRUCTIONS[s.instruction].descriptors for s in walk(body)
-    )
+def stores_for_descriptors(body: Stmt) -> bool:
+    """True where threads store what instructions read past the accesses of threads."""
+    read, stored = set(), set()
+    for s in walk(body):
+        if isinstance(s, Invoke):
+            chosen = INSTRUCTIONS[s.instruction]
+            named = zip(s.operands, chosen.operands(), strict=True)
+            read |= {o.buffer for o, called in named if called in chosen.descriptors}
+        elif isinstance(s, Store):
+            stored.add(s.buffer)
+    return bool(read & stored)

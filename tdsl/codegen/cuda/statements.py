@@ -17,7 +17,7 @@ from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tvm.ir import PointerType, PrimType
 
 from tdsl.codegen.cuda.expressions import Expressions, bytes_of, in_int32, tir_type
-from tdsl.codegen.cuda.instructions import invoke, reads_by_descriptor
+from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
 from tdsl.codegen.cuda.module import STATIC_SHARED
 from tdsl.codegen.launches import FAILED_CHECK, Launch
 from tdsl.codegen.loops import (
@@ -53,14 +53,14 @@ from tdsl.codegen.loops import (
 )  # fmt: skip
 from tdsl.codegen.passes.axes import is_whole
 from tdsl.codegen.passes.group_products import is_asynchronous
-from tdsl.codegen.passes.one_lane import lane
+from tdsl.codegen.passes.one_lane import count_of_lanes, lane, lane_of
 from tdsl.codegen.passes.pipeline_loops import copied_at_once
 from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import walk
 from tdsl.codegen.tiles import TileMap, map_of
 from tdsl.codegen.widths import width
 from tdsl.errors import TargetError
-from tdsl.lang.expr import ZERO, Const, Expr, Load, const, dtype_of, lanes_of
+from tdsl.lang.expr import ZERO, Const, Expr, Load, const, dtype_of
 from tdsl.lang.simplify import add
 from tdsl.lang.types import DType, bool_, i64, u64
 from tdsl.node import post_order, transform
@@ -193,7 +193,7 @@ class _Writer:
             case Store():
                 if s.asynchronous:
                     return self.copy(s)
-                return self.vector(s) if _lanes(s) > 1 else self.store(s)
+                return self.vector(s) if count_of_lanes(s) > 1 else self.store(s)
             case Beside(parts):
                 return [x for part in parts for x in self.statement(part, bound)]
             case Phases():
@@ -212,9 +212,9 @@ class _Writer:
     def meeting(self, s: Meeting) -> TIR:
         """Where threads wait for each other, or have something copied."""
         match s:
-            case Barrier():
-                meet = T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
-                if not reads_by_descriptor(self.launch.body):
+            case Barrier(group):
+                meet = self.together() if group else _all_together()
+                if not stores_for_descriptors(self.launch.body):
                     return meet
                 return T.SeqStmt([self.call("tdsl_fence_async"), meet])
             case Shuffle():
@@ -323,6 +323,14 @@ class _Writer:
         self.e.used.add(name)
         return T.Evaluate(T.call_extern("void", name, *args))
 
+    def together(self) -> TIR:
+        """The threads of a group meet, at a barrier of their own."""
+        rows, number = self.launch.block[1], T.const(1, "int32")
+        row = T.Add(
+            T.Mul(self.axes["threadIdx.z"], T.const(rows, "int32")), self.axes["threadIdx.y"]
+        )
+        return self.call("tdsl_meet", T.Add(row, number), T.const(self.launch.block[0], "int32"))
+
     def slot(self, phases: str, slot: Expr) -> TIR:
         """The address of a barrier."""
         memory, _ = self.e.buffers[phases]
@@ -338,7 +346,7 @@ class _Writer:
         def alone(made: TIR) -> TIR:
             return T.IfThenElse(functools.reduce(T.And, first), made, None) if first else made
 
-        together = T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
+        together = _all_together()
         ready = alone(self.call("tdsl_phases", place, slots, T.const(s.arrivals, "uint32")))
         made = [ready, together, *self.statement(s.body, bound)]
         if self.in_loop:
@@ -368,8 +376,8 @@ class _Writer:
         assert isinstance(s.value, Load)
         source, of = self.e.buffers[s.value.buffer]
         count, made = copied_at_once(s, s.value, to, of, size), []
-        for start in range(0, _lanes(s), count):
-            one = _one(s, start)
+        for start in range(0, count_of_lanes(s), count):
+            one = lane_of(s, start)
             assert isinstance(one.value, Load)
             places = [
                 T.address_of(T.BufferLoad(m, [self.e.offset(name, index)]))
@@ -394,7 +402,7 @@ class _Writer:
 
     def vector(self, s: Store) -> list[TIR]:
         """A store of several lanes, in pieces as wide as memory allows."""
-        lanes, made = _lanes(s), []
+        lanes, made = count_of_lanes(s), []
         width = self.width(s.buffer, s.index, lanes) if s.mask is None and not s.atomic else 1
         for start in range(0, lanes, width):
             made += self.piece(s, start, width)
@@ -410,7 +418,7 @@ class _Writer:
 
     def piece(self, s: Store, start: int, width: int) -> list[TIR]:
         if width == 1:
-            return self.store(_one(s, start))
+            return self.store(lane_of(s, start))
         made: list[TIR] = []
         near: dict[Expr, tuple[str, DType]] = {}
         for n in post_order(s.value):
@@ -447,6 +455,10 @@ class _Writer:
         return T.BufferStore(target, value, [T.Ramp(at, 1, width)])
 
 
+def _all_together() -> TIR:
+    return T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
+
+
 def _in_parts(e: Expr, near: dict[Expr, Any], which: int, n: int) -> Expr:
     """A lane of an expression, some loads of which are the n-th element of a part in registers."""
 
@@ -457,17 +469,6 @@ def _in_parts(e: Expr, near: dict[Expr, Any], which: int, n: int) -> Expr:
         return x
 
     return lane(transform(e, loaded), which)
-
-
-def _one(s: Store, n: int) -> Store:
-    """One lane of a store."""
-    index = tuple(lane(i, n) for i in s.index)
-    mask = None if s.mask is None else lane(s.mask, n)
-    return Store(s.buffer, index, lane(s.value, n), mask, s.atomic)
-
-
-def _lanes(s: Store) -> int:
-    return max(map(lanes_of, s.index), default=1)
 
 
 def _needs_all(s: Stmt) -> bool:

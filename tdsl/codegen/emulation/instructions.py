@@ -26,7 +26,7 @@ def run_instruction(chosen: Instruction, operands: Sequence[Tile], live: Array, 
     """Run an instruction in the groups whose threads are live, all at once."""
     first = np.flatnonzero(live[:: chosen.threads, 0]) * chosen.threads
     # any thread of a group may touch any element of its tile, so the group counts as one thread more
-    number = crew.number.max() + 1 + crew.number[first] // chosen.threads
+    number = crew.threads + crew.number[first] // chosen.threads
     groups = replace(crew.of(first), number=number)
     tiles: dict[str, Array] = {}
     names, shapes = chosen.operands(), chosen.shapes()

@@ -13,6 +13,7 @@ from tdsl.errors import Hazard
 Array = np.ndarray[Any, Any]
 
 NOBODY, SEVERAL, UNIT = -1, -2, -3  # the last is the GPU's own unit for tiles
+SEVERAL_OF = -4  # of the first group, and so on
 
 
 @dataclass(slots=True)
@@ -20,8 +21,9 @@ class Crew:
     """The threads that run side by side: for each its block, its number in the launch, and what it has seen.
 
     All are columns, of a row for each thread. `epochs` are the clocks of the blocks of the launch, which go
-    on where threads meet. A thread has `seen` what others of its block touched before a time, and has
-    `awaited` what was copied as a whole before another.
+    on where threads meet. A thread has `seen` what others of its block touched before a time, what those of
+    its group did before `near`, and has `awaited` what was copied as a whole before another. A group has so
+    many threads, and a block so many.
     """
 
     kernel: str
@@ -29,12 +31,18 @@ class Crew:
     number: Array
     epochs: Array
     seen: Array
+    near: Array
     awaited: Array
+    group: int
+    threads: int
 
     @staticmethod
-    def of_threads(kernel: str, block: Array, number: Array, epochs: Array) -> Crew:
+    def of_threads(
+        kernel: str, block: Array, number: Array, epochs: Array, group: int, threads: int
+    ) -> Crew:
         """Threads that have just met."""
-        return Crew(kernel, block, number, epochs, epochs[block].copy(), epochs[block].copy())
+        seen, near, awaited = (epochs[block].copy() for _ in range(3))
+        return Crew(kernel, block, number, epochs, seen, near, awaited, group, threads)
 
     @property
     def size(self) -> int:
@@ -43,13 +51,25 @@ class Crew:
 
     def of(self, rows: Array) -> Crew:
         """Some of the threads."""
-        columns = self.block[rows], self.number[rows], self.epochs
-        return Crew(self.kernel, *columns, self.seen[rows], self.awaited[rows])
+        parts = (x[rows] for x in (self.block, self.number, self.seen, self.near, self.awaited))
+        block, number, seen, near, awaited = parts
+        return replace(self, block=block, number=number, seen=seen, near=near, awaited=awaited)
 
     def met(self, rows: Array) -> None:
         """Threads have come to a barrier of their blocks."""
         self.epochs[np.unique(self.block[rows])] += 1
-        self.seen[rows] = self.awaited[rows] = self.epoch[rows]
+        self.seen[rows] = self.near[rows] = self.awaited[rows] = self.epoch[rows]
+
+    def met_in_groups(self, rows: Array) -> None:
+        """Threads have come to a barrier of their groups."""
+        self.epochs[np.unique(self.block[rows])] += 1
+        self.near[rows] = self.epoch[rows]
+
+    def group_of(self, thread: Array) -> Array:
+        """The group of threads, of several of one group, or of one that counts as a thread; -1 for none."""
+        several = np.where(thread <= SEVERAL_OF, SEVERAL_OF - thread, -1)
+        alone = np.where(thread < self.threads, thread // self.group, thread - self.threads)
+        return np.where(thread >= 0, alone, several)
 
     @property
     def epoch(self) -> Array:
@@ -77,6 +97,8 @@ class _Log:
         """Where someone else touched an element, unseen; other blocks never wait."""
         thread = self.thread[at]
         known = np.where(thread == UNIT, crew.awaited[rows], crew.seen[rows])
+        same = crew.group_of(thread) == crew.group_of(crew.number[rows])
+        known = np.where(same, np.maximum(known, crew.near[rows]), known)
         near: Array = (self.epoch[at] >= known) & (thread != crew.number[rows])
         if self.block is None:
             return near
@@ -87,9 +109,13 @@ class _Log:
         """Note a touch; with `together`, readers of one element are remembered as several."""
         number, now = crew.number[rows], crew.epoch[rows]
         several = (self.epoch[at] >= crew.seen[rows]) & (self.thread[at] != number)
+        before, group = crew.group_of(self.thread[at]), crew.group_of(number)
         self.thread[at], self.epoch[at] = number, now
         if together:
-            self.thread[at[several | (self.thread[at] != number)]] = SEVERAL
+            mixed = (several & (before != group)) | (crew.group_of(self.thread[at]) != group)
+            several = several | (self.thread[at] != number)
+            self.thread[at[several]] = SEVERAL_OF - group[several]
+            self.thread[at[mixed]] = SEVERAL
         if self.block is not None:
             own, before = crew.block[rows], self.block[at]
             self.block[at] = own

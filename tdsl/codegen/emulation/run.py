@@ -141,7 +141,7 @@ def _launch(
         count = min(step, blocks - first)
         block = np.repeat(np.arange(first, first + count), threads)
         number = np.tile(np.arange(threads), count)
-        crew = Crew.of_threads(launch.name, block, number, epochs)
+        crew = Crew.of_threads(launch.name, block, number, epochs, launch.block[0], threads)
         with np.errstate(all="ignore"):
             _Group(launch, crew, first, dict(memories), dict(scalars), messages).run()
     for name in written & memories.keys():
@@ -226,8 +226,8 @@ class _Group:
         match s:
             case Store():
                 self.store(s, _both(mask, self.first_of_others(bound)))
-            case Barrier():
-                self.barrier(mask)
+            case Barrier(group):
+                self.barrier(mask, of_groups=group)
             case Shuffle():
                 self.shuffle(s, mask)
             case Arrive(phases, slot, count):
@@ -362,19 +362,22 @@ class _Group:
         slot = self.value(s.slot, mask)
         self.phases[s.phases].copy(to, index, source, start, s.extents, slot, mask)
 
-    def barrier(self, mask: Array | None) -> None:
+    def barrier(self, mask: Array | None, *, of_groups: bool = False) -> None:
         rows = np.arange(self.crew.size) if mask is None else np.flatnonzero(mask[:, 0])
         if mask is not None:
-            size = prod(self.launch.block)
+            size = self.launch.block[0] if of_groups else prod(self.launch.block)
             came = mask.reshape(-1, size).sum(axis=1)
             some = (came > 0) & (came < size)
             if some.any():
                 n = int(np.flatnonzero(some)[0])
                 raise Hazard(
-                    f"{self.launch.name}: {came[n]} of {size} threads of block {self.first + n} come to "
-                    "a barrier"
+                    f"{self.launch.name}: {came[n]} of {size} threads of block {self.crew.block[n * size]} "
+                    "come to a barrier"
                 )
-        self.crew.met(rows)
+        if of_groups:
+            self.crew.met_in_groups(rows)
+        else:
+            self.crew.met(rows)
 
     def check(self, s: Check, mask: Array | None) -> None:
         """The first thread for which a condition does not hold ends everything."""

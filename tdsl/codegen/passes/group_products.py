@@ -198,7 +198,7 @@ def _names(g: _Group) -> set[str]:
 
 
 def _apart(a: Expr, b: Expr) -> bool:
-    """True for different slots of a ring, one of which may be simplified: each is less than their number."""
+    """True for different slots of a ring, which may be simplified: each is less than their number."""
     match a, b:
         case Binary("mod", _, n), Binary("mod", _, m) if n == m:
             pass
@@ -208,7 +208,8 @@ def _apart(a: Expr, b: Expr) -> bool:
             a = Binary("mod", a, n)
         case _:
             pass
-    return is_other_slot(as_sum(a).plus(as_sum(b), -1))
+    apart = as_sum(a).plus(as_sum(b), -1)
+    return is_other_slot(apart) or (not apart.terms and apart.constant != 0)
 
 
 def _waits(pending: Groups) -> list[Stmt]:

@@ -52,9 +52,16 @@ class Access:
 
         `same` are variables that have one value in both; `threads` is the number of threads on each axis.
         """
+        return self.meets(other, same, threads) is not None
+
+    def meets(
+        self, other: Access, same: frozenset[str], threads: Mapping[str, int]
+    ) -> set[str] | None:
+        """The axes on which threads that need this order may differ; None where there are none."""
         if self.buffer != other.buffer or self.kind == other.kind != "write":
-            return False
-        return not _Pair.of(self, other, same, threads).apart()
+            return None
+        pair = _Pair.of(self, other, same, threads)
+        return None if pair.apart() else pair.left
 
 
 def accesses(

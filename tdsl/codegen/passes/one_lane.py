@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tdsl.codegen.loops import Stmt
+from tdsl.codegen.loops import Stmt, Store
 from tdsl.codegen.passes.statements import map_exprs, map_parts
 from tdsl.lang.affine import as_expr, as_sum
-from tdsl.lang.expr import Broadcast, Const, Expr, Param, Ramp, Var, const
+from tdsl.lang.expr import Broadcast, Const, Expr, Param, Ramp, Var, const, lanes_of
 from tdsl.node import map_children
 
 
@@ -33,3 +33,15 @@ def lane(e: Expr, n: int) -> Expr:
 def one_lane(s: Stmt, n: int) -> Stmt:
     """The n-th lane of all vectors of a statement."""
     return map_parts(map_exprs(s, lambda e: lane(e, n)), lambda part: one_lane(part, n))
+
+
+def lane_of(s: Store, n: int) -> Store:
+    """One lane of a store."""
+    index = tuple(lane(i, n) for i in s.index)
+    mask = None if s.mask is None else lane(s.mask, n)
+    return Store(s.buffer, index, lane(s.value, n), mask, s.atomic)
+
+
+def count_of_lanes(s: Store) -> int:
+    """How many elements are stored."""
+    return max(map(lanes_of, s.index), default=1)

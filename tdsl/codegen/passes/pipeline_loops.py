@@ -28,7 +28,6 @@ from tdsl.codegen.loops import (
     Kernel,
     Let,
     Phases,
-    Prefetch,
     Stmt,
     Store,
     Wait,
@@ -38,6 +37,7 @@ from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
 from tdsl.codegen.passes.group_products import is_asynchronous
 from tdsl.codegen.passes.producers import Producer, beside, count_of, rounds_of
 from tdsl.codegen.passes.simplify_loops import simplify_loops
+from tdsl.codegen.passes.slots import in_slot
 from tdsl.codegen.passes.statements import (
     exprs_of,
     loads_of,
@@ -67,7 +67,6 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.simplify import add, simplify, substitute, subtract
 from tdsl.lang.types import DType
-from tdsl.node import Node, transform
 
 _COPIED_BYTES = (4, 8, 16)  # that a GPU copies to shared memory asynchronously
 
@@ -179,7 +178,7 @@ class _Pipelines:
 
         def fetch(n: Expr, slot: Expr) -> Stmt:
             copied = self.fresh.copy(_within(lets, sequence(ahead)), {s.name: n})
-            copied = self.asynchronous(_in_slot(copied, rings, slot), copies, self.outside - fixed)
+            copied = self.asynchronous(in_slot(copied, rings, slot), copies, self.outside - fixed)
             copied = self.announced(copied, full, slot)
             return If(simplify(Binary("lt", n, last)), copied)
 
@@ -188,7 +187,7 @@ class _Pipelines:
         begun = subtract(Var(s.name), s.lo)
         later = fetch(add(Var(s.name), distance), Binary("mod", add(begun, distance), stages))
         rest = [p for p in parts if p not in ahead]
-        own = _in_slot(_within(lets, sequence(rest)), rings, Binary("mod", begun, stages))
+        own = in_slot(_within(lets, sequence(rest)), rings, Binary("mod", begun, stages))
         for a in reversed(around):
             if isinstance(a, Alloc) and a.name not in rings:
                 own = rebuilt(a, body=own)
@@ -219,16 +218,14 @@ class _Pipelines:
         full, empty = (self.fresh.name(f"{s.name}_{x}") for x in ("copied", "used"))
         begun, stages = count_of([*rounds_of(self.between), s]), const(s.stages)
         slot, parity = Binary("mod", begun, stages), _parity(begun, stages)
-        boxes = [
-            x for p in ahead for x in walk(_in_slot(p, rings, slot)) if isinstance(x, CopyTile)
-        ]
+        boxes = [x for p in ahead for x in walk(in_slot(p, rings, slot)) if isinstance(x, CopyTile)]
         asked = sequence(self.announced(x, full, slot) for x in boxes)
         before = Await(empty, slot, subtract(ONE, parity))
         loop = rebuilt(s, kind=SERIAL, stages=0, apart=False)
         tiles = [a for a in around if isinstance(a, Alloc)]
         memory = [rebuilt(a, extents=(stages, *a.extents)) for a in tiles if a.name in rings]
         asks = rebuilt(loop, body=sequence([before, _within(lets, asked)]))
-        own = _in_slot(_within(lets, sequence(rest)), rings, slot)
+        own = in_slot(_within(lets, sequence(rest)), rings, slot)
         for a in reversed(tiles):
             if a.name not in rings:
                 own = rebuilt(a, body=own)
@@ -333,38 +330,6 @@ def _within(lets: list[Let], s: Stmt) -> Stmt:
             s = rebuilt(let, body=s)
             used |= scalars_of(let.value)
     return s
-
-
-def _in_slot(s: Stmt, rings: set[str], slot: Expr) -> Stmt:
-    """The statement on one slot of rings."""
-    s = map_parts(
-        map_exprs(s, partial(_loads_in_slot, rings=rings, slot=slot)),
-        lambda part: _in_slot(part, rings, slot),
-    )
-    match s:
-        case Store(buffer, index) | Prefetch(buffer, index) | CopyTile(buffer, index) if (
-            buffer in rings
-        ):
-            return rebuilt(s, index=(slot, *index))
-        case Invoke(_, operands):
-            moved = (
-                rebuilt(o, index=(slot, *o.index), axes=tuple(a + 1 for a in o.axes))
-                if o.buffer in rings
-                else o
-                for o in operands
-            )
-            return rebuilt(s, operands=tuple(moved))
-        case _:
-            return s
-
-
-def _loads_in_slot(e: Expr, rings: set[str], slot: Expr) -> Expr:
-    def moved(n: Node) -> Node:
-        if isinstance(n, Load) and n.buffer in rings:
-            return dataclasses.replace(n, index=(slot, *n.index))
-        return n
-
-    return transform(e, moved) if loads_of(e) & rings else e
 
 
 def _copied(value: Expr) -> Load | None:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from tdsl.codegen.loops import (
     AXES,
     HEAP,
+    LANES,
     SHARED,
     THREADS,
+    WARP,
     Alloc,
     Barrier,
     Beside,
@@ -41,6 +43,8 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, lower
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var
 from tdsl.lang.simplify import add, conjuncts, substitute, subtract
+
+_MOST_BARRIERS = 15  # of a block, besides that of all threads
 
 
 def place_barriers(kernel: Kernel) -> Kernel:
@@ -141,6 +145,7 @@ class _Kernel:
 
     shared: frozenset[str]
     extents: dict[str, int]
+    beside: list[Access] | None = None  # all of a part of what runs side by side
 
     @property
     def threads(self) -> dict[str, int]:
@@ -167,9 +172,7 @@ class _Kernel:
             case Barrier():
                 return _Done(s, parted=True)
             case Beside(parts):  # which wait for each other by phases
-                done = [self.visit(part, at) for part in parts]
-                if any(_has_barrier(x.code) for x in done):
-                    raise _no_place(s)
+                done = [self.part(part, at) for part in parts]
                 accesses = tuple(a for x in done for a in (*x.first, *x.last))
                 return _Done(rebuilt(s, parts=tuple(x.code for x in done)), accesses, accesses)
             case Phases():  # all threads wait until they are made ready
@@ -180,7 +183,28 @@ class _Kernel:
                 return _Done(s, own, own)
 
     def own(self, s: Stmt, at: _Place) -> tuple[Access, ...]:
-        return tuple(accesses(s, self.shared, at.lets, at.axes, at.facts))
+        found = tuple(accesses(s, self.shared, at.lets, at.axes, at.facts))
+        if self.beside is not None:
+            self.beside += found
+        return found
+
+    def part(self, s: Stmt, at: _Place) -> _Done:
+        """What some threads do beside others: they wait for no more than their group."""
+        self.beside = []
+        done = self.visit(s, at)
+        found, self.beside = self.beside, None
+        if _has_barrier(done.code):
+            met = (a.meets(b, at.alike, self.threads) for a in found for b in found)
+            if any(axes is not None and axes - {LANES} for axes in met):
+                raise _no_place(s)
+        return done
+
+    def barrier(self, s: Stmt) -> Barrier:
+        """Where threads wait for each other: all, or beside others, those of their group."""
+        rows = self.extents["threadIdx.y"] * self.extents["threadIdx.z"]
+        if self.beside is not None and (self.extents[LANES] % WARP or rows > _MOST_BARRIERS):
+            raise _no_place(s)
+        return Barrier(group=self.beside is not None)
 
     def block(self, body: tuple[Stmt, ...], at: _Place) -> _Done:
         same = at.alike
@@ -191,7 +215,7 @@ class _Kernel:
         for s in body:
             done = self.visit(s, at)
             if self.conflict(waiting, done.first, same):
-                code.append(Barrier())
+                code.append(self.barrier(s))
                 waiting, parted = (), True
             if not parted:
                 first += done.first
@@ -227,9 +251,11 @@ class _Kernel:
 
     def check_alike(self, s: Stmt, at: _Place, *es: Expr, code: tuple[_Done, ...]) -> None:
         """ScheduleError where some threads would wait for others that do not come."""
-        if not at.is_alike(*es) and any(_has_barrier(x.code) for x in code):
+        if not at.is_alike(*es) and any(_has_barrier(x.code, of_groups=False) for x in code):
             raise _no_place(s)
-        if not at.is_alike_in_a_warp(*es) and any(_has_shuffle(x.code) for x in code):
+        if not at.is_alike_in_a_warp(*es) and any(
+            _has_shuffle(x.code) or _has_barrier(x.code) for x in code
+        ):
             raise _no_place(s)
 
     def loop(self, s: For, at: _Place) -> _Done:
@@ -244,7 +270,7 @@ class _Kernel:
         done = self.visit(s.body, inner)
         # one thread in an iteration, another one in a later: the variable of the loop differs
         if self.conflict(done.last, done.first, at.alike):
-            code = sequence((done.code, Barrier()))
+            code = sequence((done.code, self.barrier(s)))
             done = dataclasses.replace(done, code=code, last=(), parted=True)
         self.check_alike(s, at, s.lo, s.extent, code=(done,))
         runs = (lower(s.extent, at.facts) or 0) > 0
@@ -264,7 +290,8 @@ class _Kernel:
             inner, axes=at.axes | {s.kind}, bound={**at.bound, s.name: (s.kind, s.lo)}
         )
         done = self.visit(s.body, inner)
-        if not is_whole(s, self.extents) and _has_barrier(done.code):
+        alone = s.kind == LANES or _has_barrier(done.code, of_groups=False)
+        if alone and not is_whole(s, self.extents) and _has_barrier(done.code):
             raise _no_place(s)
         return dataclasses.replace(done, code=rebuilt(s, body=done.code))
 
@@ -289,8 +316,11 @@ def _where(cond: Expr, at: _Place) -> _Place:
     return dataclasses.replace(at, facts=where(at.facts, substitute(cond, at.lets)))
 
 
-def _has_barrier(s: Stmt) -> bool:
-    return any(isinstance(x, Barrier | Phases) for x in walk(s))
+def _has_barrier(s: Stmt, *, of_groups: bool = True) -> bool:
+    return any(
+        isinstance(x, Phases) or (isinstance(x, Barrier) and (of_groups or not x.group))
+        for x in walk(s)
+    )
 
 
 def _has_shuffle(s: Stmt) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tdsl.codegen.loops import (
     AUTO,
     BLOCKS,
     FRAGMENT,
+    GROUP,
     HEAP,
     LANES,
     REGISTER,
@@ -28,10 +30,12 @@ from tdsl.codegen.passes.axes import launch_extents
 from tdsl.codegen.passes.fresh import Fresh
 from tdsl.codegen.passes.own_parts import own_part, uses
 from tdsl.codegen.passes.scope import inside
+from tdsl.codegen.passes.slots import in_slot
 from tdsl.codegen.passes.statements import map_parts, parts_of, rebuilt, walk
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, upper
-from tdsl.lang.expr import ONE, Const, const
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Var, const
+from tdsl.lang.simplify import add, simplify, subtract
 
 
 def place_memory(kernel: Kernel) -> Kernel:
@@ -99,19 +103,19 @@ class _Kernel:
         self.arrays = frozenset(x.name for x in walk(s) if isinstance(x, Alloc) and _is_array(x))
         while True:
             count = len(self.own)
-            s = self.visit(s, NOTHING, frozenset(), last=False)
+            s = self.visit(s, NOTHING, {}, last=False)
             if len(self.own) == count:
-                return self.visit(s, NOTHING, frozenset(), last=True)
+                return self.visit(s, NOTHING, {}, last=True)
 
-    def visit(self, s: Stmt, facts: Facts, around: frozenset[str], *, last: bool) -> Stmt:
-        """`around` are the axes of loops over threads around a statement."""
+    def visit(self, s: Stmt, facts: Facts, around: Mapping[str, Expr], *, last: bool) -> Stmt:
+        """`around` are the axes of loops over threads around a statement, with the number of a thread."""
         if isinstance(s, Alloc) and s.name not in self.own:
             s = self.memory(s, facts, around, last=last)
         elif isinstance(s, For) and s.kind in THREADS:
-            around = around | {s.kind}
+            around = {**around, s.kind: subtract(Var(s.name), s.lo)}
         return map_parts(s, lambda part: self.visit(part, inside(facts, s), around, last=last))
 
-    def memory(self, s: Alloc, facts: Facts, around: frozenset[str], *, last: bool) -> Alloc:
+    def memory(self, s: Alloc, facts: Facts, around: Mapping[str, Expr], *, last: bool) -> Alloc:
         if s.scope == HEAP:
             raise _error(
                 s, "is in heap memory, but made inside of a kernel", "leave the scope open"
@@ -124,10 +128,12 @@ class _Kernel:
         s = _with_sizes(s, facts)
         if s.scope == FRAGMENT:
             return s
+        if s.scope == GROUP:
+            return self.of_groups(s, around)
         loops = [x for x in walk(s.body) if isinstance(x, For) and x.kind in THREADS]
         axes = {x.kind for x in loops if uses(x.body, s.name)}
         axes |= {LANES for x in walk(s.body) if isinstance(x, Invoke) and uses(x, s.name)}
-        if axes and s.scope != SHARED and axes.isdisjoint(around):
+        if axes and s.scope != SHARED and axes.isdisjoint(around.keys()):
             made = own_part(s, facts, self.extents, self.arrays - self.own, self.fresh)
             if made is not None:
                 self.own.add(s.name)
@@ -141,6 +147,17 @@ class _Kernel:
         if s.scope in (AUTO, STACK):
             return rebuilt(s, scope=SHARED if axes else REGISTER)
         return s
+
+    def of_groups(self, s: Alloc, around: Mapping[str, Expr]) -> Alloc:
+        """Memory of the groups of threads along threadIdx.x as shared memory, with a place for each."""
+        row: Expr = ZERO
+        count = 1
+        for axis in reversed(THREADS[1:]):
+            if axis in around:
+                row = add(simplify(Binary("mul", row, const(self.extents[axis]))), around[axis])
+                count *= self.extents[axis]
+        extents = (const(count), *s.extents)
+        return rebuilt(s, scope=SHARED, extents=extents, body=in_slot(s.body, {s.name}, row))
 
 
 def _is_torn(s: Alloc) -> bool:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from tdsl.errors import ScheduleError
 from tdsl.schedule.naming import Loop
+from tdsl.schedule.nest import GROUP
 from tdsl.schedule.stage import Stage
+from tdsl.schedule.warpgroups import THREADS as WARPGROUP
+
+ROW_BYTES = 128  # of a row of a tile in which threads of a group pass results to each other
+_ACCESS = 16  # bytes
 
 
 def reader_of(stage: Stage, at: Loop | None = None) -> Stage | None:
@@ -36,6 +41,24 @@ def following(stage: Stage, at: Loop, scope: str) -> Stage:
     reader.reverse_compute_at(stage, at)
     stage.store_at(stage, at).set_scope(scope)
     return reader
+
+
+def store_by_groups(out: Stage, size: int) -> None:
+    """Take values of so many bytes out of a fragment through shared memory, to write 16 bytes at a time.
+
+    The threads of a group put some columns of their rows there, ROW_BYTES of each, wait for each other, and
+    write them row by row.
+    """
+    rows, columns = out.loops[-2:]
+    part, inner = out.split(columns, ROW_BYTES // size)
+    out.reorder(part, rows, inner)
+    out.cooperate(2)
+    copy = out.schedule.cache_write(out.func, at=part, scope=GROUP)
+    out.swizzle(ROW_BYTES).unroll(part)
+    rows, columns = copy.loops[-2:]
+    pieces, lanes = copy.split(columns, _ACCESS // size)
+    turns, threads = copy.split(copy.fuse(rows, pieces), WARPGROUP)
+    copy.bind(threads, "threadIdx.x").vectorize(lanes).unroll(turns)
 
 
 def write_neighbours(out: Stage, each: int, lanes: int) -> None:

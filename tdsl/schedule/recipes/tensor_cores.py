@@ -9,6 +9,7 @@ for tiles of the result:                on blocks
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,13 +18,14 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Binary, Cast, Expr, Read, Var
+from tdsl.lang.regions import reads_in
 from tdsl.lang.types import f8e4m3, f8e5m2, f32
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES
 from tdsl.schedule.recipes.block_tiles import on_grid
 from tdsl.schedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of
 from tdsl.schedule.recipes.elements import definition_of, fetched, sizes_of
-from tdsl.schedule.recipes.epilogue import following
+from tdsl.schedule.recipes.epilogue import ROW_BYTES, following, store_by_groups
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, Load, Mma
 from tdsl.schedule.warpgroups import ROWS as GROUP_ROWS
@@ -46,6 +48,8 @@ _TILES = (
 _GROUP_TILES = (((128, 256), (64, 256)), ((128, 128), (64, 128)))  # of groups of four warps
 _GROUP = 8  # rows of tiles
 _ROW_BYTES = 64  # of terms in a tile
+_SHARED = 227 << 10  # bytes of a block on the GPUs that have wgmma
+_PHASES = 1 << 10  # bytes of barriers, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +347,11 @@ def _schedule(
     stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")
     stage.tensorize(i1, form.name)
     out = following(stage, wj, FRAGMENT)
-    out.cooperate(2 if _is_row_major(out, d, right.along) else 1)
+    size = out.schedule.state.program.func(out.func).dtypes[0].bytes
+    if isinstance(form, Wgmma) and _is_stored_whole(out, plan, d, (left, right), sizes, size):
+        store_by_groups(out, size)
+    else:
+        out.cooperate(2 if _is_row_major(out, d, right.along) else 1)
     tiles = [block[:1] + block[2:], block[1:]]
     whole = isinstance(form, Wgmma) and stages > 1
     whole = whole and all(
@@ -383,6 +391,28 @@ def _extents(left: Operand, right: Operand, sizes: dict[str, int | None]) -> lis
         other = next(v for axis in x.axes for v in variables(index[axis]) if v != x.along)
         found.append((sizes.get(x.along) or 0, sizes.get(other) or 0))
     return found
+
+
+def _is_stored_whole(
+    out: Stage, plan: TensorCoreMatmul, d: Definition, operands: tuple[Operand, Operand],
+    sizes: Mapping[str, int | None], size: int,
+) -> bool:  # fmt: skip
+    """True where rows of whole tiles go to memory, and there is shared memory for them besides the ring's."""
+    along, (rows, columns, terms) = [x.along for x in operands], plan.block
+    divided = all((sizes.get(v) or 1) % n == 0 for v, n in zip(along, (rows, columns), strict=True))
+    if plan.blocks:
+        count = prod(sizes.get(v) or 1 for v in d.free) // (rows * columns)
+        divided = divided and count % plan.blocks == 0
+    near = definition_of(out)
+    same = all(r.index == near.index for r in reads_in(near.values) if r.name == plan.stage)
+    rings = (
+        plan.stages
+        * terms
+        * sum(n * x.read.dtype.bytes for n, x in zip((rows, columns), operands, strict=True))
+    )
+    tiles = prod(plan.block[:2]) // prod(plan.warp) * plan.warp[0] * ROW_BYTES
+    fits = plan.warp[1] * size % ROW_BYTES == 0 and rings + tiles + _PHASES <= _SHARED
+    return divided and same and fits and d.index[-2:] == tuple(map(Var, along))
 
 
 def _is_row_major(out: Stage, d: Definition, columns: str) -> bool:

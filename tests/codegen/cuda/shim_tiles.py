@@ -81,6 +81,16 @@ static void tdsl_arrive_together(void *p) {
   if (++n % 32 == 0) tdsl_arrive(p);
 }
 """,
+    "tdsl_meet": """
+static void tdsl_meet(int barrier, int threads) {
+  static map<int, pair<int, long>> met;  // how many have come, and how often all have
+  auto &own = met[barrier];
+  long before = own.second;
+  progress++;
+  if (++own.first == threads) own = {0, before + 1};
+  while (own.second == before) swapcontext(&fibers[current].state, &main_);
+}
+""",
     "tdsl_await": """
 static void tdsl_await(void *p, unsigned parity) {
   while (phase_at(p).ended % 2 == parity && !fault) {
