@@ -8,9 +8,8 @@ than three ranks exchange messages, as do those whose boxes fit no collective.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tdsl.distribute.plan import Reduce
 from tdsl.distribute.stages import Spans, Stage
@@ -212,45 +211,27 @@ class Groups:
         layout, name = self.layout, self.stage.name
         members = sorted((layout.grid.rank(at), at) for at, box in boxes.items() if box is not None)
         made = {box for box in boxes.values() if box is not None}
-        if len(members) < FEWEST or len(made) > 1:
+        if len(members) < FEWEST - 1 or len(made) > 1:
             return None
         (box,) = made
         parts: dict[Coordinates, Box] = {}
         for first, piece in layout.pieces(name, box, members[0][1]):
             for owner in layout.copies(name, first):
-                if owner in parts or boxes.get(owner) is None:
+                if owner in parts or owner not in boxes:
                     return None
                 parts[owner] = piece
+        idle = [at for at in parts if boxes[at] is None]
+        if idle and set(parts.values()) != made:
+            return None
+        # those that make nothing take part where all get all: less moves than from each to each
+        members = sorted(members + [(layout.grid.rank(at), at) for at in idle])
+        if len(members) < FEWEST:
+            return None
         once = sum(map(elements, parts.values())) == elements(box)
         if not once and not (len(parts) == len(members) and set(parts.values()) == made):
             return None
         got = tuple(parts.get(at) for _, at in members)
         return Reduce(tuple(rank for rank, _ in members), tag, "", None, box, got)
-
-
-def phases(grid: Grid, group: Reduce, at: Coordinates) -> list[Reduce]:
-    """A reduction to one rank, level by level of a grid: first inside of each node, then over nodes.
-
-    Those that a rank takes part in; the first of each node goes on. One step where it is not more than that.
-    """
-    members = [grid.coordinates(rank) for rank in group.ranks]
-    free = [n for n in range(len(at)) if len({c[n] for c in members}) > 1]
-    if group.collective != "reduce" or math.prod(grid.shape[n] for n in free) > len(members):
-        return [group]
-    (root,) = (c for c, part in zip(members, group.parts, strict=True) if part is not None)
-    found: list[Reduce] = []
-    last = len(at)
-    for depth in reversed(grid.depths):
-        axes = [n for n in free if last - depth <= n < last]
-        inner = [n for n in free if n >= last]
-        last -= depth
-        if not axes or any(at[n] != root[n] for n in inner):
-            continue
-        line = [c for c in members if all(c[n] == at[n] for n in range(len(at)) if n not in axes)]
-        first = tuple(root[n] if n in axes else p for n, p in enumerate(at))
-        parts = tuple(group.box if c == first else None for c in line)
-        found.append(replace(group, ranks=_ranks(grid, line), parts=parts))
-    return found
 
 
 def is_of_mpi(combine: Combine | None, dtypes: tuple[DType, ...], *, in_order: bool) -> bool:

@@ -176,7 +176,7 @@ class StageFormula:
     def _all_reduce(
         self, at: Coordinates, axes: list[int], ranges: RangesAt, messages: Expr
     ) -> Expr:
-        """The elements of an all-reduce along some axes; of messages, where some ranks make nothing."""
+        """The elements of an all-reduce along some axes; of messages, where one rank at most makes any."""
         line = [
             tuple(c) for c in itertools.product(
                 *(range(n) if k in axes else (at[k],) for k, n in enumerate(self.grid.shape))
@@ -189,8 +189,10 @@ class StageFormula:
         first, behind = (minimum(multiply(each, const(x)), whole) for x in (n, n + 1))
         share = subtract(behind, first)
         both = subtract(add(multiply(const(members - 1), share), whole), share)
-        all_make = conjunction(x for c in line for x in _some(ranges(c)))
-        return Select(all_make, both, messages)
+        makers: Expr = ZERO
+        for c in line:
+            makers = add(makers, _if_any(ranges(c), ONE))
+        return Select(Binary("lt", ONE, makers), both, messages)
 
     def _owned(self, tensor: str, at: Coordinates) -> Ends | None:
         """The box of a tensor that a rank owns; None where it certainly owns nothing."""

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tdsl.distribute.collective import Gather, Groups, Layout, phases, ranked
+from tdsl.distribute.collective import Gather, Groups, Layout, ranked
+from tdsl.distribute.phases import phases
 from tdsl.distribute.plan import (
     Copy,
     Drop,
@@ -300,8 +301,14 @@ class StageSteps:
         name, inner = self.stage.name, spans[self.stage.fixed :]
         group = self.groups.made(self.at, inner, self.tag)
         reduced = False
-        if isinstance(group, Reduce) and target is not None:
-            self._reduce(replace(group, source=target), len(spans) == self.stage.fixed)
+        if isinstance(group, Reduce) and self.layout.grid.rank(self.at) in group.ranks:
+            own, once = target, len(spans) == self.stage.fixed
+            if own is None:  # a rank that makes nothing gets what others made
+                own = f"{name} of nothing"
+                self.steps += [Make(own, name, group.box), Fill(own)]
+            self._reduce(replace(group, source=own), once)
+            if target is None:
+                self.steps.append(Drop(own))
             reduced = True
         joins: list[tuple[int, Step]] = []
         sends = [] if reduced else list(self._given(spans, target, joins))
@@ -328,27 +335,41 @@ class StageSteps:
 
     def _reduce(self, group: Reduce, once: bool) -> None:
         """Combine what a group made, if that is not all, with what is there of other iterations."""
-        name, grid = self.stage.name, self.layout.grid
-        steps = phases(grid, group, self.at)
+        name, me = self.stage.name, self.layout.grid.rank(self.at)
+        steps = phases(self.layout.grid, group, self.at)
+        last = max(n for n, step in enumerate(steps) if isinstance(step, Reduce))
+        got = group.parts[group.ranks.index(me)]
         source, made = group.source, list[str]()
+
+        def room(buffer: str, box: Box) -> str:
+            self.steps.append(Make(buffer, name, box))
+            made.append(buffer)
+            return buffer
+
+        into = name if once or got is None else room(f"{name} in all", got)
         for n, step in enumerate(steps):
-            part = step.parts[step.ranks.index(grid.rank(self.at))]
-            direct = once and n + 1 == len(steps)
-            into = (
-                None
-                if part is None
-                else name
-                if direct
-                else f"{name} in all {n}".removesuffix(" 0")
-            )
-            if part is not None and into is not None and not direct:
-                self.steps.append(Make(into, name, part))
-                made.append(into)
-            self.steps.append(replace(step, source=source, target=into))
-            source = into or source
-            if part is not None and n + 1 == len(steps) and not once:
-                self.steps.append(Merge(source, name, part))
+            if isinstance(step, Gather):
+                self._exchange(self._gathered(step, into))
+                continue
+            part = step.parts[step.ranks.index(me)]
+            target = None
+            if part is not None:
+                target = into if n == last else room(f"{name} in all {n}", part)
+            self.steps.append(replace(step, source=source, target=target))
+            source = target or source
+        if got is not None and not once:
+            self.steps.append(Merge(into, name, got))
         self.steps += [Drop(buffer) for buffer in made]
+
+    def _gathered(self, group: Gather, buffer: str) -> Exchange:
+        """The messages by which each rank of a group gets all parts into a buffer."""
+        me = self.layout.grid.rank(self.at)
+        mine = [part for rank, part in group.parts if rank == me]
+        sends = [
+            Message(r, self.tag, buffer, part) for part in mine for r in group.ranks if r != me
+        ]
+        receives = [Message(r, self.tag, buffer, part) for r, part in group.parts if r != me]
+        return Exchange(tuple(sends), tuple(receives), group.kind, group.ranks)
 
     def _given(
         self, spans: Spans, target: str | None, joins: list[tuple[int, Step]]

@@ -40,7 +40,10 @@ def simulate(workers: Sequence[Worker]) -> Traffic:
                 return all((m.rank, rank, m.tag) in post for m, _ in receives)
             case Reduction(step):
                 others = (waiting.get(r) for r in step.ranks)
-                return all(isinstance(o, Reduction) and o.step.tag == step.tag for o in others)
+                key = step.tag, step.ranks  # the phases of a reduction have one tag
+                return all(
+                    isinstance(o, Reduction) and (o.step.tag, o.step.ranks) == key for o in others
+                )
 
     ready = list(range(len(runs)))
     while ready:

@@ -7,7 +7,8 @@ dimension is one block of such a span, as long as the dimension: it is stored fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 Span = tuple[int, int]
 
@@ -65,6 +66,20 @@ def around(lo: int, hi: int, n: int) -> Span:
     """
     first = lo % n
     return dealt((0, n), hi - lo, n, first) if first + hi - lo > n else (first, first + hi - lo)
+
+
+def united(spans: Sequence[Span]) -> Span | None:
+    """Spans without gaps as one, with gaps where they lie in equal distances; None for others.
+
+    >>> united([(4, 6), (0, 2), (2, 4)]), united([(0, 2), (6, 8), (3, 5)]), united([(0, 2), (6, 8)])
+    ((0, 6), None, dealt((0, 8), 2, 6, 0))
+    """
+    own = sorted(set(spans))
+    (lo, first), hi = own[0], own[-1][1]
+    if all(a[1] == b[0] for a, b in itertools.pairwise(own)):
+        return lo, hi
+    made = dealt((lo, hi), first - lo, own[1][0] - lo, lo)
+    return made if list(runs(made)) == own else None
 
 
 def is_around(span: Span) -> bool:

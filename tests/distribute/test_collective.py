@@ -10,7 +10,7 @@ import pytest
 
 import tdsl as td
 from tdsl.distribute.check import check
-from tdsl.distribute.plan import Plan, carried
+from tdsl.distribute.plan import Plan, Reduce, carried
 from tests.distribute.matmuls import cube, flat
 from tests.distribute.test_results import histogram
 from tests.distribute.test_simulate import carried_as_planned
@@ -175,3 +175,58 @@ def test_a_reduction_goes_level_by_level(home: str, rng: np.random.Generator) ->
     assert sorted(plan.received) == [0, 0, 0, 0, 2 * 8, 3 * 8]
     with pytest.raises(td.TypeMismatch, match="level by level"):
         plan.formula()
+
+
+@pytest.mark.parametrize("size", [24, 7, 1])
+@pytest.mark.parametrize(
+    "home, kinds_",
+    [
+        ("r -> * *", {"reduce-scatter": 1, "all-reduce": 1, "all-gather": 1}),
+        ("r -> r r", {"reduce-scatter": 2}),
+        ("r -> r' r", {"reduce-scatter": 2}),
+        ("r -> * r", None),
+    ],
+)
+def test_sums_go_level_by_level_to_all(
+    home: str, kinds_: dict[str, int] | None, size: int, rng: np.random.Generator
+) -> None:
+    """Over nodes goes what is left when each node of four ranks has added up its own."""
+    a, f, machine = (
+        td.Tensor("a", (24, size), td.i64),
+        td.Func("f"),
+        [td.Grid(node=3), td.Grid(x=4)],
+    )
+    f[i] = td.sum(a[k, i], axis=k)
+    s = td.Schedule(f).place("a", "rc -> r r", machine).place("f", home, machine)
+    outer, _ = s[f].split(k, nparts=3)
+    s[f].distribute((outer, s[f].loops[2]), machine)
+    x = rng.integers(-9, 9, (24, size))
+    np.testing.assert_array_equal(carried_as_planned(s, x), x.sum(0))
+    plan = td.compile(s).plan()
+    check(plan)
+    if size == 24 and kinds_ is not None:
+        assert kinds(plan) == kinds_
+        across = 0
+        for rank in plan:
+            for step in rank.steps:
+                if isinstance(step, Reduce) and {r // 4 for r in step.ranks} == {0, 1, 2}:
+                    across += carried(step, rank.rank)[1]
+        assert across == (
+            4 * 24 if home == "r -> * *" else 2 * 24
+        )  # a fourth of what would go there flat
+
+
+def test_ranks_that_make_nothing_take_part_where_all_get_all(rng: np.random.Generator) -> None:
+    """Nine terms in blocks of three are those of three ranks of four."""
+    a, f, grid = td.Tensor("a", (9, 5), td.i64), td.Func("f"), td.Grid(x=4)
+    f[i] = td.sum(a[k, i], axis=k)
+    s = td.Schedule(f).place("a", "rc -> r", grid).place("f", "r -> *", grid)
+    s[f].distribute(k, grid)
+    plan = td.compile(s).plan()
+    assert [kinds(plan, rank) for rank in range(4)] == [{"all-reduce": 1}] * 4
+    assert (
+        plan.total_received == 8 * 2 * 3 * 5
+    )  # of messages three times 5 to three ranks each, and one
+    x = rng.integers(-9, 9, (9, 5))
+    np.testing.assert_array_equal(carried_as_planned(s, x), x.sum(0))
+    check(plan)

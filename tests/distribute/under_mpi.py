@@ -81,10 +81,11 @@ def collected() -> list[tuple[td.Schedule, list[np.ndarray], np.ndarray]]:
     made.append((cube(td.Grid(x=1, y=1, z=4), **SIZES), [a, b], a @ b))
     f, machine = td.Func("f"), [td.Grid(node=2), td.Grid(x=2)]
     f[i] = td.sum(t[i, j], axis=j)
-    s = td.Schedule(f).place("t", "rc -> c c", machine).place("f", "r -> 1 0", machine)
-    outer, _ = s[f].split(j, nparts=2)
-    s[f].distribute((outer, s[f].loops[2]), machine)
-    made.append((s, [c], c.sum(1)))
+    for entry in ("r -> 1 0", "r -> * *", "r -> r r"):
+        s = td.Schedule(f).place("t", "rc -> c c", machine).place("f", entry, machine)
+        outer, _ = s[f].split(j, nparts=2)
+        s[f].distribute((outer, s[f].loops[2]), machine)
+        made.append((s, [c], c.sum(1)))
     made.append((flat(td.Grid(x=2, y=2), "ij", "rc -> r/2 c/1", **SIZES), [a, b], a @ b))
     f = td.Func("f", shape=c.shape)
     f[i, j] = t[(i + 1) % 9, j] * 3 - t[(i - 2) % 9, j]
