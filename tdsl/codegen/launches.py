@@ -23,7 +23,7 @@ from tdsl.codegen.loops import (
     Invoke,
     Kernel,
     Let,
-    Print,
+    Message,
     Stmt,
     row_major,
 )  # fmt: skip
@@ -40,6 +40,7 @@ from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.source import here
 
 FAILED_CHECK = "failed check"  # no name of a program
+THREAD = "[block ({}, {}, {}), thread ({}, {}, {})] "  # before what a thread prints
 Extents = tuple[int, int, int]
 
 
@@ -49,7 +50,7 @@ class Launch:
 
     `fragments` says where the elements of memory in registers of several threads are, by name; `memory`
     is that of a block. `maps` are what copies of boxes need, arguments behind the others. `resident` blocks
-    at least run at a time on a multiprocessor.
+    at least run at a time on a multiprocessor. `messages` are those of the program.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Launch:
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
     maps: tuple[TileMap, ...] = ()
     resident: int = 1
+    messages: tuple[Message, ...] = ()
 
     @property
     def shared(self) -> int:
@@ -116,8 +118,11 @@ def launches_of(kernel: Kernel) -> Launches:
         written = stored_in(body)
         resident = max((count for b, count in kernel.resident if b in written), default=1)
         made.append(
-            Launch(name, used, _three(grid), _three(block), shared, body, fragments, maps, resident)
-        )
+            Launch(
+                name, used, _three(grid), _three(block), shared, body, fragments, maps, resident,
+                kernel.messages,
+            )
+        )  # fmt: skip
     return Launches(kernel, tuple(temporaries), tuple(made))
 
 
@@ -163,12 +168,9 @@ def _record(bodies: list[Stmt]) -> list[BufferParam]:
 
 def _refuse_others(body: Stmt) -> None:
     for s in walk(body):
-        what = "print" if isinstance(s, Print) else ""
         if isinstance(s, Invoke) and not INSTRUCTIONS[s.instruction].cuda:
-            what = f"use instruction {s.instruction!r}, which has no code for them"
-        if what:
             raise TargetError(
-                f"kernels of a GPU cannot {what}",
+                f"kernels of a GPU cannot use instruction {s.instruction!r}, which has no code for them",
                 loc=here(),
                 label="compiled here",
                 hint='compile for target="cpu"',

@@ -413,13 +413,6 @@ def registers_for_other_threads():
     td.compile(s, target="cuda").source()
 
 
-@wrong(td.TargetError, "kernels of a GPU cannot print", hint='target="cpu"')
-def print_in_a_kernel():
-    f = td.Func("f")
-    f[i, j] = td.debug_print(a[i, j], "value {}")
-    td.compile(td.Schedule(f), target="cuda").source()  # here
-
-
 def on_groups_of_warps():
     """A product by wgmma."""
     x, y = td.Tensor("x", (128, 64), td.f16), td.Tensor("y", (64, 64), td.f16)

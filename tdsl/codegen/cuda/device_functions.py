@@ -298,6 +298,9 @@ template <class R, class... T> __device__ __forceinline__ void tdsl_failed(R *re
   }
 }
 """,
+    "tdsl_word": """
+__device__ __forceinline__ const char *tdsl_word(bool x) { return x ? "True" : "False"; }
+""",
     "tdsl_shuffle": """
 template <class T> __device__ __forceinline__ T tdsl_shuffle(T x, int distance, int width) {
   unsigned mask = 0xffffffffu;

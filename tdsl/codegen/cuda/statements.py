@@ -19,6 +19,7 @@ from tvm.ir import PointerType, PrimType
 from tdsl.codegen.cuda.expressions import Expressions, bytes_of, in_int32, tir_type
 from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
 from tdsl.codegen.cuda.module import STATIC_SHARED
+from tdsl.codegen.cuda.prints import printed
 from tdsl.codegen.launches import FAILED_CHECK, Launch
 from tdsl.codegen.loops import (
     AXES,
@@ -204,8 +205,8 @@ class _Writer:
                 return [self.check(cond, site, values)]
             case Invoke():
                 return [invoke(self.e, s, self.axes[LANES])]
-            case Check() | Print():
-                raise AssertionError(f"no launch has a {type(s).__name__}")
+            case Print():
+                return [printed(self.e, self.axes, s, self.launch.messages[s.site])]
             case _:
                 return [self.meeting(s)]
 

@@ -21,7 +21,7 @@ from tdsl.codegen.emulation.memory import Array, Crew, Memory
 from tdsl.codegen.emulation.phases import PhaseBarriers
 from tdsl.codegen.emulation.products import Products
 from tdsl.codegen.failure import check_error
-from tdsl.codegen.launches import Launch, Launches, launches_of
+from tdsl.codegen.launches import THREAD, Launch, Launches, launches_of
 from tdsl.codegen.loops import (
     AXES,
     LANES,
@@ -46,6 +46,7 @@ from tdsl.codegen.loops import (
     Message,
     Phases,
     Prefetch,
+    Print,
     ScalarParam,
     Shuffle,
     Stmt,
@@ -53,6 +54,7 @@ from tdsl.codegen.loops import (
     Wait,
 )  # fmt: skip
 from tdsl.codegen.passes.statements import stored_in
+from tdsl.codegen.show import message_text
 from tdsl.errors import Hazard
 from tdsl.lang import arithmetic
 from tdsl.lang.expr import (
@@ -245,6 +247,8 @@ class _Group:
                 pass
             case Check():
                 self.check(s, _both(mask, self.first_of_others(bound)))
+            case Print():
+                self.print(s, _both(mask, self.first_of_others(bound)))
             case Invoke():
                 self.invoke(s, mask, bound)
             case _:
@@ -387,6 +391,17 @@ class _Group:
             row = int(np.flatnonzero(failed)[0])
             shown = (np.broadcast_to(self.value(v, mask), failed.shape) for v in s.values)
             raise check_error(self.messages[s.site], tuple(v[row, 0] for v in shown))
+
+    def print(self, s: Print, mask: Array | None) -> None:
+        """A line for each thread for which the condition holds."""
+        shape = self.crew.size, 1
+        holds = np.broadcast_to(self.value(s.cond, mask), shape)
+        holds = holds if mask is None else holds & mask
+        values = [np.broadcast_to(self.value(v, mask), shape) for v in s.values]
+        for row in np.flatnonzero(holds):
+            thread = THREAD.format(*(self.axes[a][row, 0] for a in AXES))
+            text = message_text(self.messages[s.site], tuple(v[row, 0].item() for v in values))
+            print(thread + text)  # noqa: T201  # what td.debug_print asks for
 
     def shuffle(self, s: Shuffle, mask: Array | None) -> None:
         """Each thread gets the value of its partner; all of a group have to come."""

@@ -37,6 +37,7 @@ HEADER = r"""
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <vector>
 #include <ucontext.h>

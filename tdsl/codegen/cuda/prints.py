@@ -1,0 +1,41 @@
+"""What kernels print: a call of CUDA's printf, with the thread that made it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
+from tvm.ir import StringImm
+
+from tdsl.codegen.cuda.expressions import Expressions
+from tdsl.codegen.launches import THREAD
+from tdsl.codegen.loops import AXES, Message, Print
+from tdsl.lang.expr import Expr, dtype_of
+from tdsl.lang.types import bool_
+
+TIR = Any
+
+
+def printed(e: Expressions, axes: Mapping[str, TIR], s: Print, message: Message) -> TIR:
+    """A statement that prints, under its condition; `axes` are the numbers of block and thread."""
+    forms, values = zip(*(_shown(e, x) for x in s.values), strict=True) if s.values else ((), ())
+    parts = [part.replace("%", "%%") for part in message.parts]
+    text = THREAD.format(*["%d"] * len(AXES)) + "".join(
+        part + form for part, form in zip(parts, (*forms, "\n"), strict=True)
+    )
+    quoted = StringImm(json.dumps(text, ensure_ascii=False)[1:-1])
+    call = T.call_extern("int32", "printf", quoted, *(axes[a] for a in AXES), *values)
+    return T.IfThenElse(e.value(s.cond), T.Evaluate(call), None)
+
+
+def _shown(e: Expressions, x: Expr) -> tuple[str, TIR]:
+    """How printf shows a value, and the value as the type that this takes."""
+    t, value = dtype_of(x), e.value(x)
+    if t == bool_:
+        return "%s", e.call("tdsl_word", "handle", value)
+    if t.is_float:
+        return "%.8g", T.Cast("float64", e.wide(t, value))
+    wide, form = ("uint64", "%llu") if t.kind == "u" else ("int64", "%lld")
+    return form, T.Cast(wide, value)
