@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
-import numpy as np
 
 from benchmarks.case import Array, Arrays, Call, Converted, PeerMissing, Prepare
 
@@ -55,8 +54,12 @@ def peer(f: Function, *, compiled: bool = False, channels_last: bool = False) ->
 
 def tensor(torch: Any, a: Array) -> Any:
     """The tensor on the memory of an array."""
-    if a.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
+    if a.dtype.name in (
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2",
+    ):  # whose names are PyTorch's, too
+        return torch.from_numpy(a.view(f"i{a.itemsize}")).view(getattr(torch, a.dtype.name))
     return torch.from_numpy(a)
 
 

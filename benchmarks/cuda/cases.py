@@ -82,6 +82,16 @@ def matmul(a: td.bf16["M", "K"], b: td.bf16["K", "N"]):
     return c
 
 
+@td.op
+def matmul_bytes(a: td.f8e4m3["M", "K"], b: td.f8e4m3["N", "K"]):
+    """A product of matrices of 8-bit floats, both with the terms along rows."""
+    i, j, k = td.vars("i j k")
+    total, c = td.Func("total"), td.Func("c")
+    total[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[j, k], td.f32), axis=k)
+    c[i, j] = td.cast(total[i, j], td.bf16)
+    return c
+
+
 def _attention(q: Any, k: Any, v: Any, causal: bool) -> td.Func:
     h, i, j, d = td.vars("h i j d")
     score, e, result = td.Func("score"), td.Func("e"), td.Func("result")
@@ -210,10 +220,17 @@ def matrices(n: int) -> GpuCase:
 
 
 def by_wgmma(s: td.Schedule) -> None:
-    """Tiles fetched as wholes, two groups of warps."""
+    """Tiles fetched as wholes, of rows of 128 bytes; two groups of warps."""
+    terms = 128 // s.program.inputs[0].dtype.bytes
     td.recipes.tensor_core_matmul(
-        s["total"], block=(128, 128, 64), warp=(64, 128), stages=4, hopper=True
+        s["total"], block=(128, 128, terms), warp=(64, 128), stages=4, hopper=True
     )
+
+
+def scaled(torch: Any, a: Any, b: Any) -> Any:
+    """cuBLAS for 8-bit floats, with scales of one."""
+    one = torch.ones((), device=a.device)
+    return torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
 
 
 def by_blocks_of_rows(s: td.Schedule) -> None:
@@ -269,6 +286,12 @@ CASES = (
     replace(
         matrices(4096), name="matmul-default-4096", title="the same by the default schedule",
         schedule=None, small={"M": 100, "N": 136, "K": 72}, group="",
+    ),
+    GpuCase(
+        "matmul-f8-8192", "product of matrices of 8192 squared in f8e4m3", matmul_bytes,
+        sizes={"M": 8192, "N": 8192, "K": 8192}, small={"M": 256, "N": 256, "K": 256},
+        expected=lambda a, b: a.astype(np.float32) @ b.astype(np.float32).T, flops=products,
+        schedule=by_wgmma, peers={"cublas": scaled},
     ),
     GpuCase(
         "attention", "attention, 16 heads of 8192 by 128", attention, sizes=_HEADS,
