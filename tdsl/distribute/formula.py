@@ -108,9 +108,15 @@ class StageFormula:
                         self._check_ends(tensor)
                         read = _ends(need)
                         own = _volume(_meet(read, self._owned(tensor, at)))
-                        moved = _if_any(mine, subtract(_volume(read), own))
+                        all_parts = multiply(const(self._parts_of(tensor)), _volume(read))
+                        moved = _if_any(mine, subtract(all_parts, own))
                 total = add(total, multiply(const(size), moved))
         return total
+
+    def _parts_of(self, tensor: str) -> int:
+        """In how many parts, all of which are fetched, ranks have each element of a tensor."""
+        placement = dict(self.state.placed)[tensor]
+        return math.prod(self.grid.shape[n] for n in placement.partial)
 
     def _check_ends(self, tensor: str) -> None:
         """TypeMismatch where a rank needs what runs around the ends of a dimension."""

@@ -67,7 +67,6 @@ class Work:
         self.stages = stages_of(state, boxes)
         for stage in self.stages:
             check_nest(stage)
-            _check_sources(stage)
         self.inputs = tuple(t.name for t in program.inputs)
         self.outputs = program.outputs
         for t in program.inputs:
@@ -414,18 +413,6 @@ class Distributed(Suggesting):
 
     def __repr__(self) -> str:
         return f"<distributed {self.signature.name} on {self.state.grid}>"
-
-
-def _check_sources(stage: Stage) -> None:
-    """ScheduleError where a stage reads what lies in parts that nobody combines."""
-    for name, placement in stage.state.placed:
-        if placement.partial and name in stage.sources:
-            raise ScheduleError(
-                f"{stage.name!r} reads {name!r}, of which ranks have parts only",
-                loc=stage.state.program.func(name).loc,
-                label="this func",
-                hint="only an output is left partial: place it by a dimension, * or a coordinate",
-            )
 
 
 def check_placed(state: State) -> None:

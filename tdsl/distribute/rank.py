@@ -13,10 +13,11 @@ tag of its messages. A rank finds those who need something of it by halving the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tdsl.distribute.collective import Gather, Groups, Layout, ranked
+from tdsl.distribute.meeting import Touched, meeting
 from tdsl.distribute.phases import phases
 from tdsl.distribute.plan import (
     Copy,
@@ -39,7 +40,6 @@ from tdsl.placement.notation import Copies
 from tdsl.placement.ownership import Box, common, contains, is_empty, is_whole
 
 Meetings = dict[Spans, list[tuple[Coordinates, Box]]]  # by the iteration of the loops inside
-Touched = Callable[[Spans], Box | None]  # the box that ranks with these spans of coordinates touch
 
 
 def plan_rank(
@@ -170,18 +170,30 @@ class StageSteps:
         found = Fetched()
         messages = Exchange((), ())
         for source in sources:
-            home = self.layout.owned(source, self.at)
+            home, partial = self.layout.owned(source, self.at), self._is_partial(source)
             box, buffer = self.stage.box(source, spans), source
-            if box is not None and home is not None and is_whole(home) and contains(home, box):
+            if (
+                not partial
+                and box is not None
+                and home is not None
+                and is_whole(home)
+                and contains(home, box)
+            ):
                 found.held[source], box = source, None
             elif box is not None:
                 buffer = f"{source} at {self.stage.outer[len(spans) - 1]}{slot}"
                 found.held[source] = buffer
                 found.made.append(buffer)
                 self.steps.append(Make(buffer, source, box))
-                if home is not None and (own := common(home, box)) is not None:
+                if partial:
+                    self.steps.append(Fill(buffer))
+                elif home is not None and (own := common(home, box)) is not None:
                     found.copies.append(Copy(source, buffer, own))
-            for exchange in self._messages(source, buffer, box, spans):
+            if partial:
+                exchanges = iter((self._parts(source, buffer, box, spans, found.copies),))
+            else:
+                exchanges = self._messages(source, buffer, box, spans)
+            for exchange in exchanges:
                 if exchange.collective:
                     found.exchanges.append(exchange)
                 else:
@@ -189,6 +201,33 @@ class StageSteps:
             self.tag += 1
         found.exchanges = [x for x in (messages, *found.exchanges) if x.sends or x.receives]
         return found
+
+    def _is_partial(self, source: str) -> bool:
+        """Whether ranks have parts of a source that nobody has combined."""
+        return bool(self.layout.placements[source].partial)
+
+    def _parts(
+        self, source: str, buffer: str, box: Box | None, spans: Spans, joins: list[Step]
+    ) -> Exchange:
+        """The messages with parts of a source; `joins` gets what combines them, in the order of ranks."""
+        grid, axes = self.layout.grid, self.layout.placements[source].partial
+        found: list[tuple[int, Box]] = []
+        if box is not None:
+            for near in self.layout.line(self.at, axes):
+                cut = self.layout.pieces(source, box, near)
+                found += [(grid.rank(owner), piece) for owner, piece in cut]
+        receives: list[Message] = []
+        for rank, piece in sorted(found, key=lambda part: part[0]):
+            if rank == grid.rank(self.at):
+                joins.append(Merge(source, buffer, piece))
+                continue
+            part = f"{buffer} from {rank}"
+            self.steps.append(Make(part, source, piece))
+            receives.append(Message(rank, self.tag, part, piece))
+            joins += [Merge(part, buffer, piece), Drop(part)]
+        wanted = self._wanted(source, spans)
+        sends = [Message(grid.rank(at), self.tag, source, piece) for at, piece in wanted]
+        return Exchange(tuple(sends), tuple(receives))
 
     def _messages(
         self, source: str, buffer: str, box: Box | None, spans: Spans
@@ -237,7 +276,8 @@ class StageSteps:
             other = self.layout.owned(source, reader)
             needed = self.stage.box(source, ranked(reader, inner))
             assert needed is not None, "who touches a box needs something"
-            if reader != self.at and not (other is not None and contains(other, needed)):
+            has = other is not None and contains(other, needed) and not self._is_partial(source)
+            if reader != self.at and not has:
                 found.setdefault(inner, []).append((reader, box))
         return found
 
@@ -422,49 +462,3 @@ class StageSteps:
 def joined(a: Exchange, b: Exchange) -> Exchange:
     """All messages of two exchanges at once."""
     return Exchange(a.sends + b.sends, a.receives + b.receives)
-
-
-def meeting(ranks: Spans, box: Box, touched: Touched) -> Iterator[tuple[Coordinates, Box]]:
-    """Which ranks of some spans of coordinates touch a box, and where.
-
-    >>> def halo(ranks):
-    ...     (lo, hi), = ranks
-    ...     return ((10 * lo - 1, 10 * hi + 1),)
-    >>> list(meeting(((0, 1000),), ((500, 510),), halo))
-    [((49,), ((500, 501),)), ((50,), ((500, 510),)), ((51,), ((509, 510),))]
-    """
-    alive = [(at, shared, 0) for at, shared in _alive((ranks,), box, touched)]
-    while alive:
-        at, shared, last = alive.pop()
-        widths = [hi - lo for lo, hi in at]
-        if max(widths) == 1:
-            yield tuple(first for first, _ in at), shared
-            continue
-        wide = [n for n, w in enumerate(widths) if w > 1]
-        wide.sort(key=lambda n: (n != last, -widths[n]))
-        halves = _alive(_halves(at, wide[0]), box, touched)
-        cut = wide[0]
-        for axis in wide[1:]:
-            if len(halves) < 2:
-                break
-            # an axis of which one half can be left out is better than the widest; it is tried first next time
-            other = _alive(_halves(at, axis), box, touched)
-            if len(other) < 2 or widths[axis] > widths[cut]:
-                halves, cut = other, axis
-        alive += [(half, part, cut) for half, part in halves]
-
-
-def _alive(
-    parts: tuple[Spans, ...], box: Box, touched: Touched
-) -> list[tuple[Spans, Box]]:  # fmt: skip
-    """Those spans of coordinates of which some rank may touch a box, the last ones first."""
-    found = [(ranks, touched(ranks)) for ranks in reversed(parts)]
-    shared = [(ranks, common(part, box)) for ranks, part in found if part is not None]
-    return [(ranks, part) for ranks, part in shared if part is not None]
-
-
-def _halves(ranks: Spans, axis: int) -> tuple[Spans, Spans]:
-    lo, hi = ranks[axis]
-    middle = (lo + hi) // 2
-    before, behind = ranks[:axis], ranks[axis + 1 :]
-    return (*before, (lo, middle), *behind), (*before, (middle, hi), *behind)

@@ -135,9 +135,7 @@ def schedule(seed: int, distribution: int, ranks: tuple[int, ...] = RANKS) -> td
     for name, loops in made.loops.items():
         f = s.program.func(name)
         combine = f.definitions[-1].combine
-        partial = (
-            combine is not None and len(f.dtypes) == 1 and name == "f" and not combine.scalars()
-        )
+        partial = combine is not None and len(f.dtypes) == 1 and not combine.scalars()
         op = combine.kind if combine is not None and partial else None
         s.place(name, _placement(c, len(f.variables), grid, op), grid)
         stage = s[name].update(0) if made.update else s[name]

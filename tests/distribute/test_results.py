@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.distribute.check import check
 from tests.distribute.test_simulate import carried_as_planned
 
 i, j, k = td.vars("i j k")
@@ -38,6 +39,31 @@ def test_parts_of_a_product_stay_where_they_are_made(rng: np.random.Generator) -
     np.testing.assert_array_equal(carried_as_planned(s, x, y), x @ y)
     assert td.compile(s).plan().total_received == 0
     assert "partial(sum)" in str(s)
+
+
+@pytest.mark.parametrize("place", ["r -> x x", "r -> * *", "r -> 1 r"])
+def test_a_later_stage_adds_up_the_parts_that_it_reads(
+    place: str, rng: np.random.Generator
+) -> None:
+    """Sums of rows lie in parts along the second axis; each reader fetches all parts of what it needs."""
+    a, f, g = td.Tensor("a", (7, 9), td.i64), td.Func("f"), td.Func("g", shape=(7,))
+    f[i] = td.sum(a[i, k], axis=k)
+    g[i] = f[i] * 2 + td.pad(f, mode="edge", shape=(7,))[i - 1]
+    grid = td.Grid(x=2, y=3)
+    s = td.Schedule(g).place("a", "rc -> r c", grid).place("f", "r -> r partial(sum)", grid)
+    s[f].distribute((i, k), grid)
+    s.place("g", place.replace("x x", "r r"), grid)[g].distribute((i, i), grid)
+    x = rng.integers(-9, 9, (7, 9))
+    total = x.sum(1)
+    wanted = total * 2 + total[[0, 0, 1, 2, 3, 4, 5]]
+    np.testing.assert_array_equal(carried_as_planned(s, x), wanted)
+    plan = td.compile(s).plan()
+    check(plan)
+    if (
+        place == "r -> x x"
+    ):  # on rank 1: its two elements and the one before, of three parts but its own
+        assert plan.received[1] == 8 * 2 * 3
+        assert int(plan.formula(1)) == plan.received[1]
 
 
 def test_an_argument_of_the_maximum_over_ranks(rng: np.random.Generator) -> None:

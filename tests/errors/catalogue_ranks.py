@@ -188,17 +188,6 @@ def partial_of_several_values():
     td.Schedule(f).place("f_argmax", "r -> r partial(argmax)", square)  # here
 
 
-@wrong(td.ScheduleError, "'g' reads 'f', of which ranks have parts only", hint="only an output")
-def partial_read_by_another():
-    grid, f, g = td.Grid(x=2), td.Func("f"), td.Func("g")  # here
-    f[i] = td.sum(a[i, k], axis=k)
-    g[i] = f[i] + 1
-    s = td.Schedule(g).place("a", "rc -> c", grid).place("g", "r -> r", grid)
-    s.place("f", "r -> partial(sum)", grid)[f].distribute(k, grid)
-    s[g].distribute(i, grid)
-    td.compile(s).plan()
-
-
 @wrong(td.ScheduleError, "'k' must run in order", hint="associative")
 def distribute_a_fold_that_must_run_in_order():
     f = td.Func("f")

@@ -1,0 +1,57 @@
+"""Which ranks touch a box: found by halving the grid, so that far ranks cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tdsl.distribute.stages import Spans
+from tdsl.placement.grid import Coordinates
+from tdsl.placement.ownership import Box, common
+
+Touched = Callable[[Spans], Box | None]  # the box that ranks with these spans of coordinates touch
+
+
+def meeting(ranks: Spans, box: Box, touched: Touched) -> Iterator[tuple[Coordinates, Box]]:
+    """Which ranks of some spans of coordinates touch a box, and where.
+
+    >>> def halo(ranks):
+    ...     (lo, hi), = ranks
+    ...     return ((10 * lo - 1, 10 * hi + 1),)
+    >>> list(meeting(((0, 1000),), ((500, 510),), halo))
+    [((49,), ((500, 501),)), ((50,), ((500, 510),)), ((51,), ((509, 510),))]
+    """
+    alive = [(at, shared, 0) for at, shared in _alive((ranks,), box, touched)]
+    while alive:
+        at, shared, last = alive.pop()
+        widths = [hi - lo for lo, hi in at]
+        if max(widths) == 1:
+            yield tuple(first for first, _ in at), shared
+            continue
+        wide = [n for n, w in enumerate(widths) if w > 1]
+        wide.sort(key=lambda n: (n != last, -widths[n]))
+        halves = _alive(_halves(at, wide[0]), box, touched)
+        cut = wide[0]
+        for axis in wide[1:]:
+            if len(halves) < 2:
+                break
+            # an axis of which one half can be left out is better than the widest; it is tried first next time
+            other = _alive(_halves(at, axis), box, touched)
+            if len(other) < 2 or widths[axis] > widths[cut]:
+                halves, cut = other, axis
+        alive += [(half, part, cut) for half, part in halves]
+
+
+def _alive(
+    parts: tuple[Spans, ...], box: Box, touched: Touched
+) -> list[tuple[Spans, Box]]:  # fmt: skip
+    """Those spans of coordinates of which some rank may touch a box, the last ones first."""
+    found = [(ranks, touched(ranks)) for ranks in reversed(parts)]
+    shared = [(ranks, common(part, box)) for ranks, part in found if part is not None]
+    return [(ranks, part) for ranks, part in shared if part is not None]
+
+
+def _halves(ranks: Spans, axis: int) -> tuple[Spans, Spans]:
+    lo, hi = ranks[axis]
+    middle = (lo + hi) // 2
+    before, behind = ranks[:axis], ranks[axis + 1 :]
+    return (*before, (lo, middle), *behind), (*before, (middle, hi), *behind)
