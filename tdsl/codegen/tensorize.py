@@ -27,6 +27,7 @@ from tdsl.schedule.instruction import INSTRUCTIONS, Instruction
 from tdsl.schedule.layout import Layout
 from tdsl.schedule.nest import Tensorization
 from tdsl.schedule.required import Active
+from tdsl.schedule.tensor_cores import is_built_in
 
 if TYPE_CHECKING:
     from tdsl.codegen.lower import Lowering
@@ -53,15 +54,17 @@ def invoke(
     """
     chosen = INSTRUCTIONS[plan.instruction]
     try:
+        operands = _match(low, active, chosen, active.opened, facts)
         if guarded:
             raise _Mismatch("not all iterations of the loops inside run; split with tail='peel'")
-        operands = _match(low, active, chosen, active.opened, facts)
     except _Mismatch as reason:
         raise ScheduleError(
             f"tensorize({plan.loop!r}) of {active.func.name!r}: {reason}",
-            loc=low.state.plan(active.func.name).loc,
-            label="scheduled here",
-            related=((chosen.loc, f"instruction {chosen.name!r} is declared here"),),
+            loc=plan.loc,
+            label="this directive",
+            related=()
+            if is_built_in(chosen.name)
+            else ((chosen.loc, f"instruction {chosen.name!r} is declared here"),),
             hint="split and reorder so that the inner loops are those of the instruction",
         ) from None
     low.messages.instructions[chosen.name] = None

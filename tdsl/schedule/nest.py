@@ -258,6 +258,7 @@ class Tensorization:
     definition: int
     loop: str
     instruction: str
+    loc: Loc | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from tdsl.lang.expr import (
 from tdsl.lang.types import BY_NAME, bool_
 from tdsl.node import post_order
 from tdsl.schedule.arguments import check_arguments
-from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.schedule.loops import LOOP_DIRECTIVES, find_loop
 from tdsl.schedule.nest import Illegal, Specialization, State, Tensorization
-from tdsl.schedule.tensor_cores import find
+from tdsl.schedule.tensor_cores import find, nearest
+from tdsl.source import here
 
 
 def specialize(
@@ -121,12 +121,10 @@ def tensorize(state: State, func: str, definition: int, *, loop: str, instructio
     if find(instruction) is None:
         raise Illegal(
             f"there is no instruction {instruction!r}",
-            did_you_mean(instruction, INSTRUCTIONS)
-            if INSTRUCTIONS
-            else "declare it first: td.instruction(name, meaning, llvm=..., python=...)",
+            f"{nearest(instruction)}; td.instruction(name, meaning, llvm=..., cuda=...) declares others",
         )
     plan = state.plan(func)
-    made = Tensorization(definition, name, instruction)
+    made = Tensorization(definition, name, instruction, loc=here())
     return state.with_plan(
         func, replace(plan, tensorizations=(*plan.tensorizations, made), touched=True)
     )

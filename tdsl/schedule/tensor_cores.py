@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tdsl.errors import did_you_mean
 from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
@@ -103,6 +104,18 @@ def find(name: str) -> Instruction | None:
     """
     rows = _rows()
     return declare(rows[name]) if name in rows else INSTRUCTIONS.get(name)
+
+
+def nearest(name: str) -> str:
+    """A hint for a name that no instruction has: those of its kind."""
+    known = {**INSTRUCTIONS, **_rows()}
+    kind = name.partition("_")[0]
+    return did_you_mean(name, [n for n in known if n.startswith(kind)] or INSTRUCTIONS)
+
+
+def is_built_in(name: str) -> bool:
+    """True for an instruction of tensor cores, which no line of a user declares."""
+    return name in _rows()
 
 
 @functools.cache

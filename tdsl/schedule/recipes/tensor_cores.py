@@ -21,6 +21,7 @@ from tdsl.lang.expr import TRUE, Binary, Cast, Expr, Read, Var
 from tdsl.lang.regions import reads_in
 from tdsl.lang.types import f8e4m3, f8e5m2, f32
 from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.machine import machine_for
 from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES
 from tdsl.schedule.recipes.block_tiles import on_grid
 from tdsl.schedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of
@@ -32,6 +33,7 @@ from tdsl.schedule.warpgroups import ROWS as GROUP_ROWS
 from tdsl.schedule.warpgroups import Wgmma
 from tdsl.schedule.warpgroups import rows as wgmma_rows
 from tdsl.source import here
+from tdsl.target import as_target
 
 Form = Mma | Wgmma
 
@@ -134,6 +136,12 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     ('mma_m16n8k16_f16_f16', 3)
     """
     chosen = choose(Choices(), choices)
+    target = as_target(stage.schedule.target)
+    if chosen.hopper and target.name == "cuda" and "wgmma" not in machine_for(target).features:
+        raise Unsuited(
+            f"wgmma needs sm_90a, and the schedule is for {target.arch}",
+            'leave hopper= out, or td.Schedule(..., target="cuda:sm_90a")',
+        )
     d = reduction_of(stage, 1)
     left, right = operands_of(d)
     if sizes_of(stage).get(d.ranges[0][0]) == 0:
