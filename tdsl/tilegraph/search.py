@@ -109,7 +109,11 @@ def _tiled(
         schedule[name].inline()
     state = inline_funcs(choose_inline(bind_state(schedule.state, sizes))[0])
     graph = TileGraph.of_state(state)
-    for parts in nested_tiles(graph, machine, together=lambda n: not pins.is_far(n)):
+
+    def together(name: str) -> bool:  # what updates write is anywhere
+        return not pins.is_far(name) and len(state.program.func(name).definitions) == 1
+
+    for parts in nested_tiles(graph, machine, together=together):
         owners = {p.owner for p in parts}
         apart = ", ".join(sorted(owners - {*program.outputs}))
         label = f"cut after {apart}" if apart else "no cuts"

@@ -1,6 +1,7 @@
 """Tiles of a group: their price at a level of memory, and their shape, grown from the smallest.
 
-A tile grows along the dimension that saves the most time for each byte that it then holds, until the level
+A tile begins as a line, or as a vector where that does not fit, and grows along the dimension that saves
+the most time for each byte that it then holds, until the level
 is full or nothing is saved; among equals along memory. Time is that of the bytes that come into the level
 and of the operations, those that neighbouring tiles do again included.
 """
@@ -158,8 +159,8 @@ def grow(group: Group, place: Place) -> Tiling | None:
     whole = group.whole
     if len(group.members) > 1 and not group.can_be_tiled():
         return None
-    shape = _smallest(group, place)
-    best = price(group, shape, place)
+    lines, vectors = (price(group, shape, place) for shape in _smallest(group, place))
+    best = lines if lines.held <= place.room else vectors
     if best.held > place.room:
         return best if len(group.members) == 1 else None
     while True:
@@ -176,13 +177,16 @@ def grow(group: Group, place: Place) -> Tiling | None:
         best = min(grown, key=lambda g: g[:2])[2]
 
 
-def _smallest(group: Group, place: Place) -> Shape:
-    """A vector along the last dimension, one point along all others."""
+def _smallest(group: Group, place: Place) -> tuple[Shape, Shape]:
+    """All of the last dimension, or a vector along it, and one point along all others.
+
+    Lines that are not cut have an extent that is known, and no edges within.
+    """
     d = group.graph.program.func(group.owner).definitions[0]
     lanes = max(place.machine.vector_bytes // widest(d), 1)
-    return tuple(min(lanes, n) if axis == 0 else 1 for axis, n in enumerate(reversed(group.whole)))[
-        ::-1
-    ]
+    one = tuple(1 for _ in group.whole[1:])
+    last = group.whole[-1:]
+    return (*one, *last), (*one, *(min(lanes, n) for n in last))
 
 
 def _next(n: int, whole: int) -> int:

@@ -36,7 +36,7 @@ def stencils(size: int, steps: int = 2) -> td.Func:
     for n in range(steps):
         small = size - 2 * (n + 1)
         step = td.Func(f"s{n}", shape=(small, small))
-        step[i, j] = td.exp(last[i, j] + last[i + 1, j + 2] + last[i + 2, j + 1])
+        step[i, j] = last[i, j] + last[i + 1, j + 2] * last[i + 2, j + 1]
         last = step
     assert isinstance(last, td.Func)
     return last
@@ -95,11 +95,11 @@ def depth_of(p: Part) -> int:
 
 def test_tiles_lie_inside_of_tiles() -> None:
     graph = TileGraph.of(td.Schedule(stencils(1026)).program)
-    (part,), *_ = nested_tiles(graph, machine(1 << 14, 1 << 18))
+    (part,), *_ = nested_tiles(graph, machine(1 << 12, 1 << 18))
     assert depth_of(part) == 2 and (part.level, part.members) == ("L2", ("s0", "s1"))
     schedule = td.Schedule(stencils(1026))
-    write_tiles(schedule, part, machine(1 << 14, 1 << 18))
-    assert str(schedule).count("split") >= 4
+    write_tiles(schedule, part, machine(1 << 12, 1 << 18))
+    assert str(schedule).count("split") == 2  # lines, and pieces of them
 
 
 @pytest.mark.parametrize("name", CHAINS)
