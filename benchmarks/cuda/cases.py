@@ -219,12 +219,16 @@ def matrices(n: int) -> GpuCase:
     )  # fmt: skip
 
 
+_LARGE = 4096  # rows and columns with enough tiles for all of a GPU
+
+
 def by_wgmma(s: td.Schedule) -> None:
-    """Tiles fetched as wholes, of rows of 128 bytes; two groups of warps."""
+    """Tiles fetched as wholes for two groups of warps, in blocks that make several tiles each."""
     terms = 128 // s.program.inputs[0].dtype.bytes
-    td.recipes.tensor_core_matmul(
-        s["total"], block=(128, 128, terms), warp=(64, 128), stages=4, hopper=True
-    )
+    if s.sizes["M"] >= _LARGE:
+        td.recipes.tensor_core_matmul(s["total"], hopper=True, group=8, blocks=128)
+    else:
+        td.recipes.tensor_core_matmul(s["total"], block=(128, 128, terms), hopper=True, blocks=2)
 
 
 def scaled(torch: Any, a: Any, b: Any) -> Any:

@@ -65,7 +65,7 @@ def fragments_of(body: Stmt) -> dict[str, Fragment]:
             if operand.buffer in made:
                 _enter(found, made[operand.buffer], f"instruction {instruction!r}", layout)
     for s in made.values():
-        if s.layout is not None:
+        if s.layout is not None and s.name not in found:
             _enter(found, s, "what it is made of", s.layout)
     for name, s in made.items():
         if name not in found:

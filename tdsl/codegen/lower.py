@@ -51,7 +51,7 @@ from tdsl.schedule.nest import (
     State,
 )
 from tdsl.schedule.required import required
-from tdsl.schedule.share_out import derived_layout
+from tdsl.schedule.share_out import layout_of_fragment
 from tdsl.schedule.sliding import sliding_axis
 from tdsl.schedule.tree import ROOT, Tree, build_tree
 
@@ -109,7 +109,7 @@ class Lowering:
                 f, plan, components, boxes[f.name], around.facts, find_alike(self.state, f)
             )
             self.stored_at[f.name] = here
-            layout = derived_layout(self.state, f.name) if plan.scope == FRAGMENT else None
+            layout = layout_of_fragment(self.state, f.name) if plan.scope == FRAGMENT else None
             if layout is not None:
                 self.layouts[f.name] = layout
             self.needed[f.name] = boxes[f.name]

@@ -104,6 +104,18 @@ def instructions_in_words():
     td.recipes.tensor_core_matmul(product(), hopper="yes")  # here
 
 
+@wrong(
+    td.ScheduleError,
+    "rows of 48 bytes of tiles of 'y' are no multiple of 32",
+    hint="choose a multiple of 16 columns of a block",
+)
+def columns_that_no_swizzle_divides():
+    x, y, c = td.Tensor("x", (256, 256), td.f16), td.Tensor("y", (256, 256), td.f16), td.Func("c")
+    c[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(y[k, j], td.f32), axis=k)
+    stage = td.Schedule(c)[c]
+    td.recipes.tensor_core_matmul(stage, block=(64, 24, 64), warp=(64, 24), hopper=True)  # here
+
+
 def rows_of(n):
     x, total, y = td.Tensor("x", (64, n), td.f32), td.Func("total"), td.Func("y")
     total[i] = td.sum(x[i, k], axis=k)

@@ -10,7 +10,7 @@ for tiles of the result:                on blocks
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -48,6 +48,7 @@ _TILES = (
     ((32, 64), (16, 32)),
 )  # of a block, of a warp
 _GROUP_TILES = (((128, 256), (64, 256)), ((128, 128), (64, 128)))  # of groups of four warps
+_GROUP_STAGES = 4
 _GROUP = 8  # rows of tiles
 _ROW_BYTES = 64  # of terms in a tile
 _SHARED = 227 << 10  # bytes of a block on the GPUs that have wgmma
@@ -119,7 +120,8 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     factor.
 
     With `hopper` products are made by `wgmma`, from shared memory; `warp` is the tile of a group of four
-    warps. Tiles that divide the operands, with rows of a multiple of 32 bytes, are fetched as wholes (TMA).
+    warps (64, 256; of a block 128, 256, and 128 bytes of terms, in 4 stages). Tiles that divide the operands,
+    with rows of a multiple of 32 bytes, are fetched as wholes (TMA).
     Blocks go down `group` rows of tiles before the next column, which keeps operands in the cache; with
     `blocks` there are only so many, of several tiles each.
 
@@ -144,6 +146,8 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
         )
     d = reduction_of(stage, 1)
     left, right = operands_of(d)
+    if chosen.hopper:
+        chosen = _for_groups(choices, max(x.read.dtype.bytes for x in (left, right)))
     if sizes_of(stage).get(d.ranges[0][0]) == 0:
         raise Unsuited("its sums have no terms")
     total = stage.schedule.state.program.func(stage.func).dtypes[0].name
@@ -155,11 +159,23 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     if form is None:
         raise _no_instruction(left, right, total, chosen)
     _check_tiles(chosen.block, chosen.warp, form)
+    if isinstance(form, Wgmma):
+        _check_rows(chosen.block, (left, right))
     plan = TensorCoreMatmul(
         stage.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks
     )
     _schedule(stage, left, right, form, plan)
     return plan
+
+
+def _for_groups(choices: dict[str, Any], size: int) -> Choices:
+    """What is chosen for wgmma of operands of so many bytes, and what is best where nothing is."""
+    (rows, columns), warp = _GROUP_TILES[0]
+    best = Choices(block=(rows, columns, 2 * _ROW_BYTES // size), warp=warp, stages=_GROUP_STAGES)
+    chosen = choose(best, choices)
+    if "warp" in choices:
+        return chosen
+    return replace(chosen, warp=(warp[0], min(warp[1], chosen.block[1])))
 
 
 def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul | None:
@@ -187,7 +203,7 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
         tiles = _blocks(rows, columns, tile) * batches
         rounds = -(-tiles // _PROCESSORS)
         plan = if_suited(
-            tensor_core_matmul, stage, block=(*tile, 2 * step), warp=warp, stages=4, hopper=True,
+            tensor_core_matmul, stage, block=(*tile, 2 * step), warp=warp, stages=_GROUP_STAGES, hopper=True,
             group=_group(rows, columns, tile), blocks=-(-tiles // rounds) if rounds > 1 else 0,
         )  # fmt: skip
         if plan is not None:
@@ -335,6 +351,18 @@ def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form)
             f"tiles of {warp} make {warps} warps of a block, which has {most} at most",
             "choose larger tiles of a warp",
         )
+
+
+def _check_rows(block: tuple[int, int, int], operands: tuple[Operand, Operand]) -> None:
+    """The rows of tiles that wgmma reads are a multiple of a swizzle."""
+    for x, along in zip(operands, block[:2], strict=True):
+        elements, size, least = along if x.turned else block[2], x.read.dtype.bytes, min(SWIZZLES)
+        if elements * size % least:
+            what = ("rows", "columns")[x is operands[1]] if x.turned else "terms"
+            raise _refused(
+                f"rows of {elements * size} bytes of tiles of {x.read.name!r} are no multiple of {least}",
+                f"wgmma reads swizzled tiles: choose a multiple of {least // size} {what} of a block",
+            )
 
 
 def _schedule(

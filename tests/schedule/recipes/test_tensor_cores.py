@@ -243,3 +243,23 @@ def test_blocks_in_another_order(rng, choices, hopper):
     p, q = whole(rng, 256, 64), whole(rng, 64, 128)
     got = td.emulate(td.compile(s, target="cuda:sm_90a"))(p, q)
     np.testing.assert_array_equal(got, p.astype(np.float32) @ q.astype(np.float32))
+
+
+@pytest.mark.parametrize("hopper", [False, True])
+def test_sums_that_turn_out_to_have_no_terms_are_zero(hopper):
+    x, y, c = td.Tensor("x", ("M", "K"), td.f16), td.Tensor("y", ("K", "N"), td.f16), td.Func("c")
+    c[i, j] = product(x[i, k], y[k, j])
+    s = td.Schedule(c)
+    td.recipes.tensor_core_matmul(s[c], hopper=hopper)
+    p, q = np.zeros((40, 0), np.float16), np.zeros((0, 24), np.float16)
+    got = td.emulate(td.compile(s, target="cuda:sm_90a"))(p, q)
+    np.testing.assert_array_equal(got, np.zeros((40, 24), np.float32), strict=True)
+
+
+def test_tiles_for_hopper_fit_what_is_given():
+    x, y, c = td.Tensor("x", (256, 256), td.f16), td.Tensor("y", (256, 256), td.f16), td.Func("c")
+    c[i, j] = product(x[i, k], y[k, j])
+    for given, warp in (({}, (64, 256)), ({"block": (64, 128, 64)}, (64, 128))):
+        plan = td.recipes.tensor_core_matmul(td.Schedule(c)[c], hopper=True, **given)
+        assert (plan.warp, plan.stages) == (warp, 4)
+        assert plan.block == given.get("block", (128, 256, 64))
