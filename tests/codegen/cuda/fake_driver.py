@@ -49,13 +49,29 @@ int cuCtxGetDevice(int *d) { *d = 0; return context ? 0 : 201; }
 int cuDevicePrimaryCtxRetain(void **c, int d) { *c = (void *)1; return 0; }
 int cuCtxSetCurrent(void *c) { context = c; return 0; }
 int cuDriverGetVersion(int *v) { *v = 13000; return 0; }
+struct map {  // of shim_tiles.py
+  char *base; int rank, size, swizzle; long long dims[5], steps[5]; int box[5];
+};
 int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *array, ptr *dims, ptr *strides,
                            unsigned *box, unsigned *steps, int interleave, int swizzle, int l2, int fill) {
   char line[300];
   sprintf(line, "map of type %d, %llu x %llu, %llu bytes apart, box %u x %u\n", type, dims[1], dims[0],
           strides[0], box[1], box[0]);
   tell(line);
-  return (ptr)map % 64 || (ptr)array % 16 || rank != 2 ? 1 : 0;
+  static const int sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
+  struct map *made = map;
+  if ((ptr)map % 64 || (ptr)array % 16 || rank > 5 || sizeof *made > 128) return 1;
+  made->base = array;
+  made->rank = rank;
+  made->size = sizes[type];
+  made->swizzle = swizzle ? 16 << swizzle : 0;
+  for (int d = 0; d < rank; d++) {
+    if (d && strides[d - 1] % 16) return 1;
+    made->dims[d] = dims[d];
+    made->steps[d] = d ? strides[d - 1] : sizes[type];
+    made->box[d] = box[d];
+  }
+  return 0;
 }
 int cuModuleLoadData(void **m, const void *image) {
   const char *path = (const char *)image + 4;
