@@ -223,7 +223,7 @@ class Groups:
         idle = [at for at in parts if boxes[at] is None]
         if idle and set(parts.values()) != made:
             return None
-        # those that make nothing take part where all get all: less moves than from each to each
+        # those that make nothing take part where whoever gets anything gets all: no more moves so
         members = sorted(members + [(layout.grid.rank(at), at) for at in idle])
         if len(members) < FEWEST:
             return None

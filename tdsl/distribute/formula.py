@@ -24,6 +24,7 @@ from tdsl.lang.simplify import (
     add,
     ceildiv,
     conjunction,
+    floordiv,
     maximum,
     minimum,
     multiply,
@@ -35,18 +36,22 @@ from tdsl.lang.symbolic import as_sympy, for_multiples
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Fixed, Partial, Placement
 from tdsl.schedule.facts import rest_at_root, root_boxes
-from tdsl.schedule.nest import Split, State, is_reduction
+from tdsl.schedule.nest import Split, State
 from tdsl.source import here
 
 RangesAt = Callable[[Coordinates], dict[str, Interval]]  # of the variables on a rank, in a step
 Ends = tuple[tuple[Expr, Expr], ...]  # a box: first and behind the last
+Turns = tuple[
+    int, int, Expr
+]  # of what is dealt out: the size of a block, the period, where a block begins
+Own = tuple[tuple[Expr, Expr, Turns | None], ...]  # a box some of whose dimensions may be dealt out
 
 
 def formula(state: State, rank: int, *, even: bool = False) -> Any:
     """The bytes that a rank receives, as a sympy expression of the sizes.
 
     With `even`, as if every block were whole: short, as in the literature. TypeMismatch where the number of
-    steps depends on sizes, or a dimension is dealt out.
+    steps depends on sizes.
     """
     assert state.grid is not None
     total: Expr = ZERO
@@ -63,7 +68,11 @@ def _unit(state: State) -> int:
     assert state.grid is not None
     relations = (r for _, plan in state.plans for nest in plan.nests for r in nest.relations)
     splits = [r.parts or r.factor or 1 for r in relations if isinstance(r, Split)]
-    parts = (*(n for _, n in state.grid.axes), *splits)
+    parts = [n for _, n in state.grid.axes] + splits
+    for _, placement in state.placed:
+        for dim in range(len(placement.dims)):
+            turns = [state.grid.shape[axis] for axis in placement.axes_of(dim)]
+            parts.append(math.prod(turns) * (placement.dealt(dim) or 1))
     return math.lcm(*parts) ** 2
 
 
@@ -107,7 +116,7 @@ class StageFormula:
                     if need is not None:
                         self._check_ends(tensor)
                         read = _ends(need)
-                        own = _volume(_meet(read, self._owned(tensor, at)))
+                        own = _shared(read, self._owned(tensor, at))
                         all_parts = multiply(const(self._parts_of(tensor)), _volume(read))
                         moved = _if_any(mine, subtract(all_parts, own))
                 total = add(total, multiply(const(size), moved))
@@ -129,23 +138,61 @@ class StageFormula:
 
     def _results(self, at: Coordinates, ranges: RangesAt) -> Expr:
         """The elements that a rank gets of what all ranks made in a step."""
-        name, grid = self.func.name, self.grid
-        placement = dict(self.state.placed)[name]
-        if len(grid.depths) > 1 and self._is_reduced():
-            raise _no_formula(f"{name!r} is reduced level by level")
-        home = self._owned(name, at)
-        if home is None:
-            return ZERO
-        from_all: Expr = ZERO
+        placement = dict(self.state.placed)[self.func.name]
+        home = self._owned(self.func.name, at)
+        messages: Expr = ZERO
         keep = [n for n, e in enumerate(placement.entries) if isinstance(e, Partial)]
-        for maker in map(grid.coordinates, range(grid.size)):
+        for maker in map(self.grid.coordinates, range(self.grid.size)):
             if maker != at and all(maker[n] == at[n] for n in keep):
                 runs = ranges(maker)
-                from_all = add(from_all, _if_any(runs, _volume(_meet(self._made(runs), home))))
-        line = self._all_reduced(placement)
-        if line is None:
-            return from_all
-        return self._all_reduce(at, line, ranges, from_all)
+                messages = add(messages, _if_any(runs, _shared(self._made(runs), home)))
+        axes = self._reduced_axes(placement)
+        if math.prod(self.grid.shape[n] for n in axes) < FEWEST:
+            return messages
+        entries = {placement.entries[n] for n in axes}
+        levels = self._levels(axes)
+        if len(levels) > 1:
+            return self._by_levels(at, levels, placement, ranges, messages)
+        if entries == {Copies()}:
+            return self._all_reduce(at, axes, ranges, messages)
+        return messages
+
+    def _levels(self, axes: list[int]) -> list[list[int]]:
+        """Those of some axes along which there are ranks, of each level with any, inner levels first."""
+        found, last = [], len(self.grid.shape)
+        for depth in reversed(self.grid.depths):
+            found.append([n for n in axes if last - depth <= n < last and self.grid.shape[n] > 1])
+            last -= depth
+        return [level for level in found if level]
+
+    def _by_levels(
+        self, at: Coordinates, levels: list[list[int]], placement: Placement, ranges: RangesAt,
+        messages: Expr,
+    ) -> Expr:  # fmt: skip
+        """The elements of a reduction to one rank through one of each node; of messages, if some make none."""
+        got: Expr = ZERO
+        whole, going_on = _volume(self._made(ranges(at))), True
+        for axes in levels:
+            entries = [placement.entries[n] for n in axes]
+            if not all(isinstance(e, Fixed) for e in entries):
+                raise _no_formula(f"{self.func.name!r} is reduced level by level to several ranks")
+            going_on = going_on and all(
+                e == Fixed(at[n]) for e, n in zip(entries, axes, strict=True)
+            )
+            if going_on:
+                others = math.prod(self.grid.shape[n] for n in axes) - 1
+                got = add(got, multiply(const(others), whole))
+        line = self._line(at, [n for axes in levels for n in axes])
+        senders = [
+            c for c in line if any(placement.entries[n] != Fixed(c[n]) for x in levels for n in x)
+        ]
+        all_make = conjunction(x for c in senders for x in _some(ranges(c)))
+        return Select(all_make, got, messages)
+
+    def _line(self, at: Coordinates, axes: list[int]) -> list[Coordinates]:
+        """All ranks that differ from that at some coordinates along some axes only."""
+        shape = enumerate(zip(at, self.grid.shape, strict=True))
+        return list(itertools.product(*(range(n) if k in axes else (p,) for k, (p, n) in shape)))
 
     def _made(self, ranges: Mapping[str, Interval]) -> Ends:
         """The box that iterations make."""
@@ -158,38 +205,24 @@ class StageFormula:
             ]
         )
 
-    def _is_reduced(self) -> bool:
-        """Whether ranks share a range of the definition out."""
-        plan = self.state.plan(self.func.name)
-        nest = plan.nests[plan.shared]
-        return any(is_reduction(self.func, plan.shared, nest, x) for x in plan.distributed)
-
-    def _all_reduced(self, placement: Placement) -> list[int] | None:
-        """The axes along which every rank gets the sum of what all of them made, if there are such."""
+    def _reduced_axes(self, placement: Placement) -> list[int]:
+        """The axes along which ranks make parts of one box that MPI combines."""
         f, plan = self.func, self.state.plan(self.func.name)
         d, nest = f.definitions[plan.shared], plan.nests[plan.shared]
         combine = d.combine if plan.shared + 1 == len(f.definitions) else None
         if not is_of_mpi(combine, f.dtypes, in_order=plan.deterministic):
-            return None
+            return []
         parts, _ = parts_of_nest(f, plan.shared, nest, self.boxes[f.name])
         bare = {e.name for e in d.index if isinstance(e, Var) and e.name in d.free}
         loops = {x for part in parts if part.name in bare for x in part.loops}
-        axes = [n for n, x in enumerate(plan.distributed)
+        return [n for n, x in enumerate(plan.distributed)
                 if x not in loops and n not in placement.partial]  # fmt: skip
-        copied = all(isinstance(placement.entries[n], Copies) for n in axes)
-        return axes if axes and copied else None
 
     def _all_reduce(
         self, at: Coordinates, axes: list[int], ranges: RangesAt, messages: Expr
     ) -> Expr:
         """The elements of an all-reduce along some axes; of messages, where one rank at most makes any."""
-        line = [
-            tuple(c) for c in itertools.product(
-                *(range(n) if k in axes else (at[k],) for k, n in enumerate(self.grid.shape))
-            )
-        ]  # fmt: skip
-        if len(line) < FEWEST:
-            return messages
+        line = self._line(at, axes)
         whole, members, n = _volume(self._made(ranges(at))), len(line), line.index(at)
         each = ceildiv(whole, const(members))
         first, behind = (minimum(multiply(each, const(x)), whole) for x in (n, n + 1))
@@ -200,7 +233,7 @@ class StageFormula:
             makers = add(makers, _if_any(ranges(c), ONE))
         return Select(Binary("lt", ONE, makers), both, messages)
 
-    def _owned(self, tensor: str, at: Coordinates) -> Ends | None:
+    def _owned(self, tensor: str, at: Coordinates) -> Own | None:
         """The box of a tensor that a rank owns; None where it certainly owns nothing."""
         program, placement = self.state.program, dict(self.state.placed)[tensor]
         for entry, position in zip(placement.entries, at, strict=True):
@@ -210,15 +243,19 @@ class StageFormula:
             whole = list(_ends(self.boxes[tensor]))
         else:
             whole = [(ZERO, e) for e in program.input(tensor).shape]
+        found = []
         for dim, (lo, hi) in enumerate(whole):
-            if placement.dealt(dim) is not None:
-                raise _no_formula(f"{tensor!r} is dealt out in blocks")
+            turns, size = None, placement.dealt(dim)
             for axis in placement.axes_of(dim):
-                size = ceildiv(subtract(hi, lo), const(self.grid.shape[axis]))
-                first, behind = (multiply(size, const(at[axis] + n)) for n in (0, 1))
+                parts = self.grid.shape[axis]
+                if size is not None:
+                    turns = size, size * parts, add(lo, const(size * at[axis]))
+                    continue
+                each = ceildiv(subtract(hi, lo), const(parts))
+                first, behind = (multiply(each, const(at[axis] + n)) for n in (0, 1))
                 lo, hi = minimum(add(lo, first), hi), minimum(add(lo, behind), hi)
-            whole[dim] = (lo, hi)
-        return tuple(whole)
+            found.append((lo, hi, turns))
+        return tuple(found)
 
 
 def _runs_around(e: Expr) -> bool:
@@ -271,16 +308,29 @@ def _ends(box: Sequence[Interval]) -> Ends:
     return tuple(made)
 
 
-def _meet(a: Ends, b: Ends | None) -> Ends | None:
-    if b is None:
-        return None
-    both = zip(a, b, strict=True)
-    return tuple((maximum(x, lo), minimum(y, hi)) for (x, y), (lo, hi) in both)
-
-
-def _volume(box: Ends | None) -> Expr:
-    if box is None:
+def _shared(box: Ends, own: Own | None) -> Expr:
+    """How many elements of a box are a rank's own."""
+    if own is None:
         return ZERO
+    found: Expr = ONE
+    for (x, y), (lo, hi, turns) in zip(box, own, strict=True):
+        first = maximum(x, lo)
+        behind = maximum(minimum(y, hi), first)
+        found = multiply(found, subtract(_before(behind, turns), _before(first, turns)))
+    return found
+
+
+def _before(at: Expr, turns: Turns | None) -> Expr:
+    """How many elements lie before a place, up to a constant."""
+    if turns is None:
+        return at
+    block, period, start = turns
+    rounds = floordiv(subtract(at, start), const(period))
+    into = subtract(subtract(at, start), multiply(rounds, const(period)))
+    return add(multiply(rounds, const(block)), minimum(into, const(block)))
+
+
+def _volume(box: Ends) -> Expr:
     found: Expr = ONE
     for lo, hi in box:
         found = multiply(found, maximum(subtract(hi, lo), ZERO))

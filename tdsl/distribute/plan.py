@@ -335,7 +335,8 @@ class Plan:
         """The bytes that a rank receives, as a sympy expression of the sizes that have names.
 
         It holds for all sizes; with `even` for those that every block divides, and is short. TypeMismatch
-        where the number of steps depends on sizes, or a dimension is dealt out in blocks.
+        where the number of steps depends on sizes, for reductions level by level to several ranks, and around
+        the ends of a dimension.
         """
         from tdsl.distribute.formula import formula
 

@@ -32,8 +32,10 @@ def agree(p: Any, ranks: range, *tried: dict[str, int]) -> None:
         lambda: flat(td.Grid(x=1, y=4), ""),
         lambda: cube(td.Grid(x=2, y=1, z=3)),
         lambda: two_and_a_half(td.Grid(x=2, y=2, z=2)),
+        lambda: flat(td.Grid(x=2, y=3), "ij", "rc -> r/2 c/3"),
+        lambda: flat(td.Grid(x=3, y=1), "", "rc -> c/4 r/1"),
     ],
-    ids=["cannon", "summa", "johnson", "2.5d"],
+    ids=["cannon", "summa", "johnson", "2.5d", "dealt out", "dealt out the other way"],
 )
 def test_products_for_all_sizes(make: Any) -> None:
     p = td.compile(make())
@@ -64,6 +66,20 @@ def test_reductions_and_their_convention(place: str) -> None:
     agree(p, range(4), *({"N": n, "K": depth} for n, depth in sizes))
 
 
+@pytest.mark.parametrize("home", ["r -> 0 0", "r -> 1 2"])
+def test_reductions_level_by_level(home: str) -> None:
+    a, f, machine = (
+        td.Tensor("a", ("K", "N"), td.f32),
+        td.Func("f"),
+        [td.Grid(node=2), td.Grid(x=3)],
+    )
+    f[j] = td.sum(a[k, j], axis=k)
+    s = td.Schedule(f).place("a", "rc -> r r", machine).place("f", home, machine)
+    s[f].distribute((k, k), machine)
+    sizes = ((16, 12), (5, 9), (3, 2), (1, 6), (0, 4))
+    agree(td.compile(s), range(6), *({"N": n, "K": depth} for n, depth in sizes))
+
+
 def test_halos_of_stages() -> None:
     u = td.Tensor("u", ("M", "N"), td.f64)
     source: Any = td.pad(u, mode="edge")
@@ -80,6 +96,16 @@ def test_halos_of_stages() -> None:
     agree(p, range(3), *({"M": m, "N": n} for m, n in ((12, 8), (7, 5), (4, 3))))
 
 
+def test_what_is_dealt_out_and_even() -> None:
+    """From blocks of 2 and 3 to blocks of a quarter: three of four elements, on average, come from others."""
+    a, f, grid = td.Tensor("a", ("M", "N"), td.f64), td.Func("f"), td.Grid(x=2, y=2)
+    f[i, j] = a[i, j] * 2
+    s = td.Schedule(f).place("a", "rc -> r/2 c/3", grid).place("f", "rc -> r c", grid)
+    s[f].distribute((i, j), grid)
+    formula = td.compile(s).plan(M=8, N=12).formula(3, even=True)
+    assert str(formula) == "3*M*N/2"
+
+
 def test_sizes_that_the_schedule_knows_stay_names() -> None:
     plan = td.compile(flat(td.Grid(x=2, y=2), "ij", M=8, N=6, K=4)).plan()
     assert {s.name for s in plan.formula(1).free_symbols} == {"M", "N", "K"}
@@ -87,9 +113,6 @@ def test_sizes_that_the_schedule_knows_stay_names() -> None:
 
 
 def test_what_has_no_formula_says_so() -> None:
-    p = td.compile(flat(td.Grid(x=2, y=2), "ij", "rc -> r/2 c/1"))
-    with pytest.raises(td.TypeMismatch, match="dealt out in blocks"):
-        p.plan(M=8, N=8, K=8).formula()
     a, f, grid = td.Tensor("a", ("N", "K"), td.f32), td.Func("f"), td.Grid(x=2)
     f[i] = td.sum(a[i, k], axis=k)
     s = td.Schedule(f).place("a", "rc -> c", grid).place("f", "r -> r", grid)
