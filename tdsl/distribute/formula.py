@@ -169,7 +169,7 @@ class StageFormula:
         self, at: Coordinates, levels: list[list[int]], placement: Placement, ranges: RangesAt,
         messages: Expr,
     ) -> Expr:  # fmt: skip
-        """The elements of a reduction to one rank through one of each node; of messages, if some make none."""
+        """The elements of a reduction to one rank by one of each node; of messages, if some make none."""
         got: Expr = ZERO
         whole, going_on = _volume(self._made(ranges(at))), True
         for axes in levels:
