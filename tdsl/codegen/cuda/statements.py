@@ -20,6 +20,7 @@ from tdsl.codegen.cuda.expressions import Expressions, bytes_of, in_int32, tir_t
 from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
 from tdsl.codegen.cuda.module import STATIC_SHARED
 from tdsl.codegen.cuda.prints import printed
+from tdsl.codegen.cuda.updates import update
 from tdsl.codegen.launches import FAILED_CHECK, Launch
 from tdsl.codegen.loops import (
     AXES,
@@ -60,12 +61,10 @@ from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import walk
 from tdsl.codegen.tiles import TileMap, map_of
 from tdsl.codegen.widths import width
-from tdsl.errors import TargetError
 from tdsl.lang.expr import ZERO, Const, Expr, Load, const, dtype_of
 from tdsl.lang.simplify import add
-from tdsl.lang.types import DType, bool_, i64, u64
+from tdsl.lang.types import DType, i64, u64
 from tdsl.node import post_order, transform
-from tdsl.source import here
 
 TIR = Any
 
@@ -289,7 +288,9 @@ class _Writer:
     def store(self, s: Store) -> list[TIR]:
         memory, _ = self.e.buffers[s.buffer]
         at, value = self.e.offset(s.buffer, s.index), self.e.value(s.value)
-        made = self.atomic(s, memory, at, value) if s.atomic else T.BufferStore(memory, value, [at])
+        made = (
+            update(self.e, s, memory, at, value) if s.atomic else T.BufferStore(memory, value, [at])
+        )
         return [made if s.mask is None else T.IfThenElse(self.e.value(s.mask), made, None)]
 
     def shuffle(self, s: Shuffle) -> TIR:
@@ -298,18 +299,6 @@ class _Writer:
         given = (T.const(s.distance, "int32"), T.const(s.width, "int32"))
         got = T.call_extern(str(memory.dtype), "tdsl_shuffle", self.e.value(s.value), *given)
         return T.BufferStore(memory, got, [T.const(0, "int32")])
-
-    def atomic(self, s: Store, memory: TIR, at: TIR, value: TIR) -> TIR:
-        t = dtype_of(s.value)
-        if t.bytes < 4 or t == bool_:
-            raise TargetError(
-                f"a GPU has no atomic {s.atomic} of {t}",
-                loc=here(),
-                label="compiled here",
-                hint="update elements of 4 or 8 bytes, or use rfactor",
-            )
-        place = T.address_of(T.BufferLoad(memory, [at]))
-        return self.call(f"tdsl_atomic_{s.atomic}", place, value)
 
     def check(self, cond: Expr, site: int, values: tuple[Expr, ...]) -> TIR:
         """What a thread notes whose condition does not hold; it goes on, since others may wait for it."""
