@@ -181,11 +181,17 @@ class Lowering:
         buffer = self.buffers[f.name]
         start = {v: lo for v, (lo, _) in zip(f.variables, box, strict=True) if lo is not None}
         load = ValueWriter(self, f, start, around.facts).convert(f.definitions[0].values[0])
-        assert isinstance(load, Load)
+        loc = self.state.plan(f.name).loc
+        if not isinstance(load, Load):
+            raise ScheduleError(
+                f"{f.name!r} is copied as a whole, but what it copies is computed in its place",
+                loc=loc,
+                label="scheduled here",
+                hint="compute_root() what is copied, or copy by threads: cooperate()",
+            )
         extents = tuple(int(e.value) for e in buffer.extents if isinstance(e, Const))
         assert len(extents) == len(start), "the size of shared memory is a number"
         index = buffer.index(tuple(start.values()))
-        loc = self.state.plan(f.name).loc
         return CopyTile(buffer.names[0], index, load.buffer, load.index, extents, loc=loc)
 
     def _once(self, f: FuncDef, n: int, around: Open, made: list[Stmt]) -> list[Stmt]:

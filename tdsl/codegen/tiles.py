@@ -47,6 +47,13 @@ def tile_maps(body: Stmt, params: Iterable[Argument]) -> tuple[TileMap, ...]:
     found: dict[TileMap, None] = {}
     for s in walk(body):
         if isinstance(s, CopyTile):
+            if s.source not in arrays:
+                raise ScheduleError(
+                    f"{s.buffer!r} is copied as a whole of {s.source!r}, which is made inside of the kernel",
+                    loc=s.loc,
+                    label="scheduled here",
+                    hint="compute_root() what is copied, or copy by threads: cooperate()",
+                )
             found[map_of(s, arrays[s.source], swizzles.get(s.buffer, 0))] = None
     return tuple(found)
 

@@ -188,6 +188,8 @@ def choose_inline(state: State) -> tuple[State, list[Decision]]:
             continue
         if len(f.definitions) > 1 or f.definitions[0].init is not None:
             continue
+        if any(state.plan(c.name).bulk for c, _ in state.consumers(f.name)):
+            continue  # it is copied as a whole of memory
         reason = _why_inline(state, f, boxes)
         if reason:
             state = state.with_plan(f.name, replace(plan, place=Inline()))

@@ -89,3 +89,27 @@ def test_reductions_start_at_infinities_of_every_type(dtype):
     a, f = td.Tensor("a", (4, 8), dtype), td.Func("f")
     f[i] = td.where(td.max(a[i, k], axis=k) > 0, td.cast(float("nan"), dtype), a[i, 0])
     assert td.compile(f, target="cuda").launch.kernels
+
+
+def summed_of(place):
+    """Sums over tiles of what `place` schedules, copied as a whole."""
+    a, g, f = td.Tensor("a", (64, 64), td.i32), td.Func("g"), td.Func("f")
+    g[i, k] = a[i, k] + a[k, i] * 2
+    f[i, j] = td.sum(g[i, k] * a[k, j], axis=k)
+    s = td.Schedule(f)
+    ko, _ = s[f].split(k, 16)
+    s[f].reorder(i, ko, j).bind(i, "blockIdx.x").bind(j, "threadIdx.x")
+    place(s[g], s[f])
+    s.cache_read(g, f, at=ko, scope="shared").bulk_copy()
+    s[f].pipeline(ko, 2)
+    return td.emulate(td.compile(s, target="cuda"))
+
+
+def test_what_is_copied_as_a_whole_is_not_computed_in_the_copy():
+    # the default schedule inlined it, and nothing was left to copy
+    x = np.arange(64 * 64, dtype=np.int32).reshape(64, 64) % 7
+    np.testing.assert_array_equal(summed_of(lambda g, f: None)(x), (x + x.T * 2) @ x)
+    with pytest.raises(td.ScheduleError, match="what it copies is computed in its place"):
+        summed_of(lambda g, f: g.inline())(x)
+    with pytest.raises(td.ScheduleError, match="of 'g', which is made inside of the kernel"):
+        summed_of(lambda g, f: g.compute_at(f, i).set_scope("shared"))(x)
