@@ -17,7 +17,7 @@ from tdsl.lang.regions import Box
 from tdsl.schedule.bands import Bands, Chain, plan_bands
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.contraction import Contraction, Tiles, find_contraction, plan_tiles
-from tdsl.schedule.facts import rest_at_root, root_boxes
+from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import group_of, moves
 from tdsl.schedule.machine import Machine, machine_for
@@ -104,7 +104,7 @@ def tile_product(
 
 def _is_packed(c: Contraction, tiles: Tiles) -> bool:
     """True when the vectors of a term lie next to those of the last one as they are."""
-    return not tiles.dot and c.sizes[c.along] <= tiles.width
+    return not tiles.dot and c.sizes[c.along] <= tiles.width and stride_of(c.moving, c.along) == 1
 
 
 def write_parts(
