@@ -23,7 +23,9 @@ from tdsl.codegen.arrays import Array
 from tdsl.errors import TargetError
 from tdsl.source import here
 
-LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE")
+LAUNCHED = (
+    "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS",
+)  # fmt: skip
 TAGS = (
     1 << 15
 ) - 4  # MPI promises four more; messages of a pair keep their order, so tags may come again
@@ -39,7 +41,8 @@ DIGEST, TEXT = 32, 224  # bytes that a rank says of itself before a call
 def size() -> int:
     """The number of ranks of this run; 1 without mpi4py.
 
-    Raises TargetError in a run of several ranks without mpi4py, each of which would think it is alone.
+    Raises TargetError in a run of several ranks each of which would think that it is alone: without mpi4py,
+    or launched by another MPI than that of mpi4py.
     """
     comm = communicator()
     return 1 if comm is None else int(comm.size)
@@ -54,10 +57,10 @@ def rank() -> int:
 @cache
 def communicator() -> Any:
     """The ranks of this run, with messages of their own; None without mpi4py."""
+    several = any(os.environ.get(name, "1") != "1" for name in LAUNCHED)
     try:
         from mpi4py import MPI
     except ImportError:
-        several = any(os.environ.get(name, "1") != "1" for name in LAUNCHED)
         if several:
             raise TargetError(
                 "this is a run of several ranks, but mpi4py is not installed",
@@ -67,6 +70,13 @@ def communicator() -> Any:
             ) from None
         return None
     comm = MPI.COMM_WORLD.Dup()
+    if several and comm.size == 1:
+        raise TargetError(
+            "this is a run of several ranks, but mpi4py, of another MPI, sees one",
+            loc=here(),
+            label="needed here",
+            hint="launch by the MPI of mpi4py: tdsl run -n 4 ..., its mpiexec, or srun --mpi=...",
+        )
     if comm.size > 1:
         sys.excepthook = _end_all(sys.excepthook)
         atexit.register(_check_end)

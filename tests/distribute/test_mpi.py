@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.distribute import mpi
 from tests.distribute.matmuls import flat, matmul
 
 grid_of_six = td.Grid(x=2, y=3)
@@ -81,6 +82,30 @@ def test_the_command_run_ends_all_ranks_when_one_raises(tmp_path: Path) -> None:
 def test_examples_run_on_four_ranks(example: str) -> None:
     done = ranks(4, str(ROOT / "examples" / example))
     assert done.returncode == 0, done.stderr
+
+
+@needs_mpi
+def test_a_launcher_of_another_mpi_is_noticed() -> None:
+    """As it would be under srun without a plugin for this MPI: four processes, each alone."""
+    for variable in ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):
+        env = os.environ | {"PYTHONPATH": str(ROOT), variable: "4"}
+        command = [sys.executable, "-c", "import tdsl as td; td.mpi.size()"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        assert "mpi4py, of another MPI, sees one" in done.stderr
+
+
+def test_messages_that_are_too_large_for_one_call_are_several() -> None:
+    """More bytes than a count of MPI has; nothing of the memory is touched."""
+    calls: list[tuple[int, int, int]] = []
+    array = np.empty((3, mpi.LARGEST // 16 + 1), np.float64)
+    made = mpi.start(
+        lambda part, tag, dest: calls.append((part.nbytes, tag, dest)), array, 7, dest=1
+    )
+    assert len(made) == 2
+    assert sum(size for size, _, _ in calls) == array.nbytes > mpi.LARGEST
+    assert {call[1:] for call in calls} == {(7, 1)}
+    assert max(size for size, _, _ in calls) <= mpi.LARGEST
 
 
 def test_ranks_behind_those_of_the_grid_are_idle() -> None:
