@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from tdsl.errors import ScheduleError
@@ -11,11 +12,14 @@ from tdsl.lang.program import bind_expr
 from tdsl.lang.regions import reads_in
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Blocks, Placement
-from tdsl.placement.ownership import Box, common, elements, owned
+from tdsl.placement.ownership import Box, elements, owned
+from tdsl.placement.spans import clip, count, runs
 from tdsl.schedule.naming import Loop, check_grid
 from tdsl.schedule.recipes.choices import recipe
 from tdsl.schedule.stage import Stage
 from tdsl.source import here
+
+MOST_ROUNDS = 64  # messages to everyone in each of them
 
 
 @recipe
@@ -28,8 +32,9 @@ def redistribute(
     """Bring f[i, j] = a[i, j], or any transposition, from one placement to another, moving little.
 
     Places the tensor as `source` and the func as `target`, and shares out the loops so that the fewest
-    elements are fetched before and sent behind. Returns the distributed loops. ScheduleError for what is
-    no copy of one tensor, and where the sizes are not known.
+    elements are fetched before and sent behind. A target that is dealt out in blocks is made of them, round
+    by round, where that moves less and takes at most `MOST_ROUNDS`. Returns the distributed loops.
+    ScheduleError for what is no copy of one tensor, and where the sizes are not known.
     """
     schedule, grid = stage.schedule, check_grid(grid)
     tensor, order = _copied(stage)
@@ -41,7 +46,29 @@ def redistribute(
     options = itertools.product(range(len(whole)), repeat=len(grid.shape))
     moved = Moved(grid, whole, order, placed[tensor], placed[stage.func])
     best = min(options, key=lambda dims: (moved.by(dims), dims))
+    if moved.rounds() <= MOST_ROUNDS and moved.at_once() < moved.by(best):
+        return _deal(stage, tensor, moved)
     return stage.distribute([variables[dim] for dim in best], list(_levels(grid)))
+
+
+def _deal(stage: Stage, tensor: str, moved: Moved) -> tuple[Loop, ...]:
+    """Share the blocks of the target out in turn, and go through the rounds."""
+    loops, rounds = [], []
+    variables = stage.schedule.state.program.func(stage.func).variables
+    for axis, entry in enumerate(moved.target.entries):
+        assert isinstance(entry, Blocks), "what has rounds"
+        loop: Loop | str = variables[entry.dim]
+        if entry.size is not None:
+            blocks, _ = stage.split(loop, entry.size)
+            turn, loop = stage.split(blocks, moved.grid.shape[axis])
+            rounds.append(turn)
+        loops.append(loop)
+    shared = stage.distribute(loops, list(_levels(moved.grid)))
+    turns = {x.name for x in rounds}
+    inside = (x for x in stage.loops[len(shared) :] if x.name not in turns)
+    stage.reorder(*rounds, *inside)
+    stage.communicate((tensor, stage.func), at=rounds[-1])
+    return shared
 
 
 def _levels(grid: Grid) -> list[Grid]:
@@ -62,20 +89,46 @@ class Moved:
         made = Placement(self.target.dims, tuple(Blocks(dim) for dim in dims))
         return sum(self._rank(made, self.grid.coordinates(r)) for r in range(self.grid.size))
 
+    def rounds(self) -> float:
+        """How many steps it takes to make the target block by block; infinitely many if it cannot be."""
+        dims = [e.dim for e in self.target.entries if isinstance(e, Blocks)]
+        if len(set(dims)) < len(self.target.entries):
+            return math.inf
+        found = 1
+        for entry, parts in zip(self.target.entries, self.grid.shape, strict=True):
+            if isinstance(entry, Blocks) and entry.size is not None:
+                found *= -(-count(self.whole[entry.dim]) // (entry.size * parts))
+        return found
+
+    def at_once(self) -> int:
+        """Elements that all ranks receive when each makes its block of the target."""
+        total = 0
+        for at in map(self.grid.coordinates, range(self.grid.size)):
+            own = owned(self.target, self.grid, self.whole, at)
+            needed = None if own is None else tuple(own[dim] for dim in self.order)
+            total += _lacking(needed, self._there(at))
+        return total
+
+    def _there(self, at: Coordinates) -> Box | None:
+        """What a rank has before."""
+        return owned(self.source, self.grid, tuple(self.whole[dim] for dim in self.order), at)
+
     def _rank(self, made: Placement, at: Coordinates) -> int:
         tile = owned(made, self.grid, self.whole, at)
         own = owned(self.target, self.grid, self.whole, at)
         needed = None if tile is None else tuple(tile[dim] for dim in self.order)
-        there = owned(self.source, self.grid, tuple(self.whole[dim] for dim in self.order), at)
-        return _lacking(needed, there) + _lacking(own, tile)
+        return _lacking(needed, self._there(at)) + _lacking(own, tile)
 
 
 def _lacking(wanted: Box | None, there: Box | None) -> int:
     """Elements of a box that another one has not."""
     if wanted is None:
         return 0
-    both = None if there is None else common(wanted, there)
-    return elements(wanted) - (0 if both is None else elements(both))
+    if there is None:
+        return elements(wanted)
+    spans = zip(wanted, there, strict=True)
+    both = (sum(count(clip(b, *run)) for run in runs(a)) for a, b in spans)
+    return elements(wanted) - math.prod(both)
 
 
 def _copied(stage: Stage) -> tuple[str, tuple[int, ...]]:

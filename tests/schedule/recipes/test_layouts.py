@@ -47,7 +47,7 @@ def lacking(s: td.Schedule, turned: bool) -> int:
         ("rc -> r c", "rc -> c r"), ("rc -> r *", "rc -> * c"), ("rc -> r c", "rc -> r *"),
         ("rc -> r c", "rc -> * *"), ("rc -> r 0", "rc -> r c"), ("rc -> 0 0", "rc -> r c"),
         ("rc -> r c", "rc -> 1 1"), ("rc -> r r", "rc -> c c"), ("rc -> r/2 c/3", "rc -> r c"),
-        ("rc -> c r", "rc -> r/3 c/1"),
+        ("rc -> c r", "rc -> r/3 c/1"), ("rc -> r/2 c/3", "rc -> r/3 c/2"), ("rc -> r/1 c/4", "rc -> c r/5"),
     ],
 )  # fmt: skip
 def test_each_element_moves_once_to_each_rank_that_lacks_it(
