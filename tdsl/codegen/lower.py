@@ -307,7 +307,10 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
         f = program.func(name)
         lowering.buffers[name] = _output_buffer(f, names.components(f))
         lowering.needed[name] = start[name]
-    checks = check_boxes(lowering.tree, state, boxes, lowering.messages, declared)
+    exact = boxes
+    if any(plan.scope == FRAGMENT for _, plan in state.plans):
+        exact = required(tree, state, (ROOT,), start, [], NOTHING, exact=True)
+    checks = check_boxes(lowering.tree, state, exact, lowering.messages, declared)
     body = as_stmt([*checks, *lowering.place(ROOT, boxes, Open(), lambda: ())])
     if lowering.sizes:
         body = transform(body, partial(_sized, lowering.sizes))

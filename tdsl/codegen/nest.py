@@ -37,6 +37,7 @@ from tdsl.schedule.alike import Alike, find_alike
 from tdsl.schedule.nest import Level, Nest, Tensorization, is_ordered, is_reduction, roots_of
 from tdsl.schedule.relate import Related, is_inside, relate
 from tdsl.schedule.required import Active, Threads, bounds_of, inside, required
+from tdsl.schedule.whole import is_whole
 
 if TYPE_CHECKING:
     from tdsl.codegen.lower import Lowering, Open
@@ -51,6 +52,7 @@ class NestBuilder:
         self.plan = lowering.state.plan(f.name)
         self.own: tuple[str, ...] = ()  # registers in which a thread reduces its part
         self.alike = find_alike(lowering.state, f)
+        self.whole = self.plan.scope == FRAGMENT and is_whole(lowering.state, f.name)
 
     def build(self, box: Box, around: Open) -> list[Stmt]:
         """The nest, or one for each specialization under its condition."""
@@ -132,8 +134,14 @@ class NestBuilder:
 
     def _guards(self, related: Related) -> tuple[Guard, ...]:
         tails = [self._guard(c, related, predicate=False) for c in related.guards]
+        if self.whole:
+            tails = [g for g in tails if self._reduces(g)]
         where = [self._guard(c, related, predicate=True) for c in conjuncts(self.d.where)]
         return (*tails, *where)
+
+    def _reduces(self, guard: Guard) -> bool:
+        """True where a guard tells which terms there are, not which results."""
+        return not guard.loops.isdisjoint(self.reduced)
 
     def _guard(self, cond: Expr, related: Related, *, predicate: bool) -> Guard:
         over_loops = substitute(cond, related.roots)
@@ -145,7 +153,8 @@ class NestBuilder:
         related = spot.related
         return Active(
             self.f, self.n, self.nest, related.roots, related.extents, self.bounds, spot.opened,
-            self.plan.scope == FRAGMENT and bool(self.plan.tensorizations), related.guards,
+            self.whole or (self.plan.scope == FRAGMENT and bool(self.plan.tensorizations)),
+            related.guards,
         )  # fmt: skip
 
     def _open(self, spot: Spot, around: Open) -> list[Stmt]:
@@ -287,9 +296,10 @@ class NestBuilder:
         """
         if self.plan.scope != FRAGMENT:
             return False
-        own = {v for g in spot.guards for x in g.loops for v in roots_of(self.nest, x)}
+        tails = (g for g in spot.guards if not g.predicate)
+        own = {v for g in tails for x in g.loops for v in roots_of(self.nest, x)}
         ranges = [(name, hi) for name, _, hi in self.d.ranges if name in own]
-        return may_read_beyond(self.low.program, self.d, ranges)
+        return may_read_beyond(self.low.state, self.d, ranges)
 
     def _loop(self, spot: Spot, around: Open, first: Expr, extent: Expr) -> list[Stmt]:
         loop = self.nest.loops[spot.depth]

@@ -25,9 +25,10 @@ from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.node import Node, children
 from tdsl.schedule.instruction import INSTRUCTIONS, Instruction
 from tdsl.schedule.layout import Layout
-from tdsl.schedule.nest import Tensorization
+from tdsl.schedule.nest import State, Tensorization
 from tdsl.schedule.required import Active
 from tdsl.schedule.tensor_cores import is_built_in
+from tdsl.schedule.whole import is_whole
 
 if TYPE_CHECKING:
     from tdsl.codegen.lower import Lowering
@@ -84,23 +85,38 @@ def kept_tile(active: Active, plan: Tensorization) -> tuple[Layout, tuple[str, .
     return layout, tuple(matched[e.name] for e in meaning.index if isinstance(e, Var))
 
 
-def may_read_beyond(
-    program: Program, d: Definition, ranges: Sequence[tuple[str, Expr | None]]
-) -> bool:
-    """True where a definition has a value at any point, which is 0 for a term beyond the end of its range."""
-    reads = list(reads_in(d.values))
+def may_read_beyond(state: State, d: Definition, ranges: Sequence[tuple[str, Expr | None]]) -> bool:
+    """True where a definition has a value at any point, which is 0 for a term beyond the end of its range.
+
+    And for one that its predicate leaves out: its factors are 0 there.
+    """
+    program, reads = state.program, list(reads_in(d.values))
     everywhere = all(
-        program.has_func(r.name) and set(program.func(r.name).limits) == {(None, None)}
+        is_whole(state, r.name)
+        or (program.has_func(r.name) and set(program.func(r.name).limits) == {(None, None)})
         for r in reads
     )
-    return everywhere and all(
-        _is_product(d.values[0])
-        and any(
-            e == Var(name) and _is_zero_from(program, r.name, axis, hi)
-            for r in reads
-            for axis, e in enumerate(r.index)
+    ends = [c for c in conjuncts(d.where) if c != TRUE]
+    left_out = _is_product(d.values[0]) and all(
+        isinstance(c, Binary)
+        and c.op == "lt"
+        and len(at := [(r, n) for r in reads for n, e in enumerate(r.index) if e == c.left])
+        == len(reads)
+        and all(_is_zero_from(program, r.name, n, c.right) for r, n in at)
+        for c in ends
+    )
+    return (
+        everywhere
+        and (left_out or not ends)
+        and all(
+            _is_product(d.values[0])
+            and any(
+                e == Var(name) and _is_zero_from(program, r.name, axis, hi)
+                for r in reads
+                for axis, e in enumerate(r.index)
+            )
+            for name, hi in ranges
         )
-        for name, hi in ranges
     )
 
 
@@ -202,8 +218,11 @@ def _match(
                 f"loop {mine!r} has {show_expr(have)} iterations, {name!r} of the instruction "
                 f"{show_expr(extent)}"
             )
-    if own.where not in (meaning.where, TRUE):
-        raise _Mismatch("the definition has a predicate")
+    if meaning.where not in (
+        own.where,
+        TRUE,
+    ):  # its own is a condition that is left to test, or not
+        raise _Mismatch("the definition lacks the predicate of the instruction")
     if (own.combine is None) != (meaning.combine is None) or (
         own.combine is not None
         and meaning.combine is not None

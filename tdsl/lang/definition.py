@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tdsl.errors import DefinitionError, TypeMismatch
-from tdsl.lang.expr import Access, Binary, Expr, Range, Reduce, Var, dtype_of
+from tdsl.lang.expr import Access, Binary, Expr, Range, Reduce, Require, Show, Var, dtype_of
 from tdsl.lang.reduction import Combine, builtin, combine_of
 from tdsl.lang.simplify import conjunction
 from tdsl.lang.types import DType
@@ -48,6 +48,11 @@ class Definition:
     def expressions(self) -> tuple[Expr, ...]:
         """Every expression that is evaluated at a point."""
         return (*self.index, *self.values, self.where)
+
+
+def has_effects(d: Definition) -> bool:
+    """True when a definition checks or prints: it should run once a point."""
+    return any(isinstance(n, Require | Show) for n in post_order(*d.values))
 
 
 def free_names(index: tuple[Expr, ...]) -> tuple[str, ...]:

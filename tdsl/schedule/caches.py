@@ -29,6 +29,7 @@ from tdsl.schedule.nest import (
 )  # fmt: skip
 from tdsl.schedule.new_stage import insert, new_func, replace_func
 from tdsl.schedule.padding import Lifted, padded_reads
+from tdsl.schedule.whole import is_whole
 
 
 def _map_reads(d: Definition, name: str, new: Callable[[Read], Expr]) -> Definition:
@@ -82,7 +83,10 @@ def cache_read(
     else:
         whole = tuple(Var(f"d{n}") for n in range(len(limits)))
         parts = tuple(Read(source, whole, c, t) for c, t in enumerate(dtypes))
-        values = tuple(_filled(r, limits) for r in parts) if filled else parts
+        whole_source = is_whole(state, source)
+        values = (
+            tuple(_filled(r, limits, clamped=not whole_source) for r in parts) if filled else parts
+        )
         if filled:
             limits = ((None, None),) * len(limits)
         reads = {r: r.index for d in chosen for r in reads_in(d.expressions()) if r.name == source}
@@ -120,8 +124,8 @@ def cache_read(
     return insert(state, first, f, plan)
 
 
-def _filled(value: Read, limits: tuple[Interval, ...]) -> Expr:
-    """What is read of a tensor or func, and 0 beyond its limits."""
+def _filled(value: Read, limits: tuple[Interval, ...], *, clamped: bool) -> Expr:
+    """What is read of a tensor or func, and 0 beyond its limits; `clamped`, nothing beyond them is read."""
     index: list[Expr] = []
     tests: list[Expr] = []
     for e, (lo, hi) in zip(value.index, limits, strict=True):
@@ -133,7 +137,7 @@ def _filled(value: Read, limits: tuple[Interval, ...]) -> Expr:
             tests.append(Binary("le", e, hi))
             at = Binary("min", at, hi)
         index.append(at)
-    inside = replace(value, index=tuple(index))
+    inside = replace(value, index=tuple(index)) if clamped else value
     return Select(conjunction(tests), inside, Const(0, value.dtype)) if tests else value
 
 

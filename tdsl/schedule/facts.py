@@ -9,6 +9,7 @@ from math import prod
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.definition import Definition
+from tdsl.lang.definition import has_effects as has_effects
 from tdsl.lang.expr import (
     ONE,
     ZERO,
@@ -17,9 +18,7 @@ from tdsl.lang.expr import (
     Call,
     Expr,
     Read,
-    Require,
     Select,
-    Show,
     Unary,
     Var,
     const,
@@ -103,11 +102,6 @@ def cost(d: Definition, along: str | None = None) -> int:
             case _:
                 total += 1
     return total
-
-
-def has_effects(d: Definition) -> bool:
-    """True when a definition checks or prints: it should run once a point."""
-    return any(isinstance(n, Require | Show) for n in post_order(*d.values))
 
 
 def widest(d: Definition) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Expr, Read, Require, Show, Var
+from tdsl.lang.expr import Cast, Expr, Read, Require, Show, Var
 from tdsl.node import Node, children, transform
 from tdsl.schedule.padding import Lifted
 
 
 def mapped_reads(d: Definition, source: str) -> dict[Expr, Lifted]:
     """The largest expressions of a definition that depend on one element of a func or tensor only.
+
+    Of what is rounded to a narrower type, that which is rounded.
 
     >>> from tdsl.lang.expr import TRUE, Binary, Const
     >>> from tdsl.lang.types import f32
@@ -34,10 +36,25 @@ def _parts(n: Node, source: str) -> Iterator[tuple[Expr, Read]]:
     if len(leaves) == 1:
         (leaf,) = leaves
         if isinstance(leaf, Read) and leaf.name == source and isinstance(n, Expr):
-            yield n, leaf
+            yield rounded_part(n), leaf
             return
     for child in () if isinstance(n, Read) else children(n):
         yield from _parts(child, source)
+
+
+def rounded_part(e: Expr) -> Expr:
+    """What was rounded to a narrower type, where an expression widens that again; it takes less memory.
+
+    >>> from tdsl.lang.types import f16, f32
+    >>> half = Cast(Read("a", (Var("i"),), 0, f32), f16)
+    >>> rounded_part(Cast(half, f32)) == half
+    True
+    """
+    match e:
+        case Cast(Cast(_, narrow) as inner, wide) if narrow.is_float and narrow.bytes < wide.bytes:
+            return inner
+        case _:
+            return e
 
 
 def _leaves(n: Node) -> Iterator[Expr]:

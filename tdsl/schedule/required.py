@@ -8,7 +8,7 @@ through every func computed inside the place.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tdsl.lang.bounds import Facts
 from tdsl.lang.definition import Definition
@@ -38,8 +38,9 @@ from tdsl.lang.simplify import (
     substitute,
     subtract,
 )
-from tdsl.schedule.nest import ROUND_UP, SHARED, After, Level, Nest, Split, State
+from tdsl.schedule.nest import FRAGMENT, ROUND_UP, SHARED, After, Level, Nest, Split, State
 from tdsl.schedule.tree import Tree
+from tdsl.schedule.whole import is_whole, whole_box
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +234,11 @@ def inside(tree: Tree, state: State, levels: Iterable[Level]) -> set[str]:
 
 def required(
     tree: Tree, state: State, levels: tuple[Level, ...], start: dict[str, Box], actives: list[Active],
-    facts: Facts, threads: Threads = NO_THREADS,
+    facts: Facts, threads: Threads = NO_THREADS, exact: bool = False,
 ) -> dict[str, Box]:  # fmt: skip
     """The box of every input and func that is needed inside a place, the first of `levels`.
+
+    With `exact` without what stages in fragments make beyond that.
 
     `levels` are the place and those inside it. What is needed starts from outputs (`start`) and from the
     active nests, and is followed from consumers to producers through every func computed inside. What is
@@ -246,15 +249,15 @@ def required(
     boxes = dict(start)
     for active in actives:
         _continue(tree, state, names, {active.func.name: active.made(facts)}, boxes, facts)
-        ranges = active.ranges(facts)
-        if active.d.where != TRUE:
-            ranges = tighten(ranges, active.d.where, facts)
+        ranges, where = active.ranges(facts), TRUE if active.whole else active.d.where
+        if where != TRUE:
+            ranges = tighten(ranges, where, facts)
         if any(is_empty(r, facts) for r in ranges.values()):
             continue
         _need(
             boxes,
             active.func.name,
-            boxes_of(active.d.expressions(), ranges, facts, active.d.where),
+            boxes_of(active.d.expressions(), ranges, facts, where),
             facts,
         )
     for name in reversed(tree.order):
@@ -264,8 +267,13 @@ def required(
         box = grown(f, boxes[name], facts)
         if state.plan(name).scope == SHARED:
             box = threads.need(name, box, facts)
+        if not exact:
+            box = whole_box(state, f, box, facts)
         boxes[name] = box = rounded(state, f, box, facts, whole=name in here)
+        whole = not exact and state.plan(name).scope == FRAGMENT and is_whole(state, name)
         for d in f.definitions:
+            if whole:
+                d = replace(d, where=TRUE)
             ranges = definition_ranges(f, d, box, facts)
             if not any(is_empty(r, facts) for r in ranges.values()):
                 _need(boxes, name, boxes_of(d.expressions(), ranges, facts, d.where), facts)

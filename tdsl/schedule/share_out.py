@@ -52,6 +52,11 @@ def by_layout(state: State, func: str, vector: int) -> State | None:
     reduced = [x for x in (*tiles, *own) if is_reduction(f, 0, nest, x)]
     others = [x for x in nest.names() if x not in (*lanes, *own, *tiles)]
     free = [x for x in (*tiles, *own) if x not in reduced]
+    if (
+        f.definitions[0].init is not None
+    ):  # what is made once for all of an axis is made outside of its loops
+        roots = {x: roots_of(nest, x) for x in free}
+        free.sort(key=lambda x: [v in roots[x] for v in names.values()], reverse=True)
     state = reorder(state, func, 0, loops=(*others, *lanes, *free, *reduced))
     whole = lanes[0]
     for x in lanes[1:]:

@@ -18,6 +18,7 @@ For a GPU there are eight more, and loops stay to be unrolled by its compiler:
 
     name_memory      a name of its own for each memory
     count_from_zero  loops that start at 0, so that indices of registers are constant
+    hoist_calls      calls that do not differ between iterations of unrolled loops go before these
     order_merges     partial results of threads are combined in order where shuffles cannot
     place_memory     memory on the heap, shared by a block, or in registers
     merge_threads    partial results of other threads are combined by shuffles
@@ -35,6 +36,7 @@ from tdsl.codegen.passes.drop_unread import drop_unread
 from tdsl.codegen.passes.expand_calls import expand_calls
 from tdsl.codegen.passes.group_products import group_products
 from tdsl.codegen.passes.hoist_allocs import hoist_allocs
+from tdsl.codegen.passes.hoist_calls import hoist_calls
 from tdsl.codegen.passes.merge_lanes import merge_lanes
 from tdsl.codegen.passes.merge_threads import merge_threads
 from tdsl.codegen.passes.name_memory import name_memory
@@ -74,6 +76,7 @@ CUDA_PASSES = (
     expand_calls,
     count_from_zero,
     simplify_loops,
+    hoist_calls,
     vectorize,
     drop_unread,
     order_merges,

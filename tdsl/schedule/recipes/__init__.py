@@ -20,6 +20,7 @@ from tdsl.schedule.recipes.layouts import redistribute
 from tdsl.schedule.recipes.matmul import matmul
 from tdsl.schedule.recipes.online_bands import online_bands
 from tdsl.schedule.recipes.online_blocks import online_blocks
+from tdsl.schedule.recipes.online_tensor_cores import online_tensor_cores
 from tdsl.schedule.recipes.pairs import pairs
 from tdsl.schedule.recipes.products import (
     cannon,
@@ -51,6 +52,7 @@ __all__ = [
     "matmul",
     "online_bands",
     "online_blocks",
+    "online_tensor_cores",
     "pairs",
     "pumma",
     "redistribute",

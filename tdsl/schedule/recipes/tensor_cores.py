@@ -155,7 +155,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     if chosen.hopper:
         form = _form_of_groups(left, right, total, chosen.warp[1], tf32=chosen.tf32)
     else:
-        form = _form(left, right, total, tf32=chosen.tf32)
+        form = mma_of(left, right, total, tf32=chosen.tf32)
     if form is None:
         raise _no_instruction(left, right, total, chosen)
     _check_tiles(chosen.block, chosen.warp, form)
@@ -317,7 +317,8 @@ def _form_of_groups(
     return None
 
 
-def _form(left: Operand, right: Operand, total: str, *, tf32: bool) -> Mma | None:
+def mma_of(left: Operand, right: Operand, total: str, *, tf32: bool = False) -> Mma | None:
+    """The product of warps for these operands, if there is one."""
     types = left.read.dtype, right.read.dtype, total
     for form in MMAS:
         if (form.left, form.right, form.total.name) == types and (tf32 or form.kind != "tf32"):
@@ -395,7 +396,7 @@ def _schedule(
     )
     for x, vector, (along, terms) in zip((left, right), vectors, (tiles[0], tiles[1]), strict=True):
         tile = schedule.cache_read(x.read.name, stage.func, at=ko, scope=SHARED, filled=not whole)
-        _spread(tile, x, x.read.dtype.bytes * (along if x.turned else terms))
+        spread(tile, x, x.read.dtype.bytes * (along if x.turned else terms))
         if whole:
             tile.bulk_copy()
         else:
@@ -403,7 +404,7 @@ def _schedule(
         if isinstance(form, Mma):
             fragment = schedule.cache_read(tile.func, stage.func, at=ki, scope=FRAGMENT)
             rows = warp[0] if x is left else warp[1]
-            _load(fragment, x, _load_of(x, "a" if x is left else "b", rows))
+            load_by(fragment, x, load_of(x, "a" if x is left else "b", rows))
     copied = all(
         n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, (left, right), strict=True)
     )
@@ -456,14 +457,14 @@ def _is_row_major(out: Stage, d: Definition, columns: str) -> bool:
     return d.index[-1] == Var(columns)
 
 
-def _spread(tile: Stage, x: Operand, row: int) -> None:
+def spread(tile: Stage, x: Operand, row: int) -> None:
     """Swizzle a tile with rows of so many bytes."""
     wide = [n for n in SWIZZLES if row % n == 0]
     if wide and x.axes[1] == len(x.read.index) - 1:
         tile.swizzle(max(wide))
 
 
-def _load_of(x: Operand, operand: str, rows: int) -> Load | None:
+def load_of(x: Operand, operand: str, rows: int) -> Load | None:
     """The instruction that loads an operand for rows or columns of a warp, if there is one."""
     matrices = 4 if operand == "a" or rows % 16 == 0 else 2
     wanted = (operand, x.read.dtype, x.turned, matrices)
@@ -471,7 +472,8 @@ def _load_of(x: Operand, operand: str, rows: int) -> Load | None:
     return rows_of.get(wanted)
 
 
-def _load(fragment: Stage, x: Operand, load: Load | None) -> None:
+def load_by(fragment: Stage, x: Operand, load: Load | None) -> None:
+    """Have a stage of an operand's tile in registers made by an instruction, or each thread load its part."""
     if load is None:
         fragment.cooperate()
         return

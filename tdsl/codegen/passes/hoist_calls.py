@@ -1,0 +1,108 @@
+"""Calls of functions that are the same in all iterations of an unrolled loop, made before it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from tdsl.codegen.loops import (
+    FRAGMENT,
+    REGISTER,
+    UNROLLED,
+    VECTORIZED,
+    Alloc,
+    Block,
+    For,
+    Kernel,
+    Let,
+    Stmt,
+    Store,
+)  # fmt: skip
+from tdsl.codegen.passes.fresh import Fresh
+from tdsl.codegen.passes.statements import loads_of, map_exprs, map_parts, stored_in, walk
+from tdsl.lang.affine import variables
+from tdsl.lang.expr import Call, Const, Expr, Param, dtype_of
+from tdsl.node import Node, children, map_children, post_order
+
+_KINDS = (UNROLLED, VECTORIZED)
+
+
+def hoist_calls(kernel: Kernel) -> Kernel:
+    """Name what calls functions and does not differ between the iterations of unrolled loops, before these.
+
+    Only what reads registers and fragments, which the loop does not store. A compiler that unrolls a loop
+    does not find such values again where they stand in a choice of two.
+
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import ZERO, Binary, Load, Var, const
+    >>> from tdsl.lang.types import f32
+    >>> factor = Call("exp", (Load("m", (ZERO,), f32),), f32)
+    >>> store = Store("s", (Var("e"),), Binary("mul", Load("s", (Var("e"),), f32), factor))
+    >>> loop = For("e", ZERO, const(4), UNROLLED, store)
+    >>> print(show(hoist_calls(Kernel("k", (), Alloc("m", f32, (const(1),), REGISTER, loop))).body))
+    m = alloc(f32, [1])  # register
+    same = exp(m[0])
+    for e in range(0, 4):  # unrolled
+      s[e] = s[e] * same
+    """
+    near = {
+        s.name
+        for s in walk(kernel.body)
+        if isinstance(s, Alloc) and s.scope in (REGISTER, FRAGMENT)
+    }
+    return dataclasses.replace(kernel, body=_hoisted(kernel.body, frozenset(near), Fresh(kernel)))
+
+
+def _hoisted(s: Stmt, near: frozenset[str], fresh: Fresh) -> Stmt:
+    if (
+        isinstance(s, For)
+        and s.kind in _KINDS
+        and isinstance(s.extent, Const)
+        and s.extent.value > 0
+    ):
+        own = near - stored_in(s) - {x.name for x in walk(s) if isinstance(x, Alloc)}
+        bound = {x.name for x in walk(s) if isinstance(x, For | Let)}
+        found = dict.fromkeys(e for x in _always(s) for e in _same(x.value, own, bound))
+        names = {e: fresh.name("same") for e in found}
+        if names:
+            made: Stmt = _replaced(s, names)
+            for e, name in names.items():
+                made = Let(name, e, made)
+            return made
+    return map_parts(s, lambda part: _hoisted(part, near, fresh))
+
+
+def _always(s: Stmt) -> Iterator[Store]:
+    """The stores that run in each iteration."""
+    match s:
+        case Store():
+            yield s
+        case For(_, _, Const(n), _, body) if n > 0:
+            yield from _always(body)
+        case Alloc(body=body):
+            yield from _always(body)
+        case Block(parts):
+            for part in parts:
+                yield from _always(part)
+        case _:
+            pass
+
+
+def _same(e: Expr, near: frozenset[str], bound: set[str]) -> Iterator[Expr]:
+    """The largest parts of an expression that call a function and do not differ."""
+    if not any(isinstance(n, Call) for n in post_order(e)):
+        return
+    if loads_of(e) <= near and not variables(e) & bound:
+        yield e
+        return
+    for child in children(e):
+        yield from _same(child, near, bound)  # type: ignore[arg-type]  # children of an Expr are Exprs
+
+
+def _replaced(s: Stmt, names: dict[Expr, str]) -> Stmt:
+    def put(n: Node) -> Node:
+        if n in names:
+            return Param(names[n], dtype_of(n))  # type: ignore[index,arg-type]  # as above
+        return map_children(n, put)
+
+    return map_parts(map_exprs(s, put), lambda part: _replaced(part, names))  # type: ignore[arg-type]

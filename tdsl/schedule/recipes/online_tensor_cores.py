@@ -1,0 +1,239 @@
+"""Attention and its like by the tensor cores of a GPU: scores, weights and results stay in registers.
+
+for batches, blocks of rows:                   on blocks
+  for warps:                                   16 rows of the block or more, fetched once
+    for tiles of terms:                        both operands in shared memory, fetched ahead
+      scores, by tensor cores                  in fragments
+      their maxima, weights, sums of these     each thread for what it has, then by shuffles
+      for parts of the columns:
+        weights times values, by tensor cores
+        results, corrected as the maxima grow
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import TRUE, Cast, Read
+from tdsl.node import post_order
+from tdsl.schedule.machine import Machine, machine_for
+from tdsl.schedule.mapping import rounded_part
+from tdsl.schedule.nest import FRAGMENT, SHARED
+from tdsl.schedule.recipes.block_rows import fused
+from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.elements import definition_of, fetched, sizes_of
+from tdsl.schedule.recipes.online_blocks import (
+    INNER,
+    ROW,
+    TERM,
+    TILE,
+    OnlineChain,
+    Roles,
+    find_online_chain,
+    inside_tiles,
+)  # fmt: skip
+from tdsl.schedule.recipes.tensor_cores import (
+    Operand,
+    load_by,
+    load_of,
+    mma_of,
+    operands_of,
+    spread,
+)  # fmt: skip
+from tdsl.schedule.stage import Stage
+from tdsl.schedule.tensor_cores import COLUMNS, ROWS, Mma
+from tdsl.target import as_target
+
+_STEP = 16  # what rows of operands are a multiple of
+_LARGEST = (128, 64)  # rows and terms of a block's tile
+_AT_ONCE = 128  # columns of the result whose products are made before they are added
+_FEWER = 32  # of wider results, since registers hold these, too
+_HELD = 64  # columns up to which registers hold the rows' operand, too
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineTensorCores:
+    """Blocks of `rows`, each warp having `warp` of them, go over tiles of `terms`.
+
+    `stages` of these are in shared memory at a time. Products with weights are made for `columns` at once.
+    With `held` the rows' operand stays in registers; otherwise each tile loads it from shared memory.
+    """
+
+    rows: int
+    warp: int
+    terms: int
+    columns: int
+    stages: int = 2
+    held: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A sum of products in a tile: rows times terms, or weights times columns."""
+
+    stage: Stage
+    d: Definition
+    roles: Roles
+    left: Operand
+    right: Operand
+    form: Mma
+
+
+@recipe
+def online_tensor_cores(
+    stage: Stage, *, machine: Machine | None = None, **choices: Any
+) -> OnlineTensorCores | None:
+    """Schedule a sum whose terms need other reductions over them with tensor cores, on a GPU (sm_80).
+
+    `stage` is a sum of products of weights and values, with rows and columns as the last two of its
+    variables; the weights are of f16 or bf16, as the values, and made of a sum of products of such operands.
+    The schedule has to know all sizes. `choices` replace what is chosen: the fields of `OnlineTensorCores`.
+    Returns the choices, or None for a stage of another kind. Float sums are made in another order.
+
+    >>> import tdsl as td
+    >>> i, j, d, e = td.vars("i j d e")
+    >>> q, k, v = (td.Tensor(n, (4096, 64), td.f16) for n in "qkv")
+    >>> score, top, p, total, out = (td.Func(n) for n in ("score", "top", "p", "total", "out"))
+    >>> score[i, j] = td.sum(td.cast(q[i, d], td.f32) * td.cast(k[j, d], td.f32), axis=d)
+    >>> top[i] = td.max(score[i, j], axis=j)
+    >>> p[i, j] = td.exp(score[i, j] - top[i])
+    >>> total[i] = td.sum(p[i, j], axis=j)
+    >>> weight = td.cast(td.cast(p[i, j], td.f16), td.f32)
+    >>> out[i, e] = td.sum(weight * td.cast(v[j, e], td.f32), axis=j) / total[i]
+    >>> s = td.Schedule(out, target="cuda:sm_80")
+    >>> td.recipes.online_tensor_cores(s["out_sum"])
+    OnlineTensorCores(rows=32, warp=16, terms=64, columns=64, stages=2, held=True)
+    """
+    schedule = stage.schedule
+    machine = machine or machine_for(as_target(schedule.target))
+    chain = find_online_chain(stage)
+    if chain is None or chain.sizes[chain.column] % _STEP:
+        return None
+    plan = choose(_plan(chain, machine), choices)
+    before = schedule.state, schedule.origins, schedule.directives
+    if not _write(stage, chain, plan):
+        schedule.state, schedule.origins, schedule.directives = before
+        return None
+    return plan
+
+
+def _plan(chain: OnlineChain, machine: Machine) -> OnlineTensorCores:
+    """The largest blocks of rows with which all multiprocessors have work."""
+    rows, terms = _LARGEST
+    columns = chain.sizes[chain.column]
+    while rows > ROWS and (
+        chain.sizes[chain.row] <= rows // 2
+        or -(-chain.sizes[chain.row] // rows) * chain.batches < machine.threads
+    ):
+        rows //= 2
+    at_once = columns if columns <= _AT_ONCE else _FEWER
+    return OnlineTensorCores(rows, ROWS, terms, at_once, held=columns <= _HELD)
+
+
+def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> bool:
+    """False, with the schedule half made, for sums that tensor cores do not make."""
+    schedule = stage.schedule
+    running, own = stage.online(chain.term, plan.terms), schedule[chain.end]
+    tile, part = running.loops[-1].name, running.loops[-1].name
+    if chain.end != chain.lead.name:
+        schedule[chain.lead.name].inline()
+    outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
+    block, rows = own.split(chain.row, plan.rows)
+    warp, row = own.split(rows, plan.warp)
+    own.reorder(*outside, block, warp, row, chain.column)
+    own.bind(fused(own, [*outside, block.name]), "blockIdx.x").bind(warp, "threadIdx.y")
+    running.compute_at(own, warp).set_scope(FRAGMENT)
+    running.reorder(*outside, tile, chain.row, chain.column)
+    if plan.columns < chain.sizes[chain.column]:
+        outer, _ = running.split(chain.column, plan.columns)
+        running.reorder(outer, chain.row)
+        running.unroll(outer)
+        part = outer.name
+    lead_tile = f"{chain.lead.name}_tile"
+    for name in _rounded(definition_of(schedule[lead_tile])):
+        schedule.cache_read(name, lead_tile, mapped=True)
+    inside = inside_tiles(schedule.state, running.func, chain.row, tile)
+    products = []
+    for name, roles in inside.items():
+        d = definition_of(schedule[name])
+        lead = name == lead_tile
+        if d.init is None and TERM not in roles.values():
+            schedule[name].inline()
+            continue
+        schedule[name].compute_at(running, part if lead else tile).set_scope(FRAGMENT)
+        if d.init is not None and (lead or TERM in roles.values()):
+            found = _product(schedule[name], d, roles)
+            if found is None:
+                return False
+            products.append(found)
+    for product in reversed(products):  # what they are made of first
+        _multiply(product, plan, inside, (own, warp.name), (running, tile))
+    for name in reversed(list(inside)):
+        if (
+            not schedule.state.plan(name).tensorizations
+            and schedule.state.plan(name).scope == FRAGMENT
+        ):
+            schedule[name].cooperate()
+    running.cooperate()
+    own.cooperate(2)
+    if plan.stages > 1:
+        running.pipeline(tile, plan.stages)
+    return True
+
+
+def _rounded(d: Definition) -> list[str]:
+    """The funcs of which a sum reads elements that it rounds to another type first."""
+    found = (n for n in post_order(*d.values) if isinstance(n, Cast) and rounded_part(n) != n)
+    return [x.name for n in found for x in post_order(n) if isinstance(x, Read)]
+
+
+def _product(stage: Stage, d: Definition, roles: Roles) -> _Product | None:
+    """A sum of products by the rows' operand and another; None where tensor cores do not make it."""
+    found = operands_of(replace(d, where=TRUE)) if len(d.ranges) == 1 else None
+    if found is None:
+        return None
+    left, right = sorted(found, key=lambda x: roles.get(x.along) != ROW)
+    form = mma_of(left, right, "f32")
+    if roles.get(left.along) != ROW or form is None:
+        return None
+    return _Product(stage, d, roles, left, right, form)
+
+
+def _multiply(
+    p: _Product, plan: OnlineTensorCores, inside: Mapping[str, Roles], rows: tuple[Stage, str],
+    tiles: tuple[Stage, str],
+) -> None:  # fmt: skip
+    """Products by tensor cores, and the tiles of what they are made of; `rows` and `tiles` are places."""
+    stage, schedule, (term, _, _) = p.stage, p.stage.schedule, p.d.ranges[0]
+    mi, nj, i1, j1 = stage.tile((p.left.along, p.right.along), (ROWS, COLUMNS))
+    ko, k1 = stage.split(term, p.form.terms)
+    others = [v for v in p.d.free if v not in (p.left.along, p.right.along)]
+    stage.reorder(*others, ko, mi, nj, i1, j1, k1).tensorize(i1, p.form.name)
+    stage.unroll(mi).unroll(nj).unroll(ko)
+    if p.left.read.name not in inside:
+        near = _fetched(p, p.left, plan, rows)
+        copy = schedule.cache_read(near.func, stage.func, scope=FRAGMENT)
+        copy.compute_at(*(rows if plan.held else (stage, ko)))
+        load_by(copy, p.left, load_of(p.left, "a", plan.warp))
+    elif p.d.where != TRUE:
+        held = schedule.cache_read(p.left.read.name, stage.func, scope=FRAGMENT, filled=True)
+        held.compute_at(*tiles).cooperate()
+    near = _fetched(p, p.right, plan, tiles)
+    copy = schedule.cache_read(near.func, stage.func, at=ko, scope=FRAGMENT)
+    load_by(copy, p.right, load_of(p.right, "b", _STEP))
+
+
+def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stage, str]) -> Stage:
+    """A tile of an operand in shared memory."""
+    vector, sizes = fetched(p.stage, x.read.name), sizes_of(p.stage)
+    tile = p.stage.schedule.cache_read(x.read.name, p.stage.func, scope=SHARED, filled=True)
+    tile.compute_at(*place).cooperate(vector)
+    along = {ROW: plan.rows, TERM: plan.terms, INNER: plan.terms}
+    near = [v for v in variables(x.read.index[x.axes[1]]) if p.roles.get(v) != TILE]
+    row = along.get(p.roles.get(near[0], "")) or sizes[near[0]] or 0
+    spread(tile, x, x.read.dtype.bytes * row)
+    return tile

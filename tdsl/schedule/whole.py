@@ -1,0 +1,40 @@
+"""Which stages have values on whole tiles of fragments, beyond the points that are needed."""
+
+from __future__ import annotations
+
+from tdsl.lang.bounds import Facts, upper
+from tdsl.lang.definition import has_effects
+from tdsl.lang.expr import ONE, const
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box, reads_in
+from tdsl.lang.simplify import add, simplify, subtract
+from tdsl.schedule.nest import FRAGMENT, State
+from tdsl.schedule.share_out import layout_of_fragment
+
+
+def is_whole(state: State, name: str) -> bool:
+    """True for a stage with a value everywhere: what is filled, and fragments made of such stages alone."""
+    if not state.program.has_func(name):
+        return False
+    f, plan = state.program.func(name), state.plan(name)
+    if plan.filled:
+        return True
+    d = f.definitions[0]
+    if plan.scope != FRAGMENT or len(f.definitions) > 1 or has_effects(d):
+        return False
+    return all(r.name != name and is_whole(state, r.name) for r in reads_in(d.expressions()))
+
+
+def whole_box(state: State, f: FuncDef, box: Box, facts: Facts) -> Box:
+    """The box of a stage, in whole tiles where it has values on these."""
+    if state.plan(f.name).scope != FRAGMENT or not is_whole(state, f.name):
+        return box
+    layout = layout_of_fragment(state, f.name)
+    made = list(box)
+    for axis, step in enumerate(layout.shape if layout is not None else ()):
+        lo, hi = made[axis]
+        if lo is not None and hi is not None and step > 1:
+            most = upper(simplify(add(subtract(hi, lo), ONE), facts), facts)
+            if most is not None:
+                made[axis] = lo, add(lo, const(-(-most // step) * step - 1))
+    return tuple(made)

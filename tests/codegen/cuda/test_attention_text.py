@@ -1,0 +1,59 @@
+"""Emitted CUDA text of attention by tensor cores: right on the CPU, with the machine code it should have."""
+
+import re
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.codegen.launches import launches_of
+from tests.codegen.cuda import programs
+from tests.schedule.recipes.test_online_tensor_cores import attention, expected, operands
+
+pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
+from tdsl.codegen.cuda import module
+from tests.codegen.cuda.shim import HAS_COMPILER, run_text
+from tests.codegen.cuda.test_module import count, sass
+from tests.codegen.cuda.test_tensor_text import loop_of
+
+
+def scheduled(*sizes, dtype=td.f16, mask=False, arch="sm_80", **choices):
+    s = td.Schedule(attention(*sizes, mask=mask, dtype=dtype), target=f"cuda:{arch}")
+    assert td.recipes.online_tensor_cores(s["out_sum"], **choices) is not None
+    return programs.kernel_of(s)
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
+@pytest.mark.parametrize("mask", [False, True])
+def test_text_is_right_and_reads_shared_memory_without_conflicts_of_banks(mask, tmp_path):
+    sizes = 1, 40, 72, 64
+    given = operands(*sizes, td.f16)
+    got = np.zeros((1, 40, 64), np.float16)
+    launches = launches_of(scheduled(*sizes, mask=mask, rows=32))
+    library = run_text(launches, [*given, got], tmp_path)
+    assert np.abs(got - expected(*given, mask=mask)).max() < 0.002
+    assert library.bank_ways() == 1
+
+
+@pytest.mark.parametrize(
+    "arch, depth, dtype",
+    [("sm_80", 64, td.f16), ("sm_80", 128, td.bf16), ("sm_90a", 128, td.bf16)],
+)
+def test_machine_code_has_each_product_once_and_spills_nothing(arch, depth, dtype, tmp_path):
+    kernel = scheduled(16, 8192, 8192, depth, dtype=dtype, arch=arch)
+    m = module.build(launches_of(kernel), arch)
+    (record,) = m.kernels
+    assert (record.grid, record.block) == ((1024, 1, 1), (32, 8, 1))
+    assert (record.spills, record.stack) == (0, 0)
+    assert record.used_shared == (128 + 2 * 2 * 64) * depth * 2
+    lines = loop_of(sass(m, tmp_path), "HMMA").splitlines()
+    inner = "\n".join(x for x in lines if "@!PT" not in x)  # what never runs
+    steps, tiles = depth // 16, 64 // 8  # of an instruction: along the depth, along the terms
+    products = steps * tiles + 64 // 16 * (depth // 8)
+    loads = steps * tiles // 2 + 64 // 16 * (depth // 16) + (steps if depth > 64 else 0)
+    assert count(inner, r"\bHMMA\b") == products
+    assert count(inner, r"\bLDSM\b") == loads
+    assert count(inner, r"\bLDGSTS\b") == 2 * 64 * depth * 2 // 16 // 256
+    assert count(inner, r"\bSHFL") == 2 * 2 * 2  # distances, rows of a thread, maximum and sum
+    assert count(inner, r"\bBAR\.SYNC") == 1
+    assert not re.search(r"\b(LDG|STS|LDS|LDL|STL)\b", inner)
