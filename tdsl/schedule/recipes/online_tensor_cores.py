@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tdsl.errors import counted
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Cast, Read
@@ -24,7 +25,7 @@ from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.mapping import rounded_part
 from tdsl.schedule.nest import FRAGMENT, SHARED
 from tdsl.schedule.recipes.block_rows import fused
-from tdsl.schedule.recipes.choices import choose, recipe
+from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.elements import definition_of, fetched, sizes_of
 from tdsl.schedule.recipes.online_blocks import (
     INNER,
@@ -86,13 +87,13 @@ class _Product:
 @recipe
 def online_tensor_cores(
     stage: Stage, *, machine: Machine | None = None, **choices: Any
-) -> OnlineTensorCores | None:
+) -> OnlineTensorCores:
     """Schedule a sum whose terms need other reductions over them with tensor cores, on a GPU (sm_80).
 
     `stage` is a sum of products of weights and values, with rows and columns as the last two of its
     variables; the weights are of f16 or bf16, as the values, and made of a sum of products of such operands.
     The schedule has to know all sizes. `choices` replace what is chosen: the fields of `OnlineTensorCores`.
-    Returns the choices, or None for a stage of another kind. Float sums are made in another order.
+    Returns the choices; ScheduleError for a stage of another kind. Float sums are made in another order.
 
     >>> import tdsl as td
     >>> i, j, d, e = td.vars("i j d e")
@@ -111,13 +112,14 @@ def online_tensor_cores(
     schedule = stage.schedule
     machine = machine or machine_for(as_target(schedule.target))
     chain = find_online_chain(stage)
-    if chain is None or chain.sizes[chain.column] % _STEP:
-        return None
+    columns = chain.sizes[chain.column]
+    if columns % _STEP:
+        raise Unsuited(
+            f"its results have {columns} columns, which are no multiple of {_STEP}",
+            f"pad the values to a multiple of {_STEP}, or take online_blocks",
+        )
     plan = choose(_plan(chain, machine), choices)
-    before = schedule.state, schedule.origins, schedule.directives
-    if not _write(stage, chain, plan):
-        schedule.state, schedule.origins, schedule.directives = before
-        return None
+    _write(stage, chain, plan)
     return plan
 
 
@@ -134,8 +136,7 @@ def _plan(chain: OnlineChain, machine: Machine) -> OnlineTensorCores:
     return OnlineTensorCores(rows, ROWS, terms, at_once, held=columns <= _HELD)
 
 
-def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> bool:
-    """False, with the schedule half made, for sums that tensor cores do not make."""
+def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> None:
     schedule = stage.schedule
     running, own = stage.online(chain.term, plan.terms), schedule[chain.end]
     tile, part = running.loops[-1].name, running.loops[-1].name
@@ -166,10 +167,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> bool:
             continue
         schedule[name].compute_at(running, part if lead else tile).set_scope(FRAGMENT)
         if d.init is not None and (lead or TERM in roles.values()):
-            found = _product(schedule[name], d, roles)
-            if found is None:
-                return False
-            products.append(found)
+            products.append(_product(schedule[name], d, roles))
     for product in reversed(products):  # what they are made of first
         _multiply(product, plan, inside, (own, warp.name), (running, tile))
     for name in reversed(list(inside)):
@@ -182,7 +180,6 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> bool:
     own.cooperate(2)
     if plan.stages > 1:
         running.pipeline(tile, plan.stages)
-    return True
 
 
 def _rounded(d: Definition) -> list[str]:
@@ -191,15 +188,19 @@ def _rounded(d: Definition) -> list[str]:
     return [x.name for n in found for x in post_order(n) if isinstance(x, Read)]
 
 
-def _product(stage: Stage, d: Definition, roles: Roles) -> _Product | None:
-    """A sum of products by the rows' operand and another; None where tensor cores do not make it."""
-    found = operands_of(replace(d, where=TRUE)) if len(d.ranges) == 1 else None
-    if found is None:
-        return None
+def _product(stage: Stage, d: Definition, roles: Roles) -> _Product:
+    """A sum of products by the rows' operand and another; Unsuited where tensor cores do not make it."""
+    if len(d.ranges) != 1:
+        raise Unsuited(f"{stage.func!r} sums over {counted(len(d.ranges), 'variable')}")
+    found = operands_of(replace(d, where=TRUE))
     left, right = sorted(found, key=lambda x: roles.get(x.along) != ROW)
     form = mma_of(left, right, "f32")
     if roles.get(left.along) != ROW or form is None:
-        return None
+        types = f"{left.read.dtype.name} and {right.read.dtype.name}"
+        raise Unsuited(
+            f"{stage.func!r} multiplies {types}, for which there is no instruction with sums in f32",
+            "round weights to the type of the values, f16 or bf16: td.cast(td.cast(p, td.f16), td.f32)",
+        )
     return _Product(stage, d, roles, left, right, form)
 
 

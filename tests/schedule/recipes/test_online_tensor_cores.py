@@ -85,17 +85,17 @@ def test_the_schedule_replays() -> None:
 
 
 @pytest.mark.parametrize("weights", [td.f32, td.bf16])
-def test_weights_of_another_type_than_values_are_left_alone(weights: td.DType) -> None:
+def test_weights_of_another_type_than_values_are_refused(weights: td.DType) -> None:
     s = td.Schedule(attention(1, 64, 64, 64, weights=weights), target="cuda:sm_80")
-    assert td.recipes.online_tensor_cores(s["out_sum"]) is None
+    with pytest.raises(td.ScheduleError, match="round weights to the type of the values"):
+        td.recipes.online_tensor_cores(s["out_sum"])
     assert not s.directives
 
 
-def test_another_kind_of_sum_is_left_alone() -> None:
-    x, f = td.Tensor("x", (64, 64), td.f16), td.Func("f")
-    f[i] = td.sum(x[i, j], axis=j)
-    s = td.Schedule(f, target="cuda:sm_80")
-    assert td.recipes.online_tensor_cores(s[f]) is None
+def test_columns_that_instructions_do_not_divide_are_refused() -> None:
+    s = td.Schedule(attention(1, 64, 64, 24), target="cuda:sm_80")
+    with pytest.raises(td.ScheduleError, match="24 columns, which are no multiple of 16"):
+        td.recipes.online_tensor_cores(s["out_sum"])
 
 
 def test_large_heads_keep_all_multiprocessors_at_work() -> None:
