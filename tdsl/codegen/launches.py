@@ -50,7 +50,8 @@ class Launch:
 
     `fragments` says where the elements of memory in registers of several threads are, by name; `memory`
     is that of a block. `maps` are what copies of boxes need, arguments behind the others. `resident` blocks
-    at least run at a time on a multiprocessor. `messages` are those of the program.
+    at least run at a time on a multiprocessor. So many neighbours on blockIdx.x are a `cluster`. `messages`
+    are those of the program.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Launch:
     maps: tuple[TileMap, ...] = ()
     resident: int = 1
     messages: tuple[Message, ...] = ()
+    cluster: int = 1
 
     @property
     def shared(self) -> int:
@@ -75,7 +77,8 @@ class Launch:
         >>> Launch("k", (), (7, 1, 1), (32, 4, 1), SharedMemory({}, 0, {}), Block(())).extent("threadIdx.y")
         4
         """
-        return (*self.grid, *self.block)[AXES.index(axis)]
+        x, *rest = self.grid
+        return (self.cluster, x // self.cluster, *rest, *self.block)[AXES.index(axis)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,8 @@ def launches_of(kernel: Kernel) -> Launches:
         _refuse_others(body)
         name = kernel.name if len(bodies) == 1 else f"{kernel.name}_{n}"
         extents = launch_extents(body)
-        grid, block = tuple(extents[a] for a in BLOCKS), tuple(extents[a] for a in THREADS)
+        cluster, x, y, z = (extents[a] for a in BLOCKS)
+        grid, block = (x * cluster, y, z), tuple(extents[a] for a in THREADS)
         _check_groups(body, block[0])
         used, shared = used_params(known, body), shared_memory(body)
         used += tuple(record if any(isinstance(s, Check) for s in walk(body)) else ())
@@ -119,8 +123,8 @@ def launches_of(kernel: Kernel) -> Launches:
         resident = max((count for b, count in kernel.resident if b in written), default=1)
         made.append(
             Launch(
-                name, used, _three(grid), _three(block), shared, body, fragments, maps, resident,
-                kernel.messages,
+                name, used, grid, _three(block), shared, body, fragments, maps, resident,
+                kernel.messages, cluster,
             )
         )  # fmt: skip
     return Launches(kernel, tuple(temporaries), tuple(made))

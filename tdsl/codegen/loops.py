@@ -23,6 +23,7 @@ from tdsl.schedule.layout import Layout
 from tdsl.schedule.nest import AUTO as AUTO  # kinds of loops and memory have their names from there
 from tdsl.schedule.nest import AXES as AXES
 from tdsl.schedule.nest import BLOCKS as BLOCKS
+from tdsl.schedule.nest import CLUSTER as CLUSTER
 from tdsl.schedule.nest import CONCURRENT as CONCURRENT
 from tdsl.schedule.nest import FRAGMENT as FRAGMENT
 from tdsl.schedule.nest import GROUP as GROUP

@@ -19,7 +19,8 @@ from tdsl.source import Loc
 
 SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "unrolled"
 PIPELINED = "pipelined"  # in order, with copies to shared memory begun some iterations ahead
-BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+CLUSTER = "clusterCtaIdx.x"  # the axis of blocks that run at one time and reach each other's memory
+BLOCKS = (CLUSTER, "blockIdx.x", "blockIdx.y", "blockIdx.z")
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 LANES = "threadIdx.x"  # the axis along which threads lie that run an instruction together
 AXES = (*BLOCKS, *THREADS)  # of a launch on a GPU: kinds of loops, too

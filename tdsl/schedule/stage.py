@@ -165,8 +165,8 @@ class Stage(Suggesting):
     def bind(self, loop: LoopLike, axis: str) -> Stage:
         """Run each iteration on the block or thread of a GPU that has its number on an axis.
 
-        `axis` is "blockIdx.x", "threadIdx.x", or .y or .z of these. Loops over blocks stand outside of
-        all others.
+        `axis` is "blockIdx.x", "threadIdx.x", or .y or .z of these, or "clusterCtaIdx.x", for blocks of a
+        cluster (sm_90), which run at one time. Loops over blocks stand outside of all others.
         """
         self.do("bind", loop=self.loop_name(loop), axis=axis)
         return self

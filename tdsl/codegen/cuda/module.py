@@ -23,6 +23,7 @@ DEFAULT_ARCH = "sm_90a"
 STATIC_SHARED = 48 << 10  # bytes of a block; a launch has to ask for more
 MOST_THREADS = 1024
 _COPIES_TILES = 90  # the first architecture with TMA
+_MOST_IN_CLUSTER = 8  # blocks, on each GPU that has clusters
 MOST_SHARED = {
     "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10, "sm_90a": 227 << 10,
 }  # fmt: skip
@@ -90,6 +91,7 @@ def check_limits(launches: Launches, arch: str) -> None:
                 "threads in a block",
                 "bind smaller loops to threads",
             ),
+            (launch.cluster, _MOST_IN_CLUSTER, "blocks in a cluster", "bind a smaller loop"),
             (launch.block[2], 64, "threads on threadIdx.z", "bind the largest loop to threadIdx.x"),
             (
                 launch.shared,
@@ -123,6 +125,13 @@ def _check_instructions(launch: Launch, arch: str) -> None:
             loc=here(),
             label="compiled here",
             hint="copy by threads: cooperate() instead of bulk_copy()",
+        )
+    if launch.cluster > 1 and have < _COPIES_TILES:
+        raise TargetError(
+            f"{arch} has no clusters of blocks, which sm_{_COPIES_TILES} has",
+            loc=here(),
+            label="compiled here",
+            hint='bind the loop to "blockIdx.x" or another axis',
         )
     for s in walk(launch.body):
         if not isinstance(s, Invoke):

@@ -22,11 +22,11 @@ def printed(e: Expressions, axes: Mapping[str, TIR], s: Print, message: Message)
     """A statement that prints, under its condition; `axes` are the numbers of block and thread."""
     forms, values = zip(*(_shown(e, x) for x in s.values), strict=True) if s.values else ((), ())
     parts = [part.replace("%", "%%") for part in message.parts]
-    text = THREAD.format(*["%d"] * len(AXES)) + "".join(
+    text = THREAD.format(*["%d"] * len(AXES[1:])) + "".join(
         part + form for part, form in zip(parts, (*forms, "\n"), strict=True)
     )
     quoted = StringImm(json.dumps(text, ensure_ascii=False)[1:-1])
-    call = T.call_extern("int32", "printf", quoted, *(axes[a] for a in AXES), *values)
+    call = T.call_extern("int32", "printf", quoted, *(axes[a] for a in AXES[1:]), *values)
     return T.IfThenElse(e.value(s.cond), T.Evaluate(call), None)
 
 

@@ -16,6 +16,7 @@ import tvm
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tvm.ir import PointerType, PrimType
 
+from tdsl.codegen.cuda.axes import numbers_of, on_axes
 from tdsl.codegen.cuda.expressions import Expressions, bytes_of, in_int32, tir_type
 from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
 from tdsl.codegen.cuda.module import STATIC_SHARED
@@ -101,21 +102,13 @@ class _Writer:
             name = f"m{n}_{_plain(tile.array)}"
             self.maps[tile] = T.Var(name, PointerType(tvm.tirx.TensorMapType()))
             params.append(self.maps[tile])
-        tags = [axis for axis in AXES if axis == "blockIdx.x" or self.launch.extent(axis) > 1]
-        tags += [] if "threadIdx.x" in tags else ["threadIdx.x"]
-        zero = T.const(0, "int32")
-        self.axes = {axis: T.Var(axis, "int32") if axis in tags else zero for axis in AXES}
+        self.axes, own = numbers_of(self.launch)
         self.shared_memory()
         body = _sequence([*self.head, *self.statement(self.launch.body, frozenset())])
-        for axis in reversed(tags):
-            extent = T.const(self.launch.extent(axis), "int32")
-            number = T.IterVar(
-                tvm.ir.Range(0, extent), self.axes[axis], T.IterVar.ThreadIndex, axis
-            )
-            body = T.AttrStmt(number, "thread_extent", extent, body)
+        body = on_axes(body, own, self.launch)
         attributes = {
             "global_symbol": self.launch.name, "tirx.noalias": True, "calling_conv": 2,
-            "target": target, "tirx.is_global_func": True, "tirx.kernel_launch_params": tags,
+            "target": target, "tirx.is_global_func": True, "tirx.kernel_launch_params": list(own),
         }  # fmt: skip
         made = T.PrimFunc(params, body)
         for name, value in attributes.items():

@@ -10,7 +10,7 @@ from tvm.tirx import transform
 
 from tdsl.codegen.cuda.device_functions import functions_text
 from tdsl.codegen.cuda.statements import device_function
-from tdsl.codegen.launches import Launches
+from tdsl.codegen.launches import Launch, Launches
 from tdsl.schedule.instruction import INSTRUCTIONS
 
 DEVICE_CODE = "// device functions and kernels"  # after what depends on the compiler
@@ -27,10 +27,15 @@ def cuda_text(launches: Launches, arch: str) -> str:
     for launch in launches.launches:
         # without a number of blocks, some registers are spilled so that more blocks have room
         bounds = rf"__launch_bounds__\((\d+)\) {launch.name}\("
-        text = re.sub(bounds, rf"__launch_bounds__(\1, {launch.resident}) {launch.name}(", text)
+        wanted = rf"{_cluster(launch)}__launch_bounds__(\1, {launch.resident}) {launch.name}("
+        text = re.sub(bounds, wanted, text)
     head, mark, kernels = text.partition(_KERNEL)
     own = "".join(INSTRUCTIONS[name].cuda for name in sorted(used) if name in INSTRUCTIONS)
     return f"{head}{DEVICE_CODE}\n{functions_text(used)}{own}\n{mark}{kernels}"
+
+
+def _cluster(launch: Launch) -> str:
+    return f"__cluster_dims__({launch.cluster}, 1, 1) " if launch.cluster > 1 else ""
 
 
 def _passes() -> Any:

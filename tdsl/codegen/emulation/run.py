@@ -24,6 +24,7 @@ from tdsl.codegen.failure import check_error
 from tdsl.codegen.launches import THREAD, Launch, Launches, launches_of
 from tdsl.codegen.loops import (
     AXES,
+    BLOCKS,
     LANES,
     SHARED,
     WARP,
@@ -138,7 +139,7 @@ def _launch(
         memories[name].watch()
     threads, blocks = prod(launch.block), prod(launch.grid)
     epochs = np.zeros(blocks, np.int64)
-    step = max(1, _MOST_THREADS // threads)
+    step = max(1, _MOST_THREADS // (threads * launch.cluster)) * launch.cluster
     for first in range(0, blocks, step):
         count = min(step, blocks - first)
         block = np.repeat(np.arange(first, first + count), threads)
@@ -174,10 +175,10 @@ class _Group:
         """The whole body."""
         rest, block = self.crew.number, self.crew.block
         for axis in AXES:
-            which = block if axis.startswith("block") else rest
+            which = block if axis in BLOCKS else rest
             extent = self.launch.extent(axis)
             self.axes[axis] = (which % extent)[:, None]
-            if axis.startswith("block"):
+            if axis in BLOCKS:
                 block = block // extent
             else:
                 rest = rest // extent
@@ -399,7 +400,7 @@ class _Group:
         holds = holds if mask is None else holds & mask
         values = [np.broadcast_to(self.value(v, mask), shape) for v in s.values]
         for row in np.flatnonzero(holds):
-            thread = THREAD.format(*(self.axes[a][row, 0] for a in AXES))
+            thread = THREAD.format(*(self.axes[a][row, 0] for a in AXES[1:]))
             text = message_text(self.messages[s.site], tuple(v[row, 0].item() for v in values))
             print(thread + text)  # noqa: T201  # what td.debug_print asks for
 

@@ -46,6 +46,7 @@ using namespace std;
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __restrict__
 #define uint unsigned int
 #define uchar unsigned char

@@ -1,0 +1,38 @@
+"""The numbers of a thread, of its block and of that in its cluster, on the axes of a launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
+
+from tdsl.codegen.launches import Launch
+from tdsl.codegen.loops import AXES, CLUSTER
+
+TIR = Any
+
+
+def numbers_of(launch: Launch) -> tuple[dict[str, TIR], dict[str, TIR]]:
+    """The number on each axis, and CUDA's own variables that a kernel has, by their names.
+
+    The blocks of a cluster are neighbours on blockIdx.x.
+    """
+    sizes = dict(zip(AXES[1:], (*launch.grid, *launch.block), strict=True))
+    own = {a: T.Var(a, "int32") for a, n in sizes.items() if n > 1 or a.endswith("Idx.x")}
+    zero, count = T.const(0, "int32"), T.const(launch.cluster, "int32")
+    numbers = {a: own.get(a, zero) for a in AXES}
+    if launch.cluster > 1:
+        block = own["blockIdx.x"]
+        numbers |= {CLUSTER: T.truncmod(block, count), "blockIdx.x": T.truncdiv(block, count)}
+    return numbers, own
+
+
+def on_axes(body: TIR, own: dict[str, TIR], launch: Launch) -> TIR:
+    """A body in which CUDA's variables have their ranges."""
+    sizes = dict(zip(AXES[1:], (*launch.grid, *launch.block), strict=True))
+    for axis in reversed(own):
+        extent = T.const(sizes[axis], "int32")
+        number = T.IterVar(tvm.ir.Range(0, extent), own[axis], T.IterVar.ThreadIndex, axis)
+        body = T.AttrStmt(number, "thread_extent", extent, body)
+    return body
