@@ -30,7 +30,7 @@ from tdsl.lang.expr import (
     const,
     dtype_of,
 )  # fmt: skip
-from tdsl.lang.program import FuncDef, map_expressions
+from tdsl.lang.program import FuncDef, Program, map_expressions
 from tdsl.lang.reduction import Combine
 from tdsl.lang.regions import Interval, reads_in
 from tdsl.lang.simplify import (
@@ -73,10 +73,15 @@ def online(
     if factor < 1:
         raise Illegal(f"the number of terms must be at least 1, not {factor}", "64 is usual")
     made = find_pass(state, f, over)
-    running = new_func(state.program, name, f"{func}_online")
+    running = online_name(state.program, func, name)
     tiles, state = _in_tiles(made, factor)
     state = _merged(made, state, running, tiles, factor)
     return _with_readers(made, state, running)
+
+
+def online_name(program: Program, func: str, name: str | None) -> str:
+    """What the reduction over tiles is called that `online` makes."""
+    return new_func(program, name, f"{func}_online")
 
 
 def _in_tiles(made: Pass, factor: int) -> tuple[dict[str, str], State]:

@@ -13,7 +13,6 @@ from tdsl.errors import (
     counted,
     is_one_of,
 )  # fmt: skip
-from tdsl.lang.regions import reads_in
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
 from tdsl.placement.grid import Axes, Grid
@@ -28,6 +27,7 @@ from tdsl.schedule.naming import (
     name_of_loop,
 )
 from tdsl.schedule.nest import Illegal
+from tdsl.schedule.online import online_name
 from tdsl.schedule.onto import loops_onto
 from tdsl.schedule.specialize import encode
 from tdsl.source import here
@@ -347,11 +347,9 @@ class Stage(Suggesting):
         returned; those of the tiles are named `..._tile`.
         """
         arguments: dict[str, Any] = {} if name is None else {"name": name}
-        before = {f.name for f in self.schedule.state.program.funcs}
+        before = self.schedule.state.program
         self.do("online", loop=self.loop_name(loop), factor=factor, **arguments)
-        read = self.schedule.state.program.func(self.func).definitions[0].values
-        made = next(r.name for r in reads_in(read) if r.name not in before)
-        return Stage(self.schedule, made, 0)
+        return Stage(self.schedule, online_name(before, self.func, name), 0)
 
     def unsigned(self, source: Tensor | Func | str) -> tuple[Stage, Stage]:
         """Sum products with a source of signed integers as if they were unsigned.

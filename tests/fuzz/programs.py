@@ -13,6 +13,7 @@ next. A stage that turns out to have no range is dropped.
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,14 @@ COMBINERS = (
     ("lambda a, b: (a[0] * 0.5 + b[0], a[1] * 3 + b[1])", 0.0, 0, True),
     ("lambda a, b: (td.where(b[1] == 0, a[0], b[0]), td.where(b[1] == 0, a[1], b[1]))", 0.0, 0, True),
 )  # fmt: skip
+# of terms and a result over all of them: what is reduced, and of what; all that one pass can make
+CORRECTED = (
+    ("max", "sum", "td.exp({x} - {first})"),
+    ("max", "sum", "td.exp2({x} - {first}) * {x}"),
+    ("min", "sum", "td.exp({first} - {x})"),
+    ("sum", "sum", "({x} - {first}) * ({x} - {first})"),
+    ("max", "sum", "{first} - {x}"),
+)
 VARIABLES = ("i", "j", "k", "l")
 MOST_POINTS = 3000
 
@@ -307,8 +316,12 @@ class _Builder:
         self.run(f'{name} = td.Func("{name}")')
         kind = self.c.weighted({"f": 6, "i": 5, "b": 1})
         depth = self.c.integer(1, 3)
-        how = self.c.weighted({"value": 9, "reduction": 5, "tuple": 1, "custom": 2, "constant": 1})
+        how = self.c.weighted(
+            {"value": 9, "reduction": 5, "tuple": 1, "custom": 2, "constant": 1, "rows": 2}
+        )
         match how:
+            case "rows":
+                return self.rows(name, left, scope)
             case "reduction" if kind != "b":
                 value = self.terms.reduction(scope, kind, depth, False)
             case "tuple":
@@ -340,6 +353,24 @@ class _Builder:
             f"{name}[{left}] = td.reduce({combine}, {init}, ({x.text}, {y.text}), axis={axis}{more})"
         )
         return Term(name, td.f32, x.exact, max(2 * x.most, 8.0))
+
+    def rows(self, name: str, left: str, scope: Scope) -> Term:
+        """A reduction whose terms need another one over them, such as exp(x - maximum)."""
+        inner, axis = self.terms.reduction_variable(scope, "m")
+        x, tries = "", 0
+        while not re.search(r"\bm\b", x) and tries < 4:
+            x, tries = (
+                self.terms.of_type(inner, td.f32, self.c.integer(0, 1), False).text,
+                tries + 1,
+            )
+        over, again, term = self.c.pick(CORRECTED)
+        first = f"{name}s"
+        self.run(
+            f'{first} = td.Func("{first}")',
+            f"{first}[{left}] = td.{over}({x}, axis={axis})",
+            f"{name}[{left}] = td.{again}({term.format(x=x, first=f'{first}[{left}]')}, axis={axis})",
+        )
+        return Term(name, td.f32, False, 1e4)
 
     # updates
 

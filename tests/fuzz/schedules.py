@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tdsl as td
+from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import depends
-from tdsl.schedule.nest import FRAGMENT, SCOPES, SHARED, TAILS, At, Level, is_reduction
+from tdsl.schedule.nest import SCOPES, TAILS, TOGETHER, At, Level, is_reduction
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.tree import levels_of
 from tests.fuzz.choices import Choices
@@ -29,8 +30,9 @@ WEIGHTS = {
     "store_root": 3, "inline": 6, "compute_root": 3, "reverse_compute_at": 6, "compute_with": 6,
     "cache_read": 6, "cache_write": 6, "reorder_storage": 3, "align_storage": 3, "fold_storage": 3,
     "rfactor": 7, "atomic": 5, "specialize": 4, "prefetch": 3, "stream_stores": 2, "set_scope": 2, "pin": 1,
-    "unsigned": 2, "online": 2,
+    "unsigned": 1, "online": 1,
 }  # fmt: skip
+FIRST = ("online", "unsigned")  # those that want loops that nothing has changed
 
 
 @dataclass(slots=True)
@@ -48,6 +50,9 @@ class Tally:
 def scramble(s: Schedule, choices: Choices, conditions: list[Any], most: int = 14) -> Tally:
     """Give a schedule up to `most` random directives; `conditions` are those that it may specialize for."""
     maker = Directives(s, choices, conditions)
+    for name in FIRST:
+        if choices.chance(30):
+            maker.attempt(name)
     for _ in range(choices.integer(0, most)):
         maker.one()
     return maker.tally
@@ -142,6 +147,18 @@ class Directives:
     def dimension(self, name: str) -> Any:
         f = self.s.state.program.func(name)
         return self.pick(f.variables) if self.c.chance(50) else self.pick(range(len(f.variables)))
+
+    def first_legal(self, places: list[tuple[str, str]], directive: Callable[..., Any]) -> None:
+        """A directive that few programs have a place for, at the first that takes it from a random one on."""
+        at = self.c.integer(0, max(len(places) - 1, 0))
+        for n, place in enumerate(dict.fromkeys(places[at:] + places[:at])):
+            try:
+                directive(*place)
+                return
+            except td.ScheduleError:
+                if n == len(places) - 1:
+                    raise
+        raise NotHere
 
     def level(self, func: str) -> tuple[Stage, str]:
         """A loop of a consumer, or of what that is computed in."""
@@ -336,9 +353,7 @@ class Directives:
         self.s[name].reorder_storage(*order)
 
     def do_set_scope(self) -> None:
-        self.s[self.func(output=False)].set_scope(
-            self.pick(x for x in SCOPES if x not in (SHARED, FRAGMENT))
-        )
+        self.s[self.func(output=False)].set_scope(self.pick(x for x in SCOPES if x not in TOGETHER))
 
     def do_stream_stores(self) -> None:
         self.s[self.func()].stream_stores()
@@ -353,8 +368,6 @@ class Directives:
     # stages
 
     def source(self, stage: Stage) -> str:
-        from tdsl.lang.regions import reads_in
-
         f = self.s.state.program.func(stage.func)
         d = f.definitions[stage.definition]
         return self.pick(
@@ -362,12 +375,22 @@ class Directives:
         )
 
     def do_unsigned(self) -> None:
-        stage = self.s[self.func(output=False)]
-        stage.unsigned(self.source(stage))
+        program = self.s.state.program
+        places = [
+            (f.name, r.name)
+            for f in program.funcs
+            for r in reads_in(f.definitions[0].expressions())
+            if r.dtype == td.i8
+        ]
+        self.first_legal(places, lambda func, source: self.s[func].unsigned(source))
 
     def do_online(self) -> None:
-        stage = self.stage()
-        stage.online(self.loop(stage), self.c.pick(FACTORS))
+        places = [
+            (f.name, x)
+            for f in self.s.state.program.funcs
+            for x in self.loops(self.s[f.name], reduced=True)
+        ]
+        self.first_legal(places, lambda func, x: self.s[func].online(x, self.c.pick(FACTORS)))
 
     def do_cache_read(self) -> None:
         stage = self.stage()

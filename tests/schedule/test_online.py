@@ -126,6 +126,15 @@ def test_rows_without_a_finite_score_are_what_they_were() -> None:
     assert want[1] == 3
 
 
+def test_rows_of_no_terms_are_empty_sums() -> None:
+    x, f, top = td.Tensor("x", (5, 0), td.f32), td.Func("f"), td.Func("top")
+    top[i] = td.max(x[i, j], axis=j)
+    f[i] = td.sum(td.exp(x[i, j] - top[i]), axis=j)
+    s = td.Schedule(f)
+    assert s[f].online(j, 4).func == "f_online"
+    np.testing.assert_array_equal(td.compile(s)(np.zeros((5, 0), np.float32)), np.zeros(5))
+
+
 def test_a_result_that_is_an_output_is_the_one_of_the_pass() -> None:
     x, f, top = td.Tensor("x", ("R", "C"), td.f32), td.Func("f"), td.Func("top")
     top[i] = td.max(x[i, j], axis=j)
