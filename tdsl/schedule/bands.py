@@ -45,7 +45,7 @@ def plan_bands(
 ) -> tuple[Chain, Bands] | None:
     """The chain that ends in `owner`, and its bands; None where there is nothing to keep in a cache."""
     f = state.program.func(owner)
-    if len(f.definitions) != 1 or f.definitions[0].init is not None or len(f.variables) < 2:
+    if len(f.definitions) != 1 or len(f.variables) < 2:
         return None
     if all(d.init is None for name in group for d in state.program.func(name).definitions):
         return None  # no product among them; their boxes need not be found
@@ -54,15 +54,17 @@ def plan_bands(
         row, count = f.variables[at], sizes[f.variables[at]]
         outer = {v: sizes[v] or 1 for v in f.variables[:at]}
         inside = _inside(state, f, row, group, boxes)
-        if count is None or count < LEAST or not _is_chain(state, owner, inside, boxes):
+        even = next((v for v, n in outer.items() if share(n, machine.threads) > 0.8), "")
+        threads = 1 if even else machine.threads  # that share the rows
+        if count is None or count < LEAST or not _is_chain(state, owner, row, inside, boxes):
             continue
         one = boxes_of_rows(state, owner, row, group, boxes, 1, tuple(outer))
         size, again = _price(state, inside, one, boxes, count * prod(outer.values()))
-        rows = None if size is None or again > 1.1 else _rows(size, count, machine.near_bytes)
+        most = -(-count // threads)
+        rows = None if size is None or again > 1.1 else _rows(size, most, machine.near_bytes)
         if rows is not None:
             near = boxes_of_rows(state, owner, row, group, boxes, rows, tuple(outer))
-            even = (v for v, n in outer.items() if share(n, machine.threads) > 0.8)
-            parallel = next(even, row) if machine.threads > 1 else ""
+            parallel = (even or row) if machine.threads > 1 else ""
             return Chain(owner, tuple(inside), near), Bands(row, rows, parallel)
     return None
 
@@ -80,14 +82,19 @@ def _inside(
         found = kept
 
 
-def _is_chain(state: State, owner: str, inside: list[str], boxes: dict[str, Box]) -> bool:
+def _is_chain(state: State, owner: str, row: str, inside: list[str], boxes: dict[str, Box]) -> bool:
     """True when products are among the funcs, and not just one that the owner reads element by element.
 
-    Windows move along rows, which then share points.
+    An owner that reduces is a product itself, tiled along the rows. Windows move along rows, which then
+    share points.
     """
     if any(has_window(state.program.func(n)) for n in (owner, *inside)):
         return False
     own = find_contraction(state, owner, inside, boxes)
+    if state.program.func(owner).definitions[0].init is not None and (
+        own is None or own.func != owner or own.names[own.across] != row
+    ):
+        return False
     rest = [n for n in inside if own is None or n != own.func]
     return any(find_contraction(state, n, [], boxes) is not None for n in inside) and bool(rest)
 

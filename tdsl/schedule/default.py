@@ -116,10 +116,17 @@ def read_in_tiles(schedule: Schedule, machine: Machine) -> list[tuple[str, Onlin
     made: list[tuple[str, OnlineBands]] = []
     if not machine.vector_bytes or any(plan.touched for _, plan in schedule.state.plans):
         return made
-    for f in bind_state(schedule.state, schedule.sizes).program.funcs:
+    state = bind_state(schedule.state, schedule.sizes)
+    open_ = {g.name for g in state.program.funcs}
+    for f in state.program.funcs:
         d = f.definitions[0]
         single = len(f.definitions) == 1 and d.init is not None and len(d.free) > 1
-        if not single or not needs_tiles(d, machine) or not schedule.state.program.has_func(f.name):
+        if not single or not schedule.state.program.has_func(f.name):
+            continue
+        group = map(state.program.func, group_of(state, f.name, open_))
+        # scores and weights, and what is between them; others are values of a row
+        arrays = max(sum(len(g.variables) >= len(f.variables) for g in group), 2)
+        if not needs_tiles(d, arrays, machine):
             continue
         if (extents(f, d, f.natural)[d.free[-2]] or 0) < FEW_ROWS:
             continue

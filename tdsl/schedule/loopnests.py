@@ -15,7 +15,7 @@ from tdsl.errors import IndexBoundError
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import Expr, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, box_of, boxes_of, is_empty, tighten
+from tdsl.lang.regions import Box, box_of, boxes_of, is_empty, reads_in, tighten
 from tdsl.lang.simplify import add
 from tdsl.schedule.facts import volume
 from tdsl.schedule.nest import SHARED, THREADS, Fuse, Level, Nest, Rename, Rotate, Split, State
@@ -250,6 +250,28 @@ class NestSpot:
         d, active = self.func.definitions[self.definition], self.opened(loops, wide=True)
         ranges = tighten(active.ranges(NOTHING), d.where)
         return boxes_of(d.expressions(), ranges, NOTHING, d.where)
+
+    def filled(self, k: int) -> dict[str, float]:
+        """Which part of its box the definition itself reads in one iteration of the first k loops, by name.
+
+        It is below 1 where reads are far apart, as those of two halves of the channels.
+        """
+        d = self.func.definitions[self.definition]
+        reads = {r.name: dict[tuple[Expr, ...], None]() for r in reads_in(d.expressions())}
+        for r in reads_in(d.expressions()):
+            reads[r.name][r.index] = None
+        several = {name: found for name, found in reads.items() if len(found) > 1}
+        if not several:
+            return {}
+        ranges = tighten(self.opened(self.first(k), wide=True).ranges(NOTHING), d.where)
+        whole = boxes_of(d.expressions(), ranges, NOTHING, d.where)
+        parts: dict[str, float] = {}
+        for name, found in several.items():
+            points = [volume(box_of(index, ranges, NOTHING, d.where)) for index in found]
+            around = volume(whole[name]) if name in whole else None
+            if around and all(n is not None for n in points):
+                parts[name] = min(sum(n or 0 for n in points) / around, 1.0)
+        return parts
 
     def own_writes(self, loops: tuple[str, ...]) -> Box:
         """What the definition itself writes in one iteration of some loops, all threads together."""

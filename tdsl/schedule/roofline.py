@@ -81,7 +81,7 @@ def roofline(nests: Nests, machine: Machine) -> tuple[NestTime, ...]:
 def _on_cpu(spot: NestSpot, machine: Machine, near: Mapping[str, set[str]]) -> NestTime:
     """`near` are the funcs that each cache keeps between nests."""
     shared = _has(spot, PARALLEL)
-    threads = machine.threads if shared else 1
+    threads = _busy(spot, machine.threads) if shared else 1
     levels = machine.levels
     memory = []
     for n, level in enumerate(levels[:-1]):
@@ -166,6 +166,12 @@ def work_of_point(d: Definition, *, wide: bool) -> Work:
     )
     plain = max(cost(d) - _CALL * calls, 0) + (len(d.combine.exprs) if d.combine else 0)
     return Work(plain if wide else 0.0, 0.0 if wide else plain, float(calls))
+
+
+def _busy(spot: NestSpot, threads: int) -> int:
+    """How many threads have work: no more than there are iterations of the parallel loops."""
+    extents = spot.extents()
+    return max(min(prod(extents[x] for x in extents if spot.kind(x) == PARALLEL), threads), 1)
 
 
 def _has(spot: NestSpot, kind: str) -> bool:

@@ -99,14 +99,22 @@ def _kept_between(
     return kept
 
 
-def _sizes(nests: Nests, boxes: Mapping[str, object]) -> dict[str, float]:
-    return {name: nests.bytes_of(name, box) for name, box in boxes.items()}  # type: ignore[arg-type]  # boxes
+def _sizes(spot: NestSpot, k: int) -> dict[str, float]:
+    """The bytes of what an iteration of the first k loops needs, without the gaps between reads far apart."""
+    nests = spot.nests
+    found = {name: nests.bytes_of(name, box) for name, box in spot.boxes(k).items()}
+    inner = spot.made(k) - {spot.func.name}
+    for name, part in spot.filled(k).items():
+        readers = {c.name for c, _ in nests.state.consumers(name)}
+        if name in found and not readers & inner:
+            found[name] *= part
+    return found
 
 
 def working_set(spot: NestSpot, k: int) -> dict[str, float]:
     """The bytes that one iteration of the first k loops of a nest touches."""
     internal = spot.internal(k)
-    found = {n: s for n, s in _sizes(spot.nests, spot.boxes(k)).items() if n not in internal}
+    found = {n: s for n, s in _sizes(spot, k).items() if n not in internal}
     return found | {n: spot.nests.stored[n] for n in internal if n in spot.nests.stored}
 
 
@@ -118,11 +126,11 @@ def kept_loops(spot: NestSpot, capacity: float) -> int:
 
 def _of_nest(spot: NestSpot, capacity: float, apart: int) -> Bytes:
     """What a nest, and what stands in its loops, moves."""
-    k, nests = kept_loops(spot, capacity), spot.nests
+    k = kept_loops(spot, capacity)
     extents = list(spot.counts().items())
     internal = spot.internal(k)
     made = spot.made(k)
-    sizes = [_sizes(nests, spot.boxes(j)) for j in range(k + 1)]
+    sizes = [_sizes(spot, j) for j in range(k + 1)]
     moved: Bytes = {}
     for name, size in sizes[k].items():
         if name in internal:

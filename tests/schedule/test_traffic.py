@@ -195,3 +195,12 @@ def test_levels_and_sizes_that_are_not_known_are_refused() -> None:
         td.Schedule(f, sizes={"N": 8}).traffic("l7")
     with pytest.raises(td.TargetError, match=r"(?s)into registers.*shared"):
         td.Schedule(f, sizes={"N": 8}, target="cuda").traffic("registers")
+
+
+def test_reads_far_apart_do_not_move_what_lies_between():
+    x = td.Tensor("x", (256, 256, 256), td.f32)
+    gate = td.Func("gate", shape=(128, 256, 256))
+    gate[i, j, k] = x[i, j, k] * x[i + 128, j, k]
+    s = td.Schedule(gate)
+    s[gate].vectorize(k, 16)
+    assert s.traffic("memory") <= 1.1 * 4 * 256 * 256 * (256 + 128)

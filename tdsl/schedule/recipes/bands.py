@@ -67,8 +67,8 @@ def write_bands(schedule: Schedule, chain: Chain, plan: Bands, machine: Machine)
     own, left = schedule[chain.owner], list(chain.inside)
     boxes = dict(chain.boxes)
     ends = find_contraction(schedule.state, chain.owner, left, boxes)
-    if ends is not None and ends.names[ends.across] == plan.row and ends.func != chain.owner:
-        left.remove(ends.func)
+    if ends is not None and ends.names[ends.across] == plan.row:
+        left = [n for n in left if n != ends.func]
         names = {loop.name for loop in own.loops}
         tile_product(schedule, ends, chain, machine, band=plan.rows)
         band = next(x for x in own.loops if x.name not in names)

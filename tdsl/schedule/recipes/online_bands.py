@@ -31,6 +31,7 @@ from tdsl.target import as_target
 
 MOST, LEAST = 128, 8  # rows of a band
 TERMS = 256  # of a tile: few enough to stay near, enough for merging to take little
+BAND = 24  # rows of which products still make register tiles
 NEAR = 0.5  # of the cache, for scores and weights: keys and values pass by
 
 
@@ -72,13 +73,16 @@ def online_bands(stage: Stage, *, machine: Machine | None = None, **choices: Any
     return plan
 
 
-def needs_tiles(d: Definition, machine: Machine) -> bool:
-    """Whether a sum over one range has so many terms that the weights of a few rows fit no near cache."""
+def needs_tiles(d: Definition, arrays: int, machine: Machine) -> bool:
+    """Whether a sum over one range has so many terms that a band of rows fits no near cache.
+
+    Of each row so many arrays of weights, scores and what is between are kept.
+    """
     if len(d.ranges) != 1:
         return False
     ((_, lo, hi),) = d.ranges
     terms = None if lo is None or hi is None else upper(subtract(hi, lo))
-    return terms is not None and 2 * 4 * terms * LEAST > machine.near_bytes
+    return terms is not None and 4 * arrays * terms * BAND > machine.near_bytes
 
 
 def _plan(chain: OnlineChain, machine: Machine) -> OnlineBands:
