@@ -84,6 +84,7 @@ class StageSteps:
     tag: int
     steps: list[Step] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)  # the buffer to read for each source
+    added: set[Box] = field(default_factory=set)  # what was made of the target so far
     handles: int = 0
     readers: dict[tuple[str, int], Meetings] = field(default_factory=dict)
     makers: Meetings | None = None
@@ -99,22 +100,26 @@ class StageSteps:
         if home is not None:
             self.steps.append(Make(name, name, home))
         self._iterate(tuple((p, p + 1) for p in self.at))
-        if home is not None and self.stage.combine is not None and not self._overwritten(home):
-            self.steps.insert(1, Fill(name))
+        if home is not None:
+            self._fill(name, home, 1)
 
-    def _overwritten(self, home: Box) -> bool:
-        """Whether the first thing that comes into the own box is all of it."""
-        for step in self.steps:
+    def _fill(self, buffer: str, box: Box | None, start: int) -> None:
+        """Fill a buffer before the steps from `start` on, unless what comes first into it is all of it."""
+        if self.stage.combine is None:
+            return
+        for step in self.steps[start:]:
             match step:
-                case Run(target=target, box=box) if target == self.stage.name:
-                    return box == home
-                case Reduce(target=target) if target == self.stage.name:
-                    return step.parts[step.ranks.index(self.layout.grid.rank(self.at))] == home
-                case Merge(target=target) if target == self.stage.name:
-                    return False
+                case Run(target=target, box=made) if target == buffer and made == box:
+                    return
+                case Reduce(target=target) if target == buffer:
+                    if step.parts[step.ranks.index(self.layout.grid.rank(self.at))] == box:
+                        return
+                    break
+                case Run(target=target) | Merge(target=target) if target == buffer:
+                    break
                 case _:
                     pass
-        return False
+        self.steps.insert(start, Fill(buffer))
 
     def _iterate(self, spans: Spans, ahead: Sequence[Fetched] = ()) -> None:
         """One iteration of the loops outside; what was fetched `ahead` for it is on its way."""
@@ -125,11 +130,14 @@ class StageSteps:
             self.steps += f.copies
             self.held |= f.held
         target = self._target(spans) if stage.levels[stage.name] == depth else None
+        start = len(self.steps)
         if depth == len(stage.outer):
             self._task(spans)
         else:
             self._loop(spans)
         if stage.levels[stage.name] == depth:
+            if target is not None and target != stage.name:
+                self._fill(target, stage.writes(spans), start)
             self._flush(spans, target)
         self.steps += [Drop(name) for f in (now, *ahead) for name in f.made]
 
@@ -309,14 +317,13 @@ class StageSteps:
             return None
         home = self.layout.owned(stage.name, self.at)
         once = stage.combine is None or len(spans) == stage.fixed
+        self.added.clear()
         if home is not None and contains(home, box) and once:
             self.held[stage.name] = stage.name
         else:
             name = f"{stage.name} at {stage.outer[len(spans) - 1]}"
             self.held[stage.name] = name
             self.steps.append(Make(name, stage.name, box))
-            if len(spans) < len(stage.outer) and stage.combine is not None:
-                self.steps.append(Fill(name))
         return self.held[stage.name]
 
     def _task(self, spans: Spans) -> None:
@@ -325,9 +332,11 @@ class StageSteps:
         if ranges is None or box is None:
             return
         target = self.held[stage.name]
+        first = all(common(box, other) is None for other in self.added)
+        self.added.add(box)
         reads = tuple((s, self.held[s]) for s in stage.sources if stage.box(s, spans) is not None)
         run = Run(stage.name, tuple(ranges.items()), reads, target, box)
-        if stage.combine is None or stage.levels[stage.name] == len(spans):
+        if stage.combine is None or stage.levels[stage.name] == len(spans) or first:
             self.steps.append(run)
             return
         part = f"{stage.name} of a step"
