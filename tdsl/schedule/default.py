@@ -45,6 +45,7 @@ from tdsl.schedule.recipes.inner_sums import inner_sums
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.recipes.online_bands import LEAST as FEW_ROWS
 from tdsl.schedule.recipes.online_bands import OnlineBands, needs_tiles, online_bands
+from tdsl.schedule.recipes.online_tensor_cores import online_tensor_cores
 from tdsl.schedule.recipes.pairs import pairs
 from tdsl.schedule.recipes.rows import RowChain, plan_rows, write_rows
 from tdsl.schedule.recipes.stencil import write_strips
@@ -63,9 +64,13 @@ def complete(state: State, machine: Machine) -> State:
 def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
     """What `complete` gives, and what was decided for each func, in the order of the program."""
     order = {f.name: n for n, f in enumerate(state.program.funcs)}
+    made_online: list[Decision] = []
+    if machine.block_threads:  # weights are a stage of their own there
+        state, made_online = _online_on_a_gpu(state, machine)
     state, decisions = choose_inline(state)
     state = inline_funcs(state)
-    state, made_online = _long_rows(state, machine)
+    if not machine.block_threads:
+        state, made_online = _long_rows(state, machine)
     decisions += made_online
     decided = {name for d in made_online for name in (d.func, *d.inside)}
     open_ = {name for name, plan in state.plans if not plan.touched} - _hosts(state)
@@ -145,6 +150,26 @@ def _long_rows(state: State, machine: Machine) -> tuple[State, list[Decision]]:
         inside = tuple(n for n, p in schedule.state.plans if p.touched and n != name)
         decisions.append(Decision(name, "online_bands", (plan,), inside))
     return schedule.state, decisions
+
+
+def _online_on_a_gpu(state: State, machine: Machine) -> tuple[State, list[Decision]]:
+    """Sums whose weights need other sums over their terms, where tensor cores make all of them."""
+    decisions: list[Decision] = []
+    if any(plan.touched for _, plan in state.plans):
+        return state, decisions
+    for name in [f.name for f in state.program.funcs if f.definitions[0].init is not None]:
+        schedule = Schedule.of_state(state)
+        if not state.program.has_func(name) or state.plan(name).touched:
+            continue
+        try:
+            plan = if_suited(online_tensor_cores, schedule[name], machine=machine)
+        except ScheduleError:
+            continue  # its terms need nothing, or nothing that can be corrected
+        if plan is not None:
+            state = schedule.state
+            inside = tuple(n for n, p in state.plans if p.touched and n != name)
+            decisions.append(Decision(name, "tensor cores, in one pass", (plan,), inside))
+    return state, decisions
 
 
 def _on_a_gpu(state: State, name: str, machine: Machine) -> tuple[State, Decision]:

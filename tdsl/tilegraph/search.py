@@ -34,6 +34,7 @@ from tdsl.schedule.recipes.blocks import on_blocks
 from tdsl.schedule.recipes.choices import if_suited
 from tdsl.schedule.recipes.online_bands import online_bands
 from tdsl.schedule.recipes.online_blocks import online_blocks
+from tdsl.schedule.recipes.online_tensor_cores import online_tensor_cores
 from tdsl.schedule.recipes.rows import write_vectors
 from tdsl.target import Target
 from tdsl.tilegraph.graph import TileGraph
@@ -234,7 +235,8 @@ def _on_a_gpu(schedule: Schedule, machine: Machine) -> bool:
 def _online(schedule: Schedule, name: str, machine: Machine) -> bool:
     """One pass over the terms of a sum; what is left over has its own loops."""
     if machine.block_threads:
-        online_blocks(schedule[name], machine=machine)
+        if if_suited(online_tensor_cores, schedule[name], machine=machine) is None:
+            online_blocks(schedule[name], machine=machine)
         return _on_a_gpu(schedule, machine)
     online_bands(schedule[name], machine=machine)
     return True

@@ -9,6 +9,7 @@ import pytest
 
 import tdsl as td
 from tdsl.schedule.recipes.online_tensor_cores import OnlineTensorCores
+from tdsl.tilegraph.search import candidates
 
 b, i, j, d, e = td.vars("b i j d e")
 
@@ -96,6 +97,23 @@ def test_columns_that_instructions_do_not_divide_are_refused() -> None:
     s = td.Schedule(attention(1, 64, 64, 24), target="cuda:sm_80")
     with pytest.raises(td.ScheduleError, match="24 columns, which are no multiple of 16"):
         td.recipes.online_tensor_cores(s["out_sum"])
+
+
+def test_the_default_schedule_takes_tensor_cores() -> None:
+    out = attention(2, 64, 40, 32)
+    compiled = td.compile(td.Schedule(out, target="cuda:sm_80"))
+    text = compiled.loops("final")
+    assert text.count("def ") == 1
+    assert text.count("mma_m16n8k16_f16_f16(") == 2
+    given = operands(2, 64, 40, 32, td.f16)
+    assert np.abs(td.emulate(compiled)(*given) - expected(*given)).max() < 0.002
+
+
+def test_autoschedule_takes_tensor_cores() -> None:
+    program = td.Schedule(attention(16, 2048, 2048, 64)).state.program
+    target = td.Target("cuda", arch="sm_80")
+    s = candidates(program, {}, target)[0].schedule
+    assert "mma_m16n8k16_f16_f16" in str(s)
 
 
 def test_large_heads_keep_all_multiprocessors_at_work() -> None:
