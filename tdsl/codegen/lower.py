@@ -31,7 +31,7 @@ from tdsl.codegen.tensorize import check_strides
 from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts
-from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Select, Var, const
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Read, Select, Var, const
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, Interval, common_box, is_empty
 from tdsl.lang.simplify import add, conjunction, maximum, simplify, substitute, subtract
@@ -46,6 +46,7 @@ from tdsl.schedule.nest import (
     STACK,
     TOGETHER,
     After,
+    At,
     Level,
     Root,
     State,
@@ -176,15 +177,24 @@ class Lowering:
             statements += self._once(f, n, around, made)
         return [Let(new, start, as_stmt(statements))] if new and statements else statements
 
+    def _is_made_inside(self, value: Expr) -> bool:
+        """True for what is read of a func that has its place in the loops of another."""
+        match value:
+            case Read(name) if self.state.program.has_func(name):
+                return isinstance(self.state.plan(name).place, At | After)
+            case _:
+                return False
+
     def _tile(self, f: FuncDef, box: Box, around: Open) -> Stmt:
         """A copy of a box as a whole, which may reach beyond what is needed and beyond its source."""
         buffer = self.buffers[f.name]
         start = {v: lo for v, (lo, _) in zip(f.variables, box, strict=True) if lo is not None}
-        load = ValueWriter(self, f, start, around.facts).convert(f.definitions[0].values[0])
+        value = f.definitions[0].values[0]
+        load = ValueWriter(self, f, start, around.facts).convert(value)
         loc = self.state.plan(f.name).loc
-        if not isinstance(load, Load):
+        if not isinstance(load, Load) or self._is_made_inside(value):
             raise ScheduleError(
-                f"{f.name!r} is copied as a whole, but what it copies is computed in its place",
+                f"{f.name!r} is copied as a whole, but what it copies is computed in the same kernel",
                 loc=loc,
                 label="scheduled here",
                 hint="compute_root() what is copied, or copy by threads: cooperate()",
