@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from tdsl.distribute.carry import OPERATORS
 from tdsl.distribute.engine import Tasks
+from tdsl.distribute.mpi import TAGS
 from tdsl.distribute.plan import (
     Copy,
     Drop,
@@ -217,11 +218,15 @@ class RankText:
                 if part.endswith("]"):
                     target = self.room(extents(m.box), part)
                     copies.append(f"{part} = {target}")
-                w.line(f"{requests}.append(comm.Irecv({target}, source={m.rank}, tag={m.tag}))")
+                w.line(
+                    f"{requests}.append(comm.Irecv({target}, source={m.rank}, tag={m.tag % TAGS}))"
+                )
         for m in step.sends:
             for part in self.parts(m.buffer, m.box):
                 packed = f"np.ascontiguousarray({part})"
-                w.line(f"{requests}.append(comm.Isend({packed}, dest={m.rank}, tag={m.tag}))")
+                w.line(
+                    f"{requests}.append(comm.Isend({packed}, dest={m.rank}, tag={m.tag % TAGS}))"
+                )
         return copies
 
     def broadcast(self, step: Exchange, requests: str) -> list[str]:
