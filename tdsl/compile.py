@@ -20,7 +20,6 @@ from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
 from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch
-from tdsl.lang.expr import Expr
 from tdsl.lang.program import Program, bind_sizes, check_sizes
 from tdsl.lang.tensor import Func
 from tdsl.notebook import Listing
@@ -336,7 +335,7 @@ def signature_of(program: Program) -> Signature:
     outputs = []
     for o in program.outputs:
         f = program.func(o)
-        shape: tuple[Expr, ...] = tuple(e for _, e in f.output_box(here()))
+        shape = f.array_shape(here())
         outputs += [
             ArrayArg(name, t, shape, f.loc)
             for name, t in zip(names.components(f), f.dtypes, strict=True)

@@ -108,6 +108,12 @@ def fused(s: Schedule, p: Programs) -> None:
         s["f"].fuse(*s["f"].loops)
 
 
+def flattened(s: Schedule, p: Programs) -> None:
+    if len(p.index) > 1:
+        for name in ("g", "f"):
+            s[name].flatten(*p.index)
+
+
 def reordered(s: Schedule, p: Programs) -> None:
     outer, inner = s["f"].split(p.inner, 4)
     s["f"].reorder(inner, outer)
@@ -328,6 +334,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "distribute": (on(P.stencil, on_ranks), on(P.sums, on_ranks)),
     "communicate": (on(P.stencil, in_steps), on(P.sums, in_steps)),
     "rotate": (on(P.scaled, turned), on(P.sums, in_turned_steps)),
+    "flatten": (on(P.stencil, flattened), on(P.scaled, flattened)),
     "unsigned": (by_unsigned_factors,),
     "online": (
         on(P.shares, lambda s, p: s["f"].online("k", 4)),

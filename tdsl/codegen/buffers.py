@@ -10,7 +10,7 @@ from tdsl.codegen.tiles import LINE, UNIT
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Var, const
-from tdsl.lang.program import FuncDef
+from tdsl.lang.program import Axis, FuncDef
 from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, ceildiv, maximum, multiply, simplify, subtract
 from tdsl.lang.types import DType
@@ -23,7 +23,8 @@ from tdsl.schedule.nest import FuncPlan
 class Buffer:
     """`names` has one buffer a component; `order` lists the axes slowest first; `folds` holds ring sizes,
     and is None until a nest that computes the func has decided which dimensions are rings. `single` are the
-    axes along which a component has one element, since its values do not differ there."""
+    axes along which a component has one element, since its values do not differ there, `axes` those of an
+    output's array."""
 
     func: str
     names: tuple[str, ...]
@@ -32,6 +33,7 @@ class Buffer:
     order: tuple[int, ...]
     folds: tuple[Expr | None, ...] | None
     single: tuple[frozenset[int], ...] = ()
+    axes: tuple[Axis, ...] = ()
 
     def index(self, at: Sequence[Expr], component: int = 0) -> tuple[Expr, ...]:
         """The position in memory of a component of a point of the func."""
@@ -45,6 +47,8 @@ class Buffer:
                 made.append(Binary("mod", e, fold))
             else:
                 made.append(e if lo == ZERO else Binary("sub", e, lo))
+        if self.axes:
+            return tuple(axis.place(made) for axis in self.axes)
         return tuple(made[axis] for axis in self.order)
 
     def load(self, at: Sequence[Expr], component: int, dtype: DType) -> Load:

@@ -353,4 +353,4 @@ def _output_box(f: FuncDef) -> Box:
 def _output_buffer(f: FuncDef, names: tuple[str, ...]) -> Buffer:
     box = f.output_box(None)
     starts, extents = tuple(lo for lo, _ in box), tuple(e for _, e in box)
-    return Buffer(f.name, names, starts, extents, tuple(range(len(box))), None)
+    return Buffer(f.name, names, starts, extents, tuple(range(len(box))), None, axes=f.axes())

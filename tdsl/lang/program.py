@@ -12,7 +12,7 @@ from typing import Any
 
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, did_you_mean
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, Access, Expr, Param, Read, Size, const
+from tdsl.lang.expr import ONE, Access, Binary, Expr, Param, Read, Size, const
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import DType
@@ -40,11 +40,27 @@ class ScalarInput:
 
 
 @dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis of an output's array: an index of the func by a step, modulo an extent if there is one."""
+
+    dim: int
+    step: Expr = ONE
+    extent: Expr | None = None
+
+    def place(self, index: Sequence[Expr]) -> Expr:
+        """Where a point of the func, counted from its first one, lies along the axis."""
+        e = index[self.dim]
+        whole = e if self.step == ONE else Binary("floordiv", e, self.step)
+        return whole if self.extent is None else Binary("mod", whole, self.extent)
+
+
+@dataclass(frozen=True, slots=True)
 class FuncDef:
     """A func: its definitions, and for each dimension where it may be read.
 
     `limits` is the range outside which the func must not be read (None: unbounded); `natural` the range
-    that is computed when the func is an output.
+    that is computed when the func is an output. `array` are the axes of the array where these are not the
+    dimensions.
     """
 
     name: str
@@ -55,6 +71,7 @@ class FuncDef:
     declared: bool = False
     fast_math: bool = False
     loc: Loc | None = field(default=None, compare=False)
+    array: tuple[Axis, ...] = ()
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -75,6 +92,15 @@ class FuncDef:
                 )
             box.append((lo, add(subtract(hi, lo), ONE)))
         return tuple(box)
+
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the array that a call gives, if the func is an output."""
+        return self.array or tuple(map(Axis, range(len(self.variables))))
+
+    def array_shape(self, loc: Loc | None) -> tuple[Expr, ...]:
+        """The extents of that array; ShapeError where these are not known."""
+        box = self.output_box(loc)
+        return tuple(box[a.dim][1] if a.extent is None else a.extent for a in self.axes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +401,9 @@ def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
     def interval(i: Interval) -> Interval:
         return (None if i[0] is None else bind(i[0]), None if i[1] is None else bind(i[1]))
 
+    def axis(a: Axis) -> Axis:
+        return replace(a, step=bind(a.step), extent=None if a.extent is None else bind(a.extent))
+
     def definition(d: Definition) -> Definition:
         c = d.combine
         if c is not None and any(isinstance(n, Size) for n in post_order(*c.exprs)):
@@ -390,6 +419,7 @@ def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
                 definitions=tuple(map(definition, f.definitions)),
                 limits=tuple(interval(i) for i in f.limits),
                 natural=tuple(interval(i) for i in f.natural),
+                array=tuple(axis(a) for a in f.array),
             )
             for f in program.funcs
         ),

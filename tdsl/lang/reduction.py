@@ -147,14 +147,14 @@ def _accumulator(x: Any, dtype: Any, loc: Loc | None) -> Value:
 def sum(x: Any, axis: Axis | None = None, dtype: Any = None) -> Value:
     """The sum over loop variables, in order. Integers sum in 64 bits unless `dtype` is given, as NumPy.
 
-        >>> from tdsl.lang.tensor import Func, Tensor
-        >>> from tdsl.lang.casts import cast
-    from tdsl.lang.value import vars
-        >>> i, k = vars("i k")
-        >>> a, f = Tensor("a", (3, 4), "f32"), Func("f")
-        >>> f[i] = sum(a[i, k], axis=k)
-        >>> f.shape
-        (3,)
+    >>> from tdsl.lang.tensor import Func, Tensor
+    >>> from tdsl.lang.casts import cast
+    >>> from tdsl.lang.value import vars
+    >>> i, k = vars("i k")
+    >>> a, f = Tensor("a", (3, 4), "f32"), Func("f")
+    >>> f[i] = sum(a[i, k], axis=k)
+    >>> f.shape
+    (3,)
     """
     loc = here()
     return _reduce("sum", _accumulator(x, dtype, loc), axis, loc)

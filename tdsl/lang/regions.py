@@ -15,6 +15,7 @@ no bound. Ranges are inclusive.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
@@ -249,7 +250,7 @@ def interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts = NOTHING)
     """
     if where == TRUE:
         return interval_of(e, ranges, facts)
-    s = as_sum(e)
+    s = whole = as_sum(e)
     known = _quotient_where(s, ranges, where, facts)
     parts: dict[str, Interval] = {}
     for atom, times in s.terms.items():
@@ -260,15 +261,16 @@ def interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts = NOTHING)
             s = s.without(atom).plus(Sum({Var(name): times}))
     ranges = {**ranges, **parts}
     lo, hi = interval_of(as_expr(s), ranges, facts)
-    for d in _differences(where):
-        shared = next((a for a in d.terms if isinstance(a, Var) and a in s.terms), None)
+    # what quotients have in common with a condition cancels, where they have not become parts
+    for d, own in itertools.product(differences(where), (s, whole) if parts else (s,)):
+        shared = next((a for a in d.terms if a in own.terms), None)
         if shared is None:
             continue
-        times, rest = divmod(s.terms[shared], d.terms[shared])
+        times, rest = divmod(own.terms[shared], d.terms[shared])
         if rest or not times:
             continue
         # d <= 0, so e <= e - times * d for times > 0, and e >= e - times * d for times < 0
-        low, high = interval_of(as_expr(s.plus(d, -times)), ranges, facts)
+        low, high = interval_of(as_expr(own.plus(d, -times)), ranges, facts)
         if times > 0 and high is not None:
             hi = high if hi is None else minimum(hi, high, facts)
         if times < 0 and low is not None:
@@ -306,7 +308,7 @@ def _part_where(atom: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interv
             return None
 
 
-def _differences(cond: Expr) -> Iterator[Sum]:
+def differences(cond: Expr) -> Iterator[Sum]:
     """The sums that are at most 0 where a condition holds."""
     for c in conjuncts(cond):
         match c:
@@ -395,7 +397,7 @@ def tighten(ranges: Ranges, cond: Expr, facts: Facts = NOTHING) -> dict[str, Int
     3
     """
     result = dict(ranges)
-    for d in _differences(cond):
+    for d in differences(cond):
         _restrict(result, d, facts)
     return result
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
+from math import gcd
 
 from tdsl.lang import arithmetic
 from tdsl.lang.affine import Sum, as_expr, as_sum, data_size, linear, may_wrap
@@ -304,6 +305,10 @@ def _divide(x: Expr, k: int, facts: Facts) -> Expr:
     lo, hi = lower(rest_expr, facts), upper(rest_expr, facts)
     if lo is not None and hi is not None and lo // k == hi // k:
         return _push(quotient.plus(Sum({}, lo // k)), facts)
+    found = _in_steps(rest, k, facts)
+    if found is not None:
+        step, steps, _ = found
+        return _push(quotient.plus(as_sum(_divide(as_expr(steps), k // step, facts))), facts)
     match rest_expr:
         case Binary("floordiv", y, Const(m)) if m > 0:
             inner: Expr = Binary("floordiv", y, const(m * k))
@@ -327,10 +332,26 @@ def _remainder(x: Expr, k: int, facts: Facts) -> Expr:
     lo, hi = lower(rest_expr, facts), upper(rest_expr, facts)
     if lo is not None and hi is not None and lo // k == hi // k:
         return _push(rest.plus(Sum({}, -k * (lo // k))), facts)
+    found = _in_steps(rest, k, facts)
+    if found is not None:
+        step, steps, within = found
+        whole = _remainder(as_expr(steps), k // step, facts)
+        return _push(within.plus(as_sum(whole), step), facts)
     match rest_expr:
         case Binary("mod", y, Const(m)) if m > 0 and m % k == 0:
             return _remainder(y, k, facts)
     return Binary("mod", rest_expr, const(k))
+
+
+def _in_steps(s: Sum, k: int, facts: Facts) -> tuple[int, Sum, Sum] | None:
+    """(g, a, r) with s = g * a + r and 0 <= r < g, for the largest such divisor g of k above 1."""
+    for g in sorted({gcd(k, c) for c in s.terms.values()} - {1}, reverse=True):
+        within = Sum({a: c for a, c in s.terms.items() if c % g}, s.constant % g)
+        expr = as_expr(within)
+        lo, hi = lower(expr, facts), upper(expr, facts)
+        if lo is not None and hi is not None and lo >= 0 and hi < g:
+            return g, s.plus(within, -1).divided(g), within
+    return None
 
 
 _SWAPPED = {"gt": "lt", "ge": "le"}

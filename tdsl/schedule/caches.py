@@ -14,6 +14,7 @@ from tdsl.lang.simplify import conjunction, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.node import Node, transform
 from tdsl.schedule.arguments import check_scope
+from tdsl.schedule.gathering import gathered_reads
 from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import find_loop, positive
 from tdsl.schedule.mapping import mapped_reads
@@ -51,14 +52,17 @@ def source_of(program: Program, name: str) -> tuple[tuple[DType, ...], tuple[Int
 def cache_read(
     state: State, func: str, definition: int | None, *, source: str, loop: str | None,
     scope: str = "auto", pack: tuple[tuple[int, int], ...] = (), padded: bool = False,
-    mapped: bool = False, inside: bool = False, filled: bool = False, name: str | None = None,
+    mapped: bool = False, inside: bool = False, filled: bool = False, gathered: bool = False,
+    name: str | None = None,
 ) -> State:  # fmt: skip
     """Copy what the body of a loop reads of a tensor or func into memory of its own first.
 
     `pack` splits axes: (axis, n) makes two of it, index // n in its place and index % n at the end.
     With `padded` the copy has what is read beyond the edges, too; with `mapped`, what is computed of an
     element alone. With `inside` stages that are computed inside of the loop read the copy, too. With `filled`
-    it may be made larger than what there is, and holds 0 there. Without a loop it is made at the root.
+    it may be made larger than what there is, and holds 0 there. With `gathered` it has a dimension for each
+    variable that moves what is read, and at each point what is read there. Without a loop it is made at the
+    root.
     """
     check_scope(scope)
     program = state.program
@@ -73,10 +77,19 @@ def cache_read(
     made = new_func(program, name, f"{source}_cache")
     chosen = [d for n, d in enumerate(consumer.definitions) if definition in (None, n)] + others
     reads: dict[Node, tuple[Expr, ...]]
+    values: tuple[Expr, ...]
     dtypes, limits = source_of(program, source)
-    if padded + mapped + filled > 1:
-        raise Illegal("a copy is padded, mapped or filled", "leave out the others")
-    if padded or mapped:
+    if padded + mapped + (filled or gathered) > 1:
+        raise Illegal("a copy is padded, mapped, or filled or gathered", "leave out the others")
+    if gathered:
+        if pack or inside or len(dtypes) > 1:
+            raise Illegal("a copy that is gathered serves one reader", "leave out pack and inside")
+        found = gathered_reads(state, consumer, scheduled, source)
+        reads, values, limits = found.reads, (found.value,), found.limits
+        if filled:
+            values = (_filled(found.value, limits, clamped=True),)
+            limits = ((None, None),) * len(limits)
+    elif padded or mapped:
         reads, values = _lifted(chosen, func, source, padded)
         if padded:
             limits = ((None, None),) * len(next(iter(reads.values())))
@@ -124,21 +137,21 @@ def cache_read(
     return insert(state, first, f, plan)
 
 
-def _filled(value: Read, limits: tuple[Interval, ...], *, clamped: bool) -> Expr:
-    """What is read of a tensor or func, and 0 beyond its limits; `clamped`, nothing beyond them is read."""
-    index: list[Expr] = []
+def _filled(value: Expr, limits: tuple[Interval, ...], *, clamped: bool) -> Expr:
+    """What a copy has at d0, d1, ..., and 0 beyond its limits; `clamped`, nothing beyond them is read."""
+    at: dict[str, Expr] = {}
     tests: list[Expr] = []
-    for e, (lo, hi) in zip(value.index, limits, strict=True):
-        at = e
+    for n, (lo, hi) in enumerate(limits):
+        e: Expr = Var(f"d{n}")
         if lo is not None:
-            tests.append(Binary("ge", e, lo))
-            at = Binary("max", at, lo)
+            tests.append(Binary("ge", Var(f"d{n}"), lo))
+            e = Binary("max", e, lo)
         if hi is not None:
-            tests.append(Binary("le", e, hi))
-            at = Binary("min", at, hi)
-        index.append(at)
-    inside = replace(value, index=tuple(index)) if clamped else value
-    return Select(conjunction(tests), inside, Const(0, value.dtype)) if tests else value
+            tests.append(Binary("le", Var(f"d{n}"), hi))
+            e = Binary("min", e, hi)
+        at[f"d{n}"] = e
+    inside, zero = substitute(value, at) if clamped else value, Const(0, dtype_of(value))
+    return Select(conjunction(tests), inside, zero) if tests else value
 
 
 def _inside(state: State, func: str, definition: int, loop: str | None) -> tuple[FuncDef, ...]:

@@ -11,6 +11,7 @@ from tdsl.errors import ScheduleError, did_you_mean
 from tdsl.schedule import (
     atomics,
     caches,
+    flatten,
     launch,
     loops,
     online,
@@ -39,7 +40,8 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "stream_stores": places.stream_stores, "prefetch": places.prefetch, "pin": places.pin,
     "cache_read": caches.cache_read, "cache_write": caches.cache_write, "rfactor": rfactor.rfactor,
     "specialize": specialize.specialize, "tensorize": specialize.tensorize,
-    "unsigned": unsigned.unsigned, "online": online.online, **ranks.RANK_DIRECTIVES,
+    "flatten": flatten.flatten, "unsigned": unsigned.unsigned, "online": online.online,
+    **ranks.RANK_DIRECTIVES,
 }  # fmt: skip
 
 

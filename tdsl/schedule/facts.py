@@ -47,6 +47,13 @@ def root_boxes(state: State) -> dict[str, Box]:
     return required(build_tree(state), state, (ROOT,), start, [], NOTHING)
 
 
+def needed_box(state: State, f: FuncDef) -> Box:
+    """The box of a func that is needed in all, wherever it is computed; unbounded where that is not known."""
+    plans = tuple((n, replace(p, place=Root(), store=None)) for n, p in state.plans)
+    boxes = root_boxes(replace(state, plans=plans))
+    return boxes.get(f.name, ((None, None),) * len(f.variables))
+
+
 def rest_at_root(state: State) -> State:
     """The state with every func that has no place at the root."""
     for name, plan in state.plans:

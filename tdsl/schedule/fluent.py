@@ -142,7 +142,8 @@ class Schedule(Suggesting):
     def cache_read(
         self, source: Tensor | Func | str, consumer: Stage | Func | str, at: LoopLike | None = None, *,
         scope: str = "auto", pack: Mapping[int, int] | None = None, padded: bool = False,
-        mapped: bool = False, inside: bool = False, filled: bool = False, name: str | None = None,
+        mapped: bool = False, inside: bool = False, filled: bool = False, gathered: bool = False,
+        name: str | None = None,
     ) -> Stage:  # fmt: skip
         """Copy what the body of a loop of `consumer` reads of `source` into memory of its own first.
 
@@ -151,7 +152,9 @@ class Schedule(Suggesting):
         its padding (`td.pad`) are copied, too, and read without tests. With `mapped` the copy has what is
         computed of an element alone, such as `maximum(source[i], 0)` of `maximum(source[i], 0) * b[j]`.
         With `inside` stages that are computed inside of the loop read the copy, too. With `filled` the copy
-        is 0 beyond the edges of `source`, so that instructions may work on whole tiles there.
+        is 0 beyond the edges of `source`, so that instructions may work on whole tiles there. With `gathered`
+        it has a dimension for each variable of `consumer` that moves what is read, the one that moves along
+        memory last: a window becomes a matrix.
         Returns the copy's stage.
         """
         stage = self[consumer]
@@ -161,6 +164,7 @@ class Schedule(Suggesting):
         # with several definitions the copy serves the one that has the loop
         arguments: dict[str, Any] = {"inside": True} if inside else {}
         arguments |= {"filled": True} if filled else {}
+        arguments |= {"gathered": True} if gathered else {}
         stage.do(
             "cache_read", source=wanted, loop=loop, scope=scope, pack=pairs(pack), padded=padded,
             mapped=mapped, **arguments, name=name,

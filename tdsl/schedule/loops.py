@@ -67,7 +67,7 @@ def find_loop(state: State, func: str, definition: int, name: str) -> str:
     raise Illegal(f"there is no loop {name!r}", did_you_mean(name, known))
 
 
-def _change(
+def change(
     state: State, func: str, definition: int, nest: Nest, moved: dict[str, str] | None = None
 ) -> State:
     """The state with another nest; what has its place at a loop that is gone moves to the one named."""
@@ -112,7 +112,8 @@ def _move(plan: FuncPlan, func: str, definition: int, moved: dict[str, str]) -> 
     return plan
 
 
-def _new_name(nest: Nest, wanted: str | None, default: str) -> str:
+def new_name(nest: Nest, wanted: str | None, default: str) -> str:
+    """The name of a new loop: the wanted one, which must be free, or one made of `default`."""
     if wanted is None:
         return nest.fresh(default)
     if not wanted.isidentifier() or keyword.iskeyword(wanted):
@@ -184,12 +185,12 @@ def split(
     if nest.kind(name) != SERIAL:
         raise Illegal(f"loop {name!r} is {nest.kind(name)} already", "split it before")
     _check_tail(state, func, definition, nest, name, tail, factor, nparts)
-    outer = _new_name(nest, names[0], f"{name}_o")
-    inner = _new_name(replace(nest, aliases=(*nest.aliases, (outer, outer))), names[1], f"{name}_i")
+    outer = new_name(nest, names[0], f"{name}_o")
+    inner = new_name(replace(nest, aliases=(*nest.aliases, (outer, outer))), names[1], f"{name}_i")
     made = nest.replaced(name, Loop(outer), Loop(inner))
     relation = Split(name, outer, inner, factor, nparts, tail)
     made = replace(made, relations=(*nest.relations, relation))
-    return _change(state, func, definition, made, {name: inner})
+    return change(state, func, definition, made, {name: inner})
 
 
 def _check_tail(
@@ -244,20 +245,20 @@ def fused(
 ) -> State:
     """The state with a loop and the one directly inside of it as one."""
     nest = state.plan(func).nests[definition]
-    both = _new_name(nest, name, f"{a}_{b}")
+    both = new_name(nest, name, f"{a}_{b}")
     made = replace(nest.replaced(a, Loop(both)), relations=(*nest.relations, Fuse(both, a, b)))
     made = replace(made, loops=tuple(x for x in made.loops if x.name != b))
-    return _change(state, func, definition, made, {b: both})
+    return change(state, func, definition, made, {b: both})
 
 
 def rename(state: State, func: str, definition: int, *, loop: str, name: str) -> State:
     """Give a loop another name."""
     old = find_loop(state, func, definition, loop)
     nest = state.plan(func).nests[definition]
-    new = _new_name(nest, name, name)
+    new = new_name(nest, name, name)
     made = nest.replaced(old, replace(nest.loops[nest.position(old)], name=new))
     made = replace(made, relations=(*nest.relations, Rename(old, new)))
-    return _change(state, func, definition, made, {old: new})
+    return change(state, func, definition, made, {old: new})
 
 
 def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...]) -> State:
@@ -282,13 +283,13 @@ def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...])
                 "overwrites",
                 "reorder free loops only",
             )
-    return _change(state, func, definition, replace(nest, loops=new))
+    return change(state, func, definition, replace(nest, loops=new))
 
 
 def mark(state: State, func: str, definition: int, name: str, kind: str) -> State:
     """Run a loop, which is called so now, in another way."""
     nest = state.plan(func).nests[definition]
-    return _change(state, func, definition, nest.with_kind(name, kind))
+    return change(state, func, definition, nest.with_kind(name, kind))
 
 
 def serial(state: State, func: str, definition: int, *, loop: str) -> State:
@@ -340,7 +341,7 @@ def _inner_part(
     state = split(state, func, definition, loop=name, factor=factor, names=(outer, inner))
     nest = state.plan(func).nests[definition]
     made = replace(nest, aliases=(*nest.aliases, (name, outer)))
-    state = _change(state, func, definition, made, {inner: outer})
+    state = change(state, func, definition, made, {inner: outer})
     return mark(state, func, definition, inner, kind)
 
 

@@ -93,6 +93,9 @@ def _call(d: Directive) -> str:
             return f"{stage}.{d.name}({where}, {_value(a['loop'])})"
         case "reorder":
             return f"{stage}.reorder({', '.join(map(_value, a['loops']))})"
+        case "flatten":
+            names = ", ".join(map(_value, a["variables"]))
+            return f"{stage}.flatten({names}{_options(a, 'variables')})"
         case "reorder_storage":
             return f"{stage}.reorder_storage({', '.join(map(_value, a['dims']))})"
         case "split":

@@ -6,13 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tdsl.errors import (
-    ScheduleError,
-    Suggesting,
-    TypeMismatch,
-    counted,
-    is_one_of,
-)  # fmt: skip
+from tdsl.errors import ScheduleError, Suggesting, TypeMismatch, counted, is_one_of
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
 from tdsl.placement.grid import Axes, Grid
@@ -265,12 +259,8 @@ class Stage(Suggesting):
     def reverse_compute_at(self, producer: Stage | Func | str, loop: LoopLike) -> Stage:
         """Compute this element-wise func inside a loop of its producer, on what the body has made."""
         stage, name = self._level(producer, loop)
-        self.do(
-            "reverse_compute_at",
-            producer=stage.func,
-            producer_definition=stage.definition,
-            loop=name,
-        )
+        at = {"producer": stage.func, "producer_definition": stage.definition, "loop": name}
+        self.do("reverse_compute_at", **at)
         return self
 
     def compute_with(self, other: Stage | Func | str, loop: LoopLike) -> Stage:
@@ -329,6 +319,12 @@ class Stage(Suggesting):
         arguments: dict[str, Any] = {} if of is None else {"of": self.loop_name(of)}
         self.do("prefetch", source=name, loop=self.loop_name(at), offset=offset, **arguments)
         return self
+
+    def flatten(self, *variables: LoopLike, name: str | None = None) -> Loop:
+        """One variable for several that are free, or for several that are summed over; its loop."""
+        before, given = self._names(), {} if name is None else {"name": name}
+        self.do("flatten", variables=tuple(map(self.loop_name, variables)), **given)
+        return self._new(before)[0]
 
     def rfactor(self, loop: LoopLike, name: str | None = None) -> Stage:
         """Reduce each iteration of a reduction loop apart and merge the results; the new stage."""

@@ -17,11 +17,12 @@ from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tvm.ir import PointerType, PrimType
 
 from tdsl.codegen.cuda.axes import numbers_of, on_axes
-from tdsl.codegen.cuda.expressions import Expressions, bytes_of, in_int32, tir_type
+from tdsl.codegen.cuda.expressions import Expressions, in_int32, tir_type
 from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
 from tdsl.codegen.cuda.module import STATIC_SHARED
 from tdsl.codegen.cuda.prints import printed
 from tdsl.codegen.cuda.updates import update
+from tdsl.codegen.cuda.vectors import piece, stored_at_once
 from tdsl.codegen.launches import FAILED_CHECK, Launch
 from tdsl.codegen.loops import (
     AXES,
@@ -56,16 +57,14 @@ from tdsl.codegen.loops import (
 )  # fmt: skip
 from tdsl.codegen.passes.axes import is_whole
 from tdsl.codegen.passes.group_products import is_asynchronous
-from tdsl.codegen.passes.one_lane import count_of_lanes, lane, lane_of
+from tdsl.codegen.passes.one_lane import count_of_lanes, lane_of
 from tdsl.codegen.passes.pipeline_loops import copied_at_once
 from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import walk
 from tdsl.codegen.tiles import TileMap, map_of
-from tdsl.codegen.widths import width
 from tdsl.lang.expr import ZERO, Const, Expr, Load, const, dtype_of
 from tdsl.lang.simplify import add
-from tdsl.lang.types import DType, i64, u64
-from tdsl.node import post_order, transform
+from tdsl.lang.types import i64, u64
 
 TIR = Any
 
@@ -286,6 +285,13 @@ class _Writer:
         )
         return [made if s.mask is None else T.IfThenElse(self.e.value(s.mask), made, None)]
 
+    def vector(self, s: Store) -> list[TIR]:
+        """A store of all lanes, as few accesses as memory allows."""
+        count, made = stored_at_once(self.e, s), []
+        for start in range(0, count_of_lanes(s), count):
+            made += self.store(lane_of(s, start)) if count == 1 else piece(self.e, s, start, count)
+        return made
+
     def shuffle(self, s: Shuffle) -> TIR:
         memory, _ = self.e.buffers[s.buffer]
         self.e.used.add("tdsl_shuffle")
@@ -383,75 +389,9 @@ class _Writer:
         self.grouped = False
         return [self.call("tdsl_wgmma_fence"), *made]
 
-    def vector(self, s: Store) -> list[TIR]:
-        """A store of several lanes, in pieces as wide as memory allows."""
-        lanes, made = count_of_lanes(s), []
-        width = self.width(s.buffer, s.index, lanes) if s.mask is None and not s.atomic else 1
-        for start in range(0, lanes, width):
-            made += self.piece(s, start, width)
-        return made
-
-    def width(self, buffer: str, index: tuple[Expr, ...], lanes: int) -> int:
-        """How many lanes are one access: neighbours, where the first lies at a multiple of so many."""
-        memory, strides = self.e.buffers[buffer]
-        kind = str(memory.dtype)
-        if kind == "bool" or buffer in self.launch.fragments:
-            return 1
-        return width(index, strides, lanes, bytes_of(kind))
-
-    def piece(self, s: Store, start: int, width: int) -> list[TIR]:
-        if width == 1:
-            return self.store(lane_of(s, start))
-        made: list[TIR] = []
-        near: dict[Expr, tuple[str, DType]] = {}
-        for n in post_order(s.value):
-            if (
-                isinstance(n, Load)
-                and n.mask is None
-                and self.width(n.buffer, n.index, width) == width
-            ):
-                source, _ = self.e.buffers[n.buffer]
-                at = T.Ramp(
-                    self.e.offset(n.buffer, tuple(lane(i, start) for i in n.index)), 1, width
-                )
-                loaded = T.BufferLoad(source, [at])
-                if n is s.value:
-                    return [self.write(s, start, width, loaded)]
-                part = T.decl_buffer((width,), str(source.dtype), f"part{len(near)}", scope="local")
-                whole = T.Ramp(T.const(0, "int32"), 1, width)
-                made += [T.AllocBuffer(part), T.BufferStore(part, loaded, [whole])]
-                name = f"part {len(near)}"
-                self.e.buffers[name] = part, (1,)
-                near[n] = name, n.dtype
-        target, _ = self.e.buffers[s.buffer]
-        result = T.decl_buffer((width,), str(target.dtype), "result", scope="local")
-        made.append(T.AllocBuffer(result))
-        for k in range(width):
-            value = _in_parts(s.value, near, start + k, k)
-            made.append(T.BufferStore(result, self.e.value(value), [T.const(k, "int32")]))
-        whole = T.BufferLoad(result, [T.Ramp(T.const(0, "int32"), 1, width)])
-        return [*made, self.write(s, start, width, whole)]
-
-    def write(self, s: Store, start: int, width: int, value: TIR) -> TIR:
-        target, _ = self.e.buffers[s.buffer]
-        at = self.e.offset(s.buffer, tuple(lane(i, start) for i in s.index))
-        return T.BufferStore(target, value, [T.Ramp(at, 1, width)])
-
 
 def _all_together() -> TIR:
     return T.Evaluate(T.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
-
-
-def _in_parts(e: Expr, near: dict[Expr, Any], which: int, n: int) -> Expr:
-    """A lane of an expression, some loads of which are the n-th element of a part in registers."""
-
-    def loaded(x: Any) -> Any:
-        if x in near:
-            name, dtype = near[x]
-            return Load(name, (const(n),), dtype)
-        return x
-
-    return lane(transform(e, loaded), which)
 
 
 def _needs_all(s: Stmt) -> bool:

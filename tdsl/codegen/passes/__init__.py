@@ -14,9 +14,10 @@
     drop_unread      memory without readers and unused lets go
     hoist_allocs     memory outside hot loops, in registers or on the stack where it is small
 
-For a GPU there are eight more, and loops stay to be unrolled by its compiler:
+For a GPU there are ten more, and loops stay to be unrolled by its compiler:
 
     name_memory      a name of its own for each memory
+    mask_loads       what is 0 beyond an edge is loaded under a mask, without limits of its index
     count_from_zero  loops that start at 0, so that indices of registers are constant
     hoist_calls      calls that do not differ between iterations of unrolled loops go before these
     order_merges     partial results of threads are combined in order where shuffles cannot
@@ -37,6 +38,7 @@ from tdsl.codegen.passes.expand_calls import expand_calls
 from tdsl.codegen.passes.group_products import group_products
 from tdsl.codegen.passes.hoist_allocs import hoist_allocs
 from tdsl.codegen.passes.hoist_calls import hoist_calls
+from tdsl.codegen.passes.mask_loads import mask_loads
 from tdsl.codegen.passes.merge_lanes import merge_lanes
 from tdsl.codegen.passes.merge_threads import merge_threads
 from tdsl.codegen.passes.name_memory import name_memory
@@ -71,6 +73,7 @@ SCALAR_PASSES = (simplify_loops, bound_loops, expand_calls, drop_unread, hoist_a
 
 CUDA_PASSES = (
     name_memory,
+    mask_loads,
     simplify_loops,
     bound_loops,
     expand_calls,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
+from tdsl.codegen.passes.one_lane import lane
 from tdsl.lang.affine import Sum, as_expr, as_sum
 from tdsl.lang.bounds import Facts, at_most
 from tdsl.lang.expr import (
@@ -15,6 +16,7 @@ from tdsl.lang.expr import (
     Broadcast,
     Call,
     Cast,
+    Const,
     Expr,
     Load,
     Param,
@@ -26,7 +28,7 @@ from tdsl.lang.expr import (
     dtype_of,
     lanes_of,
 )  # fmt: skip
-from tdsl.lang.simplify import add, simplify, substitute
+from tdsl.lang.simplify import add, simplify, substitute, subtract
 from tdsl.lang.types import i64
 from tdsl.node import children, map_children, post_order
 
@@ -86,10 +88,36 @@ class Lanes:
                 return map_children(e, memo.__getitem__)  # type: ignore[arg-type]  # of expressions
             case Binary("add" | "sub" | "mul") | Unary("neg") if dtype_of(e) == i64:
                 return self.sum(e)
+            case Binary() if (even := self.even(e)) is not None:
+                return even
             case Binary() | Unary() | Select() | Cast() | Call():
                 return self.broadcast_parts(e)
             case _:
                 raise AssertionError(f"{type(e).__name__} in a loop that is not yet vectorized")
+
+    def even(self, e: Binary) -> Expr | None:
+        """A comparison or quotient of a vector that begins at a multiple of its lanes, where all agree."""
+        match e:
+            case Binary("floordiv" | "mod" as op, x, Const(k)) if k > 0 and k % self.count == 0:
+                inner = self.memo[x]
+                if isinstance(inner, Ramp) and inner.stride == 1 and self.fits(as_sum(inner.base)):
+                    first = simplify(Binary(op, inner.base, const(int(k))), self.facts)
+                    return first if op == "floordiv" else Ramp(first, 1, self.count)
+            case Binary("lt" | "le" | "gt" | "ge" as op, x, y) if dtype_of(x) == i64:
+                apart = self.wide(subtract(x, y))
+                if isinstance(apart, Ramp) and abs(apart.stride) == 1:
+                    turn = -1 if op in ("gt", "ge") else 1
+                    # at most 0: base + lane up to 1 - count, base - lane up to 0
+                    start = int(op in ("lt", "gt")) - (turn * apart.stride == 1)
+                    if self.fits(as_sum(apart.base).times(turn).plus(Sum({}, start))):
+                        return Binary(op, lane(self.memo[x], 0), lane(self.memo[y], 0))
+            case _:
+                pass
+        return None
+
+    def fits(self, s: Sum) -> bool:
+        """True for a multiple of the number of lanes."""
+        return not any(n % self.count for n in (s.constant, *s.terms.values()))
 
     def sum(self, e: Binary | Unary) -> Expr:
         """A sum of indices: what moves evenly with the lanes as one ramp, other vectors added to it."""

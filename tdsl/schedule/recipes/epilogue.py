@@ -32,9 +32,12 @@ def reader_of(stage: Stage, at: Loop | None = None) -> Stage | None:
     return reader
 
 
-def following(stage: Stage, at: Loop, scope: str) -> Stage:
-    """What takes the values of a loop's body out of their memory: the only reader, or a copy."""
-    reader = reader_of(stage, at)
+def following(stage: Stage, at: Loop, scope: str, reader: Stage | None = None) -> Stage:
+    """What takes the values of a loop's body out of their memory: the only reader, or a copy.
+
+    A `reader` that is given may have been mentioned by directives.
+    """
+    reader = reader or reader_of(stage, at)
     if reader is None:
         return stage.schedule.cache_write(stage.func, at=at, scope=scope)
     stage.compute_root()

@@ -37,14 +37,8 @@ from tdsl.schedule.recipes.online_blocks import (
     find_online_chain,
     inside_tiles,
 )  # fmt: skip
-from tdsl.schedule.recipes.tensor_cores import (
-    Operand,
-    load_by,
-    load_of,
-    mma_of,
-    operands_of,
-    spread,
-)  # fmt: skip
+from tdsl.schedule.recipes.operands import Operand, plain_operands
+from tdsl.schedule.recipes.tensor_cores import load_by, load_of, mma_of, spread
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.tensor_cores import COLUMNS, ROWS, Mma
 from tdsl.target import as_target
@@ -192,7 +186,7 @@ def _product(stage: Stage, d: Definition, roles: Roles) -> _Product:
     """A sum of products by the rows' operand and another; Unsuited where tensor cores do not make it."""
     if len(d.ranges) != 1:
         raise Unsuited(f"{stage.func!r} sums over {counted(len(d.ranges), 'variable')}")
-    found = operands_of(replace(d, where=TRUE))
+    found = plain_operands(replace(d, where=TRUE))
     left, right = sorted(found, key=lambda x: roles.get(x.along) != ROW)
     form = mma_of(left, right, "f32")
     if roles.get(left.along) != ROW or form is None:

@@ -15,9 +15,9 @@ from math import prod
 from typing import Any
 
 from tdsl.errors import ScheduleError
-from tdsl.lang.affine import as_sum, variables
+from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import TRUE, Binary, Cast, Expr, Read, Var
+from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.lang.types import f8e4m3, f8e5m2, f32
 from tdsl.schedule.fluent import Schedule
@@ -25,8 +25,15 @@ from tdsl.schedule.machine import machine_for
 from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES
 from tdsl.schedule.recipes.block_tiles import on_grid
 from tdsl.schedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of
-from tdsl.schedule.recipes.elements import definition_of, fetched, sizes_of
+from tdsl.schedule.recipes.elements import definition_of, sizes_of
 from tdsl.schedule.recipes.epilogue import ROW_BYTES, following, store_by_groups
+from tdsl.schedule.recipes.operands import (
+    Operand,
+    flattened,
+    matrices_of,
+    operands_of,
+    vector_of,
+)
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, Load, Mma
 from tdsl.schedule.warpgroups import ROWS as GROUP_ROWS
@@ -53,20 +60,6 @@ _GROUP = 8  # rows of tiles
 _ROW_BYTES = 64  # of terms in a tile
 _SHARED = 227 << 10  # bytes of a block on the GPUs that have wgmma
 _PHASES = 1 << 10  # bytes of barriers, at most
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """What is read along the terms and one other variable, rows or columns; `axes` are those of both."""
-
-    read: Read
-    along: str
-    axes: tuple[int, int]
-
-    @property
-    def turned(self) -> bool:
-        """True where the terms lie further apart in memory than rows or columns."""
-        return self.along in variables(self.read.index[self.axes[1]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +137,14 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
             f"wgmma needs sm_90a, and the schedule is for {target.arch}",
             'leave hopper= out, or td.Schedule(..., target="cuda:sm_90a")',
         )
-    d = reduction_of(stage, 1)
-    left, right = operands_of(d)
+    d = reduction_of(stage)
+    m, sizes = matrices_of(d), sizes_of(stage)
     if chosen.hopper:
-        chosen = _for_groups(choices, max(x.read.dtype.bytes for x in (left, right)))
-    if sizes_of(stage).get(d.ranges[0][0]) == 0:
+        chosen = _for_groups(choices, max(r.dtype.bytes for r in reads_in(d.values)))
+    if 0 in (sizes.get(v) for v in m.terms):
         raise Unsuited("its sums have no terms")
+    m, reader = flattened(stage, m.fitting(d, sizes, chosen.block))
+    left, right = operands_of(stage, m)
     total = stage.schedule.state.program.func(stage.func).dtypes[0].name
     form: Form | None
     if chosen.hopper:
@@ -164,7 +159,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     plan = TensorCoreMatmul(
         stage.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks
     )
-    _schedule(stage, left, right, form, plan)
+    _schedule(stage, (left, right), form, plan, reader)
     return plan
 
 
@@ -186,17 +181,18 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
     """
     d = definition_of(stage)
     try:
-        found = operands_of(reduction_of(stage, 1))
+        m = matrices_of(reduction_of(stage))
     except Unsuited:
         return None
-    if any(x.read.dtype in (f8e4m3, f8e5m2) for x in found):
+    types = [r.dtype for r in reads_in(d.values)]
+    if any(t in (f8e4m3, f8e5m2) for t in types):
         return None
     sizes = sizes_of(stage)
-    rows, columns, terms = (sizes.get(v) or 0 for v in (*(x.along for x in found), d.ranges[0][0]))
+    rows, columns, terms = m.extents(sizes)
     if min(rows, columns, terms) < _SMALLEST:
         return None
     batches = prod(sizes.get(v) or 1 for v in d.free) // (rows * columns)
-    step = _ROW_BYTES // max(x.read.dtype.bytes for x in found)
+    step = _ROW_BYTES // max(t.bytes for t in types)
     enough = [x for x in _GROUP_TILES if _blocks(rows, columns, x[0]) * batches >= _BLOCKS]
     if hopper and enough:
         tile, warp = enough[0]
@@ -222,69 +218,6 @@ def _group(rows: int, columns: int, tile: tuple[int, int]) -> int:
 
 def _blocks(rows: int, columns: int, tile: tuple[int, int]) -> int:
     return -(-rows // tile[0]) * -(-columns // tile[1])
-
-
-def operands_of(d: Definition) -> tuple[Operand, Operand]:
-    """The operands of a sum of products, the one along the rows of the result first.
-
-    Unsuited for another reduction. Where only one operand has several free variables, the last of them that
-    it moves along one by one is that of its tiles, and the others are batches.
-    """
-    match d.values:
-        case (Binary("mul", x, y),):
-            reads = _read(x), _read(y)
-        case (Cast(Binary("mul"), dtype),):
-            raise Unsuited(
-                f"it adds products up in {dtype}",
-                "the instructions do in f32, and those of bytes in i32",
-            )
-        case _:
-            raise Unsuited("its terms are no products of two factors")
-    if d.where != TRUE or not all(isinstance(e, Var) for e in d.index):
-        raise Unsuited("its sums are made under a condition, or not at plain variables")
-    (term, _, _) = d.ranges[0]
-    made = []
-    for read, other in zip(reads, reversed(reads), strict=True):
-        own = [v for v in d.free if _has(read, v) and not _has(other, v)]
-        if not own:
-            raise Unsuited(f"no variable of the result is that of {read.name!r} alone")
-        axes = {v: found for v in own if (found := _axes(read, v, term)) is not None}
-        if not axes:
-            raise Unsuited(
-                f"{read.name!r} does not move one by one along {term!r} and {own[-1]!r}, "
-                "each in an axis of its own"
-            )
-        along = list(axes)[-1]
-        made.append(Operand(read, along, axes[along]))
-    left, right = sorted(made, key=lambda o: d.index.index(Var(o.along)))
-    return left, right
-
-
-def _has(read: Read, v: str) -> bool:
-    return any(v in variables(e) for e in read.index)
-
-
-def _axes(read: Read, along: str, term: str) -> tuple[int, int] | None:
-    """The axes in which a read moves one by one along two variables; None where it does not."""
-    axes = []
-    for v in (along, term):
-        moving = [n for n, e in enumerate(read.index) if v in variables(e)]
-        if len(moving) != 1 or as_sum(read.index[moving[0]]).terms.get(Var(v)) != 1:
-            return None
-        axes += moving
-    return None if axes[0] == axes[1] else (min(axes), max(axes))
-
-
-def _read(e: Expr) -> Read:
-    """The element that a factor is, perhaps of another type."""
-    while isinstance(e, Cast):
-        e = e.x
-    if not isinstance(e, Read):
-        raise Unsuited(
-            f"a factor of its terms is {e}, not an element of an array",
-            "make a td.Func of what is computed of it, and multiply with that",
-        )
-    return e
 
 
 def _no_instruction(left: Operand, right: Operand, total: str, chosen: Choices) -> Unsuited:
@@ -367,13 +300,15 @@ def _check_rows(block: tuple[int, int, int], operands: tuple[Operand, Operand]) 
 
 
 def _schedule(
-    stage: Stage, left: Operand, right: Operand, form: Form, plan: TensorCoreMatmul
-) -> None:
+    stage: Stage, operands: tuple[Operand, Operand], form: Form, plan: TensorCoreMatmul,
+    reader: Stage | None,
+) -> None:  # fmt: skip
+    left, right = operands
     block, warp, stages = plan.block, plan.warp, plan.stages
     schedule, d = stage.schedule, definition_of(stage)
     term = d.ranges[0][0]
     batch = [v for v in d.free if v not in (left.along, right.along)]
-    vectors, sizes = [fetched(stage, x.read.name) for x in (left, right)], sizes_of(stage)
+    vectors, sizes = [vector_of(stage, x) for x in operands], sizes_of(stage)
     io, jo, ii, ji = stage.tile((left.along, right.along), block[:2])
     wi, wj, ii, ji = stage.tile((ii, ji), warp)
     mi, nj, i1, j1 = stage.tile((ii, ji), _shape(form)[:2])
@@ -383,7 +318,7 @@ def _schedule(
     on_grid(stage, batch, io.name, jo.name, group=plan.group, blocks=plan.blocks)
     stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")
     stage.tensorize(i1, form.name)
-    out = following(stage, wj, FRAGMENT)
+    out = following(stage, wj, FRAGMENT, reader)
     size = out.schedule.state.program.func(out.func).dtypes[0].bytes
     if isinstance(form, Wgmma) and _is_stored_whole(out, plan, d, (left, right), sizes, size):
         store_by_groups(out, size)
@@ -395,7 +330,9 @@ def _schedule(
         map(_is_fetched_whole, (left, right), tiles, _extents(left, right, sizes))
     )
     for x, vector, (along, terms) in zip((left, right), vectors, (tiles[0], tiles[1]), strict=True):
-        tile = schedule.cache_read(x.read.name, stage.func, at=ko, scope=SHARED, filled=not whole)
+        tile = schedule.cache_read(
+            x.read.name, stage.func, at=ko, scope=SHARED, filled=not whole, gathered=x.gathered
+        )
         spread(tile, x, x.read.dtype.bytes * (along if x.turned else terms))
         if whole:
             tile.bulk_copy()
@@ -405,7 +342,7 @@ def _schedule(
             fragment = schedule.cache_read(tile.func, stage.func, at=ki, scope=FRAGMENT)
             rows = warp[0] if x is left else warp[1]
             load_by(fragment, x, load_of(x, "a" if x is left else "b", rows))
-    copied = all(
+    copied = any(
         n * x.read.dtype.bytes >= _COPIED for n, x in zip(vectors, (left, right), strict=True)
     )
     if stages > 1 and (whole or copied):
@@ -417,7 +354,12 @@ def _is_fetched_whole(x: Operand, tile: tuple[int, int], extents: tuple[int, int
     """True where rows of a tile are a multiple of a swizzle, and tiles divide what they are fetched of."""
     near = (tile[0] if x.turned else tile[1]) * x.read.dtype.bytes
     divided = all(extent and extent % n == 0 for extent, n in zip(extents, tile, strict=True))
-    return near % min(SWIZZLES) == 0 and x.axes[1] == len(x.read.index) - 1 and divided
+    return (
+        not x.gathered
+        and near % min(SWIZZLES) == 0
+        and x.axes[1] == len(x.read.index) - 1
+        and divided
+    )
 
 
 def _extents(left: Operand, right: Operand, sizes: dict[str, int | None]) -> list[tuple[int, int]]:

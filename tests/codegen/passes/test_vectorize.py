@@ -6,7 +6,7 @@ from tdsl.codegen.loops import Alloc, For, Kernel, Store
 from tdsl.codegen.passes.statements import exprs_of, walk
 from tdsl.codegen.passes.vectorize import vectorize
 from tdsl.codegen.show import show
-from tdsl.lang.expr import Load, Ramp, lanes_of
+from tdsl.lang.expr import Binary, Load, Ramp, lanes_of
 from tdsl.node import post_order
 from tests.codegen.passes.written import kernel, same
 
@@ -217,3 +217,36 @@ def test_an_extent_that_is_only_bounded_is_masked():
         """,
     )
     assert loops(k) == ["y"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "where(y * 8 + x < 16, a[y * 8 + x], 0)",
+        "where(y * 8 + x >= 8, a[y * 8 + x], 0)",
+        "where(24 - x > y * 8, a[y * 8 + x], 0)",
+        "where(8 * y - x <= 8, a[y * 8 + x], 0)",
+        "a[(y * 8 + x) // 16] + a[(y * 8 + x + 8) % 24]",
+    ],
+)
+def test_lanes_that_agree_are_asked_once(value):
+    text = (
+        f"for y in serial(0, 3):\n    for x in vectorized(0, 8):\n        out[y * 8 + x] = {value}"
+    )
+    k, _ = vector("out[24], a[24]", text)
+    (store,) = (s for s in walk(k.body) if isinstance(s, Store))
+    asked = [n for n in post_order(store.value) if isinstance(n, Binary) and lanes_of(n) > 1]
+    assert not [n for n in asked if n.op != "add"]
+
+
+@pytest.mark.parametrize("limit", [15, 17])
+def test_a_limit_amid_the_lanes_stays_one_for_each(limit):
+    value = f"where(y * 8 + x < {limit}, a[y * 8 + x], 0)"
+    text = (
+        f"for y in serial(0, 3):\n    for x in vectorized(0, 8):\n        out[y * 8 + x] = {value}"
+    )
+    k, _ = vector("out[24], a[24]", text)
+    (store,) = (s for s in walk(k.body) if isinstance(s, Store))
+    assert any(
+        isinstance(n, Binary) and n.op == "lt" and lanes_of(n) > 1 for n in post_order(store.value)
+    )

@@ -1,0 +1,85 @@
+"""Stores of several lanes as TIR, in pieces as wide as memory allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
+
+from tdsl.codegen.cuda.expressions import TIR, Expressions, bytes_of
+from tdsl.codegen.loops import Store
+from tdsl.codegen.passes.one_lane import count_of_lanes, lane
+from tdsl.codegen.widths import width
+from tdsl.lang.expr import Broadcast, Const, Expr, Load, const
+from tdsl.lang.types import DType
+from tdsl.node import post_order, transform
+
+
+def stored_at_once(e: Expressions, s: Store) -> int:
+    """How many lanes of a store are one access."""
+    return 1 if s.mask is not None or s.atomic else _width(e, s.buffer, s.index, count_of_lanes(s))
+
+
+def piece(e: Expressions, s: Store, start: int, count: int) -> list[TIR]:
+    """The store of `count` lanes from one on as one access; what it reads is read so where it can be."""
+    made: list[TIR] = []
+    near: dict[Expr, tuple[str, DType]] = {}
+    for n in post_order(s.value):
+        if isinstance(n, Load) and _is_near(e, n, count):
+            source, _ = e.buffers[n.buffer]
+            at = T.Ramp(e.offset(n.buffer, tuple(lane(i, start) for i in n.index)), 1, count)
+            loaded = T.BufferLoad(source, [at])
+            if n is s.value and n.mask is None:
+                return [_write(e, s, start, count, loaded)]
+            part = T.decl_buffer((count,), str(source.dtype), f"part{len(near)}", scope="local")
+            whole = T.Ramp(T.const(0, "int32"), 1, count)
+            kept = T.BufferStore(part, loaded, [whole])
+            if n.mask is not None:
+                zeros = T.Broadcast(e.value(Const(0, n.dtype)), count)
+                other = T.BufferStore(part, zeros, [whole])
+                kept = T.IfThenElse(e.value(lane(n.mask, start)), kept, other)
+            made += [T.AllocBuffer(part), kept]
+            name = f"part {len(near)}"
+            e.buffers[name] = part, (1,)
+            near[n] = name, n.dtype
+    target, _ = e.buffers[s.buffer]
+    result = T.decl_buffer((count,), str(target.dtype), "result", scope="local")
+    made.append(T.AllocBuffer(result))
+    for k in range(count):
+        value = _in_parts(s.value, near, start + k, k)
+        made.append(T.BufferStore(result, e.value(value), [T.const(k, "int32")]))
+    whole = T.BufferLoad(result, [T.Ramp(T.const(0, "int32"), 1, count)])
+    return [*made, _write(e, s, start, count, whole)]
+
+
+def _width(e: Expressions, buffer: str, index: tuple[Expr, ...], lanes: int) -> int:
+    """How many lanes are one access: neighbours, where the first lies at a multiple of so many."""
+    memory, strides = e.buffers[buffer]
+    kind = str(memory.dtype)
+    if kind == "bool" or buffer in e.fragments:
+        return 1
+    return width(index, strides, lanes, bytes_of(kind))
+
+
+def _is_near(e: Expressions, n: Load, count: int) -> bool:
+    """True for neighbours that are loaded at once: all of them, or none."""
+    same = n.mask is None or isinstance(n.mask, Broadcast)
+    return same and _width(e, n.buffer, n.index, count) == count
+
+
+def _write(e: Expressions, s: Store, start: int, count: int, value: TIR) -> TIR:
+    target, _ = e.buffers[s.buffer]
+    at = e.offset(s.buffer, tuple(lane(i, start) for i in s.index))
+    return T.BufferStore(target, value, [T.Ramp(at, 1, count)])
+
+
+def _in_parts(e: Expr, near: dict[Expr, Any], which: int, n: int) -> Expr:
+    """A lane of an expression, some loads of which are the n-th element of a part in registers."""
+
+    def loaded(x: Any) -> Any:
+        if x in near:
+            name, dtype = near[x]
+            return Load(name, (const(n),), dtype)
+        return x
+
+    return lane(transform(e, loaded), which)

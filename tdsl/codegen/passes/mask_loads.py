@@ -1,0 +1,118 @@
+"""Loads that are done only where their value is used."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from dataclasses import dataclass
+from math import copysign
+
+from tdsl.codegen.loops import Alloc, For, Kernel, Stmt
+from tdsl.codegen.passes.scope import inside
+from tdsl.codegen.passes.statements import loads_of, map_exprs, map_parts
+from tdsl.lang.affine import as_expr, as_sum
+from tdsl.lang.bounds import NOTHING, Facts, at_most
+from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Load, Select, dtype_of
+from tdsl.lang.regions import differences, interval_where
+from tdsl.lang.simplify import conjunction, conjuncts, subtract
+from tdsl.lang.types import i64
+from tdsl.node import Node, children, map_children, transform
+
+
+def mask_loads(kernel: Kernel) -> Kernel:
+    """A load of an argument of which 0 is taken where a condition does not hold is done under that condition.
+
+    Its index then needs no limits that the condition implies. What was filled with zeros beyond an edge is a
+    copy again, in vectors and asynchronous where copies are.
+
+    >>> from tdsl.codegen.loops import SERIAL, BufferParam, Store
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import Var, const
+    >>> from tdsl.lang.types import f32
+    >>> a, i = BufferParam("a", f32, (const(5),), (1,), False), Var("i")
+    >>> near = Load("a", (Binary("min", i, const(4)),), f32)
+    >>> value = Select(Binary("le", i, const(4)), near, Const(0.0, f32))
+    >>> loop = For("i", ZERO, const(8), SERIAL, Store("b", (i,), value))
+    >>> print(show(mask_loads(Kernel("k", (a,), loop)).body))
+    for i in range(0, 8):
+      b[i] = a[i] if i <= 4 else 0
+    """
+    outside = {p.name for p in kernel.params} | _at_root(kernel.body)
+    return dataclasses.replace(kernel, body=_masked(kernel.body, outside, NOTHING))
+
+
+def _at_root(s: Stmt) -> set[str]:
+    """Memory outside of all loops."""
+    found = {s.name} if isinstance(s, Alloc) else set()
+
+    def visit(part: Stmt) -> Stmt:
+        found.update(_at_root(part))
+        return part
+
+    if not isinstance(s, For):
+        map_parts(s, visit)
+    return found
+
+
+def _masked(s: Stmt, outside: Collection[str], facts: Facts) -> Stmt:
+    def step(n: Node) -> Node:
+        match n:
+            case Select(cond, Load() as load, Const(0 | 0.0 as zero)) if (
+                load.buffer in outside and copysign(1, zero) > 0 and not loads_of(cond)
+            ):
+                index = tuple(_within(e, cond, facts) for e in load.index)
+                inner = () if load.mask is None else conjuncts(_within(load.mask, cond, facts))
+                mask = conjunction((cond, *inner))
+                return dataclasses.replace(load, index=index, mask=mask)
+            case _:
+                return n
+
+    def expr(e: Expr) -> Expr:
+        return transform(e, step) if loads_of(e) else e
+
+    return map_parts(map_exprs(s, expr), lambda part: _masked(part, outside, inside(facts, s)))
+
+
+def _within(e: Expr, cond: Expr, facts: Facts) -> Expr:
+    """An expression without limits that a condition makes sure of."""
+    holds = _Holds(cond, facts)
+    match e:
+        case Binary("min" | "max" as op, a, b) if dtype_of(e) == i64:
+            for x, y in ((a, b), (b, a)):
+                if holds.at_most(*((x, y) if op == "min" else (y, x))):
+                    return _within(x, cond, facts)
+        case Call("pad_edge", (at, extent)):
+            if holds.at_most(ZERO, at) and holds.at_most(at, subtract(extent, ONE)):
+                return _within(at, cond, facts)
+        case _:
+            pass
+    inner = {child: _within(child, cond, facts) for child in _parts(e)}
+    return map_children(e, inner.__getitem__)  # type: ignore[arg-type]  # of expressions
+
+
+def _parts(e: Expr) -> tuple[Expr, ...]:
+    return children(e)  # type: ignore[return-value]  # an expression holds expressions only
+
+
+@dataclass(frozen=True, slots=True)
+class _Holds:
+    """What is certain where a condition holds."""
+
+    cond: Expr
+    facts: Facts
+
+    def at_most(self, a: Expr, b: Expr) -> bool:
+        """True when a <= b: for both arms of a maximum on the left, for one of a minimum."""
+        match a, b:
+            case Binary("max", x, y), _:
+                return self.at_most(x, b) and self.at_most(y, b)
+            case _, Binary("min", x, y):
+                return self.at_most(a, x) and self.at_most(a, y)
+            case _:
+                pass
+        d = as_sum(a).plus(as_sum(b), -1)
+        for known in differences(self.cond):
+            if at_most(as_expr(d.plus(known, -1)), ZERO, self.facts):
+                return True
+        most = interval_where(as_expr(d), self.facts.ranges, self.cond, self.facts)[1]
+        return most is not None and at_most(most, ZERO, self.facts)

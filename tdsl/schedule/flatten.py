@@ -1,0 +1,206 @@
+"""flatten: several variables of a definition as one, so that tiles may hold any run of their points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Read, Var
+from tdsl.lang.program import Axis, FuncDef, map_expressions
+from tdsl.lang.regions import Interval
+from tdsl.lang.simplify import add, multiply, substitute, subtract
+from tdsl.node import Node, transform
+from tdsl.schedule.facts import needed_box
+from tdsl.schedule.loops import change, find_loop, new_name
+from tdsl.schedule.nest import (
+    SERIAL,
+    FuncPlan,
+    Illegal,
+    Loop,
+    State,
+    is_ordered,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Flat:
+    """Variables with (first, extent) of each, and the one that stands for all of them."""
+
+    name: str
+    parts: tuple[tuple[str, Expr, Expr], ...]
+
+    @property
+    def extent(self) -> Expr:
+        total: Expr = ONE
+        for _, _, extent in self.parts:
+            total = multiply(total, extent)
+        return total
+
+    def steps(self) -> list[Expr]:
+        """By how much the flat variable grows with each of the others."""
+        found: list[Expr] = [ONE]
+        for _, _, extent in reversed(self.parts[1:]):
+            found.append(multiply(found[-1], extent))
+        return found[::-1]
+
+    def values(self) -> dict[str, Expr]:
+        """Each variable by the flat one."""
+        found: dict[str, Expr] = {}
+        for n, ((v, lo, extent), step) in enumerate(zip(self.parts, self.steps(), strict=True)):
+            whole: Expr = Var(self.name)
+            if step != ONE:
+                whole = Binary("floordiv", whole, step)
+            found[v] = add(Binary("mod", whole, extent) if n else whole, lo)
+        return found
+
+    def index(self, at: Sequence[Expr]) -> Expr:
+        """The flat index of an index of the variables."""
+        total: Expr = ZERO
+        for (_, lo, extent), e in zip(self.parts, at, strict=True):
+            total = add(multiply(total, extent), subtract(e, lo))
+        return total
+
+
+def flatten(
+    state: State, func: str, definition: int, *, variables: tuple[str, ...], name: str | None = None
+) -> State:
+    """f[a, b] with a, b = divmod(ab, extent of b)  -->  f[ab]; the same for two ranges of a reduction.
+
+    What reads the func reads it at the flat index; an output stays in its array as it was.
+    """
+    f, plan = state.program.func(func), state.plan(func)
+    _check(state, f, plan, definition)
+    d, nest = f.definitions[definition], plan.nests[definition]
+    loops = tuple(find_loop(state, func, definition, v) for v in variables)
+    if len(set(loops)) < max(len(loops), 2):
+        raise Illegal("flatten takes two variables or more, each once", "name others")
+    for x in loops:
+        if x not in d.variables or nest.kind(x) != SERIAL:
+            raise Illegal(
+                f"loop {x!r} is no variable of {func!r} as it was defined",
+                "flatten before other directives",
+            )
+    ranges = {v: (lo, hi) for v, lo, hi in d.ranges}
+    if {x in ranges for x in loops} == {True, False}:
+        raise Illegal(
+            f"some of {', '.join(loops)} are reduced over, others are not",
+            "flatten variables of a kind",
+        )
+    made = new_name(nest, name, "_".join(loops))
+    if loops[0] in ranges:
+        if is_ordered(f, definition):
+            raise Illegal(
+                f"the terms of {func!r} are taken in order", "flatten free variables only"
+            )
+        flat = _Flat(made, tuple((x, *_extent(x, *_upto(*ranges[x]))) for x in loops))
+    else:
+        box = dict(zip(f.variables, _needed(state, f), strict=True))
+        flat = _Flat(made, tuple((x, *_extent(x, *box[x])) for x in loops))
+    state = _rewritten(state, f, flat)
+    merged = [x for x in nest.loops if x.name not in loops[:-1]]
+    merged[[x.name for x in merged].index(loops[-1])] = Loop(made)
+    return change(state, func, definition, replace(nest, loops=tuple(merged)))
+
+
+def _check(state: State, f: FuncDef, plan: FuncPlan, definition: int) -> None:
+    if len(f.definitions) > 1:
+        raise Illegal(f"{f.name!r} has updates", "only a func with one definition can be flattened")
+    if plan.order is not None or plan.align or plan.fold:
+        raise Illegal(f"the memory of {f.name!r} has been laid out", "flatten before that")
+    if plan.specializations:
+        raise Illegal(f"{f.name!r} has loops for special cases already", "specialize after it")
+    if state.grid is not None:
+        raise Illegal(
+            "what ranks have is told by its dimensions", "flatten in programs of one rank"
+        )
+
+
+def _needed(state: State, f: FuncDef) -> tuple[Interval, ...]:
+    """The box of a func that is needed in all."""
+    box = needed_box(state, f)
+    if f.name in state.program.outputs and box != f.natural:
+        raise Illegal(
+            f"{f.name!r} is an output of which more is needed", "copy it first: cache_write"
+        )
+    return box
+
+
+def _upto(lo: Expr | None, end: Expr | None) -> Interval:
+    return lo, None if end is None else subtract(end, ONE)
+
+
+def _extent(v: str, lo: Expr | None, hi: Expr | None) -> tuple[Expr, Expr]:
+    if lo is None or hi is None:
+        raise Illegal(
+            f"the range of {v!r} is not known",
+            "flatten it before what reads it, or declare a shape: with_shape(...)",
+        )
+    return lo, add(subtract(hi, lo), ONE)
+
+
+def _rewritten(state: State, f: FuncDef, flat: _Flat) -> State:
+    """The program with one variable in the place of the last of several, here and in what reads the func."""
+    names = tuple(v for v, _, _ in flat.parts)
+    own = flat.index(tuple(map(Var, names)))
+    values, d = flat.values(), f.definitions[0]
+
+    def inside(e: Expr) -> Expr:
+        whole = transform(e, lambda n: Var(flat.name) if n == own else n)
+        return substitute(whole, values)
+
+    ranges = [r for r in d.ranges if r[0] not in names[:-1]]
+    ranges = [(flat.name, ZERO, flat.extent) if r[0] == names[-1] else r for r in ranges]
+    d = replace(d, where=inside(d.where), values=tuple(map(inside, d.values)), ranges=tuple(ranges))
+    if names[0] not in d.free:
+        funcs = tuple(replace(f, definitions=(d,)) if g is f else g for g in state.program.funcs)
+        return replace(state, program=replace(state.program, funcs=funcs))
+    kept = [v for v in f.variables if v not in names[:-1]]
+    at = {v: flat.name if v == names[-1] else v for v in kept}
+    d = replace(d, index=tuple(Var(at[v]) for v in kept), free=tuple(at[v] for v in kept))
+
+    def ends(of: tuple[Interval, ...]) -> tuple[Interval, ...]:
+        known = dict(zip(f.variables, of, strict=True))
+        bounded = all(None not in known[v] for v in names)
+        known[names[-1]] = (ZERO, subtract(flat.extent, ONE)) if bounded else (None, None)
+        return tuple(known[v] for v in kept)
+
+    array = _array(f, flat, kept) if f.name in state.program.outputs else ()
+    g = replace(
+        f, definitions=(d,), limits=ends(f.limits), natural=ends(f.natural), array=array
+    )  # fmt: skip
+
+    def moved(n: Node) -> Node:
+        if not (isinstance(n, Read) and n.name == f.name):
+            return n
+        index = dict(zip(f.variables, n.index, strict=True))
+        index[names[-1]] = flat.index(tuple(index[v] for v in names))
+        return replace(n, index=tuple(index[v] for v in kept))
+
+    funcs = tuple(
+        g
+        if h is f
+        else replace(
+            h,
+            definitions=tuple(
+                map_expressions(x, lambda e: transform(e, moved)) for x in h.definitions
+            ),
+        )
+        for h in state.program.funcs
+    )
+    return replace(state, program=replace(state.program, funcs=funcs))
+
+
+def _array(f: FuncDef, flat: _Flat, kept: list[str]) -> tuple[Axis, ...]:
+    """The axes of the array of an output over the dimensions that it has then."""
+    steps = {v: (s, e) for (v, _, e), s in zip(flat.parts, flat.steps(), strict=True)}
+    found = []
+    for axis in f.axes():
+        v = f.variables[axis.dim]
+        if v in steps:
+            step, extent = steps[v]
+            whole = extent if axis.extent is None else axis.extent
+            at = Axis(kept.index(flat.parts[-1][0]), multiply(step, axis.step), whole)
+        else:
+            at = replace(axis, dim=kept.index(v))
+        found.append(at)
+    return tuple(found)

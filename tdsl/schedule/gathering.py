@@ -1,0 +1,82 @@
+"""What a stage reads at its points, as a stage of its own: a dimension for each variable that moves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import ONE, Const, Expr, Read, Select, Var
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Interval
+from tdsl.lang.simplify import substitute, subtract
+from tdsl.node import Node, children
+from tdsl.schedule.facts import needed_box
+from tdsl.schedule.nest import Illegal, State
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The index in the copy of each expression that reads it, its value over d0, d1, ..., and where it may be
+    read."""
+
+    reads: dict[Node, tuple[Expr, ...]]
+    value: Expr
+    limits: tuple[Interval, ...]
+
+
+def gathered_reads(state: State, f: FuncDef, definition: int, source: str) -> Gathered:
+    """What a definition reads of a tensor or func, with its padding, over the variables in its index.
+
+    Illegal where it reads at several indices, or where a range is not known.
+    """
+    d = f.definitions[definition]
+    found = dict.fromkeys(part for e in d.expressions() for part in _parts(e, source))
+    if len(found) != 1:
+        raise Illegal(
+            f"{f.name!r} reads {source!r} at {len(found)} indices", "only one can be gathered"
+        )
+    (part,) = found
+    names = moving(d, part)
+    index = {v: Var(f"d{n}") for n, v in enumerate(names)}
+    runs = _runs(state, f, d)
+    limits = tuple(runs[v] for v in names)
+    if any(None in ends for ends in limits):
+        raise Illegal(f"the ranges of {f.name!r} are not known", "declare a shape: with_shape(...)")
+    value = substitute(part, dict(index))
+    return Gathered({part: tuple(map(Var, names))}, value, limits)
+
+
+def moving(d: Definition, part: Expr) -> list[str]:
+    """The variables that move what is read, the one of neighbours in memory last.
+
+    >>> from tdsl.lang.expr import TRUE, Binary
+    >>> from tdsl.lang.types import f32
+    >>> i, k = Var("i"), Var("k")
+    >>> read = Read("a", (Binary("mod", k, i), Binary("floordiv", i, k)), 0, f32)
+    >>> moving(Definition((i,), ("i",), (("k", None, None),), TRUE, (read,), None, None), read)
+    ['k', 'i']
+    """
+    read = part.yes if isinstance(part, Select) else part
+    assert isinstance(read, Read)
+    last = variables(read.index[-1]) if read.index else frozenset()
+    used = variables(part)
+    return sorted((v for v in d.variables if v in used), key=lambda v: (v in last, v in d.free))
+
+
+def _parts(e: Node, source: str) -> Iterator[Expr]:
+    """The largest expressions that read the source, or 0 in its place."""
+    match e:
+        case Select(_, Read(name), Const()) | Read(name) if name == source:
+            yield e
+        case _:
+            for child in children(e):
+                yield from _parts(child, source)
+
+
+def _runs(state: State, f: FuncDef, d: Definition) -> dict[str, Interval]:
+    """Where each variable of a definition runs."""
+    box = needed_box(state, f)
+    at = {e.name: ends for e, ends in zip(d.index, box, strict=True) if isinstance(e, Var)}
+    return at | {v: (lo, None if hi is None else subtract(hi, ONE)) for v, lo, hi in d.ranges}

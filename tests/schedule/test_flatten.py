@@ -1,0 +1,148 @@
+"""Several variables as one: the meaning stays, readers find what they read, an output keeps its array."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.errors import ScheduleError
+from tdsl.lang.interp import interpret
+
+i, j, k, p, q = td.vars("i j k p q")
+
+
+def windows(rows=None, columns=None):
+    """f sums products in a window of a; g is made of f."""
+    a, w = (
+        td.Tensor("a", (rows or "M", columns or "N"), td.i32),
+        td.Tensor("w", (2, 3, "O"), td.i32),
+    )
+    f, g = td.Func("f"), td.Func("g")
+    f[i, j, k] = td.sum(a[i + p, 2 * j + q] * w[p, q, k], axis=(p, q))
+    g[i, j, k] = f[i, j, k] * 10 + i - j
+    return a, f, g
+
+
+def run(s, rng, target="cpu"):
+    x, w = rng.integers(-9, 9, (7, 12), np.int32), rng.integers(-9, 9, (2, 3, 5), np.int32)
+    return td.compile(s, target=target)(x, w), (x, w)
+
+
+@pytest.mark.parametrize("names", [("i", "j"), ("i", "k"), ("j", "i", "k"), ("i", "j", "k")])
+@pytest.mark.parametrize("which", ["f", "g", "fg"])
+@pytest.mark.parametrize("known", [False, True])
+def test_any_variables_of_a_result_and_of_what_reads_it(rng, names, which, known):
+    _, _, g = windows(*((7, 12) if known else ()))
+    s = td.Schedule(g)
+    for name in which:
+        s[name].flatten(*names)
+    got, (x, w) = run(s, rng)
+    (want,) = interpret(td.Schedule(g).program, {"a": x, "w": w})
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+def test_terms_are_one_range_and_results_are_split_anywhere(rng):
+    _, f, g = windows()
+    s = td.Schedule(g)
+    loop = s[f].flatten("i", "j", name="point")
+    term = s[f].flatten("p", "q")
+    block, _ = s[f].split(loop, 4)
+    s[f].reorder(block, "k", term).unroll(s[f].split(term, 4)[1])
+    s[f].compute_root()
+    got, (x, w) = run(s, rng)
+    (want,) = interpret(td.Schedule(g).program, {"a": x, "w": w})
+    np.testing.assert_array_equal(got, want, strict=True)
+    assert s.state.program.func("f").variables == ("point", "k")
+
+
+def test_readers_that_are_flat_in_the_same_way_read_their_own_point():
+    _, f, g = windows()
+    s = td.Schedule(g)
+    s[f].flatten("i", "j")
+    s[g].flatten("i", "j")
+    assert "f[i_j, k] * 10" in str(s.state.program)
+
+
+def test_what_is_needed_of_a_func_has_to_be_known():
+    _, f, g = windows()
+    s = td.Schedule(g)
+    s[g].flatten("i", "j")
+    with pytest.raises(ScheduleError, match="range of 'i' is not known") as caught:
+        s[f].flatten("i", "j")
+    assert "before what reads it" in str(caught.value)
+
+
+def test_flat_outputs_are_flattened_again(rng):
+    _, _, g = windows()
+    s = td.Schedule(g)
+    s[g].flatten(s[g].flatten("i", "j"), "k")
+    got, (x, w) = run(s, rng)
+    (want,) = interpret(td.Schedule(g).program, {"a": x, "w": w})
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+def test_a_schedule_with_it_is_python_and_json():
+    _, f, g = windows()
+    s = td.Schedule(g)
+    s[f].flatten("i", "j", name="point")
+    assert str(s) == 's["f"].flatten("i", "j", name="point")'
+    again = td.Schedule(g).replay(s.to_json())
+    assert again.state.program == s.state.program
+
+
+def no_loop(s):
+    s["f"].split("i", 2)
+    s["f"].flatten("i", "j")
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (lambda s: s["f"].flatten("i"), "two variables or more"),
+        (lambda s: s["f"].flatten("i", "p"), "reduced over, others are not"),
+        (no_loop, "was split"),
+        (lambda s: s["f"].reorder_storage(1, 0, 2).flatten("i", "j"), "has been laid out"),
+        (lambda s: s["f"].flatten("i", "j", name="k"), "already a loop 'k'"),
+    ],
+)
+def test_refusals_name_the_reason(wrong, message):
+    s = td.Schedule(windows()[2])
+    before = s.state
+    with pytest.raises(ScheduleError, match=message):
+        wrong(s)
+    assert s.state.program == before.program
+
+
+def test_terms_in_order_stay_apart():
+    a, f = td.Tensor("a", (4, 5), td.f32), td.Func("f", shape=(4,))
+    r, t = td.range("r", 0, 4), td.range("t", 0, 5)
+    f[i] = 0.0
+    f[r] = f[r] / 2 + a[r, t]
+    with pytest.raises(ScheduleError, match="has updates"):
+        td.Schedule(f)["f"].flatten("i", "i")
+
+
+def gathered_windows():
+    a, f, g = windows(7, 12)
+    s = td.Schedule(g)
+    s[f].compute_root().flatten("i", "j")
+    s[f].flatten("p", "q")
+    return a, f, g, s
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_what_is_read_in_a_window_is_gathered_to_a_matrix(rng, filled):
+    a, f, g, s = gathered_windows()
+    block, _ = s[f].split("i_j", 4)
+    copy = s.cache_read(a, f, at=block, gathered=True, filled=filled)
+    assert len(s.state.program.func(copy.func).variables) == 2
+    got, (x, w) = run(s, rng)
+    (want,) = interpret(td.Schedule(g).program, {"a": x, "w": w})
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+def test_only_one_index_is_gathered():
+    a, f = td.Tensor("a", (9,), td.f32), td.Func("f")
+    f[i] = a[i] + a[i + 1]
+    s = td.Schedule(f)
+    with pytest.raises(ScheduleError, match="at 2 indices"):
+        s.cache_read(a, f, gathered=True)
