@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import select
@@ -24,12 +25,11 @@ def launch(ranks: int, script: str, arguments: list[str]) -> int:
     kills a rank leaves it no time to say so itself. TargetError where mpi4py or mpiexec is missing.
     """
     with tempfile.TemporaryDirectory(prefix="tdsl_run_") as folder:
-        process = subprocess.Popen(
-            command(ranks, script, arguments), env=os.environ | {FOLDER: folder}
-        )
-        ended = _watch(process, folder)
+        env = os.environ | {FOLDER: folder}
+        with subprocess.Popen(command(ranks, script, arguments), env=env) as process:
+            first = _watch(process, folder)
         if process.returncode:
-            sys.stderr.write("".join(f"{line}\n" for line in _report(folder, ended)))
+            sys.stderr.write("".join(f"{line}\n" for line in _report(folder, first)))
     return process.returncode
 
 
@@ -47,28 +47,26 @@ def command(ranks: int, script: str, arguments: list[str]) -> list[str]:
     return [found, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, *arguments]
 
 
-def _watch(process: subprocess.Popen[bytes], folder: str) -> list[int]:
-    """Wait for mpiexec; the ranks on this machine in the order in which their processes ended."""
-    poll = select.poll()
+def _watch(process: subprocess.Popen[bytes], folder: str) -> int | None:
+    """Wait for mpiexec; the rank on this machine whose process ended first, if the system can tell."""
+    poll, first = select.poll(), None
     watched: dict[int, int] = {}  # ranks by what stands for their process
-    ended: list[int] = []
+    seen: set[int] = set()
     while process.poll() is None:
         for rank, pid in processes(folder).items():
-            if rank not in watched.values() and rank not in ended:
-                try:
+            if rank not in seen and hasattr(os, "pidfd_open"):
+                with contextlib.suppress(OSError):  # it has ended, or runs on another machine
                     watched[handle := os.pidfd_open(pid)] = rank
-                except (AttributeError, OSError):  # ended before, of another machine or system
-                    ended.append(rank)
-                    continue
-                poll.register(handle, select.POLLIN)
+                    poll.register(handle, select.POLLIN)
+            seen.add(rank)
         for handle, _ in poll.poll(LOOK_S * 1e3):
-            ended.append(watched.pop(handle))
+            first = watched[handle] if first is None else first
             poll.unregister(handle)
             os.close(handle)
-    return ended
+    return first
 
 
-def _report(folder: str, ended: list[int]) -> list[str]:
+def _report(folder: str, first: int | None) -> list[str]:
     places = whereabouts(folder)
-    order = sorted(places, key=lambda rank: (rank not in ended[:1], rank))
+    order = sorted(places, key=lambda rank: (rank != first, rank))
     return [f"rank {rank} ended in {places[rank]}" for rank in order]

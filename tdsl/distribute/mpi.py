@@ -106,7 +106,9 @@ def end_all(why: str) -> None:
 
 def _check_end() -> None:
     """End all ranks where the one before this has not come to the end of the last call."""
-    late = _late()
+    from mpi4py import MPI
+
+    late = "" if MPI.Is_finalized() else _late()
     if late:
         end_all(late)
 
