@@ -116,3 +116,22 @@ def test_what_is_copied_as_a_whole_is_not_computed_in_the_copy():
     # at the loop of the copy it has tiles of its own, one for each stage
     with pytest.raises(td.ScheduleError, match="what it copies is computed in the same kernel"):
         summed_of(lambda g, f: g.compute_at(f, f.loops[1]).set_scope("shared"))(x)
+
+
+@pytest.mark.parametrize("rows, length, threads", [(7, 130, 64), (5, 300, 128)])
+def test_some_of_the_rows_of_a_block_wait_for_no_others(rng, rows, length, threads):
+    """Barriers stood under the condition that a row is one of the array."""
+    x, most, e, total, y = (
+        td.Tensor("x", (rows, length), td.f32),
+        *map(td.Func, ("most", "e", "total", "y")),
+    )
+    most[i] = td.max(x[i, k], axis=k)
+    e[i, j] = td.exp(x[i, j] - most[i])
+    total[i] = td.sum(e[i, k], axis=k)
+    y[i, j] = e[i, j] / total[i]
+    s = td.Schedule(y)
+    assert td.recipes.block_rows(s[y], threads=threads, together=4).together == 4
+    values = rng.standard_normal((rows, length)).astype(np.float32)
+    weights = np.exp(values - values.max(1, keepdims=True))
+    got = td.emulate(td.compile(s, target="cuda"))(values)
+    np.testing.assert_allclose(got, weights / weights.sum(1, keepdims=True), rtol=1e-5)

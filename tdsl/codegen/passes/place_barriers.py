@@ -26,6 +26,7 @@ from tdsl.codegen.loops import (
     Shuffle,
     Stmt,
 )  # fmt: skip
+from tdsl.codegen.passes.around_barriers import around_barriers
 from tdsl.codegen.passes.axes import is_whole, launch_extents
 from tdsl.codegen.passes.meeting import Access, accesses
 from tdsl.codegen.passes.scope import where
@@ -42,6 +43,7 @@ from tdsl.codegen.passes.statements import (
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, lower
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var
+from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, substitute, subtract
 
 _MOST_BARRIERS = 15  # of a block, besides that of all threads
@@ -241,6 +243,10 @@ class _Kernel:
         then = self.visit(s.then, _where(s.cond, at))
         orelse = _Done(Block(())) if s.orelse is None else self.visit(s.orelse, at)
         sides = (then, orelse)
+        if self.waits_apart(s, at, then):
+            code = around_barriers(s.cond, then.code)
+            if code is not None:
+                return _Done(code, then.first, then.last, then.parted)
         self.check_alike(s, at, s.cond, code=sides)
         if any(self.conflict(own, x.first, at.alike) for x in sides):
             raise _no_place(s)
@@ -248,6 +254,13 @@ class _Kernel:
         parted = then.parted and orelse.parted
         last = then.last + orelse.last
         return _Done(code, own + then.first + orelse.first, last if parted else own + last, parted)
+
+    def waits_apart(self, s: If, at: _Place, then: _Done) -> bool:
+        """True where some warps alone would come to a barrier, by an index and no data."""
+        if s.orelse is not None or loads_of(s.cond) or self.beside is not None:
+            return False
+        apart = not at.is_alike(s.cond) and _has_barrier(then.code, of_groups=False)
+        return apart and (at.is_alike_in_a_warp(s.cond) or not _has_shuffle(then.code))
 
     def check_alike(self, s: Stmt, at: _Place, *es: Expr, code: tuple[_Done, ...]) -> None:
         """ScheduleError where some threads would wait for others that do not come."""
@@ -328,8 +341,15 @@ def _has_shuffle(s: Stmt) -> bool:
 
 
 def _no_place(s: Stmt) -> ScheduleError:
+    match s:
+        case For(name, kind=kind):
+            where = f": in loop {name!r}" + (f" on {kind}" if kind in THREADS else "")
+        case If(cond):
+            where = f": where {show_expr(cond)}"
+        case _:
+            where = ""
     return ScheduleError(
-        "threads of a block wait for each other where only some of them come",
+        f"threads of a block wait for each other where only some of them come{where}",
         loc=s.loc,
         label="here",
         hint="let loops over threads that pass on values run on all threads of the block",
