@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tdsl.codegen.fingerprint import PACKAGE, fingerprint
 from tdsl.codegen.loops import Argument
@@ -12,7 +13,11 @@ from tdsl.schedule.devices import describe_gpu
 from tdsl.schedule.instruction import instructions_of
 from tdsl.schedule.machine import Machine, described_by
 from tdsl.schedule.nest import State
+from tdsl.schedule.searched import searched_by
 from tdsl.target import Target
+
+if TYPE_CHECKING:
+    from tdsl.schedule.searched import Found
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +65,12 @@ def machine_of(target: Target) -> Machine:
 
 
 described_by(machine_of)
+
+
+def _nested_tiles(state: State, machine: Machine, by_recipes: State) -> Found:
+    from tdsl.tilegraph.unasked import nested_tiles_unasked  # not needed to import tdsl
+
+    return nested_tiles_unasked(state, machine, by_recipes)
+
+
+searched_by(_nested_tiles)

@@ -4,8 +4,8 @@
 2. A contraction (a sum over products, with reuse in two directions) gets register tiles.
 3. Row-wise chains and stencils are computed inside the loops of their last stage.
 4. The rest is computed at the root.
-Then every nest gets vectors along memory and threads outside. On a GPU each func is a kernel of its own, with
-what only its rows read.
+Then every nest gets vectors along memory and threads outside. What that leaves in memory as a whole may get
+nested tiles instead (`searched`). On a GPU each func is a kernel of its own, with what only its rows read.
 
 Nothing here changes results but the last bits of float reductions, which become lanes and parts. Stages that
 a directive has mentioned are left as they are.
@@ -51,6 +51,7 @@ from tdsl.schedule.recipes.rows import RowChain, plan_rows, write_rows
 from tdsl.schedule.recipes.stencil import write_strips
 from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
 from tdsl.schedule.rows import shape_nest
+from tdsl.schedule.searched import searched
 from tdsl.schedule.streaming import pays_to_stream, work_of_a_point
 from tdsl.schedule.strips import Strips, plan_strips, products_apart
 from tdsl.schedule.tree import levels_of
@@ -63,6 +64,20 @@ def complete(state: State, machine: Machine) -> State:
 
 def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
     """What `complete` gives, and what was decided for each func, in the order of the program."""
+    made, decisions = complete_by_recipes(state, machine)
+    found = searched(state, machine, made)
+    if found is None:
+        return made, decisions
+    tiled, own = found
+    made, rest = complete_by_recipes(tiled, machine)
+    order = {f.name: n for n, f in enumerate(state.program.funcs)}
+    inlined = [d for d in decisions if d.how == INLINE]
+    both = [*inlined, *own, *(d for d in rest if d.how not in (BY_HAND, INLINE))]
+    return made, tuple(sorted(both, key=lambda d: order.get(d.func, len(order))))
+
+
+def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
+    """The state with a place and loops for every func by recipes alone, and what was decided."""
     order = {f.name: n for n, f in enumerate(state.program.funcs)}
     made_online: list[Decision] = []
     if machine.block_threads:  # weights are a stage of their own there

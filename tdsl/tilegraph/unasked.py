@@ -1,0 +1,104 @@
+"""Nested tiles where nothing has been said: in place of the default schedule, if that is clearly slower.
+
+Only large programs of a few funcs are looked at, whose default schedule makes some of them as a whole before
+they are read. The others have nothing to gain, and no time is spent on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tdsl.errors import TdslError
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box
+from tdsl.schedule.default import choose_inline, complete_by_recipes
+from tdsl.schedule.explain import Decision
+from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.machine import Machine
+from tdsl.schedule.nest import Root, State
+from tdsl.schedule.predict import Prediction
+from tdsl.tilegraph.graph import TileGraph
+from tdsl.tilegraph.levels import Part, nested_tiles
+from tdsl.tilegraph.write import write_tiles
+
+MOST = 12  # funcs
+MUCH = 2e8  # operations: a millisecond or so
+CLEARLY = 0.75  # of the default's time, from which tiles are taken
+
+
+@dataclass(frozen=True, slots=True)
+class NestedTiles:
+    """Tiles of a func with those inside, the outermost level first: their extents and their level."""
+
+    tiles: str
+
+
+def nested_tiles_unasked(
+    state: State, machine: Machine, by_recipes: State
+) -> tuple[State, list[Decision]] | None:
+    """A state for known sizes with nested tiles, and what they are; None where recipes are as good.
+
+    `by_recipes` is what the default schedule makes of the state.
+    """
+    if not _may_gain(state, machine, by_recipes):
+        return None
+    inlined = choose_inline(state)[0]
+    schedule = Schedule.of_state(state)
+    for name, plan in inlined.plans:
+        if plan.place is not None:
+            schedule[name].inline()
+    try:
+        found = nested_tiles(TileGraph.of_state(inline_funcs(inlined)), machine)[:1]
+        parts = [p for best in found for p in best if p.parts]
+        for part in reversed(parts):
+            write_tiles(schedule, part, machine)
+        made = complete_by_recipes(schedule.state, machine)[0]
+        seconds = Prediction(made, machine, ()).seconds
+    except TdslError:
+        return None  # a place for each func does not suit this program
+    if not parts or seconds >= CLEARLY * Prediction(by_recipes, machine, ()).seconds:
+        return None
+    return schedule.state, [_decision(p) for p in parts]
+
+
+def _may_gain(state: State, machine: Machine, by_recipes: State) -> bool:
+    """Whether funcs at the root, beside results, fill the caches of the threads, or work is much."""
+    funcs = state.program.funcs
+    if (
+        not machine.vector_bytes
+        or not 1 < len(funcs) <= MOST
+        or state.program.sizes
+        or any(plan.touched for _, plan in state.plans)
+        or any(len(f.definitions) > 1 or has_effects(f.definitions[0]) for f in funcs)
+    ):
+        return False
+    open_ = {f.name for f in funcs} - {*state.program.outputs}
+    far = [n for n, p in by_recipes.plans if isinstance(p.place, Root) and n in open_]
+    if not far:
+        return False
+    boxes = root_boxes(rest_at_root(state))
+    needed = [f for f in funcs if f.name in boxes]
+    points = {f.name: volume(boxes[f.name]) or 0 for f in needed}
+    held = sum(points[f.name] * sum(t.bytes for t in f.dtypes) for f in needed if f.name in far)
+    work = sum(points[f.name] * _terms(f, boxes[f.name]) * cost(f.definitions[0]) for f in needed)
+    return held > machine.near_bytes * machine.threads or work > MUCH
+
+
+def _terms(f: FuncDef, box: Box) -> int:
+    d = f.definitions[0]
+    sizes = extents(f, d, box)
+    return prod(sizes[v] or 1 for v, _, _ in d.ranges)
+
+
+def _decision(part: Part) -> Decision:
+    inside = tuple(n for n in part.members if n != part.owner)
+    return Decision(part.owner, "tiles", (NestedTiles(" of ".join(_tiles(part))),), inside)
+
+
+def _tiles(part: Part) -> list[str]:
+    own = f"{' x '.join(map(str, part.shape))} in {part.level}"
+    smaller = next((p for p in part.parts if p.owner == part.owner and p.parts), None)
+    return [*(_tiles(smaller) if smaller else ()), own]

@@ -1,0 +1,70 @@
+"""Nested tiles where nothing has been said: where recipes leave much in memory, right, and explained."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import tdsl as td
+from tdsl.lang.interp import interpret
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.default import complete_by_recipes, decide
+from tdsl.schedule.explain import explain
+from tdsl.schedule.machine import Machine, MemoryLevel
+from tdsl.schedule.predict import Prediction
+from tests.tilegraph.chains import CHAINS
+
+LEVELS = (
+    MemoryLevel("L1", 1 << 14), MemoryLevel("L2", 1 << 17), MemoryLevel("memory", None, managed=True),
+)  # fmt: skip
+SMALL = Machine(vector_bytes=64, threads=2, registers=32, levels=LEVELS)
+
+
+def test_a_chain_that_recipes_leave_in_memory_gets_tiles() -> None:
+    s = td.Schedule(*CHAINS["gated block"](64))
+    state = bind_state(s.state, {})
+    made, decisions = decide(state, SMALL)
+    assert [(d.func, d.how) for d in decisions if d.how != "inline"] == [("out", "tiles")]
+    assert "in L2" in explain(decisions)
+    before = Prediction(complete_by_recipes(state, SMALL)[0], SMALL, ()).seconds
+    assert Prediction(made, SMALL, ()).seconds < 0.75 * before
+    rng = np.random.default_rng(0)
+    given = {
+        t.name: rng.random([n.value for n in t.shape], dtype=np.float32) for t in s.program.inputs
+    }
+    (want,) = interpret(s.program, given)
+    np.testing.assert_allclose(
+        td.compile(td.Schedule.of_state(made))(**given), want, rtol=1e-4, atol=1e-5
+    )
+
+
+def hows(*outputs: td.Func) -> set[str]:
+    return {d.how for d in decide(bind_state(td.Schedule(*outputs).state, {}), SMALL)[1]}
+
+
+def test_what_recipes_keep_near_or_is_small_stays_theirs() -> None:
+    assert "tiles" not in hows(*CHAINS["dense and norm"](64))
+    assert "tiles" not in hows(*CHAINS["gated block"](12))
+
+
+def test_what_has_been_scheduled_is_left_alone() -> None:
+    s = td.Schedule(*CHAINS["gated block"](64))
+    s["normed"].compute_root()
+    assert "tiles" not in {d.how for d in decide(bind_state(s.state, {}), SMALL)[1]}
+
+
+def test_sizes_that_are_not_known_and_updates_are_left_to_recipes() -> None:
+    i, j, k = td.vars("i j k")
+    x, first, last = td.Tensor("x", ("N", "N"), td.f32), td.Func("first"), td.Func("last")
+    first[i, j] = td.exp(x[j, i])
+    last[i, j] = td.sum(first[k, i] * first[k, j], axis=k)
+    assert "tiles" not in hows(last)
+    y, count, out = (
+        td.Tensor("y", (512, 512), td.i64),
+        td.Func("count", shape=(64,)),
+        td.Func("out"),
+    )
+    r, s = td.range("r", 0, 512), td.range("s", 0, 512)
+    count[i] = 0
+    count[td.clip(y[r, s], 0, 63)] += 1
+    out[i, j] = count[td.clip(y[i, j], 0, 63)] * y[i, j]
+    assert "tiles" not in hows(out.with_shape(512, 512))
