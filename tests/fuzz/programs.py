@@ -45,7 +45,6 @@ CORRECTED = (
     ("max", "sum", "td.exp({x} - {first})"),
     ("max", "sum", "td.exp2({x} - {first}) * {x}"),
     ("min", "sum", "td.exp({first} - {x})"),
-    ("sum", "sum", "({x} - {first}) * ({x} - {first})"),
     ("max", "sum", "{first} - {x}"),
 )
 VARIABLES = ("i", "j", "k", "l")
