@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from tdsl.distribute.plan import Home
 from tdsl.distribute.stages import Stage
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.recipes.strategies import product_bound
 
 
-def bound_of(stage: Stage, ranks: int) -> Callable[[float], float] | None:
+def bound_of(
+    stages: Sequence[Stage], homes: Sequence[Home], ranks: int
+) -> Callable[[float], float] | None:
+    """The bound in bytes for some bytes of memory, where it is known: of one stage that is a product."""
+    if len(stages) != 1:
+        return None
+    known, size = _product(stages[0], ranks), min((h.bytes for h in homes), default=1)
+    return None if known is None else lambda held: size * known(held / size)
+
+
+def _product(stage: Stage, ranks: int) -> Callable[[float], float] | None:
     """The bound of a product of two matrices, for some elements of memory; None for any other stage."""
     d = stage.definition
     touched: dict[str, set[str]] = {}

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
 import numpy as np
 
 from tdsl.codegen.arrays import Array, as_array, as_scalar
 from tdsl.codegen.binding import bind, bind_sizes, check_shape
-from tdsl.codegen.fingerprint import fingerprint
-from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, extent
+from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature
 from tdsl.distribute import carry, mpi
-from tdsl.distribute.bounds import bound_of
-from tdsl.distribute.check import check
 from tdsl.distribute.clock import Clock
-from tdsl.distribute.collective import Layout
-from tdsl.distribute.engine import Buffer, Task, Tasks, Worker, fill, merge
-from tdsl.distribute.places import Places
-from tdsl.distribute.plan import Home, Plan, RankPlan
-from tdsl.distribute.rank import plan_rank
+from tdsl.distribute.engine import Task, Worker
+from tdsl.distribute.plan import Plan, RankPlan
 from tdsl.distribute.show import show_step
 from tdsl.distribute.simulate import simulate
-from tdsl.distribute.stages import Stage, stages_of
-from tdsl.distribute.task import check_nest, dtypes_of
 from tdsl.distribute.trace import machine, measured, operations_of, write
+from tdsl.distribute.work import Work
 from tdsl.errors import (
     ScheduleError,
     ShapeError,
@@ -40,153 +30,13 @@ from tdsl.errors import (
     is_one_of,
 )
 from tdsl.lang.program import check_sizes
-from tdsl.lang.realised import realised_boxes
 from tdsl.notebook import Listing
-from tdsl.placement.notation import Copies
-from tdsl.placement.ownership import Box, extents, within
+from tdsl.placement.ownership import extents, within
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.nest import State
 from tdsl.source import here
 
 PROVED_BY_ALL = 64  # ranks up to which each one proves the plans of all of them before a run
-
-
-class Work:
-    """A distributed program for known sizes: stages, layout, plan, and the tasks compiled so far."""
-
-    def __init__(
-        self,
-        state: State,
-        outputs: tuple[str, ...],
-        build: Callable[[State], Task],
-        symbolic: State,
-    ) -> None:
-        program = state.program
-        computed = realised_boxes(program)
-        boxes = {n: tuple((lo, hi + 1) for lo, hi in box) for n, box in computed.items()}
-        self.stages = stages_of(state, boxes)
-        for stage in self.stages:
-            check_nest(stage)
-        self.inputs = tuple(t.name for t in program.inputs)
-        self.outputs = program.outputs
-        for t in program.inputs:
-            boxes[t.name] = tuple((0, extent(e, {})) for e in t.shape)
-        for name in set(program.outputs) - set(boxes):  # empty, so nothing computes them
-            found = program.func(name).output_box(None)
-            boxes[name] = tuple((extent(lo, {}), extent(lo, {}) + extent(e, {})) for lo, e in found)
-        assert state.grid is not None
-        named = dict.fromkeys((*self.inputs, *(s.name for s in self.stages), *self.outputs))
-        self.wholes: dict[str, Box] = {n: boxes[n] for n in named}
-        self.layout = Layout(state.grid, dict(state.placed), self.wholes)
-        self.dtypes = {n: dtypes_of(program, n) for n in named}
-        made = {s.name: s for s in self.stages}
-        placed = dict(state.placed)
-        homes = tuple(
-            Home(
-                n, sum(t.bytes for t in self.dtypes[n]), whole, placed[n],
-                *((made[n].points, made[n].dims, made[n].needs) if n in made else ()),
-            )
-            for n, whole in self.wholes.items()
-        )  # fmt: skip
-        notes = tuple(_notes(self.stages))
-        bounds = [bound_of(s, state.grid.size) for s in self.stages]
-        known = bounds[0] if len(bounds) == 1 else None
-        size = min((h.bytes for h in homes), default=1)
-        least = None if known is None else lambda held: size * known(held / size)
-        self.plan = Plan(
-            program.name,
-            state.grid,
-            homes,
-            self.outputs,
-            notes,
-            self._rank,
-            symbolic,
-            least,
-            0 if state.ranks is None else state.ranks - state.grid.size,
-        )
-        self.state = state
-        self._proved = False
-        self.tasks = Tasks(made, self.dtypes, build)
-        self.arrays = {name: (name, 0) for name in self.inputs}  # by what a call names them
-        values = ((name, n) for name in self.outputs for n in range(len(self.dtypes[name])))
-        self.arrays |= dict(zip(outputs, values, strict=True))
-
-    def _rank(self, rank: int) -> RankPlan:
-        return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
-
-    def prove(self) -> None:
-        """Raise PlanFault where the plan is wrong, which is an error of tdsl."""
-        if not self._proved:
-            check(self.plan)
-            self._proved = True
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """The same on all ranks that run this program and schedule, for these sizes, in these versions."""
-        try:
-            version = metadata.version("tdsl")
-        except metadata.PackageNotFoundError:  # run from its sources
-            version = ""
-        return fingerprint(version, np.__version__, self.state)
-
-    @functools.cached_property
-    def places(self) -> Places:
-        """Where this rank says how far it is."""
-        return Places.of_run(self.plan.rank(mpi.rank()))
-
-    def part(self, name: str, array: Array, rank: int) -> Array | None:
-        """A rank's block of a whole array."""
-        box = self.plan.owned(name, rank)
-        return None if box is None else array[within(box, self.wholes[name])]
-
-    def shares(self, name: str) -> dict[int, Box]:
-        """The ranks whose blocks are the whole, and these; of several copies the first."""
-        assert self.state.grid is not None
-        grid, placement = self.state.grid, dict(self.state.placed)[name]
-        firsts = itertools.product(
-            *(
-                range(1) if isinstance(e, Copies) else range(size)
-                for e, size in zip(placement.entries, grid.shape, strict=True)
-            )
-        )
-        owned = ((rank, self.plan.owned(name, rank)) for rank in map(grid.rank, firsts))
-        return {rank: box for rank, box in owned if box is not None}
-
-    def whole(self, name: str, blocks: Mapping[int, tuple[Array, ...]]) -> tuple[Any, ...]:
-        """The arrays of a tensor, from the blocks of the ranks that share it; parts are combined.
-
-        Of a func of several values, blocks may have those of one only.
-        """
-        shares = self.shares(name)
-        dtypes = (t.numpy for t in self.dtypes[name])
-        if shares:
-            dtypes = (array.dtype for array in blocks[next(iter(shares))])
-        whole = tuple(np.empty(extents(self.wholes[name]), dtype) for dtype in dtypes)
-        combine = None
-        if dict(self.state.placed)[name].partial and shares:
-            combine = self.tasks.stages[name].combine
-            assert combine is not None
-            fill(combine, whole, {})
-        buffer = Buffer(name, self.wholes[name], whole)
-        for rank, box in shares.items():
-            new = blocks[rank]
-            if combine is not None:
-                new = tuple(map(np.copy, buffer.part(box)))
-                merge(combine, new, blocks[rank], {})
-            buffer.put(box, new)
-        return tuple(array if array.ndim else array[()] for array in whole)
-
-
-def _notes(stages: tuple[Stage, ...]) -> list[str]:
-    notes = []
-    for s in stages:
-        said = {tensor for tensor, _ in s.state.plan(s.name).communicated}
-        silent = [n for n in (*s.sources, s.name) if n not in said]
-        if silent:
-            notes.append(
-                f"{s.name}: {', '.join(silent)} at {s.outer[s.fixed - 1]}, as no communicate says where"
-            )
-    return notes
 
 
 class Distributed(Suggesting):

@@ -1,0 +1,168 @@
+"""A distributed program for known sizes: stages, where everything lives, the plan, and the tasks so far."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.arrays import Array
+from tdsl.codegen.fingerprint import fingerprint
+from tdsl.codegen.signature import extent
+from tdsl.distribute import mpi
+from tdsl.distribute.bounds import bound_of
+from tdsl.distribute.check import check
+from tdsl.distribute.collective import Layout
+from tdsl.distribute.engine import Buffer, Task, Tasks, fill, merge
+from tdsl.distribute.places import Places
+from tdsl.distribute.plan import Home, Plan, RankPlan
+from tdsl.distribute.rank import plan_rank
+from tdsl.distribute.stages import Stage, stages_of
+from tdsl.distribute.task import check_nest, dtypes_of
+from tdsl.lang.program import Program
+from tdsl.lang.realised import realised_boxes
+from tdsl.placement.notation import Copies
+from tdsl.placement.ownership import Box, extents, within
+from tdsl.schedule.nest import State
+
+
+class Work:
+    """What ranks do, of a state whose sizes are numbers; `symbolic` is the same with named sizes.
+
+    `outputs` are what a call names the arrays of the outputs.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        outputs: tuple[str, ...],
+        build: Callable[[State], Task],
+        symbolic: State,
+    ) -> None:
+        program = state.program
+        computed = realised_boxes(program)
+        made = {n: tuple((lo, hi + 1) for lo, hi in box) for n, box in computed.items()}
+        self.state = state
+        self.stages = stages_of(state, made)
+        for stage in self.stages:
+            check_nest(stage)
+        self.inputs = tuple(t.name for t in program.inputs)
+        self.outputs = program.outputs
+        named = dict.fromkeys((*self.inputs, *(s.name for s in self.stages), *self.outputs))
+        boxes = made | _given(program, made)
+        self.wholes: dict[str, Box] = {n: boxes[n] for n in named}
+        assert state.grid is not None
+        self.layout = Layout(state.grid, dict(state.placed), self.wholes)
+        self.dtypes = {n: dtypes_of(program, n) for n in named}
+        self.plan = self._plan(symbolic)
+        self._proved = False
+        self.tasks = Tasks({s.name: s for s in self.stages}, self.dtypes, build)
+        self.arrays = {name: (name, 0) for name in self.inputs}  # by what a call names them
+        values = ((name, n) for name in self.outputs for n in range(len(self.dtypes[name])))
+        self.arrays |= dict(zip(outputs, values, strict=True))
+
+    def _plan(self, symbolic: State) -> Plan:
+        made, grid = {s.name: s for s in self.stages}, self.layout.grid
+        homes = tuple(
+            Home(
+                n, sum(t.bytes for t in self.dtypes[n]), whole, self.layout.placements[n],
+                *((made[n].points, made[n].dims, made[n].needs) if n in made else ()),
+            )
+            for n, whole in self.wholes.items()
+        )  # fmt: skip
+        idle = 0 if self.state.ranks is None else self.state.ranks - grid.size
+        notes, least = tuple(_notes(self.stages)), bound_of(self.stages, homes, grid.size)
+        name = self.state.program.name
+        return Plan(name, grid, homes, self.outputs, notes, self._rank, symbolic, least, idle)
+
+    def _rank(self, rank: int) -> RankPlan:
+        return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
+
+    def prove(self) -> None:
+        """Raise PlanFault where the plan is wrong, which is an error of tdsl."""
+        if not self._proved:
+            check(self.plan)
+            self._proved = True
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The same on all ranks that run this program and schedule, for these sizes, in these versions."""
+        try:
+            version = metadata.version("tdsl")
+        except metadata.PackageNotFoundError:  # run from its sources
+            version = ""
+        return fingerprint(version, np.__version__, self.state)
+
+    @functools.cached_property
+    def places(self) -> Places:
+        """Where this rank says how far it is."""
+        return Places.of_run(self.plan.rank(mpi.rank()))
+
+    def part(self, name: str, array: Array, rank: int) -> Array | None:
+        """A rank's block of a whole array."""
+        box = self.plan.owned(name, rank)
+        return None if box is None else array[within(box, self.wholes[name])]
+
+    def shares(self, name: str) -> dict[int, Box]:
+        """The ranks whose blocks are the whole, and these; of several copies the first."""
+        assert self.state.grid is not None
+        grid, placement = self.state.grid, dict(self.state.placed)[name]
+        firsts = itertools.product(
+            *(
+                range(1) if isinstance(e, Copies) else range(size)
+                for e, size in zip(placement.entries, grid.shape, strict=True)
+            )
+        )
+        owned = ((rank, self.plan.owned(name, rank)) for rank in map(grid.rank, firsts))
+        return {rank: box for rank, box in owned if box is not None}
+
+    def whole(self, name: str, blocks: Mapping[int, tuple[Array, ...]]) -> tuple[Any, ...]:
+        """The arrays of a tensor, from the blocks of the ranks that share it; parts are combined.
+
+        Of a func of several values, blocks may have those of one only.
+        """
+        shares = self.shares(name)
+        dtypes = (t.numpy for t in self.dtypes[name])
+        if shares:
+            dtypes = (array.dtype for array in blocks[next(iter(shares))])
+        whole = tuple(np.empty(extents(self.wholes[name]), dtype) for dtype in dtypes)
+        combine = None
+        if dict(self.state.placed)[name].partial and shares:
+            combine = self.tasks.stages[name].combine
+            assert combine is not None
+            fill(combine, whole, {})
+        buffer = Buffer(name, self.wholes[name], whole)
+        for rank, box in shares.items():
+            new = blocks[rank]
+            if combine is not None:
+                new = tuple(map(np.copy, buffer.part(box)))
+                merge(combine, new, blocks[rank], {})
+            buffer.put(box, new)
+        return tuple(array if array.ndim else array[()] for array in whole)
+
+
+def _given(program: Program, made: Mapping[str, Box]) -> dict[str, Box]:
+    """The boxes of the inputs, and of the outputs that are empty, so that nothing makes them."""
+    boxes: dict[str, Box] = {
+        t.name: tuple((0, extent(e, {})) for e in t.shape) for t in program.inputs
+    }
+    for name in set(program.outputs) - set(made):
+        found = program.func(name).output_box(None)
+        boxes[name] = tuple((extent(lo, {}), extent(lo, {}) + extent(e, {})) for lo, e in found)
+    return boxes
+
+
+def _notes(stages: tuple[Stage, ...]) -> list[str]:
+    notes = []
+    for s in stages:
+        said = {tensor for tensor, _ in s.state.plan(s.name).communicated}
+        silent = [n for n in (*s.sources, s.name) if n not in said]
+        if silent:
+            notes.append(
+                f"{s.name}: {', '.join(silent)} at {s.outer[s.fixed - 1]}, as no communicate says where"
+            )
+    return notes
