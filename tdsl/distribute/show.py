@@ -67,7 +67,8 @@ def show_plan(plan: Plan) -> str:
     if plan.idle:
         behind = plan.grid.size + plan.idle - 1
         last = f" to {behind}" if plan.idle > 1 else ""
-        lines.append(f"idle, because {plan.grid} moves less without them: {plan.grid.size}{last}")
+        of = counted(plan.grid.size, "rank")
+        lines.append(f"idle, because the grid has {of} only: {plan.grid.size}{last}")
     if idle:
         shown = ", ".join(map(str, idle[:SHOWN])) + (", ..." if len(idle) > SHOWN else "")
         lines.append(f"idle, because their blocks of the loops are empty: {shown}")
