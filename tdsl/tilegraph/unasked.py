@@ -22,11 +22,11 @@ from tdsl.schedule.nest import Root, State
 from tdsl.schedule.predict import Prediction
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
+from tdsl.tilegraph.search import CLEARLY
 from tdsl.tilegraph.write import write_tiles
 
 MOST = 12  # funcs
 MUCH = 2e8  # operations: a millisecond or so
-CLEARLY = 0.75  # of the default's time, from which tiles are taken
 
 
 @dataclass(frozen=True, slots=True)
