@@ -44,6 +44,7 @@ from tdsl.schedule.nest import (
     REGISTER,
     SHARED,
     STACK,
+    THREADS,
     TOGETHER,
     After,
     At,
@@ -63,7 +64,8 @@ class Open:
 
     `loop` is the innermost loop's variable, `first` its first value; `steady` says that it is serial and
     that nothing but the tails of splits skips iterations of it. `threads` are the open loops over threads
-    of a GPU: the axis of each, its variable, and the first and last value.
+    of a GPU, and those that each thread runs elsewhere: the kind of each, its variable, and the first and
+    last value.
     """
 
     facts: Facts = NOTHING
@@ -213,7 +215,7 @@ class Lowering:
         tests: list[Expr] = [
             Binary("eq", Var(name), first)
             for axis, name, (first, _) in around.threads
-            if axis not in own and first is not None
+            if axis in THREADS and axis not in own and first is not None
         ]
         return [If(conjunction(tests), as_stmt(made))] if tests else made
 

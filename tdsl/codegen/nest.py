@@ -360,9 +360,11 @@ class NestBuilder:
         ready, inner = self._ready(replace(spot, depth=spot.depth + 1, opened=opened))
         steady = loop.kind == SERIAL and not conjuncts(self.d.where)
         within = replace(around, facts=facts, loop=variable, first=first, steady=steady)
-        if loop.kind in THREADS:
-            thread = (loop.kind, variable, (first, last))
-            within = replace(within, threads=(*around.threads, thread))
+        others = {name for _, name, _ in around.threads}
+        if loop.kind in THREADS or others & (variables(first) | variables(last)):
+            # a loop that each thread runs elsewhere: what all need is what all of its iterations need
+            run = (loop.kind, variable, (first, last))
+            within = replace(within, threads=(*around.threads, run))
         return self._inside(loop.name, ready, inner, within)
 
     def _ready(self, spot: Spot) -> tuple[list[Expr], Spot]:

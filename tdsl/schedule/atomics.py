@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Var
-from tdsl.schedule.nest import At, Illegal, State, fresh_nest, is_ordered
+from tdsl.schedule.nest import ROUND_UP, SHIFT, At, Illegal, Split, State, fresh_nest, is_ordered
 from tdsl.schedule.new_stage import replace_func
 
 KINDS = ("sum", "prod", "min", "max", "any", "all")
@@ -44,6 +44,12 @@ def _with_start_apart(state: State, func: str) -> State:
             f"the start of {func!r} becomes a definition of its own, and its loops are in use already",
             "atomic() comes before what is computed, replaced or fetched at loops of the reduction",
         )
+    for r in plan.nests[0].relations:
+        if isinstance(r, Split) and r.tail in (SHIFT, ROUND_UP):
+            raise Illegal(
+                f"{r.parent!r} is split with tail={r.tail!r}, by which an update would add to points twice",
+                "split with tail='guard' or 'peel'",
+            )
     start = Definition(
         tuple(map(Var, f.variables)), f.variables, (), TRUE, first.init, None, None, first.loc
     )

@@ -42,6 +42,7 @@ from tdsl.schedule.nest import (
     parts_of,
 )  # fmt: skip
 from tdsl.schedule.pipelines import check_pipelined
+from tdsl.schedule.rfactor import check_merged
 from tdsl.schedule.tree import levels_of, ordered, placed_in
 
 AT_ROOT = -1  # the definition of a store level that stands for the whole kernel
@@ -414,9 +415,11 @@ def loops_around(state: State, func: str) -> list[Level]:
 def _check_launch(state: State, func: str) -> None:
     """Raise Illegal unless loops on the axes of a GPU, and memory of a block, stand where these exist."""
     plan = state.plan(func)
-    around = loops_around(state, func)
-    everywhere = {state.plan(x.func).nests[x.definition].kind(x.loop) for x in around}
-    kinds = {state.plan(x.func).nests[x.definition].kind(x.loop) for x in around if x.func != func}
+    runs = [(x, state.plan(x.func).nests[x.definition]) for x in loops_around(state, func)]
+    everywhere = {nest.kind(x.loop) for x, nest in runs}
+    kinds = {nest.kind(x.loop) for x, nest in runs if x.func != func}
+    for level, _ in runs:
+        check_merged(state, func, level)
     for nest in plan.nests:
         for n, x in enumerate(nest.loops):
             if x.kind in BLOCKS and (kinds or any(y.kind not in BLOCKS for y in nest.loops[:n])):
@@ -426,10 +429,9 @@ def _check_launch(state: State, func: str) -> None:
                 )
     bound = [x for nest in plan.nests for x in nest.loops if x.kind in THREADS and x.kind in kinds]
     scope = state.plan(plan.place.level.func).scope if isinstance(plan.place, After) else ""
-    shared = scope == SHARED
     together = scope in TOGETHER or plan.scope in TOGETHER
     own = plan.scope != SHARED and func not in state.program.outputs
-    if shared and own and not kinds.isdisjoint(THREADS):
+    if scope == SHARED and own and not kinds.isdisjoint(THREADS):
         raise Illegal(
             f"each thread has a {func!r} of its own, but what it follows is made once for all of them",
             'set_scope("shared")',

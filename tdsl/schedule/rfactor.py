@@ -12,6 +12,8 @@ from tdsl.lang.simplify import add, conjunction, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.schedule.loops import find_loop, split
 from tdsl.schedule.nest import (
+    FRAGMENT,
+    THREADS,
     VECTORIZED,
     At,
     FuncPlan,
@@ -191,3 +193,16 @@ def reduce_beside(state: State, func: str, definition: int, lane: str, kind: str
     if outside:
         plan = replace(plan, place=At(Level(func, definition, outside[-1])))
     return state.with_plan(made, replace(plan, scope="auto"))
+
+
+def check_merged(state: State, func: str, level: Level) -> None:
+    """Raise Illegal where a func is made in a loop in which threads combine the results of another one."""
+    plan, f = state.plan(level.func), state.program.func(level.func)
+    nest = plan.nests[level.definition]
+    merged = nest.kind(level.loop) in THREADS
+    merged = merged and is_reduction(f, level.definition, nest, level.loop)
+    if merged and level.func != func and plan.scope != FRAGMENT:
+        raise Illegal(
+            f"threads combine their results in {level.loop!r} of {level.func!r}, and {func!r} is made there",
+            "place it outside of that loop",
+        )

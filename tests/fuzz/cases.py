@@ -45,6 +45,8 @@ ALLOWED = (
     r"kernels of a GPU cannot",
     r"nothing that loop .* makes in shared memory can be made ahead",
     r"copies as a whole need",
+    r"threads combine their results in",
+    r"is pipelined, but how often it runs differs",
     r"copied as a whole (at|outside|of)",
     r"is copied as a whole, but what it copies is computed",
     r"cannot be pipelined apart",

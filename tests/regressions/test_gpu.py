@@ -135,3 +135,49 @@ def test_some_of_the_rows_of_a_block_wait_for_no_others(rng, rows, length, threa
     weights = np.exp(values - values.max(1, keepdims=True))
     got = td.emulate(td.compile(s, target="cuda"))(values)
     np.testing.assert_allclose(got, weights / weights.sum(1, keepdims=True), rtol=1e-5)
+
+
+def window_of_a_thread(n, each):
+    """Sums of `each` windows for a thread, made one by one of what its block shares."""
+    a, g, h, f = td.Tensor("a", (n + 1,), td.i32), td.Func("g"), td.Func("h"), td.Func("f")
+    g[i] = a[i] * 2 + td.cast(i, td.i32)
+    h[i] = td.sum(g[i + m], axis=td.range("m", 0, 2))
+    f[i] = h[n - 1 - i]
+    f.with_shape(n)
+    s = td.Schedule(f)
+    block, inner = s[f].split(i, 4 * each)
+    thread, _ = s[f].split(inner, each)
+    s[f].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    s[h].compute_at(s[f], thread)
+    s[g].compute_at(s[h], i).set_scope("shared")
+    return s, h
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_what_a_block_shares_is_made_for_the_iterations_of_all_threads(pipelined):
+    # each iteration made what the first thread needed, and others read that
+    s, h = window_of_a_thread(16, 2)
+    if pipelined:
+        s[h].pipeline(i, 2)
+    x = np.arange(17, dtype=np.int32) ** 2
+    (want,) = interpret(s.program, {"a": x})
+    np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(x), want)
+
+
+def test_a_loop_that_threads_run_differently_often_is_not_pipelined():
+    s, h = window_of_a_thread(6, 1)
+    s[h].pipeline(i, 2)
+    with pytest.raises(td.ScheduleError, match="how often it runs differs from thread to thread"):
+        td.compile(s, target="cuda").source()
+
+
+def test_nothing_is_made_where_threads_combine_results():
+    # the loop was no longer seen to combine, and its threads added to one element at a time
+    a, f = td.Tensor("a", (4, 64), td.i32), td.Func("f")
+    f[i] = td.sum(a[i, j], axis=j)
+    s = td.Schedule(f)
+    _, part = s[f].split(j, 16)
+    s[f].bind(i, "blockIdx.x").bind(part, "threadIdx.x")
+    s.cache_read("f_lanes", s[f], at="j_i", scope="shared")
+    with pytest.raises(td.ScheduleError, match="threads combine their results in 'j_i' of 'f'"):
+        td.compile(s, target="cuda").source()

@@ -5,7 +5,7 @@ import pytest
 
 import tdsl as td
 
-i, j = td.vars("i j")
+i, j, m = td.vars("i j m")
 
 
 @pytest.mark.parametrize("level", ["", ":avx512", ":avx2"])
@@ -31,3 +31,17 @@ def test_a_narrowing_store_of_one_lane_writes_one_element(wide, narrow, level):
         td.compile(s, target=f"cpu{level}")(x, out=got)
         np.testing.assert_array_equal(got.astype(np.int64), x.astype(np.int64))
         assert not out[4 * columns :].astype(np.int64).any()
+
+
+@pytest.mark.parametrize("tail", ["shift", "round_up"])
+def test_sums_whose_start_goes_apart_have_no_tail_that_is_computed_twice(tail):
+    # the sums became updates, and the points of a shifted tail were added up twice
+    a, f = td.Tensor("a", (8,), td.i32), td.Func("f")
+    f[i] = td.sum(a[i + m], axis=td.range("m", 0, 2))
+    f.with_shape(7)
+    g = td.Func("g")
+    g[i] = f[i] + 1
+    s = td.Schedule(g)
+    s[f].split(i, 4, tail=tail)
+    with pytest.raises(td.ScheduleError, match=f"'i' is split with tail='{tail}'"):
+        s[f].atomic()

@@ -14,6 +14,7 @@ from tdsl.codegen.loops import (
     PIPELINED,
     SERIAL,
     SHARED,
+    THREADS,
     UNROLLED,
     Alloc,
     Arrive,
@@ -149,9 +150,26 @@ class _Pipelines:
             return rebuilt(s, body=beside(s.body, found, self.fresh))
         return s
 
+    def check_alike(self, s: For) -> None:
+        """All threads of a block run a loop together that fetches for all of them."""
+        apart: set[str] = set()
+        for x in self.between:
+            if isinstance(x, For) and (
+                x.kind in THREADS or apart & (scalars_of(x.lo) | scalars_of(x.extent))
+            ):
+                apart.add(x.name)
+        if apart & scalars_of(s.extent):
+            raise ScheduleError(
+                f"loop {s.name!r} is pipelined, but how often it runs differs from thread to thread",
+                loc=next((x.loc for x in walk(s) if isinstance(x, Alloc)), s.loc),
+                label="scheduled here",
+                hint="pipeline a loop that all threads of the block run alike",
+            )
+
     def pipelined(self, s: For) -> Stmt:
         if s.extent == ONE and not any(isinstance(x, CopyTile) for x in walk(s)):
             return rebuilt(s, kind=SERIAL, stages=0)
+        self.check_alike(s)
         around, parts = _opened(s.body)
         tiles = {a.name: a for a in around if isinstance(a, Alloc) and a.scope == SHARED}
         lets = [x for x in around if isinstance(x, Let)]
