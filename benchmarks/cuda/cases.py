@@ -100,7 +100,7 @@ def _attention(q: Any, k: Any, v: Any, causal: bool) -> td.Func:
     raw = td.Func("raw")
     raw[h, i, j] = dot
     scaled = raw[h, i, j] / math.sqrt(DEPTH)
-    score[h, i, j] = td.where(j <= i, scaled, -1e30) if causal else scaled
+    score[h, i, j] = td.where(j <= i, scaled, -math.inf) if causal else scaled
     top[h, i] = td.max(score[h, i, j], axis=j)
     e[h, i, j] = td.exp(score[h, i, j] - top[h, i])
     total[h, i] = td.sum(e[h, i, j], axis=j)

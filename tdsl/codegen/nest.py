@@ -22,6 +22,7 @@ from tdsl.codegen.loops import (
     as_stmt,
 )  # fmt: skip
 from tdsl.codegen.prefetch import prefetch_box
+from tdsl.codegen.skip import needed_run
 from tdsl.codegen.spot import FULL, GATHER, INIT, PART, UPDATE, Guard, Spot
 from tdsl.codegen.tensorize import fits, invoke, kept_tile, may_read_beyond
 from tdsl.codegen.together import gather, is_gathered, start_together
@@ -219,6 +220,7 @@ class NestBuilder:
         loop = self.nest.loops[spot.depth]
         first = self.bounds[loop.name][0] if loop.name in self.bounds else const(0)
         extent = simplify(spot.related.extents[loop.name], around.facts)
+        first, extent = needed_run(self, spot, around, loop.name, (first, extent))
         if loop.name in spot.related.peels:
             full = simplify(spot.related.peels[loop.name], around.facts)
             rest = simplify(subtract(extent, full), around.facts)

@@ -48,6 +48,7 @@ from tdsl.lang.types import bool_
 from tdsl.node import Node, transform
 from tdsl.schedule.inlining import value_at
 from tdsl.schedule.loops import find_loop
+from tdsl.schedule.masked import needs_tile
 from tdsl.schedule.nest import Illegal, State, fresh_plan
 from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func
 from tdsl.schedule.one_pass import Member, Pass, Power, find_pass
@@ -66,7 +67,7 @@ def online(
                                              exp(m(a) - m) * s(a) + exp(m(b) - m) * s(b)
 
     All reductions that the terms need, and those that need the same terms, run along. Float sums are made
-    in another order.
+    in another order. Tiles of which a mask leaves no term are not needed.
     """
     f = state.program.func(func)
     over = find_loop(state, func, definition, loop)
@@ -227,8 +228,10 @@ def _merged(made: Pass, state: State, running: str, tiles: Mapping[str, str], fa
     terms = tuple(
         Read(tiles[m.func.name], (*map(Var, m.own), Var(outer)), 0, m.dtype) for m in order
     )
+    first = add(made.range[0], multiply(Var(outer), const(factor)))
+    where = needs_tile(made, first, factor)
     new = Definition(
-        d.index, d.free, ((outer, ZERO, _count(made, factor)),), TRUE, terms, combine, init, d.loc
+        d.index, d.free, ((outer, ZERO, _count(made, factor)),), where, terms, combine, init, d.loc
     )
     types = tuple(m.dtype for m in order)
     g = FuncDef(running, types, (new,), _anywhere(f.natural), f.natural, False, f.fast_math, f.loc)

@@ -75,6 +75,48 @@ def test_tensor_cores_give_attention(name: str) -> None:
     assert error.max() < (0.002 if dtype == td.f16 else 0.016)  # half a digit of results up to 4
 
 
+def loop_over_tiles(f: td.Func, **choices: Any) -> tuple[str, Any]:
+    """The range of the loop over tiles of terms, and the compiled schedule."""
+    s = td.Schedule(f, target="cuda:sm_80")
+    td.recipes.online_tensor_cores(s["out_sum"], **choices)
+    compiled = td.compile(s)
+    line = next(x for x in compiled.loops("final").splitlines() if "for out_sum_online_j_o" in x)
+    return line.partition(" in ")[2], compiled
+
+
+def test_tiles_of_which_a_mask_leaves_no_term_are_not_made() -> None:
+    sizes = 1, 128, 128, 16
+    run, compiled = loop_over_tiles(attention(*sizes, mask=True), rows=32, terms=16)
+    assert run == "range(0, out_b_i_o * 2 + 2):"
+    given = operands(*sizes, td.f16)
+    error = np.abs(td.emulate(compiled)(*given) - expected(*given, mask=True))
+    assert error.max() < 0.002
+    assert loop_over_tiles(attention(*sizes), rows=32, terms=16)[0] == "range(0, 8):"
+
+
+def test_a_window_begins_with_the_first_tile_that_it_needs() -> None:
+    q, k, v = (td.Tensor(n, (128, 16), td.f16) for n in "qkv")
+    raw, score, top, p, total, out = (
+        td.Func(n) for n in ("raw", "score", "top", "p", "total", "out")
+    )
+    raw[i, j] = td.sum(td.cast(q[i, d], td.f32) * td.cast(k[j, d], td.f32), axis=d)
+    score[i, j] = td.where((j <= i) & (j > i - 20), raw[i, j] / 8, -np.inf)
+    top[i] = td.max(score[i, j], axis=j)
+    p[i, j] = td.exp(score[i, j] - top[i])
+    total[i] = td.sum(p[i, j], axis=j)
+    weight = td.cast(td.cast(p[i, j], td.f16), td.f32)
+    out[i, e] = td.sum(weight * td.cast(v[j, e], td.f32), axis=j) / total[i]
+    run, compiled = loop_over_tiles(out, rows=16, terms=16)
+    assert run == "range(0, min(out_i_o + 1, 3)):"
+    given = [x[0] for x in operands(1, 128, 128, 16, td.f16)]
+    z = given[0].astype(np.float64) @ given[1].astype(np.float64).T / 8
+    at = np.arange(128)
+    z = np.where((at <= at[:, None]) & (at > at[:, None] - 20), z, -np.inf)
+    z = np.exp(z - z.max(-1, keepdims=True))
+    want = z @ given[2].astype(np.float64) / z.sum(-1, keepdims=True)
+    assert np.abs(td.emulate(compiled)(*given) - want).max() < 0.002
+
+
 def test_the_schedule_replays() -> None:
     s = td.Schedule(attention(1, 32, 40, 16), target="cuda:sm_80")
     td.recipes.online_tensor_cores(s["out_sum"])
