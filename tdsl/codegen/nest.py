@@ -135,14 +135,10 @@ class NestBuilder:
 
     def _guards(self, related: Related) -> tuple[Guard, ...]:
         tails = [self._guard(c, related, predicate=False) for c in related.guards]
-        if self.whole:
-            tails = [g for g in tails if self._reduces(g)]
+        if self.whole:  # guards say which terms there are, not which results
+            tails = [g for g in tails if g.loops & self.reduced]
         where = [self._guard(c, related, predicate=True) for c in conjuncts(self.d.where)]
         return (*tails, *where)
-
-    def _reduces(self, guard: Guard) -> bool:
-        """True where a guard tells which terms there are, not which results."""
-        return not guard.loops.isdisjoint(self.reduced)
 
     def _guard(self, cond: Expr, related: Related, *, predicate: bool) -> Guard:
         over_loops = substitute(cond, related.roots)
