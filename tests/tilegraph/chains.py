@@ -132,6 +132,42 @@ def adds_concat_pool(size: int, parts: int = 3) -> Chain:
     return (out,)
 
 
+def transformer_block(rows: int, heads: int = 2, depth: int = 8, inner: int = 32) -> Chain:
+    """Norm, attention of some heads, residual, norm, dense layers with a gelu between, residual."""
+    width = heads * depth
+    a, wide, narrow = (
+        td.Tensor(m, z, td.f32)
+        for m, z in (("a", (rows, width)), ("wide", (width, inner)), ("narrow", (inner, width)))
+    )
+    wq, wk, wv = (td.Tensor(m, (heads, width, depth), td.f32) for m in ("wq", "wk", "wv"))
+    wo = td.Tensor("wo", (heads, depth, width), td.f32)
+
+    def normed(v: td.Func | td.Tensor, name: str) -> td.Func:
+        mean, var, result = (td.Func(f"{name}_{m}") for m in ("mean", "var", "out"))
+        mean[i] = td.mean(v[i, j], axis=j)
+        var[i] = td.mean((v[i, j] - mean[i]) ** 2, axis=j)
+        result[i, j] = (v[i, j] - mean[i]) * td.rsqrt(var[i] + 1e-5)
+        return result
+
+    before = normed(a, "norm1")
+    q, key, v = td.Func("q"), td.Func("key"), td.Func("v")
+    for made, w in ((q, wq), (key, wk), (v, wv)):
+        made[h, i, d] = td.sum(before[i, j] * w[h, j, d], axis=j)
+    score, top, p, total, mixed = (td.Func(m) for m in ("score", "top", "p", "total", "mixed"))
+    score[h, i, k] = td.sum(q[h, i, d] * key[h, k, d], axis=d) / depth**0.5
+    top[h, i] = td.max(score[h, i, k], axis=k)
+    p[h, i, k] = td.exp(score[h, i, k] - top[h, i])
+    total[h, i] = td.sum(p[h, i, k], axis=k)
+    mixed[h, i, d] = td.sum(p[h, i, k] * v[h, k, d], axis=k) / total[h, i]
+    x1, up, gelu, out = td.Func("x1"), td.Func("up"), td.Func("gelu"), td.Func("out")
+    x1[i, j] = a[i, j] + td.sum(mixed[h, i, d] * wo[h, d, j], axis=(h, d))
+    after = normed(x1, "norm2")
+    up[i, f] = td.sum(after[i, j] * wide[j, f], axis=j)
+    gelu[i, f] = up[i, f] * 0.5 * (1 + td.erf(up[i, f] * 0.7071067))
+    out[i, j] = x1[i, j] + td.sum(gelu[i, f] * narrow[f, j], axis=f)
+    return (out,)
+
+
 CHAINS: dict[str, Callable[[int], Chain]] = {
     "masked softmax": masked_softmax, "gated block": gated_block, "dense and norm": dense_and_norm,
     "inverted residual": inverted_residual, "two products": two_products, "gated mlp": gated_mlp,

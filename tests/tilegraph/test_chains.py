@@ -9,7 +9,7 @@ import tdsl as td
 from tdsl.lang.interp import interpret
 from tdsl.target import Target
 from tdsl.tilegraph.search import candidates, notes_of
-from tests.tilegraph.chains import CHAINS, adds_concat_pool, gated_mlp
+from tests.tilegraph.chains import CHAINS, adds_concat_pool, gated_mlp, transformer_block
 
 
 @pytest.mark.parametrize("size", [12, 33])
@@ -45,3 +45,18 @@ def test_pooling_does_not_compute_sums_again() -> None:
     best, *_ = candidates(program, {}, Target("cpu"))
     again = best.schedule.prediction().again
     assert max(again.values()) < 1.1
+
+
+def test_a_transformer_block_is_right() -> None:
+    program = td.Schedule(*transformer_block(24)).program
+    rng = np.random.default_rng(0)
+    given = {
+        t.name: rng.standard_normal([n.value for n in t.shape]).astype(np.float32) / 2
+        for t in program.inputs
+    }
+    (want,) = interpret(program, given)
+    found = candidates(program, {}, Target("cpu"))
+    tiled = [c for c in found if c.label.endswith("tiles")][:1]
+    for candidate in (found[0], *tiled):
+        got = td.compile(candidate.schedule)(**given)
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4, err_msg=candidate.label)
