@@ -19,7 +19,7 @@ from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
-from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch
+from tdsl.errors import ShapeError, Suggesting, TypeMismatch
 from tdsl.lang.program import Program, bind_sizes, check_sizes
 from tdsl.lang.tensor import Func
 from tdsl.notebook import Listing
@@ -86,13 +86,6 @@ def compile(
     free = _dynamic(program, dynamic, fixed)
     if schedule.state.grid is not None:
         return _distributed(schedule.state, chosen, free, fixed)
-    if free and chosen.name == "cuda":
-        raise TargetError(
-            f"kernels of a GPU are made for sizes that are known, not for {', '.join(sorted(free))}",
-            loc=here(),
-            label="this call",
-            hint="leave out dynamic=: a call with other sizes compiles again",
-        )
     return Compiled(schedule, chosen, free, fixed)
 
 

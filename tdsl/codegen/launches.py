@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tdsl.codegen.fragments import Fragment, fragments_of
 from tdsl.codegen.loops import (
     AXES,
-    BLOCKS,
+    CLUSTER,
     HEAP,
     THREADS,
     Alloc,
@@ -27,13 +27,13 @@ from tdsl.codegen.loops import (
     Stmt,
     row_major,
 )  # fmt: skip
-from tdsl.codegen.passes.axes import launch_extents
+from tdsl.codegen.passes.axes import MOST_BLOCKS, grid_of, launch_extents
 from tdsl.codegen.passes.statements import is_empty, rebuilt, stored_in, walk
 from tdsl.codegen.shared_memory import SharedMemory, shared_memory
 from tdsl.codegen.stages import used_params
 from tdsl.codegen.tiles import TileMap, tile_maps
 from tdsl.errors import ScheduleError, TargetError
-from tdsl.lang.expr import Const, Unary, const
+from tdsl.lang.expr import Const, Expr, Unary, const
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import i64
 from tdsl.schedule.instruction import INSTRUCTIONS
@@ -42,6 +42,7 @@ from tdsl.source import here
 FAILED_CHECK = "failed check"  # no name of a program
 THREAD = "[block ({}, {}, {}), thread ({}, {}, {})] "  # before what a thread prints
 Extents = tuple[int, int, int]
+Grid = tuple[int | Expr, ...]  # an expression where only a call tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Launch:
 
     name: str
     params: tuple[Argument, ...]
-    grid: Extents
+    grid: Grid
     block: Extents
     memory: SharedMemory
     body: Stmt
@@ -72,13 +73,16 @@ class Launch:
         return self.memory.size
 
     def extent(self, axis: str) -> int:
-        """How many blocks or threads there are along an axis.
+        """How many blocks or threads there are along an axis, or at most where only a call tells.
 
         >>> Launch("k", (), (7, 1, 1), (32, 4, 1), SharedMemory({}, 0, {}), Block(())).extent("threadIdx.y")
         4
         """
-        x, *rest = self.grid
-        return (self.cluster, x // self.cluster, *rest, *self.block)[AXES.index(axis)]
+        x, y, z = (
+            n if isinstance(n, int) else most
+            for n, most in zip(self.grid, MOST_BLOCKS.values(), strict=True)
+        )
+        return (self.cluster, x // self.cluster, y, z, *self.block)[AXES.index(axis)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class Launches:
 
 
 def launches_of(kernel: Kernel) -> Launches:
-    """The launches of a kernel whose sizes are numbers and whose memory has its scopes.
+    """The launches of a kernel whose memory has its scopes.
 
     Raises ScheduleError where loops do not fit a launch, TargetError for what no kernel of a GPU does.
 
@@ -112,8 +116,9 @@ def launches_of(kernel: Kernel) -> Launches:
         _refuse_others(body)
         name = kernel.name if len(bodies) == 1 else f"{kernel.name}_{n}"
         extents = launch_extents(body)
-        cluster, x, y, z = (extents[a] for a in BLOCKS)
-        grid, block = (x * cluster, y, z), tuple(extents[a] for a in THREADS)
+        cluster, blocks = extents[CLUSTER], grid_of(body)
+        grid = tuple(int(e.value) if isinstance(e, Const) else e for e in blocks)
+        block = tuple(extents[a] for a in THREADS)
         _check_groups(body, block[0])
         used, shared = used_params(known, body), shared_memory(body)
         used += tuple(record if any(isinstance(s, Check) for s in walk(body)) else ())
@@ -193,11 +198,11 @@ def _at_root(s: Stmt, temporaries: list[BufferParam]) -> Iterator[Stmt]:
             for part in parts:
                 yield from _at_root(part, temporaries)
         case Alloc(name, dtype, extents, scope, body) if scope == HEAP:
-            shape = [int(e.value) for e in extents if isinstance(e, Const)]
-            assert len(shape) == len(extents), "sizes are numbers"
-            temporaries.append(
-                BufferParam(name, dtype, extents, row_major(tuple(shape)), written=True)
-            )
+            shape = tuple(int(e.value) for e in extents if isinstance(e, Const))
+            strides: tuple[int | None, ...] = (*(None,) * (len(extents) - 1), 1)[: len(extents)]
+            if len(shape) == len(extents):
+                strides = row_major(shape)
+            temporaries.append(BufferParam(name, dtype, extents, strides, written=True))
             yield from _at_root(body, temporaries)
         case Let():
             for part in _at_root(s.body, temporaries):

@@ -61,6 +61,13 @@ def tile_maps(body: Stmt, params: Iterable[Argument]) -> tuple[TileMap, ...]:
 def map_of(s: CopyTile, p: BufferParam, swizzle: int) -> TileMap:
     """The map that a copy needs; of a swizzled tile with longer rows, that of each of its panels."""
     shape = tuple(int(e.value) for e in p.extents if isinstance(e, Const))
+    if len(shape) < len(p.extents):
+        raise ScheduleError(
+            f"tiles of {p.name!r} are copied as a whole, which needs sizes that are known",
+            loc=s.loc,
+            label="this copy",
+            hint="copy by threads: cooperate() instead of bulk_copy(), or leave out dynamic=",
+        )
     size, wide = p.dtype.bytes, s.extents[-1]
     inner = min(wide, swizzle // size) if swizzle else wide
     box = (*s.extents[:-1], inner)

@@ -437,11 +437,12 @@ def copy_of_one_element_as_a_whole():
     s[g].compute_at(s[f], i).set_scope("shared").bulk_copy()  # here
 
 
-@wrong(td.TargetError, "for sizes that are known", hint="leave out dynamic=")
-def sizes_that_stay_open():
-    t, f = td.Tensor("t", ("N",), td.f32), td.Func("f")
-    f[i] = t[i] * 2
-    td.compile(f, target="cuda", dynamic="N")  # here
+@wrong(td.ScheduleError, "which needs sizes that are known", hint="leave out dynamic=")
+def open_sizes_of_what_is_copied_as_a_whole():
+    s = whole(td.Tensor("t", ("N", 64), td.f32))
+    s["t_cache"].bulk_copy()  # here
+    s["f"].pipeline("k_o", 2)
+    td.compile(s, target="cuda", dynamic="N").source()
 
 
 @wrong(

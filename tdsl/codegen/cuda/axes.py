@@ -18,8 +18,7 @@ def numbers_of(launch: Launch) -> tuple[dict[str, TIR], dict[str, TIR]]:
 
     The blocks of a cluster are neighbours on blockIdx.x.
     """
-    sizes = dict(zip(AXES[1:], (*launch.grid, *launch.block), strict=True))
-    own = {a: T.Var(a, "int32") for a, n in sizes.items() if n > 1 or a.endswith("Idx.x")}
+    own = {a: T.Var(a, "int32") for a, n in _sizes(launch) if n > 1 or a.endswith("Idx.x")}
     zero, count = T.const(0, "int32"), T.const(launch.cluster, "int32")
     numbers = {a: own.get(a, zero) for a in AXES}
     if launch.cluster > 1:
@@ -28,9 +27,16 @@ def numbers_of(launch: Launch) -> tuple[dict[str, TIR], dict[str, TIR]]:
     return numbers, own
 
 
+def _sizes(launch: Launch) -> list[tuple[str, int]]:
+    """How many numbers there are on each of CUDA's axes, or at most."""
+    sizes = {axis: launch.extent(axis) for axis in AXES if axis != CLUSTER}
+    sizes["blockIdx.x"] *= launch.cluster
+    return list(sizes.items())
+
+
 def on_axes(body: TIR, own: dict[str, TIR], launch: Launch) -> TIR:
     """A body in which CUDA's variables have their ranges."""
-    sizes = dict(zip(AXES[1:], (*launch.grid, *launch.block), strict=True))
+    sizes = dict(_sizes(launch))
     for axis in reversed(own):
         extent = T.const(sizes[axis], "int32")
         number = T.IterVar(tvm.ir.Range(0, extent), own[axis], T.IterVar.ThreadIndex, axis)

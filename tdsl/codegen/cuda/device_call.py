@@ -29,6 +29,7 @@ from tdsl.codegen.cuda.executable import CudaExecutable
 from tdsl.codegen.cuda.launcher import plain
 from tdsl.codegen.cuda.quick_launch import Quick, made, quick_launch
 from tdsl.codegen.cuda.streams import chosen
+from tdsl.codegen.loops import SizeParam
 from tdsl.codegen.signature import ArrayArg, Specialisation, dense
 
 _KEPT = 4  # variants tried by the quick way
@@ -45,7 +46,7 @@ class DeviceCalls:
 
     def __init__(self, entry: Entry, find: Callable[[], Device] | None = None) -> None:
         self._entry, self._find = entry, find or (lambda: driver().device())
-        self._known: dict[tuple[Specialisation, int], Quick] = {}
+        self._known: dict[tuple[Specialisation, int, tuple[int, ...]], Quick] = {}
         self._recent: tuple[Quick, ...] = ()
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
@@ -87,15 +88,19 @@ class DeviceCalls:
         executable = entry.executable(variant)
         assert isinstance(executable, CudaExecutable)
         launcher = executable.launcher(device)
-        launcher.start(
-            [x.pointer if isinstance(x, DeviceArray) else plain(x) for x in
-             (held[p.name] for p in executable.params)],
-            stream,
-        )  # fmt: skip
-        key = variant, device.ordinal
+        passed = [held[arg.name] for arg in (*signature.inputs, *signature.outputs)]
+        open_ = [fixed[p.name] for p in executable.params if isinstance(p, SizeParam)]
+
+        def start(values: Sequence[Any], stream: int) -> None:
+            launcher.start((*values, *open_), stream)
+
+        start([x.pointer if isinstance(x, DeviceArray) else plain(x) for x in passed], stream)
+        key = variant, device.ordinal, tuple(open_)
         if key not in self._known:
             shapes = {name: x.shape for name, x in held.items() if isinstance(x, DeviceArray)}
-            self._known[key] = quick_launch(signature, shapes, device, launcher.start)
+            self._known[key] = quick_launch(
+                signature, shapes, device, start if open_ else launcher.start
+            )
             self._recent = tuple(self._known.values())[: -_KEPT - 1 : -1]
         results = tuple(
             held[o.name] if value is None else value

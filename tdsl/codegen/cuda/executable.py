@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.codegen.cuda.counts import argument_name
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, driver, read
 from tdsl.codegen.cuda.launcher import POINTER, Launcher, code_of, plain
 from tdsl.codegen.cuda.record import Module
@@ -56,7 +57,7 @@ class CudaExecutable:
                 if not p.written:
                     memory.fill(array)
             else:
-                values.append(plain(value))
+                values.append(plain(value) if isinstance(p, ScalarParam) else int(value))
         launcher.start(values, stream, wait=True)
         for p, value, array, memory in held:
             if p.written:
@@ -71,7 +72,7 @@ class CudaExecutable:
         """
         found = self._launchers.get(device.ordinal)
         if found is None:
-            formats = {p.name: _format(p) for p in self.params}
+            formats = {argument_name(p): _format(p) for p in self.params}
             found = self._launchers[device.ordinal] = Launcher(
                 device, self.module, formats, self._failure
             )
@@ -86,4 +87,6 @@ class CudaExecutable:
 
 
 def _format(p: Argument) -> str:
-    return code_of(p.dtype.name) if isinstance(p, ScalarParam) else POINTER
+    if isinstance(p, BufferParam):
+        return POINTER
+    return code_of(p.dtype.name if isinstance(p, ScalarParam) else "i64")

@@ -11,6 +11,7 @@ from typing import Any
 
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
+from tdsl.codegen.cuda.arrays import Strides
 from tdsl.codegen.fragments import Fragment
 from tdsl.codegen.shared_memory import Swizzle
 from tdsl.errors import TargetError
@@ -26,6 +27,7 @@ from tdsl.lang.expr import (
     Load,
     Param,
     Select,
+    Size,
     Unary,
     Var,
     dtype_of,
@@ -109,12 +111,20 @@ def in_int32(e: Expr, facts: Facts) -> bool:
     return True
 
 
+def _is_place(e: Expr) -> bool:
+    """True for an index of loop variables and sizes alone, whose parts no memory is too large for."""
+    return all(
+        isinstance(n, Var | Size | Binary) or (isinstance(n, Const) and abs(n.value) < 2**31)
+        for n in post_order(e)
+    )
+
+
 @dataclass(slots=True)
 class Expressions:
     """Writes expressions: `scalars` are what names stand for, `buffers` flat memories and their strides."""
 
     scalars: dict[str, TIR] = field(default_factory=dict)
-    buffers: dict[str, tuple[TIR, tuple[int, ...]]] = field(default_factory=dict)
+    buffers: dict[str, tuple[TIR, Strides]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     facts: Facts = NOTHING
     loops: Facts = NOTHING  # without what conditions say, which hides how far loops run
@@ -140,12 +150,14 @@ class Expressions:
     def made(self, e: Expr, done: dict[Expr, TIR]) -> TIR:
         """An expression from its parts."""
         if dtype_of(e) == i64 and not isinstance(e, Const) and in_int32(e, self.facts):
-            return _cast("int64", self.index(e))
+            return as_type("int64", self.index(e))
         match e:
             case Const(value, dtype):
                 return _constant(value, dtype)
+            case Size(name):
+                return self.scalars[f"size {name}"]
             case Var(name) | Param(name):
-                return _cast(tir_type(dtype_of(e)), self.scalars[name])
+                return as_type(tir_type(dtype_of(e)), self.scalars[name])
             case Unary(op, x):
                 return self.unary(op, dtype_of(x), self.node(x, done))
             case Binary(op, x, y) if dtype_of(x) == i64 and op in COMPARISONS:
@@ -172,12 +184,12 @@ class Expressions:
     def index(self, e: Expr) -> TIR:
         """An index, in 32 bits where it fits."""
         if not in_int32(e, self.facts):
-            return self.value(e)
+            return self.long_index(e) if _is_place(e) else self.value(e)
         match e:
             case Const(value):
                 return T.const(int(value), "int32")
             case Var(name):
-                return _cast("int32", self.scalars[name])
+                return as_type("int32", self.scalars[name])
             case Binary("floordiv" | "mod" as op, x, y):
                 return self.quotient(op, x, y)
             case Binary(op, x, y) if op in _PLAIN:
@@ -187,24 +199,41 @@ class Expressions:
             case Unary("neg", x):
                 return T.Sub(T.const(0, "int32"), self.index(x))
             case _:
-                return _cast("int32", self.general(e))
+                return as_type("int32", self.general(e))
+
+    def long_index(self, e: Expr) -> TIR:
+        """A place in memory in 64 bits, by operators of TIR, which sees from them what is aligned."""
+        if in_int32(e, self.facts):
+            return as_type("int64", self.index(e))
+        match e:
+            case Binary("add" | "sub" | "mul" as op, x, y):
+                return _PLAIN[op](self.long_index(x), self.long_index(y))
+            case Binary("floordiv" | "mod" as op, x, Const(n)) if n > 0 and self.is_natural(x):
+                divide = T.truncdiv if op == "floordiv" else T.truncmod
+                return divide(self.long_index(x), T.const(int(n), "int64"))
+            case _:
+                return self.value(e)
+
+    def is_natural(self, e: Expr) -> bool:
+        """True for an index that is certainly not negative."""
+        low = value_range(e, self.facts)[0]
+        return low is not None and low >= 0
 
     def general(self, e: Expr) -> TIR:
         """Arithmetic of indices that has no operator of TIR."""
         match e:
             case Binary(op, x, y):
                 return self.binary(
-                    op, i64, _cast("int64", self.index(x)), _cast("int64", self.index(y))
+                    op, i64, as_type("int64", self.index(x)), as_type("int64", self.index(y))
                 )
             case Unary(op, x):
-                return self.unary(op, i64, _cast("int64", self.index(x)))
+                return self.unary(op, i64, as_type("int64", self.index(x)))
             case _:
                 raise AssertionError(f"no index is a {type(e).__name__}")
 
     def quotient(self, op: str, x: Expr, y: Expr) -> TIR:
         """floordiv or mod of indices: plain division where nothing is negative."""
-        low = value_range(x, self.facts)[0]
-        if isinstance(y, Const) and y.value > 0 and low is not None and low >= 0:
+        if isinstance(y, Const) and y.value > 0 and self.is_natural(x):
             divide = T.truncdiv if op == "floordiv" else T.truncmod
             return divide(self.index(x), self.index(y))
         return self.call(f"tdsl_{op}", "int32", self.index(x), self.index(y))
@@ -227,7 +256,8 @@ class Expressions:
 
     def in_panels(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
         """Where an element of a swizzled memory would lie without the order of its chunks."""
-        return simplify(self.swizzles[buffer].in_panels(index, self.buffers[buffer][1]), self.facts)
+        strides = tuple(n for n in self.buffers[buffer][1] if isinstance(n, int))
+        return simplify(self.swizzles[buffer].in_panels(index, strides), self.facts)
 
     def flat(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
         """The same in the language of loops."""
@@ -236,20 +266,23 @@ class Expressions:
             return fragment.register(index, self.loops)
         total: Expr = integer(0)
         for i, stride in zip(index, self.buffers[buffer][1], strict=True):
-            total = as_expr(as_sum(total).plus(as_sum(i), stride))
+            if isinstance(stride, int):
+                total = as_expr(as_sum(total).plus(as_sum(i), stride))
+            else:
+                total = as_expr(as_sum(total).plus(as_sum(Binary("mul", i, stride))))
         return total
 
     def wide(self, t: DType, x: TIR) -> TIR:
         """A value in the type in which it is computed, which for narrow floats is f32."""
         if t in BYTES:
             return self.call(f"tdsl_from_{t.name}", "float32", x)
-        return _cast("float32", x) if t.is_narrow else x
+        return as_type("float32", x) if t.is_narrow else x
 
     def rounded(self, t: DType, x: TIR) -> TIR:
         """What is computed of `wide` values as the type of these."""
         if t in BYTES:
             return self.call(f"tdsl_to_{t.name}", "uint8", x)
-        return _cast(tir_type(t), x)
+        return as_type(tir_type(t), x)
 
     def unary(self, op: str, t: DType, x: TIR) -> TIR:
         """An operator on a value of a type."""
@@ -297,12 +330,12 @@ class Expressions:
         if to.is_float or of == bool_:
             wide = self.wide(of, x)
             # all reach narrow floats by way of f32
-            return self.rounded(to, _cast("float32", wide) if to.is_narrow else wide)
+            return self.rounded(to, as_type("float32", wide) if to.is_narrow else wide)
         if of.is_float:
             return self.call(f"tdsl_to_integer<{c_type(to)}>", name, self.wide(of, x))
         if saturate:
             return self.call(f"tdsl_saturate<{c_type(to)}>", name, x)
-        return _cast(name, x)
+        return as_type(name, x)
 
     def function(self, fn: str, args: list[TIR], given: tuple[Expr, ...], dtype: DType) -> TIR:
         """A function of `lang.expr.FUNCTIONS`; `given` are its arguments in the loops."""
@@ -324,7 +357,7 @@ class Expressions:
 
     def random(self, keys: list[TIR], dtype: DType) -> TIR:
         """A hash of integers."""
-        seed, *rest = (_cast("uint64", _cast("int64", k)) for k in keys)
+        seed, *rest = (as_type("uint64", as_type("int64", k)) for k in keys)
         h = seed
         for k in (T.const(1, "uint64"), *rest):
             h = self.call("tdsl_mix_in", "uint64", h, k)
@@ -351,7 +384,7 @@ def _constant(value: Any, dtype: DType) -> TIR:
             "bfloat16", "__float2bfloat16_rn", T.const(float(value), "float32")
         )
     if dtype == f16:
-        return _cast(tir_type(dtype), T.const(float(value), "float32"))
+        return as_type(tir_type(dtype), T.const(float(value), "float32"))
     if dtype == bool_:
         return T.const(bool(value), "bool")
     if dtype.is_float:
@@ -359,11 +392,12 @@ def _constant(value: Any, dtype: DType) -> TIR:
     whole = int(value) % 2**dtype.bits
     signed = whole - 2**dtype.bits if whole >= 2 ** (dtype.bits - 1) else whole
     if dtype == u64 and signed < 0:  # TVM holds numbers of 64 bits with a sign
-        return _cast("uint64", T.const(signed, "int64"))
+        return as_type("uint64", T.const(signed, "int64"))
     return T.const(whole if dtype.kind == "u" else signed, tir_type(dtype))
 
 
-def _cast(name: str, x: TIR) -> TIR:
+def as_type(name: str, x: TIR) -> TIR:
+    """A TIR expression as another type."""
     own = dtype_text(x)
     if own == name:
         return x

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.codegen.cuda.counts import number, sizes_among
 from tdsl.codegen.cuda.driver import MOST_DYNAMIC_SHARED, Device, Handle, Memory, read
 from tdsl.codegen.cuda.record import KernelRecord, Module
 from tdsl.codegen.cuda.tensor_maps import TensorMap
 from tdsl.codegen.cuda.timing import fill
 from tdsl.codegen.launches import FAILED_CHECK
+from tdsl.codegen.passes.axes import MOST_BLOCKS
 from tdsl.errors import TargetError, TdslError
 from tdsl.lang.types import from_numpy
 from tdsl.source import here
@@ -72,7 +74,8 @@ class _Block:
         self._kept = []
         self.maps: list[tuple[TensorMap, int]] = []  # and where the address of its array is
         for k, function in zip(kernels, functions, strict=True):
-            config = _Config(*k.grid, *k.block, k.shared, None, None, 0)
+            grid = (n if isinstance(n, int) else 1 for n in k.grid)
+            config = _Config(*grid, *k.block, k.shared, None, None, 0)
             maps = [TensorMap(tile) for tile in k.maps]
             self.maps += [(m, _SLOT * places[m.tile.array]) for m in maps]
             pointers = (Handle * max(len(k.arguments) + len(maps), 1))(
@@ -111,6 +114,8 @@ class Launcher:
         self._launch: Any = device.driver.library.cuLaunchKernelEx
         self._launch.argtypes = [Handle] * 4
         self._blocks: list[_Block] = []
+        counts = [*(n for k in module.kernels for n in k.grid), *(n for _, n in module.temporaries)]
+        self._open = any(not isinstance(n, int) for n in counts)  # only a call tells some
         names = [name for name, _ in module.temporaries]
         self._record = names.index(FAILED_CHECK) if FAILED_CHECK in names else None
         self._failure = failure
@@ -122,7 +127,10 @@ class Launcher:
         launch, and struct.error for a number that its type does not hold.
         """
         # memory between kernels goes back behind the kernels that use it
-        between = [self.device.allocate(n, stream) for _, n in self.module.temporaries]
+        sizes = sizes_among(dict(zip(self._places, values, strict=False))) if self._open else {}
+        between = [
+            self.device.allocate(number(n, sizes), stream) for _, n in self.module.temporaries
+        ]
         if self._record is not None:
             fill(between[self._record], 0, stream)
         try:
@@ -134,8 +142,10 @@ class Launcher:
             for tile, place in block.maps:
                 (array,) = _POINTER.unpack_from(block.values, place)
                 tile.point_to(self.device.driver, array)
-            for config, address, function, pointers, name in block.launches:
+            for n, (config, address, function, pointers, name) in enumerate(block.launches):
                 config.stream = stream
+                if self._open and not self._sized(config, self.module.kernels[n], sizes):
+                    continue
                 status = self._launch(address, function, pointers, None)
                 if status:
                     self._again(status, (address, function, pointers, None), name)
@@ -145,6 +155,23 @@ class Launcher:
             self._blocks.append(block)
         if self._record is not None:
             self._raise_failure(between[self._record], stream)
+
+    def _sized(self, config: _Config, kernel: KernelRecord, sizes: dict[str, int]) -> bool:
+        """Tell a launch how many blocks it has; False where there are none.
+
+        TargetError for more than a launch takes.
+        """
+        grid = [number(n, sizes) for n in kernel.grid]
+        for axis, n, most in zip("xyz", grid, MOST_BLOCKS.values(), strict=True):
+            if n > most:
+                raise TargetError(
+                    f"kernel {kernel.name!r} has {n} blocks on blockIdx.{axis}, and a launch {most} at most",
+                    loc=here(),
+                    label="this call",
+                    hint="bind the largest loop to blockIdx.x",
+                )
+            setattr(config, f"grid_{axis}", n)
+        return all(grid)
 
     def _raise_failure(self, record: Memory, stream: int) -> None:
         """The error of the first check that has failed; waits for all kernels."""

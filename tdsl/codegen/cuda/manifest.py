@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.codegen.cuda.counts import Count
 from tdsl.codegen.cuda.record import KernelRecord, Module, kernel_of
 from tdsl.errors import TdslError
 from tdsl.lang.types import BY_NAME
@@ -51,7 +52,7 @@ class Program:
     name: str
     arch: str
     kernels: tuple[KernelRecord, ...]
-    temporaries: tuple[tuple[str, int], ...]
+    temporaries: tuple[tuple[str, Count], ...]
     arguments: tuple[Argument, ...]
     tolerances: tuple[tuple[str, float], ...]
     flops: float = 0.0

@@ -9,13 +9,15 @@ from math import prod
 
 from tdsl.codegen import cache
 from tdsl.codegen.cuda import nvcc, nvrtc
+from tdsl.codegen.cuda.counts import Count, argument_name, stored
 from tdsl.codegen.cuda.record import KernelRecord, Module, pack, unpack
 from tdsl.codegen.launches import Launch, Launches, launches_of
-from tdsl.codegen.loops import BufferParam, Invoke, Kernel, ScalarParam
+from tdsl.codegen.loops import BufferParam, Invoke, Kernel
 from tdsl.codegen.passes.statements import walk
 from tdsl.debug import dump, looks_inside, tell, timed
 from tdsl.errors import ScheduleError, TargetError
-from tdsl.lang.expr import Const
+from tdsl.lang.expr import Binary, Expr, const
+from tdsl.lang.simplify import simplify
 from tdsl.schedule.instruction import INSTRUCTIONS
 from tdsl.source import here
 
@@ -67,23 +69,26 @@ def build(launches: Launches, arch: str) -> Module:
 
 
 def _record(launch: Launch, usage: nvrtc.Usage) -> KernelRecord:
-    names = tuple(p.name for p in launch.params if isinstance(p, BufferParam | ScalarParam))
+    names, grid = tuple(map(argument_name, launch.params)), tuple(map(stored, launch.grid))
     dynamic = launch.shared if launch.shared > STATIC_SHARED else 0
     return KernelRecord(
-        launch.name, names, launch.grid, launch.block, dynamic, launch.shared,
+        launch.name, names, grid, launch.block, dynamic, launch.shared,
         usage.registers, usage.stack, usage.spills, launch.maps,
     )  # fmt: skip
 
 
-def _bytes(t: BufferParam) -> int:
-    return prod(int(e.value) for e in t.extents if isinstance(e, Const)) * t.dtype.bytes
+def _bytes(t: BufferParam) -> Count:
+    whole: Expr = const(t.dtype.bytes)
+    for e in t.extents:
+        whole = simplify(Binary("mul", whole, e))
+    return stored(whole)
 
 
 def check_limits(launches: Launches, arch: str) -> None:
     """ScheduleError where a launch asks for more than a GPU has, TargetError for instructions it lacks."""
     for launch in launches.launches:
         _check_instructions(launch, arch)
-        x, y, z = launch.grid
+        x, y, z = (n if isinstance(n, int) else 0 for n in launch.grid)  # others at the call
         limits = (
             (
                 prod(launch.block),

@@ -12,6 +12,7 @@ import struct
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tdsl.codegen.cuda.counts import Count, shown
 from tdsl.codegen.cuda.occupancy import Occupancy, occupancy
 from tdsl.codegen.tiles import TileMap
 
@@ -30,7 +31,7 @@ class KernelRecord:
 
     name: str
     arguments: tuple[str, ...]
-    grid: Extents
+    grid: tuple[Count, ...]
     block: Extents
     shared: int
     used_shared: int
@@ -40,7 +41,7 @@ class KernelRecord:
     maps: tuple[TileMap, ...] = ()
 
     def __str__(self) -> str:
-        blocks, threads = (" x ".join(map(str, x)) for x in (self.grid, self.block))
+        blocks, threads = (" x ".join(map(shown, x)) for x in (self.grid, self.block))
         stack = f", {self.stack} bytes of stack" if self.stack else ""
         return (
             f"{self.name}({', '.join(self.arguments)}): {blocks} blocks of {threads} threads, "
@@ -63,12 +64,14 @@ class Module:
     source: str = field(repr=False)
     arch: str
     kernels: tuple[KernelRecord, ...]
-    temporaries: tuple[tuple[str, int], ...]
+    temporaries: tuple[tuple[str, Count], ...]
     warnings: tuple[str, ...]
     cubin: bytes = field(repr=False)
 
     def __str__(self) -> str:
-        between = [f"memory between kernels: {name}, {n} bytes" for name, n in self.temporaries]
+        between = [
+            f"memory between kernels: {name}, {shown(n)} bytes" for name, n in self.temporaries
+        ]
         kernels = [f"{k}\n  {self.occupancy(k)}" for k in self.kernels]
         return "\n".join([*kernels, *between, *self.warnings])
 

@@ -16,8 +16,16 @@ import tvm
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tvm.ir import PointerType, PrimType
 
+from tdsl.codegen.cuda.arrays import count_of, dense_strides, known
 from tdsl.codegen.cuda.axes import numbers_of, on_axes
-from tdsl.codegen.cuda.expressions import Expressions, in_int32, tir_type
+from tdsl.codegen.cuda.counts import argument_name
+from tdsl.codegen.cuda.expressions import (
+    Expressions,
+    as_type,
+    dtype_text,
+    in_int32,
+    tir_type,
+)
 from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
 from tdsl.codegen.cuda.module import STATIC_SHARED
 from tdsl.codegen.cuda.prints import printed
@@ -94,9 +102,10 @@ class _Writer:
         for n, p in enumerate(self.launch.params):
             if isinstance(p, BufferParam):
                 params.append(self.array(n, p))
-            elif isinstance(p, ScalarParam):
-                params.append(T.Var(_plain(p.name, n), tir_type(p.dtype)))
-                self.e.scalars[p.name] = params[-1]
+            else:
+                kind = tir_type(p.dtype) if isinstance(p, ScalarParam) else "int64"
+                params.append(T.Var(_plain(p.name, n), kind))
+                self.e.scalars[argument_name(p)] = params[-1]
         for n, tile in enumerate(self.launch.maps):
             name = f"m{n}_{_plain(tile.array)}"
             self.maps[tile] = T.Var(name, PointerType(tvm.tirx.TensorMapType()))
@@ -115,14 +124,13 @@ class _Writer:
         return made
 
     def array(self, n: int, p: BufferParam) -> TIR:
-        extents = tuple(int(x.value) for x in p.extents if isinstance(x, Const))
         name = _plain(p.name, n)
         pointer = T.Var(name, PointerType(PrimType(tir_type(p.dtype)), "global"))
         memory = T.decl_buffer(
-            (max(prod(extents), 1),), tir_type(p.dtype), f"{name}_", data=pointer
+            (max(count_of(p.extents), 1),), tir_type(p.dtype), f"{name}_", data=pointer
         )
         self.head.append(T.DeclBuffer(memory, data=pointer))
-        self.e.buffers[p.name] = memory, row_major(extents)
+        self.e.buffers[p.name] = memory, dense_strides(p.extents)
         return pointer
 
     def shared_memory(self) -> None:
@@ -241,13 +249,14 @@ class _Writer:
         narrow = in_int32(add(s.lo, s.extent), self.e.facts) and in_int32(s.extent, self.e.facts)
         if s.kind in AXES:
             number = self.axes[s.kind]
-            lo = self.e.index(s.lo)
-            self.e.scalars[s.name] = number if s.lo == ZERO else T.Add(lo, number)
+            lo, extent = self.e.index(s.lo), self.e.index(s.extent)
+            own = as_type(dtype_text(lo), number)
+            self.e.scalars[s.name] = number if s.lo == ZERO else T.Add(lo, own)
             body = self.within(s, s.body, bound | {s.kind})
             if not body:
                 return []
             whole = is_whole(s, {s.kind: self.launch.extent(s.kind)})
-            taken = T.LT(number, self.e.index(s.extent))
+            taken = T.LT(as_type(dtype_text(extent), number), extent)
             return body if whole else [T.IfThenElse(taken, _sequence(body), None)]
         lo, extent = self.e.index(s.lo), self.e.index(s.extent)
         variable = T.Var(_plain(s.name), "int32" if narrow else "int64")
@@ -364,7 +373,7 @@ class _Writer:
         (memory, to), size = self.e.buffers[s.buffer], dtype_of(s.value).bytes
         assert isinstance(s.value, Load)
         source, of = self.e.buffers[s.value.buffer]
-        count, made = copied_at_once(s, s.value, to, of, size), []
+        count, made = copied_at_once(s, s.value, known(to), known(of), size), []
         for start in range(0, count_of_lanes(s), count):
             one = lane_of(s, start)
             assert isinstance(one.value, Load)

@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
+from tdsl.codegen.cuda.arrays import known
 from tdsl.codegen.cuda.expressions import TIR, Expressions, bytes_of
 from tdsl.codegen.loops import Store
 from tdsl.codegen.passes.one_lane import count_of_lanes, lane
@@ -58,7 +59,7 @@ def _width(e: Expressions, buffer: str, index: tuple[Expr, ...], lanes: int) -> 
     kind = str(memory.dtype)
     if kind == "bool" or buffer in e.fragments:
         return 1
-    return width(index, strides, lanes, bytes_of(kind))
+    return width(index, known(strides), lanes, bytes_of(kind))
 
 
 def _is_near(e: Expressions, n: Load, count: int) -> bool:

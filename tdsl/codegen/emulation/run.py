@@ -50,10 +50,12 @@ from tdsl.codegen.loops import (
     Print,
     ScalarParam,
     Shuffle,
+    SizeParam,
     Stmt,
     Store,
     Wait,
 )  # fmt: skip
+from tdsl.codegen.passes.bind_sizes import bind_sizes
 from tdsl.codegen.passes.statements import stored_in
 from tdsl.codegen.show import message_text
 from tdsl.errors import Hazard
@@ -85,11 +87,17 @@ class EmulatedExecutable:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.params = kernel, kernel.params
+        self._sizes = {p.name: n for n, p in enumerate(kernel.params) if isinstance(p, SizeParam)}
         self.launches = launches_of(kernel)
 
     def run(self, arguments: Sequence[Any]) -> None:
-        """Run on arrays and scalars in the order of `kernel.params`."""
-        run_launches(self.launches, arguments)
+        """Run on arrays, scalars and sizes in the order of `kernel.params`."""
+        launches = self.launches
+        if self._sizes:
+            sizes = {name: int(arguments[n]) for name, n in self._sizes.items()}
+            arguments = [x for n, x in enumerate(arguments) if n not in self._sizes.values()]
+            launches = launches_of(bind_sizes(self.kernel, sizes))
+        run_launches(launches, arguments)
 
 
 def run_launches(launches: Launches, arguments: Sequence[Any]) -> None:
@@ -137,7 +145,7 @@ def _launch(
     written = stored_in(launch.body)
     for name in written & memories.keys():
         memories[name].watch()
-    threads, blocks = prod(launch.block), prod(launch.grid)
+    threads, blocks = prod(launch.block), prod(map(launch.extent, BLOCKS))
     epochs = np.zeros(blocks, np.int64)
     step = max(1, _MOST_THREADS // (threads * launch.cluster)) * launch.cluster
     for first in range(0, blocks, step):

@@ -20,12 +20,13 @@ import numpy as np
 
 import tdsl as td
 from tdsl.codegen.call import Entry
+from tdsl.codegen.cuda.counts import argument_name
 from tdsl.codegen.cuda.device_functions import FUNCTIONS
 from tdsl.codegen.cuda.expressions import c_type
 from tdsl.codegen.cuda.text import DEVICE_CODE, cuda_text
 from tdsl.codegen.launches import Launch, Launches, launches_of
-from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam
-from tdsl.codegen.signature import Specialisation
+from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam, SizeParam
+from tdsl.codegen.signature import Specialisation, extent
 from tdsl.pipeline import make_kernel
 from tests.codegen.cuda import shim_tensor_cores, shim_tiles
 from tests.codegen.cuda.shim_tensor_cores import without_assembly
@@ -247,26 +248,32 @@ def run_text(
     """Compile the text of launches, changed, and run it on arrays in the order of the kernel's arguments."""
     library = library_of(launches, folder, change)
     values: dict[str, Any] = {}
-    for p, value in zip(launches.kernel.params, arguments, strict=True):
+    params = launches.kernel.params
+    sizes = {
+        p.name: int(x) for p, x in zip(params, arguments, strict=True) if isinstance(p, SizeParam)
+    }
+    for p, value in zip(params, arguments, strict=True):
         if isinstance(p, BufferParam):
             assert value.flags.c_contiguous
             values[p.name] = ctypes.c_void_p(value.ctypes.data)
-        elif isinstance(p, ScalarParam):
-            values[p.name] = np.asarray(value, p.dtype.numpy).ctypes
+        else:
+            kind = p.dtype.numpy if isinstance(p, ScalarParam) else np.int64
+            values[argument_name(p)] = np.asarray(value, kind).ctypes
     memory = {
-        t.name: np.zeros(prod(int(e.value) for e in t.extents), t.dtype.numpy)
+        t.name: np.zeros(prod(extent(e, sizes) for e in t.extents), t.dtype.numpy)
         for t in launches.temporaries
     }
     values |= {name: ctypes.c_void_p(array.ctypes.data) for name, array in memory.items()}
     for launch in launches.launches:
-        given = [values[p.name] for p in launch.params]
+        given = [values[argument_name(p)] for p in launch.params]
         pointers = [
             ctypes.c_void_p(v.data) if not isinstance(v, ctypes.c_void_p) else v for v in given
         ]
         maps = [map_for(tile, values[tile.array].value) for tile in launch.maps]
         addresses = [*(p.value for p in pointers), *map(ctypes.addressof, maps)]
         slots = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
-        shape = (ctypes.c_uint * 6)(*launch.grid, *launch.block)
+        grid = [n if isinstance(n, int) else extent(n, sizes) for n in launch.grid]
+        shape = (ctypes.c_uint * 6)(*grid, *launch.block)
         status = getattr(library, f"launch_{launch.name}")(shape, slots)
         assert status == 0, f"{launch.name}: {STATUS[status]}"
     return library
@@ -297,8 +304,9 @@ def _entry(launch: Launch) -> str:
     for n, p in enumerate(launch.params):
         if isinstance(p, BufferParam):
             given.append(f"Pointer{{arguments_[{n}]}}")
-        elif isinstance(p, ScalarParam):
-            given.append(f"*({c_type(p.dtype)} *)arguments_[{n}]")
+        else:
+            kind = c_type(p.dtype) if isinstance(p, ScalarParam) else "long long"
+            given.append(f"*({kind} *)arguments_[{n}]")
     first = len(launch.params)
     given += [f"*(CUtensorMap *)arguments_[{first + n}]" for n in range(len(launch.maps))]
     name, count = launch.name, max(len(given), 1)

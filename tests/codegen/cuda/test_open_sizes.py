@@ -1,0 +1,153 @@
+"""Sizes that differ from call to call: one compilation, whose launches have the blocks that a call needs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.codegen.cuda import counts
+from tdsl.lang.expr import Binary, Const, Select, Size, const
+from tdsl.schedule.recipes import block_tiles
+from tests.codegen.cuda import programs
+
+i, j, k = td.vars("i j k")
+
+
+def scaled() -> td.Schedule:
+    """An array whose name is that of its size, with vectors of known rows."""
+    a, f = td.Tensor("M", ("M", 64), td.f32), td.Func("f")
+    f[i, j] = a[i, j] * 2 + 1
+    return td.Schedule(f)
+
+
+def product() -> td.Schedule:
+    a, b, c = td.Tensor("a", ("M", "K"), td.f32), td.Tensor("b", ("K", "N"), td.f32), td.Func("c")
+    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    s = td.Schedule(c)
+    block_tiles(s[c], tile=(16, 32, 8), each=(2, 4))
+    return s
+
+
+def softmax() -> td.Schedule:
+    """Several kernels, with memory between them."""
+    x = td.Tensor("x", ("R", 96), td.f32)
+    top, e, total, y = (td.Func(n) for n in ("top", "e", "total", "y"))
+    top[i] = td.max(x[i, k], axis=k)
+    e[i, j] = td.exp(x[i, j] - top[i])
+    total[i] = td.sum(e[i, k], axis=k)
+    y[i, j] = e[i, j] / total[i]
+    return td.Schedule(y)
+
+
+def transposed() -> td.Schedule:
+    return programs.transposed()
+
+
+PROGRAMS = {
+    scaled: [(5,), (0,), (33,)],
+    product: [(20, 9, 40), (16, 8, 32), (1, 1, 1)],
+    softmax: [(3,), (7,)],
+    transposed: [(5, 70), (32, 33)],
+}
+
+
+def inputs(s: td.Schedule, sizes: dict[str, int]) -> list[np.ndarray]:
+    """Small whole numbers, whose sums are exact."""
+    rng = np.random.default_rng(0)
+    shapes = [
+        [int(td.lang.program.bind_expr(e, sizes).value) for e in t.shape] for t in s.program.inputs
+    ]
+    types = [t.dtype.numpy for t in s.program.inputs]
+    return [rng.integers(-3, 4, x).astype(t) for x, t in zip(shapes, types, strict=True)]
+
+
+def check(make, call) -> None:
+    """A program called with several sizes gives what it gives on the CPU."""
+    s = make()
+    on_cpu = td.compile(td.Schedule.of_program(s.program), target="python")
+    for sizes in PROGRAMS[make]:
+        given = inputs(s, dict(zip(s.program.sizes, sizes, strict=True)))
+        # sums of at most 96 terms in another order, and a few functions
+        np.testing.assert_allclose(call(*given), on_cpu(*given), rtol=(96 + 16) * 2.0**-24)
+
+
+def opened(make) -> td.Compiled:
+    s = make()
+    return td.compile(s, target="cuda", dynamic=s.program.sizes)
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_emulated_calls_of_many_sizes(make):
+    check(make, td.emulate(opened(make)))
+
+
+def test_numbers_of_blocks_are_made_of_the_sizes_of_a_call():
+    n = Binary("floordiv", Binary("add", Size("N"), const(63)), const(64))
+    assert counts.number(counts.stored(n), {"N": 65}) == 2
+    assert counts.shown(counts.stored(n)) == "(N + 63) // 64"
+    with pytest.raises(td.TargetError, match="cannot be told from the sizes"):
+        counts.stored(Select(Const(True, td.bool_), n, n))
+
+
+class TestText:
+    """What needs TVM, which writes the text, and g++, which runs it."""
+
+    @pytest.fixture(autouse=True)
+    def shim(self):
+        pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
+        from tests.codegen.cuda import shim
+
+        if not shim.HAS_COMPILER:
+            pytest.skip("g++ runs the text")
+        return shim
+
+    def test_the_text_of_many_sizes(self, shim):
+        check(product, shim.text_of(opened(product)))
+
+    @pytest.fixture
+    def launched(self, shim, tmp_path, monkeypatch):
+        """Programs on a stand-in for a GPU, and how often one was compiled for it."""
+        from tdsl.codegen.cuda import device_call, module
+        from tdsl.codegen.cuda.driver import Driver
+        from tests.codegen.cuda.fake_driver import FakeDriver, image
+
+        build, made = module.build, []
+
+        def for_the_cpu(launches, arch):
+            made.append(launches)
+            folder = tmp_path / str(len(made))
+            folder.mkdir()
+            shim.library_of(launches, folder)
+            return replace(build(launches, arch), cubin=image(folder / "kernels.so"))
+
+        monkeypatch.setenv("TDSL_CACHE", "0")
+        monkeypatch.setattr(module, "build", for_the_cpu)
+        driver = Driver(FakeDriver(tmp_path).path)
+        monkeypatch.setattr(device_call, "driver", lambda: driver)
+        monkeypatch.setattr("tdsl.codegen.cuda.executable.driver", lambda: driver)
+        return made
+
+    def test_one_compilation_is_launched_for_many_sizes(self, launched):
+        f = opened(softmax)
+        check(softmax, f)
+        assert len(launched) == 1
+        assert "(R + 3) // 4 x 1 x 1 blocks of 32 x 4 x 1 threads" in str(f.launch)
+        assert "memory between kernels: e, R * 384 bytes" in str(f.launch)
+
+    def test_calls_with_arrays_on_a_gpu(self, launched):
+        from benchmarks.cuda.measure import on_gpu
+        from tdsl.codegen.cuda import device_call
+
+        device, f = device_call.driver().device(), opened(scaled)
+        for _ in range(2):  # by the slow way, then by the quick one
+            for rows in (3, 40):
+                x = np.arange(rows * 64, dtype=np.float32).reshape(rows, 64)
+                np.testing.assert_array_equal(f(on_gpu(device, x)).numpy(), x * 2 + 1)
+        assert len(launched) == 1
+
+
+def test_tiles_of_open_sizes_are_not_copied_as_wholes():
+    s = programs.matmul(td.f32, stages=2, bulk=True)
+    with pytest.raises(td.ScheduleError, match="needs sizes that are known"):
+        td.compile(s, target="cuda", dynamic=("M", "K", "N")).source("cuda")
