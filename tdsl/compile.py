@@ -183,6 +183,10 @@ class Compiled(Entry, Suggesting):
             self._device_calls = DeviceCalls(self)
 
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        if self._device_calls is not None and not kwargs:
+            done = self._device_calls.again(args, out)
+            if done is not None:
+                return done
         for array in (*args, *kwargs.values()):
             if hasattr(array, "__tdsl_call__"):  # what stands for an array where a graph is traced
                 return array.__tdsl_call__(self, args, kwargs, out)

@@ -49,13 +49,16 @@ class DeviceCalls:
         self._known: dict[tuple[Specialisation, int, tuple[int, ...]], Quick] = {}
         self._recent: tuple[Quick, ...] = ()
 
+    def again(self, args: tuple[Any, ...], out: Any) -> Any:
+        """The results of a call like an earlier one; None for another."""
+        for quick in self._recent:
+            found = quick(args, out)
+            if found is not None:
+                return found
+        return None
+
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        """The results; None where all arrays are on the CPU."""
-        if not kwargs:
-            for quick in self._recent:
-                found = quick(args, out)
-                if found is not None:
-                    return found
+        """The results of a call that is like none before; None where all arrays are on the CPU."""
         return self._slow(args, kwargs, out) if uses_a_gpu(args, kwargs, out) else None
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:

@@ -82,7 +82,7 @@ def quick_launch(
     """
     namespace: dict[str, Any] = {
         "chosen": chosen.get, "spare": _spare, "Lent": Lent, "exchange": exchange, "start": start,
-        "DeviceArray": DeviceArray, "device": device_word(CUDA, device.ordinal), "made": made, "gpu": device,
+        "DeviceArray": DeviceArray, "device": device_word(CUDA, device.ordinal), "allocate": device.allocate, "gpu": device,
         "error": struct.error, "__name__": __name__,  # which `source.here` passes over
     }  # fmt: skip
     for n, arg in enumerate((*signature.inputs, *signature.outputs)):
@@ -93,6 +93,7 @@ def quick_launch(
                 f"like{n}": (shape, arg.dtype.numpy, device), f"kind{n}": kind_word(len(shape), arg.dtype),
                 f"shape{n}": list(shape), f"strides{n}": list(row_major(shape)),
                 f"tuple{n}": shape, f"type{n}": arg.dtype.numpy,
+                f"bytes{n}": prod(shape) * arg.dtype.bytes,
             }  # fmt: skip
     exec(_text(signature, shapes, device), namespace)
     call: Quick = namespace["call"]
@@ -115,8 +116,9 @@ def _text(signature: Signature, shapes: Mapping[str, Shape], device: Device) -> 
     text += _TAIL.format(default=DEFAULT_STREAM)
     text += "    if out is None:\n"
     for n in outputs:
-        text += f"        r{n} = made(gpu, tuple{n}, type{n}, stream)\n"
-        text += f"        p{n} = r{n}.pointer\n"
+        text += f"        m{n} = allocate(bytes{n}, stream)\n"
+        text += f"        p{n} = m{n}.pointer\n"
+        text += f"        r{n} = DeviceArray(gpu, p{n}, tuple{n}, type{n}, m{n}, stream)\n"
     results = [f"r{n}" for n in outputs]
     text += f"        out = {results[0] if single else _tuple(results)}\n"
     overlaps = _overlaps(signature, shapes)
