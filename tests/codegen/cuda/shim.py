@@ -81,6 +81,16 @@ typedef Vec<nv_bfloat16, 2> nv_bfloat162; typedef Vec<nv_bfloat16, 4> nv_bfloat1
 typedef Vec<long long, 2> longlong2;
 typedef Vec<unsigned long long, 2> ulonglong2; typedef Vec<long long, 4> longlong4;
 typedef Vec<double, 4> double4; typedef Vec<unsigned long long, 4> ulonglong4;
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+template <class T> static inline unsigned packed(T x, T y) {
+  T both[2] = {x, y};
+  unsigned r;
+  memcpy(&r, both, 4);
+  return r;
+}
+static inline unsigned __pack_half2(half x, half y) { return packed(x, y); }
+static inline unsigned __pack_nv_bfloat162(nv_bfloat16 x, nv_bfloat16 y) { return packed(x, y); }
 static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 static inline int __clzll(long long x) { return x ? __builtin_clzll(x) : 64; }
 static inline int __ffsll(long long x) { return __builtin_ffsll(x); }
