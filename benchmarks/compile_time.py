@@ -26,6 +26,8 @@ TITLES = {
     "stencil": "two-stage stencil, compiled and called",
     "stencil, cached": "the same from the disk cache, in a new process",
     **{f"chain {n}": f"chain of {n} stages, compiled and called" for n in STAGES},
+    "search chain": "schedule for a chain of 6 operators, found without measuring",
+    "search block": "schedules for all kernels of a transformer block, found without measuring",
     "call": "one call of a kernel, less one of an empty function",
     "operator": "one call of a kernel inside of a graph of 200, less the call of a graph of 100",
 }
@@ -116,6 +118,31 @@ def chain_ms(stages: int) -> float:
     return timed(lambda: td.compile(output)(array))
 
 
+def search_chain_ms() -> float:
+    """An inverted residual: three convolutions, two relu6 and a sum, as one program."""
+    from benchmarks.chains.convolution import CHAINS
+
+    chain = next(c for c in CHAINS if c.name == "chain-12")
+    arrays, graph = chain.inputs(), chain.graph()
+    graph.plan(*arrays)
+    return timed(lambda: graph.autoschedule(*arrays))
+
+
+def search_block_ms() -> float:
+    """The block of `examples/models/transformer.py`: one search for each program among its groups."""
+    import runpy
+
+    import tdsl as td
+    from tdsl.target import as_target
+    from tdsl.tilegraph.search import candidates
+
+    example = runpy.run_path(str(ROOT / "examples" / "models" / "transformer.py"))
+    plan = td.Graph(example["block"]).plan(example["x"], example["w"])
+    programs = {step.program for step in plan.steps}
+    target = as_target("cpu")
+    return timed(lambda: [candidates(program, {}, target) for program in programs])
+
+
 def call_ms() -> float:
     import numpy as np
 
@@ -179,16 +206,19 @@ def timed(call: Callable[[], object]) -> float:
 
 def main() -> None:
     """Take the measurement named on the command line."""
-    kind, _, stages = sys.argv[1].partition(" ")
+    name = sys.argv[1]
+    kind, _, stages = name.partition(" ")
     measurements: dict[str, Callable[[], float]] = {
         "import": import_ms,
         "first": first_ms,
         "stencil": stencil_ms,
         "chain": lambda: chain_ms(int(stages)),
+        "search chain": search_chain_ms,
+        "search block": search_block_ms,
         "call": call_ms,
         "operator": operator_ms,
     }
-    print(json.dumps(measurements[kind]()))
+    print(json.dumps(measurements[name if name in measurements else kind]()))
 
 
 if __name__ == "__main__":

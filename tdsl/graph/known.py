@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,7 +30,7 @@ from tdsl.graph.structure import (
 )
 from tdsl.graph.symbol import Symbol
 from tdsl.graph.trace import Trace
-from tdsl.graph.tune import SCHEDULES, Clock, better_groups, better_kernels
+from tdsl.graph.tune import SCHEDULES, Clock, Whole, better_groups, better_kernels, in_turns
 from tdsl.graph.values import Argument, Array, Constant, Spec
 from tdsl.lang.program import Program
 from tdsl.lang.types import TensorType, f32
@@ -75,7 +76,11 @@ def trace(graph: Graph, args: Structure, kwargs: Structure, specs: tuple[Spec, .
 
 
 def tuned(graph: Graph, known: Known, arrays: tuple[Array, ...], seconds: float) -> Known:
-    """The same with groups that are faster on these arrays."""
+    """The same with groups and schedules that are faster on these arrays.
+
+    Kernels are timed by themselves, with what they read in a cache; so in the end calls of the whole graph
+    are timed, and the old plan stays where what was found makes them no faster.
+    """
     plan = known.plan
     made = plan.trace
 
@@ -89,10 +94,26 @@ def tuned(graph: Graph, known: Known, arrays: tuple[Array, ...], seconds: float)
     steps = steps_of(made.calls, plan.sources, groups, graph.kernel)
     others = partial(_promising, target=graph.target)
     kernels, choices = better_kernels(made.calls, groups, steps, others, clock, start + seconds)
-    graph.use(kernels)
     names = [arg.name for arg in plan.signature.inputs]
-    shown = (*plan.trials, *trials, *choices)
-    return replace(known, plan=Plan(made, plan.sources, groups, names, graph.kernel, shown))
+
+    def planned(used: Mapping[Program, Compiled], shown: Sequence[object]) -> Plan:
+        def kernel_of(program: Program, own: Compiled | None) -> Compiled:
+            return used.get(program) or graph.kernel(program, own)
+
+        return Plan(made, plan.sources, groups, names, kernel_of, (*plan.trials, *shown))
+
+    found = [(plan, dict[Program, Compiled]())]
+    if groups != plan.groups:
+        found.append((planned({}, trials), {}))
+    if kernels:
+        found.append((planned(kernels, (*trials, *choices)), kernels))
+    if len(found) == 1:
+        return replace(known, plan=planned({}, trials))
+    times = in_turns([partial(p.call, arrays) for p, _ in found])
+    best, used = found[times.index(min(times))]
+    graph.use(used)
+    best.trials = (*best.trials, Whole(times[0], min(times)))
+    return replace(known, plan=best)
 
 
 def _promising(program: Program, target: Target) -> list[tuple[str, Compiled]]:

@@ -7,6 +7,8 @@
 3. What is clearly faster is kept, and takes part in further pairs; until all are tried, or half of the time
    is over.
 4. The groups get the schedules that the tile graph finds promising: each is timed beside the default.
+5. Calls of the whole graph are timed: as it was, with the groups, and with the schedules, too. The fastest
+   plan stays.
 """
 
 from __future__ import annotations
@@ -64,6 +66,23 @@ class Choice:
     def __str__(self) -> str:
         change = f"{1e6 * self.default_s:.1f} us by default, {1e6 * self.best_s:.1f} us"
         return f"scheduled: {self.calls}, {self.label}, {change}"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The seconds of a call of the whole graph: as it was, and with what is kept of what was found."""
+
+    before_s: float
+    after_s: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether anything is."""
+        return self.after_s < self.before_s
+
+    def __str__(self) -> str:
+        change = f"{1e6 * self.before_s:.1f} us a call before, {1e6 * self.after_s:.1f} us"
+        return f"whole: {change}" if self.kept else f"whole: {change}: it stays as it was"
 
 
 Others = Callable[[Program], list[tuple[str, Compiled]]]
@@ -190,6 +209,19 @@ def in_order(calls: Sequence[Call], groups: Groups) -> Groups | None:
     return tuple(groups[n] for n in done)
 
 
+def in_turns(calls: Sequence[Callable[[], object]]) -> list[float]:
+    """The seconds of calls, of which the fastest counts: whatever slows the machine down slows all."""
+    counts, best = [1] * len(calls), [float("inf")] * len(calls)
+    for _ in range(ROUNDS):
+        for n, call in enumerate(calls):
+            start = time.perf_counter()
+            for _ in range(counts[n]):
+                call()
+            best[n] = min(best[n], (time.perf_counter() - start) / counts[n])
+            counts[n] = max(1, int(ROUND_S / max(best[n], 1e-9)))
+    return best
+
+
 class Clock:
     """The values that flow through a graph, and the times of kernels on them.
 
@@ -214,16 +246,7 @@ class Clock:
 
     def seconds(self, steps: Sequence[Step]) -> list[float]:
         """The times of calls of kernels, taken in turns: whatever slows the machine down slows all."""
-        calls = [self._call(step) for step in steps]
-        counts, best = [1] * len(calls), [float("inf")] * len(calls)
-        for _ in range(ROUNDS):
-            for n, call in enumerate(calls):
-                start = time.perf_counter()
-                for _ in range(counts[n]):
-                    call()
-                best[n] = min(best[n], (time.perf_counter() - start) / counts[n])
-                counts[n] = max(1, int(ROUND_S / max(best[n], 1e-9)))
-        return best
+        return in_turns([self._call(step) for step in steps])
 
     def _call(self, step: Step) -> Callable[[], object]:
         """A call of the machine code of a kernel; of the kernel where it has none for these arrays."""

@@ -5,7 +5,8 @@ import pytest
 
 import tdsl as td
 from tdsl.errors import RequireError, TypeMismatch
-from tdsl.graph.tune import Trial, in_order
+from tdsl.graph import known
+from tdsl.graph.tune import Trial, Whole, in_order
 from tests.graph.test_random_graphs import STEPS, Matrix, N, low, product, running
 
 
@@ -27,7 +28,9 @@ def test_a_tuned_graph_gives_the_same(arrays):
     plan = graph.tune(*arrays)
     assert plan.trials
     assert graph.plan(*arrays) is plan
-    assert len(plan.groups) == len(before.groups) - sum(t.kept for t in plan.trials)
+    assert len(plan.groups) == len(before.groups) - sum(
+        t.kept for t in plan.trials if isinstance(t, Trial)
+    )
     for made, wanted in zip(graph(*arrays), expected, strict=True):
         np.testing.assert_array_equal(made, wanted)
     assert all(str(t) in str(plan) for t in plan.trials)
@@ -35,12 +38,26 @@ def test_a_tuned_graph_gives_the_same(arrays):
 
 def test_whatever_pairs_are_joined_the_results_are_the_same(arrays, monkeypatch):
     monkeypatch.setattr(Trial, "kept", True)
+    monkeypatch.setattr(known, "in_turns", lambda calls: [9.0 - n for n in range(len(calls))])
     graph = td.Graph(blocks, target="python", fuse=False)
     expected = graph(*arrays)
-    plan = graph.tune(*arrays)
+    plan = graph.tune(*arrays, seconds=1000)
     assert len(plan.groups) < 5
     for made, wanted in zip(graph(*arrays), expected, strict=True):
         np.testing.assert_array_equal(made, wanted)
+
+
+def test_a_plan_that_makes_the_whole_no_faster_is_dropped(arrays, monkeypatch):
+    monkeypatch.setattr(Trial, "kept", True)
+    monkeypatch.setattr(
+        known, "in_turns", lambda calls: [float(n) for n in range(1, len(calls) + 1)]
+    )
+    graph = td.Graph(blocks, target="python", fuse=False)
+    before = graph.plan(*arrays).groups
+    plan = graph.tune(*arrays, seconds=1000)
+    assert plan.groups == before
+    assert plan.trials == (Whole(1.0, 1.0),)
+    assert "it stays as it was" in str(plan)
 
 
 def test_without_time_nothing_is_tried(arrays):
