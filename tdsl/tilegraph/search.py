@@ -27,6 +27,7 @@ from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.groups import group_of
 from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.legality import check_all
 from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import State
 from tdsl.schedule.recipes.bands import bands
@@ -74,6 +75,7 @@ def candidates(
         try:
             if not make(schedule) or not fits(schedule, machine):
                 continue
+            check_all(schedule.state)
             own, seconds = pins.broken(schedule), schedule.prediction().seconds
         except TdslError as error:  # a recipe, or a place for each func, does not suit this program
             failed.append(error)
