@@ -1,8 +1,17 @@
 """Programs on ranks that once went wrong."""
 
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 
 import tdsl as td
+from tdsl.distribute.engine import Begun, Event, Reduction, Transfer
+from tdsl.distribute.plan import Exchange, Message, Reduce
+from tdsl.distribute.simulate import simulate
+from tdsl.lang.reduction import builtin
+from tdsl.lang.types import i64
 
 i = td.vars("i")
 
@@ -29,3 +38,36 @@ def test_an_empty_result_has_its_shape() -> None:
     s = td.Schedule(f).place("a", "r -> r", grid).place("f", "r -> r", grid)
     s[f].distribute(i, grid)
     assert td.compile(s).simulate(np.zeros(0, np.int64)).shape == (0,)
+
+
+def test_phases_of_a_reduction_are_not_mixed_up() -> None:
+    """Rank 2 is in the second phase, over nodes, while rank 0 still waits for rank 1 in the first."""
+    combine = builtin("sum", (i64,))
+    total = [np.array([10**rank]) for rank in range(4)]
+
+    def reduce(rank: int, ranks: tuple[int, ...]) -> Reduction:
+        parts = tuple(((0, 1),) if r == ranks[0] else None for r in ranks)
+        step = Reduce(ranks, 5, "f", "f" if rank == ranks[0] else None, ((0, 1),), parts)
+        result = total[rank] if rank == ranks[0] else None
+        return Reduction(step, (total[rank].copy(),), result, combine)
+
+    def late(receives: bool) -> Transfer:
+        m = Message(3 if receives else 1, 7, "a", ((0, 1),))
+        parcel = ((m, np.zeros(1)),)
+        sides = ((), (m,)) if receives else ((m,), ())
+        return Transfer(Exchange(*sides), () if receives else parcel, parcel if receives else ())
+
+    def run(rank: int) -> Iterator[Event]:
+        if rank == 1:
+            yield late(True)
+        if rank == 3:
+            yield Begun(late(False), 1)
+        yield reduce(rank, (0, 1) if rank < 2 else (2, 3))
+        if rank in (0, 2):
+            yield reduce(rank, (0, 2))
+
+    workers = [SimpleNamespace(run=partial(run, rank), scalars={}) for rank in range(4)]
+    for rank, worker in enumerate(workers):
+        worker.plan = SimpleNamespace(rank=rank)
+    simulate(workers)  # type: ignore[arg-type]
+    assert total[0] == 1111
