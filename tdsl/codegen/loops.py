@@ -237,13 +237,14 @@ class Phases(Node):
     """`slots` barriers shared by the threads of a block in `body`, at each of which phase follows phase.
 
     A phase ends when `arrivals` threads have come to it and the bytes that they announced are copied.
-    All threads of a block come here together.
+    All threads of a block come here together, and those of all `blocks` of its cluster that use them.
     """
 
     name: str
     slots: int
     arrivals: int
     body: Stmt
+    blocks: int = 1
 
 
 @node
@@ -257,13 +258,15 @@ class Beside(Node):
 class Arrive(Node):
     """A thread comes to the phase that a slot is in, and announces copies of so many bytes.
 
-    With `together` all threads of a warp come here, and count as one.
+    With `together` all threads of a warp come here, and count as one. With `blocks` it is that phase in so
+    many blocks of the cluster, all that there are.
     """
 
     phases: str
     slot: Expr
     bytes: int = 0
     together: bool = False
+    blocks: int = 1
 
 
 @node
@@ -281,6 +284,7 @@ class CopyTile(Node):
 
     The box begins at `start`, the tile at `index` of a buffer, whose last axes it fills. The thread goes on
     at once; the elements may be touched by those who have awaited the end of the phase that a slot is in.
+    With `blocks` each of so many blocks of the cluster, all that there are, gets it in its own memory.
     """
 
     buffer: str
@@ -290,6 +294,7 @@ class CopyTile(Node):
     extents: tuple[int, ...]
     phases: str = ""
     slot: Expr = ZERO
+    blocks: int = 1
 
 
 # where threads of a block meet, or wait for copies

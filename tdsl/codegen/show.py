@@ -139,7 +139,8 @@ def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
                 with w.block("beside:"):
                     _statement(part, w, messages)
         case Phases(name, slots, arrivals, body):
-            w.line(f"{name} = phases({slots}, arrivals={arrivals})")
+            cluster = f", blocks={s.blocks}" if s.blocks > 1 else ""
+            w.line(f"{name} = phases({slots}, arrivals={arrivals}{cluster})")
             _statement(body, w, messages)
         case _:
             w.line(_meeting(s))
@@ -157,6 +158,7 @@ def _meeting(s: Meeting) -> str:
             return f"wait({pending}{', products' * products})"
         case Arrive(phases, slot, count):
             announced = f", {count} bytes" if count else ", as a warp" * s.together
+            announced += f", in {s.blocks} blocks" if s.blocks > 1 else ""
             return f"arrive({phases}[{show_expr(slot)}]{announced})"
         case Await(phases, slot, parity):
             return f"wait({phases}[{show_expr(slot)}], {show_expr(parity)})"
@@ -174,7 +176,8 @@ def _copy_tile(s: CopyTile) -> str:
         for i, n in zip(s.start, s.extents, strict=True)
     ]
     ends = f"  # ends in {s.phases}[{show_expr(s.slot)}]" if s.phases else ""
-    return f"copy_tile({s.buffer}[{', '.join(tile)}], {s.source}[{', '.join(box)}]){ends}"
+    cluster = f", to {s.blocks} blocks" if s.blocks > 1 else ""
+    return f"copy_tile({s.buffer}[{', '.join(tile)}], {s.source}[{', '.join(box)}]{cluster}){ends}"
 
 
 def _store(s: Store, w: Writer) -> None:

@@ -16,19 +16,24 @@ _UPDATES = {
 _COPY_TILE = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
 
 
-def _copy_tile() -> str:
-    """A function for boxes of 1 to 5 axes."""
-    made = """
-template <class... I> __device__ __forceinline__
-void tdsl_copy_tile(void *to, unsigned long long map, void *p, I... at) {
-  const int c[] = {at...};
+def _copy_tile(*, cluster: bool = False) -> str:
+    """A function for boxes of 1 to 5 axes, to one block or to all of a cluster."""
+    name = "tdsl_copy_tile_to" if cluster else "tdsl_copy_tile"
+    made = f"""
+template <{"int Blocks, " * cluster}class... I> __device__ __forceinline__
+void {name}(void *to, unsigned long long map, void *p, I... at) {{
+  const int c[] = {{at...}};
 """
     for rank in range(1, 6):
         places = ", ".join(f"%{n + 3}" for n in range(rank))
         values = ", ".join(f'"r"(c[{n}])' for n in range(rank))
+        copy, mask, given = _COPY_TILE.format(rank=rank), "", ""
+        if cluster:
+            copy += ".multicast::cluster"
+            mask, given = f", %{rank + 3}", ', "h"((unsigned short)((1 << Blocks) - 1))'
         made += f"""  if constexpr (sizeof...(at) == {rank})
-    asm volatile("{_COPY_TILE.format(rank=rank)} [%0], [%1, {{{places}}}], [%2];"
-                 :: "r"(tdsl_shared(to)), "l"(map), "r"(tdsl_shared(p)), {values} : "memory");
+    asm volatile("{copy} [%0], [%1, {{{places}}}], [%2]{mask};"
+                 :: "r"(tdsl_shared(to)), "l"(map), "r"(tdsl_shared(p)), {values}{given} : "memory");
 """
     return made + "}\n"
 
@@ -395,6 +400,20 @@ __device__ __forceinline__ void tdsl_arrive_together(void *p) {
   __syncwarp();
   if (lane == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(tdsl_shared(p)) : "memory");
 }
+__device__ __forceinline__ void tdsl_arrive_together(void *p, int blocks) {
+  unsigned int lane;
+  asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+  __syncwarp();
+  if (lane < blocks)
+    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }"
+                 :: "r"(tdsl_shared(p)), "r"(lane) : "memory");
+}
+""",
+    "tdsl_meet_cluster": """
+__device__ __forceinline__ void tdsl_meet_cluster() {
+  asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+}
 """,
     "tdsl_meet": """
 __device__ __forceinline__ void tdsl_meet(int barrier, int threads) {
@@ -410,6 +429,7 @@ __device__ __forceinline__ void tdsl_await(void *p, unsigned int parity) {
 }
 """,
     "tdsl_copy_tile": _copy_tile(),
+    "tdsl_copy_tile_to": _copy_tile(cluster=True),
     "tdsl_descriptor": """
 __device__ __forceinline__ unsigned long long tdsl_descriptor(const void *p, int panels, int rows, int kind) {
   unsigned long long at = ((unsigned)__cvta_generic_to_shared(p) & 0x3ffff) >> 4;
@@ -447,6 +467,7 @@ _NEEDS = {
     "tdsl_arrive_together": ("tdsl_shared",),
     "tdsl_phases": ("tdsl_shared",), "tdsl_no_phases": ("tdsl_shared",), "tdsl_arrive": ("tdsl_shared",),
     "tdsl_await": ("tdsl_shared",), "tdsl_copy_tile": ("tdsl_shared", "CUtensorMap"),
+    "tdsl_copy_tile_to": ("tdsl_shared", "CUtensorMap"),
     **{f"tdsl_atomic_{op}": ("tdsl_swapped", "tdsl_min", "tdsl_max") for op in _UPDATES},
 }  # fmt: skip
 

@@ -224,7 +224,9 @@ class _Writer:
             case Wait(pending, products):
                 return self.call(f"{'tdsl_wgmma_wait' if products else 'tdsl_wait'}<{pending}>")
             case Arrive(phases, slot, together=True):
-                return self.call("tdsl_arrive_together", self.slot(phases, slot))
+                return self.call(
+                    "tdsl_arrive_together", self.slot(phases, slot), *_in_cluster(s.blocks)
+                )
             case Arrive(phases, slot, count):
                 announced = (T.const(count, "uint32"),) if count else ()
                 return self.call("tdsl_arrive", self.slot(phases, slot), *announced)
@@ -344,9 +346,11 @@ class _Writer:
         def alone(made: TIR) -> TIR:
             return T.IfThenElse(functools.reduce(T.And, first), made, None) if first else made
 
-        together = _all_together()
+        together = self.call("tdsl_meet_cluster") if s.blocks > 1 else _all_together()
         ready = alone(self.call("tdsl_phases", place, slots, T.const(s.arrivals, "uint32")))
         made = [ready, together, *self.statement(s.body, bound)]
+        if s.blocks > 1 and not self.in_loop:
+            made.append(together)  # until then others come to phases of this block
         if self.in_loop:
             made += [together, alone(self.call("tdsl_no_phases", place, slots))]
         return made
@@ -365,7 +369,8 @@ class _Writer:
             to = T.address_of(T.BufferLoad(memory, [self.e.offset(s.buffer, index)]))
             corner = [self.e.index(i) for i in reversed(start)]
             place = T.address_of(self.maps[at])
-            made.append(self.call("tdsl_copy_tile", to, place, ends, *corner))
+            copied = "tdsl_copy_tile" if s.blocks == 1 else f"tdsl_copy_tile_to<{s.blocks}>"
+            made.append(self.call(copied, to, place, ends, *corner))
         return _sequence(made)
 
     def copy(self, s: Store) -> list[TIR]:
@@ -397,6 +402,10 @@ class _Writer:
         made = self.statement(s, bound)
         self.grouped = False
         return [self.call("tdsl_wgmma_fence"), *made]
+
+
+def _in_cluster(blocks: int) -> tuple[TIR, ...]:
+    return (T.const(blocks, "int32"),) if blocks > 1 else ()
 
 
 def _all_together() -> TIR:

@@ -22,8 +22,9 @@ class Crew:
 
     All are columns, of a row for each thread. `epochs` are the clocks of the blocks of the launch, which go
     on where threads meet. A thread has `seen` what others of its block touched before a time, what those of
-    its group did before `near`, and has `awaited` what was copied as a whole before another. A group has so
-    many threads, and a block so many.
+    its group did before `near`, and has `awaited` what was copied as a whole before another. Of the blocks
+    of its cluster, a column for each, it has seen by their clocks what is `abroad`. A group has so many
+    threads, and a block so many.
     """
 
     kernel: str
@@ -33,16 +34,20 @@ class Crew:
     seen: Array
     near: Array
     awaited: Array
+    abroad: Array
     group: int
     threads: int
 
     @staticmethod
     def of_threads(
-        kernel: str, block: Array, number: Array, epochs: Array, group: int, threads: int
-    ) -> Crew:
+        kernel: str, block: Array, number: Array, epochs: Array, group: int, threads: int,
+        cluster: int = 1,
+    ) -> Crew:  # fmt: skip
         """Threads that have just met."""
         seen, near, awaited = (epochs[block].copy() for _ in range(3))
-        return Crew(kernel, block, number, epochs, seen, near, awaited, group, threads)
+        first = block // cluster * cluster
+        abroad = epochs[first[:, None] + np.arange(cluster)]
+        return Crew(kernel, block, number, epochs, seen, near, awaited, abroad, group, threads)
 
     @property
     def size(self) -> int:
@@ -51,9 +56,11 @@ class Crew:
 
     def of(self, rows: Array) -> Crew:
         """Some of the threads."""
-        parts = (x[rows] for x in (self.block, self.number, self.seen, self.near, self.awaited))
-        block, number, seen, near, awaited = parts
-        return replace(self, block=block, number=number, seen=seen, near=near, awaited=awaited)
+        columns = self.block, self.number, self.seen, self.near, self.awaited, self.abroad
+        block, number, seen, near, awaited, abroad = (x[rows] for x in columns)
+        return replace(
+            self, block=block, number=number, seen=seen, near=near, awaited=awaited, abroad=abroad
+        )
 
     def met(self, rows: Array) -> None:
         """Threads have come to a barrier of their blocks."""
@@ -70,6 +77,20 @@ class Crew:
         several = np.where(thread <= SEVERAL_OF, SEVERAL_OF - thread, -1)
         alone = np.where(thread < self.threads, thread // self.group, thread - self.threads)
         return np.where(thread >= 0, alone, several)
+
+    @property
+    def cluster(self) -> int:
+        """How many blocks a cluster has."""
+        return int(self.abroad.shape[1])
+
+    def in_block(self, rows: Array, rank: int) -> tuple[Crew, Array]:
+        """Threads as they are to another block of their clusters, and those with their numbers there."""
+        own, there = self.of(rows), rows + (rank - self.block[rows] % self.cluster) * self.threads
+        known = np.where(there == rows, own.seen, own.abroad[:, rank])
+        awaited = np.where(there == rows, own.awaited, known)
+        near = np.where(there == rows, own.near, known)
+        block = self.block[there]
+        return replace(own, block=block, seen=known, near=near, awaited=awaited), there
 
     @property
     def epoch(self) -> Array:
@@ -245,15 +266,15 @@ class Memory:
         return at, rows, new
 
     def begin_at(
-        self, index: list[Array], values: Array, rows: Array, crew: Crew
+        self, index: list[Array], values: Array, rows: Array, crew: Crew, rank: int = -1
     ) -> tuple[Array, Array, Array]:
-        """The same for some threads only, a row of `index` and `values` for each."""
-        own = crew.of(rows)
-        view = replace(self, row_of=None if self.row_of is None else self.row_of[rows])
+        """The same by some threads, to the blocks with a rank: a row of `index` and `values` for each."""
+        own, there = crew.in_block(rows, rank) if rank >= 0 else (crew.of(rows), rows)
+        view = replace(self, row_of=None if self.row_of is None else self.row_of[there])
         at, local, _ = view._places(index, None, own)
-        owners, new = rows[local], values.ravel()
-        self._begin(at, owners, new, crew)
-        return at, owners, new
+        new = values.ravel()
+        self._begin(at, local, new, own)
+        return at, there[local], new
 
     def _begin(self, at: Array, rows: Array, new: Array, crew: Crew) -> None:
         if self.coming is None or self.values is None:

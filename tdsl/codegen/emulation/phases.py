@@ -41,7 +41,7 @@ class PhaseBarriers:
     ended: Array = field(init=False)
     missing: Array = field(init=False)
     bytes: Array = field(init=False)
-    came: Array = field(init=False)  # when the first thread of the current phase came
+    came: Array = field(init=False)  # when the first thread of each block came to the current phase
     seen: Array = field(init=False)  # what those have seen who await the last phase that has ended
     tiles: list[_Tile] = field(default_factory=list)
 
@@ -50,8 +50,8 @@ class PhaseBarriers:
         self.ended = np.zeros((blocks, self.slots), np.int64)
         self.missing = np.full((blocks, self.slots), self.arrivals)
         self.bytes = np.zeros((blocks, self.slots), np.int64)
-        self.came = np.full((blocks, self.slots), _NEVER)
-        self.seen = np.zeros((blocks, self.slots), np.int64)
+        self.came = np.full((blocks, self.slots, self.crew.cluster), _NEVER)
+        self.seen = np.zeros((blocks, self.slots, self.crew.cluster), np.int64)
 
     def places(self, slot: Array, mask: Array | None) -> tuple[Array, Array, Array]:
         """The threads of a mask, their blocks in this group, and their slots."""
@@ -61,16 +61,20 @@ class PhaseBarriers:
             self.fail(rows[0], f"uses slot {slots[0]} of {self.slots}")
         return rows, self.crew.block[rows] - self.first, slots
 
-    def arrive(self, slot: Array, count: int, mask: Array | None) -> None:
-        """Threads come to phases and announce copies of `count` bytes each."""
-        rows, block, slots = self.places(slot, mask)
-        np.subtract.at(self.missing, (block, slots), 1)
-        np.add.at(self.bytes, (block, slots), count)
-        np.minimum.at(self.came, (block, slots), self.crew.epoch[rows] + 1)
+    def arrive(self, slot: Array, count: int, mask: Array | None, blocks: int = 1) -> None:
+        """Threads come to phases, of all blocks of a cluster maybe, and announce `count` bytes each."""
+        rows, own, slots = self.places(slot, mask)
+        rank = self.crew.block[rows] % self.crew.cluster
+        now = self.crew.epoch[rows] + 1
+        for other in range(blocks):
+            block = own if blocks == 1 else own - rank + other
+            np.subtract.at(self.missing, (block, slots), 1)
+            np.add.at(self.bytes, (block, slots), count)
+            np.minimum.at(self.came, (block, slots, rank), now)
+            if (self.missing[block, slots] < 0).any():
+                self.fail(rows[0], f"comes to a phase that {self.arrivals} have come to")
+            self.end(block, slots)
         self.crew.epochs[np.unique(self.crew.block[rows])] += 1
-        if (self.missing[block, slots] < 0).any():
-            self.fail(rows[0], f"comes to a phase that {self.arrivals} have come to")
-        self.end(block, slots)
 
     def end(self, block: Array, slots: Array) -> None:
         """End the phases that wait for nothing any more."""
@@ -79,14 +83,15 @@ class PhaseBarriers:
         b, s = pairs
         self.ended[b, s] += 1
         self.missing[b, s] = self.arrivals
-        self.seen[b, s], self.came[b, s] = self.came[b, s], _NEVER
+        came = self.came[b, s]
+        self.seen[b, s], self.came[b, s] = np.where(came == _NEVER, 0, came), _NEVER
 
     def copy(
         self, memory: Memory, corner: Sequence[Array], source: Memory, start: Sequence[Array],
-        extents: tuple[int, ...], slot: Array, mask: Array | None,
+        extents: tuple[int, ...], slot: Array, mask: Array | None, blocks: int = 1,
     ) -> None:  # fmt: skip
-        """Begin to copy a box, 0 where it reaches beyond its source."""
-        rows, block, slots = self.places(slot, mask)
+        """Begin to copy a box, 0 where it reaches beyond its source; to all blocks of a cluster maybe."""
+        rows, _, slots = self.places(slot, mask)
         each = np.indices(extents).reshape(len(extents), 1, -1)
 
         def column(x: Array) -> Array:
@@ -102,9 +107,11 @@ class PhaseBarriers:
         if not source.written.ravel()[offset[inside]].all():
             self.fail(rows[0], f"copies what nobody wrote of {source.name!r}")
         values = np.where(inside, source.data.ravel()[offset], source.data.dtype.type(0))
-        at, owners, new = memory.begin_at(index, values, rows, self.crew)
         spread = np.repeat(np.arange(len(rows)), values.shape[1])
-        self.tiles.append(_Tile(memory, at, owners, new, block[spread], slots[spread]))
+        for rank in range(blocks) if blocks > 1 else (-1,):
+            at, owners, new = memory.begin_at(index, values, rows, self.crew, rank)
+            to = self.crew.block[owners] - self.first
+            self.tiles.append(_Tile(memory, at, owners, new, to, slots[spread]))
 
     def wait(self, slot: Array, parity: Array, mask: Array | None) -> bool:
         """True when the phases of all threads of a mask have ended; copies of these end first."""
@@ -118,7 +125,10 @@ class PhaseBarriers:
             return False
         crew = self.crew
         crew.awaited[rows] = crew.epoch[rows]
-        crew.seen[rows] = np.maximum(crew.seen[rows], self.seen[block, slots])
+        seen = self.seen[block, slots]
+        own = np.take_along_axis(seen, (crew.block[rows] % crew.cluster)[:, None], 1)[:, 0]
+        crew.seen[rows] = np.maximum(crew.seen[rows], own)
+        crew.abroad[rows] = np.maximum(crew.abroad[rows], seen)
         return True
 
     def _land(self, block: Array, slots: Array) -> None:

@@ -152,7 +152,9 @@ def _launch(
         count = min(step, blocks - first)
         block = np.repeat(np.arange(first, first + count), threads)
         number = np.tile(np.arange(threads), count)
-        crew = Crew.of_threads(launch.name, block, number, epochs, launch.block[0], threads)
+        crew = Crew.of_threads(
+            launch.name, block, number, epochs, launch.block[0], threads, launch.cluster
+        )
         with np.errstate(all="ignore"):
             _Group(launch, crew, first, dict(memories), dict(scalars), messages).run()
     for name in written & memories.keys():
@@ -245,7 +247,7 @@ class _Group:
                 who = _both(mask, self.first_of_others(bound)) if count else mask
                 if s.together:
                     who = self.of_warps(mask)
-                self.phases[phases].arrive(self.value(slot, mask), count, who)
+                self.phases[phases].arrive(self.value(slot, mask), count, who, s.blocks)
             case CopyTile():
                 self.copy_tile(s, _both(mask, self.first_of_others(bound)))
             case Commit(products):
@@ -373,7 +375,7 @@ class _Group:
         index, start = ([self.value(i, mask) for i in part] for part in (s.index, s.start))
         to, source = self.memories[s.buffer], self.memories[s.source]
         slot = self.value(s.slot, mask)
-        self.phases[s.phases].copy(to, index, source, start, s.extents, slot, mask)
+        self.phases[s.phases].copy(to, index, source, start, s.extents, slot, mask, s.blocks)
 
     def barrier(self, mask: Array | None, *, of_groups: bool = False) -> None:
         rows = np.arange(self.crew.size) if mask is None else np.flatnonzero(mask[:, 0])

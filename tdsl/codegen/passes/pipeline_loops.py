@@ -10,6 +10,7 @@ from math import copysign, prod
 
 from tdsl.codegen.loops import (
     BLOCKS,
+    CLUSTER,
     HEAP,
     PIPELINED,
     SERIAL,
@@ -36,7 +37,7 @@ from tdsl.codegen.loops import (
 )  # fmt: skip
 from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
 from tdsl.codegen.passes.group_products import is_asynchronous
-from tdsl.codegen.passes.producers import Producer, beside, count_of, rounds_of
+from tdsl.codegen.passes.producers import Producer, beside, count_of, rounds_of, shared_out
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.slots import in_slot
 from tdsl.codegen.passes.statements import (
@@ -123,6 +124,7 @@ class _Pipelines:
     memories: dict[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)
     outside: set[str] = field(default_factory=set)
     between: tuple[Stmt, ...] = ()  # loops, lets and conditions inside of the loops over blocks
+    cluster: For | None = None  # the loop over its blocks
     producers: list[Producer] = field(default_factory=list)
 
     def note(
@@ -137,6 +139,8 @@ class _Pipelines:
         if isinstance(s, Alloc):
             self.note(s.name, s.dtype, s.extents, is_global=s.scope == HEAP)
         around, in_blocks = self.between, isinstance(s, For) and s.kind in BLOCKS
+        if isinstance(s, For) and s.kind == CLUSTER:
+            self.cluster = s
         if in_blocks:
             self.between = ()
         elif isinstance(s, For | Let | If):
@@ -237,7 +241,12 @@ class _Pipelines:
         begun, stages = count_of([*rounds_of(self.between), s]), const(s.stages)
         slot, parity = Binary("mod", begun, stages), _parity(begun, stages)
         boxes = [x for p in ahead for x in walk(in_slot(p, rings, slot)) if isinstance(x, CopyTile)]
-        asked = sequence(self.announced(x, full, slot) for x in boxes)
+        shared = [shared_out(x, self.cluster, lets) for x in boxes]
+        asked = sequence(
+            self.announced(x, full, slot, whole=prod(box.extents))
+            for x, box in zip(shared, boxes, strict=True)
+        )
+        blocks = max(x.blocks for x in shared)
         before = Await(empty, slot, subtract(ONE, parity))
         loop = rebuilt(s, kind=SERIAL, stages=0, apart=False)
         tiles = [a for a in around if isinstance(a, Alloc)]
@@ -247,9 +256,11 @@ class _Pipelines:
         for a in reversed(tiles):
             if a.name not in rings:
                 own = rebuilt(a, body=own)
-        made = Producer(s, asks, tuple(memory), full, empty, s.stages, len(boxes), self.between)
+        made = Producer(
+            s, asks, tuple(memory), full, empty, s.stages, len(boxes), self.between, blocks
+        )
         self.producers.append(made)
-        filled, used = Await(full, slot, parity), Arrive(empty, slot, together=True)
+        filled, used = Await(full, slot, parity), Arrive(empty, slot, together=True, blocks=blocks)
         if not is_asynchronous(own):
             return rebuilt(loop, body=sequence([filled, own, used]))
         # what goes on into the next iteration has used up its slot only there
@@ -269,10 +280,13 @@ class _Pipelines:
                 return rebuilt(s, value=load, asynchronous=True)
         return map_parts(s, lambda part: self.asynchronous(part, copies, sources))
 
-    def announced(self, s: Stmt, phases: str, slot: Expr) -> Stmt:
-        """Copies as a whole, each announced before to the phase in which it ends."""
+    def announced(self, s: Stmt, phases: str, slot: Expr, whole: int = 0) -> Stmt:
+        """Copies as a whole, each announced before to the phase in which it ends.
+
+        Of a tile with more elements, `whole`, other blocks of the cluster copy the rest.
+        """
         if isinstance(s, CopyTile):
-            count = prod(s.extents) * self.memories[s.buffer][0].bytes
+            count = (whole or prod(s.extents)) * self.memories[s.buffer][0].bytes
             return sequence([Arrive(phases, slot, count), rebuilt(s, phases=phases, slot=slot)])
         return map_parts(s, lambda part: self.announced(part, phases, slot))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -12,6 +12,7 @@ from tdsl.codegen.loops import (
     THREADS,
     Alloc,
     Beside,
+    CopyTile,
     For,
     If,
     Let,
@@ -22,10 +23,11 @@ from tdsl.codegen.passes.axes import is_whole, launch_extents
 from tdsl.codegen.passes.fresh import Fresh
 from tdsl.codegen.passes.statements import exprs_of, rebuilt, scalars_of, walk
 from tdsl.errors import ScheduleError
-from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var, const
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Var, const
 from tdsl.lang.simplify import add, conjunction, simplify, subtract
 
 _WARP = 32  # threads
+_ROWS = 8  # of a tile, after which a swizzle begins again
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Producer:
     """The loop that asks for the tiles of a pipelined one, and what both share.
 
     `between` are the loops, lets and conditions around the pipelined loop, inside of those over blocks; those
-    loops on no axis are its rounds.
+    loops on no axis are its rounds. Tiles are for so many `blocks` of a cluster.
     """
 
     loop: For
@@ -44,6 +46,7 @@ class Producer:
     stages: int
     copies: int
     between: tuple[Stmt, ...]
+    blocks: int = 1
 
 
 def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
@@ -111,8 +114,8 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
         name = fresh.name(f"using_{axis[-1]}")
         body = For(name, ZERO, const(1 + more), axis, If(Binary("lt", Var(name), ONE), body))
     whole: Stmt = Beside((_asking(fresh.copy(asks), axis, extents, more, fresh), body))
-    whole = Phases(p.empty, p.stages, count // _WARP, whole)
-    whole = Phases(p.full, p.stages, p.copies, whole)
+    whole = Phases(p.empty, p.stages, count // _WARP * p.blocks, whole, p.blocks)
+    whole = Phases(p.full, p.stages, p.copies, whole, p.blocks)
     for a in reversed(p.memory):
         whole = rebuilt(a, body=whole)
     return whole
@@ -132,6 +135,31 @@ def _asking(asks: Stmt, axis: str, extents: dict[str, int], more: int, fresh: Fr
     return functools.reduce(
         lambda s, loop: For(loop[0], ZERO, const(loop[2]), loop[1], s), loops, made
     )
+
+
+def shared_out(s: CopyTile, cluster: For | None, lets: Sequence[Let]) -> CopyTile:
+    """The part of a copy that a block asks for where all blocks of a cluster copy the same: for all of them.
+
+    >>> from tdsl.codegen.loops import CLUSTER, Block
+    >>> from tdsl.codegen.show import show
+    >>> r = For("r", ZERO, const(2), CLUSTER, Block(()))
+    >>> print(show(shared_out(CopyTile("t", (ZERO, ZERO), "a", (Var("i"), ZERO), (64, 32)), r, ())))
+    copy_tile(t[r * 32:, 0:], a[r * 32 + i:r * 32 + i + 32, 0:32], to 2 blocks)
+    """
+    if cluster is None or not isinstance(cluster.extent, Const):
+        return s
+    count = int(cluster.extent.value)
+    own = {cluster.name, *(x.name for x in lets)}
+    rows = [n for n, e in enumerate(s.extents[:-1]) if e % (_ROWS * count) == 0]
+    if count == 1 or not rows or any(own & scalars_of(e) for e in s.start):
+        return s
+    axis, part = rows[0], s.extents[rows[0]] // count
+    first = simplify(Binary("mul", subtract(Var(cluster.name), cluster.lo), const(part)))
+    index, start, extents = list(s.index), list(s.start), list(s.extents)
+    index[axis - len(extents)] = add(index[axis - len(extents)], first)
+    start[axis] = add(start[axis], first)
+    extents[axis] = part
+    return rebuilt(s, index=tuple(index), start=tuple(start), extents=tuple(extents), blocks=count)
 
 
 def rounds_of(between: Iterable[Stmt]) -> list[For]:

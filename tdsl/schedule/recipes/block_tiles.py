@@ -21,7 +21,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.nest import REGISTER, SHARED
+from tdsl.schedule.nest import CLUSTER, REGISTER, SHARED
 from tdsl.schedule.recipes.block_rows import ACCESS, fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe, reduction_of
 from tdsl.schedule.recipes.elements import (
@@ -236,13 +236,18 @@ def _of_tile(stage: Stage, term: str, sides: tuple[str, ...]) -> list[str]:
 
 
 def on_grid(
-    stage: Stage, batch: list[str], rows: str, columns: str, *, group: int = 1, blocks: int = 0
-) -> None:
+    stage: Stage, batch: list[str], rows: str, columns: str, *, group: int = 1, blocks: int = 0,
+    cluster: int = 1,
+) -> None:  # fmt: skip
     """Tiles for blocks: batches on an axis of their own, tiles on two, or in an order on one.
 
     With a `group` blocks go down so many rows of tiles before the next column; with `blocks` above 0 there
-    are only so many, each of which makes several tiles.
+    are only so many, each of which makes several tiles. Neighbours along rows are a `cluster`.
     """
+    if cluster > 1:
+        rows, rank = (x.name for x in stage.split(rows, cluster))
+        stage.reorder(rank, *batch, rows, columns).bind(rank, CLUSTER)
+        group, blocks = max(group // cluster, 1), blocks // cluster
     if batch and not blocks and not _is_long(stage, batch):
         stage.bind(fused(stage, batch), "blockIdx.z")
         batch = []

@@ -73,6 +73,7 @@ class Choices:
     hopper: bool = False
     group: int = 1
     blocks: int = 0
+    cluster: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class TensorCoreMatmul:
     instruction: str
     group: int = 1
     blocks: int = 0
+    cluster: int = 1
 
     def __call__(self, schedule: Schedule) -> None:
         """Apply the same choices, unless they have been."""
@@ -97,7 +99,7 @@ class TensorCoreMatmul:
             tensor_core_matmul(
                 schedule[self.stage], block=self.block, warp=self.warp, stages=self.stages,
                 tf32="tf32" in self.instruction, hopper=self.instruction.startswith("wgmma"),
-                group=self.group, blocks=self.blocks,
+                group=self.group, blocks=self.blocks, cluster=self.cluster,
             )  # fmt: skip
 
 
@@ -116,7 +118,8 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     warps (64, 256; of a block 128, 256, and 128 bytes of terms, in 4 stages). Tiles that divide the operands,
     with rows of a multiple of 32 bytes, are fetched as wholes (TMA).
     Blocks go down `group` rows of tiles before the next column, which keeps operands in the cache; with
-    `blocks` there are only so many, of several tiles each.
+    `blocks` there are only so many, of several tiles each. A `cluster` of blocks has neighbouring rows, and
+    each of them fetches a part of the columns' operand for all.
 
     Returns what was chosen; ScheduleError for a stage of another kind, for sums of no terms, for choices that
     there are not, and for tiles that do not fit each other or the instruction.
@@ -157,8 +160,9 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     if isinstance(form, Wgmma):
         _check_rows(chosen.block, (left, right))
     plan = TensorCoreMatmul(
-        stage.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks
-    )
+        stage.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks,
+        chosen.cluster,
+    )  # fmt: skip
     _schedule(stage, (left, right), form, plan, reader)
     return plan
 
@@ -198,9 +202,11 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
         tile, warp = enough[0]
         tiles = _blocks(rows, columns, tile) * batches
         rounds = -(-tiles // _PROCESSORS)
+        blocks = -(-tiles // rounds)
         plan = if_suited(
             tensor_core_matmul, stage, block=(*tile, 2 * step), warp=warp, stages=_GROUP_STAGES, hopper=True,
-            group=_group(rows, columns, tile), blocks=-(-tiles // rounds) if rounds > 1 else 0,
+            group=_group(rows, columns, tile), blocks=blocks if rounds > 1 else 0,
+            cluster=2 if rows % (2 * tile[0]) == 0 and blocks % 2 == 0 else 1,
         )  # fmt: skip
         if plan is not None:
             return plan
@@ -315,7 +321,9 @@ def _schedule(
     ko, ki = stage.split(term, block[2])
     ki, k1 = stage.split(ki, form.terms)
     stage.reorder(*batch, io, jo, wi, wj, ko, ki, mi, nj, i1, j1, k1)
-    on_grid(stage, batch, io.name, jo.name, group=plan.group, blocks=plan.blocks)
+    on_grid(
+        stage, batch, io.name, jo.name, group=plan.group, blocks=plan.blocks, cluster=plan.cluster
+    )
     stage.bind(wi, "threadIdx.z").bind(wj, "threadIdx.y")
     stage.tensorize(i1, form.name)
     out = following(stage, wj, FRAGMENT, reader)

@@ -1,6 +1,6 @@
 """Emitted CUDA text run on the CPU: g++ compiles it behind a header that has a fiber for each thread.
 
-Blocks run one after another, the threads of a block in turns from barrier to barrier.
+Clusters of blocks run one after another, the threads of each in turns from barrier to barrier.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ HEADER = r"""
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <map>
+#include <string>
 #include <vector>
 #include <ucontext.h>
 using namespace std;
@@ -106,12 +108,24 @@ static Number thread_, block_, threads_;
 #define threadIdx thread_
 #define blockIdx block_
 #define blockDim threads_
-alignas(1024) static char dynamic_[256 * 1024];
+static const long memory_ = 256 * 1024;
+alignas(1024) static char dynamic_[8 * memory_];
+static int size_;  // of a block
 // waits: 0 runs, 1 at a barrier, 2 is done, 3 at a shuffle; `given` are its values of the last two shuffles
 struct Fiber { ucontext_t state; vector<char> stack; int waits; unsigned mask, turn; uint64_t given[2]; };
 static vector<Fiber> fibers;
 static ucontext_t main_;
 static int current;
+static char *memory_of_block() { return dynamic_ + current / size_ * memory_; }
+static map<string, long> named_;  // where memory with a name begins, in each block
+static long used_;
+static char *memory_named(const char *name, size_t bytes) {
+  if (!named_.count(name)) {
+    named_[name] = used_;
+    used_ += (bytes + 1023) / 1024 * 1024;
+  }
+  return memory_of_block() + named_[name];
+}
 static void (*body)();
 static void enter() { body(); fibers[current].waits = 2; swapcontext(&fibers[current].state, &main_); }
 struct Copy { void *to; const void *from; int bytes; bool holds; };
@@ -149,17 +163,33 @@ static bool shuffle() {
   return any;
 }
 """
+HEADER += r"""
+// lets the threads of blocks go on that have all come to a barrier
+static bool met(int size) {
+  bool any = false;
+  for (int block = 0; block < (int)fibers.size(); block += size) {
+    int come = 0;
+    for (int n = block; n < block + size; n++) come += fibers[n].waits == 1;
+    if (come < size) continue;
+    any = true;
+    for (int n = block; n < block + size; n++) fibers[n].waits = 0;
+  }
+  return any;
+}
+"""
 HEADER += shim_tiles.HEADER
 HEADER += r"""
 // 0, or one of STATUS
-static int run(const unsigned *shape, void (*kernel)()) {
+static int run(const unsigned *shape, void (*kernel)(), int cluster) {
   body = kernel;
   threads_ = {shape[3], shape[4], shape[5]};
-  int count = shape[3] * shape[4] * shape[5];
+  int size = shape[3] * shape[4] * shape[5], count = size * cluster;
+  size_ = size;
+  named_.clear();
+  used_ = 0;
   fibers.resize(count);
   copies.assign(count, {});
-  for (unsigned n = 0; n < shape[0] * shape[1] * shape[2]; n++) {
-    block_ = {n % shape[0], n / shape[0] % shape[1], n / shape[0] / shape[1]};
+  for (unsigned first = 0; first < shape[0] * shape[1] * shape[2]; first += cluster) {
     phases.clear();
     tiles.clear();
     long before = -1;
@@ -175,22 +205,23 @@ static int run(const unsigned *shape, void (*kernel)()) {
     for (;;) {
       int waiting = 0, done = 0;
       for (current = 0; current < count; current++) {
-        unsigned n = current;
+        unsigned m = first + current / size, n = current % size;
+        block_ = {m % shape[0], m / shape[0] % shape[1], m / shape[0] / shape[1]};
         thread_ = {n % threads_.x, n / threads_.x % threads_.y, n / threads_.x / threads_.y};
-        if (fibers[n].waits == 0) swapcontext(&main_, &fibers[n].state);
-        waiting += fibers[n].waits == 1;
-        done += fibers[n].waits == 2;
+        if (fibers[current].waits == 0) swapcontext(&main_, &fibers[current].state);
+        waiting += fibers[current].waits == 1;
+        done += fibers[current].waits == 2;
       }
       if (done == count) break;
       if (shuffle()) continue;
+      if (met(size)) continue;
       if (fault) { int status = fault; fault = 0; return status; }
       if (waiting + done != count) {  // some wait for the end of a phase
         if (before == progress + waiting + done) return 2;
         before = progress + waiting + done;
         continue;
       }
-      if (waiting != count) return 1;
-      for (auto &f : fibers) f.waits = 0;
+      return 1;
     }
   }
   return 0;
@@ -295,10 +326,11 @@ def library_of(launches: Launches, folder: Path, change: Callable[[str], str] = 
         code = change(cuda_text(launches, "sm_90a").partition(DEVICE_CODE)[2])
     code = re.sub(
         r"extern __shared__(?: __align__\(\d+\)| alignas\(\d+\))* (\w+) (\w+)\[\];",
-        r"\1* \2 = (\1*)dynamic_;",
+        r"\1* \2 = (\1*)memory_of_block();",
         code,
     )
-    code = re.sub(r"__shared__ (alignas\(\d+\)) ", r"\1 static ", code)
+    named = r"__shared__ alignas\(\d+\) ([\w ]+) (\w+)\[(\d+)\];"
+    code = re.sub(named, r'\1 *\2 = (\1 *)memory_named("\2", sizeof(\1) * \3);', code)
     entries = "".join(map(_entry, launches.launches))
     code, emulated = without_assembly(code)
     (folder / "kernels.cpp").write_text(f"{HEADER}\n{emulated}\n{code}\n{entries}")
@@ -328,7 +360,7 @@ def _entry(launch: Launch) -> str:
         f"static void **arguments_{name};\n"
         f"static void body_{name}() {{ void **arguments_ = arguments_{name}; {name}({', '.join(given)}); }}\n"
         f'extern "C" int launch_{name}(const unsigned *shape, void **arguments) {{\n'
-        f"  arguments_{name} = arguments; return run(shape, body_{name});\n}}\n"
+        f"  arguments_{name} = arguments; return run(shape, body_{name}, {launch.cluster});\n}}\n"
         # the same with addresses of all values, as the driver gets them
         f'extern "C" int driver_{name}(const unsigned *shape, void **values) {{\n'
         f"  void *slots[{count}];\n{held}  return launch_{name}(shape, slots);\n}}\n"

@@ -18,6 +18,14 @@ static map<void *, Phase> phases;  // of the block that runs
 static vector<Tile> tiles;         // asked for, and not there yet
 static long progress;
 static int fault;                  // 3: an arrival too many, 4: barriers made ready twice or never
+static void meet(int barrier, int threads) {
+  static map<int, pair<int, long>> met;  // how many have come, and how often all have
+  auto &own = met[barrier];
+  long before = own.second;
+  progress++;
+  if (++own.first == threads) own = {0, before + 1};
+  while (own.second == before) swapcontext(&fibers[current].state, &main_);
+}
 static void step(Phase &x) {
   progress++;
   if (x.missing < 0) fault = 3;
@@ -80,16 +88,20 @@ static void tdsl_arrive_together(void *p) {
   int &n = came[{p, current / 32}];
   if (++n % 32 == 0) tdsl_arrive(p);
 }
+// the same place in the memory of another block
+static char *there(void *p, int rank) { return (char *)p + (rank - current / size_) * memory_; }
+static void tdsl_arrive_together(void *p, int blocks) {
+  static map<pair<void *, int>, int> came;
+  int &n = came[{p, current / 32}];
+  if (++n % 32 == 0)
+    for (int rank = 0; rank < blocks; rank++) tdsl_arrive(there(p, rank));
+}
+""",
+    "tdsl_meet_cluster": """
+static void tdsl_meet_cluster() { meet(-1, fibers.size()); }
 """,
     "tdsl_meet": """
-static void tdsl_meet(int barrier, int threads) {
-  static map<int, pair<int, long>> met;  // how many have come, and how often all have
-  auto &own = met[barrier];
-  long before = own.second;
-  progress++;
-  if (++own.first == threads) own = {0, before + 1};
-  while (own.second == before) swapcontext(&fibers[current].state, &main_);
-}
+static void tdsl_meet(int barrier, int threads) { meet(current / size_ * 16 + barrier, threads); }
 """,
     "tdsl_await": """
 static void tdsl_await(void *p, unsigned parity) {
@@ -100,6 +112,13 @@ static void tdsl_await(void *p, unsigned parity) {
     for (Tile &t : due) land(t);
     if (phase_at(p).ended % 2 == parity) swapcontext(&fibers[current].state, &main_);
   }
+}
+""",
+    "tdsl_copy_tile_to": """
+template <int Blocks, class... I>
+static void tdsl_copy_tile_to(void *to, unsigned long long map, void *p, I... at) {
+  for (int rank = 0; rank < Blocks; rank++)
+    tiles.push_back({there(to, rank), *(CUtensorMap *)map, there(p, rank), {(int)at...}});
 }
 """,
     "tdsl_copy_tile": """

@@ -1,15 +1,22 @@
 """Blocks of a cluster: an axis of its own, on which neighbours on blockIdx.x lie."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.codegen.emulation.memory import Hazard
+from tdsl.codegen.emulation.run import EmulatedExecutable
 from tdsl.codegen.launches import launches_of
+from tdsl.codegen.loops import Arrive, CopyTile, Phases
+from tdsl.lang.expr import const
 from tests.codegen.cuda import programs
 
 pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
 from tdsl.codegen.cuda import module
 from tests.codegen.cuda.shim import HAS_COMPILER, text_of
+from tests.codegen.cuda.test_module import count, sass
 
 i, j, k = td.vars("i j k")
 
@@ -49,3 +56,110 @@ def test_clusters_that_a_gpu_has_not_are_refused():
         module.build(launches_of(programs.kernel_of(scaled(), M=16)), "sm_80")
     with pytest.raises(td.ScheduleError, match="16 blocks in a cluster; sm_90a has 8 at most"):
         module.build(launches_of(programs.kernel_of(scaled(16), M=16)), "sm_90a")
+
+
+# Tiles that blocks of a cluster fetch for each other.
+
+
+def product(*, turned: bool = False, cluster: int = 2) -> td.Schedule:
+    """Blocks of a cluster make neighbouring rows of the same columns, two tiles each."""
+    a = td.Tensor("a", (256, 192), td.f16)
+    b, c = td.Tensor("b", (128, 192) if turned else (192, 128), td.f16), td.Func("c")
+    y = b[j, k] if turned else b[k, j]
+    c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(y, td.f32), axis=k)
+    s = td.Schedule(c)
+    td.recipes.tensor_core_matmul(
+        s[c], block=(64, 64, 64), warp=(64, 64), stages=2, hopper=True, blocks=4, cluster=cluster
+    )
+    return s
+
+
+def operands():
+    numbers = np.random.default_rng(0)
+    a, b = (numbers.integers(-3, 4, x).astype(np.float16) for x in ((256, 192), (192, 128)))
+    return a, b, a.astype(np.float32) @ b.astype(np.float32)
+
+
+@pytest.mark.parametrize("turned, cluster", [(False, 2), (True, 2), (False, 4)])
+def test_products_of_clusters_are_right(turned, cluster):
+    a, b, want = operands()
+    compiled = td.compile(product(turned=turned, cluster=cluster), target="cuda")
+    got = td.emulate(compiled)(a, b.T.copy() if turned else b)
+    np.testing.assert_array_equal(got, want)
+    loops = compiled.loops("final")
+    assert loops.count(f", to {cluster} blocks)") == 1  # what all of them need, a part from each
+    assert loops.count(f", as a warp, in {cluster} blocks)") == 2
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
+def test_text_of_products_of_clusters():
+    a, b, want = operands()
+    np.testing.assert_array_equal(text_of(td.compile(product(), target="cuda"))(a, b), want)
+
+
+def broken(change) -> None:
+    made, (a, b, want) = programs.kernel_of(product()), operands()
+    changed = replace(made, body=programs.rewritten(made.body, change))
+    EmulatedExecutable(changed).run((a, b, np.zeros_like(want)))
+
+
+def test_a_slot_that_another_block_still_reads_is_found():
+    """Consumers say only to their own block that they have used a slot, and that waits for no others."""
+
+    def change(s):
+        if isinstance(s, Arrive) and s.together:
+            return replace(s, blocks=1)
+        if isinstance(s, Phases) and s.name == "c_k_o_used":
+            return replace(s, arrivals=s.arrivals // 2)
+        return s
+
+    with pytest.raises(Hazard, match=r"another thread|what is being copied"):
+        broken(change)
+
+
+def test_arrivals_of_one_block_where_two_are_waited_for_are_found():
+    with pytest.raises(Hazard, match="waits for ever at slot 0 of 'c_k_o_used': 4 arrivals"):
+        broken(lambda s: replace(s, blocks=1) if isinstance(s, Arrive) and s.together else s)
+
+
+def test_a_tile_that_goes_to_one_block_alone_is_found():
+    with pytest.raises(Hazard, match="waits for ever at slot 0"):
+        broken(lambda s: replace(s, blocks=1) if isinstance(s, CopyTile) else s)
+
+
+def test_the_wrong_half_of_a_tile_is_found():
+    def change(s):
+        if isinstance(s, CopyTile) and s.blocks > 1:
+            return replace(s, index=(s.index[0], const(0), s.index[2]))
+        return s
+
+    with pytest.raises(Hazard, match=r"what is being copied|reads what nobody wrote"):
+        broken(change)
+
+
+def test_machine_code_of_clusters(tmp_path):
+    a, b, c = (
+        td.Tensor("a", (4096, 4096), td.bf16),
+        td.Tensor("b", (4096, 4096), td.bf16),
+        td.Func("c"),
+    )
+    c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    s = td.Schedule(c)
+    td.recipes.tensor_core_matmul(s[c], hopper=True, group=8, blocks=128, cluster=2)
+    m = module.build(launches_of(programs.kernel_of(s)), "sm_90a")
+    (record,) = m.kernels
+    assert (record.grid, record.spills, record.stack, m.warnings) == ((128, 1, 1), 0, 0, ())
+    assert record.registers <= 168  # what 384 threads may have
+    text = sass(m, tmp_path)
+    assert count(text, r"\bHGMMA\b") % 4 == 0 and count(text, r"\bHGMMA\b") > 0
+    assert count(text, r"\bUTMALDG\.2D\.MULTICAST") > 0
+    # around the phases of what is copied, and of what is used
+    assert count(text, r"\bUCGABAR_ARV") >= 4
+
+
+def test_the_default_schedule_takes_clusters_of_two():
+    a, b, c = td.Tensor("a", ("M", "K"), td.bf16), td.Tensor("b", ("K", "N"), td.bf16), td.Func("c")
+    c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    compiled = td.compile(c, target="cuda:sm_90a")
+    assert "range(0, 2):  # clusterCtaIdx.x" in compiled.loops("final", M=4096, K=512, N=4096)
+    assert "clusterCtaIdx" not in compiled.loops("final", M=4096 - 128, K=512, N=4096)
