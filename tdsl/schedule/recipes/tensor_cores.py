@@ -9,7 +9,7 @@ for tiles of the result:                on blocks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -43,6 +43,7 @@ from tdsl.source import here
 from tdsl.target import as_target
 
 Form = Mma | Wgmma
+Tiles = tuple[tuple[int, int], tuple[int, int]]  # rows and columns of a block, and of a warp
 
 _MOST_WARPS = 32  # of a block
 _COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
@@ -51,10 +52,16 @@ _BLOCKS = 96  # that keep a GPU busy
 _PROCESSORS = 132  # of the GPUs that have wgmma
 _TILES = (
     ((128, 128), (64, 32)),
+    ((128, 64), (64, 32)),
     ((64, 64), (32, 32)),
     ((32, 64), (16, 32)),
 )  # of a block, of a warp
-_GROUP_TILES = (((128, 256), (64, 256)), ((128, 128), (64, 128)))  # of groups of four warps
+_GROUP_TILES = (
+    ((128, 256), (64, 256)),
+    ((128, 128), (64, 128)),
+    ((128, 64), (64, 64)),
+)  # of groups of four warps
+_WASTE = 1.3  # times the products that other tiles make
 _GROUP_STAGES = 4
 _GROUP = 8  # rows of tiles
 _ROW_BYTES = 64  # of terms in a tile
@@ -197,7 +204,7 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
         return None
     batches = prod(sizes.get(v) or 1 for v in d.free) // (rows * columns)
     step = _ROW_BYTES // max(t.bytes for t in types)
-    enough = [x for x in _GROUP_TILES if _blocks(rows, columns, x[0]) * batches >= _BLOCKS]
+    enough = _keeping_busy(_GROUP_TILES, rows, columns, batches)
     if hopper and enough:
         tile, warp = enough[0]
         tiles = _blocks(rows, columns, tile) * batches
@@ -210,10 +217,21 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
         )  # fmt: skip
         if plan is not None:
             return plan
-    enough = [x for x in _TILES if _blocks(rows, columns, x[0]) * batches >= _BLOCKS]
+    enough = _keeping_busy(_TILES, rows, columns, batches)
     tile, warp = (enough or _TILES[-1:])[0]
     group = _group(rows, columns, tile)
     return if_suited(tensor_core_matmul, stage, block=(*tile, step), warp=warp, group=group)
+
+
+def _keeping_busy(known: Sequence[Tiles], rows: int, columns: int, batches: int) -> list[Tiles]:
+    """The tiles that are many enough, and make few products that are none of the result."""
+    made = [_blocks(rows, columns, tile) * prod(tile) for tile, _ in known]
+    busy = [_blocks(rows, columns, tile) * batches >= _BLOCKS for tile, _ in known]
+    return [
+        x
+        for x, n, enough in zip(known, made, busy, strict=True)
+        if enough and n <= _WASTE * min(made)
+    ]
 
 
 def _group(rows: int, columns: int, tile: tuple[int, int]) -> int:

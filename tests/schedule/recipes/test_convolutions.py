@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
 from tests.codegen.cuda.convolutions import Conv
 
 SMALL = {"block": (64, 64, 32), "warp": (32, 32)}
@@ -74,6 +75,14 @@ def test_the_default_schedule_takes_it(rng):
     assert "mma_m16n8k16_f16_f16" in str(f.loops("final"))
     given, want = case.arrays(rng)
     np.testing.assert_array_equal(td.emulate(f)(*given), want, strict=True)
+
+
+@pytest.mark.parametrize("arch, columns", [("sm_80", (64, 128, 128)), ("sm_90a", (64, 128, 256))])
+def test_tiles_are_not_much_wider_than_there_are_filters(arch, columns):
+    for made, wanted in zip((64, 128, 256), columns, strict=True):
+        result, sums = Conv(batch=32, size=(56, 56), channels=64, made=made).funcs()
+        plan = on_tensor_cores(td.Schedule(result)[sums], hopper=arch == "sm_90a")
+        assert plan.block[1] == wanted
 
 
 b, i, j, k, m = td.vars("b i j k m")
