@@ -83,7 +83,8 @@ def quick_launch(
     namespace: dict[str, Any] = {
         "chosen": chosen.get, "spare": _spare, "Lent": Lent, "exchange": exchange, "start": start,
         "DeviceArray": DeviceArray, "device": device_word(CUDA, device.ordinal), "gpu": device,
-        "allocate": device.allocate, "error": struct.error, "__name__": __name__,  # which `source.here` passes over
+        "allocate": device.allocate, "error": struct.error,
+        "__name__": __name__,  # which `source.here` passes over
     }  # fmt: skip
     for n, arg in enumerate((*signature.inputs, *signature.outputs)):
         namespace[f"plain{n}"] = _PLAIN[arg.dtype.kind]
