@@ -24,9 +24,10 @@ from tdsl.codegen.buffers import (
     ring_size,
     shorter,
 )  # fmt: skip
-from tdsl.codegen.loops import Alloc, Argument, CopyTile, If, Kernel, Let, Stmt, as_stmt
+from tdsl.codegen.loops import Alloc, Argument, CopyTile, For, If, Kernel, Let, Stmt, as_stmt
 from tdsl.codegen.names import Names
 from tdsl.codegen.nest import NestBuilder
+from tdsl.codegen.passes.statements import map_parts, rebuilt, walk
 from tdsl.codegen.tensorize import check_strides
 from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
@@ -212,12 +213,12 @@ class Lowering:
         if plan.scope != SHARED or not made:
             return made
         own = {x.kind for x in plan.nests[n].loops}
-        tests: list[Expr] = [
-            Binary("eq", Var(name), first)
+        tests: dict[str, Expr] = {
+            axis: Binary("eq", Var(name), first)
             for axis, name, (first, _) in around.threads
             if axis in THREADS and axis not in own and first is not None
-        ]
-        return [If(conjunction(tests), as_stmt(made))] if tests else made
+        }
+        return [_by_first(as_stmt(made), tests)] if tests else made
 
     def check_joined_empty(self, name: str) -> None:
         """Stages in the loops of one that has no points have none, too."""
@@ -356,3 +357,14 @@ def _output_buffer(f: FuncDef, names: tuple[str, ...]) -> Buffer:
     box = f.output_box(None)
     starts, extents = tuple(lo for lo, _ in box), tuple(e for _, e in box)
     return Buffer(f.name, names, starts, extents, tuple(range(len(box))), None, axes=f.axes())
+
+
+def _by_first(s: Stmt, tests: Mapping[str, Expr]) -> Stmt:
+    """A statement run by the first thread on each axis, but for loops on that axis, which all threads run."""
+    loops = {x.kind for x in walk(s) if isinstance(x, For)}
+    if loops.isdisjoint(tests):
+        return If(conjunction(list(tests.values())), s)
+    if isinstance(s, For) and s.kind in tests:
+        others = {axis: test for axis, test in tests.items() if axis != s.kind}
+        return rebuilt(s, body=_by_first(s.body, others)) if others else s
+    return map_parts(s, lambda part: _by_first(part, tests))

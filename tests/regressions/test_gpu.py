@@ -181,3 +181,25 @@ def test_nothing_is_made_where_threads_combine_results():
     s.cache_read("f_lanes", s[f], at="j_i", scope="shared")
     with pytest.raises(td.ScheduleError, match="threads combine their results in 'j_i' of 'f'"):
         td.compile(s, target="cuda").source()
+
+
+@pytest.mark.parametrize("cooperates", [False, True])
+def test_all_threads_make_what_one_of_them_needs_for_all(cooperates):
+    # the thread that made the first of both was the only one that came to the loop over threads of the other
+    a, g, h, f = td.Tensor("a", (8,), td.i32), td.Func("g"), td.Func("h"), td.Func("f")
+    g[i, k] = a[k] * (i + 1)
+    h[i] = td.max(g[i, k], axis=k)
+    f[j] = h[j] + h[7 - j]
+    f.with_shape(8)
+    s = td.Schedule(f)
+    s[f].bind(j, "threadIdx.x")
+    s[h].compute_at(s[f], j).set_scope("shared")
+    s[g].compute_at(s[h], i).set_scope("shared")
+    if cooperates:
+        s[g].cooperate()
+    else:
+        s[g].bind(k, "threadIdx.x")
+    x = np.arange(8, dtype=np.int32) * 3 % 7
+    (want,) = interpret(s.program, {"a": x})
+    got = td.emulate(td.compile(s, target="cuda"))(x)
+    np.testing.assert_array_equal(got, want)
