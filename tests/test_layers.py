@@ -37,7 +37,7 @@ HEAVY = {
     "ml_dtypes": ("lang", False),
 }
 
-IMPORT_BUDGET = 4  # times NumPy's own import, which a slow or busy machine makes longer as well
+IMPORT_BUDGET = 6  # times NumPy's own import, which a slow or busy machine makes longer as well
 
 
 def modules() -> list[Path]:

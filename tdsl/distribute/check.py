@@ -116,6 +116,7 @@ def _check_parts(plan: Plan, home: Home, ranks: list[RankCheck]) -> None:
 
 HERE = -1  # the handle of what is waited for where it starts
 Started = tuple[bool, Message, tuple[Exchange, int]]  # whether it is sent, and as part of what
+Part = tuple[Exchange | Reduce, int]  # what a rank brings to a collective, and its handle
 
 
 class Post:
@@ -125,13 +126,9 @@ class Post:
         self.ranks = ranks
         self.started: dict[tuple[int, int, int], Started] = {}
         self.done: set[tuple[int, int, int]] = set()
-        self.open: dict[
-            tuple[int, int], int
-        ] = {}  # messages of a rank that are on their way, by handle
+        self.open: dict[tuple[int, int], int] = {}  # messages on their way, by rank and handle
         self.waits: dict[int, int] = {}  # the handle that a rank waits for
-        self.joined: dict[
-            tuple[int, tuple[int, ...]], dict[int, tuple[Exchange | Reduce, int]]
-        ] = {}
+        self.joined: dict[tuple[int, tuple[int, ...]], dict[int, Part]] = {}
 
     def carry(self) -> None:
         """Run all ranks to their end."""
@@ -193,7 +190,7 @@ class Post:
         self.ranks[rank].flying.pop(handle, None)
         return [rank]
 
-    def _join(self, rank: int, tag: int, part: tuple[Exchange | Reduce, int]) -> list[int]:
+    def _join(self, rank: int, tag: int, part: Part) -> list[int]:
         """One rank comes to a collective; the ranks that go on, if it is the last."""
         step, _ = part
         if rank not in step.ranks or tuple(sorted(set(step.ranks))) != step.ranks:
