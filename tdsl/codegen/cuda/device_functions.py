@@ -155,9 +155,21 @@ template <class T> __device__ __forceinline__ T tdsl_float_mod(T x, T y) {
 """,
     "tdsl_min": """
 template <class T> __device__ __forceinline__ T tdsl_min(T x, T y) { return x <= y || x != x ? x : y; }
+#if __CUDA_ARCH__ >= 800
+template <> __device__ __forceinline__ float tdsl_min(float x, float y) {
+  asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));
+  return x;
+}
+#endif
 """,
     "tdsl_max": """
 template <class T> __device__ __forceinline__ T tdsl_max(T x, T y) { return x >= y || x != x ? x : y; }
+#if __CUDA_ARCH__ >= 800
+template <> __device__ __forceinline__ float tdsl_max(float x, float y) {
+  asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));
+  return x;
+}
+#endif
 """,
     "tdsl_shl": """
 template <class T> __device__ __forceinline__ T tdsl_shl(T x, T n) {
@@ -475,7 +487,7 @@ _NEEDS = {
 def functions_text(used: Iterable[str]) -> str:
     """The text of the functions that a module uses, by name without type arguments.
 
-    >>> print(functions_text(["tdsl_max"]).strip())
+    >>> print(functions_text(["tdsl_max"]).strip().splitlines()[0])
     template <class T> __device__ __forceinline__ T tdsl_max(T x, T y) { return x >= y || x != x ? x : y; }
     """
     names = {name.partition("<")[0] for name in used}
