@@ -249,9 +249,14 @@ class Phases(Node):
 
 @node
 class Beside(Node):
-    """Statements that threads of a block run at the same time, each of them by threads of its own."""
+    """Two statements that threads of a block run at the same time, each of them by threads of its own.
+
+    Those whose number on an axis is `first` or more run the first of them, the rest the other one.
+    """
 
     parts: tuple[Stmt, ...]
+    axis: str
+    first: int
 
 
 @node

@@ -406,22 +406,27 @@ __device__ __forceinline__ void tdsl_arrive(void *p, unsigned int bytes) {
 }
 """,
     "tdsl_arrive_together": """
-__device__ __forceinline__ void tdsl_arrive_together(void *p) {
-  unsigned int lane;
-  asm("mov.u32 %0, %%laneid;" : "=r"(lane));
-  __syncwarp();
-  if (lane == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(tdsl_shared(p)) : "memory");
-}
 __device__ __forceinline__ void tdsl_arrive_together(void *p, int blocks) {
   unsigned int lane;
   asm("mov.u32 %0, %%laneid;" : "=r"(lane));
   __syncwarp();
-  if (lane < blocks)
+  if (lane >= blocks) return;
+  if (blocks == 1)
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(tdsl_shared(p)) : "memory");
+  else
     asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
                  "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }"
                  :: "r"(tdsl_shared(p)), "r"(lane) : "memory");
 }
 """,
+    **{
+        f"tdsl_registers_{name}": f"""
+template <int N> __device__ __forceinline__ void tdsl_registers_{name}() {{
+  asm volatile("setmaxnreg.{word}.sync.aligned.u32 %0;" :: "n"(N));
+}}
+"""
+        for name, word in (("less", "dec"), ("more", "inc"))
+    },
     "tdsl_meet_cluster": """
 __device__ __forceinline__ void tdsl_meet_cluster() {
   asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");

@@ -29,6 +29,7 @@ from tdsl.codegen.cuda.expressions import (
 from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
 from tdsl.codegen.cuda.module import STATIC_SHARED
 from tdsl.codegen.cuda.prints import printed
+from tdsl.codegen.cuda.registers import registers_of
 from tdsl.codegen.cuda.updates import update
 from tdsl.codegen.cuda.vectors import piece, stored_at_once
 from tdsl.codegen.launches import FAILED_CHECK, Launch
@@ -194,8 +195,8 @@ class _Writer:
                 if s.asynchronous:
                     return self.copy(s)
                 return self.vector(s) if count_of_lanes(s) > 1 else self.store(s)
-            case Beside(parts):
-                return [x for part in parts for x in self.statement(part, bound)]
+            case Beside():
+                return [self.beside(s, bound)]
             case Phases():
                 return self.with_phases(s, bound)
             case Prefetch():
@@ -224,9 +225,8 @@ class _Writer:
             case Wait(pending, products):
                 return self.call(f"{'tdsl_wgmma_wait' if products else 'tdsl_wait'}<{pending}>")
             case Arrive(phases, slot, together=True):
-                return self.call(
-                    "tdsl_arrive_together", self.slot(phases, slot), *_in_cluster(s.blocks)
-                )
+                count = T.const(s.blocks, "int32")
+                return self.call("tdsl_arrive_together", self.slot(phases, slot), count)
             case Arrive(phases, slot, count):
                 announced = (T.const(count, "uint32"),) if count else ()
                 return self.call("tdsl_arrive", self.slot(phases, slot), *announced)
@@ -331,6 +331,16 @@ class _Writer:
         )
         return self.call("tdsl_meet", T.Add(row, number), T.const(self.launch.block[0], "int32"))
 
+    def beside(self, s: Beside, bound: frozenset[str]) -> TIR:
+        """Threads that only ask for tiles, which may have less registers, and the others."""
+        asks, uses = (self.statement(part, bound) for part in s.parts)
+        found = registers_of(self.launch, s)
+        if found is not None:
+            asks.insert(0, self.call(f"tdsl_registers_less<{found[0]}>"))
+            uses.insert(0, self.call(f"tdsl_registers_more<{found[1]}>"))
+        behind = T.GE(self.axes[s.axis], T.const(s.first, "int32"))
+        return T.IfThenElse(behind, _sequence(asks), _sequence(uses))
+
     def slot(self, phases: str, slot: Expr) -> TIR:
         """The address of a barrier."""
         memory, _ = self.e.buffers[phases]
@@ -402,10 +412,6 @@ class _Writer:
         made = self.statement(s, bound)
         self.grouped = False
         return [self.call("tdsl_wgmma_fence"), *made]
-
-
-def _in_cluster(blocks: int) -> tuple[TIR, ...]:
-    return (T.const(blocks, "int32"),) if blocks > 1 else ()
 
 
 def _all_together() -> TIR:

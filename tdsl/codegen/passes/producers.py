@@ -113,7 +113,8 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     if axis not in used:
         name = fresh.name(f"using_{axis[-1]}")
         body = For(name, ZERO, const(1 + more), axis, If(Binary("lt", Var(name), ONE), body))
-    whole: Stmt = Beside((_asking(fresh.copy(asks), axis, extents, more, fresh), body))
+    asking = _asking(fresh.copy(asks), axis, extents, more, fresh)
+    whole: Stmt = Beside((asking, body), axis, extents[axis])
     whole = Phases(p.empty, p.stages, count // _WARP * p.blocks, whole, p.blocks)
     whole = Phases(p.full, p.stages, p.copies, whole, p.blocks)
     for a in reversed(p.memory):

@@ -83,20 +83,18 @@ static void tdsl_arrive(void *p, unsigned bytes = 0) {
 }
 """,
     "tdsl_arrive_together": """
-static void tdsl_arrive_together(void *p) {
-  static map<pair<void *, int>, int> came;  // of each warp
-  int &n = came[{p, current / 32}];
-  if (++n % 32 == 0) tdsl_arrive(p);
-}
 // the same place in the memory of another block
 static char *there(void *p, int rank) { return (char *)p + (rank - current / size_) * memory_; }
 static void tdsl_arrive_together(void *p, int blocks) {
-  static map<pair<void *, int>, int> came;
+  static map<pair<void *, int>, int> came;  // of each warp
   int &n = came[{p, current / 32}];
-  if (++n % 32 == 0)
-    for (int rank = 0; rank < blocks; rank++) tdsl_arrive(there(p, rank));
+  if (++n % 32) return;
+  if (blocks == 1) tdsl_arrive(p);
+  else for (int rank = 0; rank < blocks; rank++) tdsl_arrive(there(p, rank));
 }
 """,
+    "tdsl_registers_less": "template <int N> static void tdsl_registers_less() {}\n",
+    "tdsl_registers_more": "template <int N> static void tdsl_registers_more() {}\n",
     "tdsl_meet_cluster": """
 static void tdsl_meet_cluster() { meet(-1, fibers.size()); }
 """,

@@ -153,6 +153,9 @@ def test_machine_code_of_clusters(tmp_path):
     text = sass(m, tmp_path)
     assert count(text, r"\bHGMMA\b") % 4 == 0 and count(text, r"\bHGMMA\b") > 0
     assert count(text, r"\bUTMALDG\.2D\.MULTICAST") > 0
+    assert (
+        count(text, r"\bUSETMAXREG\b") == 2
+    )  # a group that asks for tiles gives to those that use them
     # around the phases of what is copied, and of what is used
     assert count(text, r"\bUCGABAR_ARV") >= 4
 

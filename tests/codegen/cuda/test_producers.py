@@ -126,7 +126,7 @@ def in_part(n: int, change: Callable[[Stmt], Stmt]) -> Callable[[Stmt], Stmt]:
             return s
         parts = list(s.parts)
         parts[n] = programs.rewritten(parts[n], change)
-        return Beside(tuple(parts))
+        return replace(s, parts=tuple(parts))
 
     return both
 
