@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+import tdsl as td
+
 Array = np.ndarray[Any, Any]
 Arrays = tuple[Array, ...]
 Call = Callable[[], Array]
@@ -86,6 +88,25 @@ def kernel(build: Callable[[], Any]) -> Prepare:
         out = compiled(*arrays)
         (made,) = compiled.executables
         return Compiled(lambda: compiled(*arrays, out=out), lambda: build().executable(made))
+
+    return prepare
+
+
+def searched(build: Callable[[], Any]) -> Prepare:
+    """A peer that tdsl compiles by the schedule that the search finds for the program that `build` has."""
+
+    def prepare(arrays: Arrays) -> Call:
+        def found() -> Any:
+            from tdsl.profiling import arguments_of
+            from tdsl.target import as_target
+            from tdsl.tilegraph.search import candidates
+
+            default = build()
+            _, exact = arguments_of(default.signature, arrays, {}, None)
+            best = candidates(default.state.program, exact.sizes, as_target("cpu"))[0]
+            return td.compile(best.schedule)
+
+        return kernel(found)(arrays)
 
     return prepare
 

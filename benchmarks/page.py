@@ -20,6 +20,7 @@ OURS = (
     "tdsl-in-order",
 )  # by other schedules: nobody that tdsl could lose against
 
+HOW = {"tdsl-hand": " (schedule by hand)", "tdsl-search": " (schedule by the search)"}
 CHAINS = """# Chains of operators
 
 Written by `python -m benchmarks page` from the record of the run below: the chains that papers on fusion
@@ -63,7 +64,7 @@ def _goals(lines: list[dict[str, Any]]) -> str:
         goal = line["goal"]
         rows.append(
             (
-                line["group"] + (" (schedule by hand)" if line["ours"] == "tdsl-hand" else ""),
+                line["group"] + HOW.get(line["ours"], ""),
                 "best of " * (len(line["peers"]) > 1) + ", ".join(line["peers"]),
                 len(line["cases"]),
                 f"{line['mean']:.2f}",

@@ -3,7 +3,7 @@
 import numpy as np
 
 import tdsl as td
-from benchmarks.case import Array, Arrays, Case, kernel, within
+from benchmarks.case import Array, Arrays, Case, kernel, searched, within
 from benchmarks.halide import pipeline as halide
 
 HEIGHT, WIDTH = 2560, 1536
@@ -143,7 +143,12 @@ CASE = Case(
     title=f"bilateral grid, {HEIGHT} x {WIDTH}",
     inputs=inputs,
     is_right=within(1e3 * np.finfo(np.float32).eps, expected, widen=False),
-    peers={"tdsl": kernel(default), "tdsl-hand": kernel(hand), **halide.peers("bilateral_grid")},
+    peers={
+        "tdsl": kernel(default),
+        "tdsl-hand": kernel(hand),
+        "tdsl-search": searched(default),
+        **halide.peers("bilateral_grid"),
+    },
     bytes=2 * 4 * HEIGHT * WIDTH,
     group="pipelines",
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 import tdsl as td
-from benchmarks.case import Array, Case, function, kernel, vectors, within
+from benchmarks.case import Array, Case, function, kernel, searched, vectors, within
 from benchmarks.halide import pipeline as halide
 
 HEIGHT, WIDTH = 2048, 2048
@@ -53,6 +53,7 @@ CASE = Case(
     peers={
         "tdsl": kernel(default),
         "tdsl-hand": kernel(hand),
+        "tdsl-search": searched(default),
         "numpy": function(expected),
         **halide.peers("blur3x3"),
     },

@@ -3,7 +3,7 @@
 import numpy as np
 
 import tdsl as td
-from benchmarks.case import Array, Arrays, Case, function, kernel, vectors, within
+from benchmarks.case import Array, Arrays, Case, function, kernel, searched, vectors, within
 from benchmarks.halide import pipeline as halide
 
 BATCH, HEIGHT, WIDTH, IN, OUT = 5, 80, 100, 128, 128
@@ -77,6 +77,7 @@ CASE = Case(
     peers={
         "tdsl": kernel(default),
         "tdsl-hand": kernel(hand),
+        "tdsl-search": searched(default),
         "numpy": function(expected),
         **halide.peers("conv_relu"),
     },

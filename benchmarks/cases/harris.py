@@ -3,7 +3,7 @@
 import numpy as np
 
 import tdsl as td
-from benchmarks.case import Array, Case, function, kernel, within
+from benchmarks.case import Array, Case, function, kernel, searched, within
 from benchmarks.halide import pipeline as halide
 
 HEIGHT, WIDTH = 2560, 1536
@@ -93,6 +93,7 @@ CASE = Case(
     peers={
         "tdsl": kernel(default),
         "tdsl-hand": kernel(hand),
+        "tdsl-search": searched(default),
         "numpy": function(expected),
         **halide.peers("harris"),
     },

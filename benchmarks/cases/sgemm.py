@@ -3,7 +3,7 @@
 import numpy as np
 
 import tdsl as td
-from benchmarks.case import Arrays, Case, function, kernel, vectors, within
+from benchmarks.case import Arrays, Case, function, kernel, searched, vectors, within
 from benchmarks.halide import pipeline as halide
 
 M, N, K = 1024, 1024, 1024
@@ -62,6 +62,7 @@ CASE = Case(
     peers={
         "tdsl": kernel(default),
         "tdsl-hand": kernel(hand),
+        "tdsl-search": searched(default),
         "numpy": function(np.matmul),
         **halide.peers("sgemm"),
     },

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 import tdsl as td
-from benchmarks.case import Array, Arrays, Case, function, kernel, within
+from benchmarks.case import Array, Arrays, Case, function, kernel, searched, within
 from benchmarks.halide import pipeline as halide
 
 HEIGHT, WIDTH = 2560, 1536
@@ -81,6 +81,7 @@ CASE = Case(
     peers={
         "tdsl": kernel(default),
         "tdsl-hand": kernel(hand),
+        "tdsl-search": searched(default),
         "numpy": function(expected),
         **halide.peers("unsharp"),
     },
