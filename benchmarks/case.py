@@ -103,7 +103,7 @@ def searched(build: Callable[[], Any]) -> Prepare:
 
             default = build()
             _, exact = arguments_of(default.signature, arrays, {}, None)
-            best = candidates(default.state.program, exact.sizes, as_target("cpu"))[0]
+            best = candidates(default.state.program, dict(exact.sizes), as_target("cpu"))[0]
             return td.compile(best.schedule)
 
         return kernel(found)(arrays)

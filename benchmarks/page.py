@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks import goals, report
+from benchmarks.cases import ALL
 
 HEAD = """# Performance
 
@@ -28,7 +29,8 @@ measure, in f32, scaled down in batches, heads or rows where they take long on t
 as one program by the schedule that the search finds (`Graph.autoschedule`); `tdsl-unfused` gives each
 operator a kernel of its own with the default schedule, as `td.Graph(f, fuse=False)` does; `torch-compile` is
 PyTorch's compiler on the same operators. All are checked against NumPy in double precision. A ratio is the
-time of a peer over that of tdsl, so it is above 1 where the fused program is faster.
+time of a peer over that of tdsl, so it is above 1 where the fused program is faster. The time to compile has
+the search in it, and is that of a busy machine: programs are compiled before it is made quiet for the rounds.
 """
 
 
@@ -36,7 +38,10 @@ def markdown(records: list[dict[str, Any]]) -> str:
     """The page for the records of one or more runs, which may be of different cases."""
     cases = [case for record in records for case in record["results"]]
     lines = goals.summarize(cases)
-    head = CHAINS if all(case["group"] == "chains" for case in cases) else HEAD
+    head = HEAD
+    if all(case["group"] == "chains" for case in cases):
+        whole = sum(case.group == "chains" for case in ALL.values())
+        head = f"{CHAINS}\nThe record has {len(cases)} of the {whole} chains of the group.\n"
     parts = [head, _runs(records), _goals(lines), _losses(cases)]
     parts += [_group(name, cases) for name in dict.fromkeys(case["group"] for case in cases)]
     return "\n".join(parts)
