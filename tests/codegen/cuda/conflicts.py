@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 
 from tdsl.codegen.launches import Launch, launches_of
-from tdsl.codegen.loops import AXES, SHARED, Alloc, For, Kernel, Stmt, Store
+from tdsl.codegen.loops import SHARED, THREADS, Alloc, For, Kernel, Stmt, Store
 from tdsl.codegen.passes.statements import exprs_of, parts_of, walk
 from tdsl.lang import arithmetic
 from tdsl.lang.expr import Binary, Const, Expr, Load, Ramp, Select, Unary, Var
@@ -53,7 +53,7 @@ def first_warp(loops: Loops, launch: Launch) -> list[dict[str, int]]:
     made = []
     for lane in range(min(WARP, prod(launch.block))):
         x, y, _ = launch.block
-        numbers = dict(zip(AXES[3:], (lane % x, lane // x % y, lane // x // y), strict=True))
+        numbers = dict(zip(THREADS, (lane % x, lane // x % y, lane // x // y), strict=True))
         at: dict[str, int] = {}
         for loop in loops:
             at[loop.name] = value(loop.lo, at) + numbers.get(loop.kind, 0)
