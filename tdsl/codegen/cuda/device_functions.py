@@ -1,7 +1,6 @@
 """Device functions for what CUDA does otherwise than tdsl's arithmetic, or has no operator for.
 
-They are templates: `call` names one, with its type arguments in the name where they cannot be deduced. A
-module holds those that it uses.
+They are templates: `call` names one, with its type arguments in the name; a module holds those it uses.
 """
 
 from __future__ import annotations
