@@ -114,7 +114,7 @@ from tdsl.op import Operator, op
 from tdsl.placement.grid import Grid
 from tdsl.schedule import recipes
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.instruction import RegisterFile, instruction
+from tdsl.schedule.instructions.instruction import RegisterFile, instruction
 from tdsl.target import Target
 
 __version__ = "0.1.0"

@@ -18,8 +18,8 @@ from tdsl import doctor as checks
 from tdsl.codegen import cache
 from tdsl.distribute.launch import launch
 from tdsl.errors import TdslError
-from tdsl.schedule import description
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.cost import description
+from tdsl.schedule.cost.machine import Machine
 from tdsl.target import Target
 from tdsl.variant import machine_of
 

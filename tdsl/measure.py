@@ -21,9 +21,9 @@ import tdsl as td
 from tdsl.codegen.cpu.hierarchy import describe
 from tdsl.codegen.cpu.machine import host
 from tdsl.codegen.cpu.runtime import num_threads, set_num_threads
-from tdsl.schedule.description import BUILT_IN, Description
-from tdsl.schedule.dots import DOTS, Dot
-from tdsl.schedule.machine import MemoryLevel, Rate
+from tdsl.schedule.cost.description import BUILT_IN, Description
+from tdsl.schedule.cost.machine import MemoryLevel, Rate
+from tdsl.schedule.instructions.dots import DOTS, Dot
 
 ROWS = 6  # of the register tile whose rate is measured
 SUMS = 16  # vectors in registers while memory is read

@@ -26,8 +26,8 @@ from tdsl.compile import compile as compiled
 from tdsl.errors import TargetError, TypeMismatch
 from tdsl.lang.bounds import upper
 from tdsl.lang.program import Program, bind_sizes
+from tdsl.schedule.cost.machine import machine_for
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.machine import machine_for
 from tdsl.source import here
 from tdsl.target import Target, as_target
 from tdsl.tilegraph.search import candidates, notes_of

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from tdsl.codegen.fingerprint import PACKAGE, fingerprint
 from tdsl.codegen.loops import Argument
 from tdsl.codegen.signature import Signature, Specialisation, parameters
-from tdsl.schedule.description import read
-from tdsl.schedule.devices import describe_gpu
-from tdsl.schedule.instruction import instructions_of
-from tdsl.schedule.machine import Machine, described_by
+from tdsl.schedule.cost.description import read
+from tdsl.schedule.cost.devices import describe_gpu
+from tdsl.schedule.cost.machine import Machine, described_by
+from tdsl.schedule.instructions.instruction import instructions_of
 from tdsl.schedule.nest import State
 from tdsl.schedule.searched import searched_by
 from tdsl.target import Target

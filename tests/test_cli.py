@@ -11,8 +11,8 @@ from tdsl import doctor
 from tdsl.cli import app, main
 from tdsl.codegen import cache
 from tdsl.codegen.cuda.driver import Driver
-from tdsl.schedule import description
-from tdsl.schedule.machine import Machine, Rate
+from tdsl.schedule.cost import description
+from tdsl.schedule.cost.machine import Machine, Rate
 from tests.codegen.cuda.fake_driver import FakeDriver
 
 RUNNER = CliRunner()

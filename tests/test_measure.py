@@ -6,9 +6,9 @@ import pytest
 
 from tdsl.codegen.cpu.runtime import num_threads
 from tdsl.measure import Measurement, measure
-from tdsl.schedule.description import from_text, to_text
-from tdsl.schedule.dots import DOTS
-from tdsl.schedule.machine import MemoryLevel
+from tdsl.schedule.cost.description import from_text, to_text
+from tdsl.schedule.cost.machine import MemoryLevel
+from tdsl.schedule.instructions.dots import DOTS
 
 
 @pytest.fixture

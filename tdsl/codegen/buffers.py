@@ -15,7 +15,7 @@ from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, ceildiv, maximum, multiply, simplify, subtract
 from tdsl.lang.types import DType
 from tdsl.schedule.alike import Alike
-from tdsl.schedule.layout import Layout
+from tdsl.schedule.instructions.layout import Layout
 from tdsl.schedule.nest import FuncPlan
 
 

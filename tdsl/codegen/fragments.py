@@ -1,8 +1,8 @@
 """Memory in the registers of several threads: where each element is, and that nobody else touches it.
 
-Instructions say how they want their tiles in registers (`schedule/layout.py`). A fragment is an array of such
-tiles, one after the other, so the instructions that use it say where its elements are. Other statements
-touch an element in the thread that has it only: their indices show that.
+Instructions say how they want their tiles in registers (`schedule/instructions/layout.py`). A fragment is
+an array of such tiles, one after the other, so the instructions that use it say where its elements are.
+Other statements touch an element in the thread that has it only: their indices show that.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import ZERO, Const, Expr, Load, Var, const
 from tdsl.lang.simplify import add, multiply, simplify
 from tdsl.node import post_order
-from tdsl.schedule.instruction import INSTRUCTIONS
-from tdsl.schedule.layout import Layout
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.schedule.instructions.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)

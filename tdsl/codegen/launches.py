@@ -36,7 +36,7 @@ from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Const, Expr, Unary, const
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import i64
-from tdsl.schedule.instruction import INSTRUCTIONS
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tdsl.source import here
 
 FAILED_CHECK = "failed check"  # no name of a program

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from tdsl.lang.expr import ZERO, Expr
 from tdsl.lang.types import DType
 from tdsl.node import Node, node
-from tdsl.schedule.layout import Layout
+from tdsl.schedule.instructions.layout import Layout
 from tdsl.schedule.nest import AUTO as AUTO  # kinds of loops and memory have their names from there
 from tdsl.schedule.nest import AXES as AXES
 from tdsl.schedule.nest import BLOCKS as BLOCKS
@@ -181,7 +181,7 @@ class Operand(Node):
 
 @node
 class Invoke(Node):
-    """An instruction declared by the user (`schedule.instruction`), on tiles of buffers.
+    """An instruction declared by the user (`schedule.instructions.instruction`), on tiles of buffers.
 
     One that has fragments is run by all threads of a group together: those along threadIdx.x.
     """

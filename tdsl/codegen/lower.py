@@ -38,8 +38,9 @@ from tdsl.lang.regions import Box, Interval, common_box, is_empty
 from tdsl.lang.simplify import add, conjunction, maximum, simplify, substitute, subtract
 from tdsl.node import Node, transform
 from tdsl.schedule.alike import find_alike
-from tdsl.schedule.instruction import INSTRUCTIONS
-from tdsl.schedule.layout import Layout
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.schedule.instructions.layout import Layout
+from tdsl.schedule.instructions.share_out import layout_of_fragment
 from tdsl.schedule.nest import (
     FRAGMENT,
     REGISTER,
@@ -54,7 +55,6 @@ from tdsl.schedule.nest import (
     State,
 )
 from tdsl.schedule.required import required
-from tdsl.schedule.share_out import layout_of_fragment
 from tdsl.schedule.sliding import sliding_axis
 from tdsl.schedule.tree import ROOT, Tree, build_tree
 

@@ -23,11 +23,11 @@ from tdsl.lang.regions import reads_in
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.node import Node, children
-from tdsl.schedule.instruction import INSTRUCTIONS, Instruction
-from tdsl.schedule.layout import Layout
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS, Instruction
+from tdsl.schedule.instructions.layout import Layout
+from tdsl.schedule.instructions.tensor_cores import is_built_in
 from tdsl.schedule.nest import State, Tensorization
 from tdsl.schedule.required import Active
-from tdsl.schedule.tensor_cores import is_built_in
 from tdsl.schedule.whole import is_whole
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from tdsl.codegen.loops import (
 from tdsl.codegen.values import ValueWriter
 from tdsl.lang.expr import ZERO, Load, Var, const
 from tdsl.lang.simplify import add
-from tdsl.schedule.layout import Layout
+from tdsl.schedule.instructions.layout import Layout
 from tdsl.schedule.nest import FRAGMENT
 
 if TYPE_CHECKING:

@@ -24,18 +24,21 @@ from tdsl.lang.affine import variables
 from tdsl.lang.expr import Const, Expr
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule.bands import plan_bands
-from tdsl.schedule.beside import find_beside, sum_together
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.contraction import Contraction, find_window, plan_tiles, recognize
+from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
 from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.groups import group_of
 from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import Inline, State
-from tdsl.schedule.parts import count_parts, in_parts
+from tdsl.schedule.patterns.bands import plan_bands
+from tdsl.schedule.patterns.beside import find_beside, sum_together
+from tdsl.schedule.patterns.contraction import Contraction, find_window, plan_tiles, recognize
+from tdsl.schedule.patterns.groups import group_of
+from tdsl.schedule.patterns.parts import count_parts, in_parts
+from tdsl.schedule.patterns.rows import shape_nest
+from tdsl.schedule.patterns.streaming import pays_to_stream, work_of_a_point
+from tdsl.schedule.patterns.strips import Strips, plan_strips, products_apart
 from tdsl.schedule.places import stream_stores
 from tdsl.schedule.recipes.bands import write_bands
 from tdsl.schedule.recipes.blocks import on_blocks
@@ -50,10 +53,7 @@ from tdsl.schedule.recipes.pairs import pairs
 from tdsl.schedule.recipes.rows import RowChain, plan_rows, write_rows
 from tdsl.schedule.recipes.stencil import write_strips
 from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
-from tdsl.schedule.rows import shape_nest
 from tdsl.schedule.searched import searched
-from tdsl.schedule.streaming import pays_to_stream, work_of_a_point
-from tdsl.schedule.strips import Strips, plan_strips, products_apart
 from tdsl.schedule.tree import levels_of
 
 

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tdsl.schedule.bands import Bands
-from tdsl.schedule.contraction import Contraction, Tiles
 from tdsl.schedule.nest import SERIAL, FuncPlan
-from tdsl.schedule.strips import Strips
+from tdsl.schedule.patterns.bands import Bands
+from tdsl.schedule.patterns.contraction import Contraction, Tiles
+from tdsl.schedule.patterns.strips import Strips
 
 BY_HAND, INLINE, GENERAL, ROOT = "by hand", "inline", "general schedule", "root"
 

@@ -19,8 +19,8 @@ from tdsl.lang.tensor import Func, Tensor
 from tdsl.notebook import Listing, page
 from tdsl.placement.grid import Grid
 from tdsl.schedule.arguments import pairs, plain
+from tdsl.schedule.cost.formula import Formula, formula
 from tdsl.schedule.directive import Directive, apply, from_json, to_json
-from tdsl.schedule.formula import Formula, formula
 from tdsl.schedule.naming import (
     LoopLike,
     check_grid,
@@ -34,8 +34,8 @@ from tdsl.source import here
 from tdsl.target import as_target
 
 if TYPE_CHECKING:
-    from tdsl.schedule.machine import Machine
-    from tdsl.schedule.predict import Prediction
+    from tdsl.schedule.cost.machine import Machine
+    from tdsl.schedule.cost.predict import Prediction
 
 
 class Schedule(Suggesting):
@@ -252,7 +252,7 @@ class Schedule(Suggesting):
         >>> Schedule(f).traffic("memory") == 2 * 4 * (1 << 20)
         True
         """
-        from tdsl.schedule.traffic import total
+        from tdsl.schedule.cost.traffic import total
 
         return total(self.prediction().moved(level))
 
@@ -265,14 +265,14 @@ class Schedule(Suggesting):
 
     def explain(self) -> Listing:
         """A line for each func and input: where it lives, what that saves or costs; bytes by level, time."""
-        from tdsl.schedule.predict import explained
+        from tdsl.schedule.cost.predict import explained
 
         return Listing(explained(self.prediction(), self.notes))
 
     def prediction(self) -> Prediction:
         """What the schedule will do for its sizes on the machine of its target."""
-        from tdsl.schedule.machine import machine_for
-        from tdsl.schedule.predict import Prediction
+        from tdsl.schedule.cost.machine import machine_for
+        from tdsl.schedule.cost.predict import Prediction
 
         known = self._prediction
         machine = machine_for(as_target(self.target))

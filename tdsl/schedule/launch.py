@@ -7,7 +7,8 @@ from dataclasses import replace
 from tdsl.errors import did_you_mean
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
-from tdsl.schedule.instruction import INSTRUCTIONS
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.schedule.instructions.share_out import by_layout
 from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import (
     check_concurrent,
@@ -33,7 +34,6 @@ from tdsl.schedule.nest import (
     is_reduction,
 )  # fmt: skip
 from tdsl.schedule.rfactor import reduce_beside
-from tdsl.schedule.share_out import by_layout
 from tdsl.schedule.tree import placed_in
 
 MOST_THREADS = 1024  # of a block

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tdsl.schedule.cost.machine import Machine
     from tdsl.schedule.explain import Decision
-    from tdsl.schedule.machine import Machine
     from tdsl.schedule.nest import State
 
     Found = tuple[State, list[Decision]] | None

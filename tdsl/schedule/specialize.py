@@ -23,9 +23,9 @@ from tdsl.lang.expr import (
 from tdsl.lang.types import BY_NAME, bool_
 from tdsl.node import post_order
 from tdsl.schedule.arguments import check_arguments
+from tdsl.schedule.instructions.tensor_cores import find, nearest
 from tdsl.schedule.loops import LOOP_DIRECTIVES, find_loop
 from tdsl.schedule.nest import Illegal, Specialization, State, Tensorization
-from tdsl.schedule.tensor_cores import find, nearest
 from tdsl.source import here
 
 

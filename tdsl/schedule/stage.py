@@ -11,7 +11,7 @@ from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
 from tdsl.placement.grid import Axes, Grid
 from tdsl.schedule.directive import Directive
-from tdsl.schedule.instruction import Instruction
+from tdsl.schedule.instructions.instruction import Instruction
 from tdsl.schedule.naming import (
     Loop,
     LoopLike,

@@ -20,8 +20,8 @@ from tdsl.lang.program import FuncDef, Program, bind_sizes
 from tdsl.lang.regions import Box, boxes_of, is_empty, reads_in, union_box
 from tdsl.schedule.facts import extent, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.groups import with_own_reads
 from tdsl.schedule.nest import State, initial_state
+from tdsl.schedule.patterns.groups import with_own_reads
 from tdsl.schedule.required import definition_ranges
 
 ALIGNED = 32  # bytes to which tiles in memory are rounded up

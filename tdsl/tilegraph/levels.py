@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tdsl.lang.regions import Box
+from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import volume
-from tdsl.schedule.machine import Machine
 from tdsl.tilegraph.cuts import Partition, Priced, partitions
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.tiling import FULL, Place, Shape

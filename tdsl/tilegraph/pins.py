@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean
 from tdsl.lang.program import Program, bind_sizes
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.machine import Machine, MemoryLevel
 from tdsl.source import here
 from tdsl.tilegraph.graph import TileGraph
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 
 from tdsl.lang.regions import Box
+from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extent, volume
-from tdsl.schedule.machine import Machine
 from tdsl.tilegraph.graph import Tile, TileGraph
 
 READ, WRITTEN = 128, 32  # bytes of a transaction
@@ -25,7 +25,7 @@ def score(
     """Bytes of a tile times waves, lower is better; None where a tile fits no block.
 
     >>> import tdsl as td
-    >>> from tdsl.schedule.devices import describe_gpu
+    >>> from tdsl.schedule.cost.devices import describe_gpu
     >>> i, j, a, f = *td.vars("i j"), td.Tensor("a", (4096, 128), td.f32), td.Func("f")
     >>> f[i, j] = td.exp(a[i, j])
     >>> graph, gpu = TileGraph.of(td.Schedule(f).program), describe_gpu("sm_80")

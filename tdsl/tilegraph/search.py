@@ -21,15 +21,15 @@ from tdsl.errors import ScheduleError, TdslError
 from tdsl.lang.program import Program
 from tdsl.lang.regions import Box
 from tdsl.schedule.bind import bind_state
+from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.default import by_recipe, choose_inline, complete_by_recipes, read_in_tiles
 from tdsl.schedule.explain import Decision
 from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.groups import group_of
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
-from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import At, State
+from tdsl.schedule.patterns.groups import group_of
 from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.blocks import on_blocks
 from tdsl.schedule.recipes.choices import if_suited

@@ -14,19 +14,19 @@ from math import ceil, inf, log2, prod
 
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule.contraction import contraction
-from tdsl.schedule.facts import extent, extents, widest
-from tdsl.schedule.machine import Machine, MemoryLevel
-from tdsl.schedule.nest import is_ordered
-from tdsl.schedule.reach import Reach, Values
-from tdsl.schedule.roofline import (
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.reach import Reach, Values
+from tdsl.schedule.cost.roofline import (
     Work,
     bytes_per_second,
     launch_seconds,
     unit_seconds,
     work_of_point,
 )
-from tdsl.schedule.rows import vectors_of
+from tdsl.schedule.facts import extent, extents, widest
+from tdsl.schedule.nest import is_ordered
+from tdsl.schedule.patterns.contraction import contraction
+from tdsl.schedule.patterns.rows import vectors_of
 from tdsl.tilegraph.graph import TileGraph, bytes_in_runs
 
 FULL = 0.5  # of a level, which tiles may fill: other data passes through it

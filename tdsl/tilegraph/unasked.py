@@ -12,14 +12,14 @@ from math import prod
 from tdsl.errors import TdslError
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
+from tdsl.schedule.cost.machine import Machine
+from tdsl.schedule.cost.predict import Prediction
 from tdsl.schedule.default import choose_inline, complete_by_recipes
 from tdsl.schedule.explain import Decision
 from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import Root, State
-from tdsl.schedule.predict import Prediction
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
 from tdsl.tilegraph.search import CLEARLY

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import Box, Interval
 from tdsl.lang.simplify import add
-from tdsl.schedule.bands import Chain
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.contraction import find_contraction, find_window, plan_tiles, share
+from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extent, extents
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.machine import Machine
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import is_ordered
+from tdsl.schedule.patterns.bands import Chain
+from tdsl.schedule.patterns.contraction import find_contraction, find_window, plan_tiles, share
+from tdsl.schedule.patterns.rows import vectors_of
 from tdsl.schedule.recipes.bands import tile_product, write_parts
 from tdsl.schedule.recipes.matmul import tile
-from tdsl.schedule.rows import vectors_of
 from tdsl.schedule.stage import Stage
 from tdsl.tilegraph.levels import Part
 

@@ -8,9 +8,9 @@ import pytest
 
 import tdsl as td
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.contraction import tile_shape
 from tdsl.schedule.default import Machine, complete
 from tdsl.schedule.nest import At, Root, State
+from tdsl.schedule.patterns.contraction import tile_shape
 
 WIDE = Machine(vector_bytes=64, threads=2, registers=32)
 

@@ -8,12 +8,12 @@ import tdsl as td
 from tdsl import demo
 from tdsl.errors import ShapeError
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.contraction import Contraction, Tiles
+from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.default import complete, decide
 from tdsl.schedule.explain import Decision, explain, plan_text
-from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import At
-from tdsl.schedule.strips import Strips
+from tdsl.schedule.patterns.contraction import Contraction, Tiles
+from tdsl.schedule.patterns.strips import Strips
 from tests.fuzz.choices import Seeded
 from tests.fuzz.programs import random_program
 

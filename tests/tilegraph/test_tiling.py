@@ -7,7 +7,7 @@ import pytest
 
 import tdsl as td
 from tdsl.lang.interp import interpret
-from tdsl.schedule.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.target import Target
 from tdsl.tilegraph.cuts import partitions
 from tdsl.tilegraph.graph import TileGraph

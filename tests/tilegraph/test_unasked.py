@@ -7,10 +7,10 @@ import numpy as np
 import tdsl as td
 from tdsl.lang.interp import interpret
 from tdsl.schedule.bind import bind_state
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.predict import Prediction
 from tdsl.schedule.default import complete_by_recipes, decide
 from tdsl.schedule.explain import explain
-from tdsl.schedule.machine import Machine, MemoryLevel
-from tdsl.schedule.predict import Prediction
 from tests.tilegraph.chains import CHAINS
 
 LEVELS = (

@@ -10,7 +10,7 @@ from tdsl.codegen.loops import Kernel, Operand
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import Expr
 from tdsl.lang.types import DType
-from tdsl.schedule.instruction import RegisterFile
+from tdsl.schedule.instructions.instruction import RegisterFile
 
 # No loop counts further, so sums and small multiples of loop variables and sizes do not wrap.
 LARGEST_INDEX = 1 << 40

@@ -6,7 +6,7 @@ import functools
 import os
 
 from tdsl.codegen.cpu.machine import CpuTarget
-from tdsl.schedule.machine import CACHES, Machine, MemoryLevel
+from tdsl.schedule.cost.machine import CACHES, Machine, MemoryLevel
 
 FOLDER = "/sys/devices/system/cpu/cpu0/cache"
 

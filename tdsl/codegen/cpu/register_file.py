@@ -23,7 +23,7 @@ from tdsl.codegen.cpu.emit_expr import access
 from tdsl.codegen.loops import Block, For, Invoke, Operand, Prefetch, Stmt
 from tdsl.lang.affine import difference, variables
 from tdsl.node import post_order
-from tdsl.schedule.instruction import Instruction, RegisterFile
+from tdsl.schedule.instructions.instruction import Instruction, RegisterFile
 
 _FREE = 2  # registers that a loop leaves for operands, at least
 

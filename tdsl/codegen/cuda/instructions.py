@@ -10,8 +10,8 @@ from tdsl.codegen.cuda.expressions import Expressions
 from tdsl.codegen.loops import Invoke, Operand, Stmt, Store
 from tdsl.codegen.passes.statements import walk
 from tdsl.lang.expr import ZERO, Var, const
-from tdsl.schedule.instruction import INSTRUCTIONS
-from tdsl.schedule.layout import point
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.schedule.instructions.layout import point
 
 TIR = Any
 

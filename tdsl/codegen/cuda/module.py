@@ -18,7 +18,7 @@ from tdsl.debug import dump, looks_inside, tell, timed
 from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Binary, Expr, const
 from tdsl.lang.simplify import simplify
-from tdsl.schedule.instruction import INSTRUCTIONS
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tdsl.source import here
 
 DEFAULT_ARCH = "sm_90a"

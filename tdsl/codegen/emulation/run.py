@@ -75,7 +75,7 @@ from tdsl.lang.expr import (
     Var,
 )  # fmt: skip
 from tdsl.node import post_order
-from tdsl.schedule.instruction import INSTRUCTIONS
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
 _MOST_THREADS = 1 << 17  # that run side by side: more cost memory and save no time
 

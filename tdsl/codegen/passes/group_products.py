@@ -41,7 +41,7 @@ from tdsl.codegen.passes.statements import (
 from tdsl.lang.affine import as_sum
 from tdsl.lang.expr import ONE, Binary, Expr, Var
 from tdsl.lang.simplify import substitute, subtract
-from tdsl.schedule.instruction import INSTRUCTIONS
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
 Guards = Mapping[str, frozenset[str]]
 
@@ -56,7 +56,7 @@ def group_products(kernel: Kernel) -> Kernel:
     >>> from tdsl.codegen.show import show
     >>> from tdsl.lang.expr import ZERO, Load, const
     >>> from tdsl.lang.types import f32
-    >>> from tdsl.schedule.tensor_cores import find
+    >>> from tdsl.schedule.instructions.tensor_cores import find
     >>> wgmma = find("wgmma_m64n8k16_f16_mk_nk").name
     >>> operands = (Operand("acc", (ZERO, ZERO), (0, 1)), *(Operand(x, (ZERO, ZERO), (0, 1)) for x in "ab"))
     >>> steps = For("k", ZERO, const(4), SERIAL, Invoke(wgmma, operands))

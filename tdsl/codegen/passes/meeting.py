@@ -23,7 +23,7 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.simplify import add, substitute
 from tdsl.node import Node, post_order, transform
-from tdsl.schedule.instruction import INSTRUCTIONS
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
 
 @dataclass(frozen=True, slots=True)

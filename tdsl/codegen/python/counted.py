@@ -19,7 +19,7 @@ from tdsl.codegen.passes.statements import walk
 from tdsl.codegen.python.emit import Emitter, emit
 from tdsl.codegen.python.expressions import tuple_text
 from tdsl.errors import TargetError
-from tdsl.schedule.machine import MemoryLevel
+from tdsl.schedule.cost.machine import MemoryLevel
 from tdsl.source import here
 from tdsl.text import call
 

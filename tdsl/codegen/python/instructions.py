@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tdsl.codegen.loops import Kernel
 from tdsl.errors import TargetError
-from tdsl.schedule.instruction import Instruction
+from tdsl.schedule.instructions.instruction import Instruction
 
 
 def instructions_of(kernel: Kernel) -> dict[str, Instruction]:

@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from tdsl.lang.regions import Box
-from tdsl.schedule.bands import Bands, Chain, plan_bands
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.contraction import Contraction, Tiles, find_contraction, plan_tiles
+from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.groups import group_of, moves
-from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import State
+from tdsl.schedule.patterns.bands import Bands, Chain, plan_bands
+from tdsl.schedule.patterns.contraction import Contraction, Tiles, find_contraction, plan_tiles
+from tdsl.schedule.patterns.groups import group_of, moves
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.recipes.rows import write_vectors

@@ -22,9 +22,9 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.facts import extents, has_effects, rest_at_root, root_boxes, volume
-from tdsl.schedule.groups import boxes_within, group_of
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.nest import REGISTER, SHARED, State, is_ordered
+from tdsl.schedule.patterns.groups import boxes_within, group_of
 from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.elements import definition_of, known_sizes, vector_of

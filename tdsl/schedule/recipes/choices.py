@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_type_hints
 from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean
 from tdsl.lang.definition import Definition
 from tdsl.schedule.arguments import fits, plain, words
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.nest import is_ordered
 from tdsl.schedule.stage import Stage
 from tdsl.source import here

@@ -23,7 +23,13 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.contraction import (
+from tdsl.schedule.cost.machine import Machine, machine_for
+from tdsl.schedule.facts import extents, rest_at_root, root_boxes
+from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.mapping import mapped_reads
+from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.padding import padded_reads
+from tdsl.schedule.patterns.contraction import (
     UNKNOWN,
     Contraction,
     Tiles,
@@ -32,12 +38,6 @@ from tdsl.schedule.contraction import (
     has_window,
     plan_tiles,
 )
-from tdsl.schedule.facts import extents, rest_at_root, root_boxes
-from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.machine import Machine, machine_for
-from tdsl.schedule.mapping import mapped_reads
-from tdsl.schedule.nest import State, is_ordered
-from tdsl.schedule.padding import padded_reads
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.stage import Stage

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tdsl.errors import ScheduleError
+from tdsl.schedule.instructions.warpgroups import THREADS as WARPGROUP
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import GROUP
 from tdsl.schedule.stage import Stage
-from tdsl.schedule.warpgroups import THREADS as WARPGROUP
 
 ROW_BYTES = 128  # of a row of a tile in which threads of a group pass results to each other
 _ACCESS = 16  # bytes

@@ -13,13 +13,13 @@ from math import prod
 
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
+from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import extents
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.patterns.rows import lanes_for, vector_variable
 from tdsl.schedule.recipes.choices import Unsuited, recipe
 from tdsl.schedule.recipes.conv import contraction_of, inner_reads, known, make_inside
-from tdsl.schedule.rows import lanes_for, vector_variable
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 

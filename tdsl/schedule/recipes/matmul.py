@@ -22,14 +22,14 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import reads_in
 from tdsl.node import transform
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.contraction import Contraction, Tiles, plan_tiles, recognize
-from tdsl.schedule.dots import DOTS, Dot, declare
+from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.machine import Machine, machine_for
+from tdsl.schedule.instructions.dots import DOTS, Dot, declare
 from tdsl.schedule.naming import Loop
+from tdsl.schedule.patterns.contraction import Contraction, Tiles, plan_tiles, recognize
+from tdsl.schedule.patterns.rows import SUMS
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
-from tdsl.schedule.rows import SUMS
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 

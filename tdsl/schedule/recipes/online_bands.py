@@ -16,16 +16,16 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Var, const
 from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, subtract
-from tdsl.schedule.bands import Chain
-from tdsl.schedule.contraction import find_contraction, share
-from tdsl.schedule.groups import boxes_within
-from tdsl.schedule.machine import Machine, machine_for
+from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.new_stage import replace_func
+from tdsl.schedule.patterns.bands import Chain
+from tdsl.schedule.patterns.contraction import find_contraction, share
+from tdsl.schedule.patterns.groups import boxes_within
+from tdsl.schedule.patterns.rows import lanes_for
 from tdsl.schedule.recipes.bands import tile_product, write_parts
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.conv import known
 from tdsl.schedule.recipes.online_blocks import OnlineChain, find_online_chain, inside_tiles
-from tdsl.schedule.rows import lanes_for
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 

@@ -20,9 +20,9 @@ from tdsl.lang.expr import Binary, Expr, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.caches import source_of
+from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import extent, extents
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import REGISTER, SHARED, State
 from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe

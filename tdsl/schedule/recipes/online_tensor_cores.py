@@ -21,7 +21,8 @@ from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Cast, Read
 from tdsl.node import post_order
-from tdsl.schedule.machine import Machine, machine_for
+from tdsl.schedule.cost.machine import Machine, machine_for
+from tdsl.schedule.instructions.tensor_cores import COLUMNS, ROWS, Mma
 from tdsl.schedule.mapping import rounded_part
 from tdsl.schedule.nest import FRAGMENT, SHARED
 from tdsl.schedule.recipes.block_rows import fused
@@ -40,7 +41,6 @@ from tdsl.schedule.recipes.online_blocks import (
 from tdsl.schedule.recipes.operands import Operand, plain_operands
 from tdsl.schedule.recipes.tensor_cores import load_by, load_of, mma_of, spread
 from tdsl.schedule.stage import Stage
-from tdsl.schedule.tensor_cores import COLUMNS, ROWS, Mma
 from tdsl.target import as_target
 
 _STEP = 16  # what rows of operands are a multiple of

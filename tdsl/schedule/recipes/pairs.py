@@ -22,12 +22,12 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.bind import bind_state
+from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.groups import group_of
-from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.patterns.groups import group_of
+from tdsl.schedule.patterns.rows import lanes_for
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
-from tdsl.schedule.rows import lanes_for
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 

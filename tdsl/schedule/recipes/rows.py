@@ -18,19 +18,19 @@ from typing import Any
 from tdsl.lang.affine import variables
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule.beside import Beside, find_beside, run_beside
 from tdsl.schedule.bind import bind_state
+from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import cost, extents, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.groups import boxes_of_rows, group_of
-from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.patterns.beside import Beside, find_beside, run_beside
+from tdsl.schedule.patterns.groups import boxes_of_rows, group_of
+from tdsl.schedule.patterns.rows import SCANS, lanes_for, scanned_row, vectors_of
+from tdsl.schedule.patterns.streaming import pays_to_stream
+from tdsl.schedule.patterns.strips import Strips, plan_strips
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
-from tdsl.schedule.rows import SCANS, lanes_for, scanned_row, vectors_of
 from tdsl.schedule.stage import Stage
-from tdsl.schedule.streaming import pays_to_stream
-from tdsl.schedule.strips import Strips, plan_strips
 from tdsl.target import as_target
 
 _MUCH = 16  # points of a row that are worth vectors

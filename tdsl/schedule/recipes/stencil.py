@@ -22,16 +22,16 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import Box, reads_in
 from tdsl.node import post_order
 from tdsl.schedule.bind import bind_state
+from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import extent, extents, rest_at_root, root_boxes, widest
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.groups import group_of
-from tdsl.schedule.machine import Machine, machine_for
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import is_ordered
+from tdsl.schedule.patterns.groups import group_of
+from tdsl.schedule.patterns.rows import lanes_for, vector_variable
+from tdsl.schedule.patterns.strips import Strips, plan_strips
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
-from tdsl.schedule.rows import lanes_for, vector_variable
 from tdsl.schedule.stage import Stage
-from tdsl.schedule.strips import Strips, plan_strips
 from tdsl.target import as_target
 
 SETS = 2048  # bytes after which lines of the caches share a set with earlier ones

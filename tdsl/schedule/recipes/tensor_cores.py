@@ -20,8 +20,12 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.lang.types import f8e4m3, f8e5m2, f32
+from tdsl.schedule.cost.machine import machine_for
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.machine import machine_for
+from tdsl.schedule.instructions.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, Load, Mma
+from tdsl.schedule.instructions.warpgroups import ROWS as GROUP_ROWS
+from tdsl.schedule.instructions.warpgroups import Wgmma
+from tdsl.schedule.instructions.warpgroups import rows as wgmma_rows
 from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES
 from tdsl.schedule.recipes.block_tiles import on_grid
 from tdsl.schedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of
@@ -35,10 +39,6 @@ from tdsl.schedule.recipes.operands import (
     vector_of,
 )
 from tdsl.schedule.stage import Stage
-from tdsl.schedule.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, Load, Mma
-from tdsl.schedule.warpgroups import ROWS as GROUP_ROWS
-from tdsl.schedule.warpgroups import Wgmma
-from tdsl.schedule.warpgroups import rows as wgmma_rows
 from tdsl.source import here
 from tdsl.target import as_target
 

@@ -219,7 +219,7 @@ def test_prefetch_of_any_address() -> None:
 
 @dataclass(frozen=True)
 class Declared:
-    """An instruction as `schedule.instruction` makes it."""
+    """An instruction as `schedule.instructions.instruction` makes it."""
 
     name: str
     llvm: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tdsl.codegen.cpu.hierarchy import caches, describe
 from tdsl.codegen.cpu.machine import level
-from tdsl.schedule.machine import CACHES, MemoryLevel
+from tdsl.schedule.cost.machine import CACHES, MemoryLevel
 
 
 def tell(folder, **files):

@@ -9,8 +9,8 @@ import pytest
 import tdsl as td
 from tdsl.codegen.cpu import machine, permission
 from tdsl.codegen.cpu.machine import host
-from tdsl.schedule.dots import DOTS, declare
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.cost.machine import Machine
+from tdsl.schedule.instructions.dots import DOTS, declare
 from tests.codegen.cpu.emulated_amx import NEEDED, run_emulated
 
 i, j, k = td.vars("i j k")

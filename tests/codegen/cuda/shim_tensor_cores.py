@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from tdsl.schedule.instruction import INSTRUCTIONS
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
 TOGETHER = r"""
 #include <functional>

@@ -5,7 +5,7 @@ import pytest
 
 import tdsl as td
 from tdsl.errors import ScheduleError
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.cost.machine import Machine
 
 h, i, j, k, e = td.vars("h i j k e")
 WIDE = Machine(vector_bytes=64, threads=2)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.default import complete
-from tdsl.schedule.machine import Machine, MemoryLevel
 from tdsl.schedule.nest import Root
 from tdsl.schedule.recipes.inner_sums import InnerSums
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.schedule.contraction import tile_shape
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.cost.machine import Machine
+from tdsl.schedule.patterns.contraction import tile_shape
 
 i, j, k, n = td.vars("i j k n")
 WIDE = Machine(vector_bytes=64, threads=2, registers=32)

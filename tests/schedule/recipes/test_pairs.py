@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.cost.machine import Machine
 
 p, q, d = td.vars("p q d")
 WIDE = Machine(vector_bytes=64, threads=2, registers=32)

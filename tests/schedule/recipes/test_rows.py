@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.schedule.beside import Beside, sum_together
+from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import root_boxes
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.patterns.beside import Beside, sum_together
 
 i, j = td.vars("i j")
 WIDE = Machine(vector_bytes=64, threads=2)

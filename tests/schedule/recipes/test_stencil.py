@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.cost.machine import Machine
 
 y, x = td.vars("y x")
 WIDE = Machine(vector_bytes=64, threads=2)

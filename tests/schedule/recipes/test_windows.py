@@ -5,7 +5,7 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 import tdsl as td
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.cost.machine import Machine
 
 n, c, m, i, j, r, s = td.vars("n c m i j r s")
 WIDE = Machine(vector_bytes=64, threads=2, registers=32)

@@ -13,12 +13,12 @@ from math import ceil, inf, prod
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Call
 from tdsl.node import post_order
-from tdsl.schedule.devices import typical
+from tdsl.schedule.cost.devices import typical
+from tdsl.schedule.cost.loopnests import Nests, NestSpot
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.traffic import beyond_cache_of, kept_between, of_block, total
 from tdsl.schedule.facts import cost
-from tdsl.schedule.loopnests import Nests, NestSpot
-from tdsl.schedule.machine import Machine, MemoryLevel
 from tdsl.schedule.nest import BLOCKS, PARALLEL, THREADS, VECTORIZED
-from tdsl.schedule.traffic import beyond_cache_of, kept_between, of_block, total
 
 _CHEAP = ("fma", "isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "sqrt", "absolute")
 _CALL = 12  # operations that `cost` takes a call for

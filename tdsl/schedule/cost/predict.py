@@ -10,14 +10,10 @@ from functools import cached_property
 from tdsl.errors import ShapeError, TargetError
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.default import decide
-from tdsl.schedule.explain import INLINE, Decision
-from tdsl.schedule.facts import volume
-from tdsl.schedule.loopnests import Nests
-from tdsl.schedule.machine import Machine, MemoryLevel
-from tdsl.schedule.nest import REGISTER, SHARED, State
-from tdsl.schedule.roofline import NestTime, roofline, seconds
-from tdsl.schedule.traffic import (
+from tdsl.schedule.cost.loopnests import Nests
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.roofline import NestTime, roofline, seconds
+from tdsl.schedule.cost.traffic import (
     Bytes,
     beyond_cache,
     kept_in_blocks,
@@ -26,6 +22,10 @@ from tdsl.schedule.traffic import (
     total,
     working_set,
 )  # fmt: skip
+from tdsl.schedule.default import decide
+from tdsl.schedule.explain import INLINE, Decision
+from tdsl.schedule.facts import volume
+from tdsl.schedule.nest import REGISTER, SHARED, State
 from tdsl.source import here
 
 

@@ -27,15 +27,15 @@ from tdsl.lang.expr import Const, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.lang.simplify import add
-from tdsl.schedule.contraction import contraction, find_contraction
+from tdsl.schedule.cost.machine import Machine
+from tdsl.schedule.cost.price import MOST_AGAIN, too_dear
 from tdsl.schedule.facts import extent, extents, volume
-from tdsl.schedule.groups import boxes_within
-from tdsl.schedule.lookups import lookup_axes
-from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State
-from tdsl.schedule.price import MOST_AGAIN, too_dear
-from tdsl.schedule.rows import vectors_of
-from tdsl.schedule.streaming import is_bound_by_memory, pays_to_stream, work_of_a_point
+from tdsl.schedule.patterns.contraction import contraction, find_contraction
+from tdsl.schedule.patterns.groups import boxes_within
+from tdsl.schedule.patterns.lookups import lookup_axes
+from tdsl.schedule.patterns.rows import vectors_of
+from tdsl.schedule.patterns.streaming import is_bound_by_memory, pays_to_stream, work_of_a_point
 
 LONGEST = 32  # funcs of a group that are computed together, the nearest to the owner
 HEIGHTS = (32, 64, 128, 256, 512, 1024)

@@ -6,7 +6,7 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.cuda.module import MOST_SHARED
-from tdsl.schedule.devices import describe_gpu
+from tdsl.schedule.cost.devices import describe_gpu
 from tdsl.target import ARCHS
 
 

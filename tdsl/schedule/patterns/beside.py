@@ -18,14 +18,14 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
+from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extents, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import depends
-from tdsl.schedule.machine import Machine
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import State, is_ordered
-from tdsl.schedule.parts import count_parts, is_of_few, outermost, reduce_in_parts
-from tdsl.schedule.rows import free_vector, vectors_of
+from tdsl.schedule.patterns.parts import count_parts, is_of_few, outermost, reduce_in_parts
+from tdsl.schedule.patterns.rows import free_vector, vectors_of
 from tdsl.schedule.stage import Stage
 
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from tdsl.schedule.loopnests import Nests, NestSpot
-from tdsl.schedule.machine import MemoryLevel
+from tdsl.schedule.cost.loopnests import Nests, NestSpot
+from tdsl.schedule.cost.machine import MemoryLevel
 from tdsl.schedule.nest import BLOCKS, PARALLEL, REGISTER, SHARED, Level
 from tdsl.schedule.tree import ROOT
 

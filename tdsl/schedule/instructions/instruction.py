@@ -12,7 +12,7 @@ from tdsl.lang.expr import Const, Expr
 from tdsl.lang.program import Program, build_program
 from tdsl.lang.tensor import Func, is_func
 from tdsl.lang.value import check_name
-from tdsl.schedule.layout import Digit, Layout, layout_of, points_of
+from tdsl.schedule.instructions.layout import Digit, Layout, layout_of, points_of
 from tdsl.schedule.nest import State
 from tdsl.source import Loc, here
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tdsl.errors import TargetError
-from tdsl.schedule.machine import Machine, MemoryLevel, Rate
+from tdsl.schedule.cost.machine import Machine, MemoryLevel, Rate
 from tdsl.source import here
 
 SCHEMA = 1

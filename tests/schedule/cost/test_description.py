@@ -8,9 +8,9 @@ import pytest
 import tdsl as td
 from tdsl.codegen.cpu.machine import host
 from tdsl.errors import TargetError
-from tdsl.schedule import description
-from tdsl.schedule.description import Description, from_text, to_text
-from tdsl.schedule.machine import Machine, MemoryLevel, Rate
+from tdsl.schedule.cost import description
+from tdsl.schedule.cost.description import Description, from_text, to_text
+from tdsl.schedule.cost.machine import Machine, MemoryLevel, Rate
 from tdsl.target import Target
 from tdsl.variant import machine_of
 

@@ -7,10 +7,10 @@ import pytest
 
 import tdsl as td
 from tdsl.schedule.bind import bind_state
+from tdsl.schedule.cost.price import times_computed
 from tdsl.schedule.default import Machine, complete
 from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.nest import Root, State
-from tdsl.schedule.price import times_computed
 
 WIDE = Machine(vector_bytes=64, threads=2, registers=32)
 N = 96

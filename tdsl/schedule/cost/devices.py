@@ -11,8 +11,8 @@ import functools
 import os
 from dataclasses import replace
 
-from tdsl.schedule.description import from_text
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.cost.description import from_text
+from tdsl.schedule.cost.machine import Machine
 
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "machines")
 DEVICES = {

@@ -16,10 +16,10 @@ from tdsl.codegen.signature import dense
 from tdsl.lang.expr import Const, Load, dtype_of, lanes_of
 from tdsl.node import post_order
 from tdsl.pipeline import make_kernel
-from tdsl.schedule.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.predict import Prediction
+from tdsl.schedule.cost.traffic import total
 from tdsl.schedule.nest import AXES
-from tdsl.schedule.predict import Prediction
-from tdsl.schedule.traffic import total
 
 b, i, j, d, e, k = td.vars("b i j d e k")
 

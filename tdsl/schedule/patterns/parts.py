@@ -11,7 +11,7 @@ from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.facts import extents, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State, is_ordered
-from tdsl.schedule.rows import free_vector, lanes_for, vectors_of
+from tdsl.schedule.patterns.rows import free_vector, lanes_for, vectors_of
 from tdsl.schedule.stage import Stage
 
 MOST = 64  # parts

@@ -7,7 +7,7 @@ A row of `right` has the terms t of a sum side by side for each of its columns.
 
 from __future__ import annotations
 
-from tdsl.schedule.instruction import RegisterFile
+from tdsl.schedule.instructions.instruction import RegisterFile
 
 ROWS = 16
 COUNT = 8  # registers

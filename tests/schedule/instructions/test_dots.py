@@ -8,8 +8,8 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.cpu.machine import host
-from tdsl.schedule.dots import DOTS as ALL
-from tdsl.schedule.dots import Dot, declare
+from tdsl.schedule.instructions.dots import DOTS as ALL
+from tdsl.schedule.instructions.dots import Dot, declare
 
 i, j, k = td.vars("i j k")
 SHAPES = [(32, 64, 64), (7, 130, 33), (70, 7, 13), (5, 17, 8), (1, 16, 3), (6, 64, 0), (0, 16, 8)]

@@ -11,11 +11,11 @@ from math import inf, prod
 
 from tdsl.lang.expr import Expr
 from tdsl.lang.regions import Box, Interval
+from tdsl.schedule.cost.reach import SIZE, Reach, point_of, points_of, value
 from tdsl.schedule.facts import volume
 from tdsl.schedule.nest import State
-from tdsl.schedule.reach import SIZE, Reach, point_of, points_of, value
+from tdsl.schedule.patterns.streaming import work_of_a_point
 from tdsl.schedule.sliding import sliding_axis
-from tdsl.schedule.streaming import work_of_a_point
 
 PLACES = (0.13, 0.37, 0.61, 0.83)  # of a loop, where iterations are looked at
 BESIDE = 0.29  # between these places in one loop and in the next: they are on no diagonal

@@ -12,11 +12,11 @@ from math import prod
 
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
-from tdsl.schedule.contraction import find_contraction, has_window, share
+from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extents, volume
-from tdsl.schedule.groups import boxes_of_rows, moves
-from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State
+from tdsl.schedule.patterns.contraction import find_contraction, has_window, share
+from tdsl.schedule.patterns.groups import boxes_of_rows, moves
 
 LEAST, MOST = 8, 128  # rows of a band: fewer use a panel too seldom, more bring nothing
 SPILLED = 2  # near caches that its intermediates may fill, before bands are lower than tiles like

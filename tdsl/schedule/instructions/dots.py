@@ -19,9 +19,9 @@ from tdsl.lang.expr import Binary, Cast, Expr, Read
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f32, i8, i16, i32, u8
 from tdsl.lang.value import vars
-from tdsl.schedule import amx
-from tdsl.schedule.instruction import Instruction, instruction
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.cost.machine import Machine
+from tdsl.schedule.instructions import amx
+from tdsl.schedule.instructions.instruction import Instruction, instruction
 from tdsl.schedule.unsigned import UNSIGNED
 
 _VNNI = "call <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32> {}, <64 x i8> {}, <64 x i8> {})"

@@ -16,8 +16,8 @@ from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import Expr, Size, Var, const
 from tdsl.lang.regions import Box, Interval
 from tdsl.node import Node, transform
-from tdsl.schedule.groups import boxes_within
 from tdsl.schedule.nest import State
+from tdsl.schedule.patterns.groups import boxes_within
 
 SIZE = 1 << 12  # stands for a size that is not known
 Values = Mapping[str, int]

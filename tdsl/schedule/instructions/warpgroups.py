@@ -16,7 +16,7 @@ from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from tdsl.lang.value import vars
-from tdsl.schedule.instruction import Instruction, instruction
+from tdsl.schedule.instructions.instruction import Instruction, instruction
 
 ROWS = 64  # of the sums
 COLUMNS = (256, 192, 128, 96, 64, 32, 16, 8)

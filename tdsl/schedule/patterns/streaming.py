@@ -8,8 +8,8 @@ from tdsl.lang.bounds import upper
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.lang.simplify import subtract
+from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import cost, volume
-from tdsl.schedule.machine import Machine
 from tdsl.schedule.nest import State
 
 LARGE = 0.5  # of the last cache: a larger result will not be there when it is read

@@ -22,13 +22,13 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
-from tdsl.schedule.dots import DOTS, Dot, find_dots
+from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extents, stride_of, widest
-from tdsl.schedule.machine import Machine
+from tdsl.schedule.instructions.dots import DOTS, Dot, find_dots
 from tdsl.schedule.nest import State, is_ordered
-from tdsl.schedule.parts import is_of_few
-from tdsl.schedule.rows import vector_variable
-from tdsl.schedule.streaming import LARGE
+from tdsl.schedule.patterns.parts import is_of_few
+from tdsl.schedule.patterns.rows import vector_variable
+from tdsl.schedule.patterns.streaming import LARGE
 
 LEAST_TERMS = 8  # of a sum, below which tiles do not pay
 REUSE = 64  # rows and terms from which copying a panel pays

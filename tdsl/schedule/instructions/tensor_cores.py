@@ -19,9 +19,9 @@ from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from tdsl.lang.value import vars
-from tdsl.schedule.instruction import INSTRUCTIONS, Instruction, instruction
-from tdsl.schedule.warpgroups import C_TYPES, PTX_TYPES, Wgmma, declare_wgmma
-from tdsl.schedule.warpgroups import rows as wgmma_rows
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS, Instruction, instruction
+from tdsl.schedule.instructions.warpgroups import C_TYPES, PTX_TYPES, Wgmma, declare_wgmma
+from tdsl.schedule.instructions.warpgroups import rows as wgmma_rows
 
 ROWS, COLUMNS = 16, 8  # of the sums
 _BYTES = 32  # of terms in a row of `a` and a column of `b`

@@ -5,8 +5,8 @@ import pytest
 
 import tdsl as td
 from tdsl.schedule.bind import bind_state
+from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.default import complete
-from tdsl.schedule.machine import Machine
 
 WIDE = Machine(vector_bytes=64, threads=2)
 i, j, v = td.vars("i j v")
