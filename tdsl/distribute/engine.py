@@ -146,6 +146,7 @@ class Worker:
                 case Merge(source, target, box):
                     so_far, later = self._part(target, box), self._part(source, box)
                     merge(self._combine(target), so_far, later, self.scalars)
+                    self.buffers[target].put(box, so_far)
                 case Exchange():
                     yield (transfer := self._pack(step))
                     self._unpack(transfer)

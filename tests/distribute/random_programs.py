@@ -99,7 +99,18 @@ def best(c: Chooser) -> Made:
     return Made(f, {name: ("i", "k"), "f": ("i",)})
 
 
-PROGRAMS = (contraction, contraction, stencil, resampled, summed_rows, counted, best)
+def ring(c: Chooser) -> Made:
+    """Neighbours around the ends of what is reduced, of which ranks may have parts only."""
+    n, m, p = c.number(2, 9), c.number(1, 5), c.number(1, 6)
+    a, g, f = td.Tensor("a", (n, m, p), td.i64), td.Func("g"), td.Func("f", shape=(n, m))
+    g[i, j] = c.of([td.sum, td.max, td.min])(a[i, j, k], axis=k)
+    wrapped = td.pad(g, mode="wrap", shape=(n, m))
+    d, e = c.number(-2, 2), c.number(1, 2)
+    f[i, j] = c.of([wrapped[i + d, j], g[e * i % n, (j + 1) % m], wrapped[i - 1, j] + g[i, j]])
+    return Made(f, {"g": ("i", "j", "k"), "f": ("i", "j")})
+
+
+PROGRAMS = (contraction, contraction, stencil, resampled, summed_rows, counted, best, ring)
 
 
 def _shapes(ranks: int, axes: int) -> list[Grids]:

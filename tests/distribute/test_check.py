@@ -57,6 +57,18 @@ def ahead() -> Plan:
     return td.compile(s).plan()
 
 
+def ring() -> Plan:
+    """Parts of a sum, merged where they are read around the ends."""
+    i, k = td.vars("i k")
+    x, f, h, grid = td.Tensor("x", (9, 8), td.f64), td.Func("f"), td.Func("h"), td.Grid(x=4)
+    f[i] = td.sum(x[i, k], axis=k)
+    h[i] = f[(i + 2) % 9] + f[(i - 1) % 9]
+    s = td.Schedule(h.with_shape(9)).place("x", "ik -> k", grid).place("h", "i -> i", grid)
+    s.place("f", "i -> partial(sum)", grid)[f].distribute(k, grid)
+    s[h].distribute(i, grid)
+    return td.compile(s).plan()
+
+
 PLANS = {
     "cannon": lambda: td.compile(flat(td.Grid(x=3, y=2), "ij")).plan(**SIZES),
     "johnson": lambda: td.compile(cube(td.Grid(x=2, y=2, z=2))).plan(**SIZES),
@@ -66,6 +78,7 @@ PLANS = {
     "layers": lambda: td.compile(cube(td.Grid(x=1, y=1, z=4))).plan(**SIZES),
     "ahead": ahead,
     "heat": heat,
+    "ring": ring,
     "histogram": lambda: td.compile(histogram("r -> r")).plan(),
     "parts": lambda: td.compile(histogram("r -> partial(sum)")).plan(),
 }
@@ -120,6 +133,8 @@ def faults(plan: Plan, rng: np.random.Generator) -> Iterator[tuple[str, Plan]]:
             case Merge() as step if (others := _other_sources(step, steps)) and rng.integers(2):
                 what, source = "one part twice for another", str(rng.choice(others))
                 steps[at] = replace(step, source=source)
+            case Merge() as step if step.box and rng.integers(2):
+                what, steps[at] = "less is merged", replace(step, box=_less(step.box))
             case Drop() | Copy() | Merge() | Make() as step:
                 what = f"no {type(step).__name__}"
                 del steps[at]

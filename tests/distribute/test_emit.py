@@ -94,3 +94,17 @@ def test_equal_tasks_are_one_function() -> None:
     text = str(td.compile(flat(td.Grid(x=2, y=2), "ij", M=8, N=8, K=8)).source("mpi"))
     assert text.count("def compute_") == 1
     assert text.count("def rank_") == 4
+
+
+def test_parts_are_merged_around_the_ends(module: Any, rng: np.random.Generator) -> None:
+    i, k = td.vars("i k")
+    x, f, h, grid = td.Tensor("x", (9, 8), td.f64), td.Func("f"), td.Func("h"), td.Grid(x=3)
+    f[i] = td.max(x[i, k], axis=k)
+    h[i] = f[(i + 1) % 9] - f[(i - 1) % 9]
+    s = td.Schedule(h.with_shape(9)).place("x", "ik -> k", grid).place("h", "i -> i", grid)
+    s.place("f", "i -> partial(max)", grid)[f].distribute(k, grid)
+    s[h].distribute(i, grid)
+    p, given = td.compile(s), rng.normal(size=(9, 8))
+    results = module(str(p.source("mpi")), [(p.block("x", given, r),) for r in range(3)])
+    most = given.max(axis=1)
+    np.testing.assert_array_equal(np.concatenate(results), np.roll(most, -1) - np.roll(most, 1))

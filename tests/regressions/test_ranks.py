@@ -3,17 +3,20 @@
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 
 import tdsl as td
 from tdsl.distribute.engine import Begun, Event, Reduction, Transfer
 from tdsl.distribute.plan import Exchange, Message, Reduce
 from tdsl.distribute.simulate import simulate
+from tdsl.lang.interp import interpret
 from tdsl.lang.reduction import builtin
 from tdsl.lang.types import i64
 
-i = td.vars("i")
+i, j, k = td.vars("i j k")
 
 
 def test_what_known_sizes_leave_unread_may_be_communicated() -> None:
@@ -71,3 +74,31 @@ def test_phases_of_a_reduction_are_not_mixed_up() -> None:
         worker.plan = SimpleNamespace(rank=rank)
     simulate(workers)  # type: ignore[arg-type]
     assert total[0] == 1111
+
+
+def before(f: td.Func, n: int) -> Any:
+    return td.pad(f, mode="wrap", shape=(n, 3))[i - 1, j]
+
+
+def behind(f: td.Func, n: int) -> Any:
+    return f[(i + 1) % n, j]
+
+
+def every_other(f: td.Func, n: int) -> Any:
+    return f[(2 * i) % n, (j + 1) % 3] - f[i, j]
+
+
+@pytest.mark.parametrize("op", ["sum", "max"])
+@pytest.mark.parametrize("read", [before, behind, every_other])
+@pytest.mark.parametrize("n, ranks", [(4, 2), (9, 4)])
+def test_parts_are_merged_around_the_ends(n: int, ranks: int, read: Any, op: str) -> None:
+    x, f, h = td.Tensor("x", (n, 3, 8), td.i64), td.Func("f"), td.Func("h")
+    f[i, j] = getattr(td, op)(x[i, j, k], axis=k)
+    h[i, j] = read(f, n)
+    grid = td.Grid(x=ranks)
+    s = td.Schedule(h.with_shape(n, 3)).place("x", "ijk -> k", grid).place("h", "ij -> i", grid)
+    s.place("f", f"ij -> partial({op})", grid)[f].distribute(k, grid)
+    s[h].distribute(i, grid)
+    given = np.random.default_rng(0).integers(-9, 9, (n, 3, 8))
+    got = td.compile(s, target="python").simulate(given)
+    np.testing.assert_array_equal(got, *interpret(s.program, {"x": given}))
