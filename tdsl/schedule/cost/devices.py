@@ -8,13 +8,13 @@ of them. Operations are counted as for processors, a multiplication and its addi
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import replace
+from pathlib import Path
 
 from tdsl.schedule.cost.description import from_text
 from tdsl.schedule.cost.machine import Machine
 
-FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "machines")
+FOLDER = Path(__file__).parents[2] / "machines"
 DEVICES = {
     "sm_80": "a100", "sm_86": "rtx3090", "sm_89": "l40", "sm_90": "h100", "sm_90a": "h200",
 }  # fmt: skip
@@ -41,5 +41,4 @@ def typical() -> Machine:
 
 
 def _file(name: str) -> Machine:
-    with open(os.path.join(FOLDER, f"{name}.json"), encoding="utf-8") as file:
-        return from_text(file.read()).machine
+    return from_text((FOLDER / f"{name}.json").read_text(encoding="utf-8")).machine
