@@ -52,8 +52,8 @@ class Pending:
 def run(worker: Worker, comm: Any) -> Carried:
     """Go through the steps of this rank; what went through the calls of MPI.
 
-    An error of a step gets a note that says which step of which rank it was; leaving the program in one ends
-    all ranks.
+    An error of a step gets a note that says which step of which rank it was, and no call can follow; leaving
+    the program in one ends all ranks.
     """
     try:
         return _run(worker, comm)
@@ -61,6 +61,7 @@ def run(worker: Worker, comm: Any) -> Carried:
         at = step_text(worker.plan, worker.at)
         if comm is not None and not isinstance(error, Exception):
             mpi.end_all(f"{type(error).__name__} in {at}")
+        mpi.half_way(comm, at)
         error.add_note(at)
         raise
 
@@ -123,8 +124,7 @@ def begin(transfer: Transfer, worker: Worker, comm: Any, carried: Carried) -> Pe
     came = len(transfer.receives)
     carried.messages += min(came, 1) if transfer.step.collective else came
     step, parcels = transfer.step, (*transfer.receives, *transfer.sends)
-    small = sum(array.nbytes for _, array in parcels) <= mpi.LARGEST
-    if step.collective and small:
+    if step.collective and _shared_bytes(transfer) <= mpi.LARGEST:
         doing = f"{step.collective} {_tensor(worker, parcels)} among ranks {_listed(step.ranks)}"
         group = mpi.among(comm, step.ranks)
         if group is None:
@@ -142,6 +142,17 @@ def begin(transfer: Transfer, worker: Worker, comm: Any, carried: Carried) -> Pe
         requests += calls
         what += [f"{verb.format(_tensor(worker, ((m, array),)))} rank {m.rank}"] * len(calls)
     return Pending(requests, what)
+
+
+def _shared_bytes(transfer: Transfer) -> int:
+    """The bytes of what all ranks of a broadcast or gathering have at its end: each of them finds the same.
+
+    0 for all-to-all, where ranks have more and less: they could not tell alike that it is too large.
+    """
+    if transfer.step.collective == "all-to-all":
+        return 0
+    own = transfer.sends[0][1].nbytes if transfer.sends else 0
+    return own + sum(array.nbytes for _, array in transfer.receives)
 
 
 def _tensor(worker: Worker, parcels: tuple[Parcel, ...]) -> str:

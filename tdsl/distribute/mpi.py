@@ -8,6 +8,7 @@ next one, who looks for it before it calls again, or ends.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import time
@@ -26,9 +27,8 @@ from tdsl.source import here
 LAUNCHED = (
     "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS",
 )  # fmt: skip
-TAGS = (
-    1 << 15
-) - 4  # MPI promises four more; messages of a pair keep their order, so tags may come again
+# MPI promises four more; messages of a pair keep their order, so tags may come again
+TAGS = (1 << 15) - 4
 # tags of what is no step of a plan: being there, gathering, the end of a call, waiting for one
 WORD, WHOLE, DONE, WAITING = range(TAGS, TAGS + 4)
 LARGEST = (1 << 31) - 1  # bytes of one message: what a count of MPI can say before its version 4
@@ -151,8 +151,20 @@ def _late() -> str:
 
 
 def deadline() -> float:
-    """How many seconds a rank waits for another: TDSL_MPI_DEADLINE, by default 300."""
-    return float(os.environ.get("TDSL_MPI_DEADLINE", "300"))
+    """How many seconds a rank waits for another: TDSL_MPI_DEADLINE, by default 300.
+
+    TargetError where that is no positive number.
+    """
+    said = os.environ.get("TDSL_MPI_DEADLINE", "300")
+    with contextlib.suppress(ValueError):
+        if (seconds := float(said)) > 0:
+            return seconds
+    raise TargetError(
+        f"TDSL_MPI_DEADLINE is a number of seconds, not {said!r}",
+        loc=here(),
+        label="needed here",
+        hint="TDSL_MPI_DEADLINE=300",
+    )
 
 
 def ranks_of(grid_size: int, idle: int = 0) -> Any:
@@ -172,7 +184,17 @@ def ranks_of(grid_size: int, idle: int = 0) -> Any:
 
 
 def agree(comm: Any, what: str, error: str) -> None:
-    """Raise TargetError on all ranks where one has an error, or runs something else than another."""
+    """Raise TargetError on all ranks where one has an error, or runs something else than another.
+
+    And on this one, where an earlier call ended half way: it would take messages of that one for its own.
+    """
+    if _half_way:
+        raise TargetError(
+            f"an earlier call ended half way on this rank: {_half_way[0]}",
+            loc=here(),
+            label="this call",
+            hint="end the run: ranks no longer agree on which messages are on their way",
+        )
     said = [_pack(what, error)] if comm is None else _tell(comm, _pack(what, error))
     for other, bits in enumerate(said):
         wrong = bits[DIGEST:].rstrip(b"\0").decode(errors="replace")
@@ -189,6 +211,15 @@ def agree(comm: Any, what: str, error: str) -> None:
                 label="this call",
                 hint="let all ranks make the same schedule, and install the same version of tdsl",
             )
+
+
+def half_way(comm: Any, why: str) -> None:
+    """Let no call follow one that ended before its last message; alone, a rank has no messages."""
+    if comm is not None and comm.size > 1:
+        _half_way.append(why)
+
+
+_half_way: list[str] = []
 
 
 def _pack(what: str, error: str) -> bytes:
@@ -210,6 +241,7 @@ def _tell(comm: Any, mine: bytes) -> list[bytes]:
             if missing:
                 late = f"rank {comm.rank} waited {deadline():g} s for {_named(silent)} to call this program"
     if late:
+        half_way(comm, late)
         raise TargetError(
             late,
             loc=here(),

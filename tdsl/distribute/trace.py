@@ -58,6 +58,15 @@ def machine(
                 hint="seconds, and bytes a second: latency=(2e-6, 5e-7), bandwidth=(1e10, 1e11)",
             )
         found.append(tuple(float(x) for x in numbers))
+    rates: tuple[tuple[str, Any], ...] = (("operations", operations), ("memory", memory))
+    for name, rate in rates:
+        if not (isinstance(rate, int | float) and rate > 0):
+            raise TypeMismatch(
+                f"{name} is a positive number a second, not {rate!r}",
+                loc=here(),
+                label="this call",
+                hint="operations=1e10, memory=1e10",
+            )
     return Machine(found[0], found[1], operations, memory)
 
 

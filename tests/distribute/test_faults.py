@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 
+import tdsl as td
+from tdsl.distribute import mpi
 from tests.distribute.test_mpi import LONG, ROOT, needs_mpi, ranks
 
 PROGRAM = ROOT / "tests" / "distribute" / "faults.py"
@@ -52,7 +53,6 @@ def test_there_are_at_least_forty() -> None:
 )
 def test_the_run_ends(case: tuple[str, str, int, int]) -> None:
     _, kind, victim, _ = case
-    start = time.monotonic()
     done = ranks(
         4, str(PROGRAM), *map(str, case), seconds=DEADLINE, limit=120, launched=kind == "kill"
     )
@@ -60,4 +60,37 @@ def test_the_run_ends(case: tuple[str, str, int, int]) -> None:
     assert done.returncode != 0, said
     assert "not stopped" not in said
     assert re.search(SAYS[kind].replace("VICTIM", str(victim)), said), said
-    assert time.monotonic() - start < 120
+
+
+CAUGHT = """
+import numpy as np, tdsl as td
+from tdsl.distribute.engine import Worker
+from tests.distribute.matmuls import flat
+p = td.compile(flat(td.Grid(x=2, y=1), "", M=4, N=4, K=4), target="python")
+given = p.block("A", np.ones((4, 4))), p.block("B", np.ones((4, 4)))
+run = Worker._run
+def stop(worker, step):
+    raise RuntimeError("on purpose")
+if td.mpi.rank():
+    Worker._run = stop
+for _ in range(2):
+    try:
+        p(*given)
+    except Exception as error:
+        print(str(error).splitlines()[0], flush=True)
+    Worker._run = run
+"""
+
+
+@needs_mpi
+def test_no_call_follows_one_that_ended_half_way() -> None:
+    """It would take the messages that are left of it for its own."""
+    done = ranks(2, "-c", CAUGHT, seconds=1)
+    assert "on purpose" in done.stdout
+    assert re.search("an earlier call ended half way on this rank: rank 1, step", done.stdout)
+
+
+def test_a_deadline_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TDSL_MPI_DEADLINE", "5 min")
+    with pytest.raises(td.TargetError, match="is a number of seconds, not '5 min'"):
+        mpi.deadline()

@@ -55,9 +55,11 @@ def test_products_on_four_ranks_are_right() -> None:
 
 
 @needs_mpi
-@pytest.mark.parametrize("what", [("collectives",), ("collectives", "40"), ("modules",)])
+@pytest.mark.parametrize(
+    "what", [("collectives",), ("collectives", "40"), ("collectives", "150"), ("modules",)]
+)
 def test_collectives_on_four_ranks_are_right(what: tuple[str, ...]) -> None:
-    """The same in messages of at most 40 bytes, and as standalone modules."""
+    """The same in messages of at most 40 bytes, or 150, too few on some ranks only; and as modules."""
     done = ranks(4, str(PROGRAM), *what)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["right"]

@@ -129,6 +129,8 @@ def test_a_network_of_another_depth_is_refused(tmp_path: Path) -> None:
         p.trace(tmp_path / "trace.json", latency=(1e-6, 1e-7))
     with pytest.raises(td.TypeMismatch, match="bandwidth is a positive number"):
         p.trace(tmp_path / "trace.json", bandwidth=0)
+    with pytest.raises(td.TypeMismatch, match="operations is a positive number a second, not 0"):
+        p.trace(tmp_path / "trace.json", operations=0)
 
 
 PROGRAM = """
