@@ -14,14 +14,23 @@ from tdsl.lang.expr import Const, Expr, Size
 from tdsl.source import here
 
 
-def bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The values of the inputs in order; TypeMismatch for missing, unknown or repeated arguments."""
+def bind(
+    signature: Signature,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    extra: str = "results go in out=",
+) -> tuple[Any, ...]:
+    """The values of the inputs in order; TypeMismatch for missing, unknown or repeated arguments.
+
+    `extra` is the hint where there are too many.
+    """
     known = [arg.name for arg in signature.inputs]
     name = signature.name
     if len(args) > len(known):
         raise _refused(
             f"{name} takes {counted(len(known), 'argument')}, got {len(args)} positional",
-            "results go in out=" if known else "",
+            extra if known else "",
         )
     values = dict(zip(known, args, strict=False))
     for key, value in kwargs.items():
@@ -185,8 +194,8 @@ def output_shape(signature: Signature, arg: ArrayArg, sizes: Mapping[str, int]) 
     return shape
 
 
-def check_shape(arg: ArrayArg, array: Array, shape: tuple[int, ...]) -> None:
-    """ShapeError unless `array` has the extents that an output has."""
+def check_shape(arg: ArrayArg, array: Array, shape: tuple[int, ...], hint: str = "") -> None:
+    """ShapeError unless `array` has some extents; without a hint those of an output."""
     if array.shape != shape:
-        hint = f"pass out= of shape {shape}, or leave it away"
+        hint = hint or f"pass out= of shape {shape}, or leave it away"
         raise _wrong_shape(arg, array.shape, str(shape), hint=hint)

@@ -51,10 +51,12 @@ def _rank(plan: RankPlan, whole: Plan, parameters: tuple[str, ...], kernels: Ker
     """The function of one rank."""
     body = RankText(kernels, parameters, plan.rank)
     w = body.writer
-    at = f"at ({', '.join(map(str, whole.grid.coordinates(plan.rank)))})"
+    at = "idle"
+    if plan.rank < whole.grid.size:
+        at = f"at ({', '.join(map(str, whole.grid.coordinates(plan.rank)))})"
     arguments = ", ".join(("comm", *parameters))
     with w.block(f"def rank_{plan.rank}({arguments}):"):
-        w.line(f'"""Rank {plan.rank}, {at if plan.rank < whole.grid.size else "idle"}."""')
+        w.line(f'"""Rank {plan.rank}, {at}."""')
         for name, box in plan.owned:
             body.boxes[name], body.tensors[name] = box, name
         for step in plan.steps:

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tdsl.errors import TypeMismatch, did_you_mean, is_one_of
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement
 from tdsl.placement.ownership import Box, block, elements, owned
+from tdsl.source import here
 
 if TYPE_CHECKING:
     from tdsl.schedule.nest import State
@@ -274,8 +276,8 @@ class Plan:
         self._ranks: dict[int, RankPlan] = {}
 
     def rank(self, rank: int) -> RankPlan:
-        """The plan of one rank."""
-        if rank >= self.grid.size:
+        """The plan of one rank; ShapeError where a run has no such rank."""
+        if rank in range(self.grid.size, self.grid.size + self.idle):
             return RankPlan(rank, (), ())
         if rank not in self._ranks:
             self._ranks[rank] = self._make(rank)
@@ -288,8 +290,19 @@ class Plan:
         """The box of a tensor that a rank owns; None for no elements."""
         if rank >= self.grid.size:
             return None
-        home = next(h for h in self.homes if h.name == name)
+        home = self._home(name)
         return owned(home.placement, self.grid, home.whole, self.grid.coordinates(rank))
+
+    def _home(self, name: str) -> Home:
+        homes = {h.name: h for h in self.homes}
+        if not is_one_of(name, homes):
+            raise TypeMismatch(
+                f"{self.name!r} has no tensor or func {name!r} that ranks own",
+                loc=here(),
+                label="this call",
+                hint=did_you_mean(name, homes),
+            )
+        return homes[name]
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -345,7 +358,8 @@ class Plan:
 
     def moved(self, tensor: str) -> int:
         """The bytes of a tensor or func that all ranks receive."""
-        return sum(dict(c.moved).get(tensor, 0) for c in self.costs)
+        name = self._home(tensor).name
+        return sum(dict(c.moved).get(name, 0) for c in self.costs)
 
     def summary(self) -> str:
         """One line: grid, bytes, messages and memory of the ranks."""

@@ -36,6 +36,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.nest import State
 from tdsl.source import here
 
+EXTRA = "outputs are returned: pass the inputs only"
 PROVED_BY_ALL = 64  # ranks up to which each one proves the plans of all of them before a run
 
 
@@ -74,8 +75,15 @@ class Distributed(Suggesting):
     def plan(self, *, memory: int | None = None, **sizes: int) -> Plan:
         """Who sends what to whom, and what it costs; sizes by name where they are not fixed.
 
-        ScheduleError where a rank needs more than `memory` bytes.
+        ScheduleError where a rank needs more than `memory` bytes, a TypeMismatch unless that is an integer.
         """
+        if memory is not None and (not hasattr(memory, "__index__") or memory < 0):
+            raise TypeMismatch(
+                f"a limit of {memory!r} is no number of bytes",
+                loc=here(),
+                label="this call",
+                hint="pass an integer, 0 or more: memory=2**30 is a GiB",
+            )
         known = check_sizes(self.signature.name, self.signature.sizes, sizes)
         plan = self._work({**self.sizes, **known}).plan
         most = 0 if memory is None else max(plan.peak_memory)
@@ -123,7 +131,8 @@ class Distributed(Suggesting):
         """What a rank, by default this one, owns of a whole array; None for no elements."""
         work, arg = self._work(self.sizes), self._argument(name)
         whole = as_array(arg, array)
-        check_shape(arg, whole, extents(work.wholes[work.arrays[name][0]]))
+        shape = extents(work.wholes[work.arrays[name][0]])
+        check_shape(arg, whole, shape, "pass the whole array: the block of a rank is cut from it")
         part = work.part(work.arrays[name][0], whole, mpi.rank() if rank is None else rank)
         return None if part is None else np.ascontiguousarray(part).reshape(part.shape)
 
@@ -166,14 +175,16 @@ class Distributed(Suggesting):
         names = [a.name for a in self.signature.inputs]
         boxes = dict(plan.owned)
         try:
-            values = dict(zip(names, bind(self.signature, args, kwargs), strict=True))
+            values = dict(zip(names, bind(self.signature, args, kwargs, extra=EXTRA), strict=True))
             for arg in self.signature.inputs:
                 value = values[arg.name]
                 if isinstance(arg, ScalarArg):
                     values[arg.name] = as_scalar(arg, value)
                 elif arg.name in boxes:
                     values[arg.name] = block = as_array(arg, value)
-                    check_shape(arg, block, extents(boxes[arg.name]))
+                    check_shape(
+                        arg, block, extents(boxes[arg.name]), f"pass block({arg.name!r}, array)"
+                    )
         except TdslError as error:
             return {}, error
         return values, None
@@ -255,7 +266,7 @@ class Distributed(Suggesting):
         return known[name]
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        values = bind(self.signature, args, kwargs)
+        values = bind(self.signature, args, kwargs, extra=EXTRA)
         return tuple(
             as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
             for arg, value in zip(self.signature.inputs, values, strict=True)
@@ -274,7 +285,9 @@ def check_placed(state: State) -> None:
                 f"output {name!r} is not distributed, though other things are",
                 loc=program.func(name).loc,
                 label="this func",
-                hint=f's["{name}"].distribute(loops, grid)',
+                hint=f's["{name}"].distribute(loops, grid)'
+                if program.func(name).variables
+                else "what has no dimensions has no loops to distribute: give it one of extent 1",
             )
     need = [(t.name, t.loc) for t in program.inputs]
     need += [(f.name, f.loc) for f in program.funcs if state.plan(f.name).distributed]

@@ -32,14 +32,22 @@ class Grid:
     >>> machine, machine.size
     ([Grid(node=2), Grid(x=2, y=3)], 12)
 
-    Raises ShapeError for an axis without ranks, for no axes, and for a name that two levels use.
+    Raises ShapeError for an axis without ranks or without a name, for no axes, and for a name that two levels
+    use.
     """
 
     axes: Axes
     depths: tuple[int, ...]  # how many axes each level has
     shape: tuple[int, ...]  # how many ranks stand along each axis
 
-    def __init__(self, **axes: int) -> None:
+    def __init__(self, *sizes: int, **axes: int) -> None:
+        if sizes:
+            raise ShapeError(
+                f"the axes of a grid have no names: {', '.join(map(repr, sizes))}",
+                loc=here(),
+                label="this grid",
+                hint="name each axis: td.Grid(x=2, y=2)",
+            )
         for name, size in axes.items():
             if isinstance(size, bool) or not hasattr(size, "__index__") or size < 1:
                 raise ShapeError(
@@ -91,7 +99,14 @@ class Grid:
         return math.prod(self.shape)
 
     def coordinates(self, rank: int) -> Coordinates:
-        """Where a rank stands."""
+        """Where a rank stands; ShapeError where the grid has no such rank."""
+        if not (hasattr(rank, "__index__") and 0 <= rank < self.size):
+            raise ShapeError(
+                f"{self} has no rank {rank!r}",
+                loc=here(),
+                label="this call",
+                hint=f"ranks are 0 to {self.size - 1}",
+            )
         found = []
         for size in reversed(self.shape):
             rank, position = divmod(rank, size)

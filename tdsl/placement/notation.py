@@ -125,7 +125,12 @@ def read_placement(text: str | Sequence[str], ndim: int, grid: Grid) -> Placemen
         text = _joined(text, grid)
     dims, arrow, rest = text.partition("->")
     dims, words = dims.strip(), rest.split()
-    if not arrow or not (dims.isalpha() or not dims) or len(set(dims)) < len(dims):
+    twice = [letter for letter in dims if dims.count(letter) > 1]
+    if arrow and dims.isalpha() and twice:
+        raise Unreadable(
+            f"{text!r} calls two dimensions {twice[0]!r}", "write another letter for each dimension"
+        )
+    if not arrow or not (dims.isalpha() or not dims):
         raise Unreadable(
             f"{text!r} is no placement",
             'write a letter for each dimension, an arrow, an entry for each axis: "rc -> r c"',
@@ -182,8 +187,12 @@ def _entry(word: str, dims: str, axis: str, size: int) -> Entry:
         return Fixed(int(word))
     if word.startswith("partial(") and word.endswith(")"):
         return Partial(word[len("partial(") : -1])
-    found = re.fullmatch(r"(\w)('*)(?:/(0*[1-9]\d*))?", word)
+    found = re.fullmatch(r"(\w)('*)(?:/(\d+))?", word)
     if found is not None and found[1] in dims:
+        if found[3] is not None and not int(found[3]):
+            raise Unreadable(
+                f"{word!r} deals blocks of no elements out", f"blocks have 1 or more: {found[1]}/1"
+            )
         turns = None if found[3] is None else int(found[3])
         return Blocks(dims.index(found[1]), len(found[2]), turns)
     raise Unreadable(

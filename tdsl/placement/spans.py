@@ -71,7 +71,7 @@ def around(lo: int, hi: int, n: int) -> Span:
 def united(spans: Sequence[Span]) -> Span | None:
     """Spans without gaps as one, with gaps where they lie in equal distances; None for others.
 
-    >>> united([(4, 6), (0, 2), (2, 4)]), united([(0, 2), (6, 8), (3, 5)]), united([(0, 2), (6, 8)])
+    >>> united([(4, 6), (0, 2), (2, 4)]), united([(0, 2), (6, 8), (3, 4)]), united([(0, 2), (6, 8)])
     ((0, 6), None, dealt((0, 8), 2, 6, 0))
     """
     own = sorted(set(spans))

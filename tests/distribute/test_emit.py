@@ -108,3 +108,9 @@ def test_parts_are_merged_around_the_ends(module: Any, rng: np.random.Generator)
     results = module(str(p.source("mpi")), [(p.block("x", given, r),) for r in range(3)])
     most = given.max(axis=1)
     np.testing.assert_array_equal(np.concatenate(results), np.roll(most, -1) - np.roll(most, 1))
+
+
+def test_ranks_that_the_grid_does_not_need_are_idle() -> None:
+    text = str(td.compile(flat(td.Grid(x=1, y=2), "", M=4, N=4, K=4).ranks(3)).source("mpi"))
+    assert '"""Rank 1, at (0, 1)."""' in text
+    assert '"""Rank 2, idle."""' in text

@@ -1,5 +1,7 @@
 """Wrong placements and distributions."""
 
+import numpy as np
+
 import tdsl as td
 from tests.errors.case import Catalogue
 
@@ -286,3 +288,77 @@ def communicate_in_strides():
     s["f"].reorder(inner, outer)
     s["f"].communicate("a", at=inner)  # here
     td.compile(s).plan()
+
+
+@wrong(td.ShapeError, "no names: 2, 2", hint="td.Grid(x=2, y=2)")
+def axes_without_names():
+    td.Grid(2, 2)  # here
+
+
+@wrong(td.ShapeError, "has no rank 9", hint="ranks are 0 to 3")
+def coordinates_of_a_rank_that_is_not_there():
+    square.coordinates(9)  # here
+
+
+@wrong(td.ShapeError, "has no rank -1", hint="ranks are 0 to 3")
+def plan_of_a_rank_that_is_not_there():
+    td.compile(tiled()).plan().rank(-1)  # here
+
+
+@wrong(td.ShapeError, "has no rank 'x'", hint="ranks are 0 to 3")
+def formula_of_what_is_no_rank():
+    td.compile(tiled()).plan().formula("x")  # here
+
+
+@wrong(td.TypeMismatch, "'f' has no tensor or func 'q'", hint="There are: a, f")
+def bytes_of_an_unknown_tensor():
+    td.compile(tiled()).plan().moved("q")  # here
+
+
+@wrong(td.TypeMismatch, "'1GB' is no number of bytes", hint="memory=2**30")
+def memory_in_words():
+    td.compile(tiled()).plan(memory="1GB")  # here
+
+
+@wrong(td.TypeMismatch, "-1 is no number of bytes", hint="memory=2**30")
+def less_than_no_memory():
+    td.compile(tiled()).plan(memory=-1)  # here
+
+
+@wrong(td.TypeMismatch, "f takes 1 argument, got 2 positional", hint="outputs are returned")
+def result_given_to_a_simulation():
+    given = np.ones((20, 30), np.float32)
+    td.compile(tiled()).simulate(given, given)  # here
+
+
+@wrong(td.ShapeError, "a has shape (2, 30), expected (20, 30)", hint="pass the whole array")
+def block_of_a_part():
+    td.compile(tiled()).block("a", np.ones((2, 30), np.float32))  # here
+
+
+@wrong(td.ScheduleError, "'r/0' deals blocks of no elements out", hint="r/1")
+def blocks_of_nothing():
+    doubled().place("a", "rc -> r/0 c", square)  # here
+
+
+@wrong(td.ScheduleError, "calls two dimensions 'm'", hint="another letter")
+def dimensions_of_one_name():
+    doubled().place("a", "mm -> m *", square)  # here
+
+
+@wrong(td.ScheduleError, "no loop 'k'", hint='s["f_argmax"], which it reads, has a loop')
+def loop_of_a_stage_that_was_split_off():
+    f = td.Func("f")
+    f[i] = td.argmax(a[i, k], axis=k)
+    td.Schedule(f)[f].distribute((k, i), square)  # here
+
+
+@wrong(td.ScheduleError, "output 'f' is not distributed", hint="one of extent 1")
+def output_without_loops():
+    t, grid = td.Func("t"), td.Grid(x=2)
+    f = td.Func("f")  # here
+    t[()] = td.sum(a[i, j], axis=(i, j))
+    f[()] = td.sqrt(t[()])
+    s = td.Schedule(f).place("a", "rc -> r", grid).place("t", "-> *", grid)
+    s[t].distribute(i, grid)
+    td.compile(s)

@@ -134,10 +134,10 @@ def test_an_unreadable_placement_of_levels_says_why(texts: tuple[str, ...], says
     [
         ("rc", "is no placement"),
         ("rc -> r/2 r", "'r' is dealt out along one axis and cut along another"),
-        ("rc -> r/0 c", "'r/0' is no dimension"),
+        ("rc -> r/0 c", "'r/0' deals blocks of no elements"),
         ("rc -> */2 c", "is no dimension"),
         ("r c -> r c", "is no placement"),
-        ("rr -> r r", "is no placement"),
+        ("rr -> r r", "calls two dimensions 'r'"),
         ("r -> r r", "names 1 dimension, the tensor has 2"),
         ("rc -> r", "has 1 entry, the grid 2"),
         ("rc -> r 2", "axis 'y' has no coordinate 2"),
