@@ -5,11 +5,13 @@ Each rank has a function of its own with its steps in order; `run(*blocks)` call
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tdsl.distribute.engine import Tasks
 from tdsl.distribute.plan import Plan, RankPlan
-from tdsl.distribute.rank_text import Kernels, RankText, Text
+from tdsl.distribute.rank_text import RESERVED, Kernels, RankText, Text
 from tdsl.distribute.show import summary
-from tdsl.text import Writer
+from tdsl.text import Names, Writer
 
 AMONG = '''GROUPS = {}
 
@@ -24,8 +26,9 @@ def among(comm, *ranks):
 def emit(plan: Plan, tasks: Tasks, parameters: tuple[str, ...], text: Text) -> str:
     """The text of the module. TargetError where parts are combined by what NumPy has no form for."""
     kernels = Kernels(tasks, text)
-    count = plan.grid.size + plan.idle
-    ranks = "\n\n\n".join(_rank(plan.rank(r), plan, parameters, kernels) for r in range(count))
+    count, names = plan.grid.size + plan.idle, Names(RESERVED)
+    called = {p: names.fresh(p) for p in parameters}
+    ranks = "\n\n\n".join(_rank(plan.rank(r), plan, called, kernels) for r in range(count))
     w = Writer()
     w.line(f'"""{summary(plan)}.')
     w.line()
@@ -37,24 +40,24 @@ def emit(plan: Plan, tasks: Tasks, parameters: tuple[str, ...], text: Text) -> s
     among = [AMONG] if kernels.grouped else []
     parts = [str(w).rstrip(), *among, *kernels.support, *kernels.functions, ranks.rstrip()]
     table = ", ".join(f"rank_{r}" for r in range(count))
-    arguments = ", ".join(parameters)
+    arguments = ", ".join(called.values())
     parts.append(
         f"RANKS = ({table},)\n\n\n"
         f"def run({arguments}{', ' if parameters else ''}comm=MPI.COMM_WORLD):\n"
         f'    """The blocks that this rank owns of: {", ".join(plan.outputs)}; None for nothing."""\n'
-        f"    return RANKS[comm.rank]({', '.join(('comm', *parameters))})\n"
+        f"    return RANKS[comm.rank]({', '.join(('comm', *called.values()))})\n"
     )
     return "\n\n\n".join(parts)
 
 
-def _rank(plan: RankPlan, whole: Plan, parameters: tuple[str, ...], kernels: Kernels) -> str:
+def _rank(plan: RankPlan, whole: Plan, parameters: Mapping[str, str], kernels: Kernels) -> str:
     """The function of one rank."""
     body = RankText(kernels, parameters, plan.rank)
     w = body.writer
     at = "idle"
     if plan.rank < whole.grid.size:
         at = f"at ({', '.join(map(str, whole.grid.coordinates(plan.rank)))})"
-    arguments = ", ".join(("comm", *parameters))
+    arguments = ", ".join(("comm", *parameters.values()))
     with w.block(f"def rank_{plan.rank}({arguments}):"):
         w.line(f'"""Rank {plan.rank}, {at}."""')
         for name, box in plan.owned:

@@ -41,9 +41,7 @@ def meeting(ranks: Spans, box: Box, touched: Touched) -> Iterator[tuple[Coordina
         alive += [(half, part, cut) for half, part in halves]
 
 
-def _alive(
-    parts: tuple[Spans, ...], box: Box, touched: Touched
-) -> list[tuple[Spans, Box]]:  # fmt: skip
+def _alive(parts: tuple[Spans, ...], box: Box, touched: Touched) -> list[tuple[Spans, Box]]:
     """Those spans of coordinates of which some rank may touch a box, the last ones first."""
     found = [(ranks, touched(ranks)) for ranks in reversed(parts)]
     shared = [(ranks, common(part, box)) for ranks, part in found if part is not None]

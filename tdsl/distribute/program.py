@@ -26,6 +26,7 @@ from tdsl.errors import (
     TargetError,
     TdslError,
     TypeMismatch,
+    counted,
     did_you_mean,
     is_one_of,
 )
@@ -130,6 +131,8 @@ class Distributed(Suggesting):
     def block(self, name: str, array: Any, rank: int | None = None) -> Array | None:
         """What a rank, by default this one, owns of a whole array; None for no elements."""
         work, arg = self._work(self.sizes), self._argument(name)
+        if rank is not None:
+            check_rank(rank, work.plan.grid.size + work.plan.idle)
         whole = as_array(arg, array)
         shape = extents(work.wholes[work.arrays[name][0]])
         check_shape(arg, whole, shape, "pass the whole array: the block of a rank is cut from it")
@@ -239,13 +242,20 @@ class Distributed(Suggesting):
         return Listing(emit(work.plan, work.tasks, names, self._text))
 
     def gather(self, name: str, block: Array | None, root: int = 0) -> Any:
-        """A whole input or output on one rank, from the blocks of all; None on the others."""
-        self._argument(name)
-        work = self._work(self.sizes)
+        """A whole input or output on one rank, from the blocks of all; None on the others.
+
+        TypeMismatch or ShapeError for another block than that of this rank, None for nothing.
+        """
+        work, arg = self._work(self.sizes), self._argument(name)
         comm = mpi.ranks_of(work.plan.grid.size, work.plan.idle)
         tensor, n = work.arrays[name]
         shares = work.shares(tensor)
-        mine = np.ascontiguousarray(block) if mpi.rank() in shares else None
+        check_rank(root, mpi.size())
+        mine = None
+        if mpi.rank() in shares:
+            own = as_array(arg, block)
+            check_shape(arg, own, extents(shares[mpi.rank()]))
+            mine = np.ascontiguousarray(own).reshape(own.shape)
         dtype = work.dtypes[tensor][n].numpy
         parts = {r: np.empty(extents(box), dtype) for r, box in shares.items()}
         mpi.collect(comm, parts if mpi.rank() == root else {}, mine, root)
@@ -274,6 +284,17 @@ class Distributed(Suggesting):
 
     def __repr__(self) -> str:
         return f"<distributed {self.signature.name} on {self.state.grid}>"
+
+
+def check_rank(rank: int, count: int) -> None:
+    """ShapeError unless a run of some ranks has one of this number."""
+    if rank not in range(count):
+        raise ShapeError(
+            f"there is no rank {rank!r} of {counted(count, 'rank')}",
+            loc=here(),
+            label="this call",
+            hint=f"ranks are 0 to {count - 1}" if count > 1 else "the only rank is 0",
+        )
 
 
 def check_placed(state: State) -> None:

@@ -70,12 +70,13 @@ class Kernels:
 
 
 class RankText:
-    """The steps of one rank as statements."""
+    """The steps of one rank as statements; `parameters` says what its function calls its arguments."""
 
-    def __init__(self, kernels: Kernels, parameters: tuple[str, ...], rank: int) -> None:
+    def __init__(self, kernels: Kernels, parameters: Mapping[str, str], rank: int) -> None:
         self.kernels, self.writer, self.rank = kernels, Writer("    "), rank
-        self.names = Names({*RESERVED, *parameters})
-        self.known: dict[str, list[str]] = {p: [p] for p in parameters}
+        self.parameters = parameters
+        self.names = Names({*RESERVED, *parameters.values()})
+        self.known: dict[str, list[str]] = {p: [name] for p, name in parameters.items()}
         self.boxes: dict[str, Box] = {}
         self.started: dict[int, list[str]] = {}
         self.tensors: dict[str, str] = {}
@@ -295,7 +296,8 @@ class RankText:
         boxes = {tensor: self.boxes[name] for tensor, name in step.reads}
         function, takes = self.kernels.call(step, boxes)
         into = self.parts(step.target, step.box)
-        self.writer.line(f"{function}({', '.join((*(given.get(n, n) for n in takes), *into))})")
+        arguments = (given[n] if n in given else self.parameters[n] for n in takes)
+        self.writer.line(f"{function}({', '.join((*arguments, *into))})")
 
 
 STARTS = {

@@ -114,3 +114,15 @@ def test_ranks_that_the_grid_does_not_need_are_idle() -> None:
     text = str(td.compile(flat(td.Grid(x=1, y=2), "", M=4, N=4, K=4).ranks(3)).source("mpi"))
     assert '"""Rank 1, at (0, 1)."""' in text
     assert '"""Rank 2, idle."""' in text
+
+
+def test_arguments_do_not_take_the_names_of_a_module(module: Any) -> None:
+    i = td.vars("i")
+    x, factor, f = td.Tensor("comm", (5,), td.f64), td.Scalar("np", td.f64), td.Func("f")
+    f[i] = x[i] * factor
+    grid = td.Grid(x=2)
+    s = td.Schedule(f).place("comm", "r -> 0", grid).place("f", "r -> r", grid)
+    s["f"].distribute(i, grid)
+    p = td.compile(s)
+    results = module(str(p.source("mpi")), [(np.arange(5.0), 3.0), (None, 3.0)])
+    np.testing.assert_array_equal(np.concatenate(results), 3 * np.arange(5.0))

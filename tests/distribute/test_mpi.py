@@ -132,3 +132,18 @@ def test_a_grid_of_another_size_than_the_run_is_refused() -> None:
     p = td.compile(flat(td.Grid(x=2, y=2), "ij", M=4, N=4, K=4))
     with pytest.raises(td.TargetError, match="the grid has 4 ranks, this run has 1"):
         p(None, None)
+
+
+def test_a_block_of_another_kind_is_not_gathered() -> None:
+    """In a run of one rank, whose block is the whole."""
+    p = td.compile(flat(td.Grid(x=1, y=1), "", M=4, N=5, K=6))
+    with pytest.raises(td.ShapeError, match=r"C has shape \(1, 5\), expected \(4, 5\)"):
+        p.gather("C", np.ones((1, 5)))
+    with pytest.raises(td.TypeMismatch, match="C has dtype float32, expected float64"):
+        p.gather("C", np.ones((4, 5), np.float32))
+    with pytest.raises(td.TypeMismatch, match="C is of type NoneType, not an array"):
+        p.gather("C", None)
+    with pytest.raises(td.ShapeError, match="there is no rank 1 of 1 rank"):
+        p.gather("C", np.ones((4, 5)), root=1)
+    with pytest.raises(td.ShapeError, match="there is no rank -1 of 1 rank"):
+        p.block("A", np.ones((4, 6)), -1)
