@@ -18,11 +18,13 @@ from tdsl.distribute.bounds import bound_of
 from tdsl.distribute.check import check
 from tdsl.distribute.collective import Layout
 from tdsl.distribute.engine import Buffer, Task, Tasks, fill, merge
+from tdsl.distribute.held import PlanFault
 from tdsl.distribute.places import Places
 from tdsl.distribute.plan import Home, Plan, RankPlan
 from tdsl.distribute.rank import plan_rank
 from tdsl.distribute.stages import Stage, stages_of
 from tdsl.distribute.task import check_nest, dtypes_of
+from tdsl.errors import IndexBoundError
 from tdsl.lang.program import Program
 from tdsl.lang.realised import realised_boxes
 from tdsl.placement.notation import Copies
@@ -83,10 +85,32 @@ class Work:
         return plan_rank(self.layout, self.stages, self.inputs, self.outputs, rank)
 
     def prove(self) -> None:
-        """Raise PlanFault where the plan is wrong, which is an error of tdsl."""
+        """Raise IndexBoundError where a stage reads outside of a tensor.
+
+        Else PlanFault where the plan is wrong, which is an error of tdsl.
+        """
         if not self._proved:
-            check(self.plan)
+            try:
+                check(self.plan)
+            except PlanFault:
+                self._check_reads()
+                raise
             self._proved = True
+
+    def _check_reads(self) -> None:
+        """IndexBoundError where the box that a stage reads is not all in the tensor."""
+        for stage in self.stages:
+            for name, box in stage.needs(stage.bounds.items()).items():
+                axes = enumerate(zip(box, self.wholes[name], strict=True))
+                for axis, ((lo, hi), (first, end)) in axes:
+                    if lo < first or hi > end:
+                        raise IndexBoundError(
+                            f"{name!r} may be read at {lo if lo < first else hi - 1} in axis {axis}, "
+                            f"outside of [{first}, {end})",
+                            loc=stage.func.loc,
+                            label="this func",
+                            hint=f"pad it: td.pad({name}, ...), or limit the index with td.clip",
+                        ) from None
 
     @functools.cached_property
     def digest(self) -> str:

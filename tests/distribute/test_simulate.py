@@ -185,3 +185,13 @@ def test_loops_are_shared_out_onto_a_placement() -> None:
     assert td.compile(s).plan().total_received == 0
     again = td.Schedule(f).place("f", "xly -> y x", grid)
     assert [x.name for x in again[f].distribute(onto=f)] == ["j_o", "i_o"]
+
+
+def test_a_read_outside_of_a_tensor_is_an_error_of_the_program() -> None:
+    i, grid = td.vars("i"), td.Grid(x=3)
+    x, f = td.Tensor("x", (6,), td.f64), td.Func("f", shape=(6,))
+    f[i] = x[i + 1]
+    s = td.Schedule(f).place("x", "r -> r", grid).place("f", "r -> r", grid)
+    s[f].distribute(i, grid)
+    with pytest.raises(td.IndexBoundError, match=r"'x' may be read at 6 in axis 0"):
+        td.compile(s).simulate(np.ones(6))
