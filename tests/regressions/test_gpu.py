@@ -203,3 +203,18 @@ def test_all_threads_make_what_one_of_them_needs_for_all(cooperates):
     (want,) = interpret(s.program, {"a": x})
     got = td.emulate(td.compile(s, target="cuda"))(x)
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", ["u8", "i8", "u16", "i16", "f8e4m3", "f16"])
+def test_padding_of_narrow_elements_compiles_to_wide_loads(dtype):
+    y, x = td.vars("y x")
+    a, f = td.Tensor("a", (64, 64), dtype), td.Func("f", shape=(64, 64))
+    padded = td.pad(a)
+    f[y, x] = td.maximum(padded[y - 1, x], padded[y + 1, x])
+    compiled = td.compile(f, target="cuda")
+    assert compiled.launch.kernels
+    given = np.random.default_rng(0).integers(0, 9, (64, 64)).astype(a.dtype.numpy)
+    wide = np.pad(given.astype(np.float64), ((1, 1), (0, 0)))
+    np.testing.assert_array_equal(
+        td.emulate(compiled)(given).astype(np.float64), np.maximum(wide[:-2], wide[2:])
+    )

@@ -36,8 +36,7 @@ def piece(e: Expressions, s: Store, start: int, count: int) -> list[TIR]:
             whole = T.Ramp(T.const(0, "int32"), 1, count)
             kept = T.BufferStore(part, loaded, [whole])
             if n.mask is not None:
-                zeros = T.Broadcast(e.value(Const(0, n.dtype)), count)
-                other = T.BufferStore(part, zeros, [whole])
+                other = _zeros(e, n.dtype, part, count)
                 kept = T.IfThenElse(e.value(lane(n.mask, start)), kept, other)
             made += [T.AllocBuffer(part), kept]
             name = f"part {len(near)}"
@@ -51,6 +50,17 @@ def piece(e: Expressions, s: Store, start: int, count: int) -> list[TIR]:
         made.append(T.BufferStore(result, e.value(value), [T.const(k, "int32")]))
     whole = T.BufferLoad(result, [T.Ramp(T.const(0, "int32"), 1, count)])
     return [*made, _write(e, s, start, count, whole)]
+
+
+def _zeros(e: Expressions, dtype: DType, part: TIR, count: int) -> TIR:
+    """Zeros in all of a part; of vectors of more than 4, TVM has text for those of halves only."""
+    zero = e.value(Const(0, dtype))
+    if count <= 4 or str(part.dtype).endswith("float16"):
+        return T.BufferStore(
+            part, T.Broadcast(zero, count), [T.Ramp(T.const(0, "int32"), 1, count)]
+        )
+    each = (T.BufferStore(part, zero, [T.const(k, "int32")]) for k in range(count))
+    return T.SeqStmt(list(each))
 
 
 def _width(e: Expressions, buffer: str, index: tuple[Expr, ...], lanes: int) -> int:
