@@ -7,6 +7,7 @@ import tdsl as td
 from tdsl.codegen.loops import Alloc, Barrier, Kernel
 from tdsl.codegen.passes.statements import walk
 from tdsl.lang.interp import interpret
+from tdsl.schedule.recipes.choices import if_suited
 from tests.codegen.cuda.programs import kernel_of
 
 b, i, j, k = td.vars("b i j k")
@@ -118,7 +119,7 @@ def scheduled(name, rows, length):
     s = td.Schedule(f, sizes=sizes_of(s.program, rows, length))
     reduces = [x.name for x in s.program.funcs if x.definitions[0].ranges]
     owner = reduces[0] if name == "argmax" else "y"
-    return s, td.recipes.block_rows(s[owner])
+    return s, if_suited(td.recipes.block_rows, s[owner])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -7,6 +7,7 @@ import tdsl as td
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import root_boxes
 from tdsl.schedule.patterns.beside import Beside, sum_together
+from tdsl.schedule.recipes.choices import if_suited
 
 i, j = td.vars("i j")
 WIDE = Machine(vector_bytes=64, threads=2)
@@ -147,7 +148,7 @@ def test_sums_of_columns_run_beside_rows(rng, shape, columns, stream):
     rows, width = shape
     s = td.Schedule(*gradients(), sizes={"R": rows, "C": width})
     beside = Beside(("dgain", "dshift"), 4, ("dy",), columns and width > 1)
-    td.recipes.rows(s["dx"], machine=WIDE, beside=beside, stream=stream)
+    if_suited(td.recipes.rows, s["dx"], machine=WIDE, beside=beside, stream=stream)
     check_gradients(td.compile(s), gradient_inputs(rng, rows, width))
 
 
