@@ -260,9 +260,7 @@ def test_extents_that_are_expressions():
             assert k(f(n), f(*wrong)) is False
 
 
-@pytest.mark.parametrize(
-    "dtype", [t for t in ALL if t.kind != "e"], ids=str
-)
+@pytest.mark.parametrize("dtype", [t for t in ALL if t.kind != "e"], ids=str)
 def test_every_dtype_is_told_from_the_others(dtype):
     k = Linked(kernel(buffer("x", dtype, (3,), (1,))))
     for other in ALL:
