@@ -212,10 +212,10 @@ static int run(const unsigned *shape, void (*kernel)(), int cluster) {
         waiting += fibers[current].waits == 1;
         done += fibers[current].waits == 2;
       }
+      if (fault) { int status = fault; fault = 0; return status; }
       if (done == count) break;
       if (shuffle()) continue;
       if (met(size)) continue;
-      if (fault) { int status = fault; fault = 0; return status; }
       if (waiting + done != count) {  // some wait for the end of a phase
         if (before == progress + waiting + done) return 2;
         before = progress + waiting + done;
