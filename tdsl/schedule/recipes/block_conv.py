@@ -27,7 +27,7 @@ from tdsl.schedule.stage import Stage
 _SHARED = 40 << 10  # bytes of the tiles of both operands
 _CHANNELS = 8  # of a step, at most
 _LEAST = 16  # filters and points of a line that are worth tiles
-_UNROLLED = 200  # products of a thread without a loop
+_UNROLLED = 512  # products of a thread without a loop
 
 
 @dataclass(frozen=True, slots=True)
