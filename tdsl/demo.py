@@ -386,8 +386,8 @@ def run_cases(cases: tuple[Case, ...] = CASES) -> Iterator[Outcome]:
             case.is_right(hand(*arrays), arrays),
             first_call_ms,
             median_ms(lambda: default(*arrays)),  # noqa: B023  # called before the loop goes on
-            median_ms(lambda: hand(*arrays)),  # noqa: B023
-            median_ms(lambda: case.numpy(*arrays)),  # noqa: B023
+            median_ms(lambda: hand(*arrays)),  # noqa: B023  # as above
+            median_ms(lambda: case.numpy(*arrays)),  # noqa: B023  # as above
         )
 
 

@@ -130,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
         made, programs = load(options.folder)
         device = (Driver(options.driver) if options.driver else driver()).device()
     except TdslError as error:
-        print(f"{error.message}\n  hint: {error.hint}", file=sys.stderr)  # noqa: T201
+        print(f"{error.message}\n  hint: {error.hint}", file=sys.stderr)  # noqa: T201  # a program
         return 1
     clock = Clock(device)
     bandwidth = clock.copy_bandwidth()
@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
         "copy_bandwidth": bandwidth, "bundle": made,
     }  # fmt: skip
     text = f"{device.name} ({device.arch}), copies at {bandwidth / 1e9:.0f} GB/s"
-    print(f"{text}\n{table(outcomes, bandwidth)}")  # noqa: T201
+    print(f"{text}\n{table(outcomes, bandwidth)}")  # noqa: T201  # a program
     results = [asdict(o) | {"median_ms": o.median_ms} for o in outcomes]
     with open(options.json or os.path.join(options.folder, "results.json"), "w") as file:
         json.dump(head | {"results": results}, file, indent=1)

@@ -105,4 +105,4 @@ def _replaced(s: Stmt, names: dict[Expr, str]) -> Stmt:
             return Param(names[n], dtype_of(n))  # type: ignore[index,arg-type]  # as above
         return map_children(n, put)
 
-    return map_parts(map_exprs(s, put), lambda part: _replaced(part, names))  # type: ignore[arg-type]
+    return map_parts(map_exprs(s, put), lambda part: _replaced(part, names))  # type: ignore[arg-type]  # as above
