@@ -13,7 +13,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Param, Read, Size, Var
 from tdsl.lang.message import message_parts
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, Interval, Ranges, interval_where, is_empty, reads_in
+from tdsl.lang.regions import Box, Interval, Ranges, interval_where, is_empty
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.node import post_order
@@ -101,7 +101,7 @@ def _reads_left_open(
 ) -> Iterator[Condition]:
     """Conditions left to check at a call for the reads of what has limits; an error where one is outside."""
     intervals: dict[Expr, Interval] = {}
-    for r in reads_in(d.expressions()):
+    for r in d.reads:
         for axis, e in enumerate(r.index if r.name in limits else ()):
             if e not in intervals:
                 intervals[e] = interval_where(e, ranges, d.where)

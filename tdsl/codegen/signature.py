@@ -164,7 +164,8 @@ _OPERATORS: dict[str, Callable[[int, int], int]] = {
 def extent(e: Expr, sizes: Mapping[str, int]) -> int:
     """The value of an extent.
 
-    >>> extent(Binary("sub", Size("N"), Const(2, DType("i64", "i", 64))), {"N": 10})
+    >>> from tdsl.lang.expr import const
+    >>> extent(Binary("sub", Size("N"), const(2)), {"N": 10})
     8
     """
     match e:

@@ -29,7 +29,7 @@ from tdsl.codegen.signature import extent
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.expr import ONE, Const, Load
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, boxes_of, is_empty, reads_in, union_box
+from tdsl.lang.regions import Box, boxes_of, is_empty, union_box
 from tdsl.lang.simplify import add, subtract
 from tdsl.node import post_order
 from tdsl.schedule.nest import Level, State
@@ -92,7 +92,7 @@ def _reads(f: FuncDef, box: Box) -> dict[str, Box]:
 
 
 def _sources(f: FuncDef) -> set[str]:
-    return {r.name for d in f.definitions for r in reads_in(d.expressions())}
+    return {r.name for d in f.definitions for r in d.reads}
 
 
 def bytes_of(state: State, name: str, box: Box) -> int:

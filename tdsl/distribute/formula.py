@@ -19,7 +19,7 @@ from tdsl.distribute.task import dtypes_of
 from tdsl.errors import TypeMismatch
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Select, Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Interval, box_of, common, interval_where, reads_in
+from tdsl.lang.regions import Interval, box_of, common, interval_where
 from tdsl.lang.simplify import (
     add,
     ceildiv,
@@ -130,7 +130,7 @@ class StageFormula:
     def _check_ends(self, tensor: str) -> None:
         """TypeMismatch where a rank needs what runs around the ends of a dimension."""
         for d in self.func.definitions:
-            for r in reads_in(d.expressions()):
+            for r in d.reads:
                 if r.name == tensor and any(_runs_around(e) for e in r.index):
                     raise _no_formula(
                         f"what {self.func.name!r} reads of {tensor!r} runs around its ends"

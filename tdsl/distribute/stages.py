@@ -24,7 +24,6 @@ from tdsl.lang.regions import (
     Interval,
     boxes_of,
     interval_where,
-    reads_in,
     runs_around,
     tighten,
     union,
@@ -198,9 +197,9 @@ class Stage:
                 names = {name for name in self.dims if name is not None}
             elif self.number + 1 == len(self.func.definitions) and not any(
                 r.name == tensor
-                for g in self.inside for x in g.definitions for r in reads_in(x.expressions())
+                for g in self.inside for x in g.definitions for r in x.reads
             ):  # fmt: skip
-                reads = tuple(r for r in reads_in(d.expressions()) if r.name == tensor)
+                reads = tuple(r for r in d.reads if r.name == tensor)
                 self._reads[tensor] = reads
                 names = {v for r in reads for e in r.index for v in variables(e)} | variables(
                     d.where
@@ -320,7 +319,7 @@ def members_of(state: State, f: FuncDef) -> tuple[tuple[FuncDef, ...], tuple[str
         if g is not f:
             inside.append(g)
         for d in g.definitions:
-            for r in reads_in(d.expressions()):
+            for r in d.reads:
                 if state.program.has_func(r.name) and not state.plan(r.name).distributed:
                     own.add(r.name)
                 elif r.name != f.name:

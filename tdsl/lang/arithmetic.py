@@ -121,7 +121,8 @@ def _to_integer(x: Array, to: DType) -> Array:
 def call(fn: str, args: tuple[Array, ...], dtype: DType) -> Array:
     """A function of `expr.FUNCTIONS`; `dtype` is the type of its result.
 
-    >>> call("clz", (np.array([1, 0], np.uint8),), DType("u8", "u", 8))
+    >>> from tdsl.lang.types import u8
+    >>> call("clz", (np.array([1, 0], np.uint8),), u8)
     array([7, 8], dtype=uint8)
     """
     with np.errstate(all="ignore"):

@@ -87,6 +87,8 @@ def lower(e: Expr, facts: Facts = NOTHING) -> int | None:
 
 
 def _remembered(e: Expr, facts: Facts, *, rising: bool) -> int | None:
+    if isinstance(e, Const):
+        return int(e.value)
     key = (e, rising)
     bound = facts.bounds.get(key, _UNKNOWN)
     if bound is _UNKNOWN:
@@ -97,6 +99,8 @@ def _remembered(e: Expr, facts: Facts, *, rising: bool) -> int | None:
 
 def at_most(a: Expr, b: Expr, facts: Facts = NOTHING) -> bool:
     """True when a <= b is certain."""
+    if isinstance(a, Const) and isinstance(b, Const):
+        return int(a.value) <= int(b.value)
     proved = facts.proofs.get((a, b))
     if proved is None:
         d = as_sum(a).plus(as_sum(b), -1)

@@ -8,12 +8,13 @@ f[i, r] = f[i, r - 1] * 2                       free i; ranges r; no combine
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tdsl.errors import DefinitionError, TypeMismatch
-from tdsl.lang.expr import Access, Binary, Expr, Range, Reduce, Require, Show, Var, dtype_of
+from tdsl.lang.expr import Access, Binary, Expr, Range, Read, Reduce, Require, Show, Var, dtype_of
 from tdsl.lang.reduction import Combine, builtin, combine_of
 from tdsl.lang.simplify import conjunction
 from tdsl.lang.types import DType
@@ -22,7 +23,7 @@ from tdsl.node import Node, children, post_order, transform
 from tdsl.source import Loc
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=False)
 class Definition:
     """f[index] = values, for all `free` variables and, in order, all points of `ranges`.
 
@@ -48,6 +49,11 @@ class Definition:
     def expressions(self) -> tuple[Expr, ...]:
         """Every expression that is evaluated at a point."""
         return (*self.index, *self.values, self.where)
+
+    @functools.cached_property
+    def reads(self) -> tuple[Read, ...]:
+        """Every read in these expressions, those inside indices included."""
+        return tuple(n for n in post_order(*self.expressions()) if isinstance(n, Read))
 
 
 def has_effects(d: Definition) -> bool:

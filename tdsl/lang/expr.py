@@ -13,6 +13,7 @@ name) in `program.py`; `Read` becomes `Load` when loops are made.
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any
 
@@ -53,7 +54,7 @@ class Const(Node):
     dtype: DType
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Const) or self.dtype != other.dtype:
+        if not isinstance(other, Const) or self.dtype is not other.dtype:
             return False
         if self.dtype.kind in "fe":
             return struct.pack("<d", self.value) == struct.pack("<d", other.value)
@@ -274,8 +275,9 @@ def lanes_of(e: Expr) -> int:
                 return 1
 
 
+@functools.lru_cache(maxsize=1 << 14, typed=True)
 def const(value: int) -> Const:
-    """An i64 constant: indices and extents."""
+    """An i64 constant: indices and extents. The same one is made again and again."""
     return Const(value, i64)
 
 

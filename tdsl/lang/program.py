@@ -6,6 +6,7 @@ is stable from run to run, and programs compare, hash and print.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -103,7 +104,7 @@ class FuncDef:
         return tuple(box[a.dim][1] if a.extent is None else a.extent for a in self.axes())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=False)
 class Program:
     """Inputs, scalars, and funcs with producers before consumers; `outputs` are names of funcs.
 
@@ -127,17 +128,21 @@ class Program:
 
     def func(self, name: str) -> FuncDef:
         """The func of a name, which must be one of the program."""
-        return next(f for f in self.funcs if f.name == name)
+        return self._by_name[name]
 
     def has_func(self, name: str) -> bool:
         """Whether a func has this name."""
-        return any(f.name == name for f in self.funcs)
+        return name in self._by_name
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, FuncDef]:
+        return {f.name: f for f in self.funcs}
 
     def input(self, name: str) -> Input:
         """The input array of a name, which must be one of the program."""
         return next(t for t in self.inputs if t.name == name)
 
-    @property
+    @functools.cached_property
     def sizes(self) -> tuple[str, ...]:
         """The named extents of the inputs, then of declared shapes, in order of appearance."""
         shapes = [e for t in self.inputs for e in t.shape]

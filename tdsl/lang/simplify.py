@@ -102,6 +102,9 @@ _INDEX: dict[str, Callable[[int, int], int]] = {
 }  # fmt: skip
 
 
+_LEAST, _MOST = int(i64.low), int(i64.high)
+
+
 def _fold(e: Unary | Binary | Call) -> Const | None:
     """Arithmetic of integer constants; floats are left to the backends."""
     operands = e.args if isinstance(e, Call) else tuple(children(e))
@@ -112,7 +115,7 @@ def _fold(e: Unary | Binary | Call) -> Const | None:
         case Binary(op, Const(a, t_a), Const(b)) if op in _INDEX and t_a == i64:
             # Most constants are indices; NumPy would take ten times as long.
             index = _INDEX[op](a, b)
-            if i64.low <= index <= i64.high:
+            if _LEAST <= index <= _MOST:
                 return Const(index, t)
     values = tuple(arithmetic.constant(x) for x in operands)  # type: ignore[arg-type]  # all Const
     match e:
@@ -137,8 +140,8 @@ def _fit(value: int, e: Cast) -> int:
 def _combined(op: str, a: Expr, b: Expr, facts: Facts) -> Expr:
     if isinstance(a, Const) and isinstance(b, Const):  # boxes of known sizes are made of these
         index = _INDEX[op](a.value, b.value)
-        if i64.low <= index <= i64.high:
-            return Const(index, i64)
+        if _LEAST <= index <= _MOST:
+            return const(index)
     return simplify_node(Binary(op, a, b), facts)  # type: ignore[return-value]  # an Expr
 
 
@@ -260,6 +263,8 @@ def _whole(s: Sum, facts: Facts) -> Sum:
 
 
 def _extreme(op: str, a: Expr, b: Expr, facts: Facts) -> Expr:
+    if isinstance(a, Const) and isinstance(b, Const):
+        return a if (a.value <= b.value if op == "min" else a.value >= b.value) else b
     arms: list[Expr] = []
     for arm in (*_arms(op, a), *_arms(op, b)):
         arms = _join(op, arms, arm, facts)

@@ -15,9 +15,11 @@ from tdsl.errors import TypeMismatch, did_you_mean
 from tdsl.source import here
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
     """An element type. `kind` is b (bool), i, u (integers), f (IEEE float) or e (a float of ml_dtypes).
+
+    There is one object of each: types are compared and hashed all the time.
 
     Indexing one with extents gives the type of a tensor, for the parameters of an operator:
 
@@ -36,6 +38,9 @@ class DType:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> str:
+        return self.name  # a copy is the type itself: the variable of this module
 
     @property
     def bytes(self) -> int:

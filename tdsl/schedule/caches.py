@@ -9,7 +9,7 @@ from tdsl.errors import did_you_mean
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Read, Select, Var, const, dtype_of
 from tdsl.lang.program import FuncDef, Program, map_expressions
-from tdsl.lang.regions import Interval, reads_in
+from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import conjunction, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.node import Node, transform
@@ -71,7 +71,7 @@ def cache_read(
     readers = _inside(state, func, scheduled, loop) if inside else ()
     others = [d for g in readers for d in g.definitions]
     every = (*consumer.definitions, *others)
-    read = sorted({r.name for d in every for r in reads_in(d.expressions())} - {func})
+    read = sorted({r.name for d in every for r in d.reads} - {func})
     if source not in read:
         raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
     made = new_func(program, name, f"{source}_cache")
@@ -102,7 +102,7 @@ def cache_read(
         )
         if filled:
             limits = ((None, None),) * len(limits)
-        reads = {r: r.index for d in chosen for r in reads_in(d.expressions()) if r.name == source}
+        reads = {r: r.index for d in chosen for r in d.reads if r.name == source}
     factors = _factors(pack, len(limits))
     f = _copy(made, values, limits, factors)
 

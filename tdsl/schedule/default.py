@@ -252,7 +252,7 @@ def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -
     sites, chosen = 0, False
     for c, n in state.consumers(f.name):
         reader = c.definitions[n]
-        found = {r.index for r in reads_in(reader.expressions()) if r.name == f.name}
+        found = {r.index for r in reader.reads if r.name == f.name}
         sites += _most_alike(found)
         for index in found:
             used = {v for e in index for v in variables(e)}

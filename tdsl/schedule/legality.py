@@ -13,7 +13,6 @@ from graphlib import CycleError
 from tdsl.errors import ScheduleError, counted
 from tdsl.lang.expr import Var
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import reads_in
 from tdsl.schedule.nest import (
     AXES,
     BLOCKS,
@@ -59,7 +58,7 @@ def recheck(state: State, func: str) -> None:
     inside = placed_in(state, func)
     near = {func}
     for d in state.program.func(func).definitions:
-        near |= {r.name for r in reads_in(d.expressions())}
+        near |= {r.name for r in d.reads}
     for name, _ in state.plans:
         if name in near or name in inside:
             check_place(state, name, final=False)
@@ -227,7 +226,7 @@ def check_after(state: State, func: str, level: Level) -> None:
 
 
 def _check_elementwise(f: FuncDef, producer: str) -> None:
-    reads = [r for r in reads_in(f.definitions[0].expressions()) if r.name == producer]
+    reads = [r for r in f.definitions[0].reads if r.name == producer]
     if not reads:
         raise Illegal(f"{f.name!r} does not read {producer!r}", "name its producer")
     own = sorted(f.variables)
@@ -374,7 +373,7 @@ def depends(state: State, func: str, on: str) -> bool:
             continue
         seen.add(name)
         for d in state.program.func(name).definitions:
-            stack += [r.name for r in reads_in(d.expressions()) if r.name != name]
+            stack += [r.name for r in d.reads if r.name != name]
     return False
 
 

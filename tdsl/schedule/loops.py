@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from tdsl.errors import did_you_mean
 from tdsl.lang.affine import difference
-from tdsl.lang.regions import reads_in
 from tdsl.schedule.nest import (
     GUARD,
     PARALLEL,
@@ -66,9 +65,7 @@ def find_loop(state: State, func: str, definition: int, name: str) -> str:
                 raise Illegal(f"loop {name!r} was rotated, as {new!r}", f"name {new!r}")
     known = dict.fromkeys((*nest.names(), *(alias for alias, _ in nest.aliases)))
     hint = did_you_mean(name, known)
-    reads = {
-        r.name for d in state.program.func(func).definitions for r in reads_in(d.expressions())
-    }
+    reads = {r.name for d in state.program.func(func).definitions for r in d.reads}
     for part in state.program.funcs:  # a reduction that was split off has its loops with it
         if part.name in reads and name in state.plan(part.name).nests[-1].names():
             hint += f'; s["{part.name}"], which it reads, has a loop {name!r}'

@@ -6,13 +6,13 @@ definition. All of it is frozen; a directive makes a new state from an old one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import reads_in
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement
 from tdsl.source import Loc
@@ -303,7 +303,7 @@ class FuncPlan:
         return replace(self, nests=nests)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=False)
 class State:
     """A program and the plan of each of its funcs; where tensors and funcs live on a grid of ranks.
 
@@ -318,7 +318,11 @@ class State:
 
     def plan(self, func: str) -> FuncPlan:
         """The plan of a func, which must be one of the program."""
-        return next(p for name, p in self.plans if name == func)
+        return self._by_name[func]
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, FuncPlan]:
+        return dict(self.plans)
 
     def with_plan(self, func: str, plan: FuncPlan) -> State:
         """The state with the plan of one func replaced."""
@@ -345,7 +349,7 @@ def _readers(program: Program) -> Readers:
     readers: Readers = {}
     for f in program.funcs:
         for n, d in enumerate(f.definitions):
-            for name in {r.name for r in reads_in(d.expressions())} - {f.name}:
+            for name in {r.name for r in d.reads} - {f.name}:
                 readers.setdefault(name, []).append((f, n))
     _latest = (program, readers)
     return readers
@@ -377,4 +381,4 @@ def is_ordered(f: FuncDef, definition: int) -> bool:
     d = f.definitions[definition]
     if d.combine is None or not d.combine.associative:
         return bool(d.ranges)
-    return any(r.name == f.name for r in reads_in(d.expressions()))
+    return any(r.name == f.name for r in d.reads)

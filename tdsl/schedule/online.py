@@ -347,7 +347,7 @@ def _result_at(made: Pass, member: Member, running: str, index: tuple[Expr, ...]
 
 def _with_results(made: Pass, d: Definition, running: str) -> Definition:
     """A definition that reads results beside each other where it reads the lead at the same point."""
-    leads = [r for r in reads_in(d.expressions()) if r.name == made.lead.name]
+    leads = [r for r in d.reads if r.name == made.lead.name]
 
     def visit(n: Node) -> Node:
         if not isinstance(n, Read) or n.name not in made.members or n in leads:

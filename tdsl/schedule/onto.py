@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tdsl.errors import did_you_mean
 from tdsl.lang.expr import Expr, Var
-from tdsl.lang.regions import reads_in
 from tdsl.placement.notation import Blocks
 from tdsl.schedule.nest import Illegal, State
 
@@ -42,7 +41,7 @@ def _variable(state: State, func: str, definition: int, tensor: str, dim: int) -
     """The variable that alone indexes a dimension of a tensor in a definition."""
     d = state.program.func(func).definitions[definition]
     own = {d.index[dim]} if tensor == func else set[Expr]()
-    own |= {r.index[dim] for r in reads_in(d.expressions()) if r.name == tensor}
+    own |= {r.index[dim] for r in d.reads if r.name == tensor}
     match list(own):
         case [Var(name)]:
             return name

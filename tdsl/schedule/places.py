@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tdsl.errors import counted, did_you_mean
-from tdsl.lang.regions import reads_in
 from tdsl.schedule.arguments import check_scope
 from tdsl.schedule.legality import AT_ROOT
 from tdsl.schedule.loops import find_loop, positive
@@ -211,7 +210,7 @@ def prefetch(
     """
     name = find_loop(state, func, definition, loop)
     d = state.program.func(func).definitions[definition]
-    read = sorted({r.name for r in reads_in(d.expressions())})
+    read = sorted({r.name for r in d.reads})
     if source not in read:
         raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
     positive(offset, "the offset")

@@ -12,7 +12,6 @@ from dataclasses import replace
 from tdsl.errors import did_you_mean
 from tdsl.lang.expr import Var
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import reads_in
 from tdsl.placement.grid import Axes, Grid
 from tdsl.placement.notation import Partial, Placement, Unreadable, read_placement
 from tdsl.schedule.loops import find_loop, reorder, split
@@ -150,7 +149,7 @@ def _check_reduced(state: State, func: str, definition: int, nest: Nest, name: s
 def _check_update(f: FuncDef, definition: int) -> None:
     """Raise Illegal where ranks that share an update out would meet in one element."""
     d, first = f.definitions[definition], f.definitions[0]
-    reads = any(r.name == f.name for r in reads_in(d.expressions()))
+    reads = any(r.name == f.name for r in d.reads)
     if d.combine is None or not d.combine.associative or reads:
         raise Illegal(
             f"ranks would race: several of them may update one element of {f.name!r}",
@@ -173,7 +172,7 @@ def _check_own_updates(f: FuncDef, definition: int, nest: Nest, name: str) -> No
         free = v in f.variables
         dim = f.variables.index(v) if free else 0
         for d in f.definitions[1:]:
-            own = [d.index, *(r.index for r in reads_in(d.expressions()) if r.name == f.name)]
+            own = [d.index, *(r.index for r in d.reads if r.name == f.name)]
             alone = free and d.index[dim] in [Var(x) for x in d.free]
             if not alone or len({i[dim] for i in own}) > 1:
                 raise Illegal(
@@ -240,7 +239,7 @@ def _reached(state: State, func: str) -> set[str]:
     found = {func}
     for f in reversed(state.program.funcs):
         if f.name in found:
-            found |= {r.name for d in f.definitions for r in reads_in(d.expressions())}
+            found |= {r.name for d in f.definitions for r in d.reads}
     return found
 
 

@@ -25,7 +25,6 @@ from tdsl.lang.regions import (
     interval_of,
     interval_where,
     is_empty,
-    reads_in,
     tighten,
     union_box,
 )  # fmt: skip
@@ -179,11 +178,7 @@ def grown(f: FuncDef, box: Box, facts: Facts) -> Box:
         if any(is_empty(r, facts) for r in ranges.values()):
             continue
         own = [box_of(d.index, ranges, facts, d.where)]
-        own += [
-            box_of(r.index, ranges, facts, d.where)
-            for r in reads_in(d.expressions())
-            if r.name == f.name
-        ]
+        own += [box_of(r.index, ranges, facts, d.where) for r in d.reads if r.name == f.name]
         for touched in own:
             box = union_box(box, touched, facts)
     return box
@@ -306,5 +301,5 @@ def _continue(
 def following_box(f: FuncDef, producer: str, box: Box) -> Box:
     """The box of an element-wise func, from the box of the producer that it follows."""
     d = f.definitions[0]
-    read = next(r for r in reads_in(d.expressions()) if r.name == producer)
+    read = next(r for r in d.reads if r.name == producer)
     return tuple(box[read.index.index(e)] for e in d.index)

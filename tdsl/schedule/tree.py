@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 
-from tdsl.lang.regions import reads_in
 from tdsl.schedule.nest import After, At, FuncPlan, Level, State, With
 
 ROOT = Level("", 0, "")
@@ -94,7 +93,7 @@ def ordered(state: State) -> list[str]:
         members.setdefault(own, []).append(f.name)
         needed = producers.setdefault(own, set())
         for d in f.definitions:
-            for r in reads_in(d.expressions()):
+            for r in d.reads:
                 if r.name in position and leader(r.name) != own:
                     needed.add(leader(r.name))
     sorter = TopologicalSorter(producers)

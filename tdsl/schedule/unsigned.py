@@ -71,7 +71,7 @@ def unsigned(state: State, func: str, definition: int, *, source: str) -> State:
 
 def _read_of(d: Definition, source: str) -> Read:
     """The one read of a source of signed integers."""
-    found = list(dict.fromkeys(reads_in(d.expressions())))
+    found = list(dict.fromkeys(d.reads))
     mine = [r for r in found if r.name == source]
     if not mine:
         raise Illegal(f"it does not read {source!r}", did_you_mean(source, [r.name for r in found]))

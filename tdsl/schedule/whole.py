@@ -6,7 +6,7 @@ from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.definition import has_effects
 from tdsl.lang.expr import ONE, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, reads_in
+from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.schedule.instructions.share_out import layout_of_fragment
 from tdsl.schedule.nest import FRAGMENT, State
@@ -22,7 +22,7 @@ def is_whole(state: State, name: str) -> bool:
     d = f.definitions[0]
     if plan.scope != FRAGMENT or len(f.definitions) > 1 or has_effects(d):
         return False
-    return all(r.name != name and is_whole(state, r.name) for r in reads_in(d.expressions()))
+    return all(r.name != name and is_whole(state, r.name) for r in d.reads)
 
 
 def whole_box(state: State, f: FuncDef, box: Box, facts: Facts) -> Box:

@@ -17,7 +17,7 @@ from math import prod
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import const
 from tdsl.lang.program import FuncDef, Program, bind_sizes
-from tdsl.lang.regions import Box, boxes_of, is_empty, reads_in, union_box
+from tdsl.lang.regions import Box, boxes_of, is_empty, union_box
 from tdsl.schedule.facts import extent, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State, initial_state
@@ -83,9 +83,7 @@ class TileGraph:
         edges = (
             Edge(name, f.name)
             for f in program.funcs
-            for name in dict.fromkeys(
-                r.name for d in f.definitions for r in reads_in(d.expressions())
-            )
+            for name in dict.fromkeys(r.name for d in f.definitions for r in d.reads)
             if name != f.name
         )
         return TileGraph(state, tuple(edges), root_boxes(rest_at_root(state)))

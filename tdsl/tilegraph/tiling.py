@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import ceil, inf, log2, prod
 
 from tdsl.lang.expr import Var
-from tdsl.lang.regions import Box, reads_in
+from tdsl.lang.regions import Box
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.cost.reach import Reach, Values
 from tdsl.schedule.cost.roofline import (
@@ -145,7 +145,7 @@ def _stepped(graph: TileGraph, members: tuple[str, ...]) -> set[tuple[str, int]]
     for name in members:
         for d in graph.program.func(name).definitions:
             ranges = {Var(v) for v, _, _ in d.ranges}
-            for r in reads_in(d.expressions()):
+            for r in d.reads:
                 for axis, e in enumerate(r.index):
                     (found if e in ranges else others).add((r.name, axis))
     return {(n, axis) for n, axis in found - others if n not in members}

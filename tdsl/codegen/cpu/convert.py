@@ -13,7 +13,7 @@ from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.halves import narrow, odd, widen
 from tdsl.codegen.cpu.ir_types import literal, register, suffix, vector
 from tdsl.codegen.cpu.values import Value, full, select, splat
-from tdsl.lang.types import DType, f16, f32, f64
+from tdsl.lang.types import DType, f16, f32, f64, i32
 
 
 def cast(b: Builder, x: Value, t: DType, saturate: bool = False) -> Value:
@@ -74,7 +74,7 @@ def _float_to_float(b: Builder, x: Value, t: DType) -> str:
 def _float_to_int(b: Builder, x: Value, t: DType) -> str:
     lanes, type_ = x.lanes, x.type
     # Narrow integers come from 32-bit ones, which CPUs convert to.
-    via = register(DType(t.name, t.kind, max(t.bits, 32)), lanes)
+    via = register(t if t.bits >= 32 else i32, lanes)
     low, high = _largest_below(float(t.low), x.dtype), _largest_below(float(t.high), x.dtype)
     name = x.name
     if t.kind == "i":  # NaN becomes 0; for unsigned integers the clamp below does it

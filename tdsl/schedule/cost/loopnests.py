@@ -7,21 +7,44 @@ All of it comes from `required`, and so from the region function.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tdsl.errors import IndexBoundError
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import Expr, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, box_of, boxes_of, is_empty, reads_in, tighten
+from tdsl.lang.regions import Box, box_of, boxes_of, is_empty, tighten
 from tdsl.lang.simplify import add
 from tdsl.schedule.facts import volume
 from tdsl.schedule.nest import SHARED, THREADS, Fuse, Level, Nest, Rename, Rotate, Split, State
 from tdsl.schedule.relate import Related, relate
 from tdsl.schedule.required import Active, bounds_of, inside, required
 from tdsl.schedule.tree import ROOT, Tree, build_tree
+
+P = ParamSpec("P")
+R = TypeVar("R")
+O = TypeVar("O", "Nests", "NestSpot")
+
+
+def remembered(f: Callable[Concatenate[O, P], R]) -> Callable[Concatenate[O, P], R]:
+    """A function of nests or of a spot whose answers are kept there; they are not to be changed.
+
+    Each level of memory, and each way to look at a nest, asks the same.
+    """
+
+    @functools.wraps(f)
+    def asked(of: O, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        key = (f, args, *kwargs.items())
+        if key not in of.known:
+            of.known[key] = f(of, *args, **kwargs)
+        found: R = of.known[key]
+        return found
+
+    return asked
 
 
 @dataclass(slots=True)
@@ -32,9 +55,7 @@ class Nests:
     whole: dict[str, Box]
     tree: Tree
     stored: dict[str, float] = field(default_factory=dict)  # bytes of each func, where it is stored
-    known: dict[object, dict[str, Box]] = field(
-        default_factory=dict
-    )  # boxes that were found before
+    known: dict[object, Any] = field(default_factory=dict)  # what was asked before
 
     @staticmethod
     def of(state: State) -> Nests:
@@ -53,6 +74,7 @@ class Nests:
             made._store(spot)
         return made
 
+    @remembered
     def roots(self) -> list[NestSpot]:
         """The nests outside of all loops, in running order."""
         return list(self.spots(ROOT, self.whole, self.whole, 1, 1))
@@ -102,7 +124,7 @@ class Nests:
 
     def every(self) -> Iterator[NestSpot]:
         """All nests, those inside of others included."""
-        stack = self.roots()
+        stack = [*self.roots()]
         while stack:
             spot = stack.pop()
             yield spot
@@ -119,7 +141,7 @@ class Nests:
         return float("inf") if points is None else float(points * size)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NestSpot:
     """The nest of a definition on a box, inside open loops of others.
 
@@ -134,23 +156,27 @@ class NestSpot:
     wide: Box
     times: float
     blocks: float
+    known: dict[object, Any] = field(default_factory=dict, repr=False)  # what was asked before
 
     @property
     def nest(self) -> Nest:
         """Its loops."""
         return self.nests.state.plan(self.func.name).nests[self.definition]
 
+    @remembered
     def related(self, *, wide: bool = False) -> tuple[dict[str, tuple[Expr, Expr]], Related]:
         """The bounds of its variables, and how its loops make these."""
         box = self.wide if wide else self.box
         bounds = bounds_of(self.func, self.func.definitions[self.definition], box)
         return bounds, relate(self.nest, bounds)
 
+    @remembered
     def extents(self) -> dict[str, int]:
         """The iterations of each loop, outermost first."""
         _, related = self.related()
         return {x: max(upper(related.extents[x]) or 1, 0) for x in self.nest.names()}
 
+    @remembered
     def counts(self) -> dict[str, float]:
         """As `extents`; of a split that leaves a tail, as many outer iterations as the tail is worth."""
         bounds, related = self.related()
@@ -166,11 +192,13 @@ class NestSpot:
                     found[new] = found[old]
         return {x: max(found[x], 0.0) for x in self.nest.names()}
 
+    @remembered
     def points(self) -> tuple[int, ...]:
         """The extent of each variable of the definition."""
         bounds, _ = self.related()
         return tuple(max(upper(e) or 1, 0) for _, e in bounds.values())
 
+    @remembered
     def opened(self, loops: tuple[str, ...], *, wide: bool = False) -> Active:
         """The nest with some loops in one iteration in their midst."""
         bounds, related = self.related(wide=wide)
@@ -186,6 +214,7 @@ class NestSpot:
         """Its first k loops."""
         return self.nest.names()[:k]
 
+    @remembered
     def boxes(self, k: int) -> dict[str, Box]:
         """What one iteration of the first k loops needs, by name; that of its func is what is written.
 
@@ -197,23 +226,22 @@ class NestSpot:
             found |= {n: wide[n] for n in found if n in wide and self.nests.is_shared(n)}
         return found
 
+    @remembered
     def block_boxes(self, k: int) -> dict[str, Box]:
         """What one iteration of the first k loops needs for all threads of a block together."""
         loops = tuple(x for x in self.first(k) if self.kind(x) not in THREADS)
         return self._needs(loops, k, wide=True)
 
+    @remembered
     def _needs(self, loops: tuple[str, ...], k: int, *, wide: bool) -> dict[str, Box]:
         nests, name = self.nests, self.func.name
-        key = (name, self.definition, self.wide if wide else self.box, loops, k)
-        if key in nests.known:
-            return nests.known[key]
         active = self.opened(loops, wide=wide)
         inner = self.nest.names()[max(k - 1, 0) :] or ("",)
         levels = tuple(Level(name, self.definition, x) for x in inner)
         found = required(nests.tree, nests.state, levels, {}, [active], NOTHING)
-        nests.known[key] = {**found, name: active.written(NOTHING)}
-        return nests.known[key]
+        return {**found, name: active.written(NOTHING)}
 
+    @remembered
     def internal(self, k: int) -> set[str]:
         """The funcs whose memory is inside of the first k loops."""
         names = self.nest.names()[max(k - 1, 0) :]
@@ -227,12 +255,14 @@ class NestSpot:
         }
         return kept & here
 
+    @remembered
     def made(self, k: int) -> set[str]:
         """Its func, and those that are computed inside of its first k loops."""
         names = self.nest.names()[max(k - 1, 0) :]
         levels = [Level(self.func.name, self.definition, x) for x in names]
         return inside(self.nests.tree, self.nests.state, levels) | {self.func.name}
 
+    @remembered
     def children(self, k: int) -> list[NestSpot]:
         """The nests that stand in the body of its k-th loop."""
         here = Level(self.func.name, self.definition, self.nest.names()[k - 1])
@@ -245,20 +275,22 @@ class NestSpot:
         wide = self.block_boxes(k) if times != blocks else boxes
         return list(self.nests.spots(here, boxes, wide, times, blocks))
 
+    @remembered
     def own_reads(self, loops: tuple[str, ...]) -> dict[str, Box]:
         """What the definition itself reads in one iteration of some loops, all threads together."""
         d, active = self.func.definitions[self.definition], self.opened(loops, wide=True)
         ranges = tighten(active.ranges(NOTHING), d.where)
         return boxes_of(d.expressions(), ranges, NOTHING, d.where)
 
+    @remembered
     def filled(self, k: int) -> dict[str, float]:
         """Which part of its box the definition itself reads in one iteration of the first k loops, by name.
 
         It is below 1 where reads are far apart, as those of two halves of the channels.
         """
         d = self.func.definitions[self.definition]
-        reads = {r.name: dict[tuple[Expr, ...], None]() for r in reads_in(d.expressions())}
-        for r in reads_in(d.expressions()):
+        reads = {r.name: dict[tuple[Expr, ...], None]() for r in d.reads}
+        for r in d.reads:
             reads[r.name][r.index] = None
         several = {name: found for name, found in reads.items() if len(found) > 1}
         if not several:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tdsl.errors import ShapeError, TargetError
-from tdsl.lang.regions import reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.loopnests import Nests
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
@@ -158,8 +157,7 @@ class Prediction:
         return tuple(
             f.name
             for f in self.state.program.funcs
-            if f.name != name
-            and any(r.name == name for d in f.definitions for r in reads_in(d.expressions()))
+            if f.name != name and any(r.name == name for d in f.definitions for r in d.reads)
         )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from tdsl.schedule.cost.loopnests import Nests, NestSpot
+from tdsl.schedule.cost.loopnests import Nests, NestSpot, remembered
 from tdsl.schedule.cost.machine import MemoryLevel
 from tdsl.schedule.nest import BLOCKS, PARALLEL, REGISTER, SHARED, Level
 from tdsl.schedule.tree import ROOT
@@ -99,6 +99,7 @@ def _kept_between(
     return kept
 
 
+@remembered
 def _sizes(spot: NestSpot, k: int) -> dict[str, float]:
     """The bytes of what an iteration of the first k loops needs, without the gaps between reads far apart."""
     nests = spot.nests
@@ -111,6 +112,7 @@ def _sizes(spot: NestSpot, k: int) -> dict[str, float]:
     return found
 
 
+@remembered
 def working_set(spot: NestSpot, k: int) -> dict[str, float]:
     """The bytes that one iteration of the first k loops of a nest touches."""
     internal = spot.internal(k)

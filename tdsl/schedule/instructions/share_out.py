@@ -109,7 +109,7 @@ def _layout_for(state: State, func: str) -> tuple[Layout, dict[int, str]] | None
     read = _widest(state, func, frozenset())
     if read is not None:
         return _known(state, read.name), _axes(read.index)
-    for name in _fragments(state) & {func, *(r.name for r in reads_in(d.expressions()))}:
+    for name in _fragments(state) & {func, *(r.name for r in d.reads)}:
         _known(state, name)
     return None
 
@@ -117,7 +117,7 @@ def _layout_for(state: State, func: str) -> tuple[Layout, dict[int, str]] | None
 def _widest(state: State, func: str, below: frozenset[str]) -> Read | None:
     """The read of a fragment by which the points of a stage are shared out: the one with most elements."""
     found: list[tuple[int, Read]] = []
-    for r in reads_in(state.program.func(func).definitions[0].expressions()):
+    for r in state.program.func(func).definitions[0].reads:
         if r.name != func and r.name not in below and r.name in _fragments(state):
             layout = layout_of_fragment(state, r.name, below | {func})
             if layout is not None:

@@ -141,7 +141,7 @@ def _recognize(
         return find(f, f, {v: v for v in f.variables}, boxes)
     for name in group:
         g = state.program.func(name)
-        places = {r.index for r in reads_in(f.definitions[0].expressions()) if r.name == name}
+        places = {r.index for r in f.definitions[0].reads if r.name == name}
         if len(places) != 1 or {c.name for c, _ in state.consumers(name)} != {owner}:
             continue
         (index,) = places

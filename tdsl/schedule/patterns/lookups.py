@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Const, Expr, Read, Var
-from tdsl.lang.regions import Box, reads_in
+from tdsl.lang.regions import Box
 from tdsl.node import post_order
 from tdsl.schedule.facts import extent
 from tdsl.schedule.nest import State
@@ -35,7 +35,7 @@ def lookup_axes(
             _axis(r, d, found.get(reader.name))
             for reader, n in state.consumers(name)
             for d in (reader.definitions[n],)
-            for r in reads_in(d.expressions())
+            for r in d.reads
             if r.name == name
         }
         axis = axes.pop() if len(axes) == 1 else None

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import Const, Var
 from tdsl.lang.program import bind_expr
-from tdsl.lang.regions import reads_in
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Blocks, Placement
 from tdsl.placement.ownership import Box, elements, owned
@@ -135,7 +134,7 @@ def _copied(stage: Stage) -> tuple[str, tuple[int, ...]]:
     """The tensor that a stage copies, and which of the stage's dimensions each of the tensor's is."""
     f = stage.schedule.state.program.func(stage.func)
     d = f.definitions[0]
-    reads = {(r.name, r.index) for r in reads_in(d.expressions())}
+    reads = {(r.name, r.index) for r in d.reads}
     if len(reads) == 1 and len(f.definitions) == 1 and not d.ranges:
         ((name, index),) = reads
         names = [e.name for e in index if isinstance(e, Var)]

@@ -20,7 +20,6 @@ from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.fluent import Schedule
@@ -112,7 +111,7 @@ def find_pairs(state: State, owner: str, group: list[str]) -> PairReduction | No
         if at is None or at.index != (Var(f.variables[0]),) or not _reduces(best):
             continue
         d = best.definitions[0]
-        read = list(reads_in(d.expressions()))
+        read = list(d.reads)
         if len(d.free) != 1 or len(d.ranges) != 1 or len({(r.name, r.index) for r in read}) != 1:
             continue
         if read[0].name not in group or not _reduces(state.program.func(read[0].name)):
@@ -127,7 +126,7 @@ def find_pairs(state: State, owner: str, group: list[str]) -> PairReduction | No
 
 
 def _only_read(d: Definition, name: str) -> Read | None:
-    found = [r for r in reads_in(d.expressions()) if r.name == name]
+    found = [r for r in d.reads if r.name == name]
     return found[0] if len({r.index for r in found}) == 1 else None
 
 
@@ -147,7 +146,7 @@ def _pair(pair: FuncDef, read: Read, best: Definition) -> tuple[str, str, Read] 
     d = pair.definitions[0]
     if len(pair.dtypes) > 1 or d.index != tuple(map(Var, pair.variables)):
         return None
-    used = {(r.name, r.index): r for r in reads_in(d.expressions())}
+    used = {(r.name, r.index): r for r in d.reads}
     moving = [r for r in used.values() if any(row in variables(e) for e in r.index)]
     others = [r for r in used.values() if any(partner in variables(e) for e in r.index)]
     if len(moving) != 1 or not others or moving[0] in others or Var(row) not in moving[0].index:
