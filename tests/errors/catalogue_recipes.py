@@ -168,6 +168,27 @@ def products_by_what_all_terms_share():
     td.recipes.tensor_core_matmul(td.Schedule(f)[f])  # here
 
 
+@wrong(
+    td.ScheduleError,
+    "operands go on beyond its 100 terms, which are no multiple of the 32 of a block",
+    hint="with terms that divide 100",
+)
+def parts_that_are_no_whole_steps():
+    x, w, f = td.Tensor("x", (64, "K"), td.f16), td.Tensor("w", ("K", 64), td.f16), td.Func("f")
+    f[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(w[k, j], td.f32), axis=k)
+    s = td.Schedule(f)
+    parts = s[f].rfactor(s[f].split(k, 100)[0])
+    td.recipes.tensor_core_matmul(parts)  # here
+
+
+@wrong(td.ScheduleError, "it adds up its terms only where r <= i", hint="td.where(condition")
+def products_under_a_condition():
+    x, w, f = td.Tensor("x", (64, 64), td.f16), td.Tensor("w", (64, 64), td.f16), td.Func("f")
+    r = td.range("r", 0, 64, where=lambda r: r <= i)
+    f[i, j] = td.sum(td.cast(x[i, r], td.f32) * td.cast(w[r, j], td.f32), axis=r)
+    td.recipes.tensor_core_matmul(td.Schedule(f)[f])  # here
+
+
 @wrong(td.ScheduleError, "wgmma does not multiply f32 and f32 in f32", hint="leave hopper= out")
 def products_that_groups_do_not_make():
     td.recipes.tensor_core_matmul(product(), hopper=True, tf32=True)  # here

@@ -218,3 +218,28 @@ def test_padding_of_narrow_elements_compiles_to_wide_loads(dtype):
     np.testing.assert_array_equal(
         td.emulate(compiled)(given).astype(np.float64), np.maximum(wide[:-2], wide[2:])
     )
+
+
+def test_sums_that_end_before_their_operands_are_not_made_in_whole_tiles(rng):
+    # the default schedule took tensor cores, which would have added products of terms behind the end
+    r = td.range("r", 0, 100)
+    a, b, f = td.Tensor("a", (64, 128), td.f16), td.Tensor("b", (128, 64), td.f16), td.Func("f")
+    f[i, j] = td.sum(td.cast(a[i, r], td.f32) * td.cast(b[r, j], td.f32), axis=r)
+    x, y = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((64, 128), (128, 64)))
+    want = x[:, :100].astype(np.float32) @ y[:100].astype(np.float32)
+    np.testing.assert_array_equal(td.emulate(td.compile(f, target="cuda"))(x, y), want)
+
+
+def test_tiles_are_fetched_ahead_beside_memory_of_open_sizes(rng):
+    # strides of memory between kernels, and of an argument, were those of its known extents alone
+    a, b, f = td.Tensor("a", ("M", "K"), td.f16), td.Tensor("b", ("K", "N"), td.f16), td.Func("f")
+    f[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    s = td.Schedule(f)
+    parts = s[f].rfactor(s[f].split(k, 128)[0])
+    td.recipes.tensor_core_matmul(parts, block=(64, 64, 32), warp=(32, 32))
+    td.recipes.elements(s[f])
+    emulated = td.emulate(td.compile(s, target="cuda", dynamic="M"))
+    for rows in (64, 50):
+        x, y = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((rows, 200), (200, 30)))
+        want = x.astype(np.float32) @ y.astype(np.float32)
+        np.testing.assert_array_equal(emulated(x, y), want)

@@ -11,9 +11,9 @@ from typing import Any
 
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
-from tdsl.codegen.cuda.arrays import Strides
 from tdsl.codegen.fragments import Fragment
 from tdsl.codegen.shared_memory import Swizzle
+from tdsl.codegen.strides import Strides
 from tdsl.errors import TargetError
 from tdsl.lang.affine import as_expr, as_sum
 from tdsl.lang.bounds import NOTHING, Facts, value_range

@@ -16,7 +16,6 @@ import tvm
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tvm.ir import PointerType, PrimType
 
-from tdsl.codegen.cuda.arrays import count_of, dense_strides, known
 from tdsl.codegen.cuda.axes import numbers_of, on_axes
 from tdsl.codegen.cuda.counts import argument_name
 from tdsl.codegen.cuda.expressions import (
@@ -70,6 +69,7 @@ from tdsl.codegen.passes.one_lane import count_of_lanes, lane_of
 from tdsl.codegen.passes.pipeline_loops import copied_at_once
 from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.strides import count_of, dense_strides, known
 from tdsl.codegen.tiles import TileMap, map_of
 from tdsl.lang.expr import ZERO, Const, Expr, Load, const, dtype_of
 from tdsl.lang.simplify import add

@@ -6,10 +6,10 @@ from typing import Any
 
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
-from tdsl.codegen.cuda.arrays import known
 from tdsl.codegen.cuda.expressions import TIR, Expressions, bytes_of
 from tdsl.codegen.loops import Store
 from tdsl.codegen.passes.one_lane import count_of_lanes, lane
+from tdsl.codegen.strides import known
 from tdsl.codegen.widths import width
 from tdsl.lang.expr import Broadcast, Const, Expr, Load, const
 from tdsl.lang.types import DType

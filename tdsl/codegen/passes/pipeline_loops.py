@@ -33,7 +33,6 @@ from tdsl.codegen.loops import (
     Stmt,
     Store,
     Wait,
-    row_major,
 )  # fmt: skip
 from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
 from tdsl.codegen.passes.group_products import is_asynchronous
@@ -52,6 +51,7 @@ from tdsl.codegen.passes.statements import (
     stored_in,
     walk,
 )  # fmt: skip
+from tdsl.codegen.strides import dense_strides, known
 from tdsl.codegen.widths import width
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import (
@@ -130,8 +130,7 @@ class _Pipelines:
     def note(
         self, name: str, dtype: DType, extents: tuple[Expr, ...], *, is_global: bool = False
     ) -> None:
-        shape = tuple(int(e.value) for e in extents if isinstance(e, Const))
-        self.memories[name] = dtype, row_major(shape)
+        self.memories[name] = dtype, known(dense_strides(extents))
         if is_global:
             self.outside.add(name)
 

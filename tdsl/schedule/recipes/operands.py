@@ -13,15 +13,21 @@ from dataclasses import dataclass
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import TRUE, ZERO, Binary, Cast, Const, Expr, Read, Select, Var, const
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Cast, Const, Expr, Read, Select, Var, const
+from tdsl.lang.program import bind_expr
 from tdsl.lang.regions import reads_in
-from tdsl.lang.simplify import simplify, substitute, subtract
+from tdsl.lang.show import show_expr
+from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.bind import bind_state
+from tdsl.schedule.caches import source_of
+from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.gathering import moving
 from tdsl.schedule.recipes.block_rows import ACCESS
 from tdsl.schedule.recipes.choices import Unsuited
+from tdsl.schedule.recipes.conv import known
 from tdsl.schedule.recipes.elements import definition_of, even_width, fetched, sizes_of
 from tdsl.schedule.recipes.epilogue import reader_of
+from tdsl.schedule.required import bounds_of
 from tdsl.schedule.stage import Stage
 
 
@@ -83,8 +89,8 @@ def matrices_of(d: Definition) -> Matrices:
     parts = _factors(d)
     if d.combine is None or d.combine.kind != "sum":
         raise Unsuited("it does not add its terms up")
-    if d.where != TRUE or not all(isinstance(e, Var) for e in d.index):
-        raise Unsuited("its sums are made under a condition, or not at plain variables")
+    if not all(isinstance(e, Var) for e in d.index):
+        raise Unsuited("its sums are not made at plain variables")
     own = []
     for part, other in zip(parts, reversed(parts), strict=True):
         name = _source(part).name
@@ -110,6 +116,53 @@ def operands_of(stage: Stage, m: Matrices) -> tuple[Operand, Operand]:
         plain = _plain(part, along, term) if isinstance(part, Read) else None
         found[along] = plain or _gathered(d, part, along, term)
     return found[row], found[column]
+
+
+def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> bool:
+    """Whether all steps of so many terms are whole; Unsuited where others have more that is not 0."""
+    schedule, d = stage.schedule, definition_of(stage)
+    state, boxes = known(schedule)
+    f, facts = state.program.func(stage.func), NOTHING
+    if all(None not in ends for ends in boxes[f.name]):
+        for v, (first, n) in bounds_of(f, f.definitions[stage.definition], boxes[f.name]).items():
+            facts = facts.knowing(v, first, subtract(add(first, n), ONE))
+    open_ends = [
+        c for c in conjuncts(d.where) if simplify(bind_expr(c, schedule.sizes), facts) != TRUE
+    ]
+    for c in open_ends:
+        if not (
+            isinstance(c, Binary)
+            and c.op == "lt"
+            and all(_ends(schedule, x, c.left, c.right) for x in operands)
+        ):
+            raise Unsuited(
+                f"it adds up its terms only where {show_expr(c)}",
+                "parts of as many terms each need no such condition, where sizes={...} tells how many "
+                "there are; others can be 0: td.where(condition, factor, 0)",
+            )
+    ((term, _, end),) = d.ranges
+    count = sizes_of(stage).get(term)
+    if count is None or count % step == 0 or end is None:
+        return count is not None and not open_ends
+    if not any(x.gathered or _ends(schedule, x, Var(term), end) for x in operands):
+        raise Unsuited(
+            f"its operands go on beyond its {count} terms, which are no multiple of the {step} of a block",
+            f"choose block=(rows, columns, terms) with terms that divide {count}, or sum over a multiple",
+        )
+    return False
+
+
+def _ends(schedule: Schedule, x: Operand, at: Expr, end: Expr) -> bool:
+    """True for an operand that ends where an index of its elements comes to an end."""
+    if x.gathered:
+        return False
+    _, limits = source_of(schedule.state.program, x.read.name)
+    return any(
+        e == at
+        and last is not None
+        and bind_expr(subtract(add(last, ONE), end), schedule.sizes) == ZERO
+        for e, (_, last) in zip(x.read.index, limits, strict=True)
+    )
 
 
 def plain_operands(d: Definition) -> tuple[Operand, Operand]:

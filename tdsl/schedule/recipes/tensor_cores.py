@@ -15,7 +15,6 @@ from math import prod
 from typing import Any
 
 from tdsl.errors import ScheduleError
-from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
@@ -33,6 +32,7 @@ from tdsl.schedule.recipes.elements import definition_of, sizes_of
 from tdsl.schedule.recipes.epilogue import ROW_BYTES, following, store_by_groups
 from tdsl.schedule.recipes.operands import (
     Operand,
+    check_terms,
     flattened,
     matrices_of,
     operands_of,
@@ -155,6 +155,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
         raise Unsuited("its sums have no terms")
     m, reader = flattened(stage, m.fitting(d, sizes, chosen.block))
     left, right = operands_of(stage, m)
+    even = check_terms(stage, (left, right), chosen.block[2])
     total = stage.schedule.state.program.func(stage.func).dtypes[0].name
     form: Form | None
     if chosen.hopper:
@@ -170,7 +171,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
         stage.func, chosen.block, chosen.warp, chosen.stages, form.name, chosen.group, chosen.blocks,
         chosen.cluster,
     )  # fmt: skip
-    _schedule(stage, (left, right), form, plan, reader)
+    _schedule(stage, (left, right), form, plan, reader, even)
     return plan
 
 
@@ -325,7 +326,7 @@ def _check_rows(block: tuple[int, int, int], operands: tuple[Operand, Operand]) 
 
 def _schedule(
     stage: Stage, operands: tuple[Operand, Operand], form: Form, plan: TensorCoreMatmul,
-    reader: Stage | None,
+    reader: Stage | None, even: bool,
 ) -> None:  # fmt: skip
     left, right = operands
     block, warp, stages = plan.block, plan.warp, plan.stages
@@ -351,9 +352,10 @@ def _schedule(
     else:
         out.cooperate(2 if _is_row_major(out, d, right.along) else 1)
     tiles = [block[:1] + block[2:], block[1:]]
-    whole = isinstance(form, Wgmma) and stages > 1
+    whole = isinstance(form, Wgmma) and stages > 1 and even
     whole = whole and all(
-        map(_is_fetched_whole, (left, right), tiles, _extents(left, right, sizes))
+        _is_fetched_whole(x, tile, sizes.get(x.along))
+        for x, tile in zip(operands, tiles, strict=True)
     )
     for x, vector, (along, terms) in zip((left, right), vectors, (tiles[0], tiles[1]), strict=True):
         tile = schedule.cache_read(
@@ -376,26 +378,16 @@ def _schedule(
     stage.unroll(mi).unroll(nj).unroll(ki)
 
 
-def _is_fetched_whole(x: Operand, tile: tuple[int, int], extents: tuple[int, int]) -> bool:
-    """True where rows of a tile are a multiple of a swizzle, and tiles divide what they are fetched of."""
+def _is_fetched_whole(x: Operand, tile: tuple[int, ...], extent: int | None) -> bool:
+    """True where rows of a tile are a multiple of a swizzle, and tiles divide rows or columns, so many."""
     near = (tile[0] if x.turned else tile[1]) * x.read.dtype.bytes
-    divided = all(extent and extent % n == 0 for extent, n in zip(extents, tile, strict=True))
     return (
         not x.gathered
         and near % min(SWIZZLES) == 0
         and x.axes[1] == len(x.read.index) - 1
-        and divided
+        and extent is not None
+        and extent % tile[0] == 0
     )
-
-
-def _extents(left: Operand, right: Operand, sizes: dict[str, int | None]) -> list[tuple[int, int]]:
-    """The extents of both operands: along rows or columns, and along the terms; 0 where not known."""
-    found = []
-    for x in (left, right):
-        index = x.read.index
-        other = next(v for axis in x.axes for v in variables(index[axis]) if v != x.along)
-        found.append((sizes.get(x.along) or 0, sizes.get(other) or 0))
-    return found
 
 
 def _is_stored_whole(
@@ -446,7 +438,9 @@ def load_by(fragment: Stage, x: Operand, load: Load | None) -> None:
         fragment.cooperate()
         return
     loops = fragment.loops
-    rows, columns, tile, _ = fragment.tile([loops[axis] for axis in x.axes], load.shape)
+    rows, columns, tile, inner = fragment.tile([loops[axis] for axis in x.axes], load.shape)
+    others = [loop for n, loop in enumerate(loops) if n not in x.axes]
+    fragment.reorder(*others, rows, columns, tile, inner)
     fragment.tensorize(tile, load.name).unroll(rows).unroll(columns)
 
 

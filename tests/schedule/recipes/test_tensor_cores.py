@@ -84,6 +84,48 @@ def test_parts_of_a_sum_are_batches(rng):
     np.testing.assert_array_equal(emulated(s, p, q), p.astype(np.float32) @ q.astype(np.float32))
 
 
+@pytest.mark.parametrize("terms", [256, 200])
+@pytest.mark.parametrize("sizes", [(), ("K",), ("M", "K", "N")], ids=str)
+def test_parts_of_a_sum_of_a_number_of_terms_that_has_a_name(rng, terms, sizes):
+    x, y, c = td.Tensor("x", ("M", "K"), td.f16), td.Tensor("y", ("K", "N"), td.f16), td.Func("c")
+    c[i, j] = product(x[i, k], y[k, j])
+    given = {"M": 64, "K": terms, "N": 64}
+    s = td.Schedule(c, sizes={name: given[name] for name in sizes})
+    part, _ = s[c].split(k, 128)
+    parts = s[c].rfactor(part)
+    td.recipes.tensor_core_matmul(parts, **SMALL)
+    td.recipes.elements(s[c])
+    p, q = whole(rng, 64, terms), whole(rng, terms, 64)
+    np.testing.assert_array_equal(emulated(s, p, q), p.astype(np.float32) @ q.astype(np.float32))
+
+
+@pytest.mark.parametrize("terms, fetched", [(256, True), (200, False)])
+def test_parts_that_are_whole_steps_are_fetched_as_wholes(rng, terms, fetched):
+    x, y, c = td.Tensor("x", ("M", "K"), td.f16), td.Tensor("y", ("K", "N"), td.f16), td.Func("c")
+    c[i, j] = product(x[i, k], y[k, j])
+    s = td.Schedule(c, sizes={"M": 64, "K": terms, "N": 64})
+    part, _ = s[c].split(k, 128)
+    parts = s[c].rfactor(part)
+    td.recipes.tensor_core_matmul(parts, block=(64, 64, 64), warp=(64, 64), hopper=True)
+    td.recipes.elements(s[c])
+    f = td.compile(s, target="cuda")
+    assert ("copy_tile(" in str(f.loops("final"))) == fetched
+    p, q = whole(rng, 64, terms), whole(rng, terms, 64)
+    want = p.astype(np.float32) @ q.astype(np.float32)
+    np.testing.assert_array_equal(td.emulate(f)(p, q), want)
+
+
+def test_parts_of_rows_that_share_a_weight(rng):
+    x, w, c = td.Tensor("x", (3, 40, 256), td.f16), td.Tensor("w", (256, 64), td.f16), td.Func("c")
+    c[b, i, j] = product(x[b, i, k], w[k, j])
+    s = td.Schedule(c)
+    part, _ = s[c].split(k, 128)
+    parts = s[c].rfactor(part)
+    td.recipes.tensor_core_matmul(parts, **SMALL)
+    p, q = whole(rng, 3, 40, 256), whole(rng, 256, 64)
+    np.testing.assert_array_equal(emulated(s, p, q), p.astype(np.float32) @ q.astype(np.float32))
+
+
 def test_batches(rng):
     x, y = td.Tensor("x", (3, 64, 32), td.f16), td.Tensor("y", (3, 32, 64), td.f16)
     c = td.Func("c")

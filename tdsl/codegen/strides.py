@@ -1,4 +1,4 @@
-"""Array arguments of a kernel as flat memories with their strides."""
+"""Arrays of a kernel as flat memories with their strides, which only a call may tell."""
 
 from __future__ import annotations
 
