@@ -83,6 +83,14 @@ class Programs:
         f[self.index[:-1]] = td.sum(td.exp2(x - top[self.index[:-1]]), axis=k)
         return td.Schedule(f)
 
+    def products(self) -> Schedule:
+        """f sums products of elements with s, which sums products of elements of the last dimension."""
+        s, f, (k, m), row = td.Func("s"), td.Func("f"), td.vars("k m"), self.index[:-1]
+        t = self.a.dtype
+        s[(*row, m)] = td.sum(self.a[(*row, k)] * self.a[(*row, m)], axis=k, dtype=t)
+        f[row] = td.sum(s[(*row, m)] * self.a[(*row, m)], axis=m, dtype=t)
+        return td.Schedule(f)
+
 
 Use = Callable[[Programs], Schedule]
 
@@ -336,6 +344,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "rotate": (on(P.scaled, turned), on(P.sums, in_turned_steps)),
     "flatten": (on(P.stencil, flattened), on(P.scaled, flattened)),
     "unsigned": (by_unsigned_factors,),
+    "reassociate": (on(P.products, lambda s, p: s["f"].reassociate("s")),),
     "online": (
         on(P.shares, lambda s, p: s["f"].online("k", 4)),
         on(P.shares, lambda s, p: s["f"].online("k", 64)),

@@ -18,6 +18,7 @@ from tdsl.schedule import (
     pipelines,
     places,
     ranks,
+    reassociate,
     rfactor,
     specialize,
     unsigned,
@@ -41,6 +42,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "cache_read": caches.cache_read, "cache_write": caches.cache_write, "rfactor": rfactor.rfactor,
     "specialize": specialize.specialize, "tensorize": specialize.tensorize,
     "flatten": flatten.flatten, "unsigned": unsigned.unsigned, "online": online.online,
+    "reassociate": reassociate.reassociate,
     **ranks.RANK_DIRECTIVES,
 }  # fmt: skip
 

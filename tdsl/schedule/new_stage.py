@@ -6,6 +6,7 @@ import keyword
 from dataclasses import replace
 
 from tdsl.lang.program import FuncDef, Program
+from tdsl.lang.regions import reads_in
 from tdsl.schedule.nest import (
     FuncPlan,
     Illegal,
@@ -46,3 +47,15 @@ def replace_func(state: State, f: FuncDef) -> State:
     """A state with another func of the same name in the place of one."""
     funcs = tuple(f if g.name == f.name else g for g in state.program.funcs)
     return replace(state, program=replace(state.program, funcs=funcs))
+
+
+def without_unread(state: State, names: set[str]) -> State:
+    """The state without those of some funcs that nothing reads, and those that only they read."""
+    program = state.program
+    read = {r.name for f in program.funcs for d in f.definitions for r in reads_in(d.expressions())}
+    gone = {n for n in names if program.has_func(n)} - read - {*program.outputs}
+    if not gone:
+        return state
+    funcs = tuple(f for f in program.funcs if f.name not in gone)
+    plans = tuple((n, plan) for n, plan in state.plans if n not in gone)
+    return without_unread(replace(state, program=replace(program, funcs=funcs), plans=plans), names)

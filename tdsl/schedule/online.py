@@ -50,7 +50,7 @@ from tdsl.schedule.inlining import value_at
 from tdsl.schedule.loops import find_loop
 from tdsl.schedule.masked import needs_tile
 from tdsl.schedule.nest import Illegal, State, fresh_plan
-from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func
+from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func, without_unread
 from tdsl.schedule.one_pass import Member, Pass, Power, find_pass
 from tdsl.schedule.separate import Separated
 from tdsl.schedule.tree import ordered
@@ -328,7 +328,7 @@ def _with_readers(made: Pass, state: State, running: str) -> State:
         d = Definition(g.definitions[0].index, g.variables, (), TRUE, (value,), None, None, g.loc)
         state = replace_func(state, replace(g, definitions=(d,)))
         state = state.with_plan(name, fresh_plan(state.program.func(name)))
-    return _in_order(_without_unread(state, set(made.members) - {f.name}))
+    return _in_order(without_unread(state, set(made.members) - {f.name}))
 
 
 def _result_at(made: Pass, member: Member, running: str, index: tuple[Expr, ...]) -> Expr:
@@ -361,15 +361,6 @@ def _with_results(made: Pass, d: Definition, running: str) -> Definition:
         return n
 
     return map_expressions(d, lambda e: transform(e, visit)) if leads else d
-
-
-def _without_unread(state: State, names: set[str]) -> State:
-    """The state without those of some funcs that nothing reads."""
-    read = {r.name for f in state.program.funcs for d in f.definitions for r in reads_in(d.values)}
-    gone = {n for n in names if n not in read and n not in state.program.outputs}
-    funcs = tuple(f for f in state.program.funcs if f.name not in gone)
-    plans = tuple((n, plan) for n, plan in state.plans if n not in gone)
-    return replace(state, program=replace(state.program, funcs=funcs), plans=plans)
 
 
 def _in_order(state: State) -> State:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdsl.errors import ScheduleError, Suggesting, TypeMismatch, counted, is_one_of
+from tdsl.lang.program import FuncDef
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
 from tdsl.placement.grid import Axes, Grid
@@ -79,6 +80,12 @@ class Stage(Suggesting):
         nest = self.schedule.state.plan(self.func).nests[self.definition]
         return tuple(Loop(self, n) for n in nest.names() if n not in before)
 
+    def _making(self, directive: str, **arguments: Any) -> list[FuncDef]:
+        """Apply a directive; the funcs that it puts into the program."""
+        before = {f.name for f in self.schedule.state.program.funcs}
+        self.do(directive, **arguments)
+        return [f for f in self.schedule.state.program.funcs if f.name not in before]
+
     def _names(self) -> tuple[str, ...]:
         return self.schedule.state.plan(self.func).nests[self.definition].names()
 
@@ -93,16 +100,9 @@ class Stage(Suggesting):
         loop of its own for the rest). Returns (outer, inner).
         """
         before = self._names()
-        arguments: dict[str, Any] = {"loop": self.loop_name(loop)}
-        if factor is not None:
-            arguments["factor"] = factor
-        if nparts is not None:
-            arguments["nparts"] = nparts
-        if not is_one_of(tail, ("guard",)):
-            arguments["tail"] = tail
-        if names is not None:
-            arguments["names"] = names
-        self.do("split", **arguments)
+        unusual = None if is_one_of(tail, ("guard",)) else tail
+        given = _given(factor=factor, nparts=nparts, tail=unusual, names=names)
+        self.do("split", loop=self.loop_name(loop), **given)
         outer, inner = self._new(before)
         return outer, inner
 
@@ -130,10 +130,8 @@ class Stage(Suggesting):
     def fuse(self, outer: LoopLike, inner: LoopLike, name: str | None = None) -> Loop:
         """Make one loop of a loop and the one directly inside it."""
         before = self._names()
-        arguments: dict[str, Any] = {"outer": self.loop_name(outer), "inner": self.loop_name(inner)}
-        if name is not None:
-            arguments["name"] = name
-        self.do("fuse", **arguments)
+        named = {"outer": self.loop_name(outer), "inner": self.loop_name(inner)}
+        self.do("fuse", **named, **_given(name=name))
         return self._new(before)[0]
 
     def reorder(self, *loops: LoopLike) -> Stage:
@@ -202,14 +200,12 @@ class Stage(Suggesting):
 
         On a reduction loop each lane keeps a partial result, which changes the order of a float sum.
         """
-        arguments: dict[str, Any] = {} if lanes is None else {"factor": lanes}
-        self.do("vectorize", loop=self.loop_name(loop), **arguments)
+        self.do("vectorize", loop=self.loop_name(loop), **_given(factor=lanes))
         return self
 
     def unroll(self, loop: LoopLike, factor: int | None = None) -> Stage:
         """Repeat the body for each iteration; with `factor`, for groups of that many."""
-        arguments: dict[str, Any] = {} if factor is None else {"factor": factor}
-        self.do("unroll", loop=self.loop_name(loop), **arguments)
+        self.do("unroll", loop=self.loop_name(loop), **_given(factor=factor))
         return self
 
     def atomic(self) -> Stage:
@@ -322,17 +318,13 @@ class Stage(Suggesting):
 
     def flatten(self, *variables: LoopLike, name: str | None = None) -> Loop:
         """One variable for several that are free, or for several that are summed over; its loop."""
-        before, given = self._names(), {} if name is None else {"name": name}
-        self.do("flatten", variables=tuple(map(self.loop_name, variables)), **given)
+        before = self._names()
+        self.do("flatten", variables=tuple(map(self.loop_name, variables)), **_given(name=name))
         return self._new(before)[0]
 
     def rfactor(self, loop: LoopLike, name: str | None = None) -> Stage:
         """Reduce each iteration of a reduction loop apart and merge the results; the new stage."""
-        program = self.schedule.state.program
-        before = {f.name for f in program.funcs}
-        arguments: dict[str, Any] = {} if name is None else {"name": name}
-        self.do("rfactor", loop=self.loop_name(loop), **arguments)
-        made = next(f for f in self.schedule.state.program.funcs if f.name not in before)
+        (made,) = self._making("rfactor", loop=self.loop_name(loop), **_given(name=name))
         return Stage(self.schedule, made.name, len(made.definitions) - 1)
 
     def online(self, loop: LoopLike, factor: int, name: str | None = None) -> Stage:
@@ -342,10 +334,19 @@ class Stage(Suggesting):
         terms is enough. All such reductions over the loop become one of several values, whose stage is
         returned; those of the tiles are named `..._tile`.
         """
-        arguments: dict[str, Any] = {} if name is None else {"name": name}
         before = self.schedule.state.program
-        self.do("online", loop=self.loop_name(loop), factor=factor, **arguments)
+        self.do("online", loop=self.loop_name(loop), factor=factor, **_given(name=name))
         return Stage(self.schedule, online_name(before, self.func, name), 0)
+
+    def reassociate(self, source: Func | Stage | str, name: str | None = None) -> Stage:
+        """Sum over this func's variables before those of `source`, a sum that is a factor of its terms.
+
+        (A B) C becomes A (B C), whose product B C is a func of its own: the stage that is returned. Integers
+        are what they were; floats are rounded in another order.
+        """
+        named = self.schedule.source_name(source)
+        made = self._making("reassociate", source=named, **_given(name=name))
+        return Stage(self.schedule, next(f.name for f in made if f.definitions[0].ranges), 0)
 
     def unsigned(self, source: Tensor | Func | str) -> tuple[Stage, Stage]:
         """Sum products with a source of signed integers as if they were unsigned.
@@ -353,10 +354,8 @@ class Stage(Suggesting):
         For processors that multiply unsigned by signed integers. Returns the stage of the source made
         unsigned, and that of what the sums then have too much, which their readers take away.
         """
-        before = {f.name for f in self.schedule.state.program.funcs}
-        self.do("unsigned", source=self.schedule.source_name(source))
-        made = [f.name for f in self.schedule.state.program.funcs if f.name not in before]
-        return Stage(self.schedule, made[0], 0), Stage(self.schedule, made[1], 0)
+        first, excess = self._making("unsigned", source=self.schedule.source_name(source))
+        return Stage(self.schedule, first.name, 0), Stage(self.schedule, excess.name, 0)
 
     def specialize(self, cond: Value, recipe: Callable[[Stage], Any] | None = None) -> Stage:
         """Other loops for when a condition on extents and scalars holds.
@@ -488,6 +487,11 @@ class Stage(Suggesting):
         """Leave this stage as it is: no default or automatic schedule changes it."""
         self.do("pin")
         return self
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    """The arguments that were given, which a directive prints."""
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _dim(dim: Variable | int | str) -> int | str:

@@ -28,25 +28,11 @@ from tdsl.lang.realised import Bounds, number_of, realised_boxes, touched_boxes
 from tdsl.lang.simplify import subtract
 from tdsl.lang.types import DType
 from tests.fuzz.choices import Choices
-from tests.fuzz.terms import Ends, Readable, Scope, Term, Terms
+from tests.fuzz.terms import COMBINERS, CORRECTED, PRODUCTS, Ends, Readable, Scope, Term, Terms
 
 EXTENTS = {5: 4, 8: 3, 3: 3, 7: 3, 13: 2, 16: 2, 2: 1, 1: 2, 11: 1, 4: 1, 0: 1}
 TYPES = {"f32": 8, "i32": 4, "u8": 4, "f64": 3, "i64": 1, "i16": 1, "u16": 1, "bool_": 1, "i8": 1,
          "u32": 1, "u64": 1, "f16": 1, "bf16": 1, "f8e4m3": 1, "f8e5m2": 1}  # fmt: skip
-# text, identity of each value, and whether the order matters
-COMBINERS = (
-    ("lambda a, b: (td.maximum(a[0], b[0]), a[1] + b[1])", -8.0, 0, False),
-    ("lambda a, b: (td.minimum(a[0], b[0]), a[1] ^ b[1])", 8.0, 0, False),
-    ("lambda a, b: (a[0] * 0.5 + b[0], a[1] * 3 + b[1])", 0.0, 0, True),
-    ("lambda a, b: (td.where(b[1] == 0, a[0], b[0]), td.where(b[1] == 0, a[1], b[1]))", 0.0, 0, True),
-)  # fmt: skip
-# of terms and a result over all of them: what is reduced, and of what; all that one pass can make
-CORRECTED = (
-    ("max", "sum", "td.exp({x} - {first})"),
-    ("max", "sum", "td.exp2({x} - {first}) * {x}"),
-    ("min", "sum", "td.exp({first} - {x})"),
-    ("max", "sum", "{first} - {x}"),
-)
 VARIABLES = ("i", "j", "k", "l")
 MOST_POINTS = 3000
 
@@ -316,11 +302,21 @@ class _Builder:
         kind = self.c.weighted({"f": 6, "i": 5, "b": 1})
         depth = self.c.integer(1, 3)
         how = self.c.weighted(
-            {"value": 9, "reduction": 5, "tuple": 1, "custom": 2, "constant": 1, "rows": 2}
+            {
+                "value": 9,
+                "reduction": 5,
+                "tuple": 1,
+                "custom": 2,
+                "constant": 1,
+                "rows": 2,
+                "product": 2,
+            }
         )
         match how:
             case "rows":
                 return self.rows(name, left, scope)
+            case "product":
+                return self.product(name, left, scope)
             case "reduction" if kind != "b":
                 value = self.terms.reduction(scope, kind, depth, False)
             case "tuple":
@@ -370,6 +366,17 @@ class _Builder:
             f"{name}[{left}] = td.{again}({term.format(x=x, first=f'{first}[{left}]')}, axis={axis})",
         )
         return Term(name, td.f32, False, 1e4)
+
+    def product(self, name: str, left: str, scope: Scope) -> Term:
+        """A sum of products with another sum as a factor."""
+        middle, axis = self.terms.reduction_variable(scope, "m")
+        inner, terms = self.terms.reduction_variable(middle, "n")
+        t = self.c.pick((td.f32, td.i32, td.f64, td.u8))
+        x, y = (self.terms.of_type(s, t, self.c.integer(0, 1), False).text for s in (inner, middle))
+        summed = f"td.sum({x}, axis={terms}, dtype=td.{t.name})"
+        text = self.c.pick(PRODUCTS).format(s=summed, y=y)
+        self.run(f"{name}[{left}] = td.sum({text}, axis={axis}, dtype=td.{t.name})")
+        return Term(name, t, False, 1e5)
 
     # updates
 

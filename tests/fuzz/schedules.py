@@ -30,9 +30,9 @@ WEIGHTS = {
     "store_root": 3, "inline": 6, "compute_root": 3, "reverse_compute_at": 6, "compute_with": 6,
     "cache_read": 6, "cache_write": 6, "reorder_storage": 3, "align_storage": 3, "fold_storage": 3,
     "rfactor": 7, "atomic": 5, "specialize": 4, "prefetch": 3, "stream_stores": 2, "set_scope": 2, "pin": 1,
-    "unsigned": 1, "online": 1,
+    "unsigned": 1, "online": 1, "reassociate": 1,
 }  # fmt: skip
-FIRST = ("online", "unsigned")  # those that want loops that nothing has changed
+FIRST = ("reassociate", "online", "unsigned")  # those that want loops that nothing has changed
 
 
 @dataclass(slots=True)
@@ -391,6 +391,12 @@ class Directives:
             for x in self.loops(self.s[f.name], reduced=True)
         ]
         self.first_legal(places, lambda func, x: self.s[func].online(x, self.c.pick(FACTORS)))
+
+    def do_reassociate(self) -> None:
+        program = self.s.state.program
+        sums = [f.name for f in program.funcs if f.definitions[0].ranges]
+        places = [(func, source) for func in sums for source in sums if func != source]
+        self.first_legal(places, lambda func, source: self.s[func].reassociate(source))
 
     def do_cache_read(self) -> None:
         stage = self.stage()

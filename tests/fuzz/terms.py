@@ -17,6 +17,28 @@ from tests.fuzz.choices import Choices
 Ends = tuple[int, int]  # inclusive
 INTEGERS = ("i32", "u8", "i64", "u16", "i8", "i16", "u32", "u64")
 FLOATS = ("f32", "f64", "f32", "f32", "f16", "bf16", "f8e4m3", "f8e5m2")
+# text, identity of each value, and whether the order matters
+COMBINERS = (
+    ("lambda a, b: (td.maximum(a[0], b[0]), a[1] + b[1])", -8.0, 0, False),
+    ("lambda a, b: (td.minimum(a[0], b[0]), a[1] ^ b[1])", 8.0, 0, False),
+    ("lambda a, b: (a[0] * 0.5 + b[0], a[1] * 3 + b[1])", 0.0, 0, True),
+    ("lambda a, b: (td.where(b[1] == 0, a[0], b[0]), td.where(b[1] == 0, a[1], b[1]))", 0.0, 0, True),
+)  # fmt: skip
+# of terms and a result over all of them: what is reduced, and of what; all that one pass can make
+CORRECTED = (
+    ("max", "sum", "td.exp({x} - {first})"),
+    ("max", "sum", "td.exp2({x} - {first}) * {x}"),
+    ("min", "sum", "td.exp({first} - {x})"),
+    ("max", "sum", "{first} - {x}"),
+)
+# of a sum in the terms of another one, and a value beside it: what stays linear in the sum
+PRODUCTS = (
+    "{s} * {y}",
+    "{y} * -({s})",
+    "td.where({y} > 0, {s}, 0) * {y}",
+    "{s}",
+    "({s} * 3) * ({y} * 2)",
+)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,220 @@
+"""reassociate: (A B) C as A (B C), for sums of products whose terms have another such sum as a factor.
+
+Products distribute over sums, so that the two sums may be made in either order:
+
+    sum over j of (sum over k of a[i, k] * b[k, j]) * c[j, l]  =  sum over k of a[i, k] * d[k, l]
+                                                  with d[k, l]  =  sum over j of b[k, j] * c[j, l]
+
+The factors that move along j are summed first, by a func of their own; all others stay. Nothing is matched
+but that: a scaled or masked product, a row sum of a product (where c is 1) and batches are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tdsl.errors import did_you_mean
+from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition, has_effects
+from tdsl.lang.expr import ONE, TRUE, Binary, Expr, Read, Var
+from tdsl.lang.program import FuncDef, Program
+from tdsl.lang.regions import reads_in
+from tdsl.lang.simplify import conjunction, conjuncts, substitute, subtract
+from tdsl.schedule.factors import Factor, factors_of, product_of
+from tdsl.schedule.inlining import value_at
+from tdsl.schedule.nest import Illegal, State, fresh_nest, fresh_plan
+from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func, without_unread
+from tdsl.schedule.tree import placed_in
+
+
+def reassociate(
+    state: State, func: str, definition: int, *, source: str, name: str | None = None
+) -> State:
+    """Sum over the variables of this func before those of a sum that its terms have as a factor.
+
+        s[i, j] = sum over k of a[i, k] * b[k, j]   y_factor[k, l] = sum over j of b[k, j] * c[j, l]
+        y[i, l] = sum over j of s[i, j] * c[j, l]   y[i, l]        = sum over k of a[i, k] * y_factor[k, l]
+
+    Integers wrap, so that they are what they were; floats are rounded in another order. A number by which
+    products are scaled becomes an element-wise func of the new sum.
+    """
+    f, between = _check(state, func, definition, source)
+    both = _one_sum(state.program, f, state.program.func(source), between)
+    made = new_func(state.program, name, f"{func}_factor")
+    first = _first_sum(f, both, made)
+    scale = [x for x in both.scale if variables(x[0]) <= set(first.variables)]
+    terms = [x for x in (*both.scale, *both.last) if x not in scale]
+    if scale and terms:
+        first = replace(first, name=fresh_func(state.program, f"{made}_sum"))
+        state = insert(state, func, first, fresh_plan(first))
+        first = _scaled(first, made, scale)
+    else:
+        terms = [*both.scale, *both.last]
+    state = insert(state, func, first, fresh_plan(first))
+    read = Read(made, tuple(map(Var, first.variables)), 0, first.dtypes[0])
+    value = Binary("mul", product_of(terms, read.dtype), read) if terms else read
+    d = f.definitions[0]
+    outer = {n for n, _, _ in d.ranges}
+    where = conjunction(c for c in conjuncts(d.where) if not variables(c) & outer)
+    new = replace(d, ranges=both.ranges, where=where, values=(value,))
+    state = replace_func(state, replace(f, definitions=(new,)))
+    state = state.with_plan(func, state.plan(func).with_nest(0, fresh_nest(new)))
+    return _without(state, {source, *between})
+
+
+def _check(state: State, func: str, definition: int, source: str) -> tuple[FuncDef, set[str]]:
+    """The func, and the element-wise ones by which it reads the source; Illegal where both are no sums."""
+    program = state.program
+    f, between = program.func(func), _between(program, func, source)
+    if between is None:
+        sums = [
+            g.name
+            for g in program.funcs
+            if _is_sum(g) and _between(program, func, g.name) is not None
+        ]
+        raise Illegal(f"the terms of {func!r} read no func {source!r}", did_you_mean(source, sums))
+    inside = program.func(source)
+    for g in (f, inside):
+        if definition or not _is_sum(g):
+            raise Illegal(f"{g.name!r} is no sum of numbers", "sums of products are reassociated")
+    if inside.definitions[0].where != TRUE:
+        raise Illegal(
+            f"{source!r} does not sum over all points of its ranges",
+            "give terms that do not count the value 0",
+        )
+    if state.plan(func).nests[0] != fresh_nest(f.definitions[0]):
+        raise Illegal(f"the loops of {func!r} were changed before", "give this directive first")
+    return f, between
+
+
+def _is_sum(f: FuncDef) -> bool:
+    d, t = f.definitions[0], f.dtypes[0]
+    summed = d.init is not None and d.combine is not None and d.combine.kind == "sum"
+    plain = len(f.definitions) == 1 and not has_effects(d)
+    return summed and plain and (t.is_float or t.is_integer)
+
+
+def _between(program: Program, func: str, source: str) -> set[str] | None:
+    """The element-wise funcs by which one reads another; None where it does not."""
+    found: set[str] = set()
+
+    def leads(name: str) -> bool:
+        """Whether a func reads the source, itself or by element-wise funcs, which are noted."""
+        own = False
+        for r in reads_in(program.func(name).definitions[0].values):
+            if r.name == source:
+                own = True
+            elif r.name in found or (_is_elementwise(program, r.name) and leads(r.name)):
+                found.add(r.name)
+                own = True
+        return own
+
+    return found if program.has_func(source) and source != func and leads(func) else None
+
+
+def _is_elementwise(program: Program, name: str) -> bool:
+    if not program.has_func(name):
+        return False
+    f, d = program.func(name), program.func(name).definitions[0]
+    single = len(f.definitions) == 1 == len(f.dtypes)
+    return single and d.combine is None and not d.ranges and not has_effects(d)
+
+
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """Two sums as one: the ranges of the sum inside, and the factors of its terms.
+
+    `first` move along the ranges of the sum outside, `last` along those of the sum inside alone, `scale`
+    along neither.
+    """
+
+    ranges: tuple[tuple[str, Expr | None, Expr | None], ...]
+    first: tuple[Factor, ...]
+    last: tuple[Factor, ...]
+    scale: tuple[Factor, ...]
+
+
+def _one_sum(program: Program, f: FuncDef, inside: FuncDef, between: set[str]) -> _Both:
+    """The terms of `f` with those of the sum inside in the place of the only read of it."""
+    d, summed = f.definitions[0], inside.definitions[0]
+    names = _fresh_names([n for n, _, _ in summed.ranges], {*d.variables, *summed.free})
+    at: dict[str, Expr] = {a: Var(b) for a, b in names.items()}
+
+    def expand(r: Read) -> Expr | None:
+        if r.name in between:
+            return value_at(program.func(r.name).definitions[0], r)
+        if r.name != inside.name:
+            return None
+        at.update(zip(summed.free, r.index, strict=True))
+        return substitute(summed.values[0], at)
+
+    factors = factors_of(d.values[0], expand)
+    if factors is None:
+        raise Illegal(
+            f"the terms of {f.name!r} are no products with {inside.name!r} as one factor",
+            "it may be scaled, negated, masked with 0, divided, or cast to a type that rounds nothing",
+        )
+    ranges = []
+    for n, lo, hi in summed.ranges:
+        assert lo is not None and hi is not None and not variables(lo) | variables(hi)
+        ranges.append((names[n], lo, hi))
+    outer, inner = {n for n, _, _ in d.ranges}, {n for n, _, _ in ranges}
+    first = tuple(x for x in factors if variables(x[0]) & outer)
+    left = [x for x in factors if x not in first]
+    last = tuple(x for x in left if variables(x[0]) & inner)
+    return _Both(tuple(ranges), first, last, tuple(x for x in left if x not in last))
+
+
+def _fresh_names(wanted: list[str], used: set[str]) -> dict[str, str]:
+    """For each variable its name, or the first of name_1, name_2, ... that is not used."""
+    found: dict[str, str] = {}
+    for v in wanted:
+        name, count = v, 0
+        while name in used or name in found.values():
+            count += 1
+            name = f"{v}_{count}"
+        found[v] = name
+    return found
+
+
+def _first_sum(f: FuncDef, both: _Both, name: str) -> FuncDef:
+    """The sum over the variables of `f` of those factors that move along them.
+
+    Its dimensions are the variables that these need: those of `f`, and before the last of them, which is that
+    of the columns of a matrix, those that are summed over afterwards.
+    """
+    d, t = f.definitions[0], f.dtypes[0]
+    ends = [e for _, lo, hi in d.ranges for e in (lo, hi) if e is not None]
+    used = {v for e in (*(x for x, _ in both.first), d.where, *ends) for v in variables(e)}
+    natural = dict(zip(d.free, f.natural, strict=True))
+    terms = {
+        n: (lo, subtract(hi, ONE)) for n, lo, hi in both.ranges if lo is not None and hi is not None
+    }
+    free = [v for v in d.free if v in used]
+    last = len(free) - (d.free[-1:] == tuple(free[-1:]) and bool(free))
+    dims = (*free[:last], *(v for v in terms if v in used), *free[last:])
+    limits = tuple((natural | terms)[v] for v in dims)
+    made = replace(d, index=tuple(map(Var, dims)), free=dims, values=(product_of(both.first, t),))
+    anywhere: tuple[tuple[None, None], ...] = ((None, None),) * len(dims)
+    return FuncDef(name, (t,), (made,), anywhere, limits, False, f.fast_math, f.loc)
+
+
+def _scaled(f: FuncDef, name: str, scale: list[Factor]) -> FuncDef:
+    """An element-wise func of a sum, times some factors."""
+    d, t = f.definitions[0], f.dtypes[0]
+    value = product_of([(Read(f.name, d.index, 0, t), False), *scale], t)
+    made = Definition(d.index, d.free, (), TRUE, (value,), None, None, d.loc)
+    return replace(f, name=name, definitions=(made,))
+
+
+def _without(state: State, names: set[str]) -> State:
+    """The state without those of some funcs that nothing reads; Illegal where one has a schedule."""
+    left = without_unread(state, names)
+    for name in sorted(
+        {f.name for f in state.program.funcs} - {f.name for f in left.program.funcs}
+    ):
+        if state.plan(name).touched or len(placed_in(state, name)) > 1:
+            raise Illegal(
+                f"{name!r} has a schedule, and is not needed any more", "give this directive first"
+            )
+    return left

@@ -1,0 +1,222 @@
+"""Wrong directives that make other reductions of one."""
+
+import tdsl as td
+from tests.errors.case import Catalogue
+
+CASES = Catalogue()
+wrong = CASES.wrong
+
+i, j, k = td.vars("i j k")
+a = td.Tensor("a", (20, 30), td.f32)
+b = td.Tensor("b", ("M", "N"), td.f32)
+
+
+def doubled():
+    """A func without reductions."""
+    f = td.Func("f")
+    f[i, j] = a[i, j] * 2
+    return td.Schedule(f)["f"]
+
+
+def summed():
+    """A func with a reduction."""
+    f = td.Func("f")
+    f[i] = td.sum(a[i, k], axis=k)
+    return td.Schedule(f)["f"]
+
+
+def scanned():
+    """An update that must run in order."""
+    f, r = td.Func("f"), td.range("r", 1, 20)
+    f[i] = a[i, 0]
+    f[r] += f[r - 1]
+    return td.Schedule(f)["f"].update(0)
+
+
+@wrong(td.ScheduleError, "rfactor", "'i' is not reduced over", hint="reduction loop")
+def rfactor_of_a_free_loop():
+    summed().rfactor(i)  # here
+
+
+@wrong(td.ScheduleError, "rfactor", "reads itself", hint="order")
+def rfactor_of_a_scan():
+    scanned().rfactor("r")  # here
+
+
+@wrong(td.ScheduleError, "rfactor", "associative", hint="order")
+def rfactor_of_an_ordered_reduction():
+    f = td.Func("f")
+    f[i] = td.reduce(lambda x, y: x * 0.5 + y, 0.0, a[i, k], k, associative=False)
+    td.Schedule(f)[f].rfactor(k)  # here
+
+
+@wrong(td.ScheduleError, "already a func or input 'a'", hint="another name")
+def rfactor_with_a_name_in_use():
+    summed().rfactor(k, name="a")  # here
+
+
+def bytes_summed(factor=td.i32):
+    """A sum of products of bytes, and what reads it."""
+    small, c, out = td.Tensor("small", (20, 30), td.i8), td.Func("c"), td.Func("out")
+    c[i] = td.sum(td.cast(small[i, k], factor) * td.cast(3, factor), axis=k, dtype=factor)
+    out[i] = c[i]
+    return td.Schedule(out)
+
+
+@wrong(td.ScheduleError, "unsigned", "'out' is an output", hint="cache_write")
+def unsigned_factors_of_an_output():
+    bytes_summed()["out"].unsigned("c")  # here
+
+
+@wrong(td.ScheduleError, "unsigned", "no sum of products of integers", hint="excess")
+def unsigned_factors_of_a_float_sum():
+    bytes_summed(td.f32)["c"].unsigned("small")  # here
+
+
+@wrong(td.ScheduleError, "unsigned", "does not read 'smal'", hint="small")
+def unsigned_factors_of_a_name_with_a_mistake():
+    bytes_summed()["c"].unsigned("smal")  # here
+
+
+@wrong(td.ScheduleError, "unsigned", "signed integers", hint="f32")
+def unsigned_factors_that_are_floats():
+    f, g = td.Func("f"), td.Func("g")
+    f[i] = td.sum(a[i, k], axis=k)
+    g[i] = f[i]
+    td.Schedule(g)[f].unsigned(a)  # here
+
+
+def product_of_sums(of=lambda s: s, axis=j):
+    """A sum with another one in its terms."""
+    s, y = td.Func("s"), td.Func("y")
+    s[i, j] = td.sum(a[i, k] * a[j, k], axis=k)
+    y[i] = td.sum(of(s[i, j]) * a[j, 0], axis=axis)
+    return td.Schedule(y)["y"]
+
+
+@wrong(td.ScheduleError, "reassociate", "'y' are no products with 's' as one factor", hint="scaled")
+def reassociated_terms_that_are_not_linear():
+    product_of_sums(td.exp).reassociate("s")  # here
+
+
+@wrong(td.ScheduleError, "reassociate", "terms of 'y' read no func 'a'", hint="There are: s")
+def reassociated_with_an_input():
+    product_of_sums().reassociate("a")  # here
+
+
+@wrong(td.ScheduleError, "reassociate", "'top' is no sum of numbers", hint="sums of products")
+def reassociated_with_a_maximum():
+    softmaxed(lambda x, top: x * top).reassociate("top")  # here
+
+
+@wrong(td.ScheduleError, "reassociate", "loops of 'y' were changed", hint="first")
+def reassociated_after_another_directive():
+    stage = product_of_sums()
+    stage.unroll("i", 2)
+    stage.reassociate("s")  # here
+
+
+@wrong(td.ScheduleError, "reassociate", "'s' has a schedule, and is not needed", hint="first")
+def reassociated_sum_that_has_a_schedule():
+    stage = product_of_sums()
+    stage.schedule["s"].parallel("i")
+    stage.reassociate("s")  # here
+
+
+@wrong(td.ScheduleError, "reassociate", "'s' does not sum over all points", hint="value 0")
+def reassociated_sum_over_a_triangle():
+    s, y, n = td.Func("s"), td.Func("y"), td.range("n", 0, i + 1)
+    s[i, j] = td.sum(a[i, n] * a[j, n], axis=n)
+    y[i] = td.sum(s[i, j] * a[j, 0], axis=j)
+    td.Schedule(y.with_shape(8))["y"].reassociate("s")  # here
+
+
+def softmaxed(terms=lambda x, top: td.exp(x - top)):
+    """A sum of terms that need the maximum of a row."""
+    top, f = td.Func("top"), td.Func("f")
+    top[i] = td.max(a[i, k], axis=k)
+    f[i] = td.sum(terms(a[i, k], top[i]), axis=k)
+    return td.Schedule(f)["f"]
+
+
+@wrong(td.ScheduleError, "online", "'f' cannot be corrected for another top", hint="exp(x - m)")
+def online_sum_whose_terms_have_no_factor_for_the_result():
+    softmaxed(lambda x, top: td.sin(x - top)).online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "'f' cannot be corrected for another top", hint="be summed")
+def online_sum_whose_terms_use_a_result_twice():
+    softmaxed(lambda x, top: td.exp(x - top) * top).online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "'f' is no sum", hint="sums")
+def online_elements():
+    doubled().online("j", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "does not sum over 'k' alone", hint="one variable")
+def online_sum_over_two_variables():
+    f = td.Func("f")
+    f[i] = td.sum(td.exp(a[j, k] * a[i, 0]), axis=(j, k))
+    td.Schedule(f)[f].online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "need no result of another reduction over 'k'", hint="rfactor")
+def online_sum_that_needs_nothing():
+    summed().online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "loops of 'f' were changed", hint="first")
+def online_after_another_directive():
+    stage = softmaxed()
+    stage.unroll("i", 2)
+    stage.online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "at least 1, not 0", hint="64")
+def online_in_tiles_of_nothing():
+    softmaxed().online("k", 0)  # here
+
+
+def probabilities():
+    """Weights that are an output, and summed."""
+    top, p, f = td.Func("top"), td.Func("p"), td.Func("f")
+    top[i] = td.max(a[i, k], axis=k)
+    p[i, k] = td.exp(a[i, k] - top[i])
+    f[i] = td.sum(p[i, k], axis=k)
+    return f, p
+
+
+@wrong(td.ScheduleError, "online", "'p' is an output, and is never whole", hint="leave it out")
+def online_sum_of_an_output():
+    td.Schedule(*probabilities())["f"].online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "'g' reads 'p', which is never whole", hint="terms of 'f'")
+def online_sum_of_what_others_read():
+    f, p = probabilities()
+    g = td.Func("g")
+    g[i, k] = p[i, k] * 2
+    td.Schedule(f, g)["f"].online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "'top' is read at two places", hint="same variables")
+def online_sum_with_results_of_two_rows():
+    softmaxed_rows().online("k", 8)  # here
+
+
+@wrong(td.ScheduleError, "online", "stands in exponents and in powers", hint="suits both")
+def online_sums_with_a_result_in_two_ways():
+    top, less, both = td.Func("top"), td.Func("less"), td.Func("both")
+    top[i] = td.max(a[i, k], axis=k)
+    less[i, k] = top[i] - a[i, k]
+    both[i] = td.sum(less[i, k], axis=k) + td.sum(td.exp(-less[i, k]), axis=k)
+    td.Schedule(both)["both_sum"].online("k", 8)  # here
+
+
+def softmaxed_rows():
+    """A sum whose terms need the maxima of two rows."""
+    square, top, f = td.Tensor("square", (8, 8), td.f32), td.Func("top"), td.Func("f")
+    top[i] = td.max(square[i, k], axis=k)
+    f[i, j] = td.sum(td.exp(square[i, k] - top[i]) * td.exp(square[j, k] - top[j]), axis=k)
+    return td.Schedule(f)["f"]
