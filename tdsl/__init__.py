@@ -1,5 +1,9 @@
 """tdsl: write what to compute, how it runs, and where data lives, apart from each other."""
 
+from dataclasses import is_dataclass
+from types import FunctionType
+from typing import TYPE_CHECKING
+
 from tdsl import cuda
 from tdsl.compile import Compiled, compile
 from tdsl.distribute import mpi
@@ -16,6 +20,8 @@ from tdsl.errors import (
     TdslError,
     TypeMismatch,
     UnknownAttribute,
+    suggesting,
+    told,
 )
 from tdsl.graph.graph import Graph
 from tdsl.lang.casts import cast, saturating_cast
@@ -237,3 +243,12 @@ __all__ = [
     "vars",
     "where",
 ]
+
+if not TYPE_CHECKING:  # a type checker sees which names there are, and what they take
+    for _name in __all__:
+        _public = globals()[_name]
+        if isinstance(_public, FunctionType):
+            globals()[_name] = told(_public)
+        elif isinstance(_public, type) and is_dataclass(_public):
+            _public.__init__ = told(_public.__init__)
+    __getattr__ = suggesting("tdsl", __all__)

@@ -82,7 +82,8 @@ def compile(
     schedule = _schedule_of(what)
     chosen = as_target(target if target is not None else schedule.target)
     program = schedule.program
-    fixed = {**schedule.sizes, **check_sizes(program.name, program.sizes, sizes)}
+    given = check_sizes(program.name, program.sizes, sizes, others=("target", "dynamic"))
+    fixed = {**schedule.sizes, **given}
     free = _dynamic(program, dynamic, fixed)
     if schedule.state.grid is not None:
         return _distributed(schedule.state, chosen, free, fixed)
@@ -305,7 +306,7 @@ class Compiled(Entry, Suggesting):
 
         `method` is what has been given the sizes; without it they can only be told before.
         """
-        sizes = check_sizes(self.signature.name, self.signature.sizes, sizes)
+        sizes = check_sizes(self.signature.name, self.signature.sizes, sizes, fixed=self.sizes)
         if self.latest is not None and not sizes:
             return self.latest
         free = self.dynamic - set(sizes)

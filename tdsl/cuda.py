@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tdsl.codegen.cuda.streams import stream as stream
-from tdsl.errors import TargetError
+from tdsl.errors import TargetError, suggesting
 
 
 def is_available() -> bool:
@@ -19,3 +21,7 @@ def device_name() -> str:
         return driver().device().name
     except TargetError:
         return ""
+
+
+if not TYPE_CHECKING:  # a type checker sees which names there are
+    __getattr__ = suggesting("td.cuda", ("device_name", "is_available", "stream"))

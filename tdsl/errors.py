@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Iterable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tdsl.source import Loc, here
 
@@ -146,6 +149,9 @@ def is_one_of(name: object, known: Iterable[str]) -> bool:
     return isinstance(name, str) and name in known
 
 
+_MANY = 50  # names to list beside the nearest
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """A hint that names the nearest known name, or lists what there is.
 
@@ -157,7 +163,10 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     names = list(known)
     listed = f"There are: {', '.join(names)}" if names else "there are none"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5) if isinstance(name, str) else []
-    return f"did you mean {close[0]!r}? {listed}" if close else listed
+    if not close:
+        return listed
+    nearest = f"did you mean {close[0]!r}?"
+    return nearest if len(names) > _MANY else f"{nearest} {listed}"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -169,8 +178,54 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
+Called = TypeVar("Called", bound=Callable[..., Any])
+
+
+def told(function: Called) -> Called:
+    """A function that is a TypeMismatch where it is called with other arguments than it has.
+
+    >>> @told
+    ... def light(lamp, hours=1): ...
+    >>> light("red", hour=2)
+    Traceback (most recent call last):
+    tdsl.errors.TypeMismatch: light: got an unexpected keyword argument 'hour' [type]
+    ...
+      hint: light(lamp, hours=1)
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            return function(*args, **named)
+        except TypeError as error:
+            trace = error.__traceback__
+            if isinstance(error, TdslError) or trace is None or trace.tb_next is not None:
+                raise  # of what the function does
+            raise _wrong_arguments(function, args, named) from None
+
+    return call  # type: ignore[return-value]  # it has the signature of the function
+
+
+def _wrong_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+) -> TypeMismatch:
+    name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+    signature, wrong = inspect.signature(function), ""
+    try:
+        signature.bind(*args, **named)
+    except TypeError as error:
+        wrong = str(error)
+    plain = [
+        p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"
+    ]
+    shown = inspect.Signature(plain)
+    return TypeMismatch(f"{name}: {wrong}", loc=here(), label="this call", hint=f"{name}{shown}")
+
+
 class Suggesting:
     """Raises UnknownAttribute for a public name that an object does not have.
+
+    And TypeMismatch for a public method that is called with other arguments than it has.
 
     >>> class Lamp(Suggesting):
     ...     def light(self): ...
@@ -183,13 +238,32 @@ class Suggesting:
 
     __slots__ = ()
 
+    def __init_subclass__(cls) -> None:
+        for name, method in list(vars(cls).items()):
+            if isinstance(method, FunctionType) and (name == "__init__" or name[0] != "_"):
+                setattr(cls, name, told(method))
+
     if not TYPE_CHECKING:  # a type checker sees which attributes there are
 
         def __getattr__(self, name: str) -> NoReturn:
-            text = f"{type(self).__name__} has no attribute {name!r}"
-            if name.startswith("_"):  # protocols are asked for by others, not by the user
-                raise AttributeError(text, name=name, obj=self)
-            known = (n for n in dir(self) if not n.startswith("_"))
-            raise UnknownAttribute(
-                text, loc=here(), label="no such attribute", hint=did_you_mean(name, known)
-            )
+            known = () if name.startswith("_") else dir(self)  # which asks for others itself
+            raise _no_attribute(type(self).__name__, name, known)
+
+
+def suggesting(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:
+    """The `__getattr__` of a module with these public names, which raises UnknownAttribute for others."""
+
+    def find(name: str) -> NoReturn:
+        raise _no_attribute(module, name, known)
+
+    return find
+
+
+def _no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
+    text = f"{owner} has no attribute {name!r}"
+    if name.startswith("_"):  # protocols are asked for by others, not by the user
+        return AttributeError(text, name=name)
+    public = [n for n in known if not n.startswith("_")]
+    return UnknownAttribute(
+        text, loc=here(), label="no such attribute", hint=did_you_mean(name, public)
+    )

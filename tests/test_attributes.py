@@ -19,6 +19,10 @@ NEAR = [
         (schedule, "tojson", "to_json"),
         (schedule[f], "vectorise", "vectorize"),
         (compiled, "lops", "loops"),
+        (a, "dtyp", "dtype"),
+        (td, "tensor", "Tensor"),
+        (td.recipes, "tensor_core", "tensor_core_matmul"),
+        (td.cuda, "is_availabel", "is_available"),
     )
 ]
 

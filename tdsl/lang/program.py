@@ -364,12 +364,18 @@ def bind_expr(e: Expr, sizes: Mapping[str, int]) -> Expr:
     return simplify(transform(e, visit))
 
 
-def check_sizes(owner: str, known: Sequence[str], sizes: object) -> dict[str, int]:
+def check_sizes(
+    owner: str, known: Sequence[str], sizes: object, *, others: Sequence[str] = (),
+    fixed: Mapping[str, int] | None = None,
+) -> dict[str, int]:  # fmt: skip
     """Sizes given by name as integers; ShapeError for an unknown name and what is no number of elements.
+
+    And for another value than one that is `fixed` already. `others` are names of arguments beside sizes.
 
     >>> check_sizes("f", ("M", "N"), {"N": 3})
     {'N': 3}
     """
+    fixed = fixed or {}
     if not isinstance(sizes, Mapping):
         raise TypeMismatch(
             f"sizes are given by name, not as {sizes!r}",
@@ -379,12 +385,21 @@ def check_sizes(owner: str, known: Sequence[str], sizes: object) -> dict[str, in
         )
     made: dict[str, int] = {}
     for name, value in sizes.items():
+        if name in fixed and value == fixed[name]:
+            continue
+        if name in fixed:
+            raise ShapeError(
+                f"size {name!r} of {owner!r} is fixed to {fixed[name]}, it cannot be {value!r}",
+                loc=here(),
+                label="this call",
+                hint=f"td.compile(..., {name}={value!r}) makes code for another size",
+            )
         if name not in known:
             raise ShapeError(
                 f"{owner!r} has no size {name!r}",
                 loc=here(),
                 label="this call",
-                hint=did_you_mean(str(name), known),
+                hint=did_you_mean(str(name), (*known, *others)),
             )
         if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
             raise ShapeError(

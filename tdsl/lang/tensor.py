@@ -16,6 +16,7 @@ from tdsl.errors import (
     TdslError,
     TypeMismatch,
     counted,
+    told,
 )  # fmt: skip
 from tdsl.lang.definition import (
     Definition,
@@ -61,7 +62,7 @@ def _index(name: str, rank: int, index: Any, loc: Loc | None) -> tuple[Expr, ...
     return tuple(as_index(i, loc) for i in given)
 
 
-class Tensor(Handle):
+class Tensor(Handle, Suggesting):
     """An input array: a name, extents (integers or names), an element type.
 
     >>> from tdsl.lang.types import f32
@@ -114,6 +115,7 @@ class Scalar(Value):
 
     __slots__ = ("loc",)
 
+    @told
     def __init__(self, name: str, dtype: Any) -> None:
         self.loc = here()
         check_name(name, self.loc)

@@ -43,6 +43,21 @@ def misspelt_directive():
     doubled().vectorise("j", 8)  # here
 
 
+@wrong(td.TypeMismatch, "tile: too many positional arguments", hint="tile(loops, factors, *")
+def loops_of_a_tile_one_by_one():
+    doubled().tile(i, j, 4, 4)  # here
+
+
+@wrong(td.TypeMismatch, "bind: missing a required argument: 'axis'", hint="bind(loop, axis)")
+def binding_to_nothing():
+    doubled().bind(i)  # here
+
+
+@wrong(td.TypeMismatch, "Schedule: got an unexpected keyword argument 'size'", hint="sizes=None")
+def schedule_of_one_size():
+    td.Schedule(doubled, size=3)  # here
+
+
 @wrong(td.ScheduleError, "'i' was split into 'i_o' and 'i_i'", hint="one of them")
 def loop_that_was_split():
     f = doubled()

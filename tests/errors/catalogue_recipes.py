@@ -52,6 +52,27 @@ def recipe_for_a_schedule():
     td.recipes.matmul(product().schedule)  # here
 
 
+@wrong(
+    td.TypeMismatch, "missing a required argument: 'stage'", hint="elements(stage, *, threads=256"
+)
+def recipe_for_nothing():
+    td.recipes.elements()  # here
+
+
+@wrong(
+    td.TypeMismatch, "unexpected keyword argument 'thread'", hint="elements(stage, *, threads=256"
+)
+def choice_that_sharing_out_does_not_have():
+    td.recipes.elements(product(), thread=128)  # here
+
+
+@wrong(
+    td.TypeMismatch, "too many positional arguments", hint="tensor_core_matmul(stage, **choices)"
+)
+def choice_without_its_name():
+    td.recipes.tensor_core_matmul(product(), (64, 64, 32))  # here
+
+
 @wrong(td.TypeMismatch, "not on 4", hint="td.Grid")
 def product_on_a_number_of_ranks():
     td.recipes.summa(product(), 4)  # here

@@ -158,6 +158,20 @@ def unknown_size_of_a_schedule():
     td.Schedule(f, sizes={"K": 3})  # here
 
 
+@wrong(td.ShapeError, "size 'N' of 'f' is fixed to 4, it cannot be 8", hint="td.compile(..., N=8)")
+def code_for_another_size_than_the_schedule_has():
+    f = td.Func("f")
+    f[i] = x[i] * 2
+    td.compile(td.Schedule(f, sizes={"N": 4})).source(N=8)  # here
+
+
+@wrong(td.ShapeError, "'f' has no size 'targt'", hint="did you mean 'target'")
+def misspelt_argument_of_compile():
+    f = td.Func("f")
+    f[i] = x[i] * 2
+    td.compile(f, targt="cuda")  # here
+
+
 @wrong(td.ShapeError, "'double' has no size 'M'", hint="N")
 def unknown_size_of_an_operator():
     double.schedule(M=3)  # here

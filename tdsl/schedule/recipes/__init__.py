@@ -4,6 +4,9 @@ A recipe takes a stage and gives its loops the shape that is known to be fast fo
 default schedule uses the same functions.
 """
 
+from typing import TYPE_CHECKING
+
+from tdsl.errors import suggesting
 from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.block_columns import block_columns
 from tdsl.schedule.recipes.block_conv import block_conv
@@ -62,3 +65,6 @@ __all__ = [
     "summa",
     "tensor_core_matmul",
 ]
+
+if not TYPE_CHECKING:  # a type checker sees which recipes there are
+    __getattr__ = suggesting("td.recipes", __all__)

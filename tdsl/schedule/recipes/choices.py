@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any, TypeVar, get_type_hints
 
-from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean
+from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean, told
 from tdsl.lang.definition import Definition
 from tdsl.schedule.arguments import fits, plain, words
 from tdsl.schedule.cost.machine import Machine
@@ -33,6 +33,9 @@ def recipe(rule: Rule) -> Rule:
     A stage for which the function is Unsuited is a ScheduleError that says why.
     """
 
+    applied = told(rule)
+
+    @told
     @functools.wraps(rule)
     def run(stage: Stage, *args: Any, **options: Any) -> Any:
         if not isinstance(stage, Stage):
@@ -52,7 +55,7 @@ def recipe(rule: Rule) -> Rule:
             )
         try:
             with stage.schedule.all_or_nothing():
-                return rule(stage, *args, **options)
+                return applied(stage, *args, **options)
         except Unsuited as other:
             f = stage.schedule.state.program.func(stage.func)
             raise ScheduleError(
