@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tdsl.compile import Compiled, compile, signature_of
-from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
+from tdsl.errors import DefinitionError, ShapeError, TdslError, TypeMismatch
 from tdsl.lang.program import Program, build_program, check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.schedule.fluent import Schedule
@@ -50,8 +50,9 @@ class Operator:
         try:
             return inspect.get_annotations(self.function, eval_str=True)
         except Exception as error:  # noqa: BLE001  # an annotation in a string is any code of the user
+            why = error.message if isinstance(error, TdslError) else error
             raise DefinitionError(
-                f"an annotation of operator {self.name!r} cannot be evaluated: {error}",
+                f"an annotation of operator {self.name!r} cannot be evaluated: {why}",
                 loc=self.loc,
                 label="this operator",
                 hint='annotate parameters with types such as td.f32["M", "N"]',

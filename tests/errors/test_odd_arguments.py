@@ -32,9 +32,12 @@ ODD = (
 
 def answered(call: Callable[[], Any]) -> None:
     """A result, or an error with a place and a hint."""
+    error: td.TdslError | None = None
     try:
         call()
-    except td.TdslError as error:
+    except td.TdslError as raised:
+        error = raised
+    if error is not None:
         assert error.hint, error
         assert error.loc is not None, error
 
