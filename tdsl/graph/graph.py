@@ -13,6 +13,7 @@ from tdsl.target import Target, as_target
 
 if TYPE_CHECKING:  # what traces and plans is not needed to import tdsl
     from tdsl.compile import Compiled
+    from tdsl.graph.kernel import Kernel
     from tdsl.graph.known import Known
     from tdsl.graph.memory import Memory
     from tdsl.graph.plan import Plan
@@ -73,7 +74,7 @@ class Graph(Suggesting):
         self.name = self.name if self.name.isidentifier() else "graph"
         self._plans: dict[Any, Known] = {}
         self._recent: tuple[Known, ...] = ()
-        self._kernels: dict[Program, Compiled] = {}
+        self._kernels: dict[Program, Kernel] = {}
         self._lock = threading.RLock()  # the function may call this graph
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
@@ -204,19 +205,17 @@ class Graph(Suggesting):
             ) from None
         return self.function(*args, **kwargs)
 
-    def use(self, kernels: Mapping[Program, Compiled]) -> None:
+    def use(self, kernels: Mapping[Program, Kernel]) -> None:
         """Take these kernels for the programs of groups from now on."""
         self._kernels.update(kernels)
 
-    def kernel(self, program: Program, known: Compiled | None) -> Compiled:
-        """The compiled program of a group, once for equal ones; `known` where it has the same target."""
-        from tdsl.compile import compile
-        from tdsl.schedule.fluent import Schedule
+    def kernel(self, program: Program, known: Compiled | None) -> Kernel:
+        """The kernel of a group, once for equal programs; of `known` where it has the same target."""
+        from tdsl.graph.kernel import kernel_of
 
         if program not in self._kernels:
-            if known is None or known.target != self.target:
-                known = compile(Schedule.of_program(program), target=self.target)
-            self._kernels[program] = known
+            same = known if known is not None and known.target == self.target else None
+            self._kernels[program] = kernel_of(program, same, self.target)
         return self._kernels[program]
 
 

@@ -17,6 +17,7 @@ from tdsl.compile import Compiled, compile
 from tdsl.errors import DefinitionError, ShapeError
 from tdsl.graph.graph import Graph
 from tdsl.graph.groups import each_alone, join_elementwise
+from tdsl.graph.kernel import Kernel, split
 from tdsl.graph.plan import Plan, steps_of
 from tdsl.graph.structure import (
     Leaf,
@@ -96,13 +97,13 @@ def tuned(graph: Graph, known: Known, arrays: tuple[Array, ...], seconds: float)
     kernels, choices = better_kernels(made.calls, groups, steps, others, clock, start + seconds)
     names = [arg.name for arg in plan.signature.inputs]
 
-    def planned(used: Mapping[Program, Compiled], shown: Sequence[object]) -> Plan:
-        def kernel_of(program: Program, own: Compiled | None) -> Compiled:
+    def planned(used: Mapping[Program, Kernel], shown: Sequence[object]) -> Plan:
+        def kernel_of(program: Program, own: Compiled | None) -> Kernel:
             return used.get(program) or graph.kernel(program, own)
 
         return Plan(made, plan.sources, groups, names, kernel_of, (*plan.trials, *shown))
 
-    found = [(plan, dict[Program, Compiled]())]
+    found = [(plan, dict[Program, Kernel]())]
     if groups != plan.groups:
         found.append((planned({}, trials), {}))
     if kernels:
@@ -116,12 +117,13 @@ def tuned(graph: Graph, known: Known, arrays: tuple[Array, ...], seconds: float)
     return replace(known, plan=best)
 
 
-def _promising(program: Program, target: Target) -> list[tuple[str, Compiled]]:
+def _promising(program: Program, target: Target) -> list[tuple[str, Kernel]]:
     """Kernels by the schedules that the tile graph finds promising; none where the target has no vectors."""
     if target.name != "cpu":
         return []
     found = candidates(program, {}, target)[:SCHEDULES]
-    return [(c.label, compile(c.schedule, target=target)) for c in found if c.label != "default"]
+    chosen = [c for c in found if c.label != "default"]
+    return [(c.label, split(compile(c.schedule, target=target))) for c in chosen]
 
 
 def _check(result: Any, outputs: list[Any], made: Trace) -> None:

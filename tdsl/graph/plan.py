@@ -13,6 +13,7 @@ from tdsl.codegen.quick_call import quick_call
 from tdsl.codegen.signature import ArrayArg, Signature
 from tdsl.compile import Compiled
 from tdsl.graph.groups import Groups, is_open, sources
+from tdsl.graph.kernel import Kernel, as_scheduled, with_constants
 from tdsl.graph.memory import Memory, Need, place
 from tdsl.graph.merge import merge
 from tdsl.graph.steps import Outputs, Program, Run, Step
@@ -23,7 +24,7 @@ from tdsl.lang.expr import const
 from tdsl.lang.program import bind_sizes
 from tdsl.lang.types import from_numpy
 
-KernelOf = Callable[[lang.Program, Compiled | None], Compiled]
+KernelOf = Callable[[lang.Program, Compiled | None], Kernel]
 
 
 def steps_of(
@@ -45,13 +46,15 @@ def steps_of(
         first = calls[group[0]]
         if len(group) == 1 and (wanted.issuperset(mine) or not is_open(first)):
             program = bind_sizes(first.compiled.state.program, first.sizes)
-            kernel = kernel_of(program, first.compiled) if is_open(first) else first.compiled
+            program = with_constants(program, first.inputs)
+            kernel = kernel_of(program, first.compiled) if is_open(first) else as_scheduled(first)
             steps.append(Step(kernel, program, first.inputs, tuple(mine)))
         else:
             given = [r for r in mine if r in wanted]
             merged = merge(calls, group, given or mine, _joined(calls, group))
-            kernel = kernel_of(merged.program, None)
-            steps.append(Step(kernel, merged.program, merged.inputs, merged.outputs))
+            program = with_constants(merged.program, merged.inputs)
+            kernel = kernel_of(program, None)
+            steps.append(Step(kernel, program, merged.inputs, merged.outputs))
     return tuple(steps)
 
 

@@ -5,8 +5,9 @@
         if f0(v0, p1, b0_0) is not True: again(0, (v0, p1), (b0_0,))
         if f1(b0_0, p1, r0) is not True: again(1, (b0_0, p1), (r0,))
 
-`p` are arguments, `c` constants, `n` numbers, `r` outputs, `b` results in the block of memory, `v` views. `f`
-is the machine code of a kernel, which says True when it ran; `again` calls the kernel with all checks.
+`p` are arguments, `c` constants, `k` what a kernel makes of constants once, `n` numbers, `r` outputs, `b`
+results in the block of memory, `v` views. `f` is the machine code of a kernel, which says True when it ran;
+`again` calls the kernel with all checks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from tdsl.codegen.arrays import aligned_empty
 from tdsl.codegen.call import quick_entries
 from tdsl.codegen.signature import ScalarArg
-from tdsl.compile import Compiled
+from tdsl.graph.kernel import Kernel
 from tdsl.graph.memory import Memory
 from tdsl.graph.values import Argument, Array, Constant, Given, Result, Source, Spec, View, base_of
 from tdsl.lang import program as lang
@@ -33,7 +34,7 @@ Run = Callable[..., None]
 class Step:
     """A kernel, the program of known sizes that it runs, its inputs, and the results that it writes."""
 
-    kernel: Compiled
+    kernel: Kernel
     program: lang.Program
     inputs: tuple[Given, ...]
     outputs: tuple[Result, ...]
@@ -67,6 +68,7 @@ class Program:
         self.steps, self.results, self.memory = steps, results, memory
         self._direct = {result: f"r{n}" for result, n in outputs.direct.items()}
         self._bound: dict[str, Any] = {f"c{n}": array for n, array in enumerate(constants)}
+        self._once: dict[str, Array] | None = None
         self._views: dict[View, str] = {}
         self._lines: list[str] = []
         for result, n in outputs.direct.items():
@@ -83,7 +85,7 @@ class Program:
     def bind(self) -> Run:
         """The function, with a block of memory of its own."""
         block = aligned_empty((self.memory.peak,), np.dtype(np.uint8))
-        names = {**self._bound, "copyto": np.copyto}
+        names = {**self._bound, **self._prepared(), "copyto": np.copyto}
         for result, offset in self.memory.offsets.items():
             spec = self.results[result]
             names[_name(result)] = np.ndarray(spec.shape, spec.dtype, block.data, offset)
@@ -93,7 +95,7 @@ class Program:
         names |= {f"f{n}": _no_code for n in range(len(self.steps))}
 
         def again(number: int, inputs: tuple[Any, ...], outputs: tuple[Array, ...]) -> None:
-            kernel = self.steps[number].kernel
+            kernel = self.steps[number].kernel.each
             for fast in quick_entries(kernel):
                 if fast(*inputs, *outputs) is True:
                     names[f"f{number}"] = fast  # for the next calls
@@ -105,11 +107,32 @@ class Program:
         run: Run = names["run"]
         return run
 
+    def _prepared(self) -> dict[str, Array]:
+        """What kernels make of constants, made when it is needed first."""
+        if self._once is None:
+            self._once = {
+                f"k{n}_{k}": array
+                for n, step in enumerate(self.steps)
+                if step.kernel.once is not None
+                for k, array in enumerate(step.kernel.prepared([*map(self._value, step.inputs)]))
+            }
+        return self._once
+
+    def _value(self, x: Given) -> Array | None:
+        """The array of a constant, or of a view of one."""
+        base = base_of(x) if isinstance(x, Source) else None
+        if not isinstance(base, Constant):
+            return None
+        array: Array = self._bound[_name(base)]
+        return x.of(array) if isinstance(x, View) else array
+
     def _line(self, number: int, step: Step) -> str:
+        args, taken = step.kernel.each.signature.inputs, step.kernel.taken(step.inputs)
         inputs = [
             self._text(x) + ".item()" * (isinstance(arg, ScalarArg) and isinstance(x, Source))
-            for arg, x in zip(step.kernel.signature.inputs, step.inputs, strict=True)
+            for arg, x in zip(args, taken, strict=False)
         ]
+        inputs += [f"k{number}_{k}" for k in range(len(args) - len(taken))]
         outputs = [self._text(r) for r in step.outputs]
         again = f"again({number}, ({''.join(f'{x}, ' for x in inputs)}), ({', '.join(outputs)},))"
         return f"if f{number}({', '.join([*inputs, *outputs])}) is not True: {again}"

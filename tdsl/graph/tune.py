@@ -20,9 +20,9 @@ from typing import Any
 
 from tdsl.codegen.arrays import new_output
 from tdsl.codegen.call import quick_entries
-from tdsl.compile import Compiled
 from tdsl.errors import TdslError
 from tdsl.graph.groups import Groups, is_open, sources
+from tdsl.graph.kernel import Kernel
 from tdsl.graph.plan import KernelOf, steps_of
 from tdsl.graph.steps import Step
 from tdsl.graph.values import Argument, Array, Call, Constant, Given, Result, Source, View, base_of
@@ -85,7 +85,7 @@ class Whole:
         return f"whole: {change}" if self.kept else f"whole: {change}: it stays as it was"
 
 
-Others = Callable[[Program], list[tuple[str, Compiled]]]
+Others = Callable[[Program], list[tuple[str, Kernel]]]
 
 
 def better_kernels(
@@ -95,9 +95,9 @@ def better_kernels(
     others: Others,
     clock: Clock,
     deadline: float,
-) -> tuple[dict[Program, Compiled], tuple[Choice, ...]]:
+) -> tuple[dict[Program, Kernel], tuple[Choice, ...]]:
     """Kernels that are faster than those of the steps; `others` gives some for a program, with labels."""
-    found: dict[Program, Compiled] = {}
+    found: dict[Program, Kernel] = {}
     choices: list[Choice] = []
     tried: set[Program] = set()
     for group, step in zip(groups, steps, strict=True):
@@ -240,7 +240,7 @@ class Clock:
 
     def run(self, step: Step) -> None:
         """Keep what a kernel gives."""
-        made = step.kernel(*map(self._input, step.inputs))
+        made = step.kernel.each(*self._inputs(step))
         several = made if len(step.outputs) > 1 else (made,)
         self._made |= dict(zip(step.outputs, several, strict=True))
 
@@ -250,15 +250,20 @@ class Clock:
 
     def _call(self, step: Step) -> Callable[[], object]:
         """A call of the machine code of a kernel; of the kernel where it has none for these arrays."""
-        inputs = [self._input(x) for x in step.inputs]
-        made = step.kernel(*inputs)
+        inputs, kernel = self._inputs(step), step.kernel.each
+        made = kernel(*inputs)
         several = made if len(step.outputs) > 1 else (made,)
         outputs = [new_output(x.shape, from_numpy(x.dtype)) for x in several]
-        for fast in quick_entries(step.kernel):
+        for fast in quick_entries(kernel):
             if fast(*inputs, *outputs) is True:
                 return lambda: fast(*inputs, *outputs)
         out = outputs[0] if len(outputs) == 1 else tuple(outputs)
-        return lambda: step.kernel(*inputs, out=out)
+        return lambda: kernel(*inputs, out=out)
+
+    def _inputs(self, step: Step) -> list[Any]:
+        """What a kernel takes in each call."""
+        given = [self._input(x) for x in step.inputs]
+        return [*step.kernel.taken(given), *step.kernel.prepared(given)]
 
     def _input(self, x: Given) -> Any:
         return self.value(x) if isinstance(x, Source) else x.item()

@@ -23,12 +23,13 @@ from tdsl.source import Loc, here
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input array."""
+    """An input array; a `constant` one is the same in every call."""
 
     name: str
     shape: tuple[Expr, ...]
     dtype: DType
     loc: Loc | None = field(default=None, compare=False)
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,10 +56,10 @@ def nested_tiles_unasked(
         for part in reversed(parts):
             write_tiles(schedule, part, machine)
         made = complete_by_recipes(schedule.state, machine)[0]
-        seconds = Prediction(made, machine, ()).seconds
+        seconds = Prediction.of_calls(made, machine).seconds
     except TdslError:
         return None  # a place for each func does not suit this program
-    if not parts or seconds >= CLEARLY * Prediction(by_recipes, machine, ()).seconds:
+    if not parts or seconds >= CLEARLY * Prediction.of_calls(by_recipes, machine).seconds:
         return None
     return schedule.state, [_decision(p) for p in parts]
 

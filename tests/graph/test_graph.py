@@ -340,7 +340,7 @@ def test_a_schedule_of_the_users_is_kept(x, w):
     g = graph(lambda x, w: relu(scheduled(x, w)))
     np.testing.assert_array_equal(g(x, w), relu(linear(x, w)))
     steps = g.plan(x, w).steps
-    assert steps[0].kernel is scheduled
+    assert steps[0].kernel.each is scheduled
     assert len(steps) == 2
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from tdsl.errors import ShapeError, TargetError
 from tdsl.schedule.bind import bind_state
+from tdsl.schedule.constants import split_constants
 from tdsl.schedule.cost.loopnests import Nests
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.cost.roofline import NestTime, roofline, seconds
@@ -30,11 +31,15 @@ from tdsl.source import here
 
 @dataclass(frozen=True, slots=False)
 class Prediction:
-    """A completed state on a machine, and what was decided for what had been left open."""
+    """A completed state on a machine, and what was decided for what had been left open.
+
+    It is of what runs in each call; `once` makes before the first what depends on constants alone.
+    """
 
     state: State
     machine: Machine
     decisions: tuple[Decision, ...]
+    once: State | None = None
 
     @staticmethod
     def of(state: State, sizes: dict[str, int], machine: Machine) -> Prediction:
@@ -48,7 +53,18 @@ class Prediction:
                 label="this call",
                 hint=f"give them to the schedule: sizes={{{missing[0]!r}: 100}}",
             )
-        return Prediction(*_completed(bind_state(state, sizes), machine))
+        made, decisions = decide(bind_state(state, sizes), machine)
+        return Prediction.of_calls(made, machine, decisions)
+
+    @staticmethod
+    def of_calls(
+        state: State, machine: Machine, decisions: tuple[Decision, ...] = ()
+    ) -> Prediction:
+        """The prediction for a complete state."""
+        apart = split_constants(state)
+        if apart is None:
+            return Prediction(state, machine, decisions)
+        return Prediction(apart.each, machine, decisions, apart.once)
 
     @cached_property
     def nests(self) -> Nests:
@@ -161,15 +177,15 @@ class Prediction:
         )
 
 
-def _completed(state: State, machine: Machine) -> tuple[State, Machine, tuple[Decision, ...]]:
-    made, decisions = decide(state, machine)
-    return made, machine, decisions
-
-
 def explained(p: Prediction, notes: Iterable[str] = ()) -> str:
     """Each edge with where it lives and why, then bytes by level, and the time."""
     program = p.state.program
     lines = [f"{d.func}: inline, {'; '.join(d.why)}" for d in p.decisions if d.how == INLINE]
+    if p.once is not None:
+        once = Prediction(p.once, p.machine, ())
+        for t in p.once.program.inputs:
+            made = ", ".join(once.readers(t.name))
+            lines.append(f"{t.name} -> {made}: once, before any call, {_size(once.whole(t.name))}")
     for name in (*(t.name for t in program.inputs), *(f.name for f in program.funcs)):
         readers = p.readers(name)
         if readers and name in p.nests.whole:

@@ -22,6 +22,7 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
+from tdsl.schedule.constants import constants
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extents, stride_of, widest
 from tdsl.schedule.instructions.dots import DOTS, Dot, find_dots
@@ -62,6 +63,7 @@ class Contraction:
     `names` gives the owner's variable for each of the func's; `value` is what is summed, `moving` the operand
     of the vectors in it. `final` says that the owner is a result that no func reads. `apart` stands for a
     sum over a window in which nothing is used again along another variable, such as that of each channel.
+    What moves is `constant` where it is the same in every call: a copy of it at the root is made once.
     """
 
     func: str
@@ -76,6 +78,7 @@ class Contraction:
     ranges: tuple[str, ...]
     final: bool = False
     apart: bool = False
+    constant: bool = False
 
     @property
     def slides(self) -> bool:
@@ -124,8 +127,11 @@ def find_window(
 
 
 def _final(state: State, owner: str, found: Contraction | str) -> Contraction | str:
+    if not isinstance(found, Contraction):
+        return found
     final = owner in state.program.outputs and not any(True for _ in state.consumers(owner))
-    return replace(found, final=final) if isinstance(found, Contraction) else found
+    constant = found.moving.name in constants(state.program)
+    return replace(found, final=final, constant=constant)
 
 
 _Find = Callable[[FuncDef, FuncDef, dict[str, str], dict[str, Box]], Contraction | str]
@@ -319,10 +325,10 @@ def _plan_product(c: Contraction, machine: Machine) -> Tiles:
     width = vectors * lanes
     adjacent = stride_of(c.moving, c.along) == 1
     again = rows_of >= REUSE and c.terms >= REUSE and not c.slides
-    copied = dot is not None or not adjacent or again
+    copied = dot is not None or not adjacent or again or c.constant
     parallel, band = _for_threads(c, rows, width, machine.threads)
     moves = {v for e in c.moving.index for v in variables(e)}
-    whole = parallel == c.names[c.across] or not moves.issuperset(c.others)
+    whole = c.constant or parallel == c.names[c.across] or not moves.issuperset(c.others)
     terms = 0
     panel = width * c.terms * c.element  # bytes, which should stay in the cache next to the first
     if copied and len(c.ranges) == 1 and c.terms < UNKNOWN and panel > machine.near_bytes:
@@ -330,7 +336,7 @@ def _plan_product(c: Contraction, machine: Machine) -> Tiles:
         terms = -(-c.terms // blocks)
         terms += -terms % (dot.terms if dot else 1)
     large = c.element * prod(c.sizes[v] for v in moves) > APART * machine.near_bytes
-    apart = adjacent and large and not c.slides
+    apart = adjacent and large and not c.slides and not c.constant
     if _is_outer(c, machine):
         across = c.names[c.across] if parallel else ""
         return Tiles(

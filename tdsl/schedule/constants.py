@@ -1,0 +1,196 @@
+"""What a program makes of constants alone, as a program of its own that runs once.
+
+A nest at the root all of whose funcs depend on nothing but constant inputs gives the same in every call:
+weights in panels, a transposed filter, norms of columns. `split_constants` takes such nests out of a complete
+state; what others read of them becomes an input of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tdsl.lang.bounds import upper
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Param, Read, const
+from tdsl.lang.program import FuncDef, Input, Program, map_expressions
+from tdsl.lang.regions import Box, reads_in
+from tdsl.lang.simplify import subtract
+from tdsl.node import Node, post_order, transform
+from tdsl.schedule.facts import extent, has_effects, root_boxes
+from tdsl.schedule.nest import After, At, State, With
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A state that makes what is constant, and the state of the rest, which takes that after its own inputs.
+
+    `orders` has for each constant that is made its dimensions as they lie in memory, slowest first.
+    """
+
+    once: State
+    each: State
+    orders: tuple[tuple[int, ...], ...]
+
+
+def constants(program: Program) -> set[str]:
+    """The constant inputs, and the funcs that depend on nothing else."""
+    found = {t.name for t in program.inputs if t.constant}
+    if found:
+        found |= _follow(program, found)
+    return found
+
+
+def _follow(program: Program, inputs: set[str]) -> set[str]:
+    made: set[str] = set()
+    for f in program.funcs:  # producers first
+        known = inputs | made | {f.name}
+        if all(_is_constant(d, known) for d in f.definitions):
+            made.add(f.name)
+    return made
+
+
+def _is_constant(d: Definition, known: set[str]) -> bool:
+    bounds = [e for _, lo, hi in d.ranges for e in (lo, hi) if e is not None]
+    nodes = list(post_order(*d.expressions(), *bounds))
+    scalars = any(isinstance(n, Param) for n in nodes) or (d.combine and d.combine.scalars())
+    read = {n.name for n in nodes if isinstance(n, Read)}
+    return not scalars and not has_effects(d) and read <= known
+
+
+def split_constants(state: State) -> Once | None:
+    """The two states of a complete one whose sizes are known; None where nothing is made of constants alone.
+
+    >>> import tdsl as td
+    >>> from dataclasses import replace
+    >>> from tdsl.schedule.facts import rest_at_root
+    >>> i, a, w, f, g = td.vars("i"), *(td.Tensor(n, (8,), td.f32) for n in "aw"), td.Func("f"), td.Func("g")
+    >>> f[i] = td.exp(w[i])
+    >>> g[i] = a[i] * f[i]
+    >>> state = rest_at_root(td.Schedule(g).state)
+    >>> inputs = tuple(replace(t, constant=t.name == "w") for t in state.program.inputs)
+    >>> made = split_constants(replace(state, program=replace(state.program, inputs=inputs)))
+    >>> print(made.each.program)
+    g(a: f32[8], f: f32[8]) -> g
+    g: f32 on 0 <= i < 8
+      g[i] = a[i] * f[i]
+    """
+    program = state.program
+    known = constants(program)
+    if not known:
+        return None
+    boxes, nests = root_boxes(state), _nests(state)
+    once: set[str] = set()
+    for members in nests:  # producers first
+        read = {r.name for n in members for r in _reads(program.func(n))}
+        inside = members | once | {t.name for t in program.inputs}
+        if members <= known and read <= inside and not members & {*program.outputs}:
+            used = [n for n in members if {c.name for c, _ in state.consumers(n)} - members]
+            if used and all(_can_be_passed(state, n, boxes.get(n)) for n in used):
+                once |= members
+    used_outside = {
+        r.name for f in program.funcs if f.name not in once for r in _reads(f) if r.name in once
+    }
+    passed = [f.name for f in program.funcs if f.name in used_outside]
+    if not passed:
+        return None
+    rank = {n: range(len(program.func(n).variables)) for n in passed}
+    orders = tuple(state.plan(n).order or tuple(rank[n]) for n in passed)
+    own = {n: boxes[n] for n in passed}
+    return Once(_making(state, once, own), _taking(state, once, own), orders)
+
+
+def _nests(state: State) -> list[set[str]]:
+    """The funcs that share a nest at the root, in the order of the program."""
+
+    def leader(name: str) -> str:
+        match state.plan(name).place:
+            case At(level) | After(level) | With(level):
+                return leader(level.func)
+            case _:
+                return name
+
+    found: dict[str, set[str]] = {}
+    for f in state.program.funcs:
+        found.setdefault(leader(f.name), set()).add(f.name)
+    return list(found.values())
+
+
+def _reads(f: FuncDef) -> list[Read]:
+    return [r for d in f.definitions for r in reads_in(d.expressions()) if r.name != f.name]
+
+
+def _can_be_passed(state: State, name: str, box: Box | None) -> bool:
+    """True for a func of one value whose memory is that of an array."""
+    plan = state.plan(name)
+    if box is None or len(state.program.func(name).dtypes) > 1 or plan.store or plan.fold:
+        return False
+    return all((extent(box, axis) or 0) > 0 for axis in range(len(box)))
+
+
+def _making(state: State, once: set[str], passed: dict[str, Box]) -> State:
+    """The nests that run once, with what others read as outputs."""
+    program = state.program
+    funcs = tuple(
+        replace(f, natural=passed[f.name]) if f.name in passed else f
+        for f in program.funcs
+        if f.name in once
+    )
+    inputs = _read_by(program, funcs)
+    names = tuple(passed)
+    made = Program(
+        f"{program.name}_once", inputs, (), funcs, names, tuple(t.name for t in inputs), names
+    )
+    plans = [
+        (n, replace(p, order=None, align=(), scope="auto") if n in passed else p)
+        for n, p in state.plans
+        if n in once
+    ]
+    return _decided(State(made, tuple(plans)))
+
+
+def _taking(state: State, once: set[str], passed: dict[str, Box]) -> State:
+    """The other nests, with what runs once as inputs."""
+    program = state.program
+    firsts = {
+        n: tuple(upper(lo) or 0 for lo, _ in box if lo is not None) for n, box in passed.items()
+    }
+
+    def moved(n: Node) -> Node:
+        if not isinstance(n, Read) or not any(firsts.get(n.name, ())):
+            return n
+        index = (subtract(e, const(lo)) for e, lo in zip(n.index, firsts[n.name], strict=True))
+        return replace(n, index=tuple(index))
+
+    funcs = tuple(
+        replace(
+            f,
+            definitions=tuple(
+                map_expressions(d, lambda e: transform(e, moved)) for d in f.definitions
+            ),
+        )
+        for f in program.funcs
+        if f.name not in once
+    )
+    read = {t.name for t in _read_by(program, funcs)}
+    kept = tuple(t for t in program.inputs if t.name in read or not t.constant)
+    gone = {t.name for t in program.inputs} - {t.name for t in kept}
+    new = tuple(
+        Input(n, tuple(const(extent(box, k) or 0) for k in range(len(box))), dtype, constant=True)
+        for n, box in passed.items()
+        for dtype in program.func(n).dtypes
+    )
+    parameters = (*(p for p in program.parameters if p not in gone), *passed)
+    made = replace(program, inputs=(*kept, *new), funcs=funcs, parameters=parameters)
+    plans = tuple((n, p) for n, p in state.plans if n not in once)
+    return _decided(replace(state, program=made, plans=plans))
+
+
+def _read_by(program: Program, funcs: Iterable[FuncDef]) -> tuple[Input, ...]:
+    names = {r.name for f in funcs for r in _reads(f)}
+    return tuple(t for t in program.inputs if t.name in names)
+
+
+def _decided(state: State) -> State:
+    """The state with nothing left to a default."""
+    return replace(state, plans=tuple((n, replace(p, touched=True)) for n, p in state.plans))

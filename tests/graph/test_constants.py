@@ -1,0 +1,150 @@
+"""What a graph makes of arrays that never change: once, in the order in which kernels read it."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.graph.kernel import Kernel
+
+
+@td.op
+def product(x: td.f32["M", "K"], w: td.f32["K", "N"]):
+    i, j, k = td.vars("i j k")
+    out = td.Func("out")
+    out[i, j] = td.sum(x[i, k] * w[k, j], axis=k)
+    return out
+
+
+@td.op
+def scaled(x: td.f32["M", "K"], w: td.f32["K", "N"]):
+    """A product with columns of length 1."""
+    i, j, k = td.vars("i j k")
+    norm, out = td.Func("norm"), td.Func("out")
+    norm[j] = td.sqrt(td.sum(w[k, j] * w[k, j], axis=k))
+    out[i, j] = td.sum(x[i, k] * w[k, j], axis=k) / norm[j]
+    return out
+
+
+@td.op
+def shifted(x: td.f32["N"], w: td.f32["P"]):
+    """What is made of the weights is needed from 3 on."""
+    i = td.vars("i")
+    squares, out = td.Func("squares"), td.Func("out", shape=x.shape)
+    squares[i] = w[i] * w[i] + td.exp(w[i])
+    out[i] = x[i] * squares[i + 3] + squares[i + 4]
+    return out
+
+
+def whole(rng, *shape):
+    """Whole numbers: sums of their products are exact in any order."""
+    return rng.integers(-9, 10, shape).astype(np.float32)
+
+
+def kernel_of(graph, *arrays) -> Kernel:
+    (step,) = graph.plan(*arrays).steps
+    return step.kernel
+
+
+@pytest.mark.parametrize("shape", [(8, 64, 192), (7, 100, 90), (2, 9, 33), (70, 130, 65)])
+def test_weights_are_packed_once_into_the_panels_of_register_tiles(rng, shape):
+    m, k, n = shape
+    x, w = whole(rng, m, k), whole(rng, k, n)
+    graph = td.Graph(lambda x: product(x, w))
+    kernel = kernel_of(graph, x)
+    assert [t.name for t in kernel.once.state.program.inputs] == ["w"]
+    assert [t.name for t in kernel.each.state.program.inputs] == ["x", "w_cache"]
+    for _ in range(2):
+        np.testing.assert_array_equal(graph(x), x @ w)
+    np.testing.assert_array_equal(graph(x, out=np.empty((m, n), np.float32)), x @ w)
+
+
+def test_an_argument_is_never_packed_before_a_call(rng):
+    x, w = whole(rng, 8, 64), whole(rng, 64, 192)
+    assert kernel_of(td.Graph(product), x, w).once is None
+
+
+def test_weights_are_prepared_for_the_first_call_only(rng, monkeypatch):
+    x, w = whole(rng, 8, 64), whole(rng, 64, 192)
+    made = []
+    prepared = Kernel.prepared
+    monkeypatch.setattr(Kernel, "prepared", lambda *a: made.append(a) or prepared(*a))
+    graph = td.Graph(lambda x: product(x, w))
+    for _ in range(3):
+        graph(x)
+    assert len(made) == 1
+
+
+def test_a_plan_and_the_explanation_of_a_schedule_say_what_is_made_once(rng):
+    x, w = whole(rng, 8, 64), whole(rng, 64, 192)
+    graph = td.Graph(lambda x: product(x, w))
+    assert "once: 49,152 bytes for 1 group, of constants" in str(graph.plan(x))
+    (step,) = graph.plan(x).steps
+    text = td.Schedule.of_program(step.program).explain()
+    assert "w -> w_cache: once, before any call, 49.15 kB" in text
+    assert "w_cache -> out_sum: from memory, 49.15 kB" in text or "w_cache -> out" in text
+
+
+def test_equal_layers_share_a_kernel_and_each_has_its_own_panels(rng):
+    x, layers = whole(rng, 4, 64), [whole(rng, 64, 64) for _ in range(3)]
+
+    def model(x):
+        for w in layers:
+            x = np.maximum(product(x, w), 0) % 8
+        return x
+
+    graph = td.Graph(model)
+    assert str(graph.plan(x)).splitlines()[0].endswith("3 groups, 1 kernel")
+    np.testing.assert_array_equal(graph(x), model(x))
+
+
+def test_whatever_depends_on_constants_alone_is_made_once(rng):
+    x, w = whole(rng, 8, 64), whole(rng, 64, 192)
+    graph = td.Graph(lambda x: scaled(x, w))
+    once = kernel_of(graph, x).once.state.program
+    assert "norm_sum" in [f.name for f in once.funcs]
+    np.testing.assert_allclose(graph(x), scaled(x, w), rtol=1e-6)
+
+
+@pytest.mark.parametrize("target", ["cpu", "python"])
+def test_what_is_made_once_may_begin_anywhere(rng, target):
+    x, w = whole(rng, 20), whole(rng, 30) / 8
+    graph = td.Graph(lambda x: shifted(x, w[2:]), target=target)
+    np.testing.assert_allclose(graph(x), shifted(x, w[2:]), rtol=1e-6)
+    assert graph.plan(x).steps[0].kernel.once is not None
+
+
+def test_views_of_constants_are_packed_too(rng):
+    x, w = whole(rng, 8, 64), whole(rng, 192, 64)
+    graph = td.Graph(lambda x: product(x, w.T))
+    assert kernel_of(graph, x).once is not None
+    np.testing.assert_array_equal(graph(x), x @ w.T)
+
+
+def test_a_copy_in_a_schedule_of_ones_own_is_made_once(rng):
+    x, w = whole(rng, 8, 64), whole(rng, 64, 64)
+    s = product.schedule(M=8, K=64, N=64)
+    copy = s.cache_read("w", s["out"], pack={1: 16})
+    copy.reorder_storage(1, 0, 2)
+    mine = td.compile(s)
+    graph = td.Graph(lambda x: mine(x, w))
+    kernel = kernel_of(graph, x)
+    assert kernel.orders == ((1, 0, 2),)
+    np.testing.assert_array_equal(graph(x), x @ w)
+
+
+def test_a_copy_inside_of_loops_stays_there(rng):
+    x, w = whole(rng, 8, 64), whole(rng, 64, 64)
+    s = product.schedule(M=8, K=64, N=64)
+    s.cache_read("w", s["out"], at="i")
+    mine = td.compile(s)
+    graph = td.Graph(lambda x: mine(x, w))
+    assert kernel_of(graph, x).each is mine
+    np.testing.assert_array_equal(graph(x), x @ w)
+
+
+def test_tuning_keeps_what_is_constant(rng):
+    x, w, v = whole(rng, 8, 64), whole(rng, 64, 64), whole(rng, 64, 64)
+    graph = td.Graph(lambda x: product(product(x, w) % 8, v))
+    expected = graph(x)
+    graph.tune(x, seconds=2)
+    np.testing.assert_array_equal(graph(x), expected)
