@@ -54,6 +54,7 @@ from tdsl.schedule.nest import (
     Root,
     State,
 )
+from tdsl.schedule.pipelines import copied
 from tdsl.schedule.required import required
 from tdsl.schedule.sliding import sliding_axis
 from tdsl.schedule.tree import ROOT, Tree, build_tree
@@ -192,7 +193,8 @@ class Lowering:
         """A copy of a box as a whole, which may reach beyond what is needed and beyond its source."""
         buffer = self.buffers[f.name]
         start = {v: lo for v, (lo, _) in zip(f.variables, box, strict=True) if lo is not None}
-        value = f.definitions[0].values[0]
+        value = copied(self.state, f)
+        assert value is not None, "a plain copy"
         load = ValueWriter(self, f, start, around.facts).convert(value)
         loc = self.state.plan(f.name).loc
         if not isinstance(load, Load) or self._is_made_inside(value):

@@ -54,11 +54,14 @@ class Swizzle:
         return n ^ (n // self.line % self.count * self.chunk)
 
     def in_panels(self, index: tuple[Expr, ...], strides: tuple[int, ...]) -> Expr:
-        """The offset of an element in the panels, of memory with these strides."""
+        """The offset of an element in the panels, of memory with these strides.
+
+        Rows may have axes of one element inside.
+        """
         *outer, column = index
-        width, total = const(self.width), Sum()
+        width, total, row = const(self.width), Sum(), strides[-2:][0]
         for n, i in enumerate(outer):
-            total = total.plus(as_sum(i), self.width if n == len(outer) - 1 else strides[n])
+            total = total.plus(as_sum(i), self.width if strides[n] == row else strides[n])
         total = total.plus(as_sum(Binary("floordiv", column, width)), self.width * self.height)
         return as_expr(total.plus(as_sum(Binary("mod", column, width))))
 
@@ -116,8 +119,8 @@ def _size(s: Alloc) -> int:
 
 
 def _swizzle(s: Alloc) -> Swizzle:
-    extents = [1, 1, *(int(e.value) for e in s.extents if isinstance(e, Const))]
-    height, row = extents[-2:]
+    *outer, row = [int(e.value) for e in s.extents if isinstance(e, Const)]
+    height = next((n for n in reversed(outer) if n > 1), 1)
     size = s.dtype.bytes
     several = row * size > s.swizzle
     if row * size % s.swizzle or (several and height % _ROWS):

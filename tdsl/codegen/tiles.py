@@ -90,7 +90,7 @@ def map_of(s: CopyTile, p: BufferParam, swizzle: int) -> TileMap:
             f"a multiple of {LINE}",
         ),
         (
-            wide % inner != 0 or (wide > inner and prod(box[:-2]) > 1),
+            wide % inner != 0 or (wide > inner and sum(n > 1 for n in box[:-1]) > 1),
             f"a tile of {p.name!r} of {s.extents} elements is swizzled by {swizzle} bytes",
             "rows of a multiple of that, in two axes",
         ),

@@ -22,6 +22,7 @@ from tdsl.schedule.loops import (
 )  # fmt: skip
 from tdsl.schedule.nest import (
     AXES,
+    GROUP,
     LANES,
     SERIAL,
     SHARED,
@@ -79,6 +80,8 @@ def _are_partial(state: State, func: str, definition: int, loop: str) -> bool:
 def cooperate(state: State, func: str, definition: int, *, vector: int = 1) -> State:
     """Share the points of a stage in shared memory out among the threads of the block, `vector` at a time.
 
+    Those of memory of a group are shared out among the threads of the group.
+
     Its loops become one, of which the threads that compute around it take turns: neighbours on
     threadIdx.x get neighbours in memory. A stage that makes or reads a fragment is shared out by its layout;
     what reduces one is reduced by each thread for its part, then by the threads that have parts of a row.
@@ -89,9 +92,11 @@ def cooperate(state: State, func: str, definition: int, *, vector: int = 1) -> S
     if made is not None:
         return made
     _check_untouched(f, plan.nests[0])
-    if plan.scope != SHARED:
+    if plan.scope not in (SHARED, GROUP):
         raise Illegal(f"{func!r} is not in shared memory", 'set_scope("shared") first')
     counts = _threads_around(state, func)
+    if plan.scope == GROUP:
+        counts = tuple(x for x in counts if x[0] == LANES)
     names = list(plan.nests[0].names())
     if vector > 1:
         last = names.pop()

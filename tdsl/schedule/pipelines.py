@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdsl.lang.expr import Read, Var
+from tdsl.lang.expr import Binary, Const, Expr, Read, Select, Var
+from tdsl.lang.program import FuncDef
 from tdsl.schedule.loops import find_loop, positive
 from tdsl.schedule.nest import (
     PIPELINED,
@@ -58,9 +59,7 @@ def bulk_copy(state: State, func: str, definition: int) -> State:
             f"{func!r} has one element", "a copy as a whole is for rows of 16 bytes and more"
         )
     d = f.definitions[0]
-    own = tuple(Var(v) for v in f.variables)
-    value = d.values[0] if len(f.definitions) == len(d.values) == 1 else None
-    if d.index != own or not isinstance(value, Read) or value.index != own:
+    if copied(state, f) is None:
         raise Illegal(f"{func!r} is no plain copy", "cache_read the tensor, or use cooperate()")
     if plan.order is not None or plan.fold or plan.nests[0] != fresh_nest(d):
         raise Illegal(
@@ -68,6 +67,31 @@ def bulk_copy(state: State, func: str, definition: int) -> State:
             "a copy as a whole has none of its own: leave those directives out",
         )
     return state.with_plan(func, replace(plan, bulk=True, touched=True))
+
+
+def copied(state: State, f: FuncDef) -> Read | None:
+    """What a func is a plain copy of, at the func's own variables; None for what is none.
+
+    What is `filled` is 0 beyond that.
+    """
+    d, own = f.definitions[0], tuple(map(Var, f.variables))
+    if len(f.definitions) > 1 or len(d.values) > 1 or d.index != own:
+        return None
+    match d.values[0]:
+        case Read() as read:
+            index = read.index
+        case Select(_, Read() as read, Const()) if state.plan(f.name).filled:
+            index = tuple(map(_unclamped, read.index, own))
+        case _:
+            return None
+    return replace(read, index=index) if index == own else None
+
+
+def _unclamped(e: Expr, own: Var) -> Expr:
+    """An index without the limits of what is read; of one element these are all that is left of it."""
+    while isinstance(e, Binary) and e.op in ("min", "max"):
+        e = e.left
+    return own if isinstance(e, Const) else e
 
 
 def check_pipelined(state: State, func: str) -> None:

@@ -19,7 +19,7 @@ from tdsl.lang.value import vars
 from tdsl.schedule.instructions.instruction import Instruction, instruction
 
 ROWS = 64  # of the sums
-COLUMNS = (256, 192, 128, 96, 64, 32, 16, 8)
+COLUMNS = (*range(256, 32, -16), 32, 24, 16, 8)
 THREADS = 128
 _BYTES = 32  # of terms
 C_TYPES = {

@@ -1,7 +1,7 @@
 """Attention and its like by the tensor cores of a GPU: scores, weights and results stay in registers.
 
 for batches, blocks of rows:                   on blocks
-  for warps:                                   16 rows of the block or more, fetched once
+  for warps, or groups of four:                16 rows of the block or more, 64 of a group; fetched once
     for tiles of terms:                        both operands in shared memory, fetched ahead
       scores, by tensor cores                  in fragments
       their maxima, weights, sums of these     each thread for what it has, then by shuffles
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from tdsl.errors import counted
@@ -22,10 +23,11 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Cast, Read
 from tdsl.node import post_order
 from tdsl.schedule.cost.machine import Machine, machine_for
-from tdsl.schedule.instructions.tensor_cores import COLUMNS, ROWS, Mma
+from tdsl.schedule.instructions.tensor_cores import ROWS, Mma
+from tdsl.schedule.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.schedule.mapping import rounded_part
-from tdsl.schedule.nest import FRAGMENT, SHARED
-from tdsl.schedule.recipes.block_rows import fused
+from tdsl.schedule.nest import FRAGMENT, GROUP, SHARED, SWIZZLES
+from tdsl.schedule.recipes.block_rows import ACCESS, fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.elements import definition_of, fetched, sizes_of
 from tdsl.schedule.recipes.online_blocks import (
@@ -39,7 +41,17 @@ from tdsl.schedule.recipes.online_blocks import (
     inside_tiles,
 )  # fmt: skip
 from tdsl.schedule.recipes.operands import Operand, plain_operands
-from tdsl.schedule.recipes.tensor_cores import load_by, load_of, mma_of, spread
+from tdsl.schedule.recipes.tensor_cores import (
+    PHASE_BYTES,
+    SHARED_BYTES,
+    Form,
+    form_of_groups,
+    load_by,
+    load_of,
+    mma_of,
+    shape_of,
+    spread,
+)
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
@@ -48,6 +60,15 @@ _LARGEST = (128, 64)  # rows and terms of a block's tile
 _AT_ONCE = 128  # columns of the result whose products are made before they are added
 _FEWER = 32  # of wider results, since registers hold these, too
 _HELD = 64  # columns up to which registers hold the rows' operand, too
+_GROUPS = range(1, 8)  # of four warps in a block, beside the one that fetches
+_GROUP_TERMS = (
+    128,
+    64,
+)  # of a tile: for so many columns that registers hold them twice, and for more
+_GROUP_PART = 64  # of more columns
+_GROUP_COLUMNS = 256  # that registers hold at all
+_MOST_AXES = 5  # of an array of which the GPU fetches tiles as wholes
+_OWN = {"warp", "held"}  # choices of warps alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +77,8 @@ class OnlineTensorCores:
 
     `stages` of these are in shared memory at a time. Products with weights are made for `columns` at once.
     With `held` the rows' operand stays in registers; otherwise each tile loads it from shared memory.
+    With `hopper` products are made by groups of four warps, by `wgmma` from shared memory, and weights are
+    taken from registers; a group of its own fetches the tiles of terms.
     """
 
     rows: int
@@ -64,6 +87,7 @@ class OnlineTensorCores:
     columns: int
     stages: int = 2
     held: bool = True
+    hopper: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +99,20 @@ class _Product:
     roles: Roles
     left: Operand
     right: Operand
-    form: Mma
+    form: Form
 
 
 @recipe
 def online_tensor_cores(
     stage: Stage, *, machine: Machine | None = None, **choices: Any
 ) -> OnlineTensorCores:
-    """Schedule a sum whose terms need other reductions over them with tensor cores, on a GPU (sm_80).
+    """Schedule a sum whose terms need other reductions over them with tensor cores, on a GPU (from sm_80 on).
 
     `stage` is a sum of products of weights and values, with rows and columns as the last two of its
     variables; the weights are of f16 or bf16, as the values, and made of a sum of products of such operands.
     The schedule has to know all sizes. `choices` replace what is chosen: the fields of `OnlineTensorCores`.
+    With `hopper`, on sm_90a, products are those of `wgmma`; where it is not given, they are where their
+    blocks keep half of the GPU busy and the operands can be fetched in tiles for them.
     Returns the choices; ScheduleError for a stage of another kind. Float sums are made in another order.
 
     >>> import tdsl as td
@@ -101,10 +127,9 @@ def online_tensor_cores(
     >>> out[i, e] = td.sum(weight * td.cast(v[j, e], td.f32), axis=j) / total[i]
     >>> s = td.Schedule(out, target="cuda:sm_80")
     >>> td.recipes.online_tensor_cores(s["out_sum"])
-    OnlineTensorCores(rows=32, warp=16, terms=64, columns=64, stages=2, held=True)
+    OnlineTensorCores(rows=32, warp=16, terms=64, columns=64, stages=2, held=True, hopper=False)
     """
-    schedule = stage.schedule
-    machine = machine or machine_for(as_target(schedule.target))
+    machine = machine or machine_for(as_target(stage.schedule.target))
     chain = find_online_chain(stage)
     columns = chain.sizes[chain.column]
     if columns % _STEP:
@@ -112,9 +137,50 @@ def online_tensor_cores(
             f"its results have {columns} columns, which are no multiple of {_STEP}",
             f"pad the values to a multiple of {_STEP}, or take online_blocks",
         )
-    plan = choose(_plan(chain, machine), choices)
-    _write(stage, chain, plan)
-    return plan
+    if choices.get("hopper") is True and "wgmma" not in machine.features:
+        raise Unsuited(
+            f"wgmma needs sm_90a, and the schedule is for {as_target(stage.schedule.target).arch}",
+            'leave hopper= out, or td.Schedule(..., target="cuda:sm_90a")',
+        )
+    if choices.get("hopper", _is_for_groups(chain, machine) and _OWN.isdisjoint(choices)) is True:
+        try:
+            with stage.schedule.all_or_nothing():
+                return _write(stage, chain, _plan_of_groups(chain, machine, choices))
+        except Unsuited:
+            if "hopper" in choices:
+                raise
+    return _write(stage, chain, choose(_plan(chain, machine), choices))
+
+
+def _is_for_groups(chain: OnlineChain, machine: Machine) -> bool:
+    """True where blocks of 64 rows are as many as half of the multiprocessors that have wgmma."""
+    rows = chain.sizes[chain.row]
+    blocks = rows // GROUP_ROWS * chain.batches
+    return "wgmma" in machine.features and 2 * blocks >= machine.threads
+
+
+def _plan_of_groups(
+    chain: OnlineChain, machine: Machine, choices: Mapping[str, Any]
+) -> OnlineTensorCores:
+    """Two groups where all multiprocessors have work then, and terms for which there are registers."""
+    columns = chain.sizes[chain.column]
+    if columns > _GROUP_COLUMNS:
+        raise Unsuited(
+            f"its results have {columns} columns, and registers hold {_GROUP_COLUMNS} at most",
+            "leave hopper= out",
+        )
+    blocks = -(-chain.sizes[chain.row] // (2 * GROUP_ROWS)) * chain.batches
+    groups = 2 if blocks >= machine.threads else 1
+    wide = columns > _AT_ONCE
+    best = OnlineTensorCores(
+        groups * GROUP_ROWS, GROUP_ROWS, _GROUP_TERMS[wide], _GROUP_PART if wide else columns,
+        held=False, hopper=True,
+    )  # fmt: skip
+    return choose(
+        best, choices, rows=[n * GROUP_ROWS for n in _GROUPS], warp=[GROUP_ROWS], held=[False],
+        terms=range(_STEP, _GROUP_COLUMNS + 1, _STEP),
+        columns=[n for n in range(_STEP, columns + 1, _STEP) if columns % n == 0],
+    )  # fmt: skip
 
 
 def _plan(chain: OnlineChain, machine: Machine) -> OnlineTensorCores:
@@ -130,7 +196,7 @@ def _plan(chain: OnlineChain, machine: Machine) -> OnlineTensorCores:
     return OnlineTensorCores(rows, ROWS, terms, at_once, held=columns <= _HELD)
 
 
-def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> None:
+def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineTensorCores:
     schedule = stage.schedule
     running, own = stage.online(chain.term, plan.terms), schedule[chain.end]
     tile, part = running.loops[-1].name, running.loops[-1].name
@@ -161,7 +227,9 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> None:
             continue
         schedule[name].compute_at(running, part if lead else tile).set_scope(FRAGMENT)
         if d.init is not None and (lead or TERM in roles.values()):
-            products.append(_product(schedule[name], d, roles))
+            products.append(_product(schedule[name], d, roles, plan, inside))
+    if plan.hopper:
+        _check_shared(products, plan, inside)
     for product in reversed(products):  # what they are made of first
         _multiply(product, plan, inside, (own, warp.name), (running, tile))
     for name in reversed(list(inside)):
@@ -173,7 +241,8 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> None:
     running.cooperate()
     own.cooperate(2)
     if plan.stages > 1:
-        running.pipeline(tile, plan.stages)
+        running.pipeline(tile, plan.stages, apart=plan.hopper)
+    return plan
 
 
 def _rounded(d: Definition) -> list[str]:
@@ -182,13 +251,20 @@ def _rounded(d: Definition) -> list[str]:
     return [x.name for n in found for x in post_order(n) if isinstance(x, Read)]
 
 
-def _product(stage: Stage, d: Definition, roles: Roles) -> _Product:
+def _product(
+    stage: Stage, d: Definition, roles: Roles, plan: OnlineTensorCores, inside: Mapping[str, Roles]
+) -> _Product:
     """A sum of products by the rows' operand and another; Unsuited where tensor cores do not make it."""
     if len(d.ranges) != 1:
         raise Unsuited(f"{stage.func!r} sums over {counted(len(d.ranges), 'variable')}")
     found = plain_operands(replace(d, where=TRUE))
     left, right = sorted(found, key=lambda x: roles.get(x.along) != ROW)
-    form = mma_of(left, right, "f32")
+    form: Form | None
+    if plan.hopper:
+        columns = plan.terms if roles.get(right.along) == TERM else plan.columns
+        form = form_of_groups(left, right, "f32", columns, held=left.read.name in inside)
+    else:
+        form = mma_of(left, right, "f32")
     if roles.get(left.along) != ROW or form is None:
         types = f"{left.read.dtype.name} and {right.read.dtype.name}"
         raise Unsuited(
@@ -204,31 +280,70 @@ def _multiply(
 ) -> None:  # fmt: skip
     """Products by tensor cores, and the tiles of what they are made of; `rows` and `tiles` are places."""
     stage, schedule, (term, _, _) = p.stage, p.stage.schedule, p.d.ranges[0]
-    mi, nj, i1, j1 = stage.tile((p.left.along, p.right.along), (ROWS, COLUMNS))
+    mi, nj, i1, j1 = stage.tile((p.left.along, p.right.along), shape_of(p.form)[:2])
     ko, k1 = stage.split(term, p.form.terms)
     others = [v for v in p.d.free if v not in (p.left.along, p.right.along)]
     stage.reorder(*others, ko, mi, nj, i1, j1, k1).tensorize(i1, p.form.name)
     stage.unroll(mi).unroll(nj).unroll(ko)
     if p.left.read.name not in inside:
         near = _fetched(p, p.left, plan, rows)
-        copy = schedule.cache_read(near.func, stage.func, scope=FRAGMENT)
-        copy.compute_at(*(rows if plan.held else (stage, ko)))
-        load_by(copy, p.left, load_of(p.left, "a", plan.warp))
+        if isinstance(p.form, Mma):
+            copy = schedule.cache_read(near.func, stage.func, scope=FRAGMENT)
+            copy.compute_at(*(rows if plan.held else (stage, ko)))
+            load_by(copy, p.left, load_of(p.left, "a", plan.warp))
     elif p.d.where != TRUE:
         held = schedule.cache_read(p.left.read.name, stage.func, scope=FRAGMENT, filled=True)
         held.compute_at(*tiles).cooperate()
     near = _fetched(p, p.right, plan, tiles)
-    copy = schedule.cache_read(near.func, stage.func, at=ko, scope=FRAGMENT)
-    load_by(copy, p.right, load_of(p.right, "b", _STEP))
+    if isinstance(p.form, Mma):
+        copy = schedule.cache_read(near.func, stage.func, at=ko, scope=FRAGMENT)
+        load_by(copy, p.right, load_of(p.right, "b", _STEP))
 
 
 def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stage, str]) -> Stage:
-    """A tile of an operand in shared memory."""
-    vector, sizes = fetched(p.stage, x.read.name), sizes_of(p.stage)
-    tile = p.stage.schedule.cache_read(x.read.name, p.stage.func, scope=SHARED, filled=True)
-    tile.compute_at(*place).cooperate(vector)
-    along = {ROW: plan.rows, TERM: plan.terms, INNER: plan.terms}
-    near = [v for v in variables(x.read.index[x.axes[1]]) if p.roles.get(v) != TILE]
-    row = along.get(p.roles.get(near[0], "")) or sizes[near[0]] or 0
-    spread(tile, x, x.read.dtype.bytes * row)
+    """A tile of an operand in shared memory: of rows for a group that has them alone."""
+    of_rows, size = p.roles.get(x.along) == ROW, x.read.dtype.bytes
+    vector, row = fetched(p.stage, x.read.name), size * _tile_of(p, x, plan)[1]
+    whole = plan.hopper and plan.stages > 1 and not of_rows
+    refused = plan.hopper and (row % min(SWIZZLES) or x.axes[1] + 1 < len(x.read.index))
+    if refused or (whole and (vector * size < ACCESS or len(x.read.index) > _MOST_AXES)):
+        raise Unsuited(
+            f"{x.read.name!r} cannot be fetched in tiles that wgmma reads",
+            f"leave hopper= out, or let rows of it be a multiple of {min(SWIZZLES)} bytes",
+        )
+    scope = GROUP if plan.hopper and of_rows else SHARED
+    tile = p.stage.schedule.cache_read(x.read.name, p.stage.func, scope=scope, filled=True)
+    tile.compute_at(*place)
+    if not whole:
+        tile.cooperate(vector)
+    spread(tile, x, row)
+    if whole:
+        tile.bulk_copy()
     return tile
+
+
+def _tile_of(p: _Product, x: Operand, plan: OnlineTensorCores) -> tuple[int, int]:
+    """How many elements a tile of an operand has along its axes."""
+    along = {ROW: plan.warp if plan.hopper else plan.rows, TERM: plan.terms, INNER: plan.terms}
+    sizes, found = sizes_of(p.stage), []
+    for axis in x.axes:
+        near = [v for v in variables(x.read.index[axis]) if p.roles.get(v) != TILE]
+        found.append(along.get(p.roles.get(near[0], "")) or sizes[near[0]] or 0)
+    return found[0], found[1]
+
+
+def _check_shared(
+    products: list[_Product], plan: OnlineTensorCores, inside: Mapping[str, Roles]
+) -> None:
+    """The tiles of all operands fit into the shared memory of a block."""
+    total = 0
+    for p in products:
+        for x in (p.left, p.right):
+            times = plan.rows // plan.warp if x is p.left else plan.stages
+            if x.read.name not in inside:
+                total += prod(_tile_of(p, x, plan)) * x.read.dtype.bytes * times
+    if total + PHASE_BYTES > SHARED_BYTES:
+        raise Unsuited(
+            f"its tiles take {total} bytes of shared memory, and a block has {SHARED_BYTES}",
+            "choose fewer rows, terms or stages, or leave hopper= out",
+        )

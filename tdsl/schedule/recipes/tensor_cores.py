@@ -65,8 +65,8 @@ _WASTE = 1.3  # times the products that other tiles make
 _GROUP_STAGES = 4
 _GROUP = 8  # rows of tiles
 _ROW_BYTES = 64  # of terms in a tile
-_SHARED = 227 << 10  # bytes of a block on the GPUs that have wgmma
-_PHASES = 1 << 10  # bytes of barriers, at most
+SHARED_BYTES = 227 << 10  # bytes of a block on the GPUs that have wgmma
+PHASE_BYTES = 1 << 10  # bytes of barriers, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     total = stage.schedule.state.program.func(stage.func).dtypes[0].name
     form: Form | None
     if chosen.hopper:
-        form = _form_of_groups(left, right, total, chosen.warp[1], tf32=chosen.tf32)
+        form = form_of_groups(left, right, total, chosen.warp[1], tf32=chosen.tf32)
     else:
         form = mma_of(left, right, total, tf32=chosen.tf32)
     if form is None:
@@ -263,11 +263,20 @@ def _no_instruction(left: Operand, right: Operand, total: str, chosen: Choices) 
     return Unsuited(f"no instruction multiplies {types}", f"td.cast: there are {', '.join(known)}")
 
 
-def _form_of_groups(
-    left: Operand, right: Operand, total: str, columns: int, *, tf32: bool
+def form_of_groups(
+    left: Operand,
+    right: Operand,
+    total: str,
+    columns: int,
+    *,
+    tf32: bool = False,
+    held: bool = False,
 ) -> Wgmma | None:
-    """The product of warpgroups for these operands, with as many columns as divide those of a group."""
-    a, b = "km" if left.turned else "mk", "kn" if right.turned else "nk"
+    """The product of warpgroups for these operands, with as many columns as divide those of a group.
+
+    Registers have the left operand where it is `held`.
+    """
+    a, b = "rk" if held else "km" if left.turned else "mk", "kn" if right.turned else "nk"
     for form in wgmma_rows():
         same = form.operand == left.read.dtype == right.read.dtype and form.total.name == total
         if same and (form.a, form.b) == (a, b) and columns % form.columns == 0:
@@ -284,7 +293,7 @@ def mma_of(left: Operand, right: Operand, total: str, *, tf32: bool = False) -> 
     return None
 
 
-def _shape(form: Form) -> tuple[int, int, int]:
+def shape_of(form: Form) -> tuple[int, int, int]:
     """Rows, columns and terms of a product of tiles."""
     if isinstance(form, Wgmma):
         return GROUP_ROWS, form.columns, form.terms
@@ -292,7 +301,7 @@ def _shape(form: Form) -> tuple[int, int, int]:
 
 
 def _check_tiles(block: tuple[int, int, int], warp: tuple[int, int], form: Form) -> None:
-    steps = _shape(form)
+    steps = shape_of(form)
     most = _MOST_WARPS if isinstance(form, Mma) else _MOST_WARPS // 4
     for what, size, step in (
         ("rows of a warp", warp[0], steps[0]), ("columns of a warp", warp[1], steps[1]),
@@ -336,7 +345,7 @@ def _schedule(
     vectors, sizes = [vector_of(stage, x) for x in operands], sizes_of(stage)
     io, jo, ii, ji = stage.tile((left.along, right.along), block[:2])
     wi, wj, ii, ji = stage.tile((ii, ji), warp)
-    mi, nj, i1, j1 = stage.tile((ii, ji), _shape(form)[:2])
+    mi, nj, i1, j1 = stage.tile((ii, ji), shape_of(form)[:2])
     ko, ki = stage.split(term, block[2])
     ki, k1 = stage.split(ki, form.terms)
     stage.reorder(*batch, io, jo, wi, wj, ko, ki, mi, nj, i1, j1, k1)
@@ -408,7 +417,7 @@ def _is_stored_whole(
         * sum(n * x.read.dtype.bytes for n, x in zip((rows, columns), operands, strict=True))
     )
     tiles = prod(plan.block[:2]) // prod(plan.warp) * plan.warp[0] * ROW_BYTES
-    fits = plan.warp[1] * size % ROW_BYTES == 0 and rings + tiles + _PHASES <= _SHARED
+    fits = plan.warp[1] * size % ROW_BYTES == 0 and rings + tiles + PHASE_BYTES <= SHARED_BYTES
     return divided and same and fits and d.index[-2:] == tuple(map(Var, along))
 
 

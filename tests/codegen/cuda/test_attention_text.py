@@ -16,6 +16,8 @@ from tests.codegen.cuda.shim import HAS_COMPILER, run_text
 from tests.codegen.cuda.test_module import count, sass
 from tests.codegen.cuda.test_tensor_text import loop_of
 
+GROUPS = {"rows": 128, "terms": 64, "hopper": True}
+
 
 def scheduled(*sizes, dtype=td.f16, mask=False, arch="sm_80", **choices):
     s = td.Schedule(attention(*sizes, mask=mask, dtype=dtype), target=f"cuda:{arch}")
@@ -40,7 +42,7 @@ def test_text_is_right_and_reads_shared_memory_without_conflicts_of_banks(mask, 
     [("sm_80", 64, td.f16), ("sm_80", 128, td.bf16), ("sm_90a", 128, td.bf16)],
 )
 def test_machine_code_has_each_product_once_and_spills_nothing(arch, depth, dtype, tmp_path):
-    kernel = scheduled(16, 8192, 8192, depth, dtype=dtype, arch=arch)
+    kernel = scheduled(16, 8192, 8192, depth, dtype=dtype, arch=arch, hopper=False)
     m = module.build(launches_of(kernel), arch)
     (record,) = m.kernels
     assert (record.grid, record.block) == ((1024, 1, 1), (32, 8, 1))
@@ -60,3 +62,36 @@ def test_machine_code_has_each_product_once_and_spills_nothing(arch, depth, dtyp
     )  # a thread's scores, shuffles, what was before
     assert count(inner, r"\bBAR\.SYNC") == 1
     assert not re.search(r"\b(LDG|STS|LDS|LDL|STL)\b", inner)
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
+@pytest.mark.parametrize(
+    "mask, sizes",
+    [(False, (1, 128, 128, 64)), (True, (1, 100, 128, 32)), (False, (1, 64, 72, 128))],
+)
+def test_text_of_groups_is_right(mask, sizes, tmp_path):
+    given = operands(*sizes, td.f16)
+    got = np.zeros((1, sizes[1], sizes[3]), np.float16)
+    launches = launches_of(scheduled(*sizes, mask=mask, arch="sm_90a", **GROUPS))
+    run_text(launches, [*given, got], tmp_path)
+    assert np.abs(got - expected(*given, mask=mask)).max() < 0.002
+
+
+@pytest.mark.parametrize("depth, mask", [(64, False), (128, False), (128, True), (256, False)])
+def test_machine_code_of_groups_has_each_product_once(depth, mask, tmp_path):
+    kernel = scheduled(16, 8192, 8192, depth, dtype=td.bf16, mask=mask, arch="sm_90a")
+    m = module.build(launches_of(kernel), "sm_90a")
+    (record,) = m.kernels
+    assert (record.grid, record.block) == ((1024, 1, 1), (128, 2 + 1, 1))
+    assert (record.spills, record.stack, m.warnings) == (0, 0, ())
+    text = sass(m, tmp_path)
+    inner = loop_of(text, "HGMMA")
+    terms, parts = (128, 1) if depth <= 128 else (64, depth // 64)
+    assert (
+        count(text, r"\bHGMMA\b") == count(inner, r"\bHGMMA\b") == depth // 16 + terms // 16 * parts
+    )
+    assert count(text, r"\bUTMALDG\b") == 2 * depth // 64  # keys and values, by panels
+    assert count(text, r"\bUSETMAXREG\b") == 2
+    assert count(inner, r"\bSHFL") == 2 * 2 * 2  # distances, rows of a thread, maximum and sum
+    assert count(inner, r"\bBAR\b") == 0
+    assert not re.search(r"\b(LDG|LDGSTS|STS|LDS|LDL|STL)\b", inner)

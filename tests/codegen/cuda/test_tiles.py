@@ -35,6 +35,18 @@ def test_a_matmul_is_right_at_every_size(m, n, p, stages):
     agrees(s, a=numbers(m, n, dtype=np.float32), b=numbers(n, p, dtype=np.float32))
 
 
+def test_a_copy_that_is_filled_is_copied_as_a_whole():
+    a, c = td.Tensor("a", ("M", "K"), td.f32), td.Func("c")
+    c[i] = td.sum(a[i, k], axis=k)
+    s = td.Schedule(c)
+    io, ii = s[c].split(i, 16)
+    ko, ki = s[c].split(k, 8)
+    s[c].reorder(io, ii, ko, ki).bind(io, "blockIdx.x").bind(ii, "threadIdx.x")
+    s.cache_read(a, c, at=ko, scope="shared", filled=True).bulk_copy()
+    s[c].pipeline(ko, 2)
+    agrees(s, a=numbers(40, 20, dtype=np.float32))
+
+
 @pytest.mark.parametrize("dtype", [td.f16, td.f64, td.i32, td.i16], ids=str)
 def test_tiles_of_every_type(dtype):
     s = programs.matmul(dtype, stages=3, bulk=True)
