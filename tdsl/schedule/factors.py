@@ -18,9 +18,9 @@ Factor = tuple[Expr, bool]  # and whether it divides
 
 
 def factors_of(e: Expr, expand: Callable[[Read], Expr | None]) -> list[Factor] | None:
-    """The factors of a term with some reads written out; None where it is not linear in one of these.
+    """The factors of a term with some reads written out; None where it is not linear in each of these.
 
-    `expand` gives what stands in the place of a read, None for what stays.
+    `expand` gives what stands in the place of a read, None for what stays; it is asked once about each.
 
     >>> from tdsl.lang.expr import Var
     >>> from tdsl.lang.types import f32
@@ -32,16 +32,24 @@ def factors_of(e: Expr, expand: Callable[[Read], Expr | None]) -> list[Factor] |
     >>> factors_of(Binary("add", s, b), products.get) is None
     True
     """
+    stands: dict[Read, Expr | None] = {}
 
-    def holds(x: Expr) -> bool:
-        return any(expand(r) is not None for r in reads_in((x,)))
+    def held(x: Expr) -> frozenset[str]:
+        """The names of what is written out in an expression, and in what stands for that."""
+        names = frozenset[str]()
+        for r in reads_in((x,)):
+            if r not in stands:
+                stands[r] = expand(r)
+            value = stands[r]
+            names |= frozenset() if value is None else held(value) | {r.name}
+        return names
 
     def found(x: Expr, divides: bool, types: tuple[DType, ...]) -> list[Factor] | None:
-        inside = holds(x)
+        inside = held(x)
         if inside and divides:
             return None
         match x:
-            case Binary("mul", left, right) if not (holds(left) and holds(right)):
+            case Binary("mul", left, right) if not held(left) & held(right):
                 return _both(found(left, divides, types), found(right, divides, types))
             case Binary("div", left, right):
                 return _both(found(left, divides, types), found(right, not divides, types))
@@ -51,11 +59,11 @@ def factors_of(e: Expr, expand: Callable[[Read], Expr | None]) -> list[Factor] |
                 return _both(
                     [(_number(-1, types, dtype_of(x)), divides)], found(value, divides, types)
                 )
-            case Select(cond, value, Const(0)) if inside and not holds(cond):
+            case Select(cond, value, Const(0)) if inside and not held(cond):
                 one, zero = (_number(n, types, dtype_of(x)) for n in (1, 0))
                 return _both([(Select(cond, one, zero), divides)], found(value, divides, types))
-            case Read() if (stands := expand(x)) is not None:
-                return found(stands, divides, types)
+            case Read() if (written := stands[x]) is not None:
+                return found(written, divides, types)
             case _:
                 return None if inside else [(reduce(Cast, types, x), divides)]
 

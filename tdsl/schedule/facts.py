@@ -111,6 +111,20 @@ def cost(d: Definition, along: str | None = None) -> int:
     return total
 
 
+def operations(state: State) -> int | None:
+    """About how many operations a program takes where each func is computed once; None for unknown sizes."""
+    boxes, total = root_boxes(rest_at_root(state)), 0
+    for f in state.program.funcs:
+        if f.name in boxes:
+            d = f.definitions[0]
+            sizes = extents(f, d, boxes[f.name])
+            every = [volume(boxes[f.name]), *(sizes[v] for v, _, _ in d.ranges)]
+            if None in every:
+                return None
+            total += prod(n or 0 for n in every) * cost(d)
+    return total
+
+
 def widest(d: Definition) -> int:
     """The largest element, in bytes, that a definition computes with."""
     sizes = [dtype_of(v).bytes for v in d.values]

@@ -38,8 +38,8 @@ def reassociate(
     Integers wrap, so that they are what they were; floats are rounded in another order. A number by which
     products are scaled becomes an element-wise func of the new sum.
     """
-    f, between = _check(state, func, definition, source)
-    both = _one_sum(state.program, f, state.program.func(source), between)
+    f, via = _check(state, func, definition, source)
+    both = _one_sum(state.program, f, state.program.func(source), via)
     made = new_func(state.program, name, f"{func}_factor")
     first = _first_sum(f, both, made)
     scale = [x for x in both.scale if variables(x[0]) <= set(first.variables)]
@@ -59,20 +59,16 @@ def reassociate(
     new = replace(d, ranges=both.ranges, where=where, values=(value,))
     state = replace_func(state, replace(f, definitions=(new,)))
     state = state.with_plan(func, state.plan(func).with_nest(0, fresh_nest(new)))
-    return _without(state, {source, *between})
+    return _without(state, {source, *via})
 
 
 def _check(state: State, func: str, definition: int, source: str) -> tuple[FuncDef, set[str]]:
     """The func, and the element-wise ones by which it reads the source; Illegal where both are no sums."""
     program = state.program
-    f, between = program.func(func), _between(program, func, source)
-    if between is None:
-        sums = [
-            g.name
-            for g in program.funcs
-            if _is_sum(g) and _between(program, func, g.name) is not None
-        ]
-        raise Illegal(f"the terms of {func!r} read no func {source!r}", did_you_mean(source, sums))
+    f, via = program.func(func), between(program, func, source)
+    if via is None:
+        hint = did_you_mean(source, sums_in(program, func))
+        raise Illegal(f"the terms of {func!r} read no func {source!r}", hint)
     inside = program.func(source)
     for g in (f, inside):
         if definition or not _is_sum(g):
@@ -84,7 +80,7 @@ def _check(state: State, func: str, definition: int, source: str) -> tuple[FuncD
         )
     if state.plan(func).nests[0] != fresh_nest(f.definitions[0]):
         raise Illegal(f"the loops of {func!r} were changed before", "give this directive first")
-    return f, between
+    return f, via
 
 
 def _is_sum(f: FuncDef) -> bool:
@@ -94,22 +90,29 @@ def _is_sum(f: FuncDef) -> bool:
     return summed and plain and (t.is_float or t.is_integer)
 
 
-def _between(program: Program, func: str, source: str) -> set[str] | None:
+def between(program: Program, func: str, source: str) -> set[str] | None:
     """The element-wise funcs by which one reads another; None where it does not."""
-    found: set[str] = set()
+    leads: dict[str, bool] = {}
 
-    def leads(name: str) -> bool:
-        """Whether a func reads the source, itself or by element-wise funcs, which are noted."""
-        own = False
-        for r in reads_in(program.func(name).definitions[0].values):
-            if r.name == source:
-                own = True
-            elif r.name in found or (_is_elementwise(program, r.name) and leads(r.name)):
-                found.add(r.name)
-                own = True
-        return own
+    def reads(name: str) -> bool:
+        if name not in leads:
+            found = {r.name for r in reads_in(program.func(name).definitions[0].values)}
+            inner = [n for n in found if _is_elementwise(program, n) and reads(n)]
+            leads[name] = bool(inner) or source in found
+        return leads[name]
 
-    return found if program.has_func(source) and source != func and leads(func) else None
+    there = program.has_func(source) and source != func and reads(func)
+    return {n for n, yes in leads.items() if yes and n != func} if there else None
+
+
+def sums_in(program: Program, func: str) -> list[str]:
+    """The sums of numbers that a func reads, itself or by element-wise funcs."""
+    seen, new = {func}, [func]
+    while new:
+        read = {r.name for r in reads_in(program.func(new.pop()).definitions[0].values)} - seen
+        seen |= read
+        new += [n for n in read if _is_elementwise(program, n)]
+    return [f.name for f in program.funcs if f.name in seen - {func} and _is_sum(f)]
 
 
 def _is_elementwise(program: Program, name: str) -> bool:
@@ -134,14 +137,14 @@ class _Both:
     scale: tuple[Factor, ...]
 
 
-def _one_sum(program: Program, f: FuncDef, inside: FuncDef, between: set[str]) -> _Both:
+def _one_sum(program: Program, f: FuncDef, inside: FuncDef, via: set[str]) -> _Both:
     """The terms of `f` with those of the sum inside in the place of the only read of it."""
     d, summed = f.definitions[0], inside.definitions[0]
     names = _fresh_names([n for n, _, _ in summed.ranges], {*d.variables, *summed.free})
     at: dict[str, Expr] = {a: Var(b) for a, b in names.items()}
 
     def expand(r: Read) -> Expr | None:
-        if r.name in between:
+        if r.name in via:
             return value_at(program.func(r.name).definitions[0], r)
         if r.name != inside.name:
             return None

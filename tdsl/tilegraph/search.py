@@ -4,9 +4,11 @@
    tiles for each level of memory; and, where sums need other reductions over their terms, one pass over
    tiles of the terms.
 2. Each becomes an ordinary schedule by the recipes that the default schedule uses, or by `write_tiles`.
-3. The roofline prices them; what does not fit a managed memory is out. The default is left only for what is
+3. Where products in another order take clearly fewer operations, the same of the program that `reassociate`
+   makes; with less than half of them, of the program as it stands the default groups alone.
+4. The roofline prices them; what does not fit a managed memory is out. The default is left only for what is
    clearly faster, since the recipes are tuned and the model is not exact.
-4. Pins take out what does not keep to them.
+5. Pins take out what does not keep to them.
 
 Nothing is random, and ties go to the earlier candidate.
 """
@@ -14,8 +16,10 @@ Nothing is random, and ties go to the earlier candidate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from tdsl.errors import ScheduleError, TdslError
 from tdsl.lang.program import Program
@@ -40,10 +44,12 @@ from tdsl.schedule.recipes.rows import write_vectors
 from tdsl.target import Target
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
+from tdsl.tilegraph.orders import fewer_operations
 from tdsl.tilegraph.pins import Pins, impossible, read_pins
 from tdsl.tilegraph.write import write_tiles
 
 CLEARLY = 0.8  # of the default's time, from which another candidate is taken
+HALF = 0.5  # of the operations, from which their order is settled without a look at the price
 BANDS = (16, 32, 64)  # rows that are tried, beside what the recipe chooses
 
 
@@ -68,10 +74,7 @@ def candidates(
     pins = read_pins(program, machine, pin)
     found: list[Candidate] = []
     broken, failed = "", []
-    for label, make in _makers(program, sizes, machine, pins):
-        schedule = Schedule.of_program(program, sizes, target)
-        for name in pins.inlined:
-            schedule[name].inline()
+    for label, schedule, make in _makers(program, sizes, target, pins):
         try:
             if not make(schedule) or not fits(schedule, machine):
                 continue
@@ -115,14 +118,9 @@ def fits(schedule: Schedule, machine: Machine) -> bool:
 Make = Callable[[Schedule], bool]
 
 
-def _tiled(
-    program: Program, sizes: Mapping[str, int], machine: Machine, pins: Pins
-) -> Iterator[tuple[str, Make]]:
+def _tiled(start: Schedule, machine: Machine, pins: Pins) -> Iterator[tuple[str, Make]]:
     """The best cuts, with the recipes for what lies between, or with nested tiles."""
-    schedule = Schedule.of_program(program, sizes)
-    for name in pins.inlined:
-        schedule[name].inline()
-    state = inline_funcs(choose_inline(bind_state(schedule.state, sizes))[0])
+    state = inline_funcs(choose_inline(bind_state(start.state, start.sizes))[0])
     graph = TileGraph.of_state(state)
 
     def together(name: str) -> bool:  # what updates write is anywhere
@@ -130,7 +128,7 @@ def _tiled(
 
     for parts in nested_tiles(graph, machine, together=together):
         owners = {p.owner for p in parts}
-        apart = ", ".join(sorted(owners - {*program.outputs}))
+        apart = ", ".join(sorted(owners - {*state.program.outputs}))
         label = f"cut after {apart}" if apart else "no cuts"
         tiled = tuple(p for p in parts if p.parts)
         yield label, partial(_by_groups, machine=machine, cuts=owners)
@@ -139,8 +137,28 @@ def _tiled(
 
 
 def _makers(
-    program: Program, sizes: Mapping[str, int], machine: Machine, pins: Pins
-) -> Iterator[tuple[str, Make]]:
+    program: Program, sizes: Mapping[str, int], target: Target, pins: Pins
+) -> Iterator[tuple[str, Schedule, Make]]:
+    """Candidates: what they are, a schedule to go on from, and how."""
+    starts = {"": Schedule.of_program(program, sizes, target)}
+    order = fewer_operations(program, sizes)
+    if order is not None:
+        schedule = copy(starts[""])
+        for func, source in order.steps:
+            schedule[func].reassociate(source)
+        if all(map(schedule.state.program.has_func, pins.levels)):
+            starts["reassociated, "] = schedule
+    settled = len(starts) > 1 and order is not None and order.part < HALF
+    for label, start in starts.items():
+        for name in pins.inlined:
+            start[name].inline()
+        for way, make in islice(_ways(start, pins), None if label or not settled else 1):
+            yield label + way, copy(start), make
+
+
+def _ways(start: Schedule, pins: Pins) -> Iterator[tuple[str, Make]]:
+    """What becomes of a program: the default first, then what competes with it."""
+    machine, program = pins.machine, start.state.program
     yield "default", partial(_by_groups, machine=machine, cuts=pins.far)
     for name in _online_sums(program):
         yield f"online {name}", partial(_online, name=name, machine=machine)
@@ -149,7 +167,7 @@ def _makers(
         for rows in BANDS:
             yield f"bands of {rows} rows", partial(_in_bands, rows=rows, machine=machine)
         yield "apart", partial(_by_groups, machine=machine, cuts=set(names))
-        yield from _tiled(program, sizes, machine, pins)
+        yield from _tiled(start, machine, pins)
 
 
 def _online_sums(program: Program) -> list[str]:
