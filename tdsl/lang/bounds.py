@@ -36,11 +36,13 @@ _ARMS = 64  # min/max combinations tried before each atom is bounded alone
 class Facts:
     """Inclusive ranges of variables, outermost first: a range names only variables before it.
 
-    `bounds`, `proofs` and `simple` remember what was found from them: constant bounds, what is at most what,
-    simplified indices. One pass after the other asks the same of the same ranges, so these are shared.
+    Named sizes are at least `size`. `bounds`, `proofs` and `simple` remember what was found from them:
+    constant bounds, what is at most what, simplified indices. One pass after the other asks the same of the
+    same ranges, so these are shared.
     """
 
     ranges: dict[str, tuple[Expr, Expr]] = field(default_factory=dict)
+    size: int = 0
     bounds: Memo[tuple[Expr, bool], int | None] = field(
         default_factory=Memo, compare=False, repr=False
     )
@@ -49,14 +51,21 @@ class Facts:
 
     def knowing(self, name: str, lo: Expr, hi: Expr) -> Facts:
         """These facts and lo <= name <= hi."""
-        ranges = {**self.ranges, name: (lo, hi)}
-        key = tuple(ranges.items())
-        known = _KNOWN.get(key)
-        if known is None:
-            if len(_KNOWN) >= _MOST_KNOWN:
-                _KNOWN.clear()
-            known = _KNOWN[key] = Facts(ranges)
-        return known
+        return _facts({**self.ranges, name: (lo, hi)}, self.size)
+
+    def with_elements(self) -> Facts:
+        """These facts and that no named size is 0."""
+        return _facts(self.ranges, 1)
+
+
+def _facts(ranges: dict[str, tuple[Expr, Expr]], size: int) -> Facts:
+    key = (size, *ranges.items())
+    known = _KNOWN.get(key)
+    if known is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[key] = Facts(ranges, size)
+    return known
 
 
 def forget() -> None:
@@ -64,7 +73,7 @@ def forget() -> None:
     _KNOWN.clear()
 
 
-_KNOWN: dict[tuple[tuple[str, tuple[Expr, Expr]], ...], Facts] = {}
+_KNOWN: dict[tuple[object, ...], Facts] = {}
 _MOST_KNOWN = 1000  # as many as one program may need at a time
 
 NOTHING = Facts()
@@ -135,7 +144,9 @@ def _upper(s: Sum, facts: Facts, arms: int) -> int | None:
         return s.constant
     unknown = [atom for atom in s.terms if isinstance(atom, Var)]
     if not unknown:  # sizes come last, since ranges of variables may cancel them
-        return None if any(c > 0 for c in s.terms.values()) else s.constant
+        if any(c > 0 for c in s.terms.values()):
+            return None
+        return s.constant + facts.size * sum(s.terms.values())
     if any(v.name not in facts.ranges for v in unknown):
         return None
     v = unknown[0] if len(unknown) == 1 else _innermost(unknown, facts)
@@ -226,7 +237,7 @@ def _one_range(e: Expr, facts: Facts) -> tuple[int | None, int | None]:
         case Const(value):
             return int(value), int(value)
         case Size():
-            return 0, None
+            return facts.size, None
         case Binary() | Unary() if may_wrap(e):
             return None, None
         case Binary(op) if op in COMPARISONS:

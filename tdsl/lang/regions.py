@@ -32,6 +32,7 @@ from tdsl.lang.expr import (
     Load,
     Read,
     Select,
+    Size,
     Var,
     const,
     dtype_of,
@@ -47,7 +48,7 @@ from tdsl.lang.simplify import (
     subtract,
 )  # fmt: skip
 from tdsl.lang.types import i64
-from tdsl.node import post_order
+from tdsl.node import post_order, transform
 
 Interval = tuple[Expr | None, Expr | None]  # inclusive ends; None is unbounded
 Ranges = Mapping[str, Interval]
@@ -272,10 +273,30 @@ def interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts = NOTHING)
         # d <= 0, so e <= e - times * d for times > 0, and e >= e - times * d for times < 0
         low, high = interval_of(as_expr(own.plus(d, -times)), ranges, facts)
         if times > 0 and high is not None:
-            hi = high if hi is None else minimum(hi, high, facts)
+            hi = high if hi is None else _nearer("min", hi, high, lo, facts)
         if times < 0 and low is not None:
-            lo = low if lo is None else maximum(lo, low, facts)
+            lo = low if lo is None else _nearer("max", lo, low, hi, facts)
     return common((lo, hi), known, facts)
+
+
+def _nearer(op: str, plain: Expr, held: Expr, other: Expr | None, facts: Facts) -> Expr:
+    """The nearer of two bounds, of which `held` follows from a condition; `other` is the opposite end.
+
+    It is `held` alone where that is nearer for every size but 0, and the interval is empty if the size is 0:
+    otherwise bounds of tiles inside of tiles become long.
+    """
+    both = minimum(plain, held, facts) if op == "min" else maximum(plain, held, facts)
+    sizes = {n.name for e in (both, other) if e for n in post_order(e) if isinstance(n, Size)}
+    if len(sizes) != 1 or both in (plain, held) or other is None:
+        return both
+    first, last = (held, plain) if op == "min" else (plain, held)
+    if not at_most(first, last, facts.with_elements()):
+        return both
+    left, right = (
+        simplify(transform(e, lambda n: ZERO if isinstance(n, Size) else n), facts)
+        for e in ((other, held) if op == "min" else (held, other))
+    )
+    return held if is_empty((left, right), facts) else both
 
 
 def _quotient_where(s: Sum, ranges: Ranges, where: Expr, facts: Facts) -> Interval:

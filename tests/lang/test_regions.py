@@ -282,3 +282,35 @@ def test_the_ranges_of_a_sliding_window_cancel() -> None:
     assert lo is not None
     assert hi is not None
     assert simplify(Binary("sub", hi, lo)) == const(15)
+
+
+def tiles_of(n: Expr) -> Interval:
+    """0 to ceil(n / 64) - 1."""
+    return ZERO, simplify(_binary("sub", _binary("floordiv", _binary("add", n, 63), 64), ONE))
+
+
+def _binary(op: str, left: Expr, right: Expr | int) -> Expr:
+    return Binary(op, left, const(right) if isinstance(right, int) else right)
+
+
+def test_a_condition_alone_bounds_the_tiles_of_a_named_extent() -> None:
+    """Else the bounds of tiles inside of tiles would be minima of minima."""
+    n = Size("n")
+    element = _binary("add", _binary("mul", Var("tile"), 64), Var("i"))
+    ranges = {
+        "tile": tiles_of(n),
+        "i": (ZERO, simplify(_binary("min", const(63), _binary("sub", n, 1)))),
+    }
+    _, last = interval_where(element, ranges, _binary("lt", element, n))
+    assert last == _binary("sub", n, 1)
+
+
+def test_a_condition_bounds_nothing_where_an_extent_is_zero() -> None:
+    """Below 6 there are elements of none of the tiles."""
+    element = _binary("add", _binary("mul", Var("tile"), 64), Var("i"))
+    ranges = {"tile": tiles_of(Size("n")), "i": (ZERO, const(63))}
+    lo, last = interval_where(element, ranges, _binary("lt", element, const(6)))
+    assert lo is not None
+    assert last is not None
+    nothing = transform(last, lambda e: ZERO if isinstance(e, Size) else e)
+    assert is_empty((lo, simplify(nothing)))
