@@ -117,8 +117,8 @@ class Operator:
         and run in processes of their own for `seconds` in all, and the fastest is taken; what fails, hangs or
         is wrong is dropped. What was measured is remembered.
 
-        ShapeError for a size that is unknown or missing, ScheduleError for a pin that nothing keeps to,
-        TargetError for `measure=` where there is no device.
+        ShapeError for a size that is unknown or missing, TypeMismatch for sizes beside arrays, ScheduleError
+        for a pin that nothing keeps to, TargetError for `measure=` where there is no device.
         """
         from tdsl.tuning import autoschedule, check_measure, random_values
 
@@ -141,19 +141,31 @@ class Operator:
             return sizes, None
         from tdsl.profiling import arguments_of
 
+        sizes_given = {*given}.intersection(self.program.sizes) - {*self.program.parameters}
+        if sizes_given or (args and self.program.inputs and all(type(x) is int for x in args)):
+            raise TypeMismatch(
+                f"a search for {self.name!r} takes arrays, or sizes by name and nothing else",
+                loc=here(),
+                label="this call",
+                hint=f"arrays have their sizes; without any: {self._by_sizes(given)}",
+            )
         values, exact = arguments_of(signature_of(self.program), args, given, None)
         return dict(exact.sizes), values
 
     def _check_complete(self, given: Mapping[str, int]) -> None:
         missing = [n for n in self.program.sizes if n not in given]
         if missing:
-            call = ", ".join(f"{n}={given.get(n, 100)}" for n in self.program.sizes)
             raise ShapeError(
                 f"a search for {self.name!r} needs all sizes; not known: {', '.join(missing)}",
                 loc=here(),
                 label="this call",
-                hint=f"{self.name}.autoschedule({call}), or call it with arrays",
+                hint=f"{self._by_sizes(given)}, or call it with arrays",
             )
+
+    def _by_sizes(self, given: Mapping[str, Any]) -> str:
+        """A search by sizes as it is called, for hints."""
+        sizes = ", ".join(f"{n}={given.get(n, 100)}" for n in self.program.sizes)
+        return f"{self.name}.autoschedule({sizes})"
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """The outputs for arrays and numbers; see `td.compile`."""

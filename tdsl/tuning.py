@@ -23,7 +23,7 @@ from tdsl.codegen import cache
 from tdsl.codegen.fingerprint import PACKAGE, fingerprint
 from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
-from tdsl.errors import TargetError, TypeMismatch
+from tdsl.errors import ShapeError, TargetError, TypeMismatch
 from tdsl.lang.bounds import upper
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.schedule.cost.machine import machine_for
@@ -34,6 +34,7 @@ from tdsl.tilegraph.search import candidates, notes_of
 
 ROUNDS = 0.3  # seconds in which a schedule is run again and again
 LEAST = 1.0  # seconds that a process gets, however little time is left
+MOST = 86_400.0  # seconds that a process gets, however much time is left
 TOLERANCE = {2: 5e-2, 4: 1e-3, 8: 1e-9}  # of the largest value, by the bytes of a float
 
 
@@ -67,7 +68,8 @@ def autoschedule(
 def check_measure(measure: object, seconds: object, target: Target) -> None:
     """TypeMismatch for a count or a time that is none, TargetError where there is no device to measure on."""
     count = isinstance(measure, int) and not isinstance(measure, bool) and measure >= 0
-    if not count or not isinstance(seconds, int | float) or not seconds > 0:
+    time_ = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
+    if not count or not time_:
         raise TypeMismatch(
             f"measure= is a number of candidates and seconds= a time, not {measure!r} and {seconds!r}",
             loc=here(),
@@ -103,16 +105,27 @@ def _summary(trials: list[Trial], wanted: int, seconds: float) -> list[str]:
 
 
 def random_values(program: Program, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Inputs of a program for sizes: floats around 0, small integers; the same each time."""
+    """Inputs of a program for sizes: floats around 0, small integers; the same each time.
+
+    ShapeError where there is no memory for them.
+    """
     rng = np.random.default_rng(0)
     bound = bind_sizes(program, sizes)
     found: dict[str, Any] = {}
     for t in bound.inputs:
         shape = [upper(e) or 0 for e in t.shape]
-        if t.dtype.is_float:
-            found[t.name] = rng.standard_normal(shape, dtype=np.float32).astype(t.dtype.numpy)
-        else:
-            found[t.name] = rng.integers(0, 2, shape).astype(t.dtype.numpy)
+        try:
+            if t.dtype.is_float:
+                found[t.name] = rng.standard_normal(shape, dtype=np.float32).astype(t.dtype.numpy)
+            else:
+                found[t.name] = rng.integers(0, 2, shape).astype(t.dtype.numpy)
+        except (MemoryError, ValueError):  # NumPy's, for more than memory or an index holds
+            raise ShapeError(
+                f"there is no memory for {t.name!r} of shape {tuple(shape)} to measure with",
+                loc=here(),
+                label="this call",
+                hint="leave measure= away: the model decides; or measure for smaller sizes",
+            ) from None
     return found | {x.name: x.dtype.numpy.type(1) for x in bound.scalars}
 
 
@@ -140,8 +153,9 @@ def measure(
             left = end - time.monotonic()
             if trials and left < LEAST:
                 break
+            limit = min(max(left, LEAST), MOST)
             job = (schedule.state, schedule.sizes, schedule.target, dict(values), wanted)
-            trials.append(_run(label, job, os.path.join(folder, "job"), max(left, LEAST)))
+            trials.append(_run(label, job, os.path.join(folder, "job"), limit))
     return trials
 
 

@@ -14,15 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from tdsl.errors import ScheduleError, ShapeError, did_you_mean
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import const
-from tdsl.lang.program import FuncDef, Program, bind_sizes
+from tdsl.lang.program import FuncDef, Program, bind_sizes, check_sizes
 from tdsl.lang.regions import Box, boxes_of, is_empty, union_box
 from tdsl.schedule.facts import extent, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State, initial_state
 from tdsl.schedule.patterns.groups import with_own_reads
 from tdsl.schedule.required import definition_ranges
+from tdsl.source import here
 
 ALIGNED = 32  # bytes to which tiles in memory are rounded up
 
@@ -73,8 +75,17 @@ class TileGraph:
 
     @staticmethod
     def of(program: Program, sizes: Mapping[str, int] | None = None) -> TileGraph:
-        """The graph of a program, with every edge at the last level."""
-        return TileGraph.of_state(initial_state(bind_sizes(program, sizes or {})))
+        """The graph of a program, with every edge at the last level; ShapeError where a size is missing."""
+        known = check_sizes(program.name, program.sizes, sizes or {})
+        missing = [n for n in program.sizes if n not in known]
+        if missing:
+            raise ShapeError(
+                f"a tile graph of {program.name!r} needs all sizes; not known: {', '.join(missing)}",
+                loc=here(),
+                label="this call",
+                hint=f"TileGraph.of(program, {dict.fromkeys(missing, 100) | known})",
+            )
+        return TileGraph.of_state(initial_state(bind_sizes(program, known)))
 
     @staticmethod
     def of_state(state: State) -> TileGraph:
@@ -235,10 +246,38 @@ class TileGraph:
             for parts in itertools.product(*kinds)
         ]
 
+    def _tiled(
+        self, group: Iterable[str], shape: Mapping[str, tuple[int, ...]]
+    ) -> tuple[tuple[str, ...], str, tuple[int, ...]]:
+        """The members of a group in order, and the one whose tiles have a shape; ScheduleError for others."""
+        names, funcs = list(group), [f.name for f in self.program.funcs]
+        for name in (*names, *shape):
+            if name not in funcs:
+                raise ScheduleError(
+                    f"there is no func {name!r} in this graph",
+                    loc=here(),
+                    label="this call",
+                    hint=did_you_mean(name, funcs),
+                )
+        good = [
+            name in names and len(own) == len(self.boxes[name]) and all(n > 0 for n in own)
+            for name, own in shape.items()
+        ]
+        if good != [True]:
+            given = f"{names[-1]!r}: {self._extents(names[-1])}" if names else ""
+            raise ScheduleError(
+                "tiles are those of one func of the group, with an extent for each dimension",
+                loc=here(),
+                label="this call",
+                hint=f"{{{given}}} is one tile for all",
+            )
+        ((name, own),) = shape.items()
+        return self._in_order(names), name, own
+
     def traffic(self, group: Iterable[str], shape: Mapping[str, tuple[int, ...]]) -> Traffic:
         """The bytes that a group reads of others and gives them, tile by tile of one of its funcs."""
-        ((name, own),) = shape.items()
-        members, total, count, one = self._in_order(group), 0.0, 0, 0.0
+        members, name, own = self._tiled(group, shape)
+        total, count, one = 0.0, 0, 0.0
         for n, (box, times) in enumerate(self.tiles(name, own)):
             moved = self.moved(self.propagate(members, {name: box}))
             one = moved if n == 0 else one
@@ -253,8 +292,16 @@ class TileGraph:
         """The bytes of a box, each contiguous run of them rounded up to a granule."""
         assert volume(box) is not None, f"{name} is unbounded"
         shape = tuple(extent(box, axis) or 0 for axis in range(len(box)))
-        most = tuple(extent(self.boxes[name], axis) or 0 for axis in range(len(box)))
-        return bytes_in_runs(shape, most, self.element_bytes(name), granule)
+        return bytes_in_runs(shape, self._extents(name), self.element_bytes(name), granule)
+
+    def _extents(self, name: str) -> tuple[int, ...]:
+        """The extents of what is needed of a func or input in all."""
+        box = self.boxes[name]
+        return tuple(extent(box, axis) or 0 for axis in range(len(box)))
+
+    def __repr__(self) -> str:
+        groups = "; ".join(", ".join(names) for names in self.groups())
+        return f"<tile graph of {self.program.name!r}, {len(self.edges)} edges: {groups}>"
 
     def first(self, name: str, axis: int) -> int:
         """Where what is needed of a func begins in one dimension."""
@@ -294,8 +341,8 @@ class TileGraph:
         self, group: Iterable[str], shape: Mapping[str, tuple[int, ...]]
     ) -> dict[str, float]:
         """How often each point of the members is computed, tiles of one of them by themselves."""
-        ((name, own),) = shape.items()
-        members, points = self._in_order(group), dict[str, float]()
+        members, name, own = self._tiled(group, shape)
+        points = dict[str, float]()
         for box, times in self.tiles(name, own):
             tile = self.propagate(members, {name: box})
             for n in tile.members:

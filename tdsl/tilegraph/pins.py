@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean
+from tdsl.errors import ScheduleError, TargetError, TypeMismatch, did_you_mean
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.fluent import Schedule
@@ -58,8 +58,8 @@ class Pins:
 def read_pins(program: Program, machine: Machine, pin: object) -> Pins:
     """The pins that a call gives, by name of a func or by (producer, consumer).
 
-    ScheduleError for funcs that are not there and pins that contradict each other, TargetError for a level
-    that the machine does not have.
+    ScheduleError for funcs that are not there and pins that contradict each other, TypeMismatch for what is
+    neither a func nor an edge, TargetError for a level that the machine does not have.
     """
     given = {} if pin is None else pin
     if not isinstance(given, Mapping):
@@ -71,8 +71,7 @@ def read_pins(program: Program, machine: Machine, pin: object) -> Pins:
         )
     levels: dict[str, tuple[str, object]] = {}
     for key, wanted in given.items():
-        name = _producer(program, key)
-        level = INLINE if wanted == INLINE else machine.level(str(wanted)).name
+        name, level = _producer(program, key), _level(machine, wanted)
         if name in program.outputs and level != machine.levels[-1].name:
             raise ScheduleError(
                 f"{name!r} is a result, it cannot be pinned to {level}",
@@ -91,11 +90,39 @@ def read_pins(program: Program, machine: Machine, pin: object) -> Pins:
     return Pins({n: level for n, (level, _) in levels.items()}, machine)
 
 
+def _level(machine: Machine, wanted: object) -> str:
+    """The name of a level of memory, or "inline"."""
+    known = [*(x.name for x in machine.levels), INLINE]
+    found = [x for x in known if isinstance(wanted, str) and x.lower() == wanted.lower()]
+    if not found:
+        raise TargetError(
+            f"the memory of this machine has no level {wanted!r}",
+            loc=here(),
+            label="this call",
+            hint=did_you_mean(wanted, known),
+        )
+    return found[0]
+
+
 def _producer(program: Program, key: object) -> str:
     """The func that a key of pins is about; an edge must be there."""
     names = [f.name for f in program.funcs]
     pair = key if isinstance(key, tuple) else (key,)
+    if len(pair) not in (1, 2):
+        raise TypeMismatch(
+            f"a pin is for a func or for an edge, not for {key!r}",
+            loc=here(),
+            label="this call",
+            hint='pin={"score": "L2"}, or pin={("score", "top"): "L2"}: what "top" reads of "score"',
+        )
     for name in pair:
+        if name in program.parameters:
+            raise ScheduleError(
+                f"{name!r} is an argument, it cannot be pinned",
+                loc=here(),
+                label="this call",
+                hint="arguments are the caller's arrays; to copy what is read of one, see cache_read()",
+            )
         if name not in names:
             raise ScheduleError(
                 f"there is no func {name!r} to pin",
@@ -104,14 +131,15 @@ def _producer(program: Program, key: object) -> str:
                 hint=did_you_mean(str(name), names),
             )
     if len(pair) == 2:
-        graph = TileGraph.of(program)
+        graph = TileGraph.of_state(Schedule.of_program(program).state)
         readers = graph.consumers(str(pair[0]))
         if not {pair[1], *_split_off(graph, str(pair[1]))} & {*readers}:
             raise ScheduleError(
                 f"{pair[1]!r} does not read {pair[0]!r}",
                 loc=here(),
                 label="this call",
-                hint=f"an edge is (producer, consumer); {pair[0]!r} is read by {', '.join(readers)}",
+                hint="an edge is (producer, consumer); "
+                f"{pair[0]!r} is read by {', '.join(readers) or 'no func'}",
             )
     return str(pair[0])
 

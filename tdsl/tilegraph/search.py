@@ -279,8 +279,9 @@ def notes_of(found: list[Candidate]) -> tuple[str, ...]:
     best, *others = found
     lines = [f"taken: {best.label}, {_milliseconds(best.seconds)}"]
     for c in others:
-        change = c.seconds / best.seconds
-        why = "not clearly faster than the default" if change < 1 else f"{change:.2f} times as long"
+        faster = c.seconds < best.seconds
+        change = c.seconds / best.seconds if best.seconds else 1.0  # of nothing all take no time
+        why = "not clearly faster than the default" if faster else f"{change:.2f} times as long"
         lines.append(f"not taken: {c.label}, {_milliseconds(c.seconds)}: {why}")
     return tuple(lines)
 

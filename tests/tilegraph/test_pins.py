@@ -91,6 +91,8 @@ def test_an_edge_to_a_reduction_in_an_expression_is_one_to_its_func() -> None:
         ({("e", "total"): "L1", ("e", "out"): "memory"}, r"pinned to L1 by .* and to memory by"),
         ({"total": "inline"}, r"inline"),
         ({"out": "L1"}, r"'out' is a result"),
+        ({"x": "L1"}, r"'x' is an argument"),
+        ({("out", "e"): "L1"}, r"(?s)'e' does not read 'out'.*read by no func"),
     ],
 )
 def test_pins_that_make_no_sense_are_refused(pin: object, message: str) -> None:
@@ -101,5 +103,10 @@ def test_pins_that_make_no_sense_are_refused(pin: object, message: str) -> None:
 def test_other_mistakes_in_pins() -> None:
     with pytest.raises(td.TargetError, match="no level 'L9'"):
         softmax.autoschedule(M=64, N=64, pin={"e": "L9"})
+    with pytest.raises(td.TargetError, match=r"(?s)no level None.*L1.*inline"):
+        softmax.autoschedule(M=64, N=64, pin={"e": None})
     with pytest.raises(td.TypeMismatch, match="pin= says for funcs"):
         softmax.autoschedule(M=64, N=64, pin="e")
+    for key in ((), ("e", "total", "out")):
+        with pytest.raises(td.TypeMismatch, match="a pin is for a func or for an edge"):
+            softmax.autoschedule(M=64, N=64, pin={key: "L1"})

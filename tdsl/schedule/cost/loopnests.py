@@ -200,12 +200,12 @@ class NestSpot:
 
     @remembered
     def opened(self, loops: tuple[str, ...], *, wide: bool = False) -> Active:
-        """The nest with some loops in one iteration in their midst."""
+        """The nest with some loops in one iteration in their midst, not the last one, which may be short."""
         bounds, related = self.related(wide=wide)
         midst: dict[str, Expr] = {}
         for x in loops:
             first = bounds[x][0] if x in bounds else const(0)
-            midst[x] = add(first, const((upper(related.extents[x]) or 1) // 2))
+            midst[x] = add(first, const(((upper(related.extents[x]) or 1) - 1) // 2))
         return Active(
             self.func, self.definition, self.nest, related.roots, related.extents, bounds, midst
         )

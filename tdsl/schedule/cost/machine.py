@@ -114,7 +114,7 @@ class Machine:
         >>> Machine().level("l2").bytes >> 10
         512
         """
-        found = next((x for x in self.levels if x.name.lower() == name.lower()), None)
+        found = next((x for x in self.levels if x.name.lower() == str(name).lower()), None)
         if found is None:
             raise TargetError(
                 f"the memory of this machine has no level {name!r}",

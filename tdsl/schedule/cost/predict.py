@@ -51,7 +51,7 @@ class Prediction:
                 f"{', '.join(missing)}",
                 loc=here(),
                 label="this call",
-                hint=f"give them to the schedule: sizes={{{missing[0]!r}: 100}}",
+                hint=f"give them to the schedule: sizes={dict.fromkeys(missing, 100)}",
             )
         made, decisions = decide(bind_state(state, sizes), machine)
         return Prediction.of_calls(made, machine, decisions)

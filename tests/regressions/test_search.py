@@ -1,0 +1,91 @@
+"""Searches and predictions that once failed or were far off."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.tilegraph.graph import TileGraph
+from tdsl.tuning import random_values
+
+
+@td.op
+def softmax(x: td.f32["M", "N"]):
+    i, j = td.vars("i j")
+    top, e, total, out = (td.Func(n) for n in ("top", "e", "total", "out"))
+    top[i] = td.max(x[i, j], axis=j)
+    e[i, j] = td.exp(x[i, j] - top[i])
+    total[i] = td.sum(e[i, j], axis=j)
+    out[i, j] = e[i, j] / total[i]
+    return out
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0)])
+def test_of_nothing_a_schedule_is_found(shape: tuple[int, int]) -> None:
+    x = np.zeros(shape, np.float32)
+    s = softmax.autoschedule(x)
+    assert "taken: default" in str(s.explain())
+    assert td.compile(s)(x).shape == shape
+
+
+def test_one_row_on_a_gpu_has_threads_of_its_own() -> None:
+    x = np.random.default_rng(0).standard_normal((1, 83)).astype(np.float32)
+    made = td.emulate(softmax.compile(target="cuda"))(x)
+    np.testing.assert_allclose(made, softmax(x), rtol=1e-5)
+
+
+@td.op
+def attention(q: td.f32["Q", "D"], k: td.f32["S", "D"], v: td.f32["S", "D"]):
+    i, j, d = td.vars("i j d")
+    score, top, p, total, out = (td.Func(n) for n in ("score", "top", "p", "total", "out"))
+    score[i, j] = td.sum(q[i, d] * k[j, d], axis=d)
+    top[i] = td.max(score[i, j], axis=j)
+    p[i, j] = td.exp(score[i, j] - top[i])
+    total[i] = td.sum(p[i, j], axis=j)
+    out[i, d] = td.sum(p[i, j] * v[j, d], axis=j) / total[i]
+    return out
+
+
+def test_a_short_last_tile_does_not_stand_for_all() -> None:
+    """Of 65 terms in tiles of 64 the bytes were those of two tiles of one term."""
+    for terms in (65, 96, 129):
+        s = attention.autoschedule(Q=64, S=terms, D=32, target="cuda")
+        assert s.traffic("global") >= s.prediction().least
+
+
+def test_inputs_that_no_memory_holds_are_not_made_to_measure() -> None:
+    with pytest.raises(td.ShapeError, match=r"(?s)no memory for 'x' of shape .*measure="):
+        random_values(softmax.program, {"M": 1 << 40, "N": 1 << 40})
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), True, 0, "10"])
+def test_what_is_no_time_to_measure_in_is_refused(seconds: object) -> None:
+    with pytest.raises(td.TypeMismatch, match="seconds= a time"):
+        softmax.autoschedule(M=8, N=8, measure=1, seconds=seconds)
+
+
+def test_there_may_be_any_time_to_measure_in() -> None:
+    s = softmax.autoschedule(M=8, N=8, target="python", measure=1, seconds=float("inf"))
+    assert "default" in str(s.explain())
+
+
+@pytest.mark.parametrize("args, given", [((8, 8), {}), ((np.zeros((8, 8), np.float32),), {"M": 8})])
+def test_sizes_beside_arrays_and_without_names_are_refused(
+    args: tuple[object, ...], given: dict[str, int]
+) -> None:
+    with pytest.raises(td.TypeMismatch, match=r"(?s)sizes by name.*softmax.autoschedule\(M="):
+        softmax.autoschedule(*args, **given)
+
+
+def test_tile_graphs_name_what_is_wrong_with_tiles() -> None:
+    with pytest.raises(td.ShapeError, match="not known: N"):
+        TileGraph.of(softmax.program, {"M": 8})
+    graph = TileGraph.of(softmax.program, {"M": 49, "N": 83})
+    assert repr(graph) == "<tile graph of 'softmax', 6 edges: top; e; total; out>"
+    group = ["top", "e", "total", "out"]
+    for wrong in ({"out": (7,)}, {"out": (0, 5)}, {}, {"out": (7, 83), "e": (7, 83)}):
+        with pytest.raises(td.ScheduleError, match=r"(?s)one func of the group.*'out': \(49, 83\)"):
+            graph.traffic(group, wrong)
+    with pytest.raises(td.ScheduleError, match="no func 'x_y' in this graph"):
+        graph.recomputed(group, {"x_y": (7, 83)})
+    with pytest.raises(td.ScheduleError, match="no func 'x' in this graph"):
+        graph.traffic(["x"], {"out": (7, 83)})
