@@ -67,10 +67,10 @@ def machine_of(target: Target) -> Machine:
 described_by(machine_of)
 
 
-def _nested_tiles(state: State, machine: Machine, by_recipes: State) -> Found:
-    from tdsl.tilegraph.unasked import nested_tiles_unasked  # not needed to import tdsl
+def _better(state: State, machine: Machine, by_recipes: State) -> Found:
+    from tdsl.tilegraph.unasked import better_unasked  # not needed to import tdsl
 
-    return nested_tiles_unasked(state, machine, by_recipes)
+    return better_unasked(state, machine, by_recipes)
 
 
-searched_by(_nested_tiles)
+searched_by(_better)

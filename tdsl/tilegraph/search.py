@@ -46,6 +46,7 @@ from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
 from tdsl.tilegraph.orders import fewer_operations
 from tdsl.tilegraph.pins import Pins, impossible, read_pins
+from tdsl.tilegraph.together import find_together, write_together
 from tdsl.tilegraph.write import write_tiles
 
 CLEARLY = 0.8  # of the default's time, from which another candidate is taken
@@ -168,6 +169,8 @@ def _ways(start: Schedule, pins: Pins) -> Iterator[tuple[str, Make]]:
             yield f"bands of {rows} rows", partial(_in_bands, rows=rows, machine=machine)
         yield "apart", partial(_by_groups, machine=machine, cuts=set(names))
         yield from _tiled(start, machine, pins)
+    if machine.vector_bytes:
+        yield "together", partial(_together, machine=machine)
 
 
 def _online_sums(program: Program) -> list[str]:
@@ -225,6 +228,15 @@ def _in_bands(schedule: Schedule, rows: int, machine: Machine) -> bool:
         if_suited(bands, schedule[o], machine=machine, rows=rows) for o in schedule.program.outputs
     ]
     return any(made)
+
+
+def _together(schedule: Schedule, machine: Machine) -> bool:
+    """The default schedule, but funcs that read the same share loops over it."""
+    state = bind_state(schedule.state, schedule.sizes)
+    found = find_together(state, complete_by_recipes(state, machine)[0], machine)
+    for plan in found:
+        write_together(schedule, plan, machine)
+    return bool(found)
 
 
 def _one_group(

@@ -1,7 +1,8 @@
-"""Nested tiles where nothing has been said: in place of the default schedule, if that is clearly slower.
+"""What the tile graph finds where nothing has been said, if the default schedule is clearly slower than it.
 
-Only large programs of a few funcs are looked at, whose default schedule makes some of them as a whole before
-they are read. The others have nothing to gain, and no time is spent on them.
+Nested tiles are for large programs of a few funcs, some of which the default schedule makes as a whole before
+they are read; shared loops for funcs that read the same from memory. The others have nothing to gain, and no
+time is spent on them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tdsl.schedule.nest import Root, State
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
 from tdsl.tilegraph.search import CLEARLY
+from tdsl.tilegraph.together import find_together, write_together
 from tdsl.tilegraph.write import write_tiles
 
 MOST = 12  # funcs
@@ -34,6 +36,43 @@ class NestedTiles:
     """Tiles of a func with those inside, the outermost level first: their extents and their level."""
 
     tiles: str
+
+
+def better_unasked(
+    state: State, machine: Machine, by_recipes: State
+) -> tuple[State, list[Decision]] | None:
+    """A state for known sizes that is clearly faster, and what was decided; None where recipes are as good.
+
+    `by_recipes` is what the default schedule makes of the state.
+    """
+    tiles = nested_tiles_unasked(state, machine, by_recipes)
+    return tiles or together_unasked(state, machine, by_recipes)
+
+
+def together_unasked(
+    state: State, machine: Machine, by_recipes: State
+) -> tuple[State, list[Decision]] | None:
+    """The same with loops that funcs share because they read the same."""
+    touched = any(plan.touched for _, plan in state.plans)
+    if touched or not machine.vector_bytes or state.program.sizes:
+        return None
+    found = find_together(state, by_recipes, machine)
+    schedule = Schedule.of_state(state)
+    try:
+        for plan in found:
+            write_together(schedule, plan, machine)
+        made = complete_by_recipes(schedule.state, machine)[0]
+    except TdslError:
+        return None  # something that is computed in these loops cannot be there
+    if not found or not _is_faster(made, by_recipes, machine):
+        return None
+    decisions = []
+    for plan in found:
+        first, *others = plan.funcs
+        why = f"{plan.rows} rows at a time of {plan.source}, which {', '.join(others)} read, too"
+        decisions.append(Decision(first, "together", why=(why,), beside=tuple(others)))
+        decisions += [Decision(n, "together", why=(f"in the loops of {first}",)) for n in others]
+    return schedule.state, decisions
 
 
 def nested_tiles_unasked(
@@ -56,12 +95,16 @@ def nested_tiles_unasked(
         for part in reversed(parts):
             write_tiles(schedule, part, machine)
         made = complete_by_recipes(schedule.state, machine)[0]
-        seconds = Prediction.of_calls(made, machine).seconds
     except TdslError:
         return None  # a place for each func does not suit this program
-    if not parts or seconds >= CLEARLY * Prediction.of_calls(by_recipes, machine).seconds:
+    if not parts or not _is_faster(made, by_recipes, machine):
         return None
     return schedule.state, [_decision(p) for p in parts]
+
+
+def _is_faster(state: State, other: State, machine: Machine) -> bool:
+    seconds, others = (Prediction.of_calls(s, machine).seconds for s in (state, other))
+    return seconds < CLEARLY * others
 
 
 def _may_gain(state: State, machine: Machine, by_recipes: State) -> bool:

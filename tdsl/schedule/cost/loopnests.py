@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -239,6 +239,11 @@ class NestSpot:
         inner = self.nest.names()[max(k - 1, 0) :] or ("",)
         levels = tuple(Level(name, self.definition, x) for x in inner)
         found = required(nests.tree, nests.state, levels, {}, [active], NOTHING)
+        for level in levels:  # what runs in these loops, too, is written for nobody in them
+            for other in nests.tree.joined.get(level, ()):
+                f, whole = nests.state.program.func(other), nests.whole[other]
+                spot = NestSpot(nests, f, 0, whole, whole, 1, 1)
+                found[other] = spot.opened(spot.first(k), wide=wide).written(NOTHING)
         return {**found, name: active.written(NOTHING)}
 
     @remembered
@@ -273,7 +278,19 @@ class NestSpot:
         blocks = self.blocks * prod(counts[x] for x in loops if self.kind(x) not in THREADS)
         boxes = self.boxes(k)
         wide = self.block_boxes(k) if times != blocks else boxes
-        return list(self.nests.spots(here, boxes, wide, times, blocks))
+        joined = self.nests.tree.joined.get(here, ())
+        return [
+            spot.continued(k) if spot.func.name in joined else spot
+            for spot in self.nests.spots(here, boxes, wide, times, blocks)
+        ]
+
+    def continued(self, k: int) -> NestSpot:
+        """The nest as it goes on inside of its first k loops, which another one has opened."""
+        loops = self.first(k)
+        box, wide = (self.opened(loops, wide=w).written(NOTHING) for w in (False, True))
+        inner = replace(self, box=box, wide=wide, known={})
+        again = prod(inner.counts()[x] for x in loops)  # those that it reduces over are still there
+        return replace(inner, times=self.times / again, blocks=self.blocks / again, known={})
 
     @remembered
     def own_reads(self, loops: tuple[str, ...]) -> dict[str, Box]:

@@ -137,8 +137,9 @@ def counted(s: td.Schedule, elements: int) -> int:
         Watched(t.name, np.ones([n.value for n in t.shape], np.float32), cache)
         for t in program.inputs
     ]
-    shape = [x.value for _, x in program.func(program.outputs[0]).output_box(None)]
-    arrays.append(Watched("out", np.empty(shape, np.float32), cache))
+    for name in program.outputs:
+        shape = [x.value for _, x in program.func(name).output_box(None)]
+        arrays.append(Watched(name, np.empty(shape, np.float32), cache))
     kernel = next(v for n, v in names.items() if n.endswith("_kernel"))
     kernel(*arrays)
     return 4 * cache.moved()
@@ -183,6 +184,22 @@ def test_funcs_one_after_another_keep_what_fits_between(elements: int) -> None:
     g[j, i] = f[i, j] * 2
     s = td.Schedule(g)
     s[f].compute_root()
+    assert predicted(s, elements) == pytest.approx(counted(s, elements), rel=0.1)
+
+
+@pytest.mark.parametrize("elements", [20, 400, 4000])
+@pytest.mark.parametrize("rows", [1, 3, 20])
+def test_funcs_in_the_same_loops_miss_as_often_as_predicted(elements: int, rows: int) -> None:
+    x = td.Tensor("x", (20, 32), td.f32)
+    f, g, h = td.Func("f"), td.Func("g"), td.Func("h")
+    f[i, j] = td.exp(x[i, j])
+    g[i] = td.sum(x[i, k], axis=k)
+    h[i, j] = x[i, j] * 2
+    s = td.Schedule(f, g, h)
+    block, _ = s[f].split(i, rows)
+    for other in (g, h):
+        s[other].split(i, rows)
+        s[other].compute_with(s[f], block)
     assert predicted(s, elements) == pytest.approx(counted(s, elements), rel=0.1)
 
 

@@ -1,0 +1,102 @@
+"""Funcs that read the same share loops over it: found, legal, right, and read from memory once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.lang.interp import interpret
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.predict import Prediction
+from tdsl.schedule.cost.traffic import total
+from tdsl.schedule.default import complete_by_recipes, decide
+from tdsl.schedule.explain import explain
+from tdsl.tilegraph.together import find_together, write_together
+
+i, j, k = td.vars("i j k")
+LEVELS = (
+    MemoryLevel("L1", 1 << 12), MemoryLevel("L2", 1 << 13), MemoryLevel("memory", None, managed=True),
+)  # fmt: skip
+SMALL = Machine(vector_bytes=64, threads=2, registers=32, levels=LEVELS)
+
+
+def extremes(rows: int, columns: int) -> tuple[td.Func, ...]:
+    x = td.Tensor("x", (rows, columns), td.f32)
+    low, high, total_ = td.Func("low"), td.Func("high"), td.Func("total")
+    low[i] = td.min(x[i, j], axis=j)
+    high[i] = td.max(x[i, j], axis=j)
+    total_[i] = td.sum(x[i, j], axis=j)
+    return low, high, total_
+
+
+def unlike(rows: int, columns: int) -> tuple[td.Func, ...]:
+    """A window, a sum along the other axis of a turned read, and points."""
+    x = td.Tensor("x", (rows, columns), td.f32)
+    window, sums, points = (
+        td.Func("window", shape=(rows, columns)),
+        td.Func("sums"),
+        td.Func("points"),
+    )
+    around = td.pad(x)
+    window[i, j] = around[i - 1, j] + around[i + 1, j + 2]
+    sums[k] = td.sum(x[k, j] * x[k, j], axis=j)
+    points[j, i] = x[j, i] * 2
+    return window, sums, points
+
+
+def through_a_middle(rows: int, columns: int) -> tuple[td.Func, ...]:
+    """What both read is made first, and one result needs another."""
+    x = td.Tensor("x", (rows, columns), td.f32)
+    middle, low, sums, last = (td.Func(n) for n in ("middle", "low", "sums", "last"))
+    middle[i, j] = td.sum(x[k, j], axis=k) + x[i, j]
+    low[i] = td.min(middle[i, j], axis=j)
+    sums[i] = td.sum(middle[i, j], axis=j)
+    last[i] = low[i] / sums[0]
+    return low, sums, last
+
+
+@pytest.mark.parametrize("case", [extremes, unlike, through_a_middle])
+@pytest.mark.parametrize("shape", [(64, 64), (49, 83)])
+def test_shared_loops_give_the_same(case, shape, rng) -> None:
+    s = td.Schedule(*case(*shape))
+    state = bind_state(s.state, {})
+    found = find_together(state, complete_by_recipes(state, SMALL)[0], SMALL)
+    assert found
+    for plan in found:
+        write_together(s, plan, SMALL)
+    x = rng.integers(-9, 10, shape).astype(np.float32)
+    want = interpret(s.program, {"x": x})
+    for target in ("cpu", "python"):
+        for own, other in zip(td.compile(s, target=target)(x), want, strict=True):
+            np.testing.assert_allclose(own, other, rtol=1e-5)
+
+
+def test_the_default_reads_once_what_several_funcs_need() -> None:
+    s = td.Schedule(*extremes(512, 256))
+    state = bind_state(s.state, {})
+    made, decisions = decide(state, SMALL)
+    assert [(d.func, d.how) for d in decisions] == [
+        (n, "together") for n in ("low", "high", "total")
+    ]
+    assert "rows at a time of x, which high, total read, too" in explain(decisions)
+    whole = 4 * 512 * (256 + 3)
+    assert total(Prediction(made, SMALL, ()).moved("L2")) == whole
+    before = Prediction(complete_by_recipes(state, SMALL)[0], SMALL, ())
+    assert total(before.moved("L2")) == whole + 2 * 4 * 512 * 256
+
+
+def test_what_a_cache_holds_or_one_func_reads_has_loops_of_its_own() -> None:
+    near = bind_state(td.Schedule(*extremes(16, 64)).state, {})
+    assert not find_together(near, complete_by_recipes(near, SMALL)[0], SMALL)
+    alone = bind_state(td.Schedule(extremes(512, 256)[0]).state, {})
+    assert not find_together(alone, complete_by_recipes(alone, SMALL)[0], SMALL)
+
+
+def test_funcs_that_need_each_other_do_not_share_loops() -> None:
+    x, top, y = td.Tensor("x", (512, 256), td.f32), td.Func("top"), td.Func("y")
+    top[i] = td.max(x[i, j], axis=j)
+    y[i, j] = x[i, j] + top[511 - i]
+    state = bind_state(td.Schedule(y, top).state, {})
+    assert not find_together(state, complete_by_recipes(state, SMALL)[0], SMALL)
