@@ -35,6 +35,7 @@ from tdsl.graph.tune import SCHEDULES, Clock, Whole, better_groups, better_kerne
 from tdsl.graph.values import Argument, Array, Constant, Spec
 from tdsl.lang.program import Program
 from tdsl.lang.types import TensorType, f32
+from tdsl.schedule.cost.machine import machine_for
 from tdsl.source import here
 from tdsl.target import Target
 from tdsl.tilegraph.search import candidates
@@ -89,8 +90,9 @@ def tuned(graph: Graph, known: Known, arrays: tuple[Array, ...], seconds: float)
         return arrays[base.position] if isinstance(base, Argument) else made.constants[base.number]
 
     start, clock = time.perf_counter(), Clock(given)
+    far = machine_for(graph.target).last_bytes
     groups, trials = better_groups(
-        made.calls, plan.sources, plan.groups, graph.kernel, clock, start + seconds / 2
+        made.calls, plan.sources, plan.groups, graph.kernel, clock, start + seconds / 2, far
     )
     steps = steps_of(made.calls, plan.sources, groups, graph.kernel)
     others = partial(_promising, target=graph.target)

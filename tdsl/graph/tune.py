@@ -1,9 +1,10 @@
 """Which groups of a graph are better one kernel, and which schedules are better, by measuring.
 
-1. Every pair of groups of which one reads what the other makes may be joined, unless a third one has to run
-   between them, what is read is a view, or the user has scheduled one of them.
-2. Pairs are tried in the order of the bytes that flow between them. Both groups are compiled as one program,
-   and timed on the arrays of the call beside the two.
+1. Every pair of groups of which one reads what the other makes, or that read the same, which no cache holds,
+   may be joined, unless a third one has to run between them, what one makes for the other is read as a view,
+   or the user has scheduled one of them.
+2. Pairs are tried in the order of the bytes that flow between them, or that both read. Both groups are
+   compiled as one program, and timed on the arrays of the call beside the two.
 3. What is clearly faster is kept, and takes part in further pairs; until all are tried, or half of the time
    is over.
 4. The groups get the schedules that the tile graph finds promising: each is timed beside the default.
@@ -126,14 +127,18 @@ def better_groups(
     kernel_of: KernelOf,
     clock: Clock,
     deadline: float,
+    far: int,
 ) -> tuple[Groups, tuple[Trial, ...]]:
-    """Groups that are faster, and what was tried until a time of `time.perf_counter`."""
+    """Groups that are faster, and what was tried until a time of `time.perf_counter`.
+
+    More than `far` bytes are in no cache when they are read again.
+    """
     for step in steps_of(calls, outputs, groups, kernel_of):
         clock.run(step)
     trials: list[Trial] = []
     tried: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
     while time.perf_counter() < deadline:
-        pair = next((p for p in _pairs(calls, groups, clock) if p not in tried), None)
+        pair = next((p for p in _pairs(calls, groups, clock, far) if p not in tried), None)
         if pair is None:
             break
         tried.add(pair)
@@ -147,16 +152,20 @@ def better_groups(
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def _pairs(calls: Sequence[Call], groups: Groups, clock: Clock) -> Iterator[Pair]:
-    """Groups that may be joined, those first between which most flows."""
+def _pairs(calls: Sequence[Call], groups: Groups, clock: Clock, far: int) -> Iterator[Pair]:
+    """Groups that may be joined, those first between which most flows, or that read most of the same."""
     found: list[tuple[int, int, Pair]] = []
     for n, second in enumerate(groups):
         for first in groups[:n]:
-            read = {s for c in second for s in sources(calls[c]) if _made_by(s, first)}
-            if not read or any(isinstance(s, View) for s in read):
+            read, other = (
+                {s for c in group for s in sources(calls[c])} for group in (second, first)
+            )
+            made = {s for s in read if _made_by(s, first)}
+            same = {s for s in read & other - made if clock.value(s).nbytes > far}
+            if not made | same or any(isinstance(s, View) for s in made):
                 continue
             if all(is_open(calls[c]) for c in (*first, *second)):
-                flow = sum(clock.value(s).nbytes for s in read)
+                flow = sum(clock.value(s).nbytes for s in made | same)
                 found.append((-flow, n, (first, second)))
     return (pair for _, _, pair in sorted(found, key=lambda x: x[:2]))
 

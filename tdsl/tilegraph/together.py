@@ -9,17 +9,17 @@ What they read is larger than any cache, so that it would come from memory again
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tdsl.lang.affine import variables
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.cost.machine import Machine
-from tdsl.schedule.facts import extent, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.facts import extent, extents, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import depends
 from tdsl.schedule.nest import Root, State
+from tdsl.schedule.patterns.rows import vectors_of
 from tdsl.schedule.patterns.streaming import pays_to_stream, work_of_a_point
 from tdsl.schedule.recipes.rows import write_vectors
 from tdsl.schedule.tree import levels_of
@@ -30,12 +30,11 @@ EACH = 8  # blocks for each thread at least
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Funcs whose loops over some variables run together, `rows` at a time, because of a `source`."""
+    """Funcs whose loops over rows run together, so many `rows` at a time, because of a `source`."""
 
     source: str
     rows: int
     funcs: tuple[str, ...]
-    along: tuple[str, ...]
 
 
 def find_together(state: State, by_recipes: State, machine: Machine) -> list[Together]:
@@ -49,50 +48,50 @@ def find_together(state: State, by_recipes: State, machine: Machine) -> list[Tog
     if len(alone) < 2:
         return []
     boxes = root_boxes(rest_at_root(state))
-    found: dict[tuple[str, int, int], list[tuple[str, str]]] = {}
+    found: dict[tuple[str, int], list[str]] = {}
     for f in state.program.funcs:
         if f.name not in alone or f.name not in boxes or not _is_plain(f):
             continue
-        for source, axis, v in _rows(f):
-            rows = extent(boxes[f.name], f.variables.index(v))
+        if f.definitions[0].ranges and _vectors(f, boxes[f.name], machine):
+            continue  # its sums are side by side, and its terms outside of them
+        rows = extent(boxes[f.name], 0)
+        for source in _read_by_rows(f):
             if rows and _bytes(state, source, boxes) > machine.last_bytes:
-                found.setdefault((source, axis, rows), []).append((f.name, v))
+                found.setdefault((source, rows), []).append(f.name)
     made, taken = list[Together](), set[str]()
-    for (source, _, rows), members in found.items():
-        kept = _independent(state, [m for m in members if m[0] not in taken])
+    for (source, rows), members in found.items():
+        kept = _independent(state, [n for n in members if n not in taken])
         if len(kept) > 1:
-            names, along = zip(*kept, strict=True)
             each = max(int(FULL * machine.near_bytes * rows / _bytes(state, source, boxes)), 1)
             each = min(each, max(rows // (EACH * machine.threads), 1))
-            made.append(Together(source, each, names, along))
-            taken |= {*names}
+            made.append(Together(source, each, tuple(kept)))
+            taken |= {*kept}
     return made
 
 
 def _is_plain(f: FuncDef) -> bool:
-    return len(f.definitions) == 1 and not has_effects(f.definitions[0])
+    return bool(f.variables) and len(f.definitions) == 1 and not has_effects(f.definitions[0])
 
 
-def _rows(f: FuncDef) -> Iterator[tuple[str, int, str]]:
-    """(what is read, its axis, the variable) where all that a func reads of it moves along the axis alone."""
-    d = f.definitions[0]
-    for source in dict.fromkeys(r.name for r in d.reads):
-        reads = [r for r in reads_in(d.expressions()) if r.name == source]
-        for v in d.free:
-            axes = {n for r in reads for n, e in enumerate(r.index) if v in variables(e)}
-            if len(axes) == 1 and all(v in variables(r.index[n]) for r in reads for n in axes):
-                yield source, axes.pop(), v
+def _vectors(f: FuncDef, box: Box, machine: Machine) -> int | None:
+    """The lanes of vectors along the rows; None where they are along something else."""
+    found = vectors_of(f, 0, extents(f, f.definitions[0], box), machine.vector_bytes)
+    return found[1] if found is not None and found[0] == f.variables[0] else None
 
 
-def _independent(state: State, members: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The first of some funcs, and those after it that need none of them."""
-    kept: list[tuple[str, str]] = []
-    for name, v in members:
-        others = [other for other, _ in kept]
-        if name not in others and not any(
-            depends(state, name, x) or depends(state, x, name) for x in others
-        ):
-            kept.append((name, v))
+def _read_by_rows(f: FuncDef) -> list[str]:
+    """What a func reads only at rows that move with its own, those of the first dimension."""
+    reads, row = list(reads_in(f.definitions[0].expressions())), f.variables[0]
+    moved = {(r.name, r.index[:1] != () and row in variables(r.index[0])) for r in reads}
+    return sorted({name for name, moves in moved if moves and (name, False) not in moved})
+
+
+def _independent(state: State, members: list[str]) -> list[str]:
+    """The first of some funcs, and those after it that do not depend on each other."""
+    kept: list[str] = []
+    for name in members:
+        if not any(depends(state, name, x) or depends(state, x, name) for x in kept):
+            kept.append(name)
     return kept
 
 
@@ -106,14 +105,17 @@ def write_together(schedule: Schedule, plan: Together, machine: Machine) -> None
     """Write shared loops as directives; the sizes of the schedule are known."""
     state, first = schedule.state, schedule[plan.funcs[0]]
     boxes, block = root_boxes(rest_at_root(state)), None
-    for name, v in zip(plan.funcs, plan.along, strict=True):
+    for name in plan.funcs:
         stage, f = schedule[name], state.program.func(name)
         stage.compute_root()
-        stage.reorder(v, *(x for x in f.definitions[0].variables if x != v))
-        write_vectors(stage, f, 0, boxes[name], machine)
+        found = _vectors(f, boxes[name], machine)
+        if found is None:
+            write_vectors(stage, f, 0, boxes[name], machine)
+        outer, inner = stage.split(f.variables[0], plan.rows)
+        if found is not None:
+            stage.vectorize(inner, found)
         if pays_to_stream(state, name, boxes, work_of_a_point(f), machine):
             stage.stream_stores()
-        outer, _ = stage.split(v, plan.rows)
         if block is None:
             block = outer
             stage.parallel(block)

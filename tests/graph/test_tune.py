@@ -7,6 +7,7 @@ import tdsl as td
 from tdsl.errors import RequireError, TypeMismatch
 from tdsl.graph import known
 from tdsl.graph.tune import Trial, Whole, in_order
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tests.graph.test_random_graphs import STEPS, Matrix, N, low, product, running
 
 
@@ -45,6 +46,30 @@ def test_whatever_pairs_are_joined_the_results_are_the_same(arrays, monkeypatch)
     assert len(plan.groups) < 5
     for made, wanted in zip(graph(*arrays), expected, strict=True):
         np.testing.assert_array_equal(made, wanted)
+
+
+@td.op
+def rows(x: td.i32["M", "N"]):
+    i, j = td.vars("i j")
+    out = td.Func("out")
+    out[i] = td.sum(x[i, j], axis=j, dtype=td.i32)
+    return out
+
+
+def test_groups_that_read_the_same_are_joined_where_no_cache_holds_it(arrays, monkeypatch):
+    small = Machine(levels=(MemoryLevel("L1", 16), MemoryLevel("memory", None, managed=True)))
+    monkeypatch.setattr(Trial, "kept", True)
+    monkeypatch.setattr(known, "in_turns", lambda calls: [9.0 - n for n in range(len(calls))])
+
+    def both(x, y):
+        return rows(x), low(x), rows(y[1:])
+
+    for machine, groups in ((Machine(), 3), (small, 2)):
+        monkeypatch.setattr(known, "machine_for", lambda _, machine=machine: machine)
+        graph = td.Graph(both, target="python")
+        assert len(graph.tune(*arrays, seconds=1000).groups) == groups
+        for made, wanted in zip(graph(*arrays), both(*arrays), strict=True):
+            np.testing.assert_array_equal(made, wanted)
 
 
 def test_a_plan_that_makes_the_whole_no_faster_is_dropped(arrays, monkeypatch):

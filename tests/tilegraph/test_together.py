@@ -57,7 +57,17 @@ def through_a_middle(rows: int, columns: int) -> tuple[td.Func, ...]:
     return low, sums, last
 
 
-@pytest.mark.parametrize("case", [extremes, unlike, through_a_middle])
+def lines(rows: int, columns: int) -> tuple[td.Func, ...]:
+    """Vectors along the rows themselves, of several widths; a window that is left alone."""
+    x = td.Tensor("x", (rows * columns,), td.f32)
+    double, wide, sums = td.Func("double"), td.Func("wide"), td.Func("sums")
+    double[i] = x[i] * 2
+    wide[i] = td.cast(x[i], td.f64) + 1
+    sums[i] = td.sum(x[i + k], axis=td.range("k", 0, 3))
+    return double, wide, sums.with_shape(rows * columns - 2)
+
+
+@pytest.mark.parametrize("case", [lines, extremes, unlike, through_a_middle])
 @pytest.mark.parametrize("shape", [(64, 64), (49, 83)])
 def test_shared_loops_give_the_same(case, shape, rng) -> None:
     s = td.Schedule(*case(*shape))
@@ -67,6 +77,7 @@ def test_shared_loops_give_the_same(case, shape, rng) -> None:
     for plan in found:
         write_together(s, plan, SMALL)
     x = rng.integers(-9, 10, shape).astype(np.float32)
+    x = x.reshape([n.value for n in s.program.input("x").shape])
     want = interpret(s.program, {"x": x})
     for target in ("cpu", "python"):
         for own, other in zip(td.compile(s, target=target)(x), want, strict=True):
