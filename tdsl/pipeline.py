@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from tdsl.codegen.access import check_declared
 from tdsl.codegen.call import Executable
-from tdsl.codegen.loops import AXES, For, Kernel
+from tdsl.codegen.loops import AXES, PARALLEL, For, Kernel
 from tdsl.codegen.lower import lower
 from tdsl.codegen.outputs import separate_outputs
 from tdsl.codegen.passes import CUDA_PASSES, PASSES, SCALAR_PASSES
@@ -45,22 +45,29 @@ def make_kernel(variant: Variant) -> Kernel:
 def after_passes(kernel: Kernel, target: Target) -> Kernel:
     """A kernel as `lowered` gives it, made ready for the backend of a target.
 
-    TargetError for loops on axes of a GPU where the target is none.
+    TargetError for loops on axes of a GPU where the target is none, and on threads of a CPU where it is one.
     """
-    if target.name != "cuda":
-        _refuse_axes(kernel, target)
+    _refuse_kinds(kernel, target)
     passes = {"cpu": PASSES, "cuda": CUDA_PASSES}.get(target.name, SCALAR_PASSES)
     return run_passes(kernel, passes, show=show, verify=verify, name=kernel.name)
 
 
-def _refuse_axes(kernel: Kernel, target: Target) -> None:
+def _refuse_kinds(kernel: Kernel, target: Target) -> None:
+    gpu = target.name == "cuda"
     for s in walk(kernel.body):
-        if isinstance(s, For) and s.kind in AXES:
+        if isinstance(s, For) and not gpu and s.kind in AXES:
             raise TargetError(
                 f"loop {s.name!r} runs on {s.kind}, and the target {target.name} is no GPU",
                 loc=here(),
                 label="compiled here",
                 hint='compile for target="cuda"',
+            )
+        if isinstance(s, For) and gpu and s.kind == PARALLEL:
+            raise TargetError(
+                f"loop {s.name!r} is parallel, on threads of a CPU, and the target {target} is a GPU",
+                loc=here(),
+                label="compiled here",
+                hint='bind(loop, "blockIdx.x") or bind(loop, "threadIdx.x") in place of parallel(loop)',
             )
 
 

@@ -43,6 +43,15 @@ def two_loops_on_an_axis():
     s[f].bind(j, "threadIdx.x")  # here
 
 
+@wrong(
+    td.TargetError, "loop 'f_i' is parallel, on threads of a CPU", hint='bind(loop, "blockIdx.x")'
+)
+def threads_of_a_cpu_on_a_gpu():
+    f, s = doubled()
+    s[f].parallel(i)
+    td.compile(s, target="cuda").loops("final")  # here
+
+
 @wrong(td.ScheduleError, "iterations of 'k' add to the same elements of 'f'", hint="rfactor('k')")
 def reduction_on_blocks():
     f = td.Func("f")

@@ -42,6 +42,7 @@ ALLOWED = (
     r"each thread has a .* of its own, but what it follows is made once",
     r"runs on .*, but stands inside of another loop",
     r"is in shared memory, but not inside of a block",
+    r"is parallel, on threads of a CPU, and the target .* is a GPU",
     r"kernels of a GPU cannot",
     r"nothing that loop .* makes in shared memory can be made ahead",
     r"copies as a whole need",
