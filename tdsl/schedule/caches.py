@@ -80,7 +80,10 @@ def cache_read(
     values: tuple[Expr, ...]
     dtypes, limits = source_of(program, source)
     if padded + mapped + (filled or gathered) > 1:
-        raise Illegal("a copy is padded, mapped, or filled or gathered", "leave out the others")
+        raise Illegal(
+            "a copy is padded, mapped, filled or gathered",
+            "leave out all but one; filled=True and gathered=True go together",
+        )
     if gathered:
         if pack or inside or len(dtypes) > 1:
             raise Illegal("a copy that is gathered serves one reader", "leave out pack and inside")

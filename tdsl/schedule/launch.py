@@ -22,6 +22,7 @@ from tdsl.schedule.loops import (
 )  # fmt: skip
 from tdsl.schedule.nest import (
     AXES,
+    CLUSTER,
     GROUP,
     LANES,
     SERIAL,
@@ -38,6 +39,7 @@ from tdsl.schedule.rfactor import reduce_beside
 from tdsl.schedule.tree import placed_in
 
 MOST_THREADS = 1024  # of a block
+MOST_IN_CLUSTER = 8  # blocks, on each GPU that has clusters
 _MOST_RESIDENT = 32  # blocks of a multiprocessor
 
 
@@ -49,6 +51,12 @@ def bind(state: State, func: str, definition: int, *, loop: str, axis: str) -> S
     if axis not in AXES:
         raise Illegal(f"a GPU has no axis {axis!r}", did_you_mean(axis, AXES))
     name = find_loop(state, func, definition, loop)
+    count = iterations_of(state, func, definition, name)
+    if axis == CLUSTER and count is not None and count > MOST_IN_CLUSTER:
+        raise Illegal(
+            f"loop {name!r} has {count} iterations, and a cluster {MOST_IN_CLUSTER} blocks at most",
+            f"split({name!r}, {MOST_IN_CLUSTER}), and bind the inner loop",
+        )
     reduced = axis in THREADS and _is_merged(state, func, definition, name)
     if not reduced:
         check_concurrent(state, func, definition, name)

@@ -36,6 +36,23 @@ def axis_that_no_gpu_has():
     s[f].bind(i, "thread.x")  # here
 
 
+@wrong(
+    td.ScheduleError, "has 16 iterations, and a cluster 8 blocks at most", hint="split('i_i', 8)"
+)
+def more_blocks_than_run_at_one_time():
+    f, s = doubled()
+    s[f].split(i, 16)
+    s[f].bind("i_i", "clusterCtaIdx.x")  # here
+
+
+@wrong(
+    td.ScheduleError, "a copy is padded, mapped, filled or gathered", hint="leave out the others"
+)
+def copy_of_two_kinds():
+    f, s = doubled()
+    s.cache_read(a, f, at=i, padded=True, filled=True)  # here
+
+
 @wrong(td.ScheduleError, "loop 'i' runs on threadIdx.x already", hint="fuse 'i' and 'j'")
 def two_loops_on_an_axis():
     f, s = doubled()

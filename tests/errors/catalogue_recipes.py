@@ -210,14 +210,63 @@ def products_under_a_condition():
     td.recipes.tensor_core_matmul(td.Schedule(f)[f])  # here
 
 
-@wrong(td.ScheduleError, "wgmma does not multiply f32 and f32 in f32", hint="leave hopper= out")
+@wrong(td.ScheduleError, "wgmma does not multiply f64 and f64 in f64", hint="leave hopper= out")
 def products_that_groups_do_not_make():
+    x, w, f = td.Tensor("x", (64, 64), td.f64), td.Tensor("w", (64, 64), td.f64), td.Func("f")
+    f[i, j] = td.sum(x[i, k] * w[k, j], axis=k)
+    td.recipes.tensor_core_matmul(td.Schedule(f)[f], hopper=True)  # here
+
+
+@wrong(td.ScheduleError, "f32 and f32 in f32 only where terms lie side by side", hint="w[j, k]")
+def floats_that_lie_in_rows_of_columns():
     td.recipes.tensor_core_matmul(product(), hopper=True, tf32=True)  # here
 
 
 @wrong(td.ScheduleError, "matmul is not for 'y'", "no sum of products", hint="default schedule")
 def tiles_of_no_product():
     td.recipes.matmul(rows_of(64))  # here
+
+
+@wrong(td.ScheduleError, "cluster cannot be 16", hint="1, 2, 3, 4, 5, 6, 7, 8")
+def more_blocks_than_a_cluster_has():
+    td.recipes.tensor_core_matmul(product(), cluster=16, hopper=True)  # here
+
+
+@wrong(td.ScheduleError, "blocks=3 are no whole clusters of 2", hint="a multiple of 2")
+def blocks_that_are_no_whole_clusters():
+    td.recipes.tensor_core_matmul(product(), cluster=2, blocks=3, hopper=True)  # here
+
+
+def halves(dtype):
+    x, w, o = td.Tensor("x", (256, 256), dtype), td.Tensor("w", (256, 256), dtype), td.Func("o")
+    o[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(w[k, j], td.f32), axis=k) / 2
+    return td.Schedule(o)
+
+
+@wrong(
+    td.ScheduleError, "only where terms lie side by side", "those of 'w' lie apart", hint="w[j, k]"
+)
+def bytes_that_lie_in_rows_of_columns():
+    td.recipes.tensor_core_matmul(halves(td.f8e4m3)["o_sum"], hopper=True)  # here
+
+
+@wrong(td.ScheduleError, "a multiple of 8 columns, not 12", hint="warp=(64, n)")
+def columns_that_groups_do_not_make():
+    s = halves(td.f16)
+    tiles = {"block": (128, 24, 64), "warp": (64, 12)}
+    td.recipes.tensor_core_matmul(s["o_sum"], hopper=True, **tiles)  # here
+
+
+@wrong(td.ScheduleError, "'o': it reduces nothing", hint="it is for 'o_sum', a sum that 'o' reads")
+def what_is_made_of_a_sum_for_the_sum():
+    td.recipes.tensor_core_matmul(halves(td.f16)["o"])  # here
+
+
+@wrong(td.ScheduleError, "it reads no window of an array", hint="default schedule")
+def stencil_of_a_product():
+    x, w, f = td.Tensor("x", (512, 32), td.f32), td.Tensor("w", (32, 512), td.f32), td.Func("f")
+    f[i, j] = td.sum(x[i, k] * w[k, j], axis=k)
+    td.recipes.block_stencil(td.Schedule(f)[f])  # here
 
 
 @wrong(td.ScheduleError, "does not know how far i, k goes", hint="sizes={...}")

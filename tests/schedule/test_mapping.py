@@ -47,5 +47,5 @@ def test_two_functions_of_an_element_are_refused():
     out[i] = (a[i] + 1) * b[i] - (a[i] + 2) / b[i]
     with pytest.raises(ScheduleError, match="does not read one function of an element of 'a'"):
         td.Schedule(out).cache_read("a", "out", mapped=True)
-    with pytest.raises(ScheduleError, match="a copy is padded, mapped, or filled or gathered"):
+    with pytest.raises(ScheduleError, match="a copy is padded, mapped, filled or gathered"):
         td.Schedule(out).cache_read("a", "out", mapped=True, padded=True)

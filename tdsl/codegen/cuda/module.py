@@ -19,13 +19,12 @@ from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Binary, Expr, const
 from tdsl.lang.simplify import simplify
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.schedule.launch import MOST_IN_CLUSTER, MOST_THREADS
 from tdsl.source import here
 
 DEFAULT_ARCH = "sm_90a"
 STATIC_SHARED = 48 << 10  # bytes of a block; a launch has to ask for more
-MOST_THREADS = 1024
 _COPIES_TILES = 90  # the first architecture with TMA
-_MOST_IN_CLUSTER = 8  # blocks, on each GPU that has clusters
 MOST_SHARED = {
     "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10, "sm_90a": 227 << 10,
 }  # fmt: skip
@@ -96,7 +95,7 @@ def check_limits(launches: Launches, arch: str) -> None:
                 "threads in a block",
                 "bind smaller loops to threads",
             ),
-            (launch.cluster, _MOST_IN_CLUSTER, "blocks in a cluster", "bind a smaller loop"),
+            (launch.cluster, MOST_IN_CLUSTER, "blocks in a cluster", "bind a smaller loop"),
             (launch.block[2], 64, "threads on threadIdx.z", "bind the largest loop to threadIdx.x"),
             (
                 launch.shared,

@@ -144,8 +144,7 @@ def _windows(state: State, f: FuncDef, inside: list[str]) -> list[str]:
         d = g.definitions[0]
         ranges = {v for v, _, _ in d.ranges}
         for r in reads_in(d.values):
-            used = {v for e in r.index for v in variables(e)}
-            if used & ranges and used & {*d.free}:
+            if any(variables(e) & ranges and variables(e) & {*d.free} for e in r.index):
                 moving.add(r.name)
             indices.setdefault(r.name, set()).add(r.index)
     return [

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any, TypeVar, get_type_hints
 
-from tdsl.errors import ScheduleError, TypeMismatch, did_you_mean, told
+from tdsl.errors import ScheduleError, TdslError, TypeMismatch, did_you_mean, told
 from tdsl.lang.definition import Definition
+from tdsl.lang.regions import reads_in
 from tdsl.schedule.arguments import fits, plain, words
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.nest import is_ordered
@@ -64,10 +67,25 @@ def recipe(rule: Rule) -> Rule:
                 label="this recipe",
                 related=[(f.definitions[stage.definition].loc or f.loc, "this stage")],
                 hint=other.hint
+                or _another_stage(rule, stage, args, options)
                 or "the default schedule has a recipe for what no directive mentions",
             ) from None
 
     return run  # type: ignore[return-value]  # it has the signature of the rule
+
+
+def _another_stage(
+    rule: Callable[..., Any], stage: Stage, args: tuple[Any, ...], options: dict[str, Any]
+) -> str:
+    """A hint where a recipe is for a sum that a stage reads, as those inside of an expression are."""
+    program = stage.schedule.state.program
+    for r in reads_in(program.func(stage.func).definitions[stage.definition].values):
+        if program.has_func(r.name) and program.func(r.name).definitions[0].init is not None:
+            scratch = Stage(copy.copy(stage.schedule), r.name, 0)
+            with contextlib.suppress(Unsuited, TdslError):
+                inspect.unwrap(rule)(scratch, *args, **options)
+                return f"it is for {r.name!r}, a sum that {stage.func!r} reads: s[{r.name!r}]"
+    return ""
 
 
 def if_suited(rule: Callable[..., Plan], stage: Stage, **options: Any) -> Plan | None:

@@ -10,7 +10,7 @@ for tiles of the result:                on blocks
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -25,6 +25,7 @@ from tdsl.schedule.instructions.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, 
 from tdsl.schedule.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.schedule.instructions.warpgroups import Wgmma
 from tdsl.schedule.instructions.warpgroups import rows as wgmma_rows
+from tdsl.schedule.launch import MOST_IN_CLUSTER
 from tdsl.schedule.nest import FRAGMENT, SHARED, SWIZZLES
 from tdsl.schedule.recipes.block_tiles import on_grid
 from tdsl.schedule.recipes.choices import Unsuited, choose, if_suited, recipe, reduction_of
@@ -80,7 +81,7 @@ class Choices:
     hopper: bool = False
     group: int = 1
     blocks: int = 0
-    cluster: int = 1
+    cluster: int = field(default=1, metadata={"among": range(1, MOST_IN_CLUSTER + 1)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,11 @@ def tensor_core_matmul(stage: Stage, **choices: Any) -> TensorCoreMatmul:
     m, sizes = matrices_of(d), sizes_of(stage)
     if chosen.hopper:
         chosen = _for_groups(choices, max(r.dtype.bytes for r in reads_in(d.values)))
+    if chosen.blocks % chosen.cluster:
+        raise _refused(
+            f"blocks={chosen.blocks} are no whole clusters of {chosen.cluster}",
+            f"choose blocks= as a multiple of {chosen.cluster}, or 0 for one for each tile",
+        )
     if 0 in (sizes.get(v) for v in m.terms):
         raise Unsuited("its sums have no terms")
     m, reader = flattened(stage, m.fitting(d, sizes, chosen.block))
@@ -254,13 +260,38 @@ def _no_instruction(left: Operand, right: Operand, total: str, chosen: Choices) 
             "tf32=True, where that is enough; else td.recipes.block_tiles",
         )
     if chosen.hopper:
-        lie = " and ".join("columns" if x.turned else "rows" for x in (left, right))
-        return Unsuited(
-            f"wgmma does not multiply {types}, with operands that lie in {lie} and {chosen.warp[1]} columns",
-            "leave hopper= out, or choose another warp=",
-        )
+        return _no_product_of_groups(left, right, total, chosen.warp[1], types)
     known = dict.fromkeys(f"{m.left} and {m.right} in {m.total}" for m in MMAS)
     return Unsuited(f"no instruction multiplies {types}", f"td.cast: there are {', '.join(known)}")
+
+
+def _no_product_of_groups(
+    left: Operand, right: Operand, total: str, columns: int, types: str
+) -> Unsuited:
+    """What wgmma does not have: the types, how operands lie, or the columns of a group."""
+    forms = [
+        x
+        for x in wgmma_rows()
+        if x.operand == left.read.dtype == right.read.dtype and x.total.name == total
+    ]
+    if not forms:
+        return Unsuited(f"wgmma does not multiply {types}", "leave hopper= out")
+    if all((x.a, x.b) != _layout(left, right) for x in forms):
+        turned = " and ".join(repr(x.read.name) for x in (left, right) if x.turned)
+        return Unsuited(
+            f"wgmma multiplies {types} only where terms lie side by side in memory (K-major), and those of "
+            f"{turned} lie apart",
+            "make the terms the last dimension, x[i, k] and w[j, k], or leave hopper= out",
+        )
+    least = min(x.columns for x in forms)
+    return Unsuited(
+        f"wgmma makes a multiple of {least} columns, not {columns}",
+        f"choose warp=(64, n) with a multiple of {least}, or leave hopper= out",
+    )
+
+
+def _layout(left: Operand, right: Operand) -> tuple[str, str]:
+    return "km" if left.turned else "mk", "kn" if right.turned else "nk"
 
 
 def form_of_groups(
@@ -276,7 +307,8 @@ def form_of_groups(
 
     Registers have the left operand where it is `held`.
     """
-    a, b = "rk" if held else "km" if left.turned else "mk", "kn" if right.turned else "nk"
+    a, b = _layout(left, right)
+    a = "rk" if held else a
     for form in wgmma_rows():
         same = form.operand == left.read.dtype == right.read.dtype and form.total.name == total
         if same and (form.a, form.b) == (a, b) and columns % form.columns == 0:
