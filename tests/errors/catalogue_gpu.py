@@ -45,9 +45,7 @@ def more_blocks_than_run_at_one_time():
     s[f].bind("i_i", "clusterCtaIdx.x")  # here
 
 
-@wrong(
-    td.ScheduleError, "a copy is padded, mapped, filled or gathered", hint="leave out the others"
-)
+@wrong(td.ScheduleError, "a copy is padded, mapped, filled or gathered", hint="all but one")
 def copy_of_two_kinds():
     f, s = doubled()
     s.cache_read(a, f, at=i, padded=True, filled=True)  # here
