@@ -60,11 +60,11 @@ def _of_any(mask: Expr, variable: str, first: Expr, last: Expr) -> Iterator[Expr
 
 def _masks_of(made: Pass, member: Member) -> Iterator[Expr]:
     """The conditions without which a term of a reduction does not count."""
-    combine = member.func.definitions[0].combine
-    if combine is not None and combine.kind == "max":
-        yield from _mask(made, member.term)
-    elif combine is not None and combine.kind == "sum":
-        for factor in _factors(member.term):
+    kind, term = member.combine.kind, member.terms[0]
+    if kind in ("max", "argmax"):
+        yield from _mask(made, term)
+    elif kind == "sum":
+        for factor in _factors(term):
             if isinstance(factor, Call) and factor.fn in _EXPONENTIALS:
                 for summand in _summands(made, factor.args[0]):
                     yield from _mask(made, summand)

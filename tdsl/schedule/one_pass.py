@@ -1,8 +1,8 @@
-"""Which reductions one pass over their terms can make: a sum, the results that its terms need, their like.
+"""Which reductions one pass over their terms can make: one, the results that its terms need, their like.
 
-A sum leads. Its terms are written out until they read inputs and other points of the program, and results
-of reductions over the same range, which run along; so does every other reduction of what lies between,
-which is never there as a whole.
+One leads, a sum mostly. Its terms are written out until they read inputs and other points of the program, and
+results of reductions over the same range, which run along; so does every other reduction of what lies
+between, which is never there as a whole, and of what the pass reads anyway, if it can be corrected.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ from tdsl.lang.affine import difference, variables
 from tdsl.lang.expr import (
     TRUE,
     Binary,
+    Call,
+    Cast,
     Const,
     Expr,
     Read,
     Var,
+    dtype_of,
 )  # fmt: skip
 from tdsl.lang.program import FuncDef
+from tdsl.lang.reduction import Combine
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import substitute
 from tdsl.lang.types import DType
 from tdsl.node import Node, post_order, transform
 from tdsl.schedule.inlining import value_at
+from tdsl.schedule.legality import depends
 from tdsl.schedule.nest import Illegal, State, fresh_nest
 from tdsl.schedule.new_stage import fresh_func
 from tdsl.schedule.separate import Holds, Separated, separate, shift_of
 
-_KINDS = ("sum", "max", "min")
+ORDERED = ("max", "min", "argmax")  # what a positive factor of all terms does not change
 
 
 NONE = Separated()
@@ -44,22 +49,29 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A reduction that runs along: in the variables of the func that leads, with its term written out.
+    """A reduction that runs along: in the variables of the func that leads, with its terms written out.
 
-    `own` are its variables there, `found` what its term depends on by factors, `power` by a sum that is
-    taken to a power.
+    `own` are its variables there, `found` what its first term depends on by factors, `power` by a sum that
+    is taken to a power. Others do not depend on results.
     """
 
     func: FuncDef
     own: tuple[str, ...]
-    term: Expr
+    terms: tuple[Expr, ...]
     found: Separated = NONE
     power: Power | None = None
 
     @property
     def dtype(self) -> DType:
-        """The type of its values."""
+        """The type of its first value."""
         return self.func.dtypes[0]
+
+    @property
+    def combine(self) -> Combine:
+        """How two values of it become one."""
+        combine = self.func.definitions[0].combine
+        assert combine is not None
+        return combine
 
 
 @dataclass(slots=True)
@@ -84,35 +96,41 @@ class Pass:
         return lo, hi
 
 
-def _check_sum(state: State, f: FuncDef, over: str) -> None:
+def _check_lead(state: State, f: FuncDef, over: str) -> None:
     d, nest = f.definitions[0], state.plan(f.name).nests[0]
-    if len(f.definitions) > 1 or d.init is None or d.combine is None or d.combine.kind != "sum":
-        raise Illegal(f"{f.name!r} is no sum", "only sums are corrected for the results of others")
+    kind = "" if len(f.definitions) > 1 or d.init is None or d.combine is None else d.combine.kind
+    if kind not in ("sum", *ORDERED):
+        raise Illegal(
+            f"{f.name!r} is no sum, and no largest or smallest value, or where the largest is",
+            "only sums and such are corrected for the results of others",
+        )
     if len(d.ranges) != 1 or d.ranges[0][0] != over or d.where != TRUE:
         raise Illegal(
             f"{f.name!r} does not sum over {over!r} alone, without a condition",
-            "sum over one variable, and give terms that do not count the value 0",
+            "reduce over one variable, and give terms that do not count the value 0",
         )
     if nest != fresh_nest(d):
         raise Illegal(f"the loops of {f.name!r} were changed before", "give this directive first")
 
 
 def find_pass(state: State, f: FuncDef, over: str) -> Pass:
-    """What runs along with a sum: what its terms need, and what needs the same.
+    """What runs along with a reduction: what its terms need, what needs the same, what reads the same.
 
     Illegal where one of these cannot be corrected, or something else needs what is never whole.
     """
-    _check_sum(state, f, over)
+    _check_lead(state, f, over)
     made, d = Pass(state, f, over), f.definitions[0]
-    term = _written_out(made, d.values[0])
+    terms = tuple(_written_out(made, v) for v in d.values)
     if not made.members:
         raise Illegal(
             f"the terms of {f.name!r} need no result of another reduction over {made.variable!r}",
             "rfactor reduces in parts what needs no correction",
         )
-    made.members[f.name] = _separated(made, Member(f, d.free, term))
+    made.members[f.name] = _separated(made, Member(f, d.free, terms))
     while others := _readers(made):
         _beside(made, others[0])
+    for g in state.program.funcs:
+        made = _if_it_suits(made, g)
     return made
 
 
@@ -184,38 +202,63 @@ def _result(made: Pass, g: FuncDef, read: Read) -> Read:
         if made.members[g.name].own != own:
             raise Illegal(f"{g.name!r} is read at two places", "read it at the same variables")
         return read
-    if d.combine.kind not in _KINDS or d.where != TRUE:
+    if not d.combine.associative or d.where != TRUE:
         raise Illegal(
-            f"{g.name!r} is neither a sum nor a maximum or minimum", "only those can be corrected"
+            f"{g.name!r} is reduced in order, or under a condition", "it cannot be made in tiles"
         )
     names = {**dict(zip(g.variables, own, strict=True)), d.ranges[0][0]: made.variable}
-    term = substitute(d.values[0], {a: Var(b) for a, b in names.items()})
-    member = Member(g, own, _written_out(made, term))
-    made.members[g.name] = _separated(made, member)
+    at: dict[str, Expr] = {a: Var(b) for a, b in names.items()}
+    terms = tuple(_written_out(made, substitute(v, at)) for v in d.values)
+    made.members[g.name] = _separated(made, Member(g, own, terms))
     return read
 
 
 def _separated(made: Pass, member: Member) -> Member:
     """A member with the factors of its term; Illegal where it cannot be corrected."""
-    needs = {r.name for r in reads_in((member.term,))} & set(made.members)
+    needs = {r.name for r in reads_in(member.terms)} & set(made.members)
     if not needs:
         return member
-    kind = member.func.definitions[0].combine
-    found = separate(member.term, *_leaves(made))
+    kind = member.combine.kind
+    term = member.terms[0]
+    found = separate(term, *_leaves(made))
     shifts = found.shifts if found else ()
     plain = all(_is_plain(made, b) for _, b in shifts)
     again = {r.name for r, _ in found.scales if isinstance(r, Read)} if found else set()
     both = again & {r.name for _, b in shifts for r in reads_in((b,))}
-    summed = kind is not None and kind.kind == "sum"
-    if summed and found is not None and plain and not both:
-        return replace(member, found=found)
-    power = _power(made, member) if summed else None
+    if found is not None and plain and not both:
+        positive = [e for e, _ in found.scales]
+        if (
+            kind == "argmax"
+        ):  # infinite results make NaN where the largest terms are, if these are positive
+            positive.append(term)
+        if kind == "sum" or (kind in ORDERED and all(_is_positive(made, e) for e in positive)):
+            return replace(member, found=found)
+    power = _power(made, member) if kind == "sum" else None
     if power is None:
         raise Illegal(
             f"{member.func.name!r} cannot be corrected for another {', '.join(sorted(needs))}",
-            "its terms must depend on results by factors such as exp(x - m) and 1 / m, and be summed",
+            "its terms must depend on results by factors such as exp(x - m) and 1 / m, and be summed, or "
+            "compared where these are positive",
         )
     return replace(member, power=power)
+
+
+def _is_positive(made: Pass, e: Expr) -> bool:
+    """True for what is above 0 by its form: exponentials, their sums, products of such and numbers."""
+    match e:
+        case Const(value):
+            return bool(value > 0)
+        case Call("exp" | "exp2"):
+            return True
+        case Cast(x):
+            return dtype_of(x).is_float and _is_positive(made, x)
+        case Binary("mul" | "div" | "add", x, y):
+            return _is_positive(made, x) and _is_positive(made, y)
+        case Read(name) if name in made.members:
+            member = made.members[name]
+            return member.combine.kind in ("sum", "max") and _is_positive(made, member.terms[0])
+        case _:
+            return False
 
 
 def _leaves(made: Pass) -> tuple[Holds, Holds]:
@@ -233,7 +276,7 @@ def _is_plain(made: Pass, e: Expr) -> bool:
 
 def _power(made: Pass, member: Member) -> Power | None:
     """The lower powers of a term that is a sum or the square of one, which become members, too."""
-    g, d, term = member.func, member.func.definitions[0], member.term
+    g, d, term = member.func, member.func.definitions[0], member.terms[0]
     own = d.values[0]
     square = isinstance(term, Binary) and term.op == "mul" and term.left == term.right
     if square and isinstance(own, Binary) and isinstance(term, Binary):
@@ -248,7 +291,7 @@ def _power(made: Pass, member: Member) -> Power | None:
         name = fresh_func(made.state.program, f"{g.name}_power{n}")
         f = replace(g, name=name, definitions=(replace(d, values=(own_value,)),))
         power = Power(part, tuple(lower)) if n else None
-        made.members[name] = Member(f, member.own, value, power=power)
+        made.members[name] = Member(f, member.own, (value,), power=power)
         lower.append(name)
     return Power(part, tuple(lower))
 
@@ -273,6 +316,63 @@ def _beside(made: Pass, g: FuncDef) -> None:
         )
     own = tuple(names[v] for v in d.free)
     _result(made, g, Read(g.name, tuple(map(Var, own)), 0, g.dtypes[0]))
+
+
+def _if_it_suits(made: Pass, g: FuncDef) -> Pass:
+    """The pass with a reduction of what it reads anyway, where that can be corrected."""
+    d = g.definitions[0]
+    if g.name in made.members or len(g.definitions) > 1 or d.init is None or len(d.ranges) != 1:
+        return made
+    own = _place_in(made, g)
+    if own is None:
+        return made
+    tried = replace(made, members=dict(made.members), moved=dict(made.moved))
+    try:
+        read = Read(g.name, tuple(map(Var, own)), 0, g.dtypes[0])
+        if not _runs_along(tried, g, read):
+            return made
+        _result(tried, g, read)
+        while others := _readers(tried):
+            _beside(tried, others[0])
+    except Illegal:
+        return made
+    return made if _is_circular(tried) else tried
+
+
+def _place_in(made: Pass, g: FuncDef) -> tuple[str, ...] | None:
+    """The variables of the lead at which a reduction reads what the pass reads, where it is there."""
+    d, variable = g.definitions[0], made.variable
+    known = {
+        r.name: r
+        for m in made.members.values()
+        for r in reads_in(m.terms)
+        if Var(variable) in r.index
+    }
+    for r in reads_in(d.values):
+        lead = known.get(r.name)
+        if lead is None or not all(isinstance(e, Var) for e in (*r.index, *lead.index)):
+            continue
+        names = {
+            a.name: b.name
+            for a, b in zip(r.index, lead.index, strict=True)
+            if isinstance(a, Var) and isinstance(b, Var)
+        }
+        own = tuple(names.get(v, "") for v in d.free)
+        firsts = dict(zip(made.lead.variables, (lo for lo, _ in made.lead.natural), strict=True))
+        left = {v: lo for v, lo in firsts.items() if v not in own}
+        if (
+            names.get(d.ranges[0][0]) == variable
+            and set(own) <= set(firsts)
+            and None not in left.values()
+        ):
+            return own
+    return None
+
+
+def _is_circular(made: Pass) -> bool:
+    """True where something that the pass reads is computed of its results."""
+    read = {r.name for m in made.members.values() for r in reads_in(m.terms)} - set(made.members)
+    return any(depends(made.state, name, m) for name in read for m in made.members)
 
 
 def _reads_of_moved(made: Pass) -> list[Read]:

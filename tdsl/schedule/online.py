@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import accumulate
 from math import comb
 
 from tdsl.lang.affine import difference
@@ -26,6 +27,7 @@ from tdsl.lang.expr import (
     Param,
     Read,
     Select,
+    Unary,
     Var,
     const,
     dtype_of,
@@ -51,7 +53,7 @@ from tdsl.schedule.loops import find_loop
 from tdsl.schedule.masked import needs_tile
 from tdsl.schedule.nest import Illegal, State, fresh_plan
 from tdsl.schedule.new_stage import fresh_func, insert, new_func, replace_func, without_unread
-from tdsl.schedule.one_pass import Member, Pass, Power, find_pass
+from tdsl.schedule.one_pass import ORDERED, Member, Pass, Power, find_pass
 from tdsl.schedule.separate import Separated
 from tdsl.schedule.tree import ordered
 
@@ -66,7 +68,8 @@ def online(
                                            s_online[i]  = (m, s) over o, where s of a and s of b give
                                              exp(m(a) - m) * s(a) + exp(m(b) - m) * s(b)
 
-    All reductions that the terms need, and those that need the same terms, run along. Float sums are made
+    All reductions that the terms need, those that need the same terms, and others that read what is read
+    here and can be corrected, run along: where the largest value is, for instance. Float sums are made
     in another order. Tiles of which a mask leaves no term are not needed.
     """
     f = state.program.func(func)
@@ -165,8 +168,7 @@ def _of_tile(made: Pass, e: Expr, tiles: Mapping[str, str], tile: Expr, factor: 
 
 
 def _is_sum(made: Pass, name: str) -> bool:
-    combine = made.members[name].func.definitions[0].combine
-    return combine is not None and combine.kind == "sum"
+    return made.members[name].combine.kind == "sum"
 
 
 def _folded(made: Pass, e: Expr) -> Expr:
@@ -202,40 +204,54 @@ def _merged(made: Pass, state: State, running: str, tiles: Mapping[str, str], fa
     """The one reduction over tiles of all results together."""
     f, d = made.lead, made.lead.definitions[0]
     outer, _ = _names(made)
-    order = list(made.members.values())
+    order, slots = list(made.members.values()), _slots(made)
     sides = {
-        side: {m.func.name: Param(f"{side}{n}", m.dtype) for n, m in enumerate(order)}
+        side: {m.func.name: Param(f"{side}{slots[m.func.name]}", m.dtype) for m in order}
         for side in "ab"
     }
     both: dict[str, Expr] = {}
+    merged: list[Expr] = []
     for member in order:
-        name, combine = member.func.name, member.func.definitions[0].combine
-        assert combine is not None
+        name = member.func.name
         if member.power is not None:
-            both[name] = _merged_powers(made, member, member.power, sides, both)
-            continue
-        values = {
-            side: _times(
-                sides[side][name], _correction(member.found, sides[side], both, guarded=True)
-            )
-            for side in "ab"
-        }
-        both[name] = _combined(combine, values)
-    init = tuple(
-        m.func.definitions[0].combine.init[0] for m in order if m.func.definitions[0].combine
-    )
-    combine = Combine("custom", tuple(both[m.func.name] for m in order), init)
+            values = [_merged_powers(made, member, member.power, sides, both)]
+        else:
+            own = {side: _corrected(member, sides[side], both) for side in "ab"}
+            values = _combined(member, own, slots[name])
+        both[name] = values[0]
+        merged += values
+    init = tuple(e for m in order for e in m.combine.init)
+    combine = Combine("custom", tuple(merged), init)
     terms = tuple(
-        Read(tiles[m.func.name], (*map(Var, m.own), Var(outer)), 0, m.dtype) for m in order
+        Read(tiles[m.func.name], (*map(Var, m.own), Var(outer)), n, t)
+        for m in order
+        for n, t in enumerate(m.func.dtypes)
     )
     first = add(made.range[0], multiply(Var(outer), const(factor)))
     where = needs_tile(made, first, factor)
     new = Definition(
         d.index, d.free, ((outer, ZERO, _count(made, factor)),), where, terms, combine, init, d.loc
     )
-    types = tuple(m.dtype for m in order)
+    types = tuple(t for m in order for t in m.func.dtypes)
     g = FuncDef(running, types, (new,), _anywhere(f.natural), f.natural, False, f.fast_math, f.loc)
     return insert(state, f.name, g, fresh_plan(g))
+
+
+def _slots(made: Pass) -> dict[str, int]:
+    """The place of the first value of each member among those of the pass."""
+    sizes = [len(m.func.dtypes) for m in made.members.values()]
+    return dict(zip(made.members, accumulate(sizes, initial=0), strict=False))
+
+
+def _corrected(member: Member, old: Mapping[str, Expr], new: Mapping[str, Expr]) -> Expr:
+    """The first value of one side, as it would be with the results of both; a start stays as it is."""
+    value = old[member.func.name]
+    factor = _correction(member.found, old, new, guarded=True)
+    made = _times(value, factor)
+    if factor is None or member.combine.kind not in ORDERED:
+        return made
+    start = member.combine.init[0]
+    return Select(Binary("eq", value, start), start, made)
 
 
 def _merged_powers(
@@ -273,11 +289,18 @@ def _merged_powers(
     return made_of
 
 
-def _combined(combine: Combine, sides: Mapping[str, Expr]) -> Expr:
-    def visit(n: Node) -> Node:
-        return sides[n.name[0]] if isinstance(n, Param) and n.name in ("a0", "b0") else n
+def _combined(member: Member, firsts: Mapping[str, Expr], slot: int) -> list[Expr]:
+    """The values of both sides as one, where the first of each is given, the others have their slots."""
+    own = {
+        f"{side}{n}": Param(f"{side}{slot + n}", t) if n else firsts[side]
+        for side in "ab"
+        for n, t in enumerate(member.func.dtypes)
+    }
 
-    return transform(combine.exprs[0], visit)
+    def visit(n: Node) -> Node:
+        return own.get(n.name, n) if isinstance(n, Param) else n
+
+    return [transform(e, visit) for e in member.combine.exprs]
 
 
 def _times(value: Expr, factor: Expr | None) -> Expr:
@@ -324,25 +347,48 @@ def _with_readers(made: Pass, state: State, running: str) -> State:
         index = tuple(e for e in at.values() if e is not None)
         if len(index) < len(at):
             raise Illegal(f"the first index of {f.name!r} is not known", "declare its shape")
-        value = _result_at(made, member, running, index)
-        d = Definition(g.definitions[0].index, g.variables, (), TRUE, (value,), None, None, g.loc)
+        values = tuple(_result_at(made, member, running, index, n) for n in range(len(g.dtypes)))
+        d = Definition(g.definitions[0].index, g.variables, (), TRUE, values, None, None, g.loc)
         state = replace_func(state, replace(g, definitions=(d,)))
         state = state.with_plan(name, fresh_plan(state.program.func(name)))
     return _in_order(without_unread(state, set(made.members) - {f.name}))
 
 
-def _result_at(made: Pass, member: Member, running: str, index: tuple[Expr, ...]) -> Expr:
-    """The final value of a member, from the values of the pass at an index of the lead."""
+def _result_at(
+    made: Pass, member: Member, running: str, index: tuple[Expr, ...], component: int
+) -> Expr:
+    """A final value of a member, from the values of the pass at an index of the lead."""
+    slots = _slots(made)
     values: dict[str, Expr] = {
-        name: Read(running, index, n, m.dtype) for n, (name, m) in enumerate(made.members.items())
+        name: Read(running, index, slots[name], m.dtype) for name, m in made.members.items()
     }
-    # The factor is 1, or NaN for results that are infinite, as it is where all terms use them.
-    e = _times(values[member.func.name], _correction(member.found, values, values, guarded=False))
-    for scale, divides in member.found.scales:
-        e = Binary("div" if divides else "mul", e, _with(scale, values))
-    combine = member.func.definitions[0].combine
-    assert combine is not None
-    return simplify(Select(Binary("lt", *made.range), e, combine.init[0]))  # no terms: the start
+    name, combine = member.func.name, member.combine
+    if component:
+        e: Expr = Read(running, index, slots[name] + component, member.func.dtypes[component])
+        if combine.kind in ("argmax", "argmin"):
+            e = Select(_differ(member, values), e, made.range[0])
+    else:
+        # The factor is 1, or NaN for results that are infinite, as it is where all terms use them.
+        e = _times(values[name], _correction(member.found, values, values, guarded=False))
+        for scale, divides in member.found.scales:
+            e = Binary("div" if divides else "mul", e, _with(scale, values))
+    return simplify(
+        Select(Binary("lt", *made.range), e, combine.init[component])
+    )  # no terms: the start
+
+
+def _differ(member: Member, values: Mapping[str, Expr]) -> Expr:
+    """False where all terms are one value, or NaN: then the first of them is where the best one is.
+
+    So it is where the best is the worst that there is, as of a row of which tiles were left out that a mask
+    has no terms of, and where results that all terms use are NaN, or infinite if terms are scaled by them.
+    """
+    tests: list[Expr] = [Binary("ne", values[member.func.name], member.combine.init[0])]
+    for _, part in member.found.shifts:
+        tests.append(Unary("not", Call("isnan", (_with(part, values),), bool_)))
+    for scale, _ in member.found.scales:
+        tests.append(Call("isfinite", (_with(scale, values),), bool_))
+    return conjunction(tests)
 
 
 def _with_results(made: Pass, d: Definition, running: str) -> Definition:
@@ -357,7 +403,7 @@ def _with_results(made: Pass, d: Definition, running: str) -> Definition:
         for lead in leads:
             index = dict(zip(made.lead.variables, lead.index, strict=True))
             if all(index[v] == e for v, e in at.items()):
-                return _result_at(made, member, running, lead.index)
+                return _result_at(made, member, running, lead.index, n.component)
         return n
 
     return map_expressions(d, lambda e: transform(e, visit)) if leads else d

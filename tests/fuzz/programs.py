@@ -352,18 +352,22 @@ class _Builder:
     def rows(self, name: str, left: str, scope: Scope) -> Term:
         """A reduction whose terms need another one over them, such as exp(x - maximum)."""
         inner, axis = self.terms.reduction_variable(scope, "m")
-        x, tries = "", 0
+        x, tries, also = "", 0, self.c.chance(40)
         while not re.search(r"\bm\b", x) and tries < 4:
             x, tries = (
-                self.terms.of_type(inner, td.f32, self.c.integer(0, 1), False).text,
+                self.terms.of_type(inner, td.f32, self.c.integer(0, 1), also).text,
                 tries + 1,
             )
         over, again, term = self.c.pick(CORRECTED)
         first = f"{name}s"
+        text = f"td.{again}({term.format(x=x, first=f'{first}[{left}]')}, axis={axis})"
+        if also:  # where something is that the same pass can find
+            which = self.c.pick(("argmax", "argmin", "max"))
+            text += f" + td.clip(td.{which}({x}, axis={axis}), -16, 16)"
         self.run(
             f'{first} = td.Func("{first}")',
             f"{first}[{left}] = td.{over}({x}, axis={axis})",
-            f"{name}[{left}] = td.{again}({term.format(x=x, first=f'{first}[{left}]')}, axis={axis})",
+            f"{name}[{left}] = td.cast({text}, td.f32)",
         )
         return Term(name, td.f32, False, 1e4)
 
