@@ -34,7 +34,7 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Read, Select, Var, const
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import Box, Interval, common, is_empty
+from tdsl.lang.regions import Box, Interval, common_box, is_empty
 from tdsl.lang.simplify import add, conjunction, maximum, simplify, substitute, subtract
 from tdsl.node import Node, transform
 from tdsl.schedule.alike import find_alike
@@ -170,10 +170,7 @@ class Lowering:
         home = self.tree.home[name]
         if self.stored_at.get(name, home) != home:
             # seen from further in a box may be looser than its memory, seen from where that is
-            box = tuple(
-                one if one[0] == one[1] else common(seen, one, around.facts)
-                for seen, one in zip(box, self.needed[name], strict=True)
-            )
+            box = common_box(box, self.needed[name], around.facts)
             box = self._bit_by_bit(f, box, around)
         if self.state.plan(name).bulk:
             return self._once(f, 0, around, [self._tile(f, box, around)])

@@ -127,8 +127,7 @@ class Active:
             lo_, hi_ = interval_where(inside, free, held, facts)
             first, extent = self.bounds[name]
             last = subtract(add(first, extent), ONE)
-            point = extent == ONE and lo_ == hi_  # guards leave out what is not the only value
-            if self.whole or point:
+            if self.whole:
                 result[name] = lo_, hi_
                 continue
             # a product of a loop and an extent that is not known has no bounds of its own

@@ -260,7 +260,9 @@ class TileGraph:
                     hint=did_you_mean(name, funcs),
                 )
         good = [
-            name in names and len(own) == len(self.boxes[name]) and all(n > 0 for n in own)
+            name in names
+            and len(own) == len(self.boxes[name])
+            and all(n > 0 or not most for n, most in zip(own, self._extents(name), strict=True))
             for name, own in shape.items()
         ]
         if good != [True]:

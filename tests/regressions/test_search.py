@@ -45,6 +45,12 @@ def attention(q: td.f32["Q", "D"], k: td.f32["S", "D"], v: td.f32["S", "D"]):
     return out
 
 
+def test_one_row_of_attention_on_a_gpu_reads_no_further() -> None:
+    q, k, v = (np.ones((n, 16), np.float32) for n in (1, 5, 5))
+    s = attention.autoschedule(q, k, v, target="cuda")
+    np.testing.assert_allclose(td.emulate(td.compile(s))(q, k, v), v[:1], rtol=1e-5)
+
+
 def test_a_short_last_tile_does_not_stand_for_all() -> None:
     """Of 65 terms in tiles of 64 the bytes were those of two tiles of one term."""
     for terms in (65, 96, 129):
@@ -89,3 +95,6 @@ def test_tile_graphs_name_what_is_wrong_with_tiles() -> None:
         graph.recomputed(group, {"x_y": (7, 83)})
     with pytest.raises(td.ScheduleError, match="no func 'x' in this graph"):
         graph.traffic(["x"], {"out": (7, 83)})
+    assert (
+        TileGraph.of(softmax.program, {"M": 0, "N": 83}).traffic(group, {"out": (0, 83)}).total == 0
+    )

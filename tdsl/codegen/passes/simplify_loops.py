@@ -32,7 +32,7 @@ from tdsl.codegen.passes.statements import (
     rebuilt,
     sequence,
 )  # fmt: skip
-from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.bounds import NOTHING, Facts, lower, upper
 from tdsl.lang.expr import FALSE, ONE, TRUE, Const, Expr, Param, Size, Unary, Var
 from tdsl.lang.simplify import simplify, simplify_node
 from tdsl.node import Node, map_children, post_order
@@ -53,6 +53,12 @@ def simplify_loops(kernel: Kernel) -> Kernel:
     >>> print(show(simplify_loops(Kernel("k", (), nest)).body))
     for i in range(0, 8):
       a[i + 1] = i
+    >>> rest = For("j", i, Binary("sub", ONE, i), "serial", Store("a", (Var("j"),), ONE))
+    >>> short = For("i", const(0), const(8), "serial", If(Binary("lt", i, ONE), rest))
+    >>> print(show(simplify_loops(Kernel("k", (), short)).body))
+    for i in range(0, 8):
+      if i < 1:
+        a[i] = 1
     """
     return dataclasses.replace(kernel, body=_Scope().statement(kernel.body))
 
@@ -112,6 +118,11 @@ class _Scope:
 
     def loop(self, s: For) -> Stmt:
         lo, extent = self.expr(s.lo), self.expr(s.extent)
+        most = upper(extent, self.facts)
+        if most is not None and most <= 0:
+            return EMPTY
+        if most == 1 == lower(extent, self.facts):
+            extent = ONE
         if extent == ONE and s.kind != PIPELINED:
             # what is inside stays one kernel, or what one thread does
             if (s.kind in BLOCKS or s.kind in self.axes) and not loads_of(lo):
@@ -120,9 +131,6 @@ class _Scope:
             if not loads_of(lo):
                 return self.replacing(s.name, lo).statement(s.body)
             return self.let(Let(s.name, lo, s.body, loc=s.loc), s.name, lo, s.body)
-        most = upper(extent, self.facts)
-        if most is not None and most <= 0:
-            return EMPTY
         loop = rebuilt(s, lo=lo, extent=extent)
         body = self.knowing(inside(self.facts, loop)).within(s.kind).statement(s.body)
         return EMPTY if is_empty(body) else rebuilt(loop, body=body)
