@@ -198,10 +198,11 @@ def machine_tables(machine: Machine) -> list[Table]:
     levels.add_column("level")
     for head in ("bytes", "line", "shared by", *(f"GB/s, {n} threads" for n in counts)):
         levels.add_column(head, justify="right")
-    for level in machine.levels:
+    for level in (*machine.levels, *machine.links):
         rates = dict(level.bandwidth)
+        late = "" if level.latency is None else f", {1e6 * level.latency:.2f} us late"
         levels.add_row(
-            level.name,
+            level.name + late,
             "" if level.bytes is None else _short(level.bytes),
             str(level.line),
             str(level.shared_by),

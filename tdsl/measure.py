@@ -2,13 +2,16 @@
 
 A bandwidth is that of sums over an array which fits into a level and into no nearer one. A rate is that of
 sums of products whose operands come from the nearest cache and whose sums stay in registers. Each figure is
-that of the fastest of several runs: whatever else runs here can only make one slower.
+that of the fastest of several runs: whatever else runs here can only make one slower. Where there is MPI, two
+ranks on this machine send each other messages: the last level is the network.
 """
 
 from __future__ import annotations
 
 import datetime
+import json
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +24,8 @@ import tdsl as td
 from tdsl.codegen.cpu.hierarchy import describe
 from tdsl.codegen.cpu.machine import host
 from tdsl.codegen.cpu.runtime import num_threads, set_num_threads
+from tdsl.distribute.launch import command
+from tdsl.errors import TargetError
 from tdsl.schedule.cost.description import BUILT_IN, Description
 from tdsl.schedule.cost.machine import MemoryLevel, Rate
 from tdsl.schedule.instructions.dots import DOTS, Dot
@@ -30,6 +35,7 @@ SUMS = 16  # vectors in registers while memory is read
 BEYOND = 4  # times the last cache is an array that counts as memory
 LARGEST = 1 << 30  # bytes of such an array
 SIDE = 512  # of the matrices whose product takes instructions for small numbers
+MPI_S = 60  # for two ranks to begin, and to send each other messages
 TASKS = 256  # of the loop whose launch is measured: some 50 us of work
 
 
@@ -65,7 +71,11 @@ class Measurement:
     def describe(self) -> Description:
         """All figures of this machine."""
         machine = replace(
-            self.machine, levels=self.levels(), rates=self.rates(), launch=self.launch()
+            self.machine,
+            levels=self.levels(),
+            rates=self.rates(),
+            launch=self.launch(),
+            links=self.links(),
         )
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         return Description(machine, host().cpu, now)
@@ -184,6 +194,20 @@ class Measurement:
                 s[f].parallel(t)
             times.append(self.time(td.compile(s), np.zeros((TASKS, 1024), np.float32)))
         return max(times[0] - times[1] / self.machine.threads, 1e-9)
+
+    def links(self) -> tuple[MemoryLevel, ...]:
+        """The link between two ranks on this machine; none without MPI."""
+        self.tell("messages between two ranks")
+        try:
+            run = command(2, "-m", ["tdsl.distribute.pingpong", str(self.seconds)])
+            done = subprocess.run(run, capture_output=True, text=True, timeout=MPI_S, check=True)
+        except (TargetError, OSError, subprocess.SubprocessError):
+            return ()
+        latency, bandwidth = json.loads(done.stdout)
+        link = MemoryLevel(
+            "network", None, managed=True, bandwidth=((1, bandwidth),), latency=latency
+        )
+        return (link,)
 
     def time(self, kernel: td.Compiled, *arrays: Any) -> float:
         """The seconds of the fastest call."""

@@ -11,6 +11,7 @@ from tdsl.codegen.signature import Signature, Specialisation, parameters
 from tdsl.schedule.cost.description import read
 from tdsl.schedule.cost.devices import describe_gpu
 from tdsl.schedule.cost.machine import Machine, described_by
+from tdsl.schedule.cost.network import Received, received_by
 from tdsl.schedule.instructions.instruction import instructions_of
 from tdsl.schedule.nest import State
 from tdsl.schedule.searched import searched_by
@@ -61,7 +62,13 @@ def machine_of(target: Target) -> Machine:
     if described is None or described.cpu != host().cpu:
         return machine
     measured = described.machine
-    return replace(machine, levels=measured.levels, rates=measured.rates, launch=measured.launch)
+    return replace(
+        machine,
+        levels=measured.levels,
+        rates=measured.rates,
+        launch=measured.launch,
+        links=measured.links,
+    )
 
 
 described_by(machine_of)
@@ -74,3 +81,12 @@ def _better(state: State, machine: Machine, by_recipes: State) -> Found:
 
 
 searched_by(_better)
+
+
+def _busiest(state: State) -> Received | None:
+    from tdsl.tilegraph.network import busiest_rank  # as above
+
+    return busiest_rank(state)
+
+
+received_by(_busiest)

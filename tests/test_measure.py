@@ -9,6 +9,7 @@ from tdsl.measure import Measurement, measure
 from tdsl.schedule.cost.description import from_text, to_text
 from tdsl.schedule.cost.machine import MemoryLevel
 from tdsl.schedule.instructions.dots import DOTS
+from tests.distribute.test_mpi import needs_mpi
 
 
 @pytest.fixture
@@ -37,6 +38,18 @@ def test_all_figures_are_found_and_fit_into_a_file(measurement):
         ("exp", "f32"),
         *((dot.name, str(dot.total)) for dot in DOTS if dot.feature in found.machine.features),
     }
+
+
+@needs_mpi
+def test_two_ranks_measure_the_network(measurement):
+    (link,) = measurement.links()
+    assert link.latency > 0
+    assert link.bytes_per_second(1) > 0
+
+
+def test_without_mpi_there_is_no_network(measurement, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert measurement.links() == ()
 
 
 def test_the_array_for_a_level_is_larger_than_the_nearer_one(measurement):

@@ -12,6 +12,7 @@ from tdsl.lang.expr import const
 from tdsl.lang.regions import Box
 from tdsl.placement.ownership import Box as Spans
 from tdsl.placement.ownership import common, elements, owned
+from tdsl.schedule.cost.network import Received
 from tdsl.schedule.nest import State
 from tdsl.tilegraph.graph import TileGraph
 
@@ -31,21 +32,42 @@ def received(state: State, rank: int) -> float:
     >>> [received(bind_state(s.state, {}), rank) for rank in range(4)]
     [8.0, 8.0, 8.0, 0.0]
     """
-    graph, placed, grid = TileGraph.of_state(state), dict(state.placed), state.grid
+    return _received(TileGraph.of_state(state), rank).bytes
+
+
+def busiest_rank(state: State) -> Received | None:
+    """What the rank receives that receives the most; None where an input or a result is on no ranks."""
+    program, placed = state.program, dict(state.placed)
+    if state.grid is None or not {t.name for t in program.inputs} | {*program.outputs} <= {*placed}:
+        return None
+    graph = TileGraph.of_state(state)
+    each = [_received(graph, rank) for rank in range(state.grid.size)]
+    return max(each, key=lambda r: r.bytes)
+
+
+def _received(graph: TileGraph, rank: int) -> Received:
+    placed, grid = dict(graph.state.placed), graph.state.grid
     assert grid is not None, "a placement names a grid"
-    at, moved = grid.coordinates(rank), 0.0
-    own = {n: owned(p, grid, _spans(graph.boxes[n]), at) for n, p in placed.items()}
-    for name, spans in own.items():
+    moved: dict[str, float] = {}
+    messages = 0
+    every = [
+        {n: owned(p, grid, _spans(graph.boxes[n]), grid.coordinates(r)) for n, p in placed.items()}
+        for r in range(grid.size)
+    ]
+    for name, spans in every[rank].items():
         if spans is None or not graph.program.has_func(name):
             continue
         group = {name} | {f.name for f in graph.program.funcs if f.name not in placed}
         tile = graph.propagate(group, {name: tuple((const(a), const(b - 1)) for a, b in spans)})
         for source in tile.reads:
-            needed, mine = _spans(tile.boxes[source]), own[source]
+            needed, mine = _spans(tile.boxes[source]), every[rank][source]
             both = None if mine is None else common(needed, mine)
             points = elements(needed) - (elements(both) if both is not None else 0)
-            moved += points * graph.element_bytes(source)
-    return moved
+            moved[source] = moved.get(source, 0.0) + points * graph.element_bytes(source)
+            if points:
+                theirs = {own[source] for own in every} - {mine, None}
+                messages += sum(common(needed, box) is not None for box in theirs if box)
+    return Received(rank, grid.size, tuple(moved.items()), messages)
 
 
 def _spans(box: Box) -> Spans:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 import tdsl as td
+from tdsl.distribute.plan import Exchange
 from tdsl.schedule.bind import bind_state
-from tdsl.tilegraph.network import received
+from tdsl.schedule.cost.devices import describe_gpu
+from tdsl.schedule.cost.network import link_of
+from tdsl.tilegraph.network import busiest_rank, received
 
 i, j, k = td.vars("i j k")
 
@@ -44,4 +47,48 @@ def test_a_product_on_a_grid_receives_rows_and_columns(places: tuple[str, str]) 
         .place(c, "mn -> m n", grid)
     )
     s[c].distribute(onto=c)
-    assert predicted(s, 6) == list(td.compile(s).plan().received)
+    plan = td.compile(s).plan()
+    assert predicted(s, 6) == list(plan.received)
+    busiest = busiest_rank(s.state)
+    assert (busiest.bytes, busiest.ranks) == (max(plan.received), 6)
+    steps = plan.rank(busiest.rank).steps
+    assert busiest.messages == sum(len(x.receives) for x in steps if isinstance(x, Exchange))
+
+
+def blocks(*names: str) -> td.Schedule:
+    """A product of which each of four ranks makes a block; the tensors named are on ranks."""
+    a, b, c = td.Tensor("A", (64, 64), td.f32), td.Tensor("B", (64, 64), td.f32), td.Func("C")
+    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    grid = td.Grid(x=2, y=2)
+    s = td.Schedule(c)
+    for x, way in ((a, "mk -> m k"), (b, "kn -> k n"), (c, "mn -> m n")):
+        if x.name in names:
+            s.place(x, way, grid)
+    return s
+
+
+def test_the_network_is_the_last_level_of_what_a_schedule_moves() -> None:
+    s = blocks("A", "B", "C")
+    moved = 4 * 2 * 32 * 32  # half of its rows of A, half of its columns of B
+    assert s.traffic("network") == moved
+    link = link_of(s.prediction().machine)
+    seconds = 2 * link.latency + moved / link.bandwidth[0][1]
+    assert s.prediction().network == pytest.approx(seconds)
+    assert s.prediction().seconds == pytest.approx(
+        seconds + sum(t.seconds for t in s.prediction().times)
+    )
+    assert "network: 8.19 kB to rank 0, the busiest of 4, in 2 messages: " in s.explain()
+
+
+def test_tensors_that_are_on_no_ranks_come_over_no_network() -> None:
+    with pytest.raises(td.TargetError, match="no level 'network'"):
+        blocks().traffic("network")
+    assert blocks("A").prediction().received is None
+    assert "network" not in blocks("A").explain()
+
+
+def test_nodes_of_gpus_are_described_by_their_data_sheets() -> None:
+    names = {a: [x.name for x in describe_gpu(a).links] for a in ("sm_80", "sm_89", "sm_90a")}
+    both = ["NVLink", "network"]
+    assert names == {"sm_80": both, "sm_89": ["PCIe"], "sm_90a": both}
+    assert [x.bytes_per_second(1) for x in describe_gpu("sm_90a").links] == [450e9, 50e9]

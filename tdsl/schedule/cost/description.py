@@ -3,7 +3,8 @@
     {"schema": 1, "cpu": "znver4", "date": ..., "vector_bytes": 64, "registers": 32, "threads": 2,
      "features": "aes avx avx2 ...", "launch": 2.1e-06,
      "levels": [{"name": "L1", "bytes": 32768, "line": 64, "shared_by": 1, "managed": false,
-                 "bandwidth": [[1, 2.4e11], [2, 4.8e11]]}, ...],
+                 "bandwidth": [[1, 2.4e11], [2, 4.8e11]]}, ...,
+                {"name": "network", ..., "latency": 5e-07}],
      "rates": [{"unit": "vector", "dtype": "f32", "per_second": 1.1e11}, ...]}
 
 It is `machine.json` in the user's folder for settings, or the file that TDSL_MACHINE names;
@@ -96,9 +97,17 @@ def to_text(description: Description) -> str:
     """
     fields = {"schema": SCHEMA, "cpu": description.cpu, "date": description.date}
     fields |= asdict(description.machine)
+    every = (*description.machine.levels, *description.machine.links)
+    fields["levels"] = [_without_nothing(asdict(level)) for level in every]
+    del fields["links"]
     fields["features"] = " ".join(sorted(description.machine.features))
     lines = [f" {json.dumps(name)}: {_value_text(value)}" for name, value in fields.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _without_nothing(level: dict[str, Any]) -> dict[str, Any]:
+    """A level as it is written: only links have a latency."""
+    return {n: v for n, v in level.items() if (n, v) != ("latency", None)}
 
 
 def _value_text(value: Any) -> str:
@@ -124,7 +133,8 @@ def from_text(text: str) -> Description:
 
 
 def _machine(data: dict[str, Any]) -> Machine:
-    levels = tuple(_level(level) for level in data["levels"])
+    every = tuple(_level(level) for level in data["levels"])
+    levels = tuple(level for level in every if level.latency is None)
     if not any(level.bytes is not None and not level.managed for level in levels):
         raise ValueError("it has no cache")
     rates = tuple(
@@ -138,6 +148,7 @@ def _machine(data: dict[str, Any]) -> Machine:
         levels,
         rates,
         None if data["launch"] is None else _positive(data, "launch"),
+        links=tuple(level for level in every if level.latency is not None),
     )
 
 
@@ -149,6 +160,7 @@ def _level(data: dict[str, Any]) -> MemoryLevel:
         _whole(data, "shared_by"),
         bool(data["managed"]),
         tuple((int(n), float(rate)) for n, rate in data["bandwidth"]),
+        None if "latency" not in data else _not_negative(data, "latency"),
     )
 
 
@@ -160,7 +172,14 @@ def _whole(data: dict[str, Any], key: str) -> int:
 
 
 def _positive(data: dict[str, Any], key: str) -> float:
+    value = _not_negative(data, key)
+    if not value:
+        raise ValueError(f"{key} is 0, which it cannot be")
+    return value
+
+
+def _not_negative(data: dict[str, Any], key: str) -> float:
     value = data[key]
-    if not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError(f"{key} is {value!r}, not a number above 0")
+    if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ValueError(f"{key} is {value!r}, not a positive number")
     return float(value)

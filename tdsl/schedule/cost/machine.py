@@ -21,7 +21,8 @@ class MemoryLevel:
     One instance holds `bytes` (None: as much as is asked for), moves `line` bytes at a time and serves
     `shared_by` threads. A level is `managed` if it holds what a program puts there, otherwise it is a cache.
     `bandwidth` pairs numbers of threads, rising, with the bytes a second that they read together; it is
-    empty where that has not been measured.
+    empty where that has not been measured. A link to other ranks has a `latency`, too, in seconds; 0 is that
+    of a data sheet which does not say it.
     """
 
     name: str
@@ -30,6 +31,7 @@ class MemoryLevel:
     shared_by: int = 1
     managed: bool = False
     bandwidth: tuple[tuple[int, float], ...] = ()
+    latency: float | None = None
 
     @property
     def share(self) -> int | None:
@@ -70,7 +72,8 @@ class Machine:
 
     `vector_bytes` are the bytes of a vector (0: the backend makes no vectors), `features` are LLVM's names of
     what the processor can do beyond its architecture, `registers` is the number of vector registers. `levels`
-    go from the nearest to the farthest. `launch` is the time that a parallel loop takes beyond its work, in
+    go from the nearest to the farthest, and are those of one rank; `links` go on from there, to what other
+    ranks have. `launch` is the time that a parallel loop takes beyond its work, in
     seconds; it and `rates` are there only where they have been measured. `block_threads` are those of a block
     on a GPU, by default (0: it is none).
     """
@@ -83,6 +86,7 @@ class Machine:
     rates: tuple[Rate, ...] = ()
     launch: float | None = None
     block_threads: int = 0
+    links: tuple[MemoryLevel, ...] = ()
 
     @property
     def caches(self) -> tuple[MemoryLevel, ...]:

@@ -4,17 +4,19 @@ func lives."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tdsl.errors import ShapeError, TargetError
+from tdsl.errors import ShapeError, TargetError, counted
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.constants import split_constants
 from tdsl.schedule.cost.loopnests import Nests
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.network import Received, busiest, link_of, network_seconds
 from tdsl.schedule.cost.roofline import NestTime, roofline, seconds
 from tdsl.schedule.cost.traffic import (
     Bytes,
+    Moved,
     beyond_cache,
     kept_in_blocks,
     kept_loops,
@@ -33,13 +35,15 @@ from tdsl.source import here
 class Prediction:
     """A completed state on a machine, and what was decided for what had been left open.
 
-    It is of what runs in each call; `once` makes before the first what depends on constants alone.
+    It is of what runs in each call; `once` makes before the first what depends on constants alone. `received`
+    is what the busiest rank gets of others, where tensors are on ranks.
     """
 
     state: State
     machine: Machine
     decisions: tuple[Decision, ...]
     once: State | None = None
+    received: Received | None = None
 
     @staticmethod
     def of(state: State, sizes: dict[str, int], machine: Machine) -> Prediction:
@@ -53,8 +57,9 @@ class Prediction:
                 label="this call",
                 hint=f"give them to the schedule: sizes={dict.fromkeys(missing, 100)}",
             )
-        made, decisions = decide(bind_state(state, sizes), machine)
-        return Prediction.of_calls(made, machine, decisions)
+        bound = bind_state(state, sizes)
+        made, decisions = decide(bound, machine)
+        return replace(Prediction.of_calls(made, machine, decisions), received=busiest(bound))
 
     @staticmethod
     def of_calls(
@@ -78,14 +83,24 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        """The time of all."""
-        return seconds(self.times)
+        """The time of all, with that of the network."""
+        return seconds(self.times) + self.network
+
+    @property
+    def network(self) -> float:
+        """The seconds in which the busiest rank receives what it needs."""
+        if self.received is None:
+            return 0.0
+        return network_seconds(self.received, link_of(self.machine))
 
     def moved(self, level: str) -> Bytes:
         """The bytes that a level exchanges with what is further out, by tensor and func.
 
-        Of the last level these are the bytes that it exchanges with what is nearer.
+        Of the last level these are the bytes that it exchanges with what is nearer; of the network, where
+        tensors are on ranks, those that the busiest rank receives.
         """
+        if self.received is not None and level == link_of(self.machine).name:
+            return {n: Moved(read=size) for n, size in self.received.moved}
         found = self.machine.level(level)
         if self.machine.block_threads:
             if found.name == "registers":
@@ -192,6 +207,12 @@ def explained(p: Prediction, notes: Iterable[str] = ()) -> str:
             lines.append(f"{name} -> {', '.join(readers)}: {_edge(p, name, len(readers))}")
     lines += notes
     lines.append(f"bytes: {'; '.join(_levels(p))}; least {_size(p.least)}")
+    if p.received is not None:
+        r = p.received
+        lines.append(
+            f"{link_of(p.machine).name}: {_size(r.bytes)} to rank {r.rank}, the busiest of {r.ranks}, "
+            f"in {counted(r.messages, 'message')}: {_time(p.network)}"
+        )
     parts = (f"{t.func} {_time(t.seconds)}, waiting for {t.waits_for}" for t in p.times)
     lines.append(f"time: {_time(p.seconds)} ({'; '.join(parts)})")
     return "\n".join(lines)

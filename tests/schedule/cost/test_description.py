@@ -1,6 +1,7 @@
 """A machine written to a file is read back, and a file that is something else is refused with its name."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -20,10 +21,17 @@ LEVELS = (
     MemoryLevel("L2", 1 << 18),
     MemoryLevel("L3", 1 << 22, shared_by=4),
     MemoryLevel("memory", None, managed=True),
-    MemoryLevel("network", None, 4096, managed=True, bandwidth=((1, 1e9),)),
 )
+LINK = MemoryLevel("network", None, 4096, managed=True, bandwidth=((1, 1e9),), latency=5e-7)
 MACHINE = Machine(
-    32, 4, frozenset({"avx", "fma"}), 16, LEVELS, (Rate("vector", "f32", 1e11),), 2e-6
+    32,
+    4,
+    frozenset({"avx", "fma"}),
+    16,
+    LEVELS,
+    (Rate("vector", "f32", 1e11),),
+    2e-6,
+    links=(LINK,),
 )
 ABOUT = Description(MACHINE, "haswell", "2026-01-02T03:04:05+00:00")
 
@@ -50,6 +58,7 @@ def test_a_description_comes_back_whole():
         (changed(registers="many"), "registers is 'many'"),
         (changed(launch=-1.0), "launch is -1.0"),
         (changed(levels=[{"name": "L1"}]), "there is no 'bytes'"),
+        (changed(levels=[asdict(LEVELS[1]) | {"latency": -1}]), "latency is -1"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(text, reason, tmp_path, monkeypatch):

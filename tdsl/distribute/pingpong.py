@@ -1,0 +1,48 @@
+"""What a message takes between two ranks of MPI: run on both, the first prints latency and bandwidth.
+
+Half of a round trip of one byte is the latency; what a large message takes longer gives the bandwidth. Both
+are those of the fastest of several.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.arrays import Array
+from tdsl.distribute import mpi
+
+LARGE = 1 << 23  # bytes of a message in which a latency is lost
+
+
+def ping_pong(comm: Any, seconds: float) -> tuple[float, float]:
+    """(seconds, bytes a second) of messages between ranks 0 and 1, sent back and forth for some seconds."""
+    small, large = (_one_way(comm, np.zeros(n, np.uint8), seconds) for n in (1, LARGE))
+    return small, LARGE / max(large - small, 1e-12)
+
+
+def _one_way(comm: Any, message: Array, seconds: float) -> float:
+    best = float("inf")
+    go_on = np.ones(1, np.uint8)
+    end = time.perf_counter() + seconds
+    while go_on[0]:
+        start = time.perf_counter()
+        for sender in (0, 1):
+            if comm.rank == sender:
+                comm.Send(message, 1 - sender)
+            else:
+                comm.Recv(message, sender)
+        now = time.perf_counter()
+        best, go_on[0] = min(best, (now - start) / 2), now < end
+        comm.Bcast(go_on)  # both stop in the same turn
+    return best
+
+
+if __name__ == "__main__":
+    found = ping_pong(mpi.communicator(), float(sys.argv[1]))
+    if mpi.rank() == 0:
+        sys.stdout.write(json.dumps(found))

@@ -1,0 +1,56 @@
+"""The last level of memory: what a rank needs and does not own, and how long the network takes for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, inf
+
+from tdsl.schedule.cost.devices import typical
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.nest import State
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What a rank of so many receives: bytes by tensor, in so many messages at least."""
+
+    rank: int
+    ranks: int
+    moved: tuple[tuple[str, float], ...]
+    messages: int
+
+    @property
+    def bytes(self) -> float:
+        """Those of all tensors."""
+        return sum(size for _, size in self.moved)
+
+
+_ask: list[Callable[[State], Received | None]] = []
+
+
+def received_by(ask: Callable[[State], Received | None]) -> None:
+    """Say who knows what ranks receive of a state of known sizes: the tile graph does, which comes later."""
+    _ask[:] = [ask]
+
+
+def busiest(state: State) -> Received | None:
+    """The rank that receives the most; None where tensors are not on ranks."""
+    return _ask[0](state) if _ask and state.grid is not None else None
+
+
+def link_of(machine: Machine) -> MemoryLevel:
+    """The outermost link of a machine, or that of a processor which was measured."""
+    return (machine.links or typical().links)[-1]
+
+
+def network_seconds(received: Received, link: MemoryLevel) -> float:
+    """A latency for each message, and the bytes, in whole granules, over the bandwidth of a link.
+
+    >>> link = MemoryLevel("network", None, 64, bandwidth=((1, 1e9),), latency=1e-6)
+    >>> round(1e6 * network_seconds(Received(0, 4, (("a", 6400.0),), 2), link), 3)
+    8.4
+    """
+    whole = link.line * ceil(received.bytes / link.line)
+    speed = link.bytes_per_second(link.shared_by) or inf
+    return received.messages * (link.latency or 0.0) + whole / speed
