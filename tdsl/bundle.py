@@ -18,7 +18,7 @@ from tdsl.codegen.cuda.executable import CudaExecutable
 from tdsl.codegen.loops import BufferParam, ScalarParam
 from tdsl.codegen.signature import Specialisation, extent
 from tdsl.compile import Compiled
-from tdsl.errors import TargetError, TypeMismatch
+from tdsl.errors import TargetError, TypeMismatch, told
 from tdsl.lang.expr import Const
 from tdsl.lang.types import ML_DTYPES
 from tdsl.schedule.fluent import Schedule
@@ -46,7 +46,13 @@ def write(folder: str, jobs: Iterable[Job]) -> list[manifest.Program]:
 
     Raises ShapeError for a program whose sizes are not known, TargetError for one of another target.
     """
-    os.makedirs(folder, exist_ok=True)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise TargetError(
+            f"cannot make the folder {folder}: {error.strerror}", loc=here(), label="this bundle",
+            hint="name a folder that is new, or one that can be written",
+        ) from None  # fmt: skip
     programs = [_stored(folder, job) for job in jobs]
     about = {
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -156,6 +162,11 @@ def collect(words: Iterable[str]) -> list[Job]:
 
 def _named(word: str) -> Iterator[Job]:
     if word.endswith(".py"):
+        if not os.path.isfile(word):
+            raise TypeMismatch(
+                f"there is no program {word}", loc=here(), label="this bundle",
+                hint=f"a file is found from the folder {os.getcwd()}",
+            )  # fmt: skip
         for name, value in runpy.run_path(word).items():
             if isinstance(value, Job) or _is_for_a_gpu(value):
                 yield from _jobs(name, value)
@@ -168,7 +179,8 @@ def _named(word: str) -> Iterator[Job]:
             f"{word} is neither a program nor a function: {error}", loc=here(), label="this bundle",
             hint="program.py, or module:function; a module is found as in a program of this folder",
         ) from None  # fmt: skip
-    yield from _jobs(name, found if isinstance(found, Compiled | Job) else found())
+    made = callable(found) and not isinstance(found, Compiled)
+    yield from _jobs(name, told(found)() if made else found)
 
 
 def _jobs(name: str, value: Any) -> Iterator[Job]:
@@ -176,9 +188,14 @@ def _jobs(name: str, value: Any) -> Iterator[Job]:
         yield value
     elif isinstance(value, Compiled):
         yield Job(name, value)
-    else:
+    elif isinstance(value, Iterable) and not isinstance(value, str):
         for n, part in enumerate(value):
             yield from _jobs(f"{name}_{n}", part)
+    else:
+        raise TypeMismatch(
+            f"{name} is {type(value).__name__}, nothing that is compiled for a GPU", loc=here(),
+            label="this bundle", hint='td.compile(..., target="cuda"), or several of them',
+        )  # fmt: skip
 
 
 def _is_for_a_gpu(value: object) -> bool:

@@ -194,6 +194,12 @@ def test_what_cannot_be_bundled_is_refused(tmp_path):
     with pytest.raises(td.TargetError, match="only kernels of a GPU are bundled"):
         bundle.write(tmp_path, [bundle.Job("f", td.compile(f, N=4))])
     (tmp_path / "empty.py").write_text("x = 1\n")
+    with pytest.raises(td.TypeMismatch, match=r"there is no program nosuch\.py"):
+        bundle.collect(["nosuch.py"])
+    with pytest.raises(td.TypeMismatch, match="pi is float, nothing that is compiled for a GPU"):
+        bundle.collect(["math:pi"])
+    with pytest.raises(td.TypeMismatch, match="missing a required argument"):
+        bundle.collect(["os:makedirs"])
     with pytest.raises(td.TypeMismatch, match="nothing that is compiled for a GPU"):
         bundle.collect([str(tmp_path / "empty.py")])
     for word in ("tests.test_bundle:absent", "no_such_module:f", "nothing"):
@@ -208,3 +214,9 @@ def test_sizes_of_a_call_are_those_of_the_bundle(tmp_path):
     (program,) = bundle.write(tmp_path, [bundle.Job("f", compiled)])
     assert [a.shape for a in program.arguments] == [(100,), (100,)]
     assert program.bytes == 800
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(td.TargetError, match=r"cannot make the folder .*file/bundle"):
+        bundle.write(str(tmp_path / "file" / "bundle"), [])

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 
+from tdsl.codegen.cuda.rejected import rejected
 from tdsl.errors import TargetError, did_you_mean
 from tdsl.source import here
 
@@ -45,7 +46,7 @@ def version(path: str) -> str:
 
 
 def made(path: str, text: str, architecture: str, kind: str) -> tuple[bytes, str]:
-    """The "CUBIN" or "PTX" of a text, and the log; TargetError, with the log as a note, for a wrong text."""
+    """The "CUBIN" or "PTX" of a text, and the log; TargetError, as of NVRTC, for a wrong text."""
     arch = architecture.removeprefix("sm_").removeprefix("compute_")
     code = f"sm_{arch}" if kind == "CUBIN" else f"compute_{arch}"
     with tempfile.TemporaryDirectory() as folder:
@@ -58,12 +59,6 @@ def made(path: str, text: str, architecture: str, kind: str) -> tuple[bytes, str
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            first = next((x for x in done.stderr.splitlines() if "error" in x), done.stderr[:200])
-            error = TargetError(
-                f"nvcc rejects the kernels for {arch}: {first}", loc=here(), label="this call",
-                hint="NVRTC may take them: unset TDSL_CUDA_COMPILER",
-            )  # fmt: skip
-            error.add_note(f"{done.stderr}\n{text}")
-            raise error
+            raise rejected("nvcc", done.stderr, code, text)
         with open(result, "rb") as file:
             return file.read(), done.stderr

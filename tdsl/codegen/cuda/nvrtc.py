@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tdsl.codegen.cuda import nvcc
+from tdsl.codegen.cuda.rejected import rejected
 from tdsl.errors import TargetError
 from tdsl.source import here
 
@@ -42,7 +43,7 @@ class Compiled:
 def compile_text(text: str, arch: str) -> Compiled:
     """The machine code of a CUDA text for an architecture.
 
-    Raises TargetError, with the text as a note, where the compiler is missing or rejects it.
+    Raises TargetError, with the lines in question as a note, where the compiler is missing or rejects it.
     """
     cubin, log = _made(text, f"--gpu-architecture={arch}", "CUBIN")
     usage, warnings = read_log(log)
@@ -69,7 +70,8 @@ def _made(text: str, architecture: str, kind: str) -> tuple[bytes, str]:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [x.encode() for x in options])
         log = _filled(nvrtc.nvrtcGetProgramLogSize(program), nvrtc.nvrtcGetProgramLog, program)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise _rejected(log.decode(errors="replace"), architecture, text)
+            arch = architecture.partition("=")[2]
+            raise rejected("NVRTC", log.decode(errors="replace"), arch, text)
         size = getattr(nvrtc, f"nvrtcGet{kind}Size")(program)
         made = _filled(size, getattr(nvrtc, f"nvrtcGet{kind}"), program)
     finally:
@@ -109,16 +111,6 @@ def _filled(size: Any, get: Any, program: Any) -> bytes:
     data = b" " * int(count)
     get(program, data)
     return data
-
-
-def _rejected(log: str, arch: str, text: str) -> TargetError:
-    first = next((line for line in log.splitlines() if "error" in line), log.strip()[:200])
-    error = TargetError(
-        f"NVRTC rejects the kernels for {arch}: {first}", loc=here(), label="this call",
-        hint="ptxas says what a kernel may not use; less shared memory or fewer threads may do",
-    )  # fmt: skip
-    error.add_note(f"{log}\n{text}")
-    return error
 
 
 def read_log(log: str) -> tuple[tuple[tuple[str, Usage], ...], tuple[str, ...]]:

@@ -327,8 +327,11 @@ def test_a_second_process_compiles_nothing_and_a_third_the_same(tmp_path):
 
 def test_a_rejected_text_is_an_error_with_its_line():
     with pytest.raises(td.TargetError, match=r"NVRTC rejects .* expected") as caught:
-        nvrtc.compile_text('extern "C" __global__ void k() { int x = }', "sm_80")
-    assert any("int x" in note for note in caught.value.__notes__)
+        nvrtc.compile_text("\n" * 50 + 'extern "C" __global__ void k() { int x = }', "sm_80")
+    (note,) = caught.value.__notes__
+    assert ">  51 | extern" in note
+    assert len(note.splitlines()) < 10, "the lines around it, not the whole text"
+    assert "td.instruction" in caught.value.hint
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs a CUDA toolkit")
