@@ -4,11 +4,15 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import tdsl
+from tdsl.schedule.recipes.block_tiles import BlockTiles
+from tdsl.schedule.recipes.online_tensor_cores import OnlineTensorCores
+from tdsl.schedule.recipes.tensor_cores import Choices
 
 ROOT = Path(__file__).parent.parent
 
@@ -73,3 +77,22 @@ def test_every_public_name_is_in_the_reference():
     pages = [(ROOT / "docs" / name).read_text() for name in ("language.md", "errors.md")]
     written = set(re.findall(r"`(?:td\.)?(\w+)`", "\n".join(pages)))
     assert set(tdsl.__all__) <= written
+
+
+def test_every_recipe_is_on_a_page():
+    pages = "".join(
+        (ROOT / "docs" / f"{name}.md").read_text() for name in ("schedule", "distribution")
+    )
+    absent = [
+        x for x in tdsl.recipes.__all__ if f"`{x}" not in pages and f"recipes.{x}" not in pages
+    ]
+    assert not absent
+
+
+@pytest.mark.parametrize("plan", [OnlineTensorCores, BlockTiles, Choices], ids=lambda x: x.__name__)
+def test_every_choice_of_a_recipe_is_in_its_table(plan):
+    recipe = sys.modules[plan.__module__].__name__.rpartition(".")[2]
+    name = "tensor_core_matmul" if recipe == "tensor_cores" else recipe
+    lines = (ROOT / "docs" / "schedule.md").read_text().splitlines()
+    (row,) = (x for x in lines if x.startswith("|") and f"`{name}` |" in x and "(stage)" not in x)
+    assert all(f"`{field.name}`" in row for field in fields(plan))

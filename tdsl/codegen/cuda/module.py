@@ -72,7 +72,7 @@ def _record(launch: Launch, usage: nvrtc.Usage) -> KernelRecord:
     dynamic = launch.shared if launch.shared > STATIC_SHARED else 0
     return KernelRecord(
         launch.name, names, grid, launch.block, dynamic, launch.shared,
-        usage.registers, usage.stack, usage.spills, launch.maps,
+        usage.registers, usage.stack, usage.spills, launch.maps, launch.cluster,
     )  # fmt: skip
 
 

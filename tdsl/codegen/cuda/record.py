@@ -24,7 +24,7 @@ _LENGTH = struct.Struct("<I")
 class KernelRecord:
     """One launch: `arguments` are names of arrays and scalars, `shared` the bytes to ask for at the launch.
 
-    `maps` are arguments behind these.
+    `maps` are arguments behind these; `cluster` is the number of blocks that run at one time.
 
     `registers`, `stack` and `spills` are those of a thread, `used_shared` the shared bytes of a block in all.
     """
@@ -39,15 +39,18 @@ class KernelRecord:
     stack: int
     spills: int
     maps: tuple[TileMap, ...] = ()
+    cluster: int = 1
 
     def __str__(self) -> str:
         blocks, threads = (" x ".join(map(shown, x)) for x in (self.grid, self.block))
         stack = f", {self.stack} bytes of stack" if self.stack else ""
+        clusters = f" in clusters of {self.cluster}," if self.cluster > 1 else ""
+        tiles = ", ".join(f"{m.array} {' x '.join(map(str, m.box))}" for m in self.maps)
         return (
-            f"{self.name}({', '.join(self.arguments)}): {blocks} blocks of {threads} threads, "
+            f"{self.name}({', '.join(self.arguments)}): {blocks} blocks{clusters} of {threads} threads, "
             f"{self.used_shared} shared bytes, {self.registers} registers{stack}, "
             f"{self.spills} bytes spilled"
-        )
+        ) + (f"\n  tiles by tensor maps (TMA): {tiles}" if tiles else "")
 
 
 @dataclass(frozen=True, slots=True)

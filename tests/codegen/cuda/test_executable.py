@@ -117,6 +117,20 @@ def test_launch_says_how_kernels_run():
     assert str(f.launch) in str(f.explain())
 
 
+def test_launch_names_clusters_and_tensor_maps():
+    pytest.importorskip("tvm")
+    i, j, k = td.vars("i j k")
+    a, b, c = td.Tensor("a", (256, 64), td.f16), td.Tensor("b", (64, 64), td.f16), td.Func("c")
+    c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    s = td.Schedule(c)
+    td.recipes.tensor_core_matmul(
+        s[c], block=(64, 64, 64), warp=(64, 64), stages=2, cluster=2, hopper=True
+    )
+    text = str(td.compile(s, target="cuda").explain())
+    assert "blocks in clusters of 2, of " in text
+    assert "tiles by tensor maps (TMA): a 64 x 64, b 32 x 64" in text
+
+
 def test_other_targets_launch_nothing():
     i, a, g = td.vars("i"), td.Tensor("a", (4,), td.f32), td.Func("g")
     g[i] = a[i]
