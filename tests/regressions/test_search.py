@@ -98,3 +98,22 @@ def test_tile_graphs_name_what_is_wrong_with_tiles() -> None:
     assert (
         TileGraph.of(softmax.program, {"M": 0, "N": 83}).traffic(group, {"out": (0, 83)}).total == 0
     )
+
+
+@td.op
+def in_bf16(x: td.bf16["M", "K"], w: td.bf16["K", "N"], u: td.bf16["N", "P"]):
+    i, k, j, p = td.vars("i k j p")
+    total, hidden, out = td.Func("total"), td.Func("hidden"), td.Func("out")
+    total[i, j] = td.sum(td.cast(x[i, k], td.f32) * td.cast(w[k, j], td.f32), axis=k)
+    hidden[i, j] = td.cast(td.maximum(total[i, j], 0), td.bf16)
+    out[i, p] = td.sum(td.cast(hidden[i, j], td.f32) * td.cast(u[j, p], td.f32), axis=j)
+    return out
+
+
+def test_what_is_inlined_is_no_operand_of_an_instruction() -> None:
+    rng = np.random.default_rng(0)
+    x, w, u = (rng.integers(-2, 3, (64, 64)).astype(td.bf16.numpy) for _ in range(3))
+    found = td.compile(in_bf16.autoschedule(x, w, u))(x, w, u)
+    np.testing.assert_array_equal(found, in_bf16(x, w, u))
+    hidden = np.maximum(x.astype(np.float32) @ w.astype(np.float32), 0)
+    np.testing.assert_array_equal(found, hidden @ u.astype(np.float32))

@@ -25,6 +25,7 @@ from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.constants import constants
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extents, stride_of, widest
+from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.instructions.dots import DOTS, Dot, find_dots
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.patterns.parts import is_of_few
@@ -129,9 +130,13 @@ def find_window(
 def _final(state: State, owner: str, found: Contraction | str) -> Contraction | str:
     if not isinstance(found, Contraction):
         return found
+    # what is inlined is no operand in memory: products are those of what it is made of
+    (value,) = inline_funcs(state).program.func(found.func).definitions[0].values
+    if found.moving not in reads_in((value,)):
+        return f"{found.moving.name!r} is inlined"
     final = owner in state.program.outputs and not any(True for _ in state.consumers(owner))
     constant = found.moving.name in constants(state.program)
-    return replace(found, final=final, constant=constant)
+    return replace(found, value=value, final=final, constant=constant)
 
 
 _Find = Callable[[FuncDef, FuncDef, dict[str, str], dict[str, Box]], Contraction | str]
