@@ -99,10 +99,12 @@ def _attention(q: Any, k: Any, v: Any, causal: bool) -> td.Func:
     dot = td.sum(td.cast(q[h, i, d], td.f32) * td.cast(k[h, j, d], td.f32), axis=d)
     raw = td.Func("raw")
     raw[h, i, j] = dot
-    scaled = raw[h, i, j] / math.sqrt(DEPTH)
+    scaled = raw[h, i, j] * (1 / math.sqrt(DEPTH))
     score[h, i, j] = td.where(j <= i, scaled, -math.inf) if causal else scaled
     top[h, i] = td.max(score[h, i, j], axis=j)
     e[h, i, j] = td.exp(score[h, i, j] - top[h, i])
+    if not causal:  # without infinities
+        td.fast_math(e)
     total[h, i] = td.sum(e[h, i, j], axis=j)
     weight = td.cast(td.cast(e[h, i, j], td.bf16), td.f32)  # as the libraries round it
     out[h, i, d] = td.sum(weight * td.cast(v[h, j, d], td.f32), axis=j)

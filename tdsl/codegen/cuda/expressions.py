@@ -130,6 +130,7 @@ class Expressions:
     loops: Facts = NOTHING  # without what conditions say, which hides how far loops run
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
     swizzles: Mapping[str, Swizzle] = field(default_factory=dict)
+    fast: bool = False  # arithmetic may be less exact
 
     def call(self, name: str, dtype: str, *args: TIR) -> TIR:
         """A call of a function of CUDA or of `device_functions`."""
@@ -310,6 +311,8 @@ class Expressions:
             return self.call(f"tdsl_{op}<{c_type(t)}>", name, x, y)
         a, b, wide = self.wide(t, x), self.wide(t, y), _wide_type(t)
         match op:
+            case "div" if self.fast and isinstance(b, T.FloatImm) and b.value:
+                made = T.Mul(a, T.const(1 / b.value, wide))
             case "add" | "sub" | "mul" | "div":
                 made = _PLAIN[op](a, b)
             case "floordiv" | "mod":
@@ -353,6 +356,8 @@ class Expressions:
         if fn == "rsqrt":
             root = self.call("sqrt", name, wide[0])
             return self.rounded(dtype, T.Div(T.const(1.0, name), root))
+        if self.fast and fn == "exp" and name == "float32":
+            return self.rounded(dtype, self.call("tdsl_fast_exp", name, *wide))
         return self.rounded(dtype, self.call(_FUNCTIONS[fn], name, *wide))
 
     def random(self, keys: list[TIR], dtype: DType) -> TIR:

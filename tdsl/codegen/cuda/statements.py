@@ -194,7 +194,10 @@ class _Writer:
             case Store():
                 if s.asynchronous:
                     return self.copy(s)
-                return self.vector(s) if count_of_lanes(s) > 1 else self.store(s)
+                self.e.fast = s.fast
+                made = self.vector(s) if count_of_lanes(s) > 1 else self.store(s)
+                self.e.fast = False
+                return made
             case Beside():
                 return [self.beside(s, bound)]
             case Phases():

@@ -230,6 +230,9 @@ static int run(const unsigned *shape, void (*kernel)(), int cluster) {
 
 # Device functions that speak PTX, for the CPU. Copies are made as late as the text allows.
 ON_CPU = {
+    "tdsl_fast_exp": """
+static float tdsl_fast_exp(float x) { return exp2f(x * 1.44269504f); }
+""",
     "tdsl_copy": """
 template <int N> static void tdsl_copy(void *to, const void *from, bool holds = true) {
   copies[current].open.push_back({to, from, N, holds});

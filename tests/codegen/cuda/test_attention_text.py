@@ -95,3 +95,19 @@ def test_machine_code_of_groups_has_each_product_once(depth, mask, tmp_path):
     assert count(inner, r"\bSHFL") == 2 * 2 * 2  # distances, rows of a thread, maximum and sum
     assert count(inner, r"\bBAR\b") == 0
     assert not re.search(r"\b(LDG|LDGSTS|STS|LDS|LDL|STL)\b", inner)
+
+
+def test_weights_of_fast_arithmetic_are_a_product_and_a_power_of_two(tmp_path):
+    """An exponential is a product and the unit for powers of two."""
+    counts = []
+    for fast in (False, True):
+        out = attention(16, 8192, 8192, 128, dtype=td.bf16, fast=fast)
+        s = td.Schedule(out, target="cuda:sm_90a")
+        td.recipes.online_tensor_cores(s["out_sum"])
+        m = module.build(launches_of(programs.kernel_of(s)), "sm_90a")
+        assert (m.kernels[0].spills, m.warnings) == (0, ())
+        inner = loop_of(sass(m, tmp_path), "HGMMA")
+        counts.append([count(inner, word) for word in (r"\bMUFU\.EX2", r"\bF(FMA|MUL|ADD)\b")])
+    (_, exact), (powers, fast_) = counts
+    assert powers <= counts[0][0] < 64 + 16
+    assert exact - fast_ > 64 * 4

@@ -400,3 +400,19 @@ def test_a_barrier_that_not_all_reach_is_found(tmp_path):
     arrays = numbers(16, 8), numbers(8, 32), np.zeros((16, 32), np.int32)
     with pytest.raises(AssertionError, match="wait at a barrier"):
         run_text(broken, arrays, tmp_path)
+
+
+@pytest.mark.parametrize("what, ulp", [(lambda x: td.exp(x / 4), 3), (lambda x: x / 3, 2)])
+def test_fast_arithmetic_is_as_exact_as_it_says(what, ulp, tmp_path):
+    a, f = td.Tensor("a", (512,), td.f32), td.Func("f")
+    f[i] = what(a[i])
+    s = td.Schedule(td.fast_math(f))
+    s[f].bind(i, "threadIdx.x")
+    x = np.linspace(-320, 320, 512, dtype=np.float32)
+    x[:3] = -np.inf, np.inf, np.nan
+    got = np.zeros(512, np.float32)
+    run_text(launches_of(programs.kernel_of(s)), [x, got], tmp_path)
+    exact = np.exp(x.astype(np.float64) / 4) if ulp == 3 else x.astype(np.float64) / 3
+    np.testing.assert_array_equal(got[:3], exact[:3])
+    error = np.abs(got[3:] - exact[3:]) / np.spacing(np.abs(exact[3:]).astype(np.float32))
+    assert (error < ulp + 1.2 * np.abs(x[3:] / 4)).all()

@@ -16,7 +16,7 @@ b, i, j, d, e = td.vars("b i j d e")
 
 def attention(
     batches: int, rows: int, terms: int, depth: int, mask: bool = False, dtype: td.DType = td.f16,
-    weights: td.DType | None = None,
+    weights: td.DType | None = None, fast: bool = False,
 ) -> td.Func:  # fmt: skip
     """softmax(q k' / 8) v for each batch, with weights rounded to the type of the operands."""
     q = td.Tensor("q", (batches, rows, depth), dtype)
@@ -29,6 +29,8 @@ def attention(
     score[b, i, j] = td.where(j <= i, scaled, -np.inf) if mask else scaled
     top[b, i] = td.max(score[b, i, j], axis=j)
     p[b, i, j] = td.exp(score[b, i, j] - top[b, i])
+    if fast:
+        td.fast_math(p)
     total[b, i] = td.sum(p[b, i, j], axis=j)
     weight = td.cast(td.cast(p[b, i, j], weights or dtype), td.f32)
     sums = td.sum(weight * td.cast(v[b, j, e], td.f32), axis=j)
