@@ -1,8 +1,8 @@
 """The search: which funcs share tiles, how, and what that costs.
 
-1. Candidates: the default groups; every func by itself; the best cuts that a beam finds, and tiles inside of
-   tiles for each level of memory; and, where sums need other reductions over their terms, one pass over
-   tiles of the terms.
+1. Candidates: the default groups, and these with the operands of narrow products exchanged; every func by
+   itself; the best cuts that a beam finds, and tiles inside of tiles for each level of memory; and, where sums
+   need other reductions over their terms, one pass over tiles of the terms.
 2. Each becomes an ordinary schedule by the recipes that the default schedule uses, or by `write_tiles`.
 3. Where products in another order take clearly fewer operations, the same of the program that `reassociate`
    makes; with less than half of them, of the program as it stands the default groups alone.
@@ -37,11 +37,13 @@ from tdsl.schedule.patterns.groups import group_of
 from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.blocks import on_blocks
 from tdsl.schedule.recipes.choices import if_suited
+from tdsl.schedule.recipes.matmul import matmul
 from tdsl.schedule.recipes.online_bands import online_bands
 from tdsl.schedule.recipes.online_blocks import online_blocks
 from tdsl.schedule.recipes.online_tensor_cores import online_tensor_cores
 from tdsl.schedule.recipes.rows import write_vectors
 from tdsl.target import Target
+from tdsl.tilegraph.exchange import exchanged
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
 from tdsl.tilegraph.orders import fewer_operations
@@ -163,6 +165,8 @@ def _ways(start: Schedule, pins: Pins) -> Iterator[tuple[str, Make]]:
     yield "default", partial(_by_groups, machine=machine, cuts=pins.far)
     for name in _online_sums(program):
         yield f"online {name}", partial(_online, name=name, machine=machine)
+    if machine.vector_bytes:
+        yield "operands exchanged", partial(_exchanged, machine=machine, cuts=pins.far)
     names = [f.name for f in program.funcs if f.name not in program.outputs]
     if not machine.block_threads and names:
         for rows in BANDS:
@@ -201,10 +205,7 @@ def _by_groups(
         return True
     if not cuts and read_in_tiles(schedule, machine):
         return True
-    for name, plan in choose_inline(bind_state(schedule.state, schedule.sizes))[0].plans:
-        if plan.place is not None and name not in cuts and not schedule.state.plan(name).touched:
-            schedule[name].inline()
-    state = inline_funcs(bind_state(schedule.state, schedule.sizes))
+    state = _with_inlined(schedule, cuts)
     boxes = root_boxes(rest_at_root(state))
     open_ = {n for n, plan in state.plans if n in boxes and not plan.touched}
     done: set[str] = set()
@@ -220,6 +221,22 @@ def _by_groups(
         if made is None and f.name in cuts:
             _by_itself(schedule, state, f.name, boxes, machine)
     return True
+
+
+def _with_inlined(schedule: Schedule, cuts: set[str]) -> State:
+    """The schedule's state without the funcs that the default schedule inlines, as it does from now on."""
+    for name, plan in choose_inline(bind_state(schedule.state, schedule.sizes))[0].plans:
+        if plan.place is not None and name not in cuts and not schedule.state.plan(name).touched:
+            schedule[name].inline()
+    return inline_funcs(bind_state(schedule.state, schedule.sizes))
+
+
+def _exchanged(schedule: Schedule, machine: Machine, cuts: set[str]) -> bool:
+    """Products by vectors of their other operand, where that fills these better, and the default groups."""
+    found = exchanged(_with_inlined(schedule, cuts), machine)
+    for owner, along in found:
+        matmul(schedule[owner], machine=machine, along=along)
+    return bool(found) and _by_groups(schedule, machine, cuts)
 
 
 def _in_bands(schedule: Schedule, rows: int, machine: Machine) -> bool:

@@ -42,6 +42,16 @@ def instruction_that_there_is_not():
     td.recipes.matmul(product(), dot="vnni")  # here
 
 
+@wrong(td.ScheduleError, "no operand alone moves along 'k'", hint="default schedule")
+def vectors_along_the_terms():
+    td.recipes.matmul(product(), along=k)  # here
+
+
+@wrong(td.TypeMismatch, "a loop is named by a string", hint="one of the loops: i, j, k")
+def vectors_along_a_number():
+    td.recipes.matmul(product(), along=1)  # here
+
+
 @wrong(td.TypeMismatch, "machine=", "'zen'", hint="leave it out")
 def machine_by_name():
     td.recipes.matmul(product(), machine="zen")  # here

@@ -7,7 +7,7 @@ each unit for its operations. Nests run one after another; each that is shared o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf, prod
 
 from tdsl.lang.definition import Definition
@@ -17,7 +17,7 @@ from tdsl.schedule.cost.devices import typical
 from tdsl.schedule.cost.loopnests import Nests, NestSpot
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.cost.traffic import beyond_cache_of, kept_between, of_block, total
-from tdsl.schedule.facts import cost
+from tdsl.schedule.facts import cost, widest
 from tdsl.schedule.nest import BLOCKS, PARALLEL, THREADS, VECTORIZED
 
 _CHEAP = ("fma", "isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "sqrt", "absolute")
@@ -91,7 +91,7 @@ def _on_cpu(spot: NestSpot, machine: Machine, near: Mapping[str, set[str]]) -> N
             size = sum(m.total for n, m in moved.items() if n not in near[level.name])
             memory.append((behind.name, size / bytes_per_second(behind, threads)))
     launch = launch_seconds(machine) if shared else 0.0
-    units = unit_seconds(work_of(spot), machine, threads)
+    units = unit_seconds(work_of(spot, machine.vector_bytes), machine, threads)
     return NestTime(spot.func.name, tuple(memory), units, launch)
 
 
@@ -142,18 +142,26 @@ def _on_gpu(spot: NestSpot, machine: Machine) -> NestTime:
     return NestTime(spot.func.name, memory, tuple(units), machine.launch or LAUNCH)
 
 
-def work_of(spot: NestSpot) -> Work:
-    """The operations of a nest with all that stands in its loops."""
-    found = _of_point(spot).times(spot.times * prod(spot.points()))
+def work_of(spot: NestSpot, vector_bytes: int = 0) -> Work:
+    """The operations of a nest with all that stands in its loops.
+
+    With the bytes of vectors, those on less than half of one count as those on half: as long as they take
+    where processors make whole vectors in two halves.
+    """
+    found = _of_point(spot, vector_bytes).times(spot.times * prod(spot.points()))
     for k in range(1, len(spot.nest.loops) + 1):
         for child in spot.children(k):
-            found += work_of(child)
+            found += work_of(child, vector_bytes)
     return found
 
 
-def _of_point(spot: NestSpot) -> Work:
+def _of_point(spot: NestSpot, vector_bytes: int) -> Work:
+    d = spot.func.definitions[spot.definition]
     wide = any(x.kind in (VECTORIZED, *THREADS) for x in spot.nest.loops)
-    return work_of_point(spot.func.definitions[spot.definition], wide=wide)
+    work, extents = work_of_point(d, wide=wide), spot.extents()
+    lanes = prod(extents[x] for x in extents if spot.kind(x) == VECTORIZED)
+    filled = 2 * lanes * widest(d) / vector_bytes if wide and vector_bytes else 1.0
+    return replace(work, vector=work.vector / min(filled, 1.0))
 
 
 def work_of_point(d: Definition, *, wide: bool) -> Work:

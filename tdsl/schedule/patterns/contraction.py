@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 
 from tdsl.lang.affine import variables
@@ -106,10 +107,14 @@ def find_contraction(
 
 
 def recognize(
-    state: State, owner: str, group: list[str], boxes: dict[str, Box]
+    state: State, owner: str, group: list[str], boxes: dict[str, Box], *, along: str = ""
 ) -> Contraction | str:
-    """The contraction that `owner` is, or that it reads element by element; or why there is none."""
-    found = _recognize(state, owner, group, boxes, _contraction)
+    """The contraction that `owner` is, or that it reads element by element; or why there is none.
+
+    With `along` the vectors are those along this variable of the owner: of the operands of a product of
+    matrices the one is broadcast that would be loaded as vectors along the other variable.
+    """
+    found = _recognize(state, owner, group, boxes, partial(_contraction, wanted=along))
     return _final(state, owner, found)
 
 
@@ -170,7 +175,7 @@ def _recognize(
 
 
 def _contraction(
-    f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, Box]
+    f: FuncDef, owner: FuncDef, names: dict[str, str], boxes: dict[str, Box], wanted: str = ""
 ) -> Contraction | str:
     sizes = _sizes_of_sum(f, boxes)
     if isinstance(sizes, str):
@@ -183,6 +188,8 @@ def _contraction(
         return "its values are so few that the terms are the vectors, and shared out"
     best: tuple[int, Contraction] | None = None
     for along in d.free:
+        if wanted not in ("", names[along]):
+            continue
         scored = _candidate(f, along, sizes)
         if scored is None:
             continue
@@ -192,6 +199,8 @@ def _contraction(
         )
         if best is None or score > best[0]:
             best = score, made
+    if best is None and wanted:
+        return f"no operand alone moves along {wanted!r}, and is used again along another variable"
     return "no operand is used again along a variable of another one" if best is None else best[1]
 
 
@@ -248,7 +257,8 @@ def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str,
             plain = all(isinstance(e, Var) for e in read.index)
             if not (adjacent or plain):
                 return None
-            return 2 * adjacent + last + (sizes[along] >= 16) + plain, across, read
+            lanes = (sizes[along] >= WIDE) - 2 * (sizes[along] < WIDE // 2)
+            return 2 * adjacent + last + lanes + plain, across, read
     return None
 
 

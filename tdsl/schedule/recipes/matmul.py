@@ -26,7 +26,7 @@ from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.instructions.dots import DOTS, Dot, declare
-from tdsl.schedule.naming import Loop
+from tdsl.schedule.naming import Loop, LoopLike, name_of_loop
 from tdsl.schedule.patterns.contraction import Contraction, Tiles, plan_tiles, recognize
 from tdsl.schedule.patterns.rows import SUMS
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
@@ -38,11 +38,15 @@ SQUARE = 8
 
 
 @recipe
-def matmul(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Tiles:
+def matmul(
+    stage: Stage, *, machine: Machine | None = None, along: LoopLike | None = None, **choices: Any
+) -> Tiles:
     """Schedule a sum of products, or an element-wise func that alone reads one, in register tiles.
 
-    `choices` replace what is chosen by shape; they are the fields of `Tiles`. Sizes that the schedule does
-    not know count as large. Returns the choices that were made.
+    `along` is the variable of the vectors: the operand that moves with it is loaded as vectors, the other is
+    broadcast. Without it this is decided by how they lie. `choices` replace what is chosen by shape; they are
+    the fields of `Tiles`. Sizes that the schedule does not know count as large. Returns the choices that were
+    made.
 
     >>> import tdsl as td
     >>> i, j, k = td.vars("i j k")
@@ -55,7 +59,8 @@ def matmul(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> T
     ['j_o', 'i_o', 'k', 'i_i', 'j_i_o', 'j_i_v']
     """
     schedule = stage.schedule
-    found = _find(schedule, stage.func)
+    names = [loop.name for loop in stage.loops]
+    found = _find(schedule, stage.func, "" if along is None else name_of_loop(along, names))
     if isinstance(found, str):
         raise Unsuited(found)
     tiles = plan_tiles(found, machine or machine_for(as_target(schedule.target)))
@@ -64,11 +69,11 @@ def matmul(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> T
     return tiles
 
 
-def _find(schedule: Schedule, func: str) -> Contraction | str:
+def _find(schedule: Schedule, func: str, along: str) -> Contraction | str:
     """The contraction that a func is, with the sizes that the schedule knows; or why there is none."""
     state = bind_state(schedule.state, schedule.sizes)
     read = [g.name for g in state.program.funcs if g.name != func]
-    return recognize(state, func, read, root_boxes(rest_at_root(state)))
+    return recognize(state, func, read, root_boxes(rest_at_root(state)), along=along)
 
 
 def tile(schedule: Schedule, c: Contraction, tiles: Tiles, *, threads: bool = True) -> None:
