@@ -1,8 +1,8 @@
 """The search: which funcs share tiles, how, and what that costs.
 
 1. Candidates: the default groups, and these with the operands of narrow products exchanged; every func by
-   itself; the best cuts that a beam finds, and tiles inside of tiles for each level of memory; and, where sums
-   need other reductions over their terms, one pass over tiles of the terms.
+   itself; the best cuts that a beam finds, and tiles inside of tiles for each level of memory; and, where
+   sums need other reductions over their terms, one pass over tiles of the terms.
 2. Each becomes an ordinary schedule by the recipes that the default schedule uses, or by `write_tiles`.
 3. Where products in another order take clearly fewer operations, the same of the program that `reassociate`
    makes; with less than half of them, of the program as it stands the default groups alone.
