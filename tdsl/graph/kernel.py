@@ -27,13 +27,12 @@ T = TypeVar("T")
 class Kernel:
     """A compiled program, or two: `once` makes of constants what `each` takes after the other arguments.
 
-    `parameters` are those of the program; `orders` say how what is made once lies in memory.
+    `parameters` are those of the program.
     """
 
     parameters: tuple[str, ...]
     each: Compiled
     once: Compiled | None = None
-    orders: tuple[tuple[int, ...], ...] = ()
 
     def taken(self, given: Sequence[T]) -> tuple[T, ...]:
         """What `each` takes of what is given for the parameters."""
@@ -48,10 +47,7 @@ class Kernel:
         """What is made once, for the arrays that are given for the parameters."""
         if self.once is None:
             return ()
-        made = []
-        for (shape, dtype), order in zip(self._made(), self.orders, strict=True):
-            memory = aligned_empty(tuple(shape[n] for n in order), dtype)
-            made.append(memory.transpose(np.argsort(order)))
+        made = [aligned_empty(shape, dtype) for shape, dtype in self._made()]
         self.once(*_chosen(self.once, self.parameters, given), out=tuple(made))
         return tuple(made)
 
@@ -97,7 +93,7 @@ def split(compiled: Compiled) -> Kernel:
                 compile(Schedule.of_state(s), target=compiled.target)
                 for s in (found.once, found.each)
             )
-            return Kernel(program.parameters, each, once, found.orders)
+            return Kernel(program.parameters, each, once)
     return Kernel(program.parameters, compiled)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Param, Read, const
-from tdsl.lang.program import FuncDef, Input, Program, map_expressions
+from tdsl.lang.program import Axis, FuncDef, Input, Program, map_expressions
 from tdsl.lang.regions import Box, reads_in
 from tdsl.lang.simplify import subtract
 from tdsl.node import Node, post_order, transform
@@ -23,14 +23,10 @@ from tdsl.schedule.nest import After, At, State, With
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """A state that makes what is constant, and the state of the rest, which takes that after its own inputs.
-
-    `orders` has for each constant that is made its dimensions as they lie in memory, slowest first.
-    """
+    """A state that makes what is constant, and the state of the rest, which takes that after its own inputs."""
 
     once: State
     each: State
-    orders: tuple[tuple[int, ...], ...]
 
 
 def constants(program: Program) -> set[str]:
@@ -94,10 +90,8 @@ def split_constants(state: State) -> Once | None:
     passed = [f.name for f in program.funcs if f.name in used_outside]
     if not passed:
         return None
-    rank = {n: range(len(program.func(n).variables)) for n in passed}
-    orders = tuple(state.plan(n).order or tuple(rank[n]) for n in passed)
     own = {n: boxes[n] for n in passed}
-    return Once(_making(state, once, own), _taking(state, once, own), orders)
+    return Once(_making(state, once, own), _taking(state, once, own))
 
 
 def _nests(state: State) -> list[set[str]]:
@@ -128,11 +122,18 @@ def _can_be_passed(state: State, name: str, box: Box | None) -> bool:
     return all((extent(box, axis) or 0) > 0 for axis in range(len(box)))
 
 
+def _order(state: State, name: str) -> tuple[int, ...]:
+    """The dimensions of a func as they lie in memory, slowest first."""
+    return state.plan(name).order or tuple(range(len(state.program.func(name).variables)))
+
+
 def _making(state: State, once: set[str], passed: dict[str, Box]) -> State:
     """The nests that run once, with what others read as outputs."""
     program = state.program
     funcs = tuple(
-        replace(f, natural=passed[f.name]) if f.name in passed else f
+        replace(f, natural=passed[f.name], array=tuple(map(Axis, _order(state, f.name))))
+        if f.name in passed
+        else f
         for f in program.funcs
         if f.name in once
     )
@@ -157,10 +158,10 @@ def _taking(state: State, once: set[str], passed: dict[str, Box]) -> State:
     }
 
     def moved(n: Node) -> Node:
-        if not isinstance(n, Read) or not any(firsts.get(n.name, ())):
+        if not isinstance(n, Read) or n.name not in passed:
             return n
-        index = (subtract(e, const(lo)) for e, lo in zip(n.index, firsts[n.name], strict=True))
-        return replace(n, index=tuple(index))
+        order, first = _order(state, n.name), firsts[n.name]
+        return replace(n, index=tuple(subtract(n.index[k], const(first[k])) for k in order))
 
     funcs = tuple(
         replace(
@@ -176,7 +177,7 @@ def _taking(state: State, once: set[str], passed: dict[str, Box]) -> State:
     kept = tuple(t for t in program.inputs if t.name in read or not t.constant)
     gone = {t.name for t in program.inputs} - {t.name for t in kept}
     new = tuple(
-        Input(n, tuple(const(extent(box, k) or 0) for k in range(len(box))), dtype, constant=True)
+        Input(n, tuple(const(extent(box, k) or 0) for k in _order(state, n)), dtype, constant=True)
         for n, box in passed.items()
         for dtype in program.func(n).dtypes
     )
