@@ -23,7 +23,7 @@ from tdsl.schedule.nest import After, At, State, With
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """A state that makes what is constant, and the state of the rest, which takes that after its own inputs."""
+    """A state that makes what is constant; that of the rest, which takes this after its own inputs."""
 
     once: State
     each: State
