@@ -29,7 +29,7 @@ from tdsl.codegen.signature import extent
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.expr import ONE, Const, Load
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, boxes_of, is_empty, union_box
+from tdsl.lang.regions import Box, boxes_at, is_empty, union_box
 from tdsl.lang.simplify import add, subtract
 from tdsl.node import post_order
 from tdsl.schedule.nest import Level, State
@@ -86,7 +86,7 @@ def _reads(f: FuncDef, box: Box) -> dict[str, Box]:
     for d in f.definitions:
         ranges = definition_ranges(f, d, box, NOTHING)
         if not any(is_empty(r) for r in ranges.values()):
-            for source, touched in boxes_of(d.expressions(), ranges, NOTHING, d.where).items():
+            for source, touched in boxes_at(d.indices, ranges, NOTHING, d.where).items():
                 found[source] = union_box(found.get(source), touched)
     return found
 

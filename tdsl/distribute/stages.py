@@ -22,7 +22,7 @@ from tdsl.lang.reduction import Combine
 from tdsl.lang.regions import Box as Region
 from tdsl.lang.regions import (
     Interval,
-    boxes_of,
+    boxes_at,
     interval_where,
     runs_around,
     tighten,
@@ -354,7 +354,7 @@ def _read(boxes: dict[str, Region], f: FuncDef, ranges: dict[str, Interval], n: 
     if any(_is_empty(i) for i in ranges.values()):
         return
     d = f.definitions[n]
-    for name, box in boxes_of(d.expressions(), ranges, NOTHING, d.where).items():
+    for name, box in boxes_at(d.indices, ranges, NOTHING, d.where).items():
         if name != f.name:
             boxes[name] = union_box(boxes.get(name), box)
 

@@ -265,4 +265,13 @@ def variables(e: Expr) -> frozenset[str]:
     return found
 
 
+def has_data(e: Expr) -> bool:
+    """Whether an expression reads a tensor, a func or memory."""
+    found = _DATA.get(e)
+    if found is None:
+        found = _DATA[e] = any(isinstance(n, Read | Load) for n in post_order(e))
+    return found
+
+
 _VARIABLES: Memo[Expr, frozenset[str]] = Memo()
+_DATA: Memo[Expr, bool] = Memo()

@@ -16,6 +16,7 @@ from typing import Any
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.expr import Access, Binary, Expr, Range, Read, Reduce, Require, Show, Var, dtype_of
 from tdsl.lang.reduction import Combine, builtin, combine_of
+from tdsl.lang.regions import Indices, indices_in
 from tdsl.lang.simplify import conjunction
 from tdsl.lang.types import DType
 from tdsl.lang.value import Value, convert
@@ -54,6 +55,11 @@ class Definition:
     def reads(self) -> tuple[Read, ...]:
         """Every read in these expressions, those inside indices included."""
         return tuple(n for n in post_order(*self.expressions()) if isinstance(n, Read))
+
+    @functools.cached_property
+    def indices(self) -> Indices:
+        """Those of these reads, by name and dimension."""
+        return indices_in(self.reads)
 
 
 def has_effects(d: Definition) -> bool:

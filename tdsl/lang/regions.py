@@ -18,7 +18,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
-from tdsl.lang.affine import Sum, as_expr, as_sum, variables
+from tdsl.lang.affine import Sum, as_expr, as_sum, has_data, variables
 from tdsl.lang.bounds import NOTHING, Facts, at_most, value_range
 from tdsl.lang.expr import (
     ONE,
@@ -29,7 +29,6 @@ from tdsl.lang.expr import (
     Cast,
     Const,
     Expr,
-    Load,
     Read,
     Select,
     Size,
@@ -53,6 +52,7 @@ from tdsl.node import post_order, transform
 Interval = tuple[Expr | None, Expr | None]  # inclusive ends; None is unbounded
 Ranges = Mapping[str, Interval]
 Box = tuple[Interval, ...]
+Indices = Mapping[str, tuple[tuple[Expr, ...], ...]]  # by name and dimension
 
 EVERYTHING: Interval = (None, None)
 
@@ -66,13 +66,16 @@ def interval_of(e: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
     >>> show_expr(lo), show_expr(hi)
     ('t', 't + 18')
     """
+    if isinstance(e, Var) and e.name in ranges:
+        lo, hi = ranges[e.name]
+        if isinstance(lo, Const) and isinstance(hi, Const):
+            return lo, hi
     if not _moves(e, ranges):
         return _fixed(e, facts)
     if dtype_of(e) != i64:
         return _narrow(e, ranges, facts)
     s = as_sum(e)
-    lo: Expr | None = const(s.constant)
-    hi: Expr | None = const(s.constant)
+    lo = hi = const(s.constant)
     fixed = {a: c for a, c in s.terms.items() if not _moves(a, ranges)}
     low: Expr | None
     high: Expr | None
@@ -92,9 +95,7 @@ def interval_of(e: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
 
 
 def _moves(e: Expr, ranges: Ranges) -> bool:
-    return any(name in ranges for name in variables(e)) or any(
-        isinstance(n, Read | Load) for n in post_order(e)
-    )
+    return not ranges.keys().isdisjoint(variables(e)) or has_data(e)
 
 
 def _fixed(e: Expr, facts: Facts) -> Interval:
@@ -282,8 +283,8 @@ def interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts = NOTHING)
 def _nearer(op: str, plain: Expr, held: Expr, other: Expr | None, facts: Facts) -> Expr:
     """The nearer of two bounds, of which `held` follows from a condition; `other` is the opposite end.
 
-    It is `held` alone where that is nearer for every size but 0, and the interval is empty if the size is 0:
-    otherwise bounds of tiles inside of tiles become long.
+    It is `held` alone where that is nearer for every size but 0, and nothing is there for 0: otherwise bounds
+    of tiles inside of tiles become long.
     """
     both = minimum(plain, held, facts) if op == "min" else maximum(plain, held, facts)
     sizes = {n.name for e in (both, other) if e for n in post_order(e) if isinstance(n, Size)}
@@ -396,18 +397,30 @@ def boxes_of(
     >>> [(lo.value, hi.value) for lo, hi in boxes_of([e], {"i": (ZERO, const(9))})["a"]]
     [(-1, 10)]
     """
-    intervals: dict[Expr, Interval] = {}  # windows read few different indices at many points
-    axes: dict[str, tuple[dict[Interval, None], ...]] = {}
-    for r in reads_in(exprs):
-        touched = axes.setdefault(r.name, tuple({} for _ in r.index))
-        for e, axis in zip(r.index, touched, strict=True):
-            if e not in intervals:
-                intervals[e] = interval_where(e, ranges, where, facts)
-            axis[intervals[e]] = None
-    return {
-        name: tuple(functools.reduce(lambda a, b: union(a, b, facts), axis) for axis in touched)
-        for name, touched in axes.items()
-    }
+    return boxes_at(indices_in(reads_in(exprs)), ranges, facts, where)
+
+
+def indices_in(reads: Iterable[Read]) -> Indices:
+    """The different indices of each tensor and func, in each dimension: windows have few."""
+    found: dict[str, tuple[dict[Expr, None], ...]] = {}
+    for r in reads:
+        axes = found.setdefault(r.name, tuple({} for _ in r.index))
+        for e, axis in zip(r.index, axes, strict=True):
+            axis[e] = None
+    return {name: tuple(map(tuple, axes)) for name, axes in found.items()}
+
+
+def boxes_at(
+    indices: Indices, ranges: Ranges, facts: Facts = NOTHING, where: Expr = TRUE
+) -> dict[str, Box]:
+    """`boxes_of` for the indices of reads, which a definition has at hand."""
+    interval = functools.cache(lambda e: interval_where(e, ranges, where, facts))
+    unite = functools.partial(functools.reduce, lambda a, b: union(a, b, facts))
+
+    def box(axes: tuple[tuple[Expr, ...], ...]) -> Box:
+        return tuple(unite(dict.fromkeys(map(interval, a))) for a in axes)
+
+    return {name: box(axes) for name, axes in indices.items()}
 
 
 def tighten(ranges: Ranges, cond: Expr, facts: Facts = NOTHING) -> dict[str, Interval]:

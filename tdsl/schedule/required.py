@@ -18,7 +18,7 @@ from tdsl.lang.regions import (
     Box,
     Interval,
     box_of,
-    boxes_of,
+    boxes_at,
     common,
     common_box,
     free_range,
@@ -252,7 +252,7 @@ def required(
         _need(
             boxes,
             active.func.name,
-            boxes_of(active.d.expressions(), ranges, facts, where),
+            boxes_at(active.d.indices, ranges, facts, where),
             facts,
         )
     for name in reversed(tree.order):
@@ -271,7 +271,7 @@ def required(
                 d = replace(d, where=TRUE)
             ranges = definition_ranges(f, d, box, facts)
             if not any(is_empty(r, facts) for r in ranges.values()):
-                _need(boxes, name, boxes_of(d.expressions(), ranges, facts, d.where), facts)
+                _need(boxes, name, boxes_at(d.indices, ranges, facts, d.where), facts)
     return boxes
 
 

@@ -18,7 +18,7 @@ from tdsl.errors import ScheduleError, ShapeError, did_you_mean
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import const
 from tdsl.lang.program import FuncDef, Program, bind_sizes, check_sizes
-from tdsl.lang.regions import Box, boxes_of, is_empty, union_box
+from tdsl.lang.regions import Box, boxes_at, is_empty, union_box
 from tdsl.schedule.facts import extent, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State, initial_state
@@ -213,7 +213,7 @@ class TileGraph:
                     ranges[name] = (lo, const(min(first + steps[name] - 1, last)))
             if any(is_empty(r) for r in ranges.values()):
                 continue
-            for source, touched in boxes_of(d.expressions(), ranges, where=d.where).items():
+            for source, touched in boxes_at(d.indices, ranges, where=d.where).items():
                 if source != f.name:
                     found[source] = union_box(found.get(source), touched)
         return found

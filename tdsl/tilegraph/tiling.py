@@ -75,6 +75,8 @@ class Group:
     work: Mapping[str, Work]
     stepped: frozenset[tuple[str, int]]
     most: Mapping[str, Shape]
+    size: Mapping[str, int]  # of an element
+    live: tuple[tuple[str, ...], ...]
 
     @staticmethod
     def of(graph: TileGraph, owner: str, members: tuple[str, ...], vector_bytes: int) -> Group:
@@ -84,7 +86,10 @@ class Group:
         reach = Reach.of(graph.state, owner, f.variables, inside, graph.boxes)
         work = {n: _work(graph, n, vector_bytes) for n in members}
         most = {n: _shape(graph.boxes[n]) for n in reach.boxes if n in graph.boxes}
-        return Group(graph, owner, members, reach, work, frozenset(_stepped(graph, members)), most)
+        stepped = frozenset(_stepped(graph, members))
+        size = {n: graph.element_bytes(n) for n in most}
+        live = _live(graph, owner, members, most)
+        return Group(graph, owner, members, reach, work, stepped, most, size, live)
 
     @property
     def whole(self) -> Shape:
@@ -109,7 +114,7 @@ class Group:
 
     def bytes_of(self, name: str, shape: Shape, line: int = 1) -> float:
         """The bytes of a box, each contiguous run of them in whole lines."""
-        return bytes_in_runs(shape, self.most[name], self.graph.element_bytes(name), line)
+        return bytes_in_runs(shape, self.most[name], self.size[name], line)
 
     def can_be_tiled(self) -> bool:
         """Whether the loops of the owner can be split with others inside: its points are independent."""
@@ -200,7 +205,7 @@ def _next(n: int, whole: int) -> int:
 
 def price(group: Group, shape: Shape, place: Place) -> Tiling:
     """What tiles of a shape hold and move, and the time that all of them take."""
-    graph, machine = group.graph, place.machine
+    machine = place.machine
     tiles = prod(ceil(w / n) for w, n in zip(group.whole, shape, strict=True))
     first, last = group.tile(shape)
     sizes = {n: group.extents(n, first, last) for n in group.most}
@@ -208,7 +213,7 @@ def price(group: Group, shape: Shape, place: Place) -> Tiling:
     moved = sum(group.bytes_of(n, sizes[n], place.behind.line) for n in (*read, group.owner))
     work = Work()
     for n in group.members:
-        lanes = machine.vector_bytes // max(graph.element_bytes(n), 1)
+        lanes = machine.vector_bytes // max(group.size[n], 1)
         work += group.work[n].times(_padded(sizes[n], lanes))
     enter = ENTER * len(group.members) * tiles
     bytes_ = tiles * moved
@@ -240,18 +245,24 @@ def _padded(shape: Shape, lanes: int) -> float:
 
 def _held(group: Group, sizes: Mapping[str, Shape]) -> float:
     """The most bytes that a tile holds at a time, members made in order and freed after use."""
-    order = {n: at for at, n in enumerate(group.members)}
-    last = dict(order)
-    for e in group.graph.edges:
-        if e.consumer in order and e.producer in sizes:
-            last[e.producer] = max(last.get(e.producer, 0), order[e.consumer])
-    last[group.owner] = len(order) - 1
     held = {}
-    for n in last:
-        if n in sizes:
-            steps = (min(e, STEP) if (n, a) in group.stepped else e for a, e in enumerate(sizes[n]))
-            held[n] = group.graph.element_bytes(n) * prod(steps)
-    return max(
-        sum(size for n, size in held.items() if order.get(n, at) <= at <= last[n])
+    for n, shape in sizes.items():
+        steps = (min(e, STEP) if (n, a) in group.stepped else e for a, e in enumerate(shape))
+        held[n] = group.size[n] * prod(steps)
+    return max(sum([held[n] for n in names]) for names in group.live)
+
+
+def _live(
+    graph: TileGraph, owner: str, members: tuple[str, ...], names: Mapping[str, Shape]
+) -> tuple[tuple[str, ...], ...]:
+    """What a tile holds while each of its members is made: members until they are read."""
+    order = {n: at for at, n in enumerate(members)}
+    last = dict(order)
+    for e in graph.edges:
+        if e.consumer in order and e.producer in names:
+            last[e.producer] = max(last.get(e.producer, 0), order[e.consumer])
+    last[owner] = len(order) - 1
+    return tuple(
+        tuple(n for n in last if n in names and order.get(n, at) <= at <= last[n])
         for at in range(len(order))
     )

@@ -17,7 +17,7 @@ from tdsl.errors import IndexBoundError
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import Expr, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, box_of, boxes_of, is_empty, tighten
+from tdsl.lang.regions import Box, box_of, boxes_at, is_empty, tighten
 from tdsl.lang.simplify import add
 from tdsl.schedule.facts import volume
 from tdsl.schedule.nest import SHARED, THREADS, Fuse, Level, Nest, Rename, Rotate, Split, State
@@ -297,7 +297,7 @@ class NestSpot:
         """What the definition itself reads in one iteration of some loops, all threads together."""
         d, active = self.func.definitions[self.definition], self.opened(loops, wide=True)
         ranges = tighten(active.ranges(NOTHING), d.where)
-        return boxes_of(d.expressions(), ranges, NOTHING, d.where)
+        return boxes_at(d.indices, ranges, NOTHING, d.where)
 
     @remembered
     def filled(self, k: int) -> dict[str, float]:
@@ -313,7 +313,7 @@ class NestSpot:
         if not several:
             return {}
         ranges = tighten(self.opened(self.first(k), wide=True).ranges(NOTHING), d.where)
-        whole = boxes_of(d.expressions(), ranges, NOTHING, d.where)
+        whole = boxes_at(d.indices, ranges, NOTHING, d.where)
         parts: dict[str, float] = {}
         for name, found in several.items():
             points = [volume(box_of(index, ranges, NOTHING, d.where)) for index in found]

@@ -21,6 +21,7 @@ from tdsl.schedule.patterns.groups import boxes_within
 
 SIZE = 1 << 12  # stands for a size that is not known
 Values = Mapping[str, int]
+Linear = tuple[int, tuple[tuple[str, int], ...]]  # a number, and factors of variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,9 @@ class Reach:
         str, tuple[tuple[str, ...], ...]
     ]  # the variables with which each dimension moves
     known: dict[object, int | None] = field(default_factory=dict, compare=False, repr=False)
+    linear: dict[tuple[str, int], tuple[Linear, Linear] | None] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @staticmethod
     def of(
@@ -76,6 +80,14 @@ class Reach:
         return total
 
     def _length(self, name: str, axis: int, first: Values, last: Values) -> int | None:
+        ends = self._ends(name, axis)
+        if ends is not None:
+            (least, low), (most, high) = ends
+            for v, k in low:
+                least += k * (first[v] if k > 0 else last[v])
+            for v, k in high:
+                most += k * (last[v] if k > 0 else first[v])
+            return max(most - least + 1, 0)
         at = tuple((v, first[v], last[v]) for v in self.moving[name][axis])
         key = (name, axis, at)
         if key not in self.known:
@@ -87,6 +99,25 @@ class Reach:
             least, most = min(n or 0 for n in lows), max(n or 0 for n in highs)
             self.known[key] = max(most - least + 1, 0) if known else None
         return self.known[key]
+
+    def _ends(self, name: str, axis: int) -> tuple[Linear, Linear] | None:
+        """Those of a box in one dimension, where both are sums of variables."""
+        key = (name, axis)
+        if key not in self.linear:
+            lo, hi = (
+                None if e is None else _linear(e, self.around) for e in self.boxes[name][axis]
+            )
+            self.linear[key] = None if lo is None or hi is None else (lo, hi)
+        return self.linear[key]
+
+
+def _linear(e: Expr, around: tuple[str, ...]) -> Linear | None:
+    terms = as_sum(e).terms
+    if not all(isinstance(x, Var | Size) for x in terms):
+        return None
+    own = [(v, Var(point_of(v))) for v in around]
+    rest = value(e, {point_of(v): 0 for v in around})
+    return rest or 0, tuple((v, terms[x]) for v, x in own if x in terms)
 
 
 def _moving(interval: Interval, around: Iterable[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, boxes_of, is_empty, union_box
+from tdsl.lang.regions import Box, boxes_at, is_empty, union_box
 from tdsl.lang.simplify import subtract
 from tdsl.schedule.nest import State
 from tdsl.schedule.required import definition_ranges
@@ -58,7 +58,7 @@ def boxes_within(
             ranges = definition_ranges(g, d, found[name], facts)
             if any(is_empty(r, facts) for r in ranges.values()):
                 continue
-            for source, touched in boxes_of(d.expressions(), ranges, facts, d.where).items():
+            for source, touched in boxes_at(d.indices, ranges, facts, d.where).items():
                 if source != name:
                     found[source] = union_box(found.get(source), touched, facts)
     return found
@@ -69,7 +69,7 @@ def with_own_reads(f: FuncDef, box: Box, facts: Facts = NOTHING) -> Box:
     for d in f.definitions[1:]:
         ranges = definition_ranges(f, d, box, facts)
         if not any(is_empty(r, facts) for r in ranges.values()):
-            own = boxes_of(d.expressions(), ranges, facts, d.where).get(f.name)
+            own = boxes_at(d.indices, ranges, facts, d.where).get(f.name)
             box = box if own is None else union_box(box, own, facts)
     return box
 
