@@ -10,6 +10,7 @@ of the instruction, they run as loops.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from tdsl.codegen.loops import Alloc, BufferParam, Invoke, Kernel, Operand, Stmt
@@ -326,8 +327,5 @@ class _Operands:
 
 def _label(n: Node) -> tuple[object, ...]:
     """What of a node is not a child."""
-    return tuple(
-        value
-        for name in n.__dataclass_fields__
-        if name != "loc" and not isinstance(value := getattr(n, name), Node | tuple)
-    )
+    values = (getattr(n, f.name) for f in fields(n) if f.compare)
+    return tuple(value for value in values if not isinstance(value, Node | tuple))
