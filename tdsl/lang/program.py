@@ -144,6 +144,11 @@ class Program:
         return next(t for t in self.inputs if t.name == name)
 
     @functools.cached_property
+    def bound(self) -> dict[tuple[tuple[str, int], ...], Program]:
+        """The program with numbers in the place of the sizes that were asked for last."""
+        return {}
+
+    @functools.cached_property
     def sizes(self) -> tuple[str, ...]:
         """The named extents of the inputs, then of declared shapes, in order of appearance."""
         shapes = [e for t in self.inputs for e in t.shape]
@@ -415,7 +420,15 @@ def check_sizes(
 
 def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
     """The program with named extents replaced by numbers, and simplified."""
+    key = tuple(sorted(sizes.items()))
+    known = program.bound.get(key)
+    if known is None:
+        program.bound.clear()
+        known = program.bound[key] = _bind_sizes(program, sizes)
+    return known
 
+
+def _bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
     def bind(e: Expr) -> Expr:
         return bind_expr(e, sizes)
 
