@@ -194,10 +194,10 @@ class Lowering:
         buffer = self.buffers[f.name]
         start = {v: lo for v, (lo, _) in zip(f.variables, box, strict=True) if lo is not None}
         value = copied(self.state, f)
-        assert value is not None, "a plain copy"
-        load = ValueWriter(self, f, start, around.facts).convert(value)
+        # what was inlined into it since is no copy any more
+        load = value and ValueWriter(self, f, start, around.facts).convert(value)
         loc = self.state.plan(f.name).loc
-        if not isinstance(load, Load) or self._is_made_inside(value):
+        if value is None or not isinstance(load, Load) or self._is_made_inside(value):
             raise ScheduleError(
                 f"{f.name!r} is copied as a whole, but what it copies is computed in the same kernel",
                 loc=loc,
