@@ -41,7 +41,11 @@ class Pins:
         prediction = schedule.prediction()
         order = [x.name for x in self.machine.levels]
         for name, level in self.levels.items():
-            if level == INLINE or not prediction.state.program.has_func(name):
+            if level == INLINE:
+                continue
+            if not prediction.state.program.has_func(name):
+                if self.is_far(name):  # it is made in tiles that nothing keeps
+                    return name
                 continue
             at, wanted = order.index(prediction.home(name).name), order.index(level)
             if at > wanted or (

@@ -15,7 +15,7 @@ Nothing is random, and ties go to the earlier candidate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -200,7 +200,7 @@ def _by_groups(
     Those that are `tiled` get nested tiles instead.
     """
     if machine.block_threads:
-        return _on_a_gpu(schedule, machine)
+        return _on_a_gpu(schedule, machine, cuts)
     if not machine.vector_bytes:
         return True
     if not cuts and read_in_tiles(schedule, machine):
@@ -281,14 +281,16 @@ def _by_itself(
             own.parallel(own.loops[0])
 
 
-def _on_a_gpu(schedule: Schedule, machine: Machine) -> bool:
-    """Each func as a kernel of its own."""
+def _on_a_gpu(schedule: Schedule, machine: Machine, cuts: Collection[str] = ()) -> bool:
+    """Each func that recipes take into no other kernel as one of its own; those of cuts always."""
+    for name in cuts:
+        schedule[name].compute_root()
     state = bind_state(schedule.state, schedule.sizes)
     for name, plan in choose_inline(state)[0].plans:
         if plan.place is not None and not schedule.state.plan(name).touched:
             schedule[name].inline()
     for name in [f.name for f in reversed(schedule.state.program.funcs)]:  # consumers first
-        if not schedule.state.plan(name).touched:
+        if name in cuts or not schedule.state.plan(name).touched:
             on_blocks(schedule[name], threads=machine.block_threads)
     return True
 

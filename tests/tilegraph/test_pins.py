@@ -1,5 +1,6 @@
 """Pins: what the user fixed stays, and what cannot be kept says by how much."""
 
+import numpy as np
 import pytest
 
 import tdsl as td
@@ -110,3 +111,29 @@ def test_other_mistakes_in_pins() -> None:
     for key in ((), ("e", "total", "out")):
         with pytest.raises(td.TypeMismatch, match="a pin is for a func or for an edge"):
             softmax.autoschedule(M=64, N=64, pin={key: "L1"})
+
+
+@pytest.mark.parametrize("pins", [("e",), ("top", "total")])
+def test_a_func_of_a_gpu_can_be_kept_in_global_memory(pins: tuple[str, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal((6, 70)).astype(np.float32)
+    s = softmax.autoschedule(x, target="cuda", pin=dict.fromkeys(pins, "global"))
+    assert {*pins} < {r.func.name for r in s.prediction().nests.roots()}
+    np.testing.assert_allclose(td.emulate(td.compile(s))(x), softmax(x), rtol=1e-5)
+
+
+@td.op
+def attention(q: td.f32["Q", "D"], k: td.f32["S", "D"], v: td.f32["S", "D"]):
+    i, j, d = td.vars("i j d")
+    score, top, p, total, out = (td.Func(n) for n in ("score", "top", "p", "total", "out"))
+    score[i, j] = td.sum(q[i, d] * k[j, d], axis=d)
+    top[i] = td.max(score[i, j], axis=j)
+    p[i, j] = td.exp(score[i, j] - top[i])
+    total[i] = td.sum(p[i, j], axis=j)
+    out[i, d] = td.sum(p[i, j] * v[j, d], axis=j) / total[i]
+    return out
+
+
+def test_what_is_made_in_tiles_is_not_kept_as_a_whole() -> None:
+    s = attention.autoschedule(Q=64, S=128, D=32, target="cuda", pin={"top": "global"})
+    assert "online" not in str(s)
+    assert "top" in {r.func.name for r in s.prediction().nests.roots()}
