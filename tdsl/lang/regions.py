@@ -177,8 +177,8 @@ def _modulo(x: Expr, k: int, ranges: Ranges, facts: Facts) -> Interval:
     if lo is not None and hi is not None:
         first, last = floordiv(lo, const(k), facts), floordiv(hi, const(k), facts)
         if as_sum(first).plus(as_sum(last), -1) == Sum():
-            start = multiply(first, const(k), facts)
-            return subtract(lo, start, facts), subtract(hi, start, facts)
+            low, high = (simplify(Binary("mod", end, const(k)), facts) for end in (lo, hi))
+            return low, high
     return ZERO, const(k - 1)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tdsl.lang.bounds import Facts
+from tdsl.lang.bounds import Facts, at_most
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
 from tdsl.lang.program import FuncDef
@@ -52,6 +52,24 @@ class Threads:
     runs: Mapping[str, Interval]
     whole: Mapping[str, Box]
 
+    def within(self, name: str, box: Box, facts: Facts) -> Box:
+        """The box of a func without what lies beyond the whole for certain.
+
+        An index that is not affine, as `i % 4`, may have wider bounds for one iteration than for all of them.
+
+        >>> from tdsl.lang.bounds import NOTHING
+        >>> threads = Threads({}, {"f": ((const(1), const(14)),)})
+        >>> (lo, hi), = threads.within("f", ((const(0), Var("t")),), NOTHING)
+        >>> lo.value, hi.name
+        (1, 't')
+        """
+        if name not in self.whole:
+            return box
+        return tuple(
+            _without_beyond(own, all_, facts)
+            for own, all_ in zip(box, self.whole[name], strict=True)
+        )
+
     def need(self, name: str, box: Box, facts: Facts) -> Box:
         """The box of a func that all threads need, from that of one of them.
 
@@ -82,6 +100,15 @@ class Threads:
 
 
 NO_THREADS = Threads({}, {})
+
+
+def _without_beyond(own: Interval, whole: Interval, facts: Facts) -> Interval:
+    (lo, hi), (first, last) = own, whole
+    if lo is not None and first is not None and at_most(lo, first, facts):
+        lo = first
+    if hi is not None and last is not None and at_most(last, hi, facts):
+        hi = last
+    return lo, hi
 
 
 @dataclass(slots=True)
@@ -259,13 +286,15 @@ def required(
         if name not in names or name not in boxes:
             continue
         f = state.program.func(name)
-        box = grown(f, boxes[name], facts)
-        if state.plan(name).scope == SHARED:
+        box, plan = grown(f, boxes[name], facts), state.plan(name)
+        if plan.scope != FRAGMENT and not plan.bulk:
+            box = threads.within(name, box, facts)
+        if plan.scope == SHARED:
             box = threads.need(name, box, facts)
         if not exact:
             box = whole_box(state, f, box, facts)
         boxes[name] = box = rounded(state, f, box, facts, whole=name in here)
-        whole = not exact and state.plan(name).scope == FRAGMENT and is_whole(state, name)
+        whole = not exact and plan.scope == FRAGMENT and is_whole(state, name)
         for d in f.definitions:
             if whole:
                 d = replace(d, where=TRUE)

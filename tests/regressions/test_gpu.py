@@ -243,3 +243,50 @@ def test_tiles_are_fetched_ahead_beside_memory_of_open_sizes(rng):
         x, y = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((rows, 200), (200, 30)))
         want = x.astype(np.float32) @ y.astype(np.float32)
         np.testing.assert_array_equal(emulated(x, y), want)
+
+
+def agrees_when_emulated(s, **arrays):
+    (want,) = interpret(s.program, arrays)
+    np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(**arrays), want)
+
+
+def test_sums_of_threads_beside_threads_of_another_axis():
+    # the other threads, which have no part of a sum, were said to read what nobody wrote
+    a, g, f = td.Tensor("a", (12,), td.i32), td.Func("g"), td.Func("f", shape=(8,))
+    g[i] = a[i] * 3
+    f[i] = td.sum(g[i + m], axis=td.range("m", 0, 5))
+    s = td.Schedule(f)
+    s[g].compute_at(s[f], i).set_scope("shared").bind(i, "threadIdx.y")
+    s[f].bind(i, "blockIdx.x").split("m", 8)
+    s[f].bind("m_i", "threadIdx.x")
+    agrees_when_emulated(s, a=np.arange(12, dtype=np.int32))
+
+
+def test_threads_without_a_point_stay_in_the_boxes_of_what_they_make():
+    # (i + 1) % 4 has wider bounds in one thread than in all, and read beyond what was made for all
+    a, g, h, f = (
+        td.Tensor("a", (9,), td.i32), td.Func("g"), td.Func("h"), td.Func("f", shape=(1,)),
+    )  # fmt: skip
+    g[i] = a[i] * 3
+    h[i] = g[i] + g[i + 2]
+    f[i] = h[(i + 1) % 4]
+    s = td.Schedule(f)
+    s[h].compute_at(s[f], i)
+    s[g].compute_at(s[h], i).set_scope("shared")
+    block, thread = s[f].split(i, 3)
+    s[f].bind(block, "blockIdx.x")
+    _, inner = s[f].split(thread, 2)
+    s[f].bind(inner, "threadIdx.x")
+    agrees_when_emulated(s, a=np.arange(9, dtype=np.int32))
+
+
+def test_a_copy_of_packed_elements_has_no_more_of_them():
+    # the largest remainder in a box was that of its last element over the first of the group of four
+    a, f = td.Tensor("a", (7,), td.i32), td.Func("f")
+    f[i] = td.sum(a[i] * a[m], axis=m)
+    s = td.Schedule(f)
+    s.cache_read("a", f, pack={0: 4}).compute_at(s[f], m).set_scope("shared")
+    block, thread = s[f].split(i, 8)
+    s[f].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
+    s.cache_read("a_cache", f, at=m, scope="shared", filled=True)
+    agrees_when_emulated(s, a=np.arange(7, dtype=np.int32))

@@ -242,7 +242,7 @@ class _Group:
             case Barrier(group):
                 self.barrier(mask, of_groups=group)
             case Shuffle():
-                self.shuffle(s, mask)
+                self.shuffle(s, mask, _both(mask, self.first_of_others(bound)))
             case Arrive(phases, slot, count):
                 who = _both(mask, self.first_of_others(bound)) if count else mask
                 if s.together:
@@ -414,8 +414,8 @@ class _Group:
             text = message_text(self.messages[s.site], tuple(v[row, 0].item() for v in values))
             print(thread + text)  # noqa: T201  # what td.debug_print asks for
 
-    def shuffle(self, s: Shuffle, mask: Array | None) -> None:
-        """Each thread gets the value of its partner; all of a group have to come."""
+    def shuffle(self, s: Shuffle, mask: Array | None, using: Array | None) -> None:
+        """Each thread gets the value of its partner; all of a group have to come, some of them for it."""
         if mask is not None:
             came = mask[:, 0].reshape(-1, s.width)
             some = came.any(axis=1) & ~came.all(axis=1)
@@ -425,9 +425,9 @@ class _Group:
                     f"{self.launch.name}: {came[row // s.width].sum()} of {s.width} threads from thread "
                     f"{self.crew.number[row]} of block {self.crew.block[row]} come to a shuffle"
                 )
-        value = np.broadcast_to(self.value(s.value, mask), (self.crew.size, 1))
+        value = np.broadcast_to(self.value(s.value, using), (self.crew.size, 1))
         partner = np.arange(self.crew.size) ^ s.distance
-        self.memories[s.buffer].store([], value[partner], mask, self.crew)
+        self.memories[s.buffer].store([], value[partner], using, self.crew)
 
     def invoke(self, s: Invoke, mask: Array | None, bound: frozenset[str]) -> None:
         """An instruction that groups of threads run together, each group on tiles of its own."""
