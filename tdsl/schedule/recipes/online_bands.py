@@ -49,8 +49,9 @@ def online_bands(stage: Stage, *, machine: Machine | None = None, **choices: Any
     """Schedule a sum whose terms need other reductions over them, with what it ends in, on a CPU.
 
     `stage` is the sum, with rows and columns as the last two of its variables; the schedule has to know
-    all sizes. `choices` replace what is chosen: the fields of `OnlineBands`. Returns the choices. Float
-    sums are made in another order.
+    all sizes. Where others read results of the pass, too, what it ends in has loops of its own. `choices`
+    replace what is chosen: the fields of `OnlineBands`. Returns the choices. Float sums are made in another
+    order.
 
     >>> import tdsl as td
     >>> i, j, d, e = td.vars("i j d e")
@@ -99,19 +100,26 @@ def _plan(chain: OnlineChain, machine: Machine) -> OnlineBands:
 def _write(stage: Stage, chain: OnlineChain, plan: OnlineBands, machine: Machine) -> None:
     schedule = stage.schedule
     running, own = stage.online(chain.term, plan.terms), schedule[chain.end]
+    readers = {f.name for f, _ in schedule.state.consumers(running.func)}
     if chain.end != chain.lead.name:
         schedule[chain.lead.name].inline()
     tile = running.loops[-1].name
     inside = inside_tiles(schedule.state, running.func, chain.row, tile)
-    band, rows = own.split(chain.row, plan.rows, tail="peel")
     outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
     lanes = lanes_for(chain.lead.definitions[0], chain.sizes[chain.column], machine.vector_bytes)
-    own.reorder(*outside, band, rows, chain.column)
+    if readers <= {chain.lead.name, chain.end}:
+        band, rows = own.split(chain.row, plan.rows, tail="peel")
+        own.reorder(*outside, band, rows, chain.column)
+        running.compute_at(own, band).reorder(*outside, tile, chain.row, chain.column)
+        if lanes > 1:
+            own.vectorize(chain.column, lanes)
+    else:
+        own = running
+        band, rows = own.split(chain.row, plan.rows, tail="peel")
+        own.reorder(*outside, band, tile, rows, chain.column)
     if plan.parallel:
         own.parallel(band if plan.parallel == chain.row else plan.parallel)
-    running.compute_at(own, band).reorder(*outside, tile, chain.row, chain.column)
     if lanes > 1:
-        own.vectorize(chain.column, lanes)
         running.vectorize(chain.column, lanes)
     near = _boxes(stage, running.func, chain, plan, tile, tuple(inside))
     _fill(running, tile, Chain(running.func, tuple(inside), near), machine)

@@ -28,6 +28,35 @@ def test_bands_over_tiles_give_attention(sizes: tuple[int, ...], mask: bool) -> 
     np.testing.assert_allclose(td.compile(s)(q, k, v), want, rtol=1e-3, atol=1e-5)
 
 
+def test_results_that_others_read_are_made_in_the_same_bands() -> None:
+    """Attention that also says to which key each query attends most, and the logarithm of its sums."""
+    i, j, d, e = td.vars("i j d e")
+    q, k, v = (td.Tensor(n, (r, 16), td.f32) for n, r in (("q", 41), ("k", 777), ("v", 777)))
+    names = "score", "top", "p", "total", "out", "logs", "best"
+    score, top, p, total, out, logs, best = (td.Func(n) for n in names)
+    score[i, j] = td.sum(q[i, d] * k[j, d], axis=d)
+    top[i] = td.max(score[i, j], axis=j)
+    p[i, j] = td.exp(score[i, j] - top[i])
+    total[i] = td.sum(p[i, j], axis=j)
+    out[i, e] = td.sum(p[i, j] * v[j, e], axis=j) / total[i]
+    logs[i] = td.log(total[i]) + top[i]
+    best[i] = td.argmax(p[i, j] / total[i], axis=j)
+    s = td.Schedule(out, logs, best)
+    td.recipes.online_bands(s["out_sum"])
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal((n, 16)).astype(np.float32) for n in (41, 777, 777)]
+    z = (given[0] @ given[1].T).astype(np.float64)
+    w = np.exp(z - z.max(1, keepdims=True))
+    made = td.compile(s)(*given)
+    np.testing.assert_allclose(
+        made[0], w @ given[2] / w.sum(1, keepdims=True), rtol=1e-3, atol=1e-5
+    )
+    np.testing.assert_allclose(made[1], np.log(w.sum(1)) + z.max(1), rtol=1e-4)
+    np.testing.assert_array_equal(made[2], z.argmax(1))
+    prediction = s.prediction()
+    assert prediction.home("score") != prediction.machine.levels[-1]
+
+
 def test_scores_of_long_rows_never_leave_the_cache() -> None:
     s = td.Schedule(attention(1, 64, 50_000, 64))
     td.recipes.online_bands(s["out_sum"])
