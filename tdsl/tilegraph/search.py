@@ -106,8 +106,10 @@ def slides(state: State) -> bool:
 
     Their traffic is predicted up to 8 times too high, so nothing is preferred to them without measuring.
     """
-    places = ((p.place, p.store) for _, p in state.plans)
-    return any(isinstance(at, At) and store not in (None, at.level) for at, store in places)
+    return any(
+        isinstance(p.place, At) and p.store not in (None, p.place.level) and p.store.func != name
+        for name, p in state.plans
+    )
 
 
 def fits(schedule: Schedule, machine: Machine) -> bool:

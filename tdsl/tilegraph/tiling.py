@@ -25,7 +25,6 @@ from tdsl.schedule.cost.roofline import (
 )
 from tdsl.schedule.facts import extent, extents, widest
 from tdsl.schedule.nest import is_ordered
-from tdsl.schedule.patterns.contraction import contraction
 from tdsl.schedule.patterns.rows import vectors_of
 from tdsl.tilegraph.graph import TileGraph, bytes_in_runs
 
@@ -125,7 +124,6 @@ class Group:
             and bool(f.variables)
             and d.index == tuple(map(Var, f.variables))
             and not is_ordered(f, 0)
-            and contraction(f, dict(self.graph.boxes)) is None
         )
 
 

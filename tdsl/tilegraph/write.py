@@ -20,7 +20,12 @@ from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import is_ordered
 from tdsl.schedule.patterns.bands import Chain
-from tdsl.schedule.patterns.contraction import find_contraction, find_window, plan_tiles, share
+from tdsl.schedule.patterns.contraction import (
+    find_contraction,
+    find_window,
+    plan_tiles,
+    share,
+)
 from tdsl.schedule.patterns.rows import vectors_of
 from tdsl.schedule.recipes.bands import tile_product, write_parts
 from tdsl.schedule.recipes.matmul import tile
@@ -70,7 +75,8 @@ def _write(schedule: Schedule, part: Part, machine: Machine, open_: _Open) -> _O
         schedule[p.owner].compute_at(own, open_.tiles[-1])
     if smaller is not None:
         return _Open(own, open_.tiles, _write(schedule, smaller, machine, open_).inner)
-    _vectors(schedule, open_, part, machine)
+    if not _register_tiles(schedule, open_, part, machine, boxes):
+        _vectors(schedule, open_, part, machine)
     return open_
 
 
@@ -109,6 +115,24 @@ def _split(part: Part, open_: _Open, schedule: Schedule) -> _Open:
         tiles.append(outer)
     own.reorder(*tiles, *(inner[v] for v in f.variables), *ranges)
     return _Open(own, tuple(tiles), inner)
+
+
+def _register_tiles(
+    schedule: Schedule, open_: _Open, part: Part, machine: Machine, boxes: dict[str, Box]
+) -> bool:
+    """Register tiles in what is left of the loops of an owner that is a sum of products."""
+    state, own = bind_state(schedule.state, schedule.sizes), part.owner
+    found = find_contraction(state, own, [], boxes) or find_window(state, own, [], boxes)
+    if found is None:
+        return False
+    names = {v: x if isinstance(x, str) else x.name for v, x in open_.inner.items()}
+    found = replace(found, names=names)
+    if found.apart:
+        tiles = replace(plan_tiles(found, machine), band=0, panel="no")
+        tile(schedule, found, tiles, threads=False)
+    else:
+        tile_product(schedule, found, Chain(own, part.members, boxes), machine)
+    return True
 
 
 def _vectors(schedule: Schedule, open_: _Open, part: Part, machine: Machine) -> None:

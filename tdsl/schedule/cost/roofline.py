@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from math import ceil, inf, prod
 
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Call
+from tdsl.lang.expr import Binary, Call, Select
+from tdsl.lang.regions import reads_in
 from tdsl.node import post_order
 from tdsl.schedule.cost.devices import typical
 from tdsl.schedule.cost.loopnests import Nests, NestSpot
@@ -172,8 +173,22 @@ def work_of_point(d: Definition, *, wide: bool) -> Work:
         for n in post_order(v)
         if isinstance(n, Call) and n.fn not in _CHEAP and n.dtype.is_float
     )
-    plain = max(cost(d) - _CALL * calls, 0) + (len(d.combine.exprs) if d.combine else 0)
+    plain = max(cost(d) - _CALL * calls - _tests_of_place(d), 0)
+    plain += len(d.combine.exprs) if d.combine else 0
     return Work(plain if wide else 0.0, 0.0 if wide else plain, float(calls))
+
+
+def _tests_of_place(d: Definition) -> int:
+    """The operations of conditions on indices alone: loops are cut where they change, so they are rare."""
+    found = {
+        n
+        for v in d.values
+        for s in post_order(v)
+        if isinstance(s, Select) and not any(True for _ in reads_in((s.cond,)))
+        for n in post_order(s.cond)
+        if isinstance(n, Binary)
+    }
+    return len(found)
 
 
 def _busy(spot: NestSpot, threads: int) -> int:

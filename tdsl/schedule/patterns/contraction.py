@@ -20,7 +20,7 @@ from math import prod
 
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Expr, Read, Var
+from tdsl.lang.expr import Const, Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.constants import constants
@@ -36,6 +36,9 @@ from tdsl.schedule.patterns.streaming import LARGE
 LEAST_TERMS = 8  # of a sum, below which tiles do not pay
 REUSE = 64  # rows and terms from which copying a panel pays
 UNKNOWN = 1 << 20  # stands for an extent that is not known
+PAGE = 4096  # bytes: the sets of a first cache together, which few rows fill that lie so far apart
+WAYS = 8  # rows that a set of it holds
+ROWS = 16  # of a result, from which such rows are copied
 SERIAL_WORK = 1 << 20  # multiplications that take less time than waking other threads
 MEMORY = 4  # multiplications in the time of one whose operands are not used again
 # Of the cache next to the first, beyond which rows that lie apart are asked for in time.
@@ -66,6 +69,7 @@ class Contraction:
     of the vectors in it. `final` says that the owner is a result that no func reads. `apart` stands for a
     sum over a window in which nothing is used again along another variable, such as that of each channel.
     What moves is `constant` where it is the same in every call: a copy of it at the root is made once.
+    `crowded` says that the rows of the vectors lie in the same sets of a cache.
     """
 
     func: str
@@ -81,6 +85,7 @@ class Contraction:
     final: bool = False
     apart: bool = False
     constant: bool = False
+    crowded: bool = False
 
     @property
     def slides(self) -> bool:
@@ -141,7 +146,17 @@ def _final(state: State, owner: str, found: Contraction | str) -> Contraction | 
         return f"{found.moving.name!r} is inlined"
     final = owner in state.program.outputs and not any(True for _ in state.consumers(owner))
     constant = found.moving.name in constants(state.program)
-    return replace(found, value=value, final=final, constant=constant)
+    crowded = _is_crowded(state, found)
+    return replace(found, value=value, final=final, constant=constant, crowded=crowded)
+
+
+def _is_crowded(state: State, c: Contraction) -> bool:
+    """True where the terms of what moves along lie whole pages apart in an input: in few sets of a cache."""
+    shape = next((t.shape for t in state.program.inputs if t.name == c.moving.name), ())
+    axis = next((n for n, e in enumerate(c.moving.index) if e == Var(c.ranges[-1])), len(shape))
+    after = [e.value for e in shape[axis + 1 :] if isinstance(e, Const)]
+    known = len(after) == len(shape) - axis - 1 > 0
+    return known and c.element * prod(map(int, after)) % PAGE == 0
 
 
 _Find = Callable[[FuncDef, FuncDef, dict[str, str], dict[str, Box]], Contraction | str]
@@ -340,7 +355,8 @@ def _plan_product(c: Contraction, machine: Machine) -> Tiles:
     width = vectors * lanes
     adjacent = stride_of(c.moving, c.along) == 1
     again = rows_of >= REUSE and c.terms >= REUSE and not c.slides
-    copied = dot is not None or not adjacent or again or c.constant
+    crowded = c.crowded and rows_of >= ROWS and c.terms > WAYS and not c.slides
+    copied = dot is not None or not adjacent or again or crowded or c.constant
     parallel, band = _for_threads(c, rows, width, machine.threads)
     moves = {v for e in c.moving.index for v in variables(e)}
     whole = c.constant or parallel == c.names[c.across] or not moves.issuperset(c.others)

@@ -95,7 +95,9 @@ def tile_product(
     tiles = plan_tiles(c, machine)
     axis = schedule.state.program.func(c.func).variables.index(c.along)
     same = c.moving.name not in chain.inside and not moves(chain.boxes[c.func][axis : axis + 1])
-    panel = "no" if tiles.panel == "no" or not same or _is_packed(c, tiles) else "root"
+    panel = tiles.panel if c.crowded else "root" if same else "no"
+    if tiles.panel == "no" or _is_packed(c, tiles):
+        panel = "no"
     parallel = tiles.parallel or c.names[c.along]
     dot = "" if panel == "no" else tiles.dot  # instructions take panels
     tiles = replace(tiles, panel=panel, parallel=parallel, band=band, terms=0, dot=dot)
