@@ -203,34 +203,42 @@ def _next(n: int, whole: int) -> int:
 
 def price(group: Group, shape: Shape, place: Place) -> Tiling:
     """What tiles of a shape hold and move, and the time that all of them take."""
-    machine = place.machine
-    tiles = prod(ceil(w / n) for w, n in zip(group.whole, shape, strict=True))
+    machine, ratios = place.machine, [w / n for w, n in zip(group.whole, shape, strict=True)]
+    tiles, count = prod(ratios), prod(map(ceil, ratios))  # tiles at edges are smaller
     first, last = group.tile(shape)
     sizes = {n: group.extents(n, first, last) for n in group.most}
     read = [n for n in sizes if n not in group.members]
+    far = place.behind is machine.levels[-1]  # lines that are written there are read first
     moved = sum(group.bytes_of(n, sizes[n], place.behind.line) for n in (*read, group.owner))
+    filled = group.bytes_of(group.owner, sizes[group.owner], place.behind.line) if far else 0.0
     work = Work()
     for n in group.members:
         lanes = machine.vector_bytes // max(group.size[n], 1)
         work += group.work[n].times(_padded(sizes[n], lanes))
     enter = ENTER * len(group.members) * tiles
-    bytes_ = tiles * moved
+    bytes_ = tiles * (moved + filled)
     if place.outermost:
-        busy = tiles / ceil(tiles / machine.threads)
+        busy = count / ceil(count / machine.threads)
         speed = bytes_per_second(place.behind, machine.threads)
-        shared = _seconds(work.times(tiles / busy), machine, bytes_ / speed) + enter / busy
-        alone = _seconds(work.times(tiles), machine, bytes_ / bytes_per_second(place.behind, 1))
+        shared = _seconds(work.times(tiles / busy), machine, bytes_ / speed, far) + enter / busy
+        alone = _seconds(
+            work.times(tiles), machine, bytes_ / bytes_per_second(place.behind, 1), far
+        )
         seconds = min(shared + launch_seconds(machine), alone + enter)
     else:
         speed = bytes_per_second(place.behind, machine.threads) / machine.threads
-        seconds = _seconds(work.times(tiles), machine, bytes_ / speed) + enter
-    return Tiling(shape, _held(group, sizes), bytes_, seconds)
+        seconds = _seconds(work.times(tiles), machine, bytes_ / speed, far) + enter
+    return Tiling(shape, _held(group, sizes), tiles * moved, seconds)
 
 
-def _seconds(work: Work, machine: Machine, memory: float) -> float:
-    """The slowest of all units; a little for the others, so that what is hidden counts between equals."""
-    each = [memory, *(s for _, s in unit_seconds(work, machine, 1))]
-    return max(each) + 0.05 * (sum(each) - max(each))
+def _seconds(work: Work, machine: Machine, memory: float, far: bool) -> float:
+    """The slowest of all units; a little for the others, so that what is hidden counts between equals.
+
+    What comes from `far` is hidden by nothing.
+    """
+    units = [s for _, s in unit_seconds(work, machine, 1)]
+    each = units if far else [memory, *units]
+    return max(each) + 0.05 * (sum(each) - max(each)) + (memory if far else 0.0)
 
 
 def _padded(shape: Shape, lanes: int) -> float:

@@ -44,17 +44,23 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class NestTime:
-    """The seconds of a nest at the root: by level of memory, by unit, and for its launch."""
+    """The seconds of a nest at the root: by level of memory, by unit, and for its launch.
+
+    `far` is the level that a processor waits for without doing anything else, "" for none.
+    """
 
     func: str
     memory: tuple[tuple[str, float], ...]
     units: tuple[tuple[str, float], ...]
     launch: float
+    far: str = ""
 
     @property
     def seconds(self) -> float:
-        """The slowest of what is done at the same time, and the launch."""
-        return max((s for _, s in (*self.memory, *self.units)), default=0.0) + self.launch
+        """The slowest of what is done at the same time, the level that nothing hides, and the launch."""
+        together = (s for name, s in (*self.memory, *self.units) if name != self.far)
+        apart = sum(s for name, s in self.memory if name == self.far)
+        return max(together, default=0.0) + apart + self.launch
 
     @property
     def waits_for(self) -> str:
@@ -81,7 +87,7 @@ def roofline(nests: Nests, machine: Machine) -> tuple[NestTime, ...]:
 
 def _on_cpu(spot: NestSpot, machine: Machine, near: Mapping[str, set[str]]) -> NestTime:
     """`near` are the funcs that each cache keeps between nests."""
-    shared = _has(spot, PARALLEL)
+    shared, nests = _has(spot, PARALLEL), spot.nests
     threads = _busy(spot, machine.threads) if shared else 1
     levels = machine.levels
     memory = []
@@ -89,11 +95,20 @@ def _on_cpu(spot: NestSpot, machine: Machine, near: Mapping[str, set[str]]) -> N
         if level in machine.caches:
             behind = levels[n + 1]
             moved = beyond_cache_of(spot, level, machine.threads)
-            size = sum(m.total for n, m in moved.items() if n not in near[level.name])
+            size = sum(
+                m.total + (m.written if behind is levels[-1] and not _streams(nests, n) else 0.0)
+                for n, m in moved.items()
+                if n not in near[level.name]
+            )  # a line that is written is read first, unless it goes past the caches
             memory.append((behind.name, size / bytes_per_second(behind, threads)))
     launch = launch_seconds(machine) if shared else 0.0
     units = unit_seconds(work_of(spot, machine.vector_bytes), machine, threads)
-    return NestTime(spot.func.name, tuple(memory), units, launch)
+    return NestTime(spot.func.name, tuple(memory), units, launch, levels[-1].name)
+
+
+def _streams(nests: Nests, name: str) -> bool:
+    """Whether stores of a func go past the caches."""
+    return nests.state.program.has_func(name) and nests.state.plan(name).stream
 
 
 def unit_seconds(work: Work, machine: Machine, threads: int) -> tuple[tuple[str, float], ...]:
