@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from math import ceil, inf, prod
 
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Binary, Call, Select
+from tdsl.lang.expr import TRUE, Call, Const, Select
+from tdsl.lang.program import map_expressions
 from tdsl.lang.regions import reads_in
-from tdsl.node import post_order
+from tdsl.node import Node, post_order, transform
 from tdsl.schedule.cost.devices import typical
 from tdsl.schedule.cost.loopnests import Nests, NestSpot
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
@@ -22,6 +23,7 @@ from tdsl.schedule.facts import cost, widest
 from tdsl.schedule.nest import BLOCKS, PARALLEL, THREADS, VECTORIZED
 
 _CHEAP = ("fma", "isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "sqrt", "absolute")
+WARM = 0.5  # of the last cache, in which the arrays of a small program stay from call to call
 _CALL = 12  # operations that `cost` takes a call for
 LAUNCH = 3e-6  # seconds of a kernel of a GPU, where it has not been measured
 
@@ -82,6 +84,9 @@ def roofline(nests: Nests, machine: Machine) -> tuple[NestTime, ...]:
     if machine.block_threads:
         return tuple(_on_gpu(spot, machine) for spot in nests.roots())
     near = {level.name: kept_between(nests, level) for level in machine.caches}
+    last = machine.caches[-1]
+    if sum(map(nests.bytes_of, nests.whole, nests.whole.values())) <= WARM * (last.bytes or 0):
+        near[last.name] = {*nests.whole}  # from one call to the next
     return tuple(_on_cpu(spot, machine, near) for spot in nests.roots())
 
 
@@ -188,22 +193,23 @@ def work_of_point(d: Definition, *, wide: bool) -> Work:
         for n in post_order(v)
         if isinstance(n, Call) and n.fn not in _CHEAP and n.dtype.is_float
     )
-    plain = max(cost(d) - _CALL * calls - _tests_of_place(d), 0)
+    plain = max(cost(d) - _CALL * calls - _tests_of_edges(d), 0)
     plain += len(d.combine.exprs) if d.combine else 0
     return Work(plain if wide else 0.0, 0.0 if wide else plain, float(calls))
 
 
-def _tests_of_place(d: Definition) -> int:
-    """The operations of conditions on indices alone: loops are cut where they change, so they are rare."""
-    found = {
-        n
-        for v in d.values
-        for s in post_order(v)
-        if isinstance(s, Select) and not any(True for _ in reads_in((s.cond,)))
-        for n in post_order(s.cond)
-        if isinstance(n, Binary)
-    }
-    return len(found)
+def _tests_of_edges(d: Definition) -> int:
+    """The operations of conditions that say by indices where a constant stands, as beyond edges.
+
+    Loops are cut where these change, so few vectors have any.
+    """
+
+    def cut(n: Node) -> Node:
+        if not isinstance(n, Select) or not isinstance(n.no, Const):
+            return n
+        return n if any(True for _ in reads_in((n.cond,))) else replace(n, cond=TRUE)
+
+    return cost(d) - cost(map_expressions(d, lambda e: transform(e, cut)))
 
 
 def _busy(spot: NestSpot, threads: int) -> int:
