@@ -20,7 +20,7 @@ from math import prod
 
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Const, Expr, Read, Var
+from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.constants import constants
@@ -29,6 +29,7 @@ from tdsl.schedule.facts import extents, stride_of, widest
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.instructions.dots import DOTS, Dot, find_dots
 from tdsl.schedule.nest import State, is_ordered
+from tdsl.schedule.patterns.crowded import ROWS, WAYS, is_crowded
 from tdsl.schedule.patterns.parts import is_of_few
 from tdsl.schedule.patterns.rows import vector_variable
 from tdsl.schedule.patterns.streaming import LARGE
@@ -36,17 +37,15 @@ from tdsl.schedule.patterns.streaming import LARGE
 LEAST_TERMS = 8  # of a sum, below which tiles do not pay
 REUSE = 64  # rows and terms from which copying a panel pays
 UNKNOWN = 1 << 20  # stands for an extent that is not known
-PAGE = 4096  # bytes: the sets of a first cache together, which few rows fill that lie so far apart
-WAYS = 8  # rows that a set of it holds
-ROWS = 16  # of a result, from which such rows are copied
 SERIAL_WORK = 1 << 20  # multiplications that take less time than waking other threads
 MEMORY = 4  # multiplications in the time of one whose operands are not used again
-# Of the cache next to the first, beyond which rows that lie apart are asked for in time.
-APART = 0.25
+APART = (
+    0.25  # of the cache next to the first, beyond which rows that lie apart are asked for in time
+)
 WIDE = 16  # elements of a vector, more than which a window should move along
 FULL = 0.9  # of the lanes of vectors of a window, which are used
 ROWS_APART = (
-    6  # of a tile, which leave room in a set of the cache where all their elements lie in one
+    6  # of a tile: they leave room in a set of the cache where all their elements lie in one
 )
 CROWDED = 1.03  # times as long as others count tiles with more rows
 MOST_ROWS = 8  # of a tile: they would fill that set
@@ -146,17 +145,8 @@ def _final(state: State, owner: str, found: Contraction | str) -> Contraction | 
         return f"{found.moving.name!r} is inlined"
     final = owner in state.program.outputs and not any(True for _ in state.consumers(owner))
     constant = found.moving.name in constants(state.program)
-    crowded = _is_crowded(state, found)
+    crowded = is_crowded(state.program, found.moving, found.ranges[-1], found.element)
     return replace(found, value=value, final=final, constant=constant, crowded=crowded)
-
-
-def _is_crowded(state: State, c: Contraction) -> bool:
-    """True where the terms of what moves along lie whole pages apart in an input: in few sets of a cache."""
-    shape = next((t.shape for t in state.program.inputs if t.name == c.moving.name), ())
-    axis = next((n for n, e in enumerate(c.moving.index) if e == Var(c.ranges[-1])), len(shape))
-    after = [e.value for e in shape[axis + 1 :] if isinstance(e, Const)]
-    known = len(after) == len(shape) - axis - 1 > 0
-    return known and c.element * prod(map(int, after)) % PAGE == 0
 
 
 _Find = Callable[[FuncDef, FuncDef, dict[str, str], dict[str, Box]], Contraction | str]
