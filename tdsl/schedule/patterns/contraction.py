@@ -39,14 +39,10 @@ REUSE = 64  # rows and terms from which copying a panel pays
 UNKNOWN = 1 << 20  # stands for an extent that is not known
 SERIAL_WORK = 1 << 20  # multiplications that take less time than waking other threads
 MEMORY = 4  # multiplications in the time of one whose operands are not used again
-APART = (
-    0.25  # of the cache next to the first, beyond which rows that lie apart are asked for in time
-)
+APART = 0.25  # of the cache next to the first: larger rows that lie apart are asked for in time
 WIDE = 16  # elements of a vector, more than which a window should move along
 FULL = 0.9  # of the lanes of vectors of a window, which are used
-ROWS_APART = (
-    6  # of a tile: they leave room in a set of the cache where all their elements lie in one
-)
+ROWS_APART = 6  # of a tile: room in a set of the cache where all their elements lie in one
 CROWDED = 1.03  # times as long as others count tiles with more rows
 MOST_ROWS = 8  # of a tile: they would fill that set
 EVEN = 0.01  # of the time that tiles without smaller ones at each end may take longer
