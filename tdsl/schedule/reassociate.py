@@ -213,10 +213,10 @@ def _scaled(f: FuncDef, name: str, scale: list[Factor]) -> FuncDef:
 def _without(state: State, names: set[str]) -> State:
     """The state without those of some funcs that nothing reads; Illegal where one has a schedule."""
     left = without_unread(state, names)
-    for name in sorted(
-        {f.name for f in state.program.funcs} - {f.name for f in left.program.funcs}
-    ):
-        if state.plan(name).touched or len(placed_in(state, name)) > 1:
+    kept = {f.name for f in left.program.funcs}
+    for name in [f.name for f in state.program.funcs if f.name not in kept]:
+        placed = len(placed_in(state, name)) > 1 or name in dict(state.placed)
+        if placed or state.plan(name).touched:
             raise Illegal(
                 f"{name!r} has a schedule, and is not needed any more", "give this directive first"
             )

@@ -123,6 +123,13 @@ def reassociated_sum_that_has_a_schedule():
     stage.reassociate("s")  # here
 
 
+@wrong(td.ScheduleError, "reassociate", "'s' has a schedule, and is not needed", hint="first")
+def reassociated_sum_that_is_shared_out_to_ranks():
+    stage = product_of_sums()
+    stage.schedule.place("s", "ij -> i", td.Grid(x=2))
+    stage.reassociate("s")  # here
+
+
 @wrong(td.ScheduleError, "reassociate", "'s' does not sum over all points", hint="value 0")
 def reassociated_sum_over_a_triangle():
     s, y, n = td.Func("s"), td.Func("y"), td.range("n", 0, i + 1)
