@@ -62,6 +62,16 @@ def running(x: Matrix):
 
 
 @td.op
+def weighted(x: Matrix, w: Matrix):
+    """With columns of the weights in other orders than in memory, and sums of them."""
+    i, j, k = td.vars("i j k")
+    total, out = td.Func("total"), td.Func("out")
+    total[j] = td.sum(w[k, j], axis=k, dtype=td.i32)
+    out[i, j] = td.sum(x[i, k] * w[k, j], axis=k, dtype=td.i32) & total[j]
+    return out
+
+
+@td.op
 def pair(x: Matrix):
     """Two values of one func."""
     i, j = td.vars("i j")
@@ -70,7 +80,11 @@ def pair(x: Matrix):
     return both
 
 
+WEIGHTS = np.arange(N * N, dtype=np.int32).reshape(N, N) % 4
+
 STEPS = {
+    "constant": lambda x, y: weighted(low(x), WEIGHTS),
+    "view of a constant": lambda x, y: weighted(low(x), WEIGHTS.T),
     "product": lambda x, y: product(low(x), low(y)),
     "low": lambda x, y: low(x),
     "blend": lambda x, y: blend(x, y, 3),
