@@ -53,10 +53,13 @@ def beyond_cache(nests: Nests, level: MemoryLevel, threads: int) -> Bytes:
     spots = nests.roots()
     touched = [working_set(spot, 0) for spot in spots]
     near = _kept_between(nests, spots, touched, capacity)
+    results = {*nests.state.program.outputs}
     moved: Bytes = {}
     for spot in spots:
         for name, m in beyond_cache_of(spot, level, threads).items():
-            if name not in near:
+            if name in near:  # a result is written at last, and read from the cache
+                m = Moved(written=m.written if name in results else 0.0)
+            if m.total:
                 moved[name] = moved.get(name, Moved()) + m
     names = {name for sizes in touched for name in sizes}
     if sum(max(s.get(n, 0.0) for s in touched) for n in names) <= capacity:
@@ -71,11 +74,14 @@ def beyond_cache_of(spot: NestSpot, level: MemoryLevel, threads: int) -> Bytes:
 
 
 def kept_between(nests: Nests, level: MemoryLevel) -> set[str]:
-    """The funcs that a cache keeps from the nest at the root which makes them to the last that reads them."""
+    """The funcs that a cache keeps from the nest at the root which makes them to the last that reads them.
+
+    Results are not among them: they leave it at last.
+    """
     assert level.bytes is not None
     spots = nests.roots()
     touched = [working_set(spot, 0) for spot in spots]
-    return _kept_between(nests, spots, touched, level.bytes)
+    return _kept_between(nests, spots, touched, level.bytes) - {*nests.state.program.outputs}
 
 
 def _once(nests: Nests, name: str, m: Moved) -> Moved:
@@ -88,7 +94,7 @@ def _kept_between(
     nests: Nests, spots: list[NestSpot], touched: list[dict[str, float]], capacity: float
 ) -> set[str]:
     kept = set()
-    for name in {*nests.tree.stored.get(ROOT, ())} - {*nests.state.program.outputs}:
+    for name in {*nests.tree.stored.get(ROOT, ()), *nests.state.program.outputs}:
         at = [n for n, sizes in enumerate(touched) if name in sizes]
         if not at:
             continue

@@ -221,3 +221,14 @@ def test_reads_far_apart_do_not_move_what_lies_between():
     s = td.Schedule(gate)
     s[gate].vectorize(k, 16)
     assert s.traffic("memory") <= 1.1 * 4 * 256 * 256 * (256 + 128)
+
+
+def test_a_result_that_is_read_again_comes_from_the_cache() -> None:
+    x, copy, sums = td.Tensor("x", (20, 30), td.f32), td.Func("copy"), td.Func("sums")
+    copy[i, j] = x[i, j] * 2
+    sums[i] = td.sum(copy[i, j], axis=j)
+    s = td.Schedule(copy, sums)
+    s[copy].compute_root()
+    s[sums].compute_root()
+    assert predicted(s, 2000) == counted(s, 2000) == 4 * (20 * 30 * 2 + 20)
+    assert predicted(s, 100) == pytest.approx(counted(s, 100), rel=0.1)
