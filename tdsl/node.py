@@ -185,21 +185,21 @@ def _in_tuple(items: tuple[Any, ...]) -> Iterator[Node]:
 
 def map_children(n: N, f: Callable[[Node], Node]) -> N:
     """`n` with each child replaced by `f(child)`; `n` itself when nothing changed."""
-    if not n._children(n):  # type: ignore[attr-defined]  # set by @node
-        return n
-    old = [getattr(n, name) for name in n._fields]  # type: ignore[attr-defined]  # set by @node
-    new = [_map_value(value, f) for value in old]
+    old = n._children(n)  # type: ignore[attr-defined]  # set by @node
+    new = [f(child) for child in old]
     if all(map(operator.is_, old, new)):
         return n
-    return n.__class__(*new, loc=n.loc)
+    following = iter(new)
+    values = [_refilled(getattr(n, name), following) for name in n._fields]  # type: ignore[attr-defined]
+    return n.__class__(*values, loc=n.loc)
 
 
-def _map_value(value: Any, f: Callable[[Node], Node]) -> Any:
+def _refilled(value: Any, following: Iterator[Node]) -> Any:
+    """The value of a field with the nodes in it replaced by those that follow."""
     if isinstance(value, Node):
-        return f(value)
+        return next(following)
     if isinstance(value, tuple):
-        new = tuple(_map_value(item, f) for item in value)
-        return value if all(a is b for a, b in zip(new, value, strict=True)) else new
+        return tuple([_refilled(item, following) for item in value])
     return value
 
 

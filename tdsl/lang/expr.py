@@ -22,6 +22,7 @@ from tdsl.node import Node, node
 
 # Operators by arity. Integer `floordiv` and `mod` floor, and give 0 for a zero divisor, as NumPy.
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_COMPARES = frozenset(COMPARISONS)
 ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "pow", "min", "max")
 BITWISE = ("and", "or", "xor", "shl", "shr")
 UNARY = ("neg", "not", "abs")  # `not` is bitwise; on bool it is logical
@@ -239,14 +240,14 @@ def dtype_of(e: Expr) -> DType:
     >>> dtype_of(Binary("lt", Var("i"), Const(3, i64)))
     bool_
     """
-    while True:
+    while True:  # the kinds that are asked about most come first
         match e:
-            case Var() | Size() | Range() | Ramp():
-                return i64
             case Binary(op, left):
-                if op in COMPARISONS:
+                if op in _COMPARES:
                     return bool_
                 e = left
+            case Var() | Size() | Range() | Ramp():
+                return i64
             case Const() | Load() | Read() | Call() | Cast() | Param() | Access() | Reduce():
                 return e.dtype
             case Unary(_, x) | Broadcast(x) | Require(_, x) | Show(_, x):
@@ -259,10 +260,12 @@ def lanes_of(e: Expr) -> int:
     """The number of lanes of an expression of the loop IR; 1 for a scalar. Operands agree in it."""
     while True:
         match e:
-            case Ramp() | Broadcast():
-                return e.lanes
             case Binary(_, left):
                 e = left
+            case Var() | Const():
+                return 1
+            case Ramp() | Broadcast():
+                return e.lanes
             case Unary(_, x) | Cast(x):
                 e = x
             case Select(cond):

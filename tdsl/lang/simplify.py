@@ -54,6 +54,8 @@ def simplify(e: Expr, facts: Facts = NOTHING) -> Expr:
 def simplify_node(e: Node, facts: Facts) -> Node:
     """Simplify a node whose children are simple."""
     match e:
+        case Var() | Const():
+            return e
         case Unary(_, Const()) | Binary(_, Const(), Const()) | Call(_, (Const(), *_)):
             folded = _fold(e)
             return e if folded is None else folded
