@@ -53,6 +53,30 @@ def inverted_residual(size: int) -> Chain:
     return (out,)
 
 
+def gated_convolutions(size: int, *, whole: bool = True) -> Chain:
+    """A pointwise convolution, one by channel beyond the edges; if `whole`, a gate, a pointwise one."""
+    a, w = td.Tensor("a", (1, 6, size, size), td.f32), td.Tensor("w", (16, 6), td.f32)
+    dw, u = td.Tensor("dw", (16, 3, 3), td.f32), td.Tensor("u", (6, 8), td.f32)
+    wide, out = td.Func("wide"), td.Func("out")
+    wide[b, f, y, x] = td.sum(w[f, c] * a[b, c, y, x], axis=c)
+    near, around = (
+        td.Func("near", shape=(1, 16, size, size)),
+        td.pad(wide, shape=(1, 16, size, size)),
+    )
+    near[b, c, y, x] = td.sum(around[b, c, y + r - 1, x + s - 1] * dw[c, r, s], axis=(r, s))
+    if not whole:
+        return (near,)
+    gate = td.Func("gate", shape=(1, 8, size, size))
+    gate[b, c, y, x] = td.exp(near[b, c, y, x]) * near[b, c + 8, y, x]
+    out[b, f, y, x] = td.sum(u[f, c] * gate[b, c, y, x], axis=c)
+    return (out,)
+
+
+def convolution_by_channel(size: int) -> Chain:
+    """The first two of them."""
+    return gated_convolutions(size, whole=False)
+
+
 def dense_and_norm(size: int) -> Chain:
     """Two dense layers with a gelu between, a residual and a norm."""
     a, w, u = (
@@ -172,4 +196,5 @@ CHAINS: dict[str, Callable[[int], Chain]] = {
     "masked softmax": masked_softmax, "gated block": gated_block, "dense and norm": dense_and_norm,
     "inverted residual": inverted_residual, "two products": two_products, "gated mlp": gated_mlp,
     "attention with column sums": attention_with_column_sums, "adds, concat, pool": adds_concat_pool,
+    "gated convolutions": gated_convolutions, "convolution by channel": convolution_by_channel,
 }  # fmt: skip
