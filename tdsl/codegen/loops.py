@@ -52,7 +52,8 @@ class For(Node):
     number 0 of that axis.
 
     A pipelined loop exists only until `passes/pipeline_loops.py`, which makes `stages` of its tiles; with
-    `apart`, threads of their own ask for them.
+    `apart`, threads of their own ask for them, and with `early` products of tiles alone begin an iteration
+    early.
 
     Where there are `merges`, pairs of buffers, the body combines an element of each first one with that of
     the second one whose last index is the loop's variable; the iterations may run in any order and by halves,
@@ -67,6 +68,7 @@ class For(Node):
     merges: tuple[tuple[str, str], ...] = ()
     stages: int = 0
     apart: bool = False
+    early: bool = False
 
 
 @node

@@ -327,9 +327,9 @@ class NestBuilder:
         made = _for(variable, first, extent, kind, body)
         merges = self._merges(loop.name)
         stages = loop.stages if kind == PIPELINED else 0
-        apart = loop.apart and stages > 0
+        apart, early = loop.apart and stages > 0, loop.early and stages > 0
         return [
-            replace(x, merges=merges, stages=stages, apart=apart)
+            replace(x, merges=merges, stages=stages, apart=apart, early=early)
             for x in made
             if isinstance(x, For)
         ]

@@ -97,7 +97,9 @@ def _argument(p: Argument) -> str:
 def _statement(s: Stmt, w: Writer, messages: tuple[Message, ...]) -> None:
     match s:
         case For(name, lo, extent, kind, body):
-            stages = f", {s.stages} stages{' apart' * s.apart}" if s.stages else ""
+            stages = (
+                f", {s.stages} stages{' apart' * s.apart}{' early' * s.early}" if s.stages else ""
+            )
             note = "" if kind == SERIAL else f"  # {kind}{stages}"
             with w.block(
                 f"for {name} in range({show_expr(lo)}, {show_expr(add(lo, extent))}):{note}"

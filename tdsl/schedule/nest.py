@@ -55,13 +55,15 @@ class Illegal(Exception):  # a reason, made a ScheduleError where the directive 
 class Loop:
     """A loop of a nest; a pipelined one has tiles of `stages` iterations in memory at a time.
 
-    With `apart`, threads of their own ask for these tiles.
+    With `apart`, threads of their own ask for these tiles; with `early`, products of tiles alone begin an
+    iteration early.
     """
 
     name: str
     kind: str = SERIAL
     stages: int = 0
     apart: bool = False
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +151,11 @@ class Nest:
             name = f"{wanted}_{count}"
         return name
 
-    def with_kind(self, name: str, kind: str, stages: int = 0, *, apart: bool = False) -> Nest:
+    def with_kind(
+        self, name: str, kind: str, stages: int = 0, *, apart: bool = False, early: bool = False
+    ) -> Nest:
         """The nest with one loop run in another way."""
-        new = Loop(name, kind, stages, apart)
+        new = Loop(name, kind, stages, apart, early)
         loops = tuple(new if x.name == name else x for x in self.loops)
         return replace(self, loops=loops)
 

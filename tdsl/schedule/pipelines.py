@@ -20,8 +20,9 @@ from tdsl.schedule.nest import (
 
 
 def pipeline(
-    state: State, func: str, definition: int, *, loop: str, stages: int, apart: bool = False
-) -> State:
+    state: State, func: str, definition: int, *, loop: str, stages: int, apart: bool = False,
+    early: bool = False,
+) -> State:  # fmt: skip
     """Fetch the tiles that a loop's body computes in shared memory ahead; `stages` of each are held.
 
     for ko:                             fetch tiles of the first stages - 1 iterations
@@ -30,8 +31,12 @@ def pipeline(
                                           begin to fetch tile(ko + stages - 1)
                                           use tile(ko)
 
-    With `apart` a warp of its own fetches the tiles, each of which is copied as a whole.
+    With `apart` a warp of its own fetches the tiles, each of which is copied as a whole. With `early`
+    asynchronous products of tiles and of what does not change begin before what is made of those of the
+    iteration before.
     """
+    if early and not apart:
+        raise Illegal("products begin early beside a warp that fetches tiles", "apart=True")
     name = find_loop(state, func, definition, loop)
     if positive(stages, "the number of stages") < 2:
         raise Illegal(
@@ -41,7 +46,11 @@ def pipeline(
     kind = state.plan(func).nests[definition].kind(name)
     if kind not in (SERIAL, PIPELINED):
         raise Illegal(f"loop {name!r} is {kind} already", "pipeline a serial loop")
-    nest = state.plan(func).nests[definition].with_kind(name, PIPELINED, stages, apart=apart)
+    nest = (
+        state.plan(func)
+        .nests[definition]
+        .with_kind(name, PIPELINED, stages, apart=apart, early=early)
+    )
     state = state.with_plan(
         func, replace(state.plan(func).with_nest(definition, nest), touched=True)
     )

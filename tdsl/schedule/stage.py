@@ -184,14 +184,16 @@ class Stage(Suggesting):
         self.do("bulk_copy")
         return self
 
-    def pipeline(self, loop: LoopLike, stages: int, apart: bool = False) -> Stage:
+    def pipeline(
+        self, loop: LoopLike, stages: int, apart: bool = False, early: bool = False
+    ) -> Stage:
         """Fetch the tiles of shared memory that a loop's body computes some iterations ahead.
 
-        Memory holds `stages` of each, 2 or more: one that is used while the others are on their way. With
-        `apart` a warp of its own asks for the tiles, which are copied as a whole, and no thread waits for
-        others before it goes on to the next tile.
+        Memory holds `stages` of each, 2 or more: one in use while the others are on their way. With `apart` a
+        warp of its own asks for the tiles, which are copied as a whole, and no thread waits for others before
+        it goes on to the next tile. With `early`, too, products of tiles alone begin an iteration early.
         """
-        options = {"apart": True} if apart else {}
+        options = {n: True for n, on in (("apart", apart), ("early", early)) if on}
         self.do("pipeline", loop=self.loop_name(loop), stages=stages, **options)
         return self
 

@@ -323,6 +323,12 @@ def pipeline_of_too_many_stages():
     td.compile(s, target="cuda:sm_80").source()  # here
 
 
+@wrong(td.ScheduleError, "products begin early beside a warp that fetches", hint="apart=True")
+def products_early_without_threads_that_fetch():
+    s = summed()
+    s["f"].pipeline("k_o", 2, early=True)  # here
+
+
 @wrong(td.ScheduleError, "'a_cache' is not in shared memory", hint='set_scope("shared")')
 def copy_as_a_whole_to_registers():
     s = summed()
@@ -364,6 +370,15 @@ def whole(t, tile=16):
     s[f].reorder(block, lane, ko, ki).bind(block, "blockIdx.x").bind(lane, "threadIdx.x")
     s.cache_read(t, f, at=ko, scope="shared")
     return s
+
+
+@wrong(td.ScheduleError, "no product of loop 'f_k_o' is made of its tiles alone", hint="early out")
+def products_early_of_a_loop_that_has_none():
+    t = td.Tensor("t", (64, 256), td.f32)
+    s = whole(t, tile=32)
+    s["t_cache"].bulk_copy()  # here
+    s["f"].pipeline("k_o", 2, apart=True, early=True)
+    td.compile(s, target="cuda").source()
 
 
 @wrong(td.ScheduleError, "rows of 't' are 1004 bytes apart", hint="cooperate()")

@@ -30,17 +30,17 @@ from tdsl.codegen.passes.statements import (
     EMPTY,
     exprs_of,
     loads_of,
-    map_exprs,
     map_parts,
     parts_of,
     rebuilt,
     sequence,
     stored_in,
+    substituted,
     walk,
 )  # fmt: skip
 from tdsl.lang.affine import as_sum
 from tdsl.lang.expr import ONE, Binary, Expr, Var
-from tdsl.lang.simplify import substitute, subtract
+from tdsl.lang.simplify import subtract
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
 Guards = Mapping[str, frozenset[str]]
@@ -109,7 +109,7 @@ class _Group:
 
     def shifted(self, loop: For) -> _Group:
         """The group of the iteration before."""
-        return _Group(_substituted(self.code, loop.name, subtract(Var(loop.name), ONE)))
+        return _Group(substituted(self.code, loop.name, subtract(Var(loop.name), ONE)))
 
 
 Groups = tuple[_Group, ...]
@@ -214,11 +214,6 @@ def _apart(a: Expr, b: Expr) -> bool:
 
 def _waits(pending: Groups) -> list[Stmt]:
     return [Wait(0, products=True)] if pending else []
-
-
-def _substituted(s: Stmt, name: str, value: Expr) -> Stmt:
-    s = map_exprs(s, lambda e: substitute(e, {name: value}))
-    return map_parts(s, lambda part: _substituted(part, name, value))
 
 
 def _guards(body: Stmt) -> Guards:

@@ -26,7 +26,6 @@ from tdsl.codegen.loops import (
     CopyTile,
     For,
     If,
-    Invoke,
     Kernel,
     Let,
     Phases,
@@ -34,6 +33,7 @@ from tdsl.codegen.loops import (
     Store,
     Wait,
 )  # fmt: skip
+from tdsl.codegen.passes.begin_early import begin_early
 from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
 from tdsl.codegen.passes.group_products import is_asynchronous
 from tdsl.codegen.passes.producers import Producer, beside, count_of, rounds_of, shared_out
@@ -41,15 +41,16 @@ from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.slots import in_slot
 from tdsl.codegen.passes.statements import (
     exprs_of,
-    loads_of,
     map_exprs,
     map_parts,
     parts_of,
+    read_in,
     rebuilt,
     scalars_of,
     sequence,
     stored_in,
     walk,
+    written_in,
 )  # fmt: skip
 from tdsl.codegen.strides import dense_strides, known
 from tdsl.codegen.widths import width
@@ -185,8 +186,8 @@ class _Pipelines:
                 label="scheduled here",
                 hint="leave the loop serial, or fetch what it reads from memory with cache_read",
             )
-        rings = {name for p in ahead for name in _made(p)}
-        copies = rings - {name for p in ahead for name in _read(p)}
+        rings = {name for p in ahead for name in written_in(p)}
+        copies = rings - {name for p in ahead for name in read_in(p)}
         for name in rings:
             extents = (const(s.stages), *tiles[name].extents)
             self.note(name, tiles[name].dtype, extents)
@@ -235,7 +236,7 @@ class _Pipelines:
     ) -> Stmt:
         """The loop of those that use the tiles; that of those that ask for them is left to `producers`."""
         lets = [x for x in around if isinstance(x, Let)]
-        rings = {name for p in ahead for name in _made(p)}
+        rings = {name for p in ahead for name in written_in(p)}
         full, empty = (self.fresh.name(f"{s.name}_{x}") for x in ("copied", "used"))
         begun, stages = count_of([*rounds_of(self.between), s]), const(s.stages)
         slot, parity = Binary("mod", begun, stages), _parity(begun, stages)
@@ -247,7 +248,7 @@ class _Pipelines:
         )
         blocks = max(x.blocks for x in shared)
         before = Await(empty, slot, subtract(ONE, parity))
-        loop = rebuilt(s, kind=SERIAL, stages=0, apart=False)
+        loop = rebuilt(s, kind=SERIAL, stages=0, apart=False, early=False)
         tiles = [a for a in around if isinstance(a, Alloc)]
         memory = [rebuilt(a, extents=(stages, *a.extents)) for a in tiles if a.name in rings]
         asks = rebuilt(loop, body=sequence([before, _within(lets, asked)]))
@@ -260,6 +261,18 @@ class _Pipelines:
         )
         self.producers.append(made)
         filled, used = Await(full, slot, parity), Arrive(empty, slot, together=True, blocks=blocks)
+        if s.early:
+            inside = [a for a in tiles if a.name not in rings]
+            uses = [in_slot(_within(lets, p), rings, slot) for p in rest]
+            early = begin_early(loop, filled, inside, uses, used, self.fresh)
+            if early is None:
+                raise ScheduleError(
+                    f"no product of loop {s.name!r} is made of its tiles alone, to begin early",
+                    loc=next((a.loc for a in tiles), s.loc),
+                    label="scheduled here",
+                    hint="leave early out",
+                )
+            return early
         if not is_asynchronous(own):
             return rebuilt(loop, body=sequence([filled, own, used]))
         # what goes on into the next iteration has used up its slot only there
@@ -318,34 +331,19 @@ def _opened(s: Stmt) -> tuple[list[Let | Alloc], tuple[Stmt, ...]]:
 
 def _ahead(parts: Sequence[Stmt], tiles: Collection[str], lets: list[Let]) -> list[Stmt]:
     """The statements that make tiles of what the loop does not write; all of a tile, or none."""
-    written = {name for p in parts for name in _made(p)}
+    written = {name for p in parts for name in written_in(p)}
     own: dict[str, frozenset[str]] = {}  # the tiles that the same statements make
     for p in parts:
-        together = _made(p).union(*(own.get(name, ()) for name in _made(p)))
+        together = written_in(p).union(*(own.get(name, ()) for name in written_in(p)))
         own |= dict.fromkeys(together, together)
     late: set[str] = set()
     for p in parts:
-        made = _made(p)
+        made = written_in(p)
         waits = any(isinstance(x, Barrier | Commit | Wait | Phases) for x in walk(p))
         together = own[min(made)] if made else frozenset()
-        if waits or not made <= set(tiles) or _read(_within(lets, p)) & written - together:
+        if waits or not made <= set(tiles) or read_in(_within(lets, p)) & written - together:
             late |= together
-    return [p for p in parts if _made(p) and late.isdisjoint(_made(p))]
-
-
-def _made(s: Stmt) -> frozenset[str]:
-    """The buffers that a statement writes, besides those of its own: an instruction its first operand."""
-    only_read = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands[1:]}
-    results = {x.operands[0].buffer for x in walk(s) if isinstance(x, Invoke)}
-    stored = frozenset(x.buffer for x in walk(s) if isinstance(x, Store))
-    own = {x.name for x in walk(s) if isinstance(x, Alloc)}
-    return (stored_in(s) - (only_read - results - stored)) - own
-
-
-def _read(s: Stmt) -> set[str]:
-    operands = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands}
-    operands |= {x.source for x in walk(s) if isinstance(x, CopyTile)}
-    return {name for x in walk(s) for e in exprs_of(x) for name in loads_of(e)} | operands
+    return [p for p in parts if written_in(p) and late.isdisjoint(written_in(p))]
 
 
 def _parity(count: Expr, stages: Expr) -> Expr:

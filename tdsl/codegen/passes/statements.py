@@ -30,6 +30,7 @@ from tdsl.codegen.loops import (
     Wait,
 )  # fmt: skip
 from tdsl.lang.expr import FALSE, TRUE, Expr, Load, Param, Var
+from tdsl.lang.simplify import substitute
 from tdsl.node import post_order
 
 S = TypeVar("S", bound=Stmt | Operand)
@@ -220,3 +221,25 @@ def stored_in(s: Stmt) -> frozenset[str]:
         elif isinstance(inner, Invoke):
             names |= {o.buffer for o in inner.operands}
     return frozenset(names)
+
+
+def written_in(s: Stmt) -> frozenset[str]:
+    """The buffers that a statement writes, besides those of its own: of an instruction its first operand."""
+    only_read = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands[1:]}
+    results = {x.operands[0].buffer for x in walk(s) if isinstance(x, Invoke)}
+    stored = frozenset(x.buffer for x in walk(s) if isinstance(x, Store))
+    own = {x.name for x in walk(s) if isinstance(x, Alloc)}
+    return (stored_in(s) - (only_read - results - stored)) - own
+
+
+def read_in(s: Stmt) -> set[str]:
+    """The buffers that a statement reads, and those of instructions."""
+    operands = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands}
+    operands |= {x.source for x in walk(s) if isinstance(x, CopyTile)}
+    return {name for x in walk(s) for e in exprs_of(x) for name in loads_of(e)} | operands
+
+
+def substituted(s: Stmt, name: str, value: Expr) -> Stmt:
+    """A statement with an expression in the place of a variable from outside."""
+    s = map_exprs(s, lambda e: substitute(e, {name: value}))
+    return map_parts(s, lambda part: substituted(part, name, value))

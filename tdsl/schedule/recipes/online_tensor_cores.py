@@ -68,6 +68,7 @@ _GROUP_TERMS = (
 _GROUP_PART = 64  # of more columns
 _GROUP_COLUMNS = 256  # that registers hold at all
 _MOST_AXES = 5  # of an array of which the GPU fetches tiles as wholes
+_GROUP_EARLY = 96  # columns of two groups up to which registers hold the next scores, too
 _OWN = {"warp", "held"}  # choices of warps alone
 
 
@@ -78,7 +79,8 @@ class OnlineTensorCores:
     `stages` of these are in shared memory at a time. Products with weights are made for `columns` at once.
     With `held` the rows' operand stays in registers; otherwise each tile loads it from shared memory.
     With `hopper` products are made by groups of four warps, by `wgmma` from shared memory, and weights are
-    taken from registers; a group of its own fetches the tiles of terms.
+    taken from registers; a group of its own fetches the tiles of terms. With `early` the scores of the next
+    tile are made while weights are made of those of this one.
     """
 
     rows: int
@@ -88,6 +90,7 @@ class OnlineTensorCores:
     stages: int = 2
     held: bool = True
     hopper: bool = False
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ def online_tensor_cores(
     >>> out[i, e] = td.sum(weight * td.cast(v[j, e], td.f32), axis=j) / total[i]
     >>> s = td.Schedule(out, target="cuda:sm_80")
     >>> td.recipes.online_tensor_cores(s["out_sum"])
-    OnlineTensorCores(rows=32, warp=16, terms=64, columns=64, stages=2, held=True, hopper=False)
+    OnlineTensorCores(rows=32, warp=16, terms=64, columns=64, stages=2, held=True, hopper=False, early=False)
     """
     machine = machine or machine_for(as_target(stage.schedule.target))
     chain = find_online_chain(stage)
@@ -172,15 +175,19 @@ def _plan_of_groups(
     blocks = -(-chain.sizes[chain.row] // (2 * GROUP_ROWS)) * chain.batches
     groups = 2 if blocks >= machine.threads else 1
     wide = columns > _AT_ONCE
+    parts = [n for n in range(_STEP, columns + 1, _STEP) if columns % n == 0]
     best = OnlineTensorCores(
-        groups * GROUP_ROWS, GROUP_ROWS, _GROUP_TERMS[wide], _GROUP_PART if wide else columns,
-        held=False, hopper=True,
+        groups * GROUP_ROWS, GROUP_ROWS, _GROUP_TERMS[wide],
+        max(n for n in parts if n <= (_GROUP_PART if wide else _AT_ONCE)), held=False, hopper=True,
     )  # fmt: skip
-    return choose(
+    plan = choose(
         best, choices, rows=[n * GROUP_ROWS for n in _GROUPS], warp=[GROUP_ROWS], held=[False],
-        terms=range(_STEP, _GROUP_COLUMNS + 1, _STEP),
-        columns=[n for n in range(_STEP, columns + 1, _STEP) if columns % n == 0],
+        terms=range(_STEP, _GROUP_COLUMNS + 1, _STEP), columns=parts,
     )  # fmt: skip
+    if "early" in choices:
+        return plan
+    few = plan.rows == GROUP_ROWS or plan.columns <= _GROUP_EARLY
+    return replace(plan, early=few and plan.stages > 1)
 
 
 def _plan(chain: OnlineChain, machine: Machine) -> OnlineTensorCores:
@@ -241,7 +248,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineT
     running.cooperate()
     own.cooperate(2)
     if plan.stages > 1:
-        running.pipeline(tile, plan.stages, apart=plan.hopper)
+        running.pipeline(tile, plan.stages, apart=plan.hopper, early=plan.early)
     return plan
 
 

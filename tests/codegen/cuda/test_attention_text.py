@@ -87,9 +87,9 @@ def test_machine_code_of_groups_has_each_product_once(depth, mask, tmp_path):
     text = sass(m, tmp_path)
     inner = loop_of(text, "HGMMA")
     terms, parts = (128, 1) if depth <= 128 else (64, depth // 64)
-    assert (
-        count(text, r"\bHGMMA\b") == count(inner, r"\bHGMMA\b") == depth // 16 + terms // 16 * parts
-    )
+    products = depth // 16 + terms // 16 * parts
+    assert count(inner, r"\bHGMMA\b") == products
+    assert count(text, r"\bHGMMA\b") == products * (1 if depth == 128 else 2)  # with scores ahead
     assert count(text, r"\bUTMALDG\b") == 2 * depth // 64  # keys and values, by panels
     assert count(text, r"\bUSETMAXREG\b") == 2
     assert count(inner, r"\bSHFL") == 2 * 2 * 2  # distances, rows of a thread, maximum and sum
