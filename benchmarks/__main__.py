@@ -67,8 +67,7 @@ def run_cases(names: list[str], peers: list[str], count: int, threads: int) -> l
     records = []
     for name in names:
         case = cases.find(name)
-        chosen = [p for p in case.peers if not peers or p in peers]
-        timings = rounds.compare(case, chosen, count, threads)
+        timings = rounds.compare(case, case.chosen(peers), count, threads)
         console.print(report.table(case, timings))
         records.append(report.record(case, timings))
     return records

@@ -12,6 +12,7 @@ Array = np.ndarray[Any, Any]
 Arrays = tuple[Array, ...]
 Call = Callable[[], Array]
 Prepare = Callable[[Arrays], Call]
+SEARCH = "tdsl-search"  # by the schedule that the search finds
 
 
 class PeerMissing(Exception):
@@ -50,6 +51,19 @@ class Case:
     bytes: float = 0.0
     group: str = ""
 
+    def prepared_by(self, peer: str) -> Prepare:
+        """A peer by its name, SEARCH included wherever tdsl compiles the program for these arrays."""
+        ours = self.peers.get("tdsl")
+        if peer == SEARCH and peer not in self.peers and isinstance(ours, Kernel):
+            return searched(ours.build)
+        return self.peers[peer]
+
+    def chosen(self, peers: list[str]) -> list[str]:
+        """Those of some peers that it has, in its order; all of its own where none are named."""
+        found = [p for p in self.peers if not peers or p in peers]
+        can_search = SEARCH not in self.peers and isinstance(self.peers.get("tdsl"), Kernel)
+        return [*found, SEARCH] if SEARCH in peers and can_search else found
+
 
 def within(
     error: float, expected: Callable[..., Array], *, widen: bool = True
@@ -80,16 +94,22 @@ class Compiled:
         return self.call()
 
 
-def kernel(build: Callable[[], Any]) -> Prepare:
+@dataclass(frozen=True)
+class Kernel:
     """A peer that tdsl compiles: the call writes into the array that the first one made."""
 
-    def prepare(arrays: Arrays) -> Call:
-        compiled = build()
+    build: Callable[[], Any]
+
+    def __call__(self, arrays: Arrays) -> Call:
+        compiled = self.build()
         out = compiled(*arrays)
         (made,) = compiled.executables
-        return Compiled(lambda: compiled(*arrays, out=out), lambda: build().executable(made))
+        return Compiled(lambda: compiled(*arrays, out=out), lambda: self.build().executable(made))
 
-    return prepare
+
+def kernel(build: Callable[[], Any]) -> Prepare:
+    """A peer that tdsl compiles."""
+    return Kernel(build)
 
 
 def searched(build: Callable[[], Any]) -> Prepare:

@@ -20,8 +20,8 @@ from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, extent
 from tdsl.codegen.stages import RootStage, root_stages, stage_kernels
 from tdsl.errors import TypeMismatch
 from tdsl.pipeline import after_passes, backend, lowered, ready
+from tdsl.schedule.cost.moved import total
 from tdsl.schedule.cost.predict import Prediction
-from tdsl.schedule.cost.traffic import total
 from tdsl.source import here
 from tdsl.target import Target
 from tdsl.text import columns

@@ -1,7 +1,7 @@
 """The programs of `tdsl demo`, with NumPy and numba as peers."""
 
 from benchmarks import numba_peers
-from benchmarks.case import Case, function, kernel
+from benchmarks.case import SEARCH, Case, function, kernel, searched
 from tdsl import demo
 
 WORK = {
@@ -21,9 +21,11 @@ CASES = tuple(
         peers={
             "tdsl": kernel(case.default),
             "tdsl-hand": kernel(case.hand),
+            SEARCH: searched(case.default),
             "numpy": function(case.numpy),
             "numba": numba_peers.peer(case.name),
         },
+        group="demo",
         **WORK[case.name],
     )
     for case in demo.CASES

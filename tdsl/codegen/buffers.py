@@ -17,6 +17,7 @@ from tdsl.lang.types import DType
 from tdsl.schedule.alike import Alike
 from tdsl.schedule.instructions.layout import Layout
 from tdsl.schedule.nest import FuncPlan
+from tdsl.schedule.sliding import ring_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +127,6 @@ def _whole(extents: Sequence[Expr], size: int) -> Expr:
     if prod(outer) * -(-last // step) * UNIT % LINE:
         step = LINE // size
     return const(-(-last // step) * step)
-
-
-def ring_size(needed: int) -> int:
-    """The smallest power of two that holds `needed` elements."""
-    return 1 << max(needed - 1, 0).bit_length()
 
 
 @dataclass(slots=True)

@@ -21,7 +21,6 @@ from tdsl.codegen.buffers import (
     asked_folds,
     elements,
     make_buffer,
-    ring_size,
     shorter,
 )  # fmt: skip
 from tdsl.codegen.loops import Alloc, Argument, CopyTile, For, If, Kernel, Let, Stmt, as_stmt
@@ -56,7 +55,7 @@ from tdsl.schedule.nest import (
 )
 from tdsl.schedule.pipelines import copied
 from tdsl.schedule.required import required
-from tdsl.schedule.sliding import sliding_axis
+from tdsl.schedule.sliding import ring_size, window_axis
 from tdsl.schedule.tree import ROOT, Tree, build_tree
 
 
@@ -245,15 +244,13 @@ class Lowering:
 
     def _bit_by_bit(self, f: FuncDef, box: Box, around: Open) -> Box:
         """What is left to compute of a box, of which earlier iterations have stored a part."""
-        axis = sliding_axis(box, around.loop) if around.steady and around.loop is not None else None
-        if axis is not None and not _moves_in_place(f, axis):
-            axis = None
+        t = around.loop if around.steady else None
+        axis = None if t is None else window_axis(f, box, t)
         self._fold(f, box, axis, around.facts)
-        if axis is None or around.loop is None:
+        if axis is None or t is None:
             return box
         lo, hi = box[axis]
         assert lo is not None and hi is not None
-        t = around.loop
         before = simplify(substitute(hi, {t: subtract(Var(t), ONE)}), around.facts)
         new = maximum(lo, add(before, ONE), around.facts)
         start = Select(Binary("eq", Var(t), around.first), lo, new)
@@ -282,15 +279,6 @@ class Lowering:
             self.buffers[f.name] = replace(buffer, folds=decided, extents=extents)
         for a, ring in rings.items():
             ring.hold(elements(box, a, facts))
-
-
-def _moves_in_place(f: FuncDef, axis: int) -> bool:
-    """True when every definition of a func is free along an axis, so that parts of it can be computed."""
-    for d in f.definitions:
-        e = d.index[axis]
-        if not (isinstance(e, Var) and e.name in d.free):
-            return False
-    return True
 
 
 def _with_hosts(state: State, boxes: Mapping[str, Box]) -> State:

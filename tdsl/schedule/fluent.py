@@ -252,7 +252,7 @@ class Schedule(Suggesting):
         >>> Schedule(f).traffic("memory") == 2 * 4 * (1 << 20)
         True
         """
-        from tdsl.schedule.cost.traffic import total
+        from tdsl.schedule.cost.moved import total
 
         return total(self.prediction().moved(level))
 

@@ -270,7 +270,8 @@ def required(
     here = set(tree.computed.get(levels[0], ()))
     boxes = dict(start)
     for active in actives:
-        _continue(tree, state, names, {active.func.name: active.made(facts)}, boxes, facts)
+        if tree.after:
+            _continue(tree, state, names, {active.func.name: active.made(facts)}, boxes, facts)
         ranges, where = active.ranges(facts), TRUE if active.whole else active.d.where
         if where != TRUE:
             ranges = tighten(ranges, where, facts)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tdsl.lang.affine import variables
-from tdsl.lang.expr import Binary, Const, Expr
+from tdsl.lang.expr import Binary, Const, Expr, Var
+from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 
 
@@ -40,3 +41,20 @@ def sliding_axis(box: Box, loop: str) -> int | None:
     lo, hi = box[moving[0]]
     assert lo is not None and hi is not None
     return moving[0] if monotone(lo, loop) and monotone(hi, loop) else None
+
+
+def window_axis(f: FuncDef, box: Box, loop: str) -> int | None:
+    """The axis along which the box of a func slides, of which parts can be computed, or None.
+
+    Every definition has to be free along it.
+    """
+    axis = sliding_axis(box, loop)
+    if axis is None:
+        return None
+    own = [(d, d.index[axis]) for d in f.definitions]
+    return axis if all(isinstance(e, Var) and e.name in d.free for d, e in own) else None
+
+
+def ring_size(needed: int) -> int:
+    """The smallest power of two that holds `needed` elements."""
+    return 1 << max(needed - 1, 0).bit_length()

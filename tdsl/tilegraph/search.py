@@ -28,13 +28,18 @@ from tdsl.lang.regions import Box, reads_in
 from tdsl.node import post_order
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
-from tdsl.schedule.default import by_recipe, choose_inline, complete_by_recipes, read_in_tiles
+from tdsl.schedule.default import (
+    by_recipe,
+    choose_inline,
+    complete_by_recipes,
+    read_in_tiles,
+)  # fmt: skip
 from tdsl.schedule.explain import Decision
 from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
-from tdsl.schedule.nest import At, State
+from tdsl.schedule.nest import State
 from tdsl.schedule.patterns.groups import group_of
 from tdsl.schedule.recipes.bands import bands
 from tdsl.schedule.recipes.blocks import on_blocks
@@ -96,11 +101,7 @@ def candidates(
     first, *others = found
     others.sort(key=lambda c: c.seconds)
     clearly = others and others[0].seconds < CLEARLY * first.seconds
-    if (
-        clearly
-        and not _chooses(program)
-        and not slides(complete_by_recipes(bind_state(first.schedule.state, sizes), machine)[0])
-    ):
+    if clearly and not _chooses(program):
         return [others[0], first, *others[1:]]
     return [first, *others]
 
@@ -119,17 +120,6 @@ def _chooses(program: Program) -> bool:
         for d in f.definitions
         for v in d.values
         for n in post_order(v)
-    )
-
-
-def slides(state: State) -> bool:
-    """Whether a complete state has windows that slide: a ring outside of the loop that computes it.
-
-    Their traffic is predicted up to 8 times too high, so nothing is preferred to them without measuring.
-    """
-    return any(
-        isinstance(p.place, At) and p.store not in (None, p.place.level) and p.store.func != name
-        for name, p in state.plans
     )
 
 
@@ -241,7 +231,7 @@ def _by_groups(
         group = group_of(state, f.name, open_ - done - cuts)
         made = _one_group(schedule, state, f.name, group, boxes, machine)
         done |= {f.name, *(made.inside if made else ()), *(made.beside if made else ())}
-        if made is None and f.name in cuts:
+        if made is None and f.name in cuts and f.name not in state.program.outputs:
             _by_itself(schedule, state, f.name, boxes, machine)
     return True
 

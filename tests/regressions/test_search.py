@@ -117,3 +117,26 @@ def test_what_is_inlined_is_no_operand_of_an_instruction() -> None:
     np.testing.assert_array_equal(found, in_bf16(x, w, u))
     hidden = np.maximum(x.astype(np.float32) @ w.astype(np.float32), 0)
     np.testing.assert_array_equal(found, hidden @ u.astype(np.float32))
+
+
+@td.op
+def gradients(dy: td.f32["R", "C"], x: td.f32["R", "C"], gain: td.f32["C"]):
+    """Of rows, and two sums over all rows that go along with them."""
+    i, j = td.vars("i j")
+    first, dx, dgain, dshift = (td.Func(n) for n in ("first", "dx", "dgain", "dshift"))
+    first[i] = td.sum(dy[i, j] * gain[j], axis=j)
+    dx[i, j] = dy[i, j] * gain[j] - first[i] * x[i, j]
+    dgain[j] = td.sum(dy[i, j] * x[i, j], axis=i)
+    dshift[j] = td.sum(dy[i, j], axis=i)
+    return dx, dgain, dshift
+
+
+def test_outputs_that_rows_sum_up_beside_them_are_not_cut_off_first() -> None:
+    s = gradients.autoschedule(R=4096, C=512)
+    rng = np.random.default_rng(0)
+    dy, x = (rng.standard_normal((4096, 512), np.float32) for _ in range(2))
+    gain = rng.standard_normal(512, np.float32)
+    own = dy * gain
+    right = own - own.sum(1, keepdims=True) * x, (dy * x).sum(0), dy.sum(0)
+    for made, expected in zip(td.compile(s)(dy, x, gain), right, strict=True):
+        np.testing.assert_allclose(made, expected, rtol=2e-3, atol=2e-3)

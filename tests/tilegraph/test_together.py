@@ -9,8 +9,8 @@ import tdsl as td
 from tdsl.lang.interp import interpret
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.moved import total
 from tdsl.schedule.cost.predict import Prediction
-from tdsl.schedule.cost.traffic import total
 from tdsl.schedule.default import complete_by_recipes, decide
 from tdsl.schedule.explain import explain
 from tdsl.tilegraph.together import find_together, write_together
@@ -92,10 +92,11 @@ def test_the_default_reads_once_what_several_funcs_need() -> None:
         (n, "together") for n in ("low", "high", "total")
     ]
     assert "rows at a time of x, which high, total read, too" in explain(decisions)
-    whole = 4 * 512 * (256 + 3)
-    assert total(Prediction(made, SMALL, ()).moved("L2")) == whole
+    once = 4 * 512 * 256
+    assert Prediction(made, SMALL, ()).moved("L2")["x"].read == once
     before = Prediction(complete_by_recipes(state, SMALL)[0], SMALL, ())
-    assert total(before.moved("L2")) == whole + 2 * 4 * 512 * 256
+    assert before.moved("L2")["x"].read == 3 * once
+    assert total(before.moved("L2")) == 4 * 512 * (3 * 256 + 3)
 
 
 def test_what_a_cache_holds_or_one_func_reads_has_loops_of_its_own() -> None:

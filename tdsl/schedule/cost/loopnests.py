@@ -1,7 +1,8 @@
 """The nests of a complete schedule as a tree, with what is touched between their loops.
 
 A `NestSpot` is the nest of one definition where it stands: the loops around it are looked at in one iteration
-in their midst, so that every box has a size. What an iteration of its first k loops touches is `touched(k)`.
+in their midst, so that every box has a size. What an iteration of its first k loops needs is `boxes(k)`; of
+what slides forward with a loop only the new part is computed, in a ring that holds what is in use at a time.
 All of it comes from `required`, and so from the region function.
 """
 
@@ -10,24 +11,37 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import inf, prod
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tdsl.errors import IndexBoundError
 from tdsl.lang.bounds import NOTHING, upper
-from tdsl.lang.expr import Expr, const
+from tdsl.lang.expr import ONE, Expr, Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, box_of, boxes_at, is_empty, tighten
-from tdsl.lang.simplify import add
-from tdsl.schedule.facts import volume
-from tdsl.schedule.nest import SHARED, THREADS, Fuse, Level, Nest, Rename, Rotate, Split, State
+from tdsl.lang.regions import Box, Interval, box_of, boxes_at, is_empty, tighten, union_box
+from tdsl.lang.simplify import add, conjuncts, subtract
+from tdsl.schedule.facts import extent, volume
+from tdsl.schedule.nest import (
+    SERIAL,
+    SHARED,
+    THREADS,
+    Fuse,
+    Level,
+    Nest,
+    Rename,
+    Rotate,
+    Split,
+    State,
+)  # fmt: skip
 from tdsl.schedule.relate import Related, relate
 from tdsl.schedule.required import Active, bounds_of, inside, required
+from tdsl.schedule.sliding import ring_size, window_axis
 from tdsl.schedule.tree import ROOT, Tree, build_tree
 
 P = ParamSpec("P")
 R = TypeVar("R")
 O = TypeVar("O", "Nests", "NestSpot")
+Extents = tuple[int | None, ...]
 
 
 def remembered(f: Callable[Concatenate[O, P], R]) -> Callable[Concatenate[O, P], R]:
@@ -47,14 +61,34 @@ def remembered(f: Callable[Concatenate[O, P], R]) -> Callable[Concatenate[O, P],
     return asked
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What slides along an axis: so many `new` elements at a time, in `part` of the iterations."""
+
+    axis: int
+    new: int
+    part: float
+
+    def newest(self, box: Box) -> Box:
+        """The part of a box that earlier iterations have not computed."""
+        _, hi = box[self.axis]
+        if hi is None:
+            return box
+        new = (subtract(hi, const(self.new - 1)), hi)
+        return (*box[: self.axis], new, *box[self.axis + 1 :])
+
+
 @dataclass(slots=True)
 class Nests:
-    """A complete state, its tree, and what is needed in all."""
+    """A complete state, its tree, and what is needed in all.
+
+    `memory` has the extents of each func where it is stored.
+    """
 
     state: State
     whole: dict[str, Box]
     tree: Tree
-    stored: dict[str, float] = field(default_factory=dict)  # bytes of each func, where it is stored
+    memory: dict[str, Extents] = field(default_factory=dict)
     known: dict[object, Any] = field(default_factory=dict)  # what was asked before
 
     @staticmethod
@@ -69,7 +103,7 @@ class Nests:
         made = Nests(state, required(tree, state, (ROOT,), start, [], NOTHING), tree)
         for name in tree.stored.get(ROOT, ()):
             if name in made.whole:
-                made.stored[name] = made.bytes_of(name, made.whole[name])
+                made.hold(name, made.whole[name])
         for spot in made.roots():
             made._store(spot)
         return made
@@ -114,9 +148,21 @@ class Nests:
             for name in self.tree.stored.get(here, ()):
                 box = spot.boxes(k).get(name)
                 if box is not None:
-                    self.stored[name] = self.bytes_of(name, box)
+                    self.hold(name, box)
             for child in spot.children(k):
                 self._store(child)
+
+    def hold(self, name: str, box: Box) -> None:
+        """Remember the memory of a func for a box, with the rings that the schedule asks for."""
+        folds = dict(self.state.plan(name).fold)
+        self.memory[name] = tuple(folds.get(a, extent(box, a)) for a in range(len(box)))
+
+    def stored(self, name: str) -> float | None:
+        """The bytes of a func where it is stored; None for what has no memory of its own."""
+        extents = self.memory.get(name)
+        if extents is None:
+            return None
+        return inf if None in extents else prod(n or 0 for n in extents) * self.element_bytes(name)
 
     def is_shared(self, name: str) -> bool:
         """True for a func in memory that the threads of a block share: they make it together."""
@@ -134,11 +180,21 @@ class Nests:
     def bytes_of(self, name: str, box: Box) -> float:
         """The bytes of a box of an input or func."""
         points = volume(box)
+        return inf if points is None else float(points * self.element_bytes(name))
+
+    def extents_in_memory(self, name: str, box: Box) -> tuple[int, ...]:
+        """How long each dimension of an input or func is where it is stored, of which a box is needed."""
+        if not self.state.program.has_func(name):
+            return tuple(upper(n) or 0 for n in self.state.program.input(name).shape)
+        whole = self.whole.get(name, box)
+        found = self.memory.get(name) or tuple(extent(whole, a) for a in range(len(box)))
+        return tuple(max(n or 0, 0) for n in found)
+
+    def element_bytes(self, name: str) -> int:
+        """The bytes of an element of an input or func, of which all components count."""
         if self.state.program.has_func(name):
-            size = sum(t.bytes for t in self.state.program.func(name).dtypes)
-        else:
-            size = self.state.program.input(name).dtype.bytes
-        return float("inf") if points is None else float(points * size)
+            return sum(t.bytes for t in self.state.program.func(name).dtypes)
+        return self.state.program.input(name).dtype.bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,19 +288,74 @@ class NestSpot:
         loops = tuple(x for x in self.first(k) if self.kind(x) not in THREADS)
         return self._needs(loops, k, wide=True)
 
+    def rest_boxes(self, k: int) -> dict[str, Box]:
+        """What one iteration of the first k loops needs without what is computed at the k-th itself."""
+        return self._needs(self.first(k), k + 1, wide=False)
+
     @remembered
     def _needs(self, loops: tuple[str, ...], k: int, *, wide: bool) -> dict[str, Box]:
-        nests, name = self.nests, self.func.name
-        active = self.opened(loops, wide=wide)
-        inner = self.nest.names()[max(k - 1, 0) :] or ("",)
-        levels = tuple(Level(name, self.definition, x) for x in inner)
+        nests, active = self.nests, self.opened(loops, wide=wide)
+        levels = self._levels(k)
         found = required(nests.tree, nests.state, levels, {}, [active], NOTHING)
-        for level in levels:  # what runs in these loops, too, is written for nobody in them
+        for level in levels:  # what runs in these loops, too, is needed by nobody in them
             for other in nests.tree.joined.get(level, ()):
                 f, whole = nests.state.program.func(other), nests.whole[other]
                 spot = NestSpot(nests, f, 0, whole, whole, 1, 1)
-                found[other] = spot.opened(spot.first(k), wide=wide).written(NOTHING)
-        return {**found, name: active.written(NOTHING)}
+                for name, box in spot._needs(spot.first(k), k, wide=wide).items():
+                    found[name] = union_box(found.get(name), box)
+        index = self.func.definitions[self.definition].index
+        return {**found, self.func.name: box_of(index, self.ranges(loops, wide=wide))}
+
+    @remembered
+    def ranges(self, loops: tuple[str, ...], *, wide: bool) -> dict[str, Interval]:
+        """Where the variables of the definition run in one iteration of some loops."""
+        return self.opened(loops, wide=wide).ranges(NOTHING)
+
+    def _levels(self, k: int) -> tuple[Level, ...]:
+        """The bodies of its loops from the k-th on."""
+        inner = self.nest.names()[max(k - 1, 0) :] or ("",)
+        return tuple(Level(self.func.name, self.definition, x) for x in inner)
+
+    @remembered
+    def windows(self, k: int) -> dict[str, Window]:
+        """What slides forward with the k-th loop, by name: it is stored further out."""
+        loop, d = self.nest.names()[k - 1], self.func.definitions[self.definition]
+        here = Level(self.func.name, self.definition, loop)
+        computed = self.nests.tree.computed.get(here, ())
+        names = [n for n in computed if self._is_stored_around(n, here)]
+        if not names or self.kind(loop) != SERIAL or conjuncts(d.where):
+            return {}
+        return self._windows(k, names)
+
+    def _is_stored_around(self, name: str, here: Level) -> bool:
+        store = self.nests.state.plan(name).store
+        return store not in (None, here) and store.func != name
+
+    def _windows(self, k: int, names: list[str]) -> dict[str, Window]:
+        nests, loop = self.nests, self.nest.names()[k - 1]
+        active = self.opened(self.first(k))
+        first = active.first_of(loop)
+        last = subtract(add(first, active.extents[loop]), ONE)
+        active = replace(active, opened={**active.opened, loop: Var(_ITERATION)})
+        facts = NOTHING.knowing(_ITERATION, first, last)
+        found = required(nests.tree, nests.state, self._levels(k), {}, [active], facts)
+        one, all_, count = self.boxes(k), self.boxes(k - 1), self.counts()[loop]
+        windows: dict[str, Window] = {}
+        for name in names:
+            f = nests.state.program.func(name)
+            axis = window_axis(f, found[name], _ITERATION) if name in found else None
+            if axis is None:
+                continue
+            held, made = extent(one[name], axis), extent(all_[name], axis)
+            if held is None or made is None:
+                continue
+            new = min(max(round((made - held) / max(count - 1, 1)), 1), max(held, 1))
+            windows[name] = Window(axis, new, made / (new * max(count, 1)))
+            memory = nests.memory.get(name)
+            if memory is not None:
+                ring = min(ring_size(held), memory[axis] or ring_size(held))
+                nests.memory[name] = (*memory[:axis], ring, *memory[axis + 1 :])
+        return windows
 
     @remembered
     def internal(self, k: int) -> set[str]:
@@ -278,11 +389,13 @@ class NestSpot:
         blocks = self.blocks * prod(counts[x] for x in loops if self.kind(x) not in THREADS)
         boxes = self.boxes(k)
         wide = self.block_boxes(k) if times != blocks else boxes
-        joined = self.nests.tree.joined.get(here, ())
-        return [
-            spot.continued(k) if spot.func.name in joined else spot
-            for spot in self.nests.spots(here, boxes, wide, times, blocks)
-        ]
+        joined, windows = self.nests.tree.joined.get(here, ()), self.windows(k)
+        found = []
+        for spot in self.nests.spots(here, boxes, wide, times, blocks):
+            name = spot.func.name
+            spot = spot.continued(k) if name in joined else spot
+            found.append(spot.sliding(windows[name]) if name in windows else spot)
+        return found
 
     def continued(self, k: int) -> NestSpot:
         """The nest as it goes on inside of its first k loops, which another one has opened."""
@@ -292,44 +405,59 @@ class NestSpot:
         again = prod(inner.counts()[x] for x in loops)  # those that it reduces over are still there
         return replace(inner, times=self.times / again, blocks=self.blocks / again, known={})
 
+    def sliding(self, window: Window) -> NestSpot:
+        """The same where only the new part of a window is computed."""
+        return replace(
+            self,
+            box=window.newest(self.box),
+            wide=window.newest(self.wide),
+            times=self.times * window.part,
+            blocks=self.blocks * window.part,
+            known={},
+        )
+
     @remembered
     def own_reads(self, loops: tuple[str, ...]) -> dict[str, Box]:
         """What the definition itself reads in one iteration of some loops, all threads together."""
-        d, active = self.func.definitions[self.definition], self.opened(loops, wide=True)
-        ranges = tighten(active.ranges(NOTHING), d.where)
+        d = self.func.definitions[self.definition]
+        ranges = tighten(self.ranges(loops, wide=True), d.where)
         return boxes_at(d.indices, ranges, NOTHING, d.where)
 
-    @remembered
-    def filled(self, k: int) -> dict[str, float]:
-        """Which part of its box the definition itself reads in one iteration of the first k loops, by name.
+    def filled(self, k: int, boxes: Mapping[str, Box]) -> dict[str, float]:
+        """Which part of some boxes the definition itself reads in one iteration of the first k loops.
 
         It is below 1 where reads are far apart, as those of two halves of the channels.
         """
         d = self.func.definitions[self.definition]
-        reads = {r.name: dict[tuple[Expr, ...], None]() for r in d.reads}
+        reads: dict[str, dict[tuple[Expr, ...], None]] = {}
         for r in d.reads:
-            reads[r.name][r.index] = None
-        several = {name: found for name, found in reads.items() if len(found) > 1}
+            reads.setdefault(r.name, {})[r.index] = None
+        several = {name: [*found] for name, found in reads.items() if len(found) > 1}
         if not several:
             return {}
-        ranges = tighten(self.opened(self.first(k), wide=True).ranges(NOTHING), d.where)
-        whole = boxes_at(d.indices, ranges, NOTHING, d.where)
+        ranges = tighten(self.ranges(self.first(k), wide=True), d.where)
         parts: dict[str, float] = {}
         for name, found in several.items():
+            around = volume(boxes[name]) if name in boxes else None
+            one = volume(box_of(found[0], ranges, NOTHING, d.where))
+            if not around or one is None or len(found) * one >= around:
+                continue
             points = [volume(box_of(index, ranges, NOTHING, d.where)) for index in found]
-            around = volume(whole[name]) if name in whole else None
-            if around and all(n is not None for n in points):
+            if all(n is not None for n in points):
                 parts[name] = min(sum(n or 0 for n in points) / around, 1.0)
         return parts
 
     def own_writes(self, loops: tuple[str, ...]) -> Box:
         """What the definition itself writes in one iteration of some loops, all threads together."""
         index = self.func.definitions[self.definition].index
-        return box_of(index, self.opened(loops, wide=True).ranges(NOTHING))
+        return box_of(index, self.ranges(loops, wide=True))
 
     def kind(self, loop: str) -> str:
         """How a loop runs."""
         return self.nest.kind(loop)
+
+
+_ITERATION = "iteration"  # of the loop with which windows slide
 
 
 def _levels(state: State, names: set[str]) -> Iterator[Level]:

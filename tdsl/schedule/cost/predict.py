@@ -10,20 +10,13 @@ from functools import cached_property
 from tdsl.errors import ShapeError, TargetError, counted
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.constants import split_constants
+from tdsl.schedule.cost.caches import CacheModel
 from tdsl.schedule.cost.loopnests import Nests
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.moved import Bytes, Moved, total
 from tdsl.schedule.cost.network import Received, busiest, link_of, network_seconds
 from tdsl.schedule.cost.roofline import NestTime, roofline, seconds
-from tdsl.schedule.cost.traffic import (
-    Bytes,
-    Moved,
-    beyond_cache,
-    kept_in_blocks,
-    kept_loops,
-    of_blocks,
-    total,
-    working_set,
-)  # fmt: skip
+from tdsl.schedule.cost.traffic import beyond_cache, kept_in_blocks, of_blocks
 from tdsl.schedule.default import decide
 from tdsl.schedule.explain import INLINE, Decision
 from tdsl.schedule.facts import volume
@@ -125,11 +118,7 @@ class Prediction:
             return kept_in_blocks(self.nests, scope)
         if found is self.machine.levels[-1]:
             return sum(self.whole(n) for n in self.nests.whole if self._is_array(n))
-        capacity = found.bytes
-        assert capacity is not None
-        spots = self.nests.roots()
-        sets = (sum(working_set(x, kept_loops(x, capacity)).values()) for x in spots)
-        return max(sets, default=0.0)
+        return CacheModel.of(self.nests, found, self.machine.threads).held()
 
     def _is_array(self, name: str) -> bool:
         return not self.state.program.has_func(name) or name in {
@@ -225,7 +214,7 @@ def _edge(p: Prediction, name: str, readers: int) -> str:
     if level is not p.machine.levels[-1]:
         saved = (1 + readers) * whole
         room = f" of {_size(level.bytes)}" if level.bytes else ""
-        held = p.nests.stored.get(name, whole)
+        held = p.nests.stored(name) or whole
         return f"kept in {level.name}, {_size(held)}{room}: {_size(saved)} less at the last level{paid}"
     moved = p.moved(p.machine.levels[-1].name).get(name)
     read = moved.read if moved else 0.0

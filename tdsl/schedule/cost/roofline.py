@@ -15,10 +15,12 @@ from tdsl.lang.expr import TRUE, Call, Const, Select
 from tdsl.lang.program import map_expressions
 from tdsl.lang.regions import reads_in
 from tdsl.node import Node, post_order, transform
+from tdsl.schedule.cost.caches import CacheModel
 from tdsl.schedule.cost.devices import typical
 from tdsl.schedule.cost.loopnests import Nests, NestSpot
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
-from tdsl.schedule.cost.traffic import beyond_cache_of, kept_between, of_block, total
+from tdsl.schedule.cost.moved import Bytes, total
+from tdsl.schedule.cost.traffic import of_block
 from tdsl.schedule.facts import cost, widest
 from tdsl.schedule.nest import BLOCKS, PARALLEL, THREADS, VECTORIZED
 
@@ -83,15 +85,18 @@ def roofline(nests: Nests, machine: Machine) -> tuple[NestTime, ...]:
     """
     if machine.block_threads:
         return tuple(_on_gpu(spot, machine) for spot in nests.roots())
-    near = {level.name: kept_between(nests, level) for level in machine.caches}
-    last = machine.caches[-1]
+    caches, last = machine.caches, machine.caches[-1]
+    moved = {x.name: CacheModel.of(nests, x, machine.threads).by_nest() for x in caches}
     if sum(map(nests.bytes_of, nests.whole, nests.whole.values())) <= WARM * (last.bytes or 0):
-        near[last.name] = {*nests.whole}  # from one call to the next
-    return tuple(_on_cpu(spot, machine, near) for spot in nests.roots())
+        moved[last.name] = [{} for _ in nests.roots()]  # all is there from one call to the next
+    return tuple(
+        _on_cpu(spot, machine, {x.name: moved[x.name][n] for x in caches})
+        for n, spot in enumerate(nests.roots())
+    )
 
 
-def _on_cpu(spot: NestSpot, machine: Machine, near: Mapping[str, set[str]]) -> NestTime:
-    """`near` are the funcs that each cache keeps between nests."""
+def _on_cpu(spot: NestSpot, machine: Machine, moved: Mapping[str, Bytes]) -> NestTime:
+    """`moved` is what each cache moves for this nest."""
     shared, nests = _has(spot, PARALLEL), spot.nests
     threads = _busy(spot, machine.threads) if shared else 1
     levels = machine.levels
@@ -99,11 +104,9 @@ def _on_cpu(spot: NestSpot, machine: Machine, near: Mapping[str, set[str]]) -> N
     for n, level in enumerate(levels[:-1]):
         if level in machine.caches:
             behind = levels[n + 1]
-            moved = beyond_cache_of(spot, level, machine.threads)
             size = sum(
                 m.total + (m.written if behind is levels[-1] and not _streams(nests, n) else 0.0)
-                for n, m in moved.items()
-                if n not in near[level.name]
+                for n, m in moved[level.name].items()
             )  # a line that is written is read first, unless it goes past the caches
             memory.append((behind.name, size / bytes_per_second(behind, threads)))
     launch = launch_seconds(machine) if shared else 0.0

@@ -17,8 +17,8 @@ from tdsl.lang.expr import Const, Load, dtype_of, lanes_of
 from tdsl.node import post_order
 from tdsl.pipeline import make_kernel
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.moved import total
 from tdsl.schedule.cost.predict import Prediction
-from tdsl.schedule.cost.traffic import total
 from tdsl.schedule.nest import AXES
 
 b, i, j, d, e, k = td.vars("b i j d e k")
@@ -146,9 +146,8 @@ def counted(s: td.Schedule, elements: int) -> int:
 
 
 def predicted(s: td.Schedule, elements: int) -> float:
-    machine = Machine(
-        levels=(MemoryLevel("L1", 4 * elements), MemoryLevel("memory", None, managed=True))
-    )
+    near = MemoryLevel("L1", 4 * elements, line=4)
+    machine = Machine(levels=(near, MemoryLevel("memory", None, managed=True)))
     return total(Prediction.of(s.state, s.sizes, machine).moved("L1"))
 
 

@@ -1,0 +1,190 @@
+"""What a cache still holds of an array when it is used again, in steps that follow each other.
+
+A cache holds what was used last. A step finds those points of an array that an earlier one has touched, if
+all that is touched meanwhile fits. Two steps are taken to go through it in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, prod
+
+from tdsl.schedule.cost.moved import Bytes, Moved
+
+RARE = 0.5  # of the iterations of a loop, below which a step is seldom between others
+Points = tuple[tuple[float, float], ...]  # of each axis the first, and the first that is not there
+Shift = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """The points of an array that are touched, and their bytes in whole lines."""
+
+    points: Points
+    size: float
+
+
+Touched = dict[str, Touch]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is done at a time: what it touches, and what it moves where nothing of that is in the cache.
+
+    What it uses all the time is `steady`: so many bytes of others between one use and the next. In a loop it
+    is done in `part` of the iterations.
+    """
+
+    touched: Touched
+    moved: Bytes
+    steady: Mapping[str, float] = field(default_factory=dict)
+    part: float = 1.0
+
+
+def reused(
+    steps: Sequence[Step],
+    name: str,
+    capacity: float,
+    shift: Shift | None = None,
+    new: Mapping[str, float] | None = None,
+) -> tuple[list[tuple[int, Moved]], bool]:
+    """What steps move of an array, each by its number; and whether anything went out between two uses.
+
+    `shift` is by how much its points lie further on in the next iteration of a loop of these steps; None
+    where nothing has run before.
+
+    >>> line = {"a": Touch(((0, 16),), 64.0)}
+    >>> steps = [Step(line, {"a": Moved(written=64.0)}), Step(line, {"a": Moved(read=64.0)})]
+    >>> reused(steps, "a", 64.0)
+    ([(0, Moved(read=0.0, written=64.0)), (1, Moved(read=0.0, written=0.0))], False)
+    >>> reused(steps, "a", 63.0)[0][1]
+    (1, Moved(read=64.0, written=0.0))
+    """
+    uses = [n for n, s in enumerate(steps) if name in s.touched]
+    there = {n: _there(steps, uses, n, name, capacity, shift, new or {}) for n in uses}
+    dirty = dict.fromkeys(uses, 0.0)  # the part of what a step touches that has to go out one day
+    for n in (*uses, *uses):
+        known = sum(part * dirty[m] for m, part in there[n][0])
+        dirty[n] = 1.0 if steps[n].moved[name].written else known
+    found = []
+    for n in uses:
+        m, size, hits = steps[n].moved[name], steps[n].touched[name].size, there[n][0]
+        read = max(m.read - size * sum(part for _, part in hits), 0.0)
+        written = max(m.written - size * sum(part * dirty[k] for k, part in hits), 0.0)
+        found.append((n, Moved(read, written).times(steps[n].part)))
+    return found, any(lost for _, lost in there.values())
+
+
+def all_of(steps: Sequence[Step]) -> dict[str, float]:
+    """The bytes that steps touch of each array."""
+    sizes: dict[str, float] = {}
+    for s in steps:
+        for n, t in s.touched.items():
+            sizes[n] = max(sizes.get(n, 0.0), t.size)
+    return sizes
+
+
+def _there(
+    steps: Sequence[Step], uses: Sequence[int], at: int, name: str, capacity: float,
+    shift: Shift | None, new: Mapping[str, float],
+) -> tuple[list[tuple[int, float]], bool]:  # fmt: skip
+    """Which part of what a step touches of an array others have left in the cache; whether some has gone."""
+    here, lost = steps[at], False
+    left, found = [here.touched[name].points], list[tuple[int, float]]()
+    whole = volume(left[0]) or 1.0
+    for n, back in _before(steps, uses, at):
+        points = steps[n].touched[name].points
+        if back and shift is None:
+            continue
+        if back and shift is not None:
+            one = 1 / here.part if n == at and here.part < RARE else 1.0
+            points = tuple(
+                (lo - one * d, hi - one * d) for (lo, hi), d in zip(points, shift, strict=True)
+            )
+        same = sum(volume(_common(x, points)) for x in left)
+        if same:
+            kept = _kept(steps, (n, at), name, capacity, new if back else None)
+            found.append((n, kept * same / whole))
+            lost = lost or kept < 1
+            left = [y for x in left for y in _without(x, points)]
+        if not left:
+            break
+    return found, lost
+
+
+def _kept(
+    steps: Sequence[Step], uses: tuple[int, int], name: str, capacity: float,
+    new: Mapping[str, float] | None,
+) -> float:  # fmt: skip
+    """The part of an array that is still there when it is used for the second time, without any use between.
+
+    In the next iteration if it has `new` bytes. Elements that come first have all else that the first use
+    touches before the second one, those that come last all else that the second one touches.
+    """
+    n, at = uses
+    before, after = [steps[n]], [steps[at]]
+    if new is None:
+        before += steps[n + 1 : at]
+    else:
+        before, after = [*before, *steps[n + 1 :]], [*steps[:at], *after]
+    seldom = steps[at].part < RARE
+    sizes = all_of([s for s in (*before[1:], *after[:-1]) if seldom or s.part >= RARE])
+    sizes[name] = max(sizes.get(name, 0.0), *(steps[k].touched[name].size for k in uses))
+    size = sum(sizes.values())
+    if new is not None:  # what moves and is touched in both iterations
+        size += sum(new.get(x, 0.0) for x in all_of(before).keys() & all_of(after).keys())
+    sides = [_beside(steps[k], name, sizes) for k in uses]
+    least, most = size + min(sides), size + max(sides)
+    if most <= capacity or least > capacity:
+        return float(most <= capacity)
+    return (capacity - least) / (most - least)
+
+
+def _beside(step: Step, name: str, sizes: Mapping[str, float]) -> float:
+    """The bytes that a step touches, besides those that are counted, before or after it uses an array."""
+    others = sum(t.size for n, t in step.touched.items() if n not in sizes)
+    return min(others, step.steady.get(name, inf))
+
+
+def _before(steps: Sequence[Step], uses: Sequence[int], at: int) -> Iterator[tuple[int, bool]]:
+    """The steps that use an array before one does, the last first; whether in the iteration before.
+
+    Those that are done seldom come at the end.
+    """
+    order = [
+        *((n, False) for n in reversed(uses) if n < at),
+        *((n, True) for n in reversed(uses) if n >= at),
+    ]
+    rare = [n for n in uses if n != at and steps[n].part < RARE <= steps[at].part]
+    yield from (x for x in order if x[0] not in rare)
+    yield from (x for x in order if x[0] in rare)
+
+
+def volume(points: Points) -> float:
+    """How many points there are."""
+    return prod(max(hi - lo, 0.0) for lo, hi in points)
+
+
+def _common(a: Points, b: Points) -> Points:
+    return tuple((max(x[0], y[0]), min(x[1], y[1])) for x, y in zip(a, b, strict=True))
+
+
+def _without(a: Points, b: Points) -> list[Points]:
+    """The boxes of what is in one and not in the other.
+
+    >>> _without(((0, 4), (0, 2)), ((1, 9), (0, 9)))
+    [((0, 1), (0, 2))]
+    """
+    common, found = _common(a, b), list[Points]()
+    if not volume(common):
+        return [a]
+    for axis, (lo, hi) in enumerate(common):
+        first, last = a[axis]
+        found += [
+            (*a[:axis], part, *a[axis + 1 :])
+            for part in ((first, lo), (hi, last))
+            if part[0] < part[1]
+        ]
+        a = (*a[:axis], (lo, hi), *a[axis + 1 :])
+    return found
