@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -111,11 +111,14 @@ def cost(d: Definition, along: str | None = None) -> int:
     return total
 
 
-def operations(state: State) -> int | None:
-    """About how many operations a program takes where each func is computed once; None for unknown sizes."""
+def operations(state: State, free: Collection[str] = ()) -> int | None:
+    """About how many operations a program takes where each func is computed once; None for unknown sizes.
+
+    Some of the funcs are `free`.
+    """
     boxes, total = root_boxes(rest_at_root(state)), 0
     for f in state.program.funcs:
-        if f.name in boxes:
+        if f.name in boxes and f.name not in free:
             d = f.definitions[0]
             sizes = extents(f, d, boxes[f.name])
             every = [volume(boxes[f.name]), *(sizes[v] for v, _, _ in d.ranges)]

@@ -4,7 +4,7 @@ Sums that have other sums as factors of their terms are a tree. Written out it i
 the variables of all of them, and each order in which these are summed is another tree: for matrices, another
 way to set brackets. What it costs to sum over a variable depends on which were summed before, not on their
 order, so that the best order of a set follows from those of its subsets. It is reached by `reassociate`, one
-sum and one below it at a time, until the one that comes last is on top.
+sum and one below it at a time, until the one that comes last is on top. Sums of constants alone cost nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from itertools import combinations
 from math import prod
 
 from tdsl.lang.affine import difference, variables
-from tdsl.lang.expr import Expr, Read, Var
+from tdsl.lang.expr import Expr, Param, Read, Var
 from tdsl.lang.program import Program
+from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import substitute
+from tdsl.node import post_order
 from tdsl.schedule.bind import bind_state
+from tdsl.schedule.constants import constants
 from tdsl.schedule.factors import factors_of
 from tdsl.schedule.facts import operations
 from tdsl.schedule.inlining import value_at
@@ -67,7 +70,7 @@ def fewer_operations(program: Program, sizes: Mapping[str, int]) -> Reordered | 
                 state, steps = made[0], [*steps, *made[1]]
     if not steps:
         return None
-    before, after = operations(first), operations(state)
+    before, after = (operations(x, constants(x.program)) for x in (first, state))
     if not before or after is None or after > LESS * before:
         return None
     return Reordered(tuple(steps), after / before)
@@ -91,10 +94,12 @@ def _trees(state: State) -> dict[str, list[str]]:
 class _Tree:
     """A tree of sums as one: the variables of each factor, those of each sum, all their extents.
 
-    `now` is the order in which is summed, by the names of the sums.
+    Factors that are `fixed` are made of constants alone. `now` is the order in which is summed, by the names
+    of the sums.
     """
 
     scopes: tuple[frozenset[str], ...]
+    fixed: tuple[bool, ...]
     groups: Mapping[str, frozenset[str]]
     extents: Mapping[str, int]
     now: tuple[str, ...]
@@ -121,10 +126,17 @@ class _Tree:
     def _cost(self, name: str, before: frozenset[str]) -> float:
         """What it costs to sum over the variables of a group when those of others are gone."""
         gone = frozenset[str]().union(*(self.groups[n] for n in before))
-        scope, left = self.groups[name], list(self.scopes)
-        while near := [s for s in left if s & scope & (gone | self.groups[name])]:
-            left = [s for s in left if s not in near]
-            scope = scope.union(*near)
+        scope, left, fixed = (
+            self.groups[name],
+            list(zip(self.scopes, self.fixed, strict=True)),
+            True,
+        )
+        while near := [x for x in left if x[0] & scope & (gone | self.groups[name])]:
+            left = [x for x in left if x not in near]
+            scope = scope.union(*(s for s, _ in near))
+            fixed = fixed and all(alone for _, alone in near)
+        if fixed:
+            return 0.0
         kept = scope - gone - self.groups[name]
         points = prod(self.extents[v] for v in kept)
         stored = STORED * points if len(before) + 1 < len(self.groups) else 0
@@ -159,7 +171,15 @@ def _written_out(program: Program, root: str, below: Mapping[str, list[str]]) ->
     if factors is None or len(sums) + 1 > len(now) or None in extents.values():
         return None
     numbers = {v: n for v, n in extents.items() if n is not None}
-    return _Tree(tuple(variables(e) for e, _ in factors), groups, numbers, now)
+    known = constants(program)
+    scopes, fixed = zip(*((variables(e), _is_fixed(e, known)) for e, _ in factors), strict=True)
+    return _Tree(scopes, fixed, groups, numbers, now)
+
+
+def _is_fixed(e: Expr, known: set[str]) -> bool:
+    """Whether an expression reads nothing but constants."""
+    read = {r.name for r in reads_in((e,))}
+    return read <= known and not any(isinstance(n, Param) for n in post_order(e))
 
 
 def _from_below(root: str, below: Mapping[str, list[str]]) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Chains of products in the order that takes the fewest operations."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -112,3 +113,21 @@ def test_weights_that_are_no_products_keep_their_order() -> None:
     score[i, j] = td.maximum(td.sum(q[i, d] * k[j, d], axis=d), 0)
     out[i, e] = td.sum(score[i, j] * k[j, e], axis=j)
     assert fewer_operations(td.Schedule(out).program, {}) is None
+
+
+def test_products_of_constants_cost_nothing() -> None:
+    """Two weights become one, but not those of a low rank."""
+
+    def steps(inner: int) -> object:
+        i, j, k, l = td.vars("i j k l")
+        x, s, y = td.Tensor("x", (64, 200), td.f32), td.Func("s"), td.Func("y")
+        v, w = td.Tensor("v", (200, inner), td.f32), td.Tensor("w", (inner, 100), td.f32)
+        s[i, j] = td.sum(x[i, k] * v[k, j], axis=k)
+        y[i, l] = td.sum(s[i, j] * w[j, l], axis=j)
+        program = td.Schedule(y).program
+        inputs = tuple(replace(t, constant=t.name != "x") for t in program.inputs)
+        found = fewer_operations(replace(program, inputs=inputs), {})
+        return found and found.steps
+
+    assert steps(300) == (("y", "s"),)
+    assert steps(8) is None
