@@ -51,6 +51,15 @@ def copy_of_two_kinds():
     s.cache_read(a, f, at=i, padded=True, filled=True)  # here
 
 
+@wrong(td.ScheduleError, "'f_i' run on threadIdx.x is not known before", hint="bind the inner loop")
+def threads_for_a_size_of_the_call():
+    t, f = td.Tensor("t", ("N",), td.f32), td.Func("f")
+    f[i] = t[i] * 2
+    s = td.Schedule(f)
+    s[f].bind(i, "threadIdx.x")  # here
+    td.compile(s, target="cuda", dynamic="N").source()
+
+
 @wrong(td.ScheduleError, "loop 'i' runs on threadIdx.x already", hint="fuse 'i' and 'j'")
 def two_loops_on_an_axis():
     f, s = doubled()

@@ -80,7 +80,7 @@ def _most(s: For, facts: Facts) -> Expr:
         f"how many iterations of {s.name!r} run on {s.kind} is not known before the launch",
         loc=s.loc,
         label="this loop",
-        hint="split it by a constant, or fix the sizes",
+        hint="split it by a constant, and bind the inner loop, or fix the sizes",
     )
 
 
