@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from tdsl.codegen.loops import Check, Message, Stmt
 from tdsl.errors import IndexBoundError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, at_most
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Param, Read, Size, Var
+from tdsl.lang.expr import FALSE, ONE, TRUE, ZERO, Binary, Const, Expr, Param, Read, Size, Var
 from tdsl.lang.message import message_parts
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval, Ranges, interval_where, is_empty
@@ -62,7 +63,7 @@ def check_boxes(
             open_ += _reads_left_open(f, d, ranges, limits)
     checks: dict[tuple[str, Expr], Stmt] = {}
     for cond, text, loc in (*open_, *declared):
-        if (text, cond) not in checks:
+        if cond != TRUE and (text, cond) not in checks:
             checks[text, cond] = Check(cond, messages.site("bounds", text, 0, loc), ())
     return list(checks.values())
 
@@ -182,16 +183,30 @@ def _left_open(
         cond = simplify(Binary("le", small, large))
         if not any(isinstance(n, Size) for n in post_order(cond)) or variables(cond):
             raise error(wrong)
-        open_.append(cond)
+        ends = product(_operands("max", small), _operands("min", large))
+        parts = [simplify(Binary("le", a, b)) for a, b in ends]
+        open_ += [cond] if FALSE in parts else parts
     return open_
 
 
+def _operands(op: str, e: Expr) -> tuple[Expr, ...]:
+    """What an expression is the largest or the smallest of."""
+    match e:
+        case Binary(own, x, y) if own == op:
+            return (*_operands(op, x), *_operands(op, y))
+        case _:
+            return (e,)
+
+
 def _unless_empty(cond: Expr, ranges: Ranges) -> Expr:
-    for lo, hi in ranges.values():
-        if lo is not None and hi is not None:
-            empty = simplify(Binary("lt", hi, lo))
-            if not isinstance(empty, Const):
-                cond = Binary("or", empty, cond)
+    """A condition that has to hold where all ranges have points, which may be why it does."""
+    ends = [(lo, hi) for lo, hi in ranges.values() if lo is not None and hi is not None]
+    if cond in [simplify(Binary("le", lo, hi)) for lo, hi in ends]:
+        return TRUE
+    for lo, hi in ends:
+        empty = simplify(Binary("lt", hi, lo))
+        if not isinstance(empty, Const):
+            cond = Binary("or", empty, cond)
     return cond
 
 

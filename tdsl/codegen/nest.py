@@ -329,9 +329,7 @@ class NestBuilder:
         stages = loop.stages if kind == PIPELINED else 0
         apart, early = loop.apart and stages > 0, loop.early and stages > 0
         return [
-            replace(
-                x, merges=merges, stages=stages, apart=apart, early=early, loc=self.plan.loc
-            )
+            replace(x, merges=merges, stages=stages, apart=apart, early=early, loc=self.plan.loc)
             for x in made
             if isinstance(x, For)
         ]

@@ -91,8 +91,10 @@ def _followed(stage: Stage) -> list[Stage]:
 
 
 def _is_large(stage: Stage) -> bool:
+    """True for rows and columns that are worth tiles, as those of a size that only a call tells are."""
     d, sizes = definition_of(stage), sizes_of(stage)
-    return bool(d.ranges) and all((sizes.get(v) or 0) >= _LARGE for v in d.free[-2:])
+    known = (sizes.get(v) for v in d.free[-2:])
+    return bool(d.ranges) and all(n is None or n >= _LARGE for n in known)
 
 
 @recipe

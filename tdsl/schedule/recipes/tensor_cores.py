@@ -49,6 +49,7 @@ Tiles = tuple[tuple[int, int], tuple[int, int]]  # rows and columns of a block, 
 _MOST_WARPS = 32  # of a block
 _COPIED = 4  # bytes that a GPU copies to shared memory asynchronously, at least
 _SMALLEST = 64  # rows, columns and terms of a product that is worth tiles
+_OPEN = 1024  # taken for rows, columns or terms whose number only a call tells
 _BLOCKS = 96  # that keep a GPU busy
 _PROCESSORS = 132  # of the GPUs that have wgmma
 _TILES = (
@@ -195,7 +196,8 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
     """The recipe with tiles for the sizes of a stage; None where these are small, or it does not apply.
 
     Products of floats of 8 bits are left out: tensor cores add them with fewer bits than f32 has.
-    With `hopper` large products are made by wgmma, by one block for each multiprocessor at most.
+    With `hopper` large products are made by wgmma, by one block for each multiprocessor at most. A size that
+    only a call tells counts as a large one.
     """
     d = definition_of(stage)
     try:
@@ -206,10 +208,13 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
     if any(t in (f8e4m3, f8e5m2) for t in types):
         return None
     sizes = sizes_of(stage)
-    rows, columns, terms = m.extents(sizes)
+    if 0 in sizes.values():
+        return None
+    open_ = 0 in m.extents(sizes)
+    rows, columns, terms = (n or _OPEN for n in m.extents(sizes))
     if min(rows, columns, terms) < _SMALLEST:
         return None
-    batches = prod(sizes.get(v) or 1 for v in d.free) // (rows * columns)
+    batches = prod(sizes.get(v) or 1 for v in d.free if v not in (*m.rows, *m.columns))
     step = _ROW_BYTES // max(t.bytes for t in types)
     enough = _keeping_busy(_GROUP_TILES, rows, columns, batches)
     if hopper and enough:
@@ -219,8 +224,8 @@ def on_tensor_cores(stage: Stage, *, hopper: bool = False) -> TensorCoreMatmul |
         blocks = -(-tiles // rounds)
         plan = if_suited(
             tensor_core_matmul, stage, block=(*tile, 2 * step), warp=warp, stages=_GROUP_STAGES, hopper=True,
-            group=_group(rows, columns, tile), blocks=blocks if rounds > 1 else 0,
-            cluster=2 if rows % (2 * tile[0]) == 0 and blocks % 2 == 0 else 1,
+            group=_group(rows, columns, tile), blocks=blocks if rounds > 1 and not open_ else 0,
+            cluster=2 if rows % (2 * tile[0]) == 0 and blocks % 2 == 0 and not open_ else 1,
         )  # fmt: skip
         if plan is not None:
             return plan

@@ -90,6 +90,33 @@ def test_numbers_of_blocks_are_made_of_the_sizes_of_a_call():
         counts.stored(Select(Const(True, td.bool_), n, n))
 
 
+@pytest.mark.parametrize("dtype, marks", [(td.f32, "# shared"), (td.f16, "mma_m16n8k16_f16_f16(")])
+def test_products_of_open_sizes_are_made_in_tiles(rng, dtype, marks):
+    a, b, c = td.Tensor("a", ("M", "K"), dtype), td.Tensor("b", ("K", "N"), dtype), td.Func("c")
+    c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    f = td.compile(c, target="cuda:sm_80", dynamic=("M", "K", "N"))
+    text = str(f.loops("final"))
+    assert marks in text
+    assert "check" not in text, "reads are inside wherever there are any"
+    emulated = td.emulate(f)
+    for m, n, terms in ((70, 33, 90), (1, 1, 1), (64, 64, 0), (0, 3, 3)):
+        x = rng.integers(-3, 4, (m, terms)).astype(dtype.numpy)
+        y = rng.integers(-3, 4, (terms, n)).astype(dtype.numpy)
+        want = x.astype(np.float32) @ y.astype(np.float32)
+        np.testing.assert_array_equal(emulated(x, y), want)
+
+
+def test_products_of_open_rows_on_hopper(rng):
+    a, b, c = td.Tensor("a", ("M", 64), td.f16), td.Tensor("b", (64, 1024), td.f16), td.Func("c")
+    c[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    f = td.compile(c, target="cuda", dynamic="M")
+    assert "wgmma" in str(f.loops("final"))
+    for m in (70, 128):
+        x, y = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((m, 64), (64, 1024)))
+        want = x.astype(np.float32) @ y.astype(np.float32)
+        np.testing.assert_array_equal(td.emulate(f)(x, y), want)
+
+
 class TestText:
     """What needs TVM, which writes the text, and g++, which runs it."""
 
@@ -104,6 +131,17 @@ class TestText:
 
     def test_the_text_of_many_sizes(self, shim):
         check(product, shim.text_of(opened(product)))
+
+    def test_places_are_counted_in_64_bits(self, shim, tmp_path):
+        side = (1 << 16) + 1  # of a sparse file: few of its 4 GiB are on the disk
+        q = np.memmap(tmp_path / "sparse", dtype=np.uint8, mode="w+", shape=(side, side))
+        q[-1, -1], q[0, -1], q[-1, 0] = 7, 3, 2
+        far, f, last = td.Tensor("q", ("N", "M"), td.u8), td.Func("f", shape=(2,)), side - 1
+        f[i] = td.cast(far[i * last, last], td.i32) * 10 + far[last, i * last]
+        for dynamic in ((), ("N", "M")):
+            made = td.compile(f, target="cuda", dynamic=dynamic)
+            np.testing.assert_array_equal(shim.text_of(made)(q), [32, 77])
+        (tmp_path / "sparse").unlink()
 
     @pytest.fixture
     def launched(self, shim, tmp_path, monkeypatch):
