@@ -6,7 +6,7 @@ import pytest
 import tdsl as td
 from tdsl.lang.interp import interpret
 from tdsl.target import Target
-from tdsl.tilegraph.search import candidates, slides
+from tdsl.tilegraph.search import candidates
 from tests.tilegraph.chains import adds_concat_pool
 
 
@@ -80,24 +80,6 @@ def looked_up(table: td.f32["N"], at: td.i64["M"]):
     weights[i] = td.sum(table[k] * td.cast(i, td.f32), axis=k)
     out[i] = weights[at[i]]
     return out
-
-
-def test_memory_in_the_loops_of_a_stage_is_no_window_that_slides() -> None:
-    def three(size: int) -> td.Func:
-        x, w, v = (td.Tensor(n, (size, size), td.f32) for n in "xwv")
-        i, j, k = td.vars("i j k")
-        f, g = td.Func("f"), td.Func("g")
-        f[i, j] = td.sum(x[i, k] * w[k, j], axis=k)
-        g[i, j] = td.sum(f[i, k] * v[k, j], axis=k)
-        return g
-
-    s = td.Schedule(three(64))
-    s["f"].split("i", 4)
-    s.cache_write(s["f"], at="i_o")
-    assert not slides(s.state)
-    s = td.Schedule(three(64))
-    s["f_out" if "f_out" in str(s) else "f"].compute_at(s["g"], "j").store_at(s["g"], "i")
-    assert slides(s.state)
 
 
 def test_nothing_is_preferred_where_conditions_say_which_input_is_read() -> None:

@@ -44,6 +44,18 @@ def test_of_what_slides_each_line_is_computed_once(around: bool) -> None:
     assert made.nests.memory["f"] == ((4, 32) if around else (3, 32))
 
 
+def test_memory_in_the_loops_of_a_stage_is_no_window() -> None:
+    a, b, f = td.Tensor("a", (64, 64), td.f32), td.Tensor("b", (64, 64), td.f32), td.Func("f")
+    f[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    s = td.Schedule(f)
+    outer, _ = s[f].split("i", 4)
+    s.cache_write(s[f], at=outer)
+    for schedule, sliding in ((s, set()), (rows(True), {"f"})):
+        nests = Prediction.of(schedule.state, {}, of_machine(1 << 20)).nests
+        levels = [(spot, n) for spot in nests.every() for n in range(1, len(spot.nest.loops) + 1)]
+        assert {name for spot, n in levels for name in spot.windows(n)} == sliding
+
+
 def test_a_ring_that_fits_moves_nothing() -> None:
     moved = Prediction.of(rows(True).state, {}, of_machine(16 * LINE)).moved("L1")
     assert moved["a"].read == 40 * LINE
