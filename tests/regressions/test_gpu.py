@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.codegen.loops import REGISTER, Alloc, Kernel, Shuffle
+from tdsl.codegen.passes.fresh import Fresh
+from tdsl.lang.expr import Const
 from tdsl.lang.interp import interpret
 
 i, j, k, m = td.vars("i j k m")
@@ -290,3 +293,12 @@ def test_a_copy_of_packed_elements_has_no_more_of_them():
     s[f].bind(block, "blockIdx.x").bind(thread, "threadIdx.x")
     s.cache_read("a_cache", f, at=m, scope="shared", filled=True)
     agrees_when_emulated(s, a=np.arange(7, dtype=np.int32))
+
+
+def test_a_copy_of_a_shuffle_writes_memory_of_the_copy():
+    # it wrote that of the statement which was copied
+    one = Const(1.0, td.f32)
+    code = Alloc("own", td.f32, (), REGISTER, Shuffle("own", one, 1, 32))
+    assert Fresh(Kernel("k", (), code)).copy(code) == Alloc(
+        "own_1", td.f32, (), REGISTER, Shuffle("own_1", one, 1, 32)
+    )
