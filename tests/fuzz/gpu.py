@@ -19,7 +19,7 @@ from collections.abc import Callable
 import tdsl as td
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.legality import loops_around
-from tdsl.schedule.nest import BLOCKS, SERIAL, SHARED, THREADS, At, Root, is_reduction
+from tdsl.schedule.nest import BLOCKS, PARALLEL, SERIAL, SHARED, THREADS, At, Root, is_reduction
 from tdsl.schedule.stage import Stage
 from tests.fuzz.campaign import conditions, program_of
 from tests.fuzz.cases import Case, Meaning, Outcome, run_case
@@ -37,6 +37,9 @@ def on_a_gpu(s: td.Schedule, choices: Choices) -> None:
         for n in range(len(s.state.program.func(name).definitions)):
             stage = s[name] if n == 0 else s[name].update(n - 1)
             place = s.state.plan(name).place
+            for loop in s.state.plan(name).nests[n].loops:
+                if loop.kind == PARALLEL:  # threads of a CPU
+                    stage.serial(loop.name)
             if isinstance(place, At) and n == 0:
                 _inside(s, stage, choices)
             elif isinstance(place, Root) or name in s.state.program.outputs:
