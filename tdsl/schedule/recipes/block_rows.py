@@ -33,6 +33,7 @@ from tdsl.schedule.stage import Stage
 ACCESS = 16  # bytes that a thread can load or store at once
 _WARP = 32
 _MOST_THREADS = 1024
+_BESIDE = ("blockIdx.y", "blockIdx.z")  # axes of blocks beside the first
 _EACH = 16  # elements of a long row that a thread should have
 _SHORT = 1024  # elements of a row that one warp can do
 _TOGETHER = 128  # threads of a block with several rows
@@ -96,11 +97,16 @@ def block_rows(stage: Stage, **choices: Any) -> BlockRows:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """Funcs that one row of the first needs, consumers first, and the boxes of these and what they read."""
+    """Funcs that one row of the first needs, consumers first, and the boxes of these and what they read.
+
+    The first `apart` of the variables of rows have an axis of blocks of their own: nothing is known of a
+    number that is divided by the next extent, which only a call tells.
+    """
 
     rows: tuple[str, ...]
     funcs: tuple[FuncDef, ...]
     near: Mapping[str, Box]
+    apart: int = 0
 
     def sizes(self, f: FuncDef) -> dict[str, int]:
         """The extents of a func's variables in a row."""
@@ -154,7 +160,10 @@ def _chain_of(
     near = boxes_of_rows(state, f.name, rows[-1], group, boxes, 1, rows[:-1])
     sizes = extents(f, f.definitions[0], boxes[f.name])
     count = prod(sizes[v] or 0 for v in rows)
-    chain = _Chain(rows, (f,), near)
+    apart = max((n for n, v in enumerate(rows) if n and sizes[v] is None), default=0)
+    if apart > len(_BESIDE):
+        return None
+    chain = _Chain(rows, (f,), near, apart)
     for name in group:
         g = state.program.func(name)
         readers = {c.name for c, _ in state.consumers(name)}
@@ -163,7 +172,7 @@ def _chain_of(
         points, whole = volume(near[name]), volume(boxes[name])
         once = points is not None and points * count == whole
         if once and _is_plain(g) and _is_along(chain, g):
-            chain = _Chain(rows, (*chain.funcs, g), near)
+            chain = _Chain(rows, (*chain.funcs, g), near, apart)
     if not _is_along(chain, f):
         return None
     return chain if any(g.definitions[0].ranges for g in chain.funcs) else None
@@ -273,7 +282,10 @@ class _Writer:
 
     def write(self) -> None:
         schedule, plan, own = self.owner.schedule, self.plan, self.owner
-        row = fused(own, list(plan.rows))
+        outer, rows = plan.rows[: self.chain.apart], plan.rows[self.chain.apart :]
+        for v, axis in zip(outer, _BESIDE, strict=False):
+            own.bind(v, axis)
+        row = fused(own, list(rows))
         if plan.together > 1:
             block, at = (x.name for x in own.split(row, plan.together))
             own.bind(block, "blockIdx.x").bind(at, "threadIdx.y")

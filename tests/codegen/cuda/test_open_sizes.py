@@ -40,6 +40,18 @@ def softmax() -> td.Schedule:
     return td.Schedule(y)
 
 
+def softmax_of_batches() -> td.Schedule:
+    """Rows in two dimensions, of which a call tells both."""
+    b = td.vars("b")
+    x = td.Tensor("x", ("B", "R", 96), td.f32)
+    top, e, total, y = (td.Func(n) for n in ("top", "e", "total", "y"))
+    top[b, i] = td.max(x[b, i, k], axis=k)
+    e[b, i, j] = td.exp(x[b, i, j] - top[b, i])
+    total[b, i] = td.sum(e[b, i, k], axis=k)
+    y[b, i, j] = e[b, i, j] / total[b, i]
+    return td.Schedule(y)
+
+
 def transposed() -> td.Schedule:
     return programs.transposed()
 
@@ -48,6 +60,7 @@ PROGRAMS = {
     scaled: [(5,), (0,), (33,)],
     product: [(20, 9, 40), (16, 8, 32), (1, 1, 1)],
     softmax: [(3,), (7,), (0,)],
+    softmax_of_batches: [(2, 3), (1, 7), (2, 0)],
     transposed: [(5, 70), (32, 33)],
 }
 
