@@ -24,13 +24,15 @@ OURS = (
 HOW = {"tdsl-hand": " (schedule by hand)", "tdsl-search": " (schedule by the search)"}
 CHAINS = """# Chains of operators
 
-Written by `python -m benchmarks page` from the record of the run below: the chains that papers on fusion
+Written by `python -m benchmarks page` from the records of the runs below: the chains that papers on fusion
 measure, in f32, scaled down in batches, heads or rows where they take long on two cores. tdsl compiles each
 as one program by the schedule that the search finds (`Graph.autoschedule`); `tdsl-unfused` gives each
 operator a kernel of its own with the default schedule, as `td.Graph(f, fuse=False)` does; `torch-compile` is
 PyTorch's compiler on the same operators. All are checked against NumPy in double precision. A ratio is the
-time of a peer over that of tdsl, so it is above 1 where the fused program is faster. The time to compile has
-the search in it, and is that of a busy machine: programs are compiled before it is made quiet for the rounds.
+time of a peer over that of tdsl, so it is above 1 where the fused program is faster. `chain-43-*` are single
+operators, which nothing can be fused with. Rates count operations as the chain has them, although products of
+three matrices may be made in another order. Other programs ran on the machine meanwhile; those that are timed
+had priority over them. The time to compile has the search in it, and what such a machine adds to it.
 """
 
 
@@ -41,7 +43,7 @@ def markdown(records: list[dict[str, Any]]) -> str:
     head = HEAD
     if all(case["group"] == "chains" for case in cases):
         whole = sum(case.group == "chains" for case in ALL.values())
-        head = f"{CHAINS}\nThe record has {len(cases)} of the {whole} chains of the group.\n"
+        head = f"{CHAINS}\nThe records have {len(cases)} of the {whole} chains of the group.\n"
     parts = [head, _runs(records), _goals(lines), _losses(cases)]
     parts += [_group(name, cases) for name in dict.fromkeys(case["group"] for case in cases)]
     return "\n".join(parts)
