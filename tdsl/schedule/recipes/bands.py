@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tdsl.lang.affine import variables
 from tdsl.lang.regions import Box
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
@@ -95,13 +96,21 @@ def tile_product(
     tiles = plan_tiles(c, machine)
     axis = schedule.state.program.func(c.func).variables.index(c.along)
     same = c.moving.name not in chain.inside and not moves(chain.boxes[c.func][axis : axis + 1])
-    panel = tiles.panel if c.crowded else "root" if same else "no"
+    panel = "block" if c.crowded and _moves_on(c, schedule, chain) else "root" if same else "no"
     if tiles.panel == "no" or _is_packed(c, tiles):
         panel = "no"
     parallel = tiles.parallel or c.names[c.along]
     dot = "" if panel == "no" else tiles.dot  # instructions take panels
     tiles = replace(tiles, panel=panel, parallel=parallel, band=band, terms=0, dot=dot)
     tile(schedule, c, tiles, threads=False)
+
+
+def _moves_on(c: Contraction, schedule: Schedule, chain: Chain) -> bool:
+    """True when tiles need boxes of their own of what moves along, not just one of several whole ones."""
+    used = {v for e in c.moving.index for v in variables(e)}
+    names = schedule.state.program.func(c.func).variables
+    box = [i for v, i in zip(names, chain.boxes[c.func], strict=True) if v in used and i[0] != i[1]]
+    return moves(tuple(box))
 
 
 def _is_packed(c: Contraction, tiles: Tiles) -> bool:
