@@ -15,6 +15,7 @@ from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import Expr, Size, Var, const
 from tdsl.lang.regions import Box, Interval
+from tdsl.lang.simplify import simplify
 from tdsl.node import Node, transform
 from tdsl.schedule.nest import State
 from tdsl.schedule.patterns.groups import boxes_within
@@ -148,9 +149,12 @@ def point_of(variable: str) -> str:
 def value(e: Expr, values: Values) -> int | None:
     """An index with values for variables, and for sizes that are not known.
 
+    >>> from tdsl.lang.expr import Binary
     >>> from tdsl.lang.simplify import add
     >>> value(add(Var("i"), Var("j")), {"i": 3, "j": 4})
     7
+    >>> value(Binary("min", Binary("mod", add(Var("i"), const(1)), const(96)), Var("i")), {"i": 95})
+    0
     """
     s = as_sum(e)
     if all(isinstance(x, Var | Size) for x in s.terms):
@@ -167,4 +171,4 @@ def value(e: Expr, values: Values) -> int | None:
             case _:
                 return n
 
-    return upper(transform(e, fixed))
+    return upper(simplify(transform(e, fixed)))
