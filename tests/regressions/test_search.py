@@ -140,3 +140,17 @@ def test_outputs_that_rows_sum_up_beside_them_are_not_cut_off_first() -> None:
     right = own - own.sum(1, keepdims=True) * x, (dy * x).sum(0), dy.sum(0)
     for made, expected in zip(td.compile(s)(dy, x, gain), right, strict=True):
         np.testing.assert_allclose(made, expected, rtol=2e-3, atol=2e-3)
+
+
+@td.op
+def norm(x: td.f32["M", "N"], y: td.f32["M", "N"]):
+    i, j = td.vars("i j")
+    total = td.Func("total")
+    total[()] = td.sum(x[i, j] * y[i, j], axis=(i, j))
+    return total
+
+
+def test_products_summed_to_one_value_on_a_gpu() -> None:
+    x = np.random.default_rng(0).integers(-3, 4, (9, 17)).astype(np.float32)
+    s = norm.autoschedule(x, x, target="cuda")
+    assert td.emulate(td.compile(s))(x, x) == (x * x).sum()

@@ -96,7 +96,7 @@ def block_conv(stage: Stage, **choices: Any) -> BlockConv:
 def _find(d: Definition) -> _Conv | None:
     """The variables by what reads them: filters are read by the weights alone, points by the source alone."""
     reads = _factors(d)
-    if reads is None or not isinstance(d.index[-1], Var):
+    if reads is None or not d.index or not isinstance(d.index[-1], Var):
         return None
     ranges = {v for v, _, _ in d.ranges}
     for weights, source in (reads, reads[::-1]):
