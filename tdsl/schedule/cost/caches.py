@@ -149,7 +149,7 @@ class CacheModel:
             shift = _shift(touched[name], None if name in inside else outer[name], count)
             moved, lost = reused(steps, name, self.capacity, shift, new)
             later[name] = _sum(moved)
-            made = any(s.moved[name].written for s in steps if name in s.touched)
+            made = any(s.moved[name].written for s in steps if name in s.moved)
             first[name] = later[name] if made else _sum(reused(steps, name, self.capacity)[0])
             if not lost and not later[name].total:
                 steady[name] = _size(touched) - touched[name].size

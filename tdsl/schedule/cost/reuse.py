@@ -66,10 +66,11 @@ def reused(
     dirty = dict.fromkeys(uses, 0.0)  # the part of what a step touches that has to go out one day
     for n in (*uses, *uses):
         known = sum(part * dirty[m] for m, part in there[n][0])
-        dirty[n] = 1.0 if steps[n].moved[name].written else known
+        dirty[n] = 1.0 if steps[n].moved.get(name, Moved()).written else known
     found = []
     for n in uses:
-        m, size, hits = steps[n].moved[name], steps[n].touched[name].size, there[n][0]
+        m, size = steps[n].moved.get(name, Moved()), steps[n].touched[name].size
+        hits = there[n][0]
         read = max(m.read - size * sum(part for _, part in hits), 0.0)
         written = max(m.written - size * sum(part * dirty[k] for k, part in hits), 0.0)
         found.append((n, Moved(read, written).times(steps[n].part)))
