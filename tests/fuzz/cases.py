@@ -193,8 +193,8 @@ def _checked(s: td.Schedule, case: Case, arguments: dict[str, Any]) -> tuple[np.
     """The kernel of the cpu target, after all passes, run in Python that checks every index."""
     signature = signature_of(s.program)
     sizes = {n: v for n, v in case.made.sizes.items() if n in s.program.sizes}
+    check_all(s.state)
     state = bind_state(s.state, sizes)
-    check_all(state)
     target = as_target("cpu")
     variant = Variant(state, target, machine_of(target), signature, dense(signature, sizes))
     kernel = make_kernel(variant)
