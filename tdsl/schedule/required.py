@@ -105,9 +105,9 @@ NO_THREADS = Threads({}, {})
 def _without_beyond(own: Interval, whole: Interval, facts: Facts) -> Interval:
     (lo, hi), (first, last) = own, whole
     if lo is not None and first is not None and at_most(lo, first, facts):
-        lo = first
+        lo = lo if at_most(first, lo, facts) else first  # what is the same stays as it is written
     if hi is not None and last is not None and at_most(last, hi, facts):
-        hi = last
+        hi = hi if at_most(hi, last, facts) else last
     return lo, hi
 
 
