@@ -33,7 +33,7 @@ MUTANTS = (
     ("last block of a split lost", "schedule/relate.py",
      "extents[outer] = ceildiv(extents[parent], const(factor), facts)",
      "extents[outer] = floordiv(extents[parent], const(factor), facts)"),
-    ("ring half as long", "codegen/buffers.py",
+    ("ring half as long", "schedule/sliding.py",
      "return 1 << max(needed - 1, 0).bit_length()",
      "return max((1 << max(needed - 1, 0).bit_length()) // 2, 1)"),
     ("sliding window starts one too late", "codegen/lower.py",

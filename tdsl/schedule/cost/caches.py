@@ -284,11 +284,17 @@ def _visited(spot: NestSpot, touched: Touched, k: int) -> Bytes:
 
 
 def _of_its_own(spot: NestSpot, moved: Bytes, touched: Touched) -> Bytes:
-    """What of the bytes of a nest itself is read before it is written, and what never goes out."""
-    found, own = dict(moved), spot.func.name
-    for name in spot.made(0) & found.keys() - {own, *spot.nests.state.program.outputs}:
-        m = found[name]  # what is left in the cache at the end is freed
-        found[name] = Moved(m.read, max(m.written - touched[name].size, 0.0))
+    """What of the bytes of a nest itself is read before it is written, and what never goes out.
+
+    What no other nest reads is freed at the end. What is left of it then never goes out: all, where nothing
+    had to come back, or where its memory was used several times.
+    """
+    found, own, made = dict(moved), spot.func.name, spot.made(0)
+    for name in made & found.keys() - {own, *spot.nests.state.program.outputs}:
+        m, readers = found[name], {c.name for c, _ in spot.nests.state.consumers(name)}
+        left = touched[name].size
+        if readers <= made and (not m.read or m.written > left):
+            found[name] = Moved(m.read, max(m.written - left, 0.0))
     if not _updates(spot):
         m = found[own]  # sums are read again where loops come back to them
         found[own] = Moved(m.read + max(m.written - touched[own].size, 0.0), m.written)
