@@ -32,7 +32,8 @@ PyTorch's compiler on the same operators. All are checked against NumPy in doubl
 time of a peer over that of tdsl, so it is above 1 where the fused program is faster. `chain-43-*` are single
 operators, which nothing can be fused with. Rates count operations as the chain has them, although products of
 three matrices may be made in another order. Other programs ran on the machine meanwhile; those that are timed
-had priority over them. The time to compile has the search in it, and what such a machine adds to it.
+had priority over them. Runs that others had disturbed, or that a change to the search came after, were made
+again; the newer one stands. The time to compile has the search in it, and what such a machine adds to it.
 """
 
 
