@@ -10,7 +10,7 @@ box is an answer of the region function.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -19,6 +19,7 @@ from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import const
 from tdsl.lang.program import FuncDef, Program, bind_sizes, check_sizes
 from tdsl.lang.regions import Box, boxes_at, is_empty, union_box
+from tdsl.schedule.cost.moved import bytes_in_runs
 from tdsl.schedule.facts import extent, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State, initial_state
@@ -350,17 +351,3 @@ class TileGraph:
             for n in tile.members:
                 points[n] = points.get(n, 0.0) + times * (volume(tile.boxes[n]) or 0)
         return {n: p / max(volume(self.boxes[n]) or 1, 1) for n, p in points.items()}
-
-
-def bytes_in_runs(shape: Sequence[int], whole: Sequence[int], size: int, granule: int) -> float:
-    """The bytes of a box of elements of some size, each contiguous run of them rounded up to a granule.
-
-    >>> bytes_in_runs((4, 3), (8, 8), 4, 64), bytes_in_runs((4, 8), (8, 8), 4, 64)
-    (256.0, 128.0)
-    """
-    run = size
-    for own, most in zip(reversed(shape), reversed(whole), strict=True):
-        run *= max(own, 1)
-        if own < most:
-            break
-    return prod(shape) * size / run * (-(-run // granule) * granule)

@@ -15,6 +15,7 @@ from math import ceil, inf, log2, prod
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import Box
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.moved import bytes_in_runs
 from tdsl.schedule.cost.reach import Reach, Values
 from tdsl.schedule.cost.roofline import (
     Work,
@@ -26,7 +27,7 @@ from tdsl.schedule.cost.roofline import (
 from tdsl.schedule.facts import extent, extents, widest
 from tdsl.schedule.nest import is_ordered
 from tdsl.schedule.patterns.rows import vectors_of
-from tdsl.tilegraph.graph import TileGraph, bytes_in_runs
+from tdsl.tilegraph.graph import TileGraph
 
 FULL = 0.5  # of a level, which tiles may fill: other data passes through it
 STEP = 64  # terms of a reduction whose operands are held at a time
