@@ -6,17 +6,7 @@ import pytest
 import tdsl as td
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tuning import random_values
-
-
-@td.op
-def softmax(x: td.f32["M", "N"]):
-    i, j = td.vars("i j")
-    top, e, total, out = (td.Func(n) for n in ("top", "e", "total", "out"))
-    top[i] = td.max(x[i, j], axis=j)
-    e[i, j] = td.exp(x[i, j] - top[i])
-    total[i] = td.sum(e[i, j], axis=j)
-    out[i, j] = e[i, j] / total[i]
-    return out
+from tests.tilegraph.operators import attention, softmax
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0)])
@@ -31,18 +21,6 @@ def test_one_row_on_a_gpu_has_threads_of_its_own() -> None:
     x = np.random.default_rng(0).standard_normal((1, 83)).astype(np.float32)
     made = td.emulate(softmax.compile(target="cuda"))(x)
     np.testing.assert_allclose(made, softmax(x), rtol=1e-5)
-
-
-@td.op
-def attention(q: td.f32["Q", "D"], k: td.f32["S", "D"], v: td.f32["S", "D"]):
-    i, j, d = td.vars("i j d")
-    score, top, p, total, out = (td.Func(n) for n in ("score", "top", "p", "total", "out"))
-    score[i, j] = td.sum(q[i, d] * k[j, d], axis=d)
-    top[i] = td.max(score[i, j], axis=j)
-    p[i, j] = td.exp(score[i, j] - top[i])
-    total[i] = td.sum(p[i, j], axis=j)
-    out[i, d] = td.sum(p[i, j] * v[j, d], axis=j) / total[i]
-    return out
 
 
 def test_one_row_of_attention_on_a_gpu_reads_no_further() -> None:

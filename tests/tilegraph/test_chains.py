@@ -23,16 +23,11 @@ def test_candidates_for_a_chain_are_right(name: str, size: int) -> None:
         for t in program.inputs
     }
     want = interpret(program, given)
-    next_ = {n: np.nextafter(a, np.float32(np.inf)) for n, a in given.items()}
-    moved = interpret(program, next_)  # what rounding does to values that nearly cancel
     found = candidates(program, {}, Target("cpu"))
     for candidate in (found[0], found[-1]):
         got = td.compile(candidate.schedule)(**given)
-        for mine, own, m in zip(
-            got if isinstance(got, tuple) else (got,), want, moved, strict=True
-        ):
-            near = own + np.clip(mine - own, -2 * abs(m - own), 2 * abs(m - own))
-            np.testing.assert_allclose(mine, near, rtol=2e-4, atol=2e-5, err_msg=candidate.label)
+        for mine, own in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
+            np.testing.assert_allclose(mine, own, rtol=2e-4, atol=2e-5, err_msg=candidate.label)
 
 
 def test_large_dense_layers_are_not_fused_to_their_harm() -> None:

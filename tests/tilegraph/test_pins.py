@@ -4,17 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-
-
-@td.op
-def softmax(x: td.f32["M", "N"]):
-    i, j = td.vars("i j")
-    top, e, total, out = (td.Func(n) for n in ("top", "e", "total", "out"))
-    top[i] = td.max(x[i, j], axis=j)
-    e[i, j] = td.exp(x[i, j] - top[i])
-    total[i] = td.sum(e[i, j], axis=j)
-    out[i, j] = e[i, j] / total[i]
-    return out
+from tests.tilegraph.operators import attention, softmax
 
 
 def test_a_func_can_be_kept_far_or_near() -> None:
@@ -119,18 +109,6 @@ def test_a_func_of_a_gpu_can_be_kept_in_global_memory(pins: tuple[str, ...]) -> 
     s = softmax.autoschedule(x, target="cuda", pin=dict.fromkeys(pins, "global"))
     assert {*pins} < {r.func.name for r in s.prediction().nests.roots()}
     np.testing.assert_allclose(td.emulate(td.compile(s))(x), softmax(x), rtol=1e-5)
-
-
-@td.op
-def attention(q: td.f32["Q", "D"], k: td.f32["S", "D"], v: td.f32["S", "D"]):
-    i, j, d = td.vars("i j d")
-    score, top, p, total, out = (td.Func(n) for n in ("score", "top", "p", "total", "out"))
-    score[i, j] = td.sum(q[i, d] * k[j, d], axis=d)
-    top[i] = td.max(score[i, j], axis=j)
-    p[i, j] = td.exp(score[i, j] - top[i])
-    total[i] = td.sum(p[i, j], axis=j)
-    out[i, d] = td.sum(p[i, j] * v[j, d], axis=j) / total[i]
-    return out
 
 
 def test_what_is_made_in_tiles_is_not_kept_as_a_whole() -> None:
