@@ -51,7 +51,7 @@ def partitions(
         key = (owner, frozenset(members))
         if key not in priced:
             ordered = tuple(n for n in order if n in key[1])
-            group = Group.of(graph, owner, ordered, place.machine.vector_bytes)
+            group = Group.of(graph, owner, ordered, place.machine)
             tiling = grow(group, place)
             priced[key] = None if tiling is None else (group, tiling)
         found = priced[key]

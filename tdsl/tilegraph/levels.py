@@ -65,8 +65,19 @@ def nested_tiles(
 
 
 def _places(machine: Machine) -> list[Place]:
-    """The caches with what is behind each, the outermost first."""
-    pairs = [(a, b) for a, b in pairwise(machine.levels) if a in machine.caches]
+    """The levels that tiles are made for, with what is behind each, the outermost first.
+
+    Those of a GPU are what a block and a thread have of their own; its cache serves all.
+
+    >>> from tdsl.schedule.cost.devices import describe_gpu
+    >>> [(p.level.name, p.behind.name) for p in _places(describe_gpu("sm_80"))]
+    [('shared', 'global'), ('registers', 'shared')]
+    """
+    levels = machine.levels
+    if machine.block_threads:
+        levels = tuple(x for x in levels if x.managed)
+    near = levels[:-1] if machine.block_threads else machine.caches
+    pairs = [(a, b) for a, b in pairwise(levels) if a in near]
     return [Place(machine, level, behind, outermost=True) for level, behind in reversed(pairs)]
 
 
@@ -103,7 +114,7 @@ def _within(
     """The parts of a tile at the next level that does not hold all of it."""
     for n, outer in enumerate(inner):
         place = replace(outer, outermost=False)
-        if held > place.room:
+        if held > place.room or place.threads > 1:
             found, priced = partitions(tile, members, place, together=lambda _: True)
             if found:
                 return _parts(tile, found[0], priced, place, inner[n + 1 :])

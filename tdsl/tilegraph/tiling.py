@@ -8,6 +8,7 @@ and of the operations, those that neighbouring tiles do again included.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf, log2, prod
@@ -31,13 +32,18 @@ from tdsl.tilegraph.graph import TileGraph
 
 FULL = 0.5  # of a level, which tiles may fill: other data passes through it
 STEP = 64  # terms of a reduction whose operands are held at a time
+AHEAD = 32  # terms of a reduction whose operands a block holds: those of two steps
 ENTER = 2e-8  # seconds to begin the loops of a func
+WAIT = 3e-7  # seconds in which threads of a block wait for each other and for what they have begun to load
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A level of memory that holds tiles, what is behind it, and whether threads share the tiles out."""
+    """A level of memory that holds tiles, what is behind it, and whether processors share the tiles out.
+
+    On a GPU these are multiprocessors, and the threads of a block share out what its registers hold.
+    """
 
     machine: Machine
     level: MemoryLevel
@@ -45,10 +51,32 @@ class Place:
     outermost: bool
 
     @property
+    def threads(self) -> int:
+        """How many threads of one processor share out the tiles."""
+        machine = self.machine
+        return max(machine.block_threads, 1) if self.level is machine.levels[0] else 1
+
+    @property
     def room(self) -> float:
         """The bytes that a tile may hold."""
         share = self.level.share
-        return inf if share is None else FULL * share
+        return inf if share is None else FULL * share / self.threads
+
+    @property
+    def step(self) -> int:
+        """The terms of a reduction whose operands are held at a time."""
+        return STEP if not self.level.managed else 1 if self.threads > 1 else AHEAD
+
+    @property
+    def granule(self) -> int:
+        """The bytes that come at a time: a cache fetches lines, threads read words of shared memory."""
+        level, behind = self.level, self.behind
+        return min(level.line, behind.line) if level.managed else behind.line
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing is computed while memory is read, and lines are read before they are written."""
+        return not self.level.managed and self.behind is self.machine.levels[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +93,8 @@ class Tiling:
 class Group:
     """Funcs that are computed tile by tile of their owner, in the order of the program.
 
-    `graph` has the boxes of what is needed of them in all.
+    `graph` has the boxes of what is needed of them in all; `stepped` are the dimensions of what is read of
+    which a reduction needs a few elements at a time, `once` what one member reads alone.
     """
 
     graph: TileGraph
@@ -74,22 +103,25 @@ class Group:
     reach: Reach
     work: Mapping[str, Work]
     stepped: frozenset[tuple[str, int]]
+    once: frozenset[str]
     most: Mapping[str, Shape]
     size: Mapping[str, int]  # of an element
     live: tuple[tuple[str, ...], ...]
 
     @staticmethod
-    def of(graph: TileGraph, owner: str, members: tuple[str, ...], vector_bytes: int) -> Group:
+    def of(graph: TileGraph, owner: str, members: tuple[str, ...], machine: Machine) -> Group:
         """The group of an owner and of members that only it and each other read."""
         f = graph.program.func(owner)
         inside = [n for n in reversed(members) if n != owner]
         reach = Reach.of(graph.state, owner, f.variables, inside, graph.boxes)
-        work = {n: _work(graph, n, vector_bytes) for n in members}
+        work = {n: _work(graph, n, machine) for n in members}
         most = {n: _shape(graph.boxes[n]) for n in reach.boxes if n in graph.boxes}
         stepped = frozenset(_stepped(graph, members))
+        readers = Counter(e.producer for e in graph.edges if e.consumer in members)
+        once = frozenset(n for n, count in readers.items() if count == 1)
         size = {n: graph.element_bytes(n) for n in most}
         live = _live(graph, owner, members, most)
-        return Group(graph, owner, members, reach, work, stepped, most, size, live)
+        return Group(graph, owner, members, reach, work, stepped, once, most, size, live)
 
     @property
     def whole(self) -> Shape:
@@ -132,14 +164,14 @@ def _shape(box: Box) -> Shape:
     return tuple(extent(box, axis) or 0 for axis in range(len(box)))
 
 
-def _work(graph: TileGraph, name: str, vector_bytes: int) -> Work:
+def _work(graph: TileGraph, name: str, machine: Machine) -> Work:
     """The operations of a point of a func, of which reductions have many terms."""
     f, found = graph.program.func(name), Work()
     for n, d in enumerate(f.definitions):
         sizes = extents(f, d, graph.boxes[name])
-        wide = vectors_of(f, n, sizes, vector_bytes) is not None
+        wide = vectors_of(f, n, sizes, machine.vector_bytes) is not None
         terms = prod(sizes[v] or 1 for v, _, _ in d.ranges)
-        found += work_of_point(d, wide=wide).times(terms)
+        found += work_of_point(d, wide=wide or machine.block_threads > 0).times(terms)
     return found
 
 
@@ -164,7 +196,7 @@ def grow(group: Group, place: Place) -> Tiling | None:
     if len(group.members) > 1 and not group.can_be_tiled():
         return None
     lines, vectors = (price(group, shape, place) for shape in _smallest(group, place))
-    best = lines if lines.held <= place.room else vectors
+    best = lines if lines.held <= place.room and not place.level.managed else vectors
     if best.held > place.room:
         return best if len(group.members) == 1 else None
     while True:
@@ -209,14 +241,14 @@ def price(group: Group, shape: Shape, place: Place) -> Tiling:
     first, last = group.tile(shape)
     sizes = {n: group.extents(n, first, last) for n in group.most}
     read = [n for n in sizes if n not in group.members]
-    far = place.behind is machine.levels[-1]  # lines that are written there are read first
-    moved = sum(group.bytes_of(n, sizes[n], place.behind.line) for n in (*read, group.owner))
-    filled = group.bytes_of(group.owner, sizes[group.owner], place.behind.line) if far else 0.0
+    far, line = place.waits, place.granule
+    moved = sum(group.bytes_of(n, sizes[n], line) for n in (*read, group.owner))
+    filled = group.bytes_of(group.owner, sizes[group.owner], line) if far else 0.0
     work = Work()
     for n in group.members:
         lanes = machine.vector_bytes // max(group.size[n], 1)
         work += group.work[n].times(_padded(sizes[n], lanes))
-    enter = ENTER * len(group.members) * tiles
+    enter = (WAIT if place.level.managed else ENTER) * len(group.members) * tiles
     bytes_ = tiles * (moved + filled)
     if place.outermost:
         busy = count / ceil(count / machine.threads)
@@ -227,9 +259,11 @@ def price(group: Group, shape: Shape, place: Place) -> Tiling:
         )
         seconds = min(shared + launch_seconds(machine), alone + enter)
     else:
+        idle = place.threads * ceil(count / place.threads) / count  # how often all could have run
         speed = bytes_per_second(place.behind, machine.threads) / machine.threads
-        seconds = _seconds(work.times(tiles), machine, bytes_ / speed, far) + enter
-    return Tiling(shape, _held(group, sizes), tiles * moved, seconds)
+        seconds = idle * _seconds(work.times(tiles), machine, bytes_ / speed, far)
+        seconds += enter if place.threads == 1 else WAIT * len(group.members)
+    return Tiling(shape, _held(group, sizes, place), tiles * moved, seconds)
 
 
 def _seconds(work: Work, machine: Machine, memory: float, far: bool) -> float:
@@ -250,11 +284,18 @@ def _padded(shape: Shape, lanes: int) -> float:
     return prod(outer) * (-(-last // lanes) * lanes if lanes > 1 and last >= lanes // 2 else last)
 
 
-def _held(group: Group, sizes: Mapping[str, Shape]) -> float:
-    """The most bytes that a tile holds at a time, members made in order and freed after use."""
+def _held(group: Group, sizes: Mapping[str, Shape], place: Place) -> float:
+    """The most bytes that a tile holds at a time, members made in order and freed after use.
+
+    Of what several members read, managed memory holds all that they need.
+    """
     held = {}
     for n, shape in sizes.items():
-        steps = (min(e, STEP) if (n, a) in group.stepped else e for a, e in enumerate(shape))
+        in_steps = n in group.once or not place.level.managed
+        steps = (
+            min(e, place.step) if in_steps and (n, a) in group.stepped else e
+            for a, e in enumerate(shape)
+        )
         held[n] = group.size[n] * prod(steps)
     return max(sum([held[n] for n in names]) for names in group.live)
 

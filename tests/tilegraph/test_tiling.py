@@ -44,7 +44,7 @@ def stencils(size: int, steps: int = 2) -> td.Func:
 
 def test_tiles_grow_in_both_directions_until_the_level_is_full() -> None:
     graph = TileGraph.of(td.Schedule(stencils(1026)).program)
-    group = Group.of(graph, "s1", ("s0", "s1"), 64)
+    group = Group.of(graph, "s1", ("s0", "s1"), Machine(vector_bytes=64))
     small, large = (grow(group, place(n)) for n in (1 << 15, 1 << 18))
     assert small is not None and large is not None
     for tiling, size in ((small, 1 << 15), (large, 1 << 18)):
@@ -55,7 +55,7 @@ def test_tiles_grow_in_both_directions_until_the_level_is_full() -> None:
 
 def test_the_price_of_a_tile_counts_what_neighbours_compute_again() -> None:
     graph = TileGraph.of(td.Schedule(stencils(258)).program)
-    group = Group.of(graph, "s1", ("s0", "s1"), 64)
+    group = Group.of(graph, "s1", ("s0", "s1"), Machine(vector_bytes=64))
     seconds = [price(group, shape, place(1 << 20)).seconds for shape in ((1, 16), (8, 64))]
     assert seconds[0] > 2 * seconds[1]
 
@@ -65,7 +65,7 @@ def test_a_row_that_is_needed_whole_is_not_cut() -> None:
     total[i] = td.sum(td.exp(x[i, j]), axis=j)
     y[i, j] = x[i, j] / total[i]
     graph = TileGraph.of(td.Schedule(y).program)
-    found = grow(Group.of(graph, "y", ("total", "y"), 64), place(1 << 16))
+    found = grow(Group.of(graph, "y", ("total", "y"), Machine(vector_bytes=64)), place(1 << 16))
     assert found is not None and found.shape[1] == 512
 
 
