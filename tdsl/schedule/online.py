@@ -34,7 +34,7 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.program import FuncDef, Program, map_expressions
 from tdsl.lang.reduction import Combine
-from tdsl.lang.regions import Interval, reads_in
+from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import (
     add,
     ceildiv,
@@ -121,14 +121,9 @@ def _tile_func(made: Pass, member: Member, tiles: Mapping[str, str], factor: int
         (*d.index, Var(outer)), (*d.free, outer), ((inner, ZERO, const(factor)),),
         TRUE if whole else Binary("lt", at, hi), values, d.combine, d.init, d.loc,
     )  # fmt: skip
-    natural = (*f.natural, (ZERO, subtract(count, ONE)))
-    return FuncDef(
-        tiles[f.name], f.dtypes, (new,), _anywhere(natural), natural, False, f.fast_math, f.loc
-    )
-
-
-def _anywhere(natural: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    return ((None, None),) * len(natural)
+    along = (ZERO, subtract(count, ONE))
+    limits, natural = (*f.limits, along), (*f.natural, along)
+    return FuncDef(tiles[f.name], f.dtypes, (new,), limits, natural, False, f.fast_math, f.loc)
 
 
 def _count(made: Pass, factor: int) -> Expr:
@@ -233,7 +228,7 @@ def _merged(made: Pass, state: State, running: str, tiles: Mapping[str, str], fa
         d.index, d.free, ((outer, ZERO, _count(made, factor)),), where, terms, combine, init, d.loc
     )
     types = tuple(t for m in order for t in m.func.dtypes)
-    g = FuncDef(running, types, (new,), _anywhere(f.natural), f.natural, False, f.fast_math, f.loc)
+    g = FuncDef(running, types, (new,), f.limits, f.natural, False, f.fast_math, f.loc)
     return insert(state, f.name, g, fresh_plan(g))
 
 

@@ -189,17 +189,18 @@ def _first_sum(f: FuncDef, both: _Both, name: str) -> FuncDef:
     d, t = f.definitions[0], f.dtypes[0]
     ends = [e for _, lo, hi in d.ranges for e in (lo, hi) if e is not None]
     used = {v for e in (*(x for x, _ in both.first), d.where, *ends) for v in variables(e)}
-    natural = dict(zip(d.free, f.natural, strict=True))
     terms = {
         n: (lo, subtract(hi, ONE)) for n, lo, hi in both.ranges if lo is not None and hi is not None
     }
     free = [v for v in d.free if v in used]
     last = len(free) - (d.free[-1:] == tuple(free[-1:]) and bool(free))
     dims = (*free[:last], *(v for v in terms if v in used), *free[last:])
-    limits = tuple((natural | terms)[v] for v in dims)
+    limits, natural = (
+        tuple((dict(zip(d.free, box, strict=True)) | terms)[v] for v in dims)
+        for box in (f.limits, f.natural)
+    )
     made = replace(d, index=tuple(map(Var, dims)), free=dims, values=(product_of(both.first, t),))
-    anywhere: tuple[tuple[None, None], ...] = ((None, None),) * len(dims)
-    return FuncDef(name, (t,), (made,), anywhere, limits, False, f.fast_math, f.loc)
+    return FuncDef(name, (t,), (made,), limits, natural, False, f.fast_math, f.loc)
 
 
 def _scaled(f: FuncDef, name: str, scale: list[Factor]) -> FuncDef:

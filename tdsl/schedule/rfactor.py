@@ -7,7 +7,6 @@ from dataclasses import replace
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Expr, Read, Var
 from tdsl.lang.program import FuncDef, map_expressions
-from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, conjunction, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.schedule.loops import find_loop, split
@@ -60,9 +59,17 @@ def rfactor(
     made = new_func(state.program, name, f"{func}_partial")
     partial, (low, high) = _partial(d, reduced, ranges, u)
     definitions, merge = _in_two_steps(f, d, partial, made, (u, low, high))
-    natural = (*f.natural, (low, subtract(high, ONE)))
-    limits: tuple[Interval, ...] = ((None, None),) * len(natural)
-    p = FuncDef(made, f.dtypes, definitions, limits, natural, False, f.fast_math, f.loc)
+    along = (low, subtract(high, ONE))
+    p = FuncDef(
+        made,
+        f.dtypes,
+        definitions,
+        (*f.limits, along),
+        (*f.natural, along),
+        False,
+        f.fast_math,
+        f.loc,
+    )
     changed = (*f.definitions[:definition], merge, *f.definitions[definition + 1 :])
     state = replace_func(state, replace(f, definitions=changed))
     own = (

@@ -308,3 +308,25 @@ def test_a_random_number_of_zeros_is_not_zero(target):
     np.testing.assert_array_equal(
         td.compile(f, target=target)(), np.float32([0.2817613, 0.01403302])
     )
+
+
+def test_a_packed_copy_of_partial_results_stays_in_their_range():
+    # the last pack of 2 asked for partial results of a row that `a` does not have
+    a, f = td.Tensor("a", (5, 6), td.i32), td.Func("f")
+    f[i] = td.sum(a[i, m], axis=m)
+    s = td.Schedule(f)
+    s[f].split(m, 4)
+    s[f].rfactor("m_o")
+    s.cache_read("f_partial", s[f], pack={0: 2, 1: 3})
+    same(s, np.arange(30, dtype=np.int32).reshape(5, 6))
+
+
+def test_packed_copies_of_what_one_pass_sums_stay_in_their_range():
+    a, top, total = td.Tensor("a", (5, 7), td.f64), td.Func("top"), td.Func("total")
+    top[i] = td.max(a[i, m], axis=m)
+    total[i] = td.sum(td.exp2(a[i, m] - top[i]), axis=m)
+    s = td.Schedule(total)
+    s[total].online(m, 4)
+    s.cache_read("total_tile", s["total_online"], pack={0: 2, 1: 3})
+    s.cache_read("total_online", s[total], pack={0: 2})
+    same(s, np.arange(35.0).reshape(5, 7) % 4)
