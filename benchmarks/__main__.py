@@ -1,5 +1,6 @@
 """`python -m benchmarks run [--suite cpu|compile|mpi] [--group G] [--case NAME] [--peer NAME] [--json FILE]`,
 `python -m benchmarks cuda [--emulate] [--group G] [--case NAME] [--peer NAME] [--bundle DIR]`,
+`python -m benchmarks predicted [--group NAME] [--json FILE]`,
 `python -m benchmarks page FILE...`.
 """
 
@@ -16,6 +17,7 @@ from benchmarks import cases, compile_time, goals, page, report, rounds
 from benchmarks.cuda import command as cuda_command
 from benchmarks.mpi import page as mpi_page
 from benchmarks.mpi import suite as mpi_suite
+from benchmarks.predicted import command as predicted_command
 
 app = typer.Typer(add_completion=False, help="Time tdsl and its peers side by side.")
 console = Console(width=None if sys.stdout.isatty() else 110)
@@ -74,6 +76,7 @@ def run_cases(names: list[str], peers: list[str], count: int, threads: int) -> l
 
 
 app.command("cuda")(cuda_command.run)
+app.command("predicted")(predicted_command.run)
 
 
 @app.command("page")

@@ -11,9 +11,9 @@ CELL, LEVELS = 8, 10  # pixels of a cell each way; levels of brightness
 WEIGHTS = (1, 4, 6, 4, 1)
 
 
-def program() -> dict[str, td.Func]:
+def program(height: int = HEIGHT, width: int = WIDTH) -> dict[str, td.Func]:
     c, z, y, x = td.vars("c z y x")
-    image = td.Tensor("image", (HEIGHT, WIDTH), td.f32)
+    image = td.Tensor("image", (height, width), td.f32)
     edge = td.pad(image, mode="edge")
     i, j = td.range("i", 0, CELL), td.range("j", 0, CELL)
     grid, deep, across, down = (td.Func(name) for name in ("grid", "deep", "across", "down"))
@@ -56,13 +56,13 @@ def default():
     return td.compile(program()["out"])
 
 
-def hand():
+def hand(height: int = HEIGHT, width: int = WIDTH):
     """The grid, deep and across line by line in parallel; then strips of one cell's height.
 
     Levels are next to each other in memory: those of a cell fit a vector, so that a pixel's are looked up
     in registers.
     """
-    f = program()
+    f = program(height, width)
     s = td.Schedule(f["out"])
     grid, deep, across, down, row, out = (
         s[f[name]] for name in ("grid", "deep", "across", "down", "row", "out")

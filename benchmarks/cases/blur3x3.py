@@ -9,9 +9,9 @@ from benchmarks.halide import pipeline as halide
 HEIGHT, WIDTH = 2048, 2048
 
 
-def program() -> tuple[td.Func, td.Func]:
+def program(height: int = HEIGHT, width: int = WIDTH) -> tuple[td.Func, td.Func]:
     y, x = td.vars("y x")
-    image = td.Tensor("image", (HEIGHT + 2, WIDTH + 2), td.f32)
+    image = td.Tensor("image", (height + 2, width + 2), td.f32)
     rows, blur = td.Func("rows"), td.Func("blur")
     rows[y, x] = image[y, x] + image[y, x + 1] + image[y, x + 2]
     blur[y, x] = (rows[y, x] + rows[y + 1, x] + rows[y + 2, x]) * (1 / 9)
@@ -22,9 +22,9 @@ def default():
     return td.compile(program()[1])
 
 
-def hand():
+def hand(height: int = HEIGHT, width: int = WIDTH):
     """Strips of lines in parallel; four lines at a time, with the sums of six rows in registers."""
-    rows, blur = program()
+    rows, blur = program(height, width)
     s = td.Schedule(blur)
     strip, lines = s[blur].split("y", 64)
     four, line = s[blur].split(lines, 4)

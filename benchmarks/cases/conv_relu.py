@@ -27,12 +27,12 @@ def default():
     return conv_relu.compile(**SIZES)
 
 
-def hand():
+def hand(**sizes: int):
     """A register tile of 5 pixels by 64 channels holds its sums over the whole window.
 
     The weights of 64 channels are side by side in the order of the sums.
     """
-    s = conv_relu.schedule(**SIZES)
+    s = conv_relu.schedule(**SIZES | sizes)
     out, acc = s["out"], s["acc"]
     block, inner = out.split("f", 64)
     group, pixel = out.split("x", 5)

@@ -9,9 +9,9 @@ from benchmarks.halide import pipeline as halide
 HEIGHT, WIDTH = 2560, 1536
 
 
-def program() -> dict[str, td.Func]:
+def program(height: int = HEIGHT, width: int = WIDTH) -> dict[str, td.Func]:
     y, x = td.vars("y x")
-    image = td.Tensor("image", (3, HEIGHT, WIDTH), td.f32)
+    image = td.Tensor("image", (3, height, width), td.f32)
     gray, gradient, out = td.Func("gray"), td.Func("gradient"), td.Func("out")
     xx, yy, xy = td.Func("xx"), td.Func("yy"), td.Func("xy")
     gray[y, x] = 0.299 * image[0, y, x] + 0.587 * image[1, y, x] + 0.114 * image[2, y, x]
@@ -35,7 +35,7 @@ def program() -> dict[str, td.Func]:
     determinant = xx[y + 1, x + 1] * yy[y + 1, x + 1] - xy[y + 1, x + 1] * xy[y + 1, x + 1]
     out[y, x] = determinant - 0.04 * trace * trace
     # One pixel more than the windows need stays free at the far edges too.
-    out = out.with_shape(HEIGHT - 6, WIDTH - 6)
+    out = out.with_shape(height - 6, width - 6)
     return {"gray": gray, "gradient": gradient, "xx": xx, "yy": yy, "xy": xy, "out": out}
 
 
@@ -43,12 +43,12 @@ def default():
     return td.compile(program()["out"])
 
 
-def hand():
+def hand(height: int = HEIGHT, width: int = WIDTH):
     """Grey and the gradient slide through rings of lines, four lines at a time.
 
     The windows of four lines have most of their loads in common.
     """
-    f = program()
+    f = program(height, width)
     s = td.Schedule(f["out"])
     out = s[f["out"]]
     strip, lines = out.split("y", 32)

@@ -18,15 +18,15 @@ except ImportError:
 SIDE, STEPS, TOGETHER = 2048, 50, 5
 
 
-def program(steps: int = TOGETHER) -> td.Func:
+def program(steps: int = TOGETHER, side: int = SIDE) -> td.Func:
     y, x = td.vars("y x")
-    u: Any = td.Tensor("u", (SIDE, SIDE), td.f32)
+    u: Any = td.Tensor("u", (side, side), td.f32)
     for n in range(steps):
-        near = td.pad(u, mode="edge", shape=(SIDE, SIDE)) if n else td.pad(u, mode="edge")
+        near = td.pad(u, mode="edge", shape=(side, side)) if n else td.pad(u, mode="edge")
         u = td.Func(f"u{n + 1}")
         sides = near[y - 1, x] + near[y + 1, x] + near[y, x - 1] + near[y, x + 1]
         u[y, x] = (near[y, x] + sides) * 0.2
-    return u.with_shape(SIDE, SIDE)
+    return u.with_shape(side, side)
 
 
 def tdsl(arrays: Arrays) -> Call:

@@ -25,9 +25,9 @@ def default():
     return sgemm.compile(**SIZES)
 
 
-def hand():
+def hand(**sizes: int):
     """Columns of b by 64, copied for all rows of a; tiles of 6 x 64 sums over the whole of k."""
-    s = sgemm.schedule(**SIZES)
+    s = sgemm.schedule(**SIZES | sizes)
     out, acc = s["out"], s["acc"]
     rows, i = out.split("i", 6, tail="peel")
     columns, j = out.split("j", 64)

@@ -13,9 +13,9 @@ SIGMA = 1.5
 TAPS = tuple(math.exp(-k * k / (2 * SIGMA**2)) / (math.sqrt(2 * math.pi) * SIGMA) for k in range(4))
 
 
-def program() -> dict[str, td.Func]:
+def program(height: int = HEIGHT, width: int = WIDTH) -> dict[str, td.Func]:
     c, y, x = td.vars("c y x")
-    image = td.Tensor("image", (3, HEIGHT, WIDTH), td.f32)
+    image = td.Tensor("image", (3, height, width), td.f32)
     edge = td.pad(image, mode="edge")
     gray, down, across = td.Func("gray"), td.Func("down"), td.Func("across")
     ratio, out = td.Func("ratio"), td.Func("out")
@@ -39,9 +39,9 @@ def default():
     return td.compile(program()["out"])
 
 
-def hand():
+def hand(height: int = HEIGHT, width: int = WIDTH):
     """Grey slides through a ring of lines; the other stages live for one line of three planes."""
-    f = program()
+    f = program(height, width)
     s = td.Schedule(f["out"])
     out = s[f["out"]]
     strip, line = out.split("y", 32)

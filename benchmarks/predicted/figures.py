@@ -1,0 +1,69 @@
+"""Bytes beyond each cache, predicted and counted."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+import tdsl as td
+from benchmarks.predicted.schedules import Counted
+from tdsl.profiling import arguments_of, count_caches
+from tdsl.schedule.bind import bind_state
+from tdsl.schedule.cost.machine import Machine, MemoryLevel, described_by
+from tdsl.variant import machine_of
+
+
+def machine(l1: int, l2: int) -> Machine:
+    """One thread with two caches of so many bytes."""
+    registers = MemoryLevel("registers", 512, managed=True)
+    caches = MemoryLevel("L1", l1), MemoryLevel("L2", l2)
+    memory = MemoryLevel("memory", None, managed=True)
+    return Machine(vector_bytes=32, levels=(registers, *caches, memory))
+
+
+MACHINES = (machine(4 << 10, 32 << 10), machine(8 << 10, 64 << 10))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What one cache of a machine moves for a schedule."""
+
+    schedule: str
+    cache: int
+    predicted: float
+    counted: int
+
+    @property
+    def error(self) -> float:
+        """By how much the prediction is off, as a part of what was counted."""
+        return self.predicted / self.counted - 1 if self.counted else float(self.predicted > 0)
+
+
+@contextmanager
+def described(made: Machine) -> Iterator[None]:
+    """Schedules are made for a machine meanwhile."""
+    described_by(lambda _: made)
+    try:
+        yield
+    finally:
+        described_by(machine_of)
+
+
+def figures(counted: Counted, made: Machine) -> list[Figure]:
+    """Those of each cache; none where there is no such schedule."""
+    with described(made):
+        program = counted.build()
+        return [] if program is None else _count(counted.name, program, made)
+
+
+def _count(name: str, program: td.Compiled, made: Machine) -> list[Figure]:
+    rng = np.random.default_rng(0)
+    inputs = bind_state(program.state, program.sizes).program.inputs
+    arrays = {t.name: rng.random([n.value for n in t.shape], np.float32) for t in inputs}
+    values, exact = arguments_of(program.signature, (), arrays, None)
+    variant = replace(program.variant(exact), machine=made)
+    return [
+        Figure(name, level.bytes or 0, found.predicted, found.counted)
+        for level, found in zip(made.caches, count_caches(variant, values), strict=True)
+    ]

@@ -1,0 +1,54 @@
+"""Predicted bytes beside counted ones: the command of the benchmarks, on a few of its schedules."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import app
+from benchmarks.predicted.command import summary
+from benchmarks.predicted.figures import MACHINES, Figure, described, figures
+from benchmarks.predicted.schedules import SCHEDULES
+from tdsl.schedule.cost.machine import machine_for
+from tdsl.target import Target
+from tdsl.variant import machine_of
+
+QUICK = ("unsharp mask, by hand", "blur, by hand", "jacobi, default", "softmax, default")
+
+
+def test_predictions_are_near_what_is_counted() -> None:
+    found = [f for c in SCHEDULES if c.name in QUICK for m in MACHINES for f in figures(c, m)]
+    assert len(found) == 4 * len(QUICK)
+    assert all(f.counted > 0 for f in found)
+    assert all(abs(f.error) <= 0.1 for f in found), found
+    assert summary(found)["mean error"] <= 0.03
+
+
+def test_an_error_is_a_part_of_what_is_counted() -> None:
+    near, far = Figure("a", 4096, 110.0, 100), Figure("b", 4096, 30.0, 60)
+    assert (near.error, far.error) == (pytest.approx(0.1), pytest.approx(-0.5))
+    assert summary([near, far]) == {
+        "figures": 2, "within 10 %": 0, "within a quarter": 1, "mean error": pytest.approx(0.3),
+    }  # fmt: skip
+    assert Figure("none", 4096, 0.0, 0).error == 0
+
+
+def test_another_machine_is_described_only_meanwhile() -> None:
+    target = Target("cpu")
+    with described(MACHINES[0]):
+        assert machine_for(target) == MACHINES[0]
+    assert machine_for(target) == machine_of(target)
+
+
+def test_the_command_prints_a_table_and_writes_a_record(tmp_path) -> None:
+    path = tmp_path / "record.json"
+    done = CliRunner().invoke(app, ["predicted", "--group", "blur", "--json", str(path)])
+    assert done.exit_code == 0, done.output
+    assert "blur, by hand" in done.output
+    assert "mean error" in done.output
+    record = json.loads(path.read_text())
+    assert record["suite"] == "predicted"
+    assert record["summary"]["figures"] == len(record["results"])
+    unknown = CliRunner().invoke(app, ["predicted", "--group", "nothing"])
+    assert unknown.exit_code != 0
+    assert "unsharp mask" in unknown.output
