@@ -359,8 +359,9 @@ def build(variant: Variant) -> Executable:
     if variant.target.name == "cuda":
         from tdsl.codegen.cuda import module
         from tdsl.codegen.cuda.executable import CudaExecutable
+        from tdsl.codegen.cuda.limits import DEFAULT_ARCH
 
-        arch = variant.target.arch or module.DEFAULT_ARCH
+        arch = variant.target.arch or DEFAULT_ARCH
         made = module.load_or_build(variant.fingerprint(), kernel, arch)
         return CudaExecutable(made, variant.params, kernel)
     from tdsl.pipeline import backend

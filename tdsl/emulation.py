@@ -29,7 +29,8 @@ def emulate(compiled: Compiled) -> Entry:
 
     All blocks and threads run side by side on NumPy arrays. What could depend on their order (a race, a
     barrier that some threads do not reach), a read of memory that was never written, and an index outside
-    are Hazards: the compiler must not make such kernels. No GPU and nothing of CUDA is needed.
+    are Hazards: the compiler must not make such kernels. A launch that a GPU of the target does not take is
+    the ScheduleError or TargetError of its compilation. No GPU and nothing of CUDA is needed.
 
     >>> import numpy as np, tdsl as td
     >>> i, a, f = td.vars("i"), td.Tensor("a", ("N",), td.f32), td.Func("f")
@@ -51,10 +52,12 @@ def emulate(compiled: Compiled) -> Entry:
         )
 
     def build(specialisation: Specialisation) -> Executable:
+        from tdsl.codegen.cuda.limits import DEFAULT_ARCH
         from tdsl.codegen.emulation.run import EmulatedExecutable
         from tdsl.pipeline import make_kernel
 
         compiled.latest = specialisation
-        return EmulatedExecutable(make_kernel(compiled.variant(specialisation)))
+        arch = compiled.target.arch or DEFAULT_ARCH
+        return EmulatedExecutable(make_kernel(compiled.variant(specialisation)), arch)
 
     return Entry(compiled.signature, compiled.dynamic, build)

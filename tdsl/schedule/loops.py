@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -156,10 +156,15 @@ def extent_of(state: State, func: str, definition: int, variable: str) -> int | 
     return None
 
 
-def iterations_of(state: State, func: str, definition: int, loop: str) -> int | None:
-    """How many iterations a loop has, where constant extents and splits by constants say it."""
+def iterations_of(
+    state: State, func: str, definition: int, loop: str, sizes: Mapping[str, int | None] = {}
+) -> int | None:
+    """How many iterations a loop has, where constant extents and splits by constants say it.
+
+    `sizes` are extents of variables that are known beside those of the program.
+    """
     d = state.program.func(func).definitions[definition]
-    known = {v: extent_of(state, func, definition, v) for v in d.variables}
+    known = {v: sizes.get(v) or extent_of(state, func, definition, v) for v in d.variables}
     for r in state.plan(func).nests[definition].relations:
         match r:
             case Split(parent, outer, inner, factor, parts):

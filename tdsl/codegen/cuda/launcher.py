@@ -15,11 +15,11 @@ import numpy as np
 
 from tdsl.codegen.cuda.counts import number, sizes_among
 from tdsl.codegen.cuda.driver import MOST_DYNAMIC_SHARED, Device, Handle, Memory, read
+from tdsl.codegen.cuda.limits import check_grid
 from tdsl.codegen.cuda.record import KernelRecord, Module
 from tdsl.codegen.cuda.tensor_maps import TensorMap
 from tdsl.codegen.cuda.timing import fill
 from tdsl.codegen.launches import FAILED_CHECK
-from tdsl.codegen.passes.axes import MOST_BLOCKS
 from tdsl.errors import TargetError, TdslError
 from tdsl.lang.types import from_numpy
 from tdsl.source import here
@@ -162,15 +162,8 @@ class Launcher:
         TargetError for more than a launch takes.
         """
         grid = [number(n, sizes) for n in kernel.grid]
-        for axis, n, most in zip("xyz", grid, MOST_BLOCKS.values(), strict=True):
-            if n > most:
-                raise TargetError(
-                    f"kernel {kernel.name!r} has {n} blocks on blockIdx.{axis}, and a launch {most} at most",
-                    loc=here(),
-                    label="this call",
-                    hint="bind the largest loop to blockIdx.x",
-                )
-            setattr(config, f"grid_{axis}", n)
+        check_grid(kernel.name, grid)
+        config.grid_x, config.grid_y, config.grid_z = grid
         return all(grid)
 
     def _raise_failure(self, record: Memory, stream: int) -> None:

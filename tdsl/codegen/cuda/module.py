@@ -5,29 +5,21 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable
-from math import prod
 
 from tdsl.codegen import cache
 from tdsl.codegen.cuda import nvcc, nvrtc
 from tdsl.codegen.cuda.counts import Count, argument_name, stored
+from tdsl.codegen.cuda.limits import check_limits
 from tdsl.codegen.cuda.record import KernelRecord, Module, pack, unpack
 from tdsl.codegen.launches import Launch, Launches, launches_of
-from tdsl.codegen.loops import BufferParam, Invoke, Kernel
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.loops import BufferParam, Kernel
 from tdsl.debug import dump, looks_inside, tell, timed
-from tdsl.errors import ScheduleError, TargetError
+from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Expr, const
 from tdsl.lang.simplify import simplify
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
-from tdsl.schedule.launch import MOST_IN_CLUSTER, MOST_THREADS
 from tdsl.source import here
 
-DEFAULT_ARCH = "sm_90a"
 STATIC_SHARED = 48 << 10  # bytes of a block; a launch has to ask for more
-_COPIES_TILES = 90  # the first architecture with TMA
-MOST_SHARED = {
-    "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10, "sm_90a": 227 << 10,
-}  # fmt: skip
 
 
 def load_or_build(program: str, make: Callable[[], Kernel], arch: str) -> Module:
@@ -81,74 +73,6 @@ def _bytes(t: BufferParam) -> Count:
     for e in t.extents:
         whole = simplify(Binary("mul", whole, e))
     return stored(whole)
-
-
-def check_limits(launches: Launches, arch: str) -> None:
-    """ScheduleError where a launch asks for more than a GPU has, TargetError for instructions it lacks."""
-    for launch in launches.launches:
-        _check_instructions(launch, arch)
-        x, y, z = (n if isinstance(n, int) else 0 for n in launch.grid)  # others at the call
-        limits = (
-            (
-                prod(launch.block),
-                MOST_THREADS,
-                "threads in a block",
-                "bind smaller loops to threads",
-            ),
-            (launch.cluster, MOST_IN_CLUSTER, "blocks in a cluster", "bind a smaller loop"),
-            (launch.block[2], 64, "threads on threadIdx.z", "bind the largest loop to threadIdx.x"),
-            (
-                launch.shared,
-                MOST_SHARED[arch],
-                "bytes of shared memory",
-                "make the tiles smaller, or let pipelines have fewer stages",
-            ),
-            (x, 2**31 - 1, "blocks on blockIdx.x", "bind smaller loops to blocks"),
-            (
-                max(y, z),
-                2**16 - 1,
-                "blocks on blockIdx.y or .z",
-                "bind the largest loop to blockIdx.x",
-            ),
-        )
-        for asked, most, what, hint in limits:
-            if asked > most:
-                raise ScheduleError(
-                    f"kernel {launch.name!r} has {asked} {what}; {arch} has {most} at most",
-                    loc=here(),
-                    label="compiled here",
-                    hint=hint,
-                )
-
-
-def _check_instructions(launch: Launch, arch: str) -> None:
-    have = int("".join(c for c in arch if c.isdigit()))
-    if launch.maps and have < _COPIES_TILES:
-        raise TargetError(
-            f"{arch} has no unit that copies tiles as a whole, which sm_{_COPIES_TILES} has",
-            loc=here(),
-            label="compiled here",
-            hint="copy by threads: cooperate() instead of bulk_copy()",
-        )
-    if launch.cluster > 1 and have < _COPIES_TILES:
-        raise TargetError(
-            f"{arch} has no clusters of blocks, which sm_{_COPIES_TILES} has",
-            loc=here(),
-            label="compiled here",
-            hint='bind the loop to "blockIdx.x" or another axis',
-        )
-    for s in walk(launch.body):
-        if not isinstance(s, Invoke):
-            continue
-        chosen = INSTRUCTIONS[s.instruction]
-        alone = chosen.arch.endswith("a")
-        if arch != f"sm_{chosen.arch}" if alone else int(chosen.arch or 0) > have:
-            raise TargetError(
-                f"instruction {chosen.name!r} needs sm_{chosen.arch}, the target is {arch}",
-                loc=here(),
-                label="compiled here",
-                hint=f'td.compile(..., target="cuda:sm_{chosen.arch}"), or another instruction',
-            )
 
 
 def require_tvm() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.codegen.cuda.limits import DEFAULT_ARCH, check_grid, check_limits
 from tdsl.codegen.emulation.copies import Copies
 from tdsl.codegen.emulation.instructions import run_instruction
 from tdsl.codegen.emulation.memory import Array, Crew, Memory
@@ -81,14 +82,18 @@ _MOST_THREADS = 1 << 17  # that run side by side: more cost memory and save no t
 
 
 class EmulatedExecutable:
-    """A kernel of a GPU as a callable that runs on the CPU; `Hazard` where threads disturb each other."""
+    """A kernel of a GPU as a callable that runs on the CPU; `Hazard` where threads disturb each other.
+
+    What a GPU of the architecture does not take is refused as it is for code.
+    """
 
     fast = None
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, arch: str = DEFAULT_ARCH) -> None:
         self.kernel, self.params = kernel, kernel.params
         self._sizes = {p.name: n for n, p in enumerate(kernel.params) if isinstance(p, SizeParam)}
         self.launches = launches_of(kernel)
+        check_limits(self.launches, arch)
 
     def run(self, arguments: Sequence[Any]) -> None:
         """Run on arrays, scalars and sizes in the order of `kernel.params`."""
@@ -97,6 +102,8 @@ class EmulatedExecutable:
             sizes = {name: int(arguments[n]) for name, n in self._sizes.items()}
             arguments = [x for n, x in enumerate(arguments) if n not in self._sizes.values()]
             launches = launches_of(bind_sizes(self.kernel, sizes))
+            for x in launches.launches:
+                check_grid(x.name, x.grid)
         run_launches(launches, arguments)
 
 

@@ -22,6 +22,7 @@ from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe, reduction_of
 from tdsl.schedule.recipes.elements import definition_of, known_sizes, sizes_of, vector_of
 from tdsl.schedule.recipes.epilogue import following, reader_of, write_neighbours
+from tdsl.schedule.recipes.grid import bind_blocks
 from tdsl.schedule.stage import Stage
 
 _SHARED = 40 << 10  # bytes of the tiles of both operands
@@ -185,7 +186,7 @@ def _tiles(stage: Stage, c: _Conv, plan: BlockConv, *, by_filter: bool) -> tuple
         threads = [*threads[1:], threads[0]]
     stage.reorder(*batch, *outer, *threads, far, near, *c.window, *own)
     outer[0] = fused(stage, [*batch, outer[0]])
-    for kind, loops in (("blockIdx", outer), ("threadIdx", threads)):
-        for x, axis in zip(reversed(loops), "xyz", strict=False):
-            stage.bind(x, f"{kind}.{axis}")
+    bind_blocks(stage, outer)
+    for x, axis in zip(reversed(threads), "xyz", strict=False):
+        stage.bind(x, f"threadIdx.{axis}")
     return far, own

@@ -29,6 +29,7 @@ from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.elements import definition_of, known_sizes, vector_of
 from tdsl.schedule.recipes.epilogue import write_neighbours
+from tdsl.schedule.recipes.grid import bind_blocks
 from tdsl.schedule.stage import Stage
 
 _SHARED = 48 << 10  # bytes of a block, which every GPU has
@@ -178,9 +179,7 @@ def _write(stage: Stage, d: Definition, plan: BlockStencil) -> None:
     first, second = (x.name for x in stage.split(ji, width // across if wide else across))
     tx, lane = (first, second) if wide else (second, first)
     stage.reorder(*batch, io, jo, ty, tx, *ranges, part, lane)
-    if batch:
-        stage.bind(fused(stage, list(batch)), "blockIdx.z")
-    stage.bind(io, "blockIdx.y").bind(jo, "blockIdx.x")
+    bind_blocks(stage, [*([fused(stage, batch)] if batch else []), io, jo])
     stage.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
     for name in plan.inside:
         schedule[name].compute_at(stage, tx).set_scope(SHARED).cooperate()

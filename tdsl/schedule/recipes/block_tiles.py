@@ -34,12 +34,12 @@ from tdsl.schedule.recipes.elements import (
     vector_of,
 )
 from tdsl.schedule.recipes.epilogue import following, reader_of, write_neighbours
+from tdsl.schedule.recipes.grid import bind_blocks
 from tdsl.schedule.stage import Stage
 
 _COPIED = 4  # bytes, the least that a GPU copies to shared memory by itself
 _BLOCKS = 132  # that a GPU runs at a time
 _TERMS = 512  # of a part, the least that are worth sums of their own
-_MOST_BESIDE = 65_535  # blocks on blockIdx.y or .z
 _THREADS = 256  # of a block that starts results
 _GROUP = 8  # rows of tiles whose blocks run one after the other
 
@@ -248,26 +248,17 @@ def on_grid(
         rows, rank = (x.name for x in stage.split(rows, cluster))
         stage.reorder(rank, *batch, rows, columns).bind(rank, CLUSTER)
         group, blocks = max(group // cluster, 1), blocks // cluster
-    if batch and not blocks and not _is_long(stage, batch):
-        stage.bind(fused(stage, batch), "blockIdx.z")
-        batch = []
-    if not batch and group == 1 and not blocks:
-        stage.bind(rows, "blockIdx.y").bind(columns, "blockIdx.x")
+    outer = [fused(stage, batch)] if batch else []
+    if group == 1 and not blocks:
+        bind_blocks(stage, [*outer, rows, columns])
         return
     loops = [rows, columns]
     if group > 1:
         above, inner = (x.name for x in stage.split(rows, group))
         loops = [above, columns, inner]
-        stage.reorder(*batch, *loops)
-    whole = fused(stage, [*batch, *loops])
+        stage.reorder(*outer, *loops)
     if blocks:
-        turn, block = (x.name for x in stage.split(whole, blocks))
-        stage.reorder(block, turn)
-        whole = block
-    stage.bind(whole, "blockIdx.x")
-
-
-def _is_long(stage: Stage, batch: list[str]) -> bool:
-    """True for more batches than an axis beside the first has blocks."""
-    sizes = sizes_of(stage)
-    return prod(sizes.get(v) or 1 for v in batch) > _MOST_BESIDE
+        turn, block = (x.name for x in stage.split(fused(stage, [*outer, *loops]), blocks))
+        stage.reorder(block, turn).bind(block, "blockIdx.x")
+    else:
+        bind_blocks(stage, [*outer, fused(stage, loops)])

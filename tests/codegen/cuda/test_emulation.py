@@ -257,3 +257,48 @@ def _loops(kernel: Kernel) -> list[For]:
 
     programs.rewritten(kernel.body, change)
     return found
+
+
+def copied(shape: tuple[int, int], axes: tuple[str, ...], scope: str = "") -> td.Schedule:
+    """An array copied by loops on some axes, through memory of a block where it has a scope."""
+    a, f = td.Tensor("a", shape, td.f32), td.Func("f")
+    f[i, j] = a[i, j]
+    s = td.Schedule(f)
+    for loop, axis in zip((i, j), axes, strict=False):
+        s[f].bind(loop, axis)
+    if scope:
+        s.cache_read(a, f, at=i, scope=scope)
+    return s
+
+
+@pytest.mark.parametrize(
+    "s, arch, message",
+    [
+        (copied((64, 32), ("threadIdx.y", "threadIdx.x")), "sm_90a", "2048 threads in a block"),
+        (copied((128, 4), ("threadIdx.z", "threadIdx.x")), "sm_90a", "128 threads on threadIdx.z"),
+        (copied((70_000, 2), ("blockIdx.y", "threadIdx.x")), "sm_90a", "70000 blocks on blockIdx.y"),
+        (
+            copied((2, 30_000), ("blockIdx.x",), "shared"),
+            "sm_86",
+            "120000 bytes of shared memory; sm_86 has 101376 at most",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_gpu_does_not_take_is_refused_as_by_its_compilation(s, arch, message):
+    f = td.compile(s, target=f"cuda:{arch}")
+    shape = s.program.inputs[0].shape
+    with pytest.raises(td.ScheduleError, match=message):
+        td.emulate(f)(np.zeros([e.value for e in shape], np.float32))
+    with pytest.raises(td.ScheduleError, match=message):
+        f.source("cuda")
+
+
+def test_more_blocks_than_an_axis_has_are_refused_where_a_call_tells_them():
+    a, f = td.Tensor("a", ("N",), td.f32), td.Func("f")
+    f[i] = a[i]
+    s = td.Schedule(f)
+    s[f].bind(i, "blockIdx.y")
+    called = td.emulate(td.compile(s, target="cuda", dynamic="N"))
+    assert called(numbers(8, dtype=np.float32)).tolist() == numbers(8).tolist()
+    with pytest.raises(td.TargetError, match=r"65536 blocks on .*, and a launch 65535"):
+        called(np.zeros(65536, np.float32))

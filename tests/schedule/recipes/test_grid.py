@@ -1,0 +1,56 @@
+"""Tiles on the axes of blocks: blockIdx.x alone takes more than 65535 of them."""
+
+import pytest
+
+import tdsl as td
+from tdsl.codegen.cuda.limits import DEFAULT_ARCH, check_limits
+from tdsl.codegen.launches import launches_of
+from tests.codegen.cuda.programs import kernel_of
+
+b, c, o, i, j, k, p, q = td.vars("b c o i j k p q")
+
+
+def products(batch: int, rows: int, *, group: int = 1) -> td.Schedule:
+    x, w = td.Tensor("x", (batch, rows, 64), td.f32), td.Tensor("w", (64, 64), td.f32)
+    f = td.Func("f")
+    f[b, i, j] = td.sum(x[b, i, k] * w[k, j], axis=k)
+    s = td.Schedule(f)
+    td.recipes.block_tiles(s[f], tile=(64, 64, 16), group=group, parts=1)
+    return s
+
+
+def convolutions(batch: int, rows: int) -> td.Schedule:
+    x, w = (
+        td.Tensor("x", (batch, 64, rows + 2, 34), td.f32),
+        td.Tensor("w", (64, 64, 3, 3), td.f32),
+    )
+    f = td.Func("f")
+    f[b, o, i, j] = td.sum(x[b, c, i + p, j + q] * w[o, c, p, q], axis=(c, p, q))
+    s = td.Schedule(f)
+    td.recipes.block_conv(s[f])
+    return s
+
+
+def windows(batch: int, rows: int) -> td.Schedule:
+    x, f = td.Tensor("x", (batch, rows + 2, 64), td.f32), td.Func("f")
+    f[b, i, j] = x[b, i, j] + x[b, i + 1, j] + x[b, i + 2, j] + x[b, i + 1, j] * x[b, i, j]
+    s = td.Schedule(f)
+    td.recipes.block_stencil(s[f])
+    return s
+
+
+@pytest.mark.parametrize("batch, rows", [(70_000, 64), (2, 8_000_000)])
+@pytest.mark.parametrize("made", [products, convolutions, windows])
+def test_more_tiles_than_an_axis_beside_the_first_takes_are_on_the_first(made, batch, rows):
+    launches = launches_of(kernel_of(made(batch, rows)))
+    check_limits(launches, DEFAULT_ARCH)
+    (launch,) = launches.launches
+    few = launches_of(kernel_of(made(2, 64))).launches[0]
+    assert launch.grid[0] > 65_535 and max(few.grid[1:]) > 1
+
+
+def test_batches_of_tiles_in_groups_of_rows_are_on_the_first_axis_where_they_are_many():
+    (launch,) = launches_of(kernel_of(products(70_000, 1024, group=8))).launches
+    assert launch.grid == (70_000 * 16, 1, 1)
+    (launch,) = launches_of(kernel_of(products(1000, 1024, group=8))).launches
+    assert launch.grid == (16, 1000, 1)
