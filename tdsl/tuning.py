@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +40,12 @@ TOLERANCE = {2: 5e-2, 4: 1e-3, 8: 1e-9}  # of the largest value, by the bytes of
 
 def autoschedule(
     program: Program, sizes: Mapping[str, int], target: Target, values: Mapping[str, Any],
-    *, pin: object, tries: int, seconds: float,
+    *, pin: object, tries: int, seconds: float, results: Collection[str] = (),
 ) -> Schedule:  # fmt: skip
-    """The schedule that a search finds; of the first `tries` candidates the fastest, if there are any."""
+    """The schedule that a search finds; of the first `tries` candidates the fastest, if there are any.
+
+    `results` are funcs that calls of operators give, for a program of several.
+    """
     empty = Schedule.of_program(program, sizes, target)
     known = remembered(empty, tries) if tries and not pin else None
     if known is not None:
@@ -50,7 +53,7 @@ def autoschedule(
         empty.replay(directives)
         empty.notes = (f"taken: {label}, measured before: {took * 1e3:.3g} ms",)
         return empty
-    found = candidates(program, sizes, target, pin)
+    found = candidates(program, sizes, target, pin, results)
     if not tries:
         found[0].schedule.notes = notes_of(found)
         return found[0].schedule

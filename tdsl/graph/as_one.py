@@ -3,58 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tdsl.errors import DefinitionError
+from tdsl.graph.elementwise import copied
 from tdsl.graph.groups import is_open, needed, sources
-from tdsl.graph.merge import Merged, merge
+from tdsl.graph.merge import merge
 from tdsl.graph.plan import Plan
-from tdsl.graph.values import Argument, Array, Constant, Given, Result, Source, View, base_of
+from tdsl.graph.symbol import Symbol
+from tdsl.graph.trace import Trace
+from tdsl.graph.values import Argument, Array, Call, Constant, Given, Result, View, base_of
 from tdsl.lang.program import Program
-from tdsl.source import here
 
 
-def as_one(plan: Plan, arrays: Sequence[Array]) -> tuple[Program, dict[str, Any]]:
-    """The program of everything that a graph calls, and what it is given, where `arrays` are the arguments.
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The program of a graph, what it is given, and the funcs that its groups of calls give to others."""
+
+    program: Program
+    values: dict[str, Any]
+    results: frozenset[str]
+
+
+def as_one(plan: Plan, arrays: Sequence[Array]) -> Whole:
+    """Everything that a graph calls as one program, where `arrays` are the arguments.
 
     Its parameters are arguments in order, then constants, then numbers; its outputs are those of the graph.
     DefinitionError where there is no such program.
     """
-    calls, outputs = plan.trace.calls, plan.sources
-    kept = sorted(needed(calls, outputs))
-    inner = [s for n in kept for s in sources(calls[n])]
-    if any(isinstance(s, View) and isinstance(base_of(s), Result) for s in inner):
-        raise _no_program(plan, "a view of what another call makes is read")
-    if not all(isinstance(s, Result) for s in outputs):
-        raise _no_program(plan, "a view or an argument is a result")
-    if not all(is_open(calls[n]) for n in kept):
-        raise _no_program(plan, "a call has a schedule of its own")
-    wanted = [s for s in outputs if isinstance(s, Result)]
-    merged = merge(calls, kept, wanted, plan.trace.name)
+    trace, outputs = _with_copies(plan)
+    kept = sorted(needed(trace.calls, outputs))
+    for n in kept:
+        if not is_open(trace.calls[n]):
+            raise _scheduled(plan, trace.calls[n])
+    merged = merge(trace.calls, kept, outputs, trace.name, trace.spec_of)
     program = merged.program
     given = dict(zip(program.parameters, merged.inputs, strict=True))
-    made = _in_order(merged, wanted)
-    if made is None:
-        raise _no_program(plan, "a result is there twice, or is one of several that a call gives")
+    made = tuple(dict.fromkeys(merged.funcs[r] for r in outputs))
     names = tuple(sorted(given, key=lambda name: _place(given[name])))
-    values = {name: _value(given[name], plan, arrays) for name in names}
-    return replace(program, parameters=names, outputs=made, output_names=made), values
+    values = {name: _value(given[name], trace, arrays) for name in names}
+    program = replace(program, parameters=names, outputs=made, output_names=made)
+    apart = frozenset(merged.funcs[r] for r in _apart(plan, trace, outputs))
+    return Whole(program, values, apart - {*made})
 
 
-def _in_order(merged: Merged, wanted: Sequence[Result]) -> tuple[str, ...] | None:
-    """The funcs of the outputs in the order of the results; None where that is not all that they give."""
-    funcs = {f.name: f for f in merged.program.funcs}
-    results = iter(merged.outputs)
-    of_func = {o: tuple(next(results) for _ in funcs[o].dtypes) for o in merged.program.outputs}
-    func_of = {r: o for o, made in of_func.items() for r in made}
-    order = tuple(dict.fromkeys(func_of[r] for r in wanted))
-    return order if [r for o in order for r in of_func[o]] == list(wanted) else None
+def _with_copies(plan: Plan) -> tuple[Trace, list[Result]]:
+    """The calls, and a copy for every output that is not just what a func gives; and the outputs."""
+    trace, outputs = plan.trace.copy(), list[Result]()
+    while len(outputs) < len(plan.sources):
+        source = plan.sources[len(outputs)]
+        same = _of_its_func(trace, source) if isinstance(source, Result) else ()
+        if same and same == plan.sources[len(outputs) :][: len(same)] and source not in outputs:
+            outputs += same
+        else:
+            spec = source.spec if isinstance(source, View) else trace.spec_of(source)
+            made = copied(Symbol(trace, source, spec)).source
+            assert isinstance(made, Result)
+            outputs.append(made)
+    return trace, outputs
+
+
+def _of_its_func(trace: Trace, result: Result) -> tuple[Result, ...]:
+    """The values of the func that a result is the first of; nothing where it is no first one."""
+    program = trace.calls[result.call].compiled.state.program
+    first = 0
+    for name in program.outputs:
+        count = len(program.func(name).dtypes)
+        if first == result.output:
+            return tuple(Result(result.call, first + n) for n in range(count))
+        first += count
+    return ()
+
+
+def _apart(plan: Plan, trace: Trace, outputs: Sequence[Result]) -> set[Result]:
+    """What a group of calls of the plan gives to others."""
+    group_of = {n: group for group in plan.groups for n in group}
+    kept = sorted(needed(trace.calls, outputs))
+    read = {(group_of.get(n), base_of(s)) for n in kept for s in sources(trace.calls[n])}
+    return {
+        base for group, base in read if isinstance(base, Result) and group_of[base.call] != group
+    }
 
 
 def _place(x: Given) -> tuple[int, int]:
-    """Arguments before constants before numbers; views where what they are of is."""
-    match base_of(x) if isinstance(x, Source) else None:
+    """Arguments before constants before numbers."""
+    match x:
         case Argument(position):
             return 0, position
         case Constant(number):
@@ -63,21 +97,20 @@ def _place(x: Given) -> tuple[int, int]:
             return 2, 0
 
 
-def _value(x: Given, plan: Plan, arrays: Sequence[Array]) -> Any:
-    if not isinstance(x, Source):
-        return x
-    base = base_of(x)
-    assert not isinstance(base, Result)
-    whole = (
-        arrays[base.position] if isinstance(base, Argument) else plan.trace.constants[base.number]
-    )
-    return x.of(whole) if isinstance(x, View) else whole
+def _value(x: Given, trace: Trace, arrays: Sequence[Array]) -> Any:
+    match x:
+        case Argument(position):
+            return arrays[position]
+        case Constant(number):
+            return trace.constants[number]
+        case _:
+            return x
 
 
-def _no_program(plan: Plan, why: str) -> DefinitionError:
+def _scheduled(plan: Plan, call: Call) -> DefinitionError:
     return DefinitionError(
-        f"graph {plan.trace.name!r} is no single program: {why}",
-        loc=here(),
+        f"graph {plan.trace.name!r} is no single program: {call.name} has a schedule of its own",
+        loc=call.loc,
         label="this call",
-        hint="tune() of the graph schedules its groups apart; an operator can read at other indices instead",
+        hint="tune() of the graph schedules its groups apart; or call the operator as it is",
     )

@@ -135,9 +135,10 @@ class Graph(Suggesting):
         It is what `Operator.autoschedule` finds for an operator that computes all of it, to be compiled,
         printed and edited like that. The program takes the arrays that it reads in the order of the
         arguments, then those that the function takes from elsewhere and the numbers that it passes, and gives
-        the results of the function. `td.f32[64, 128]` may stand for an array where nothing is measured.
-        DefinitionError where what flows between the calls, or out of them, is a view, or a call has its own
-        schedule.
+        the results of the function. Views are read where their elements lie. What others must beat are the
+        schedules that the calls have apart. `td.f32[64, 128]` may stand for an array where nothing
+        is measured.
+        DefinitionError where a call has its own schedule.
         """
         from tdsl.graph.as_one import as_one
         from tdsl.graph.structure import is_array, is_declared
@@ -145,10 +146,11 @@ class Graph(Suggesting):
 
         check_measure(measure, seconds, self.target)
         known, arrays = self._planned(args, kwargs, is_array if measure else is_declared)
-        program, values = as_one(known.plan, arrays)
+        whole = as_one(known.plan, arrays)
         return autoschedule(
-            program, {}, self.target, values, pin=pin, tries=measure, seconds=seconds
-        )
+            whole.program, {}, self.target, whole.values, pin=pin, tries=measure, seconds=seconds,
+            results=whole.results,
+        )  # fmt: skip
 
     @property
     def memory(self) -> Memory[Result]:

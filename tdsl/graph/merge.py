@@ -1,13 +1,18 @@
-"""The programs of several calls as one: what one call makes and another reads becomes a func between them."""
+"""The programs of several calls as one: what one call makes and another reads becomes a func between them.
+
+A view of that is read where its elements lie, so that no func stands for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
-from tdsl.graph.values import Call, Given, Result, Source
+from tdsl.graph.values import Base, Call, Given, Result, Source, Spec, View, base_of
+from tdsl.graph.views import index_of_base
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Expr, Param, Read
+from tdsl.lang.expr import Expr, Param, Read, const
 from tdsl.lang.program import FuncDef, Input, Program, ScalarInput, bind_sizes, map_expressions
 from tdsl.lang.simplify import add
 from tdsl.node import Node, transform
@@ -17,22 +22,30 @@ from tdsl.node import Node, transform
 class Merged:
     """A program; for each of its parameters what is passed; for each output array the result that it is.
 
-    A result that nothing reads, one of several values of a func, is there as well.
+    A result that nothing reads, one of several values of a func, is there as well. `funcs` has the func of
+    every result of a call.
     """
 
     program: Program
     inputs: tuple[Given, ...]
     outputs: tuple[Result, ...]
+    funcs: Mapping[Result, str]
 
 
 def merge(
-    calls: Sequence[Call], group: Sequence[int], wanted: Collection[Result], name: str
+    calls: Sequence[Call],
+    group: Sequence[int],
+    wanted: Collection[Result],
+    name: str,
+    arrays: Callable[[Base], Spec] | None = None,
 ) -> Merged:
     """The program that computes the `wanted` results of a group of calls.
 
-    Sizes are bound. Equal groups, of the same operators on the same shapes, give equal programs.
+    Sizes are bound. Equal groups, of the same operators on the same shapes, give equal programs. With
+    `arrays`, the shapes of what is no view, views of other arrays are read in these; without, they are
+    inputs of their own.
     """
-    merger = _Merger()
+    merger = _Merger(calls, arrays)
     for n in group:
         merger.add(n, calls[n])
     kept = [f for f in merger.results if any(r in wanted for r in merger.results[f])]
@@ -45,15 +58,18 @@ def merge(
         tuple(merger.given),
         tuple(kept),
     )
+    given = tuple(merger.given.values())
+    outputs = tuple(r for f in kept for r in merger.results[f])
     return Merged(
-        program, tuple(merger.given.values()), tuple(r for f in kept for r in merger.results[f])
+        program, given, outputs, {r: f for f in merger.results for r in merger.results[f]}
     )
 
 
 class _Merger:
     """Collects programs under names that differ."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Sequence[Call], arrays: Callable[[Base], Spec] | None) -> None:
+        self._calls, self._arrays = calls, arrays
         self.inputs: list[Input] = []
         self.scalars: list[ScalarInput] = []
         self.funcs: list[FuncDef] = []
@@ -61,7 +77,7 @@ class _Merger:
         self.results: dict[str, tuple[Result, ...]] = {}  # by func
         self._used: set[str] = set()
         self._of_source: dict[Source, str] = {}
-        self._of_result: dict[Source, tuple[FuncDef, int]] = {}
+        self._of_result: dict[Base, tuple[FuncDef, int]] = {}
 
     def add(self, number: int, call: Call) -> None:
         """The program of a call; what it reads of calls that are here already is read of their funcs."""
@@ -71,7 +87,7 @@ class _Merger:
         for t in program.inputs:
             source = given[t.name]
             assert isinstance(source, Source)
-            if source not in self._of_result:
+            if base_of(source) not in self._of_result:
                 names[t.name] = self._input(source, t)
         for s in program.scalars:
             names[s.name] = self._scalar(given[s.name], s)
@@ -90,15 +106,29 @@ class _Merger:
             self._of_result |= {r: (f, n) for n, r in enumerate(results)}
 
     def _input(self, source: Source, t: Input) -> str:
+        if self._is_taken_apart(source):
+            source = base_of(source)
+            t = replace(t, shape=tuple(map(const, self._spec(source).shape)))
         if source not in self._of_source:
             name = self._of_source[source] = self._fresh(t.name)
             self.inputs.append(replace(t, name=name))
             self.given[name] = source
         return self._of_source[source]
 
+    def _is_taken_apart(self, source: Source) -> TypeGuard[View]:
+        """True for a view that is read in what it is a view of."""
+        known = self._arrays is not None or base_of(source) in self._of_result
+        return isinstance(source, View) and known
+
+    def _spec(self, base: Base) -> Spec:
+        if isinstance(base, Result):
+            return self._calls[base.call].results[base.output]
+        assert self._arrays is not None
+        return self._arrays(base)
+
     def _scalar(self, value: Given, s: ScalarInput) -> str:
         if isinstance(value, Source):  # a number that is an array without dimensions
-            if value in self._of_result:
+            if base_of(value) in self._of_result:
                 return ""
             return self._input(value, Input(s.name, (), s.dtype, s.loc))
         name = self._fresh(s.name)
@@ -118,8 +148,11 @@ class _Merger:
         """What makes an expression of a call's program one of the merged program."""
 
         def read(name: str, index: tuple[Expr, ...], n: Read | Param) -> Expr:
-            source = given.get(name)
-            found = self._of_result.get(source) if isinstance(source, Source) else None
+            source, found = given.get(name), None
+            if isinstance(source, Source):
+                found = self._of_result.get(base_of(source))
+                if self._is_taken_apart(source):
+                    index = index_of_base(source, self._spec(source.base), index)
             if found is None:
                 return Read(
                     names[name],

@@ -28,6 +28,13 @@ class Trace:
             int, tuple[int, Any]
         ] = {}  # with what is numbered, so that its id stays its own
 
+    def copy(self) -> Trace:
+        """The same calls, to which others can be added."""
+        made = Trace(self.name, self.arguments)
+        made.calls, made.constants = [*self.calls], [*self.constants]
+        made._numbers = dict(self._numbers)
+        return made
+
     def argument(self, position: int) -> Symbol:
         """The symbol of an argument."""
         return Symbol(self, Argument(position), self.arguments[position])

@@ -1,8 +1,7 @@
 """Which groups of a graph are better one kernel, and which schedules are better, by measuring.
 
 1. Every pair of groups of which one reads what the other makes, or that read the same, which no cache holds,
-   may be joined, unless a third one has to run between them, what one makes for the other is read as a view,
-   or the user has scheduled one of them.
+   may be joined, unless a third one has to run between them, or the user has scheduled one of them.
 2. Pairs are tried in the order of the bytes that flow between them, or that both read. Both groups are
    compiled as one program, and timed on the arrays of the call beside the two.
 3. What is clearly faster is kept, and takes part in further pairs; until all are tried, or half of the time
@@ -162,9 +161,7 @@ def _pairs(calls: Sequence[Call], groups: Groups, clock: Clock, far: int) -> Ite
             )
             made = {s for s in read if _made_by(s, first)}
             same = {s for s in read & other - made if clock.value(s).nbytes > far}
-            if not made | same or any(isinstance(s, View) for s in made):
-                continue
-            if all(is_open(calls[c]) for c in (*first, *second)):
+            if made | same and all(is_open(calls[c]) for c in (*first, *second)):
                 flow = sum(clock.value(s).nbytes for s in made | same)
                 found.append((-flow, n, (first, second)))
     return (pair for _, _, pair in sorted(found, key=lambda x: x[:2]))

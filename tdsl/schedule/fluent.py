@@ -88,6 +88,14 @@ class Schedule(Suggesting):
         self.notes: tuple[str, ...] = ()  # what a search has to say of its choices
         self._prediction: tuple[State, Machine, Prediction] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what can be asked for again: a prediction, and names by where handles lie in memory."""
+        return {**vars(self), "_prediction": None, "_names": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._names = names_by_handle(self._outputs)
+
     def __getitem__(self, stage: Func | Stage | str) -> Stage:
         """The stage of a func, by handle or name."""
         if isinstance(stage, Stage):

@@ -73,10 +73,12 @@ class Candidate:
 
 
 def candidates(
-    program: Program, sizes: Mapping[str, int], target: Target, pin: object = None
-) -> list[Candidate]:
+    program: Program, sizes: Mapping[str, int], target: Target, pin: object = None,
+    results: Collection[str] = (),
+) -> list[Candidate]:  # fmt: skip
     """The legal candidates, the one to take first, the others by their price.
 
+    With `results`, what calls of operators give, the schedules of these calls are what others must beat.
     `pin` says for funcs, by name or as (producer, consumer), at which level they live, or "inline".
     ScheduleError where nothing keeps to that, or a pin makes no sense.
     """
@@ -84,7 +86,7 @@ def candidates(
     pins = read_pins(program, machine, pin)
     found: list[Candidate] = []
     broken, failed = "", []
-    for label, schedule, make in _makers(program, sizes, target, pins):
+    for label, schedule, make in _makers(program, sizes, target, pins, {*results}):
         try:
             if not make(schedule) or not fits(schedule, machine):
                 continue
@@ -153,7 +155,7 @@ def _tiled(start: Schedule, machine: Machine, pins: Pins) -> Iterator[tuple[str,
 
 
 def _makers(
-    program: Program, sizes: Mapping[str, int], target: Target, pins: Pins
+    program: Program, sizes: Mapping[str, int], target: Target, pins: Pins, results: set[str]
 ) -> Iterator[tuple[str, Schedule, Make]]:
     """Candidates: what they are, a schedule to go on from, and how."""
     starts = {"": Schedule.of_program(program, sizes, target)}
@@ -168,13 +170,15 @@ def _makers(
     for label, start in starts.items():
         for name in pins.inlined:
             start[name].inline()
-        for way, make in islice(_ways(start, pins), None if label or not settled else 1):
+        for way, make in islice(_ways(start, pins, results), None if label or not settled else 1):
             yield label + way, copy(start), make
 
 
-def _ways(start: Schedule, pins: Pins) -> Iterator[tuple[str, Make]]:
-    """What becomes of a program: the default first, then what competes with it."""
+def _ways(start: Schedule, pins: Pins, results: set[str]) -> Iterator[tuple[str, Make]]:
+    """What becomes of a program: its calls or the default first, then what competes with it."""
     machine, program = pins.machine, start.state.program
+    if results:
+        yield "calls apart", partial(_by_groups, machine=machine, cuts=results)
     yield "default", partial(_by_groups, machine=machine, cuts=pins.far)
     for name in _online_sums(program):
         yield f"online {name}", partial(_online, name=name, machine=machine)
@@ -222,6 +226,8 @@ def _by_groups(
     boxes = root_boxes(rest_at_root(state))
     open_ = {n for n, plan in state.plans if n in boxes and not plan.touched}
     done: set[str] = set()
+    for name in cuts & open_ - {*state.program.outputs}:
+        schedule[name].compute_root()  # no reader makes it in a place of its own
     for part in reversed(tiled):
         write_tiles(schedule, part, machine)
         done |= {*part.members}
@@ -286,7 +292,6 @@ def _by_itself(
 ) -> None:
     """A func at the root that its reader must not take into its loops."""
     stage, f = schedule[name], state.program.func(name)
-    stage.compute_root()
     for n in range(len(f.definitions)):
         own = stage if n == 0 else stage.update(n - 1)
         write_vectors(own, f, n, boxes[name], machine)

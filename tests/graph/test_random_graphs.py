@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tdsl as td
+from tdsl.graph.as_one import as_one
+from tdsl.lang.interp import interpret
 
 N = 3
 Matrix = td.i32[N, N]
@@ -98,6 +100,8 @@ STEPS = {
     "one of a pair": lambda x, y: pair(x)[1],
     "view": lambda x, y: low(x.T) + y[::-1],
     "copy": lambda x, y: low(x.T.reshape(9).reshape(N, N)),
+    "other rows": lambda x, y: turned(low(x).reshape(9)[::-1].reshape(N, N)),
+    "diagonal": lambda x, y: product(x, y.reshape(9)[:: N + 1][:, None] * y),
     "add": lambda x, y: x + y,
     "column": lambda x, y: x - y[:, 1:2],
 }
@@ -109,17 +113,36 @@ programs = st.lists(
 )
 
 
-@given(programs, st.lists(st.integers(0, 9), min_size=1, max_size=3), st.booleans())
-def test_a_graph_is_the_calls_one_after_the_other(program, outputs, fuse):
+outputs = st.lists(st.integers(0, 9), min_size=1, max_size=3)
+X, Y = np.arange(9, dtype=np.int32).reshape(N, N), np.eye(N, dtype=np.int32)
+
+
+def function_of(program, outputs):
     def f(x, y):
         values = [x, y]
         for name, a, b in program:
             values.append(STEPS[name](values[a % len(values)], values[b % len(values)]))
         return tuple(values[-1 - n % len(values)] for n in outputs)
 
-    x, y = np.arange(9, dtype=np.int32).reshape(N, N), np.eye(N, dtype=np.int32)
-    graph, expected = td.Graph(f, target="python", fuse=fuse), f(x, y)
+    return f
+
+
+def assert_same(made, expected):
+    for mine, wanted in zip(made, expected, strict=True):
+        assert mine.dtype == wanted.dtype
+        np.testing.assert_array_equal(mine, wanted)
+
+
+@given(programs, outputs, st.booleans())
+def test_a_graph_is_the_calls_one_after_the_other(program, outputs, fuse):
+    f = function_of(program, outputs)
+    graph, expected = td.Graph(f, target="python", fuse=fuse), f(X, Y)
     for _ in range(2):
-        for made, wanted in zip(graph(x, y), expected, strict=True):
-            assert made.dtype == wanted.dtype
-            np.testing.assert_array_equal(made, wanted)
+        assert_same(graph(X, Y), expected)
+
+
+@given(programs, outputs)
+def test_a_graph_as_one_program_is_the_calls(program, outputs):
+    f = function_of(program, outputs)
+    whole = as_one(td.Graph(f).plan(X, Y), (X, Y))
+    assert_same(interpret(whole.program, whole.values), f(X, Y))

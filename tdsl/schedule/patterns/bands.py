@@ -15,8 +15,9 @@ from tdsl.lang.regions import Box
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extents, volume
 from tdsl.schedule.nest import State
-from tdsl.schedule.patterns.contraction import find_contraction, has_window, share
+from tdsl.schedule.patterns.contraction import find_contraction, share
 from tdsl.schedule.patterns.groups import boxes_of_rows, moves
+from tdsl.schedule.patterns.windows import has_shared_points
 
 LEAST, MOST = 8, 128  # rows of a band: fewer use a panel too seldom, more bring nothing
 SPILLED = 2  # near caches that its intermediates may fill, before bands are lower than tiles like
@@ -88,7 +89,7 @@ def _is_chain(state: State, owner: str, row: str, inside: list[str], boxes: dict
     An owner that reduces is a product itself, tiled along the rows. Windows move along rows, which then
     share points.
     """
-    if any(has_window(state.program.func(n)) for n in (owner, *inside)):
+    if any(has_shared_points(state.program.func(n)) for n in (owner, *inside)):
         return False
     own = find_contraction(state, owner, inside, boxes)
     if state.program.func(owner).definitions[0].init is not None and (

@@ -13,19 +13,18 @@ broadcast. `across` uses each of these vectors again. `recipes/matmul.py` writes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 
 from tdsl.lang.affine import variables
-from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.constants import constants
 from tdsl.schedule.cost.machine import Machine
-from tdsl.schedule.facts import extents, stride_of, widest
+from tdsl.schedule.facts import extents, step, stride_of, widest
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.instructions.dots import DOTS, Dot, find_dots
 from tdsl.schedule.nest import State, is_ordered
@@ -33,10 +32,10 @@ from tdsl.schedule.patterns.crowded import ROWS, WAYS, is_crowded
 from tdsl.schedule.patterns.parts import is_of_few
 from tdsl.schedule.patterns.rows import vector_variable
 from tdsl.schedule.patterns.streaming import LARGE
+from tdsl.schedule.patterns.windows import UNKNOWN, are_digits, slides, window_variables
 
 LEAST_TERMS = 8  # of a sum, below which tiles do not pay
 REUSE = 64  # rows and terms from which copying a panel pays
-UNKNOWN = 1 << 20  # stands for an extent that is not known
 SERIAL_WORK = 1 << 20  # multiplications that take less time than waking other threads
 MEMORY = 4  # multiplications in the time of one whose operands are not used again
 APART = 0.25  # of the cache next to the first: larger rows that lie apart are asked for in time
@@ -85,7 +84,8 @@ class Contraction:
     @property
     def slides(self) -> bool:
         """True where the vectors are those of a window: they begin anywhere, and overlap."""
-        return Var(self.along) not in self.moving.index
+        along = (e for e in self.moving.index if self.along in variables(e))
+        return not all(are_digits(e, self.sizes) for e in along)
 
     @property
     def terms(self) -> int:
@@ -247,7 +247,8 @@ def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str,
         return None
     (read,) = moving
     axes = [e for e in read.index if along in variables(e)]
-    if axes != [Var(along)] and not _fills(read, along, sizes[along]):
+    column = len(axes) == 1 and step(axes[0], along) == 1 and are_digits(axes[0], sizes)
+    if not column and not _fills(read, along, sizes[along]):
         return None
     for across in reversed(d.free):
         again = any(across in variables(e) for e in read.index)
@@ -255,7 +256,7 @@ def _candidate(f: FuncDef, along: str, sizes: dict[str, int]) -> tuple[int, str,
         if across != along and not again and used and sizes[across] >= 2:
             adjacent = stride_of(read, along) == 1
             last = d.index[-1] == Var(along)
-            plain = all(isinstance(e, Var) for e in read.index)
+            plain = all(are_digits(e, sizes) for e in read.index)
             if not (adjacent or plain):
                 return None
             lanes = (sizes[along] >= WIDE) - 2 * (sizes[along] < WIDE // 2)
@@ -268,23 +269,6 @@ def _fills(read: Read, along: str, extent: int) -> bool:
     half = WIDE // 2
     even = extent > WIDE and extent >= FULL * -(-extent // half) * half
     return stride_of(read, along) == 1 and even
-
-
-def has_window(f: FuncDef) -> bool:
-    """True for a sum of what is read at sums of a free variable and one that is summed over."""
-    return bool(window_variables(f.definitions[0]))
-
-
-def window_variables(d: Definition) -> tuple[str, ...]:
-    """The free variables that a window moves along, the last one first."""
-    ranges = {name for name, _, _ in d.ranges}
-    return tuple(v for v in reversed(d.free) if _slides(v, d.values, ranges))
-
-
-def _slides(variable: str, values: Iterable[Expr], ranges: set[str]) -> bool:
-    """True where something is read at a sum of a variable and one of the ranges."""
-    indices = (variables(e) for r in reads_in(values) for e in r.index)
-    return any(variable in found and found & ranges for found in indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +361,7 @@ def _lanes(c: Contraction, machine: Machine) -> int:
 def _plan_window(c: Contraction, machine: Machine) -> Tiles:
     """Some windows side by side, which share what they read, or some vectors of one; few enough to unroll."""
     lanes = _lanes(c, machine)
-    shared = [v for v in c.ranges if _slides(c.across, (c.value,), {v})]
+    shared = [v for v in c.ranges if slides(c.across, (c.value,), {v})]
     rows = min(PIXELS, c.sizes[c.across]) if shared else 1
     vectors = 1 if shared else min(-(-c.sizes[c.along] // lanes), MOST_VECTORS)
     unroll: tuple[str, ...] = ()

@@ -30,14 +30,13 @@ from tdsl.schedule.mapping import mapped_reads
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.padding import padded_reads
 from tdsl.schedule.patterns.contraction import (
-    UNKNOWN,
     Contraction,
     Tiles,
     find_contraction,
     find_window,
-    has_window,
     plan_tiles,
 )
+from tdsl.schedule.patterns.windows import UNKNOWN, has_window
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.stage import Stage

@@ -63,6 +63,23 @@ def test_attention(rng, shape, causal):
     close(got, expected_attention(q, key, v, causal), 4 * sum(shape))
 
 
+def test_queries_keys_and_values_may_be_columns_of_one_array(rng):
+    """Of all heads, as one product gives them: the digits of an index are no window."""
+    t, u = td.range("t", 0, 40), td.range("u", 0, 16)
+    qkv = td.Tensor("qkv", (40, 96), td.f32)
+    scores, p, out = td.Func("scores"), td.Func("p"), td.Func("out", shape=(2, 40, 16))
+    scores[h, i, j] = td.sum(qkv[i, 16 * h + u] * qkv[j, 16 * h + u + 32], axis=u)
+    p[h, i, j] = td.exp(scores[h, i, j] - td.max(scores[h, i, t], axis=t))
+    out[h, i, e] = td.sum(p[h, i, t] * qkv[t, 16 * h + e + 64], axis=t)
+    s = td.Schedule(out)
+    assert td.recipes.bands(s[out], machine=WIDE).row == "i"
+    x = rng.standard_normal((40, 96), dtype=np.float32)
+    q, key, v = x.reshape(40, 3, 2, 16).transpose(1, 2, 0, 3).astype(np.float64)
+    scores = q @ key.transpose(0, 2, 1)
+    wanted = np.exp(scores - scores.max(-1, keepdims=True)) @ v
+    close(td.compile(s)(x), wanted, 100)
+
+
 @pytest.mark.parametrize("shape", [(64, 48, 96), (33, 17, 70), (8, 130, 40), (1, 5, 3), (0, 8, 8)])
 def test_layers(rng, shape):
     m, d, f = shape

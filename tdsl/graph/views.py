@@ -1,0 +1,45 @@
+"""Views as indices: where each element of a view lies in what it is a view of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tdsl.graph.values import Spec, View
+from tdsl.lang.affine import Sum, as_expr
+from tdsl.lang.bounds import NOTHING
+from tdsl.lang.expr import ZERO, Binary, Expr, Var, const
+from tdsl.lang.simplify import simplify, substitute
+
+
+def index_of_base(view: View, base: Spec, index: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The index into an array of the spec `base` at which the element of a view at `index` lies.
+
+    A view of an array without gaps has a step for each of its axes, in elements: all of NumPy's views are
+    such, and their index is the place of the element, taken apart by the extents of the base.
+
+    >>> from tdsl.graph.values import Argument
+    >>> from tdsl.lang.show import show_expr
+    >>> whole, turned = Spec((4, 6), np.dtype("f4")), Spec((6, 2, 2), np.dtype("f4"))
+    >>> view = View(Argument(0), (np.transpose, lambda a: a.reshape(6, 2, 2)), turned)
+    >>> [show_expr(e) for e in index_of_base(view, whole, (Var("i"), Var("j"), Var("k")))]
+    ['j * 2 + k', 'i']
+    """
+    memory = np.empty(base.shape, base.dtype)  # never touched
+    made = view.of(memory)
+    if not made.size:
+        return (ZERO,) * len(base.shape)
+    names = [f"v{n}" for n in range(made.ndim)]
+    facts = NOTHING
+    for name, extent in zip(names, made.shape, strict=True):
+        facts = facts.knowing(name, ZERO, const(extent - 1))
+    steps = {Var(n): s // base.dtype.itemsize for n, s in zip(names, made.strides, strict=True)}
+    first = (made.ctypes.data - memory.ctypes.data) // base.dtype.itemsize
+    place = as_expr(Sum({v: s for v, s in steps.items() if s}, first))
+    at, found = dict(zip(names, index, strict=True)), []
+    for extent in reversed(base.shape):
+        digit = Binary("mod", place, const(extent))
+        found.append(substitute(simplify(digit, facts), at))
+        place = simplify(Binary("floordiv", place, const(extent)), facts)
+    return tuple(map(simplify, reversed(found)))
