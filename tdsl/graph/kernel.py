@@ -16,47 +16,66 @@ from tdsl.graph.values import Array, Call, Constant, Given, Source, base_of
 from tdsl.lang.program import Program
 from tdsl.pipeline import ready
 from tdsl.schedule.bind import bind_state
-from tdsl.schedule.constants import split_constants
+from tdsl.schedule.constants import in_parts, split_constants
 from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.nest import State
 from tdsl.target import Target
 
 T = TypeVar("T")
 
 
+Making = tuple[State, tuple[object, ...]]  # a program that runs once, and the arrays that it takes
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """A compiled program, or two: `once` makes of constants what `each` takes after the other arguments.
+    """A compiled program, and others: `once` make of constants what `each` takes after the other arguments.
 
     `parameters` are those of the program.
     """
 
     parameters: tuple[str, ...]
     each: Compiled
-    once: Compiled | None = None
+    once: tuple[Compiled, ...] = ()
 
     def taken(self, given: Sequence[T]) -> tuple[T, ...]:
         """What `each` takes of what is given for the parameters."""
         return _chosen(self.each, self.parameters, given)
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of what is made once."""
-        return sum(prod(shape) * dtype.itemsize for shape, dtype in self._made())
+    def made(self, given: Sequence[Any]) -> dict[Making, int]:
+        """The bytes of what is made once of the arrays that are given; another kernel may make the same."""
+        return {
+            self._making(once, given): sum(prod(s) * d.itemsize for s, d in _results(once))
+            for once in self.once
+        }
 
-    def prepared(self, given: Sequence[Any]) -> tuple[Array, ...]:
-        """What is made once, for the arrays that are given for the parameters."""
-        if self.once is None:
-            return ()
-        made = [aligned_empty(shape, dtype) for shape, dtype in self._made()]
-        self.once(*_chosen(self.once, self.parameters, given), out=tuple(made))
-        return tuple(made)
+    def prepared(
+        self, given: Sequence[Any], known: dict[Making, tuple[Array, ...]] | None = None
+    ) -> tuple[Array, ...]:
+        """What is made once of the arrays that are given for the parameters; `known` has it for others."""
+        known, found = {} if known is None else known, dict[str, Array]()
+        for once in self.once:
+            key = self._making(once, given)
+            if key not in known:
+                known[key] = tuple(aligned_empty(s, d) for s, d in _results(once))
+                once(*_chosen(once, self.parameters, given), out=known[key])
+            found |= zip(once.state.program.outputs, known[key], strict=True)
+        return tuple(found[arg.name] for arg in self.each.signature.inputs if arg.name in found)
 
-    def _made(self) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Shapes and types of what is made once."""
-        if self.once is None:
-            return []
-        signature = self.once.signature
-        return [(output_shape(signature, arg, {}), arg.dtype.numpy) for arg in signature.outputs]
+    def _making(self, once: Compiled, given: Sequence[Any]) -> Making:
+        arrays = _chosen(once, self.parameters, given)
+        return once.state, tuple(
+            (*map(x.__array_interface__.get, _PLACE), x.strides) for x in arrays
+        )
+
+
+_PLACE = ("data", "shape", "typestr")
+
+
+def _results(once: Compiled) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shapes and types of what is made once."""
+    signature = once.signature
+    return [(output_shape(signature, arg, {}), arg.dtype.numpy) for arg in signature.outputs]
 
 
 def _chosen(compiled: Compiled, parameters: Sequence[str], given: Sequence[T]) -> tuple[T, ...]:
@@ -69,7 +88,7 @@ def kernel_of(program: Program, known: Compiled | None, target: Target) -> Kerne
     """The kernel of a program of known sizes; `known` is compiled of it without its constants."""
     if any(t.constant for t in program.inputs):
         made = split(compile(Schedule.of_program(program), target=target))
-        if made.once is not None:
+        if made.once:
             return made
         program = with_constants(program, ())
     return Kernel(program.parameters, known or compile(Schedule.of_program(program), target=target))
@@ -80,7 +99,7 @@ def as_scheduled(call: Call) -> Kernel:
     state = bind_state(call.compiled.state, call.sizes)
     state = replace(state, program=with_constants(state.program, call.inputs))
     made = split(compile(Schedule.of_state(state), target=call.compiled.target))
-    return made if made.once is not None else Kernel(made.parameters, call.compiled)
+    return made if made.once else Kernel(made.parameters, call.compiled)
 
 
 def split(compiled: Compiled) -> Kernel:
@@ -89,11 +108,11 @@ def split(compiled: Compiled) -> Kernel:
     if any(t.constant for t in program.inputs):
         found = split_constants(ready(compiled.variant(compiled.specialisation({}))))
         if found is not None:
-            once, each = (
+            each, *once = (
                 compile(Schedule.of_state(s), target=compiled.target)
-                for s in (found.once, found.each)
+                for s in (found.each, *in_parts(found.once))
             )
-            return Kernel(program.parameters, each, once)
+            return Kernel(program.parameters, each, tuple(once))
     return Kernel(program.parameters, compiled)
 
 

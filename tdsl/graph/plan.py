@@ -128,7 +128,7 @@ class Plan:
         self.outputs = outputs_of(trace, outputs)
         self.memory = memory_of(self.steps, self.results, self.outputs)
         self.signature = _signature(trace, paths, self.outputs.specs)
-        program = Program(
+        self.program = Program(
             self.steps,
             len(trace.arguments),
             trace.constants,
@@ -136,7 +136,7 @@ class Plan:
             self.outputs,
             self.memory,
         )
-        self._entry = _entry(trace.arguments, program.bind)
+        self._entry = _entry(trace.arguments, self.program.bind)
         self._quick = quick_call(self.signature, {}, self._entry)
 
     def call(self, arrays: tuple[Any, ...]) -> Any:

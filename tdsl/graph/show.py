@@ -42,9 +42,11 @@ def show_plan(plan: Plan) -> str:
         f"{plan.trace.name}: {calls} in {counted(len(plan.groups), 'group')}, "
         f"{counted(len(set(kernels)), 'kernel')}"
     )
-    once = [step.kernel.nbytes for step in plan.steps if step.kernel.once is not None]
+    once = sum(bool(step.kernel.once) for step in plan.steps)
     if once:
-        lines.append(f"once: {sum(once):,} bytes for {counted(len(once), 'group')}, of constants")
+        lines.append(
+            f"once: {plan.program.made_once:,} bytes for {counted(once, 'group')}, of constants"
+        )
     return "\n".join([head, *lines, f"memory: {plan.memory}", *map(str, plan.trials)])
 
 

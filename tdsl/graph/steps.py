@@ -22,7 +22,7 @@ import numpy as np
 from tdsl.codegen.arrays import aligned_empty
 from tdsl.codegen.call import quick_entries
 from tdsl.codegen.signature import ScalarArg
-from tdsl.graph.kernel import Kernel
+from tdsl.graph.kernel import Kernel, Making
 from tdsl.graph.memory import Memory
 from tdsl.graph.values import Argument, Array, Constant, Given, Result, Source, Spec, View, base_of
 from tdsl.lang import program as lang
@@ -108,15 +108,22 @@ class Program:
         return run
 
     def _prepared(self) -> dict[str, Array]:
-        """What kernels make of constants, made when it is needed first."""
+        """What kernels make of constants, made when it is needed first; the same is made once."""
         if self._once is None:
-            self._once = {
-                f"k{n}_{k}": array
-                for n, step in enumerate(self.steps)
-                if step.kernel.once is not None
-                for k, array in enumerate(step.kernel.prepared([*map(self._value, step.inputs)]))
-            }
+            known: dict[Making, tuple[Array, ...]] = {}
+            self._once = {}
+            for n, step in enumerate(self.steps):
+                made = step.kernel.prepared([*map(self._value, step.inputs)], known)
+                self._once |= {f"k{n}_{k}": array for k, array in enumerate(made)}
         return self._once
+
+    @property
+    def made_once(self) -> int:
+        """The bytes of what kernels make of constants."""
+        made: dict[Making, int] = {}
+        for step in self.steps:
+            made |= step.kernel.made([*map(self._value, step.inputs)])
+        return sum(made.values())
 
     def _value(self, x: Given) -> Array | None:
         """The array of a constant, or of a view of one."""

@@ -94,6 +94,31 @@ def split_constants(state: State) -> Once | None:
     return Once(_making(state, once, own), _taking(state, once, own))
 
 
+def in_parts(once: State) -> tuple[State, ...]:
+    """What runs once as states that share nothing: what is made of one constant in one order is a part.
+
+    Equal parts are made once of equal constants, whatever they are for.
+    """
+    program, parts = once.program, list[set[str]]()
+    nests = [
+        members | {r.name for n in members for r in _reads(program.func(n))}
+        for members in _nests(once)
+    ]
+    for nest in nests:
+        near = nest & {f.name for f in program.funcs}
+        joined = [part for part in parts if part & near]
+        parts = [part for part in parts if part not in joined] + [near.union(*joined)]
+    found = []
+    for part in parts:
+        funcs = tuple(f for f in program.funcs if f.name in part)
+        inputs, names = _read_by(program, funcs), tuple(n for n in program.outputs if n in part)
+        own = Program(
+            "_".join(names), inputs, (), funcs, names, tuple(t.name for t in inputs), names
+        )
+        found.append(State(own, tuple((n, p) for n, p in once.plans if n in part)))
+    return tuple(found)
+
+
 def _nests(state: State) -> list[set[str]]:
     """The funcs that share a nest at the root, in the order of the program."""
 

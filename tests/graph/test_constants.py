@@ -51,7 +51,7 @@ def test_weights_are_packed_once_into_the_panels_of_register_tiles(rng, shape):
     x, w = whole(rng, m, k), whole(rng, k, n)
     graph = td.Graph(lambda x: product(x, w))
     kernel = kernel_of(graph, x)
-    assert [t.name for t in kernel.once.state.program.inputs] == ["w"]
+    assert [t.name for once in kernel.once for t in once.state.program.inputs] == ["w"]
     assert [t.name for t in kernel.each.state.program.inputs] == ["x", "w_cache"]
     for _ in range(2):
         np.testing.assert_array_equal(graph(x), x @ w)
@@ -90,12 +90,12 @@ def test_panels_of_instructions_that_sum_several_terms_are_made_once(
     graph = td.Graph(lambda x: op(x, w))
     want = x.astype(np.float64) @ (w.T if turned else w).astype(np.float64)
     np.testing.assert_array_equal(graph(x).astype(np.float64), want)
-    assert kernel_of(graph, x).once is not None
+    assert kernel_of(graph, x).once
 
 
 def test_an_argument_is_never_packed_before_a_call(rng):
     x, w = whole(rng, 8, 64), whole(rng, 64, 192)
-    assert kernel_of(td.Graph(product), x, w).once is None
+    assert not kernel_of(td.Graph(product), x, w).once
 
 
 def test_weights_are_prepared_for_the_first_call_only(rng, monkeypatch):
@@ -132,11 +132,45 @@ def test_equal_layers_share_a_kernel_and_each_has_its_own_panels(rng):
     np.testing.assert_array_equal(graph(x), model(x))
 
 
+def once_of(graph, *arrays):
+    (line,) = [x for x in str(graph.plan(*arrays)).splitlines() if x.startswith("once: ")]
+    return line
+
+
+def test_the_same_weights_are_packed_once_for_all_calls(rng):
+    x, w, v = whole(rng, 8, 64), whole(rng, 64, 64), whole(rng, 64, 64)
+
+    def model(x):
+        for weights in (w, w, v):
+            x = product(x, weights) % 8
+        return x + product(x % 4, w)
+
+    graph = td.Graph(model)
+    assert once_of(graph, x) == "once: 32,768 bytes for 4 groups, of constants"
+    np.testing.assert_array_equal(graph(x), model(x))
+
+
+def test_views_of_one_array_are_packed_once_where_they_are_the_same(rng):
+    x, w = whole(rng, 8, 64), whole(rng, 64, 64)
+    graph = td.Graph(lambda x: product(product(product(x, w.T) % 8, w.T) % 8, w))
+    assert once_of(graph, x) == "once: 32,768 bytes for 3 groups, of constants"
+    np.testing.assert_array_equal(graph(x), ((x @ w.T) % 8 @ w.T) % 8 @ w)
+
+
+def test_calls_of_several_shapes_share_what_is_packed_in_the_same_order(rng):
+    x, y, w = whole(rng, 8, 64), whole(rng, 16, 64), whole(rng, 64, 64)
+    graph = td.Graph(lambda x, y: (product(x, w), scaled(y, w)))
+    parts = [made.state for step in graph.plan(x, y).steps for made in step.kernel.once]
+    assert len(parts) > len({*parts}) == 2
+    for made, wanted in zip(graph(x, y), (product(x, w), scaled(y, w)), strict=True):
+        np.testing.assert_allclose(made, wanted, rtol=1e-6)
+
+
 def test_whatever_depends_on_constants_alone_is_made_once(rng):
     x, w = whole(rng, 8, 64), whole(rng, 64, 192)
     graph = td.Graph(lambda x: scaled(x, w))
-    once = kernel_of(graph, x).once.state.program
-    assert "norm_sum" in [f.name for f in once.funcs]
+    once = [made.state.program for made in kernel_of(graph, x).once]
+    assert "norm_sum" in [f.name for program in once for f in program.funcs]
     np.testing.assert_allclose(graph(x), scaled(x, w), rtol=1e-6)
 
 
@@ -145,13 +179,13 @@ def test_what_is_made_once_may_begin_anywhere(rng, target):
     x, w = whole(rng, 20), whole(rng, 30) / 8
     graph = td.Graph(lambda x: shifted(x, w[2:]), target=target)
     np.testing.assert_allclose(graph(x), shifted(x, w[2:]), rtol=1e-6)
-    assert graph.plan(x).steps[0].kernel.once is not None
+    assert graph.plan(x).steps[0].kernel.once
 
 
 def test_views_of_constants_are_packed_too(rng):
     x, w = whole(rng, 8, 64), whole(rng, 192, 64)
     graph = td.Graph(lambda x: product(x, w.T))
-    assert kernel_of(graph, x).once is not None
+    assert kernel_of(graph, x).once
     np.testing.assert_array_equal(graph(x), x @ w.T)
 
 
