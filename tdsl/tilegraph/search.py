@@ -16,6 +16,7 @@ Nothing is random, and ties go to the earlier candidate.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +50,7 @@ from tdsl.schedule.recipes.online_bands import online_bands
 from tdsl.schedule.recipes.online_blocks import online_blocks
 from tdsl.schedule.recipes.online_tensor_cores import online_tensor_cores
 from tdsl.schedule.recipes.rows import write_vectors
+from tdsl.source import here
 from tdsl.target import Target
 from tdsl.tilegraph.exchange import exchanged
 from tdsl.tilegraph.graph import TileGraph
@@ -85,10 +87,14 @@ def candidates(
     machine = machine_for(target)
     pins = read_pins(program, machine, pin)
     found: list[Candidate] = []
-    broken, failed = "", []
+    broken = ""
+    failed: list[TdslError] = []
     for label, schedule, make in _makers(program, sizes, target, pins, {*results}):
         try:
-            if not make(schedule) or not fits(schedule, machine):
+            if not make(schedule):
+                continue
+            if not fits(schedule, machine):
+                failed.append(_too_large(label, schedule))
                 continue
             check_all(schedule.state)
             own, seconds = pins.broken(schedule), schedule.prediction().seconds
@@ -122,6 +128,15 @@ def _chooses(program: Program) -> bool:
         for d in f.definitions
         for v in d.values
         for n in post_order(v)
+    )
+
+
+def _too_large(label: str, schedule: Schedule) -> ScheduleError:
+    return ScheduleError(
+        f"the schedule {label!r} needs {schedule.footprint('shared'):.0f} bytes of shared memory for a block",
+        loc=here(),
+        label="this call",
+        hint="schedule it by hand, in smaller tiles",
     )
 
 
@@ -309,7 +324,9 @@ def _on_a_gpu(schedule: Schedule, machine: Machine, cuts: Collection[str] = ()) 
             schedule[name].inline()
     for name in [f.name for f in reversed(schedule.state.program.funcs)]:  # consumers first
         if name in cuts or not schedule.state.plan(name).touched:
-            on_blocks(schedule[name], threads=machine.block_threads)
+            # else it reads what is inlined only later, and is left to the default schedule
+            with suppress(ScheduleError), schedule.all_or_nothing():
+                on_blocks(schedule[name], threads=machine.block_threads)
     return True
 
 

@@ -37,12 +37,14 @@ VARIABLES = ("i", "j", "k", "l")
 MOST_POINTS = 3000
 
 
-def array(seed: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Small numbers that are sums of few powers of two, and for integers some extreme ones."""
+def array(seed: int, shape: tuple[int, ...], dtype: str, even: bool = True) -> np.ndarray:
+    """Small numbers; `even` floats are sums of few powers of two, integers are extreme sometimes."""
     rng = np.random.default_rng(seed)
     if dtype == "bool":
         return rng.random(shape) < 0.5
     t = td.lang.types.as_dtype(getattr(ml_dtypes, dtype, dtype))
+    if t.is_float and not even:
+        return rng.standard_normal(shape).astype(t.numpy)
     if t.is_float:
         few = {8: 1, 16: 4}.get(t.bits, 8)
         return (rng.integers(-8 * few, 8 * few + 1, shape) / few).astype(t.numpy)
@@ -54,7 +56,7 @@ def array(seed: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 @dataclass(slots=True)
 class Made:
-    """A program as handles and as text."""
+    """A program as handles and as text; sums of its inputs are exact where these are `even`."""
 
     lines: list[str]
     names: dict[str, Any]
@@ -62,6 +64,7 @@ class Made:
     sizes: dict[str, int]
     inputs: dict[str, tuple[tuple[int, ...], DType]]
     scalars: dict[str, DType]
+    even: bool = True
 
     @property
     def outputs(self) -> tuple[Any, ...]:
@@ -75,7 +78,7 @@ class Made:
         """Arrays and numbers for the inputs that the program reads."""
         used = self.program().parameters
         made: dict[str, Any] = {
-            name: array(seed + at, shape, t.numpy.name)
+            name: array(seed + at, shape, t.numpy.name, self.even)
             for at, (name, (shape, t)) in enumerate(self.inputs.items())
             if name in used
         }
@@ -87,7 +90,7 @@ class Made:
     def source(self, seed: int) -> str:
         """Python that makes the program and its arguments."""
         data = [
-            f'    "{n}": array({seed + at}, {shape}, "{t.numpy.name}"),'
+            f'    "{n}": array({seed + at}, {shape}, "{t.numpy.name}", {self.even}),'
             for at, (n, (shape, t)) in enumerate(self.inputs.items())
         ]
         data += [

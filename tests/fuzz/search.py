@@ -1,28 +1,70 @@
-"""Random graphs of operators, each candidate schedule of which must give what the program means.
+"""Random programs and graphs of operators, whose schedules by the search must give what they mean.
 
-python -m tests.fuzz.search --seed 1 --programs 1000
+    python -m tests.fuzz.search --seed 1 --programs 1000             the programs of `tests.fuzz`
+    python -m tests.fuzz.search --seed 1 --programs 1000 --graphs    operators of networks
+    ... --target cuda [--compile]                                    kernels under emulation [and compiled]
+
+Where extents are named, a schedule for larger ones is run on these, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import traceback
 from collections import Counter
+from collections.abc import Iterator
 
-from tdsl.target import Target
+import tdsl as td
+from tdsl.target import Target, as_target
 from tdsl.tilegraph.search import Candidate, candidates
 from tests.fuzz.campaign import program_of
 from tests.fuzz.cases import Case, Meaning, Outcome, run_case
+from tests.fuzz.choices import Seeded
+from tests.fuzz.graphs import random_graph
+from tests.fuzz.programs import Made
 
 TAKEN = 3  # candidates of a program that are run
+SHOWN = 1500  # characters of what is said of a fault
+LARGER = 16  # times what is run: the extents that are searched for
 
 
-def outcomes_of(seed: int, number: int) -> list[tuple[Candidate, Outcome]]:
-    """The first candidates for a program, and what running each gave."""
-    made, meaning = program_of(seed, number), Meaning()
+def graph_of(seed: int, number: int) -> Made:
+    """The graph of a number."""
+    return random_graph(Seeded(seed * 1_000_003 + number))
+
+
+def outcomes_of(
+    seed: int, number: int, target: str = "cpu", *, graphs: bool = False, compiled: bool = False
+) -> Iterator[tuple[str, Outcome]]:
+    """The labels of the first candidates for a program, and what running each gave."""
+    made, meaning = (graph_of if graphs else program_of)(seed, number), Meaning()
     program = made.program()
     sizes = {n: v for n, v in made.sizes.items() if n in program.sizes}
-    found = candidates(program, sizes, Target("cpu"))[:TAKEN]
-    return [(c, run_case(Case(made, c.schedule.to_json(), number % 1000), meaning)) for c in found]
+    for times in (1, LARGER)[: 1 + (graphs and bool(sizes))]:
+        asked = {n: v * times for n, v in sizes.items()}
+        try:
+            found = candidates(program, asked, as_target(target))[:TAKEN]
+        except Exception as error:  # noqa: BLE001  # of the search, which has a schedule for everything
+            kind = f"search: {type(error).__name__}"
+            yield f"{times} x", Outcome(kind, traceback.format_exc())
+            continue
+        for c in found:
+            case = Case(made, c.schedule.to_json(), number % 1000, target)
+            outcome = run_case(case, meaning)
+            if outcome.kind == "same" and compiled:
+                outcome = _machine_code(c, asked, as_target(target))
+            yield f"{times} x, {c.label}", outcome
+
+
+def _machine_code(c: Candidate, sizes: dict[str, int], target: Target) -> Outcome:
+    """Whether the kernels for the sizes that were searched for compile, and spill nothing."""
+    try:
+        kernels = td.compile(c.schedule, target=target, **sizes).launch.kernels
+    except td.TdslError as error:
+        return Outcome(re.sub(r"'[^']*'|\d+", "_", str(error).splitlines()[0]), str(error))
+    spilled = [k for k in kernels if k.spills or k.stack]
+    return Outcome("spills", "\n".join(map(str, spilled))) if spilled else Outcome("same")
 
 
 def main() -> None:
@@ -31,14 +73,23 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--programs", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--target", default="cpu")
+    parser.add_argument("--graphs", action="store_true", help="of operators of networks")
+    parser.add_argument("--compile", action="store_true", help="to machine code of a GPU")
     chosen = parser.parse_args()
+    again = " --graphs" * chosen.graphs + " --compile" * chosen.compile
     tally: Counter[str] = Counter()
     for number in range(chosen.first, chosen.first + chosen.programs):
-        for candidate, outcome in outcomes_of(chosen.seed, number):
+        for label, outcome in outcomes_of(
+            chosen.seed, number, chosen.target, graphs=chosen.graphs, compiled=chosen.compile
+        ):
             tally[outcome.kind if outcome.kind in ("same", "refused") else "fault"] += 1
             if outcome.fault:
-                print(f"--seed {chosen.seed} --first {number} --programs 1: {candidate.label}")
-                print(outcome.kind, outcome.text)
+                print(
+                    f"--seed {chosen.seed} --first {number} --programs 1 --target {chosen.target}{again}: "
+                    f"{label}\n{outcome.kind}\n{outcome.text[-SHOWN:]}",
+                    flush=True,
+                )
         if number % 50 == 49:
             print(number + 1, dict(tally), flush=True)
     print(dict(tally))

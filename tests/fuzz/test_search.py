@@ -7,14 +7,17 @@ from tests.fuzz.search import outcomes_of
 SEED = 30_000
 
 
-@pytest.mark.parametrize("first", range(0, 24, 8))
-def test_schedules_that_a_search_finds_give_what_programs_mean(first: int) -> None:
+@pytest.mark.parametrize(
+    "target, graphs, programs, least",
+    [("cpu", False, 24, 30), ("cpu", True, 3, 8), ("cuda", False, 12, 8), ("cuda", True, 6, 6)],
+)
+def test_schedules_that_a_search_finds_give_what_programs_mean(target, graphs, programs, least):
     same = 0
-    for number in range(first, first + 8):
-        for candidate, outcome in outcomes_of(SEED, number):
+    for number in range(programs):
+        for label, outcome in outcomes_of(SEED, number, target, graphs=graphs):
             assert not outcome.fault, (
-                f"python -m tests.fuzz.search --seed {SEED} --first {number} --programs 1: "
-                f"{candidate.label}\n{outcome.text}"
+                f"python -m tests.fuzz.search --seed {SEED} --first {number} --programs 1 --target {target}"
+                f"{' --graphs' * graphs}: {label}\n{outcome.text}"
             )
             same += outcome.kind == "same"
-    assert same > 8
+    assert same >= least

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.target import Target
 from tdsl.tilegraph.graph import TileGraph
+from tdsl.tilegraph.search import candidates
 from tdsl.tuning import random_values
 from tests.tilegraph.operators import attention, softmax
 
@@ -132,3 +134,27 @@ def test_products_summed_to_one_value_on_a_gpu() -> None:
     x = np.random.default_rng(0).integers(-3, 4, (9, 17)).astype(np.float32)
     s = norm.autoschedule(x, x, target="cuda")
     assert td.emulate(td.compile(s))(x, x) == (x * x).sum()
+
+
+def test_rows_that_read_through_what_is_inlined_have_a_schedule_on_a_gpu() -> None:
+    i, j, k = td.vars("i j k")
+    x = td.Tensor("x", (1120, 272), td.f32)
+    e, y, top, power, total, f = (td.Func(n) for n in ("e", "y", "top", "power", "total", "f"))
+    e[i, j] = td.exp(td.minimum(x[i, j], 2.0))
+    y[i, j] = e[i, j] + x[i, j]
+    top[i] = td.max(y[i, k], axis=k)
+    power[i, j] = td.exp(y[i, j] - top[i])
+    total[i] = td.sum(power[i, k], axis=k)
+    f[i, j] = power[i, j] / total[i] - total[i]
+    assert candidates(td.Schedule(f).program, {}, Target("cuda"))[-1].label == "default"
+
+
+def test_a_window_that_shared_memory_cannot_hold_is_no_tile() -> None:
+    o, c, i, j, p, q = td.vars("o c i j p q")
+    for side, shared in ((48, True), (400, False)):
+        a = td.Tensor("a", (16, side + 63, side + 63), td.f32)
+        w, f = td.Tensor("w", (64, 16, side, side), td.f32), td.Func("f")
+        f[o, i, j] = td.sum(a[c, i + p, j + q] * w[o, c, p, q], axis=(c, p, q))
+        best = candidates(td.Schedule(f).program, {}, Target("cuda"))[0].schedule
+        assert 0 <= best.footprint("shared") <= 99 << 10
+        assert (best.footprint("shared") > 0) == shared

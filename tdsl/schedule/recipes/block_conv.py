@@ -26,6 +26,7 @@ from tdsl.schedule.recipes.grid import bind_blocks
 from tdsl.schedule.stage import Stage
 
 _SHARED = 40 << 10  # bytes of the tiles of both operands
+_MOST_SHARED = 99 << 10  # bytes of a block that every GPU has
 _CHANNELS = 8  # of a step, at most
 _LEAST = 16  # filters and points of a line that are worth tiles
 _UNROLLED = 512  # products of a thread without a loop
@@ -141,7 +142,14 @@ def _plan(stage: Stage, d: Definition, c: _Conv) -> BlockConv:
     size = stage.schedule.state.program.func(stage.func).dtypes[0].bytes
     window = [sizes.get(v) or 1 for v in c.window]
     halo = prod(n + w for n, w in zip(tile[1:], (*window, 0, 0)[:2], strict=True))
-    step = size * (tile[0] * prod(window) + halo)
+    filters = tile[0]
+    while filters > each[0] and size * (filters * prod(window) + halo) > _SHARED:
+        filters //= 2
+    tile, step = (filters, *tile[1:]), size * (filters * prod(window) + halo)
+    if step > _MOST_SHARED:
+        raise Unsuited(
+            f"a channel of a window of {prod(window)} points needs {step} bytes of shared memory"
+        )
     channels = max(min(_CHANNELS, sizes.get(c.channel) or 1, _SHARED // step), 1)
     reader = reader_of(stage)
     return BlockConv(tile, each, channels, "" if reader is None else reader.func)
