@@ -145,3 +145,19 @@ def test_strides_must_be_those_of_operands():
     for strides in ({"left": (1, 1)}, {"middle": (1,)}):
         with pytest.raises(td.DefinitionError, match=r"hint: .*total \(1\), left \(1\)"):
             td.instruction("copy2", total, python=on_views, strides=strides)
+
+
+def test_what_tiles_move_between_caches_is_counted(rng):
+    """All of it stays in the first cache: operands come in once, and the result goes out once."""
+    found = td.compile(in_blocks(product(), block())).profile(
+        *arrays(rng, 16, 32, 48), repeat=1, counters=True
+    )
+    moved = 4 * (16 * 48 + 48 * 32 + 16 * 32)
+    assert [(c.predicted, c.counted) for c in found.caches] == [(moved, moved)] * len(found.caches)
+    assert found.caches
+
+
+def test_tiles_of_arrays_in_another_order_are_counted(rng):
+    turned = [np.asfortranarray(x) for x in arrays(rng, 16, 32, 48)]
+    found = td.compile(in_blocks(product(), block())).profile(*turned, repeat=1, counters=True)
+    assert {c.counted for c in found.caches} == {4 * (16 * 48 + 48 * 32 + 16 * 32)}

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.loops import Alloc, BufferParam, Invoke, Kernel
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.loops import Alloc, BufferParam, Invoke, Kernel, Stmt
 from tdsl.codegen.python.emit import Emitter, emit
 from tdsl.codegen.python.expressions import tuple_text
+from tdsl.codegen.python.instructions import instructions_of, python_code
 from tdsl.errors import TargetError
 from tdsl.schedule.cost.machine import MemoryLevel
 from tdsl.source import here
@@ -117,13 +117,25 @@ class _Watched:
         self.memory.use(self._address(at), write=True)
         self.array[at] = value
 
+    def tile(self, at: Any, *, write: bool) -> Any:
+        """A view of some elements, each line of which is accessed once."""
+        view = self.array[at]
+        first = self.origin + view.ctypes.data - self.array.ctypes.data
+        places = np.full((1,) * view.ndim, first)
+        for axis, (n, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
+            steps = stride * np.arange(n)
+            places = places + np.expand_dims(steps, tuple(k for k in range(view.ndim) if k != axis))
+        for line in np.unique(places // self.memory.line):
+            self.memory.use(int(line) * self.memory.line, write=write)
+        return view
+
     def _address(self, at: Any) -> int:
         where = at if isinstance(at, tuple) else (at,)
         return int(self.origin + sum(n * s for n, s in zip(where, self.strides, strict=True)))
 
 
 class _Emitter(Emitter):
-    """Memory of the kernel's own is watched, too."""
+    """Memory of the kernel's own is watched, too, and the tiles of instructions are."""
 
     def alloc(self, s: Alloc) -> None:
         """An array whose accesses are counted."""
@@ -133,26 +145,33 @@ class _Emitter(Emitter):
         made = call("watched", repr(s.name), shape, self.expressions.scalar_type(s.dtype))
         self.writer.line(f"{name} = {made.text}")
 
+    def statement(self, s: Stmt) -> None:
+        """What an instruction has made is written to its first operand."""
+        super().statement(s)
+        if isinstance(s, Invoke):
+            to, shape = s.operands[0], self.instructions[s.instruction].shapes()[0]
+            at, name = self.subscripts(to, shape), self.expressions.buffers[to.buffer]
+            self.writer.line(f"{name}.tile(np.s_[{at}], write=True)")
+
+    def tile(self, buffer: str, subscripts: str) -> str:
+        """A view of some elements, whose lines are counted."""
+        return f"{buffer}.tile(np.s_[{subscripts}], write=False)"
+
 
 def count_bytes(
     kernel: Kernel, values: Mapping[str, Any], levels: Sequence[MemoryLevel]
 ) -> dict[str, int]:
     """The bytes that each cache exchanges with what is behind it while a kernel of scalar loops runs.
 
-    TargetError for kernels that call instructions, or make too many accesses.
+    An instruction reads each line of its tiles, and writes those of the first. TargetError for kernels that
+    make too many accesses, or call an instruction that has no meaning in Python.
     """
-    if any(isinstance(s, Invoke) for s in walk(kernel.body)):
-        raise TargetError(
-            "what instructions read and write is not counted",
-            loc=here(),
-            label="this call",
-            hint="count a schedule without tensorize",
-        )
     caches: list[Cache] = []
     for level in reversed(levels):
         caches.insert(0, Cache(level, caches[0] if caches else None))
     memory = _Memory(caches)
     module: dict[str, Any] = {"watched": memory.watched}
+    module |= {name: python_code(known) for name, known in instructions_of(kernel).items()}
     exec(emit(kernel, emitter=_Emitter), module)
     function = list(module.values())[-1]
     arguments = [

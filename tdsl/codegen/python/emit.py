@@ -309,19 +309,27 @@ class Emitter:
 
     def view(self, o: Operand, shape: tuple[int, ...]) -> str:
         """A view of a tile, with its axes in their order."""
-        starts = self.expressions.values(*o.index)
-        subscripts = [v.text for v in starts]
-        for axis, extent in zip(o.axes, shape, strict=True):
-            subscripts[axis] = self.expressions.slice(starts[axis], 1, extent)
-        if not o.axes:
-            subscripts.append("...")  # a view of one element, not its value
-        view = f"{self.expressions.buffers[o.buffer]}[{', '.join(subscripts)}]"
+        view = self.tile(self.expressions.buffers[o.buffer], self.subscripts(o, shape))
         order = tuple(sorted(o.axes).index(axis) for axis in o.axes)
         return (
             view
             if order == tuple(sorted(order))
             else f"{view}.transpose({tuple_text(map(str, order))})"
         )
+
+    def tile(self, buffer: str, subscripts: str) -> str:
+        """A view of some elements of an array."""
+        return f"{buffer}[{subscripts}]"
+
+    def subscripts(self, o: Operand, shape: tuple[int, ...]) -> str:
+        """Where a tile lies."""
+        starts = self.expressions.values(*o.index)
+        found = [v.text for v in starts]
+        for axis, extent in zip(o.axes, shape, strict=True):
+            found[axis] = self.expressions.slice(starts[axis], 1, extent)
+        if not o.axes:
+            found.append("...")  # a view of one element, not its value
+        return ", ".join(found)
 
 
 def _loop_variable(name: str, lo: Value, extent: Value) -> Value:
