@@ -246,8 +246,14 @@ class Suggesting:
     if not TYPE_CHECKING:  # a type checker sees which attributes there are
 
         def __getattr__(self, name: str) -> NoReturn:
-            known = () if name.startswith("_") else dir(self)  # which asks for others itself
-            raise _no_attribute(type(self).__name__, name, known)
+            hidden = name.startswith("_")
+            known = () if hidden else dir(self)  # which asks for others itself
+            hint = "" if hidden else self._found_elsewhere(name)
+            raise _no_attribute(type(self).__name__, name, known, hint)
+
+    def _found_elsewhere(self, name: str) -> str:
+        """What to write for an attribute that something made of this has; "" for any other."""
+        return ""
 
 
 def suggesting(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:
@@ -259,11 +265,11 @@ def suggesting(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:
     return find
 
 
-def _no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
+def _no_attribute(owner: str, name: str, known: Iterable[str], hint: str = "") -> AttributeError:
     text = f"{owner} has no attribute {name!r}"
     if name.startswith("_"):  # protocols are asked for by others, not by the user
         return AttributeError(text, name=name)
     public = [n for n in known if not n.startswith("_")]
     return UnknownAttribute(
-        text, loc=here(), label="no such attribute", hint=did_you_mean(name, public)
+        text, loc=here(), label="no such attribute", hint=hint or did_you_mean(name, public)
     )

@@ -7,16 +7,18 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from tdsl.codegen.arrays import stand_in
 from tdsl.compile import Compiled, compile, signature_of
-from tdsl.errors import DefinitionError, ShapeError, TdslError, TypeMismatch
+from tdsl.errors import DefinitionError, ShapeError, Suggesting, TdslError, TypeMismatch
 from tdsl.lang.program import Program, build_program, check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
+from tdsl.lang.types import DType, TensorType
 from tdsl.schedule.fluent import Schedule
 from tdsl.source import Loc, here
 from tdsl.target import Target, as_target
 
 
-class Operator:
+class Operator(Suggesting):
     """A function whose annotated parameters are inputs and which returns funcs.
 
     Calling it compiles it for the shapes of the arrays, once, and runs it. `schedule` gives a schedule of
@@ -108,6 +110,8 @@ class Operator:
     ) -> Schedule:  # fmt: skip
         """A schedule that a search has found, for arrays, or for sizes by name: to print, edit and compile.
 
+        Types stand for arrays: `td.f32[49, 83]`, or `td.f32` for a number.
+
         Which funcs share tiles, and how, is decided by what they move between levels of memory and by the
         operations that this takes; `explain()` of the schedule says where everything lives and why. The
         same program, sizes and machine give the same schedule.
@@ -139,7 +143,7 @@ class Operator:
             sizes = check_sizes(self.name, self.program.sizes, given)
             self._check_complete(sizes)
             return sizes, None
-        from tdsl.profiling import arguments_of
+        from tdsl.profiling import arguments_of, sizes_of
 
         sizes_given = {*given}.intersection(self.program.sizes) - {*self.program.parameters}
         if sizes_given or (args and self.program.inputs and all(type(x) is int for x in args)):
@@ -149,7 +153,11 @@ class Operator:
                 label="this call",
                 hint=f"arrays have their sizes; without any: {self._by_sizes(given)}",
             )
-        values, exact = arguments_of(signature_of(self.program), args, given, None)
+        signature = signature_of(self.program)
+        if any(isinstance(x, TensorType | DType) for x in (*args, *given.values())):
+            named = {name: stand_in(x) for name, x in given.items()}
+            return sizes_of(signature, tuple(map(stand_in, args)), named), None
+        values, exact = arguments_of(signature, args, given, None)
         return dict(exact.sizes), values
 
     def _check_complete(self, given: Mapping[str, int]) -> None:
@@ -172,6 +180,12 @@ class Operator:
         if self._compiled is None:
             self._compiled = self.compile()
         return self._compiled(*args, out=out, **kwargs)
+
+    def _found_elsewhere(self, name: str) -> str:
+        own = vars(self).get("name", "op")
+        if hasattr(Schedule, name):
+            return f"schedules have it: {own}.schedule().{name}, or {own}.autoschedule(...).{name}"
+        return f"what is compiled has it: {own}.compile().{name}" if hasattr(Compiled, name) else ""
 
     def __repr__(self) -> str:
         return f"<operator {self.name}({', '.join(self.program.parameters)})>"

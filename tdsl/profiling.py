@@ -170,13 +170,9 @@ def arguments_of(
         for arg, given in zip(signature.outputs, bind_outputs(signature, out), strict=True)
         if given is not None
     }
-    inputs = tuple(
-        as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
-        for arg, value in zip(signature.inputs, bind(signature, args, kwargs), strict=True)
-    )
+    inputs, sizes = _inputs_of(signature, args, kwargs)
     names = [arg.name for arg in signature.inputs]
     values = dict(zip(names, apart(inputs, list(written.values())), strict=True))
-    sizes = bind_sizes([(a, values[a.name]) for a in signature.inputs if isinstance(a, ArrayArg)])
     for made in signature.outputs:
         array = written.get(made.name)
         if array is None or not array.flags.aligned:  # machine code takes aligned memory only
@@ -185,6 +181,25 @@ def arguments_of(
     layouts = tuple(layout_of(values[a.name], True) for a in signature.arrays)
     placed = well_placed(values[a.name] for a in signature.outputs)
     return values, Specialisation(tuple((n, sizes[n]) for n in signature.sizes), layouts, placed)
+
+
+def sizes_of(
+    signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, int]:
+    """The sizes that the arguments of a call have, all of which are checked."""
+    return _inputs_of(signature, args, kwargs)[1]
+
+
+def _inputs_of(
+    signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, int]]:
+    given = tuple(zip(signature.inputs, bind(signature, args, kwargs), strict=True))
+    inputs = tuple(
+        as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
+        for arg, value in given
+    )
+    taken = zip(signature.inputs, inputs, strict=True)
+    return inputs, bind_sizes([(arg, x) for arg, x in taken if isinstance(arg, ArrayArg)])
 
 
 def _run(executable: Executable, arguments: list[Any]) -> Run:

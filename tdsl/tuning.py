@@ -69,7 +69,7 @@ def autoschedule(
 
 
 def check_measure(measure: object, seconds: object, target: Target) -> None:
-    """TypeMismatch for a count or a time that is none, TargetError where there is no device to measure on."""
+    """TypeMismatch for a count or a time that is none, TargetError where nothing here can run it."""
     count = isinstance(measure, int) and not isinstance(measure, bool) and measure >= 0
     time_ = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
     if not count or not time_:
@@ -79,16 +79,18 @@ def check_measure(measure: object, seconds: object, target: Target) -> None:
             label="this call",
             hint="measure=10, seconds=60",
         )
+    decides = "leave measure= away: the model decides"
     if measure and target.name == "cuda":
         from tdsl.cuda import is_available
 
         if not is_available():
             raise TargetError(
-                "there is no GPU here to measure on",
-                loc=here(),
-                label="this call",
-                hint="leave measure= away: the model decides",
+                "there is no GPU here to measure on", loc=here(), label="this call", hint=decides
             )
+    if measure and target.level:
+        from tdsl.codegen.cpu.machine import check_runs_here, processor
+
+        check_runs_here(processor(target), decides)
 
 
 def _told(t: Trial) -> str:

@@ -11,6 +11,15 @@ i = td.vars("i")
 a, f = td.Tensor("a", (8,), td.f32), td.Func("f")
 f[i] = a[i]
 schedule = td.Schedule(f)
+
+
+@td.op
+def doubled(x: td.f32["N"]) -> td.Func:
+    y = td.Func("y")
+    y[i] = x[i] * 2
+    return y
+
+
 compiled = td.compile(f)
 NEAR = [
     pytest.param(thing, wrong, right, id=f"{type(thing).__name__}.{wrong}")
@@ -20,6 +29,7 @@ NEAR = [
         (schedule[f], "vectorise", "vectorize"),
         (compiled, "lops", "loops"),
         (a, "dtyp", "dtype"),
+        (doubled, "autosched", "autoschedule"),
         (td, "tensor", "Tensor"),
         (td.recipes, "tensor_core", "tensor_core_matmul"),
         (td.cuda, "is_availabel", "is_available"),
@@ -41,6 +51,23 @@ def test_questions_after_attributes_are_answered(thing: Any, wrong: str, right: 
     assert hasattr(thing, right)
     assert not hasattr(thing, wrong)
     assert getattr(thing, wrong, 3) == 3
+
+
+@pytest.mark.parametrize(
+    "thing, name, hint",
+    [
+        (doubled, "explain", "doubled.schedule().explain"),
+        (doubled, "loops", "doubled.compile().loops"),
+        (td.Graph(doubled), "explain", "autoschedule of a graph"),
+    ],
+)
+def test_what_a_schedule_or_a_compiled_program_has_is_found_there(
+    thing: Any, name: str, hint: str
+) -> None:
+    assert not hasattr(thing, name)
+    with pytest.raises(td.UnknownAttribute) as caught:
+        getattr(thing, name)
+    assert hint in caught.value.hint
 
 
 def test_protocols_find_what_is_not_there() -> None:

@@ -6,6 +6,7 @@ import pytest
 import tdsl as td
 from tdsl import tuning
 from tdsl.codegen import cache
+from tdsl.codegen.cpu.machine import host
 
 
 @td.op
@@ -69,6 +70,9 @@ def test_measuring_needs_a_device_and_numbers(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(td.cuda, "is_available", lambda: False)
     with pytest.raises(td.TargetError, match=r"(?s)no GPU here.*measure= away"):
         shares.autoschedule(M=64, N=64, target="cuda", measure=3)
+    elsewhere = "cpu:avx2" if host().architecture == "aarch64" else "cpu:aarch64"
+    with pytest.raises(td.TargetError, match=r"(?s)cannot run here.*measure= away"):
+        shares.autoschedule(M=64, N=64, target=elsewhere, measure=3)
     with pytest.raises(td.TypeMismatch, match=r"measure=10"):
         shares.autoschedule(M=64, N=64, measure="all")
     with pytest.raises(td.TypeMismatch, match=r"seconds= a time"):
@@ -81,3 +85,26 @@ def test_results_agree_as_far_as_sums_do() -> None:
     assert not tuning.is_close(x, x + np.float32(1e-2))
     assert not tuning.is_close(x, x.astype(np.float64))
     assert tuning.is_close(np.float32([np.inf]), np.float32([np.inf]))
+
+
+@td.op
+def sized(x: td.f32["M", 3], factor: td.f32):
+    out = td.Func("out")
+    out[i, j] = x[i, j] * factor
+    return out
+
+
+def test_types_stand_for_arrays_and_numbers() -> None:
+    for s in (
+        sized.autoschedule(td.f32[49, 3], td.f32),
+        sized.autoschedule(x=td.f32[49, 3], factor=2),
+        sized.autoschedule(np.ones((49, 3), np.float32), td.f32),
+    ):
+        assert s.sizes == {"M": 49}
+    assert shares.autoschedule(td.f32[1 << 20, 1 << 20]).sizes == {"M": 1 << 20, "N": 1 << 20}
+    with pytest.raises(td.ShapeError, match="has known extents"):
+        sized.autoschedule(td.f32["M", 3], td.f32)
+    with pytest.raises(td.ShapeError, match="expected"):
+        sized.autoschedule(td.f32[49, 4], td.f32)
+    with pytest.raises(td.TypeMismatch, match="float16"):
+        sized.autoschedule(td.f16[49, 3], td.f32)

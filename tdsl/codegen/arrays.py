@@ -12,8 +12,8 @@ import numpy as np
 from tdsl.codegen.dlpack import device_of, from_dlpack
 from tdsl.codegen.loops import row_major
 from tdsl.codegen.signature import ALIGN, LARGE, ArrayArg, Layout, ScalarArg
-from tdsl.errors import Related, TypeMismatch
-from tdsl.lang.types import ML_DTYPES, DType
+from tdsl.errors import Related, ShapeError, TypeMismatch
+from tdsl.lang.types import ML_DTYPES, DType, TensorType
 from tdsl.source import here
 
 Array = np.ndarray[Any, Any]
@@ -22,6 +22,25 @@ Array = np.ndarray[Any, Any]
 def declared(arg: ArrayArg | ScalarArg) -> tuple[Related, ...]:
     """The place of a declaration, as the `related` of an error."""
     return ((arg.loc, f"{arg.name} is declared here"),)
+
+
+def stand_in(x: Any) -> Any:
+    """An array for a tensor type, in the memory of one element; 1 for an element type; else what it is.
+
+    ShapeError for a type whose extents are not known.
+    """
+    if isinstance(x, DType):
+        return x.numpy.type(1)
+    if not isinstance(x, TensorType):
+        return x
+    if not all(isinstance(e, int) for e in x.shape):
+        raise ShapeError(
+            f"a type that stands for an array has known extents: {x}",
+            loc=here(),
+            label="this call",
+            hint="give numbers: td.f32[64, 128]",
+        )
+    return np.broadcast_to(np.empty((), x.dtype.numpy), x.shape)
 
 
 def as_array(arg: ArrayArg, value: Any) -> Array:

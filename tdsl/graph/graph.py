@@ -167,6 +167,12 @@ class Graph(Suggesting):
             )
         return list(self._plans.values())[-1].plan
 
+    def _found_elsewhere(self, name: str) -> str:
+        from tdsl.schedule.fluent import Schedule
+
+        found = "schedules have it: autoschedule of a graph gives one for all of it"
+        return found if hasattr(Schedule, name) else ""
+
     def __str__(self) -> str:
         return str(self._last()) if self._plans else repr(self)
 

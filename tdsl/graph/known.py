@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import view_of
+from tdsl.codegen.arrays import stand_in, view_of
 from tdsl.codegen.signature import ArrayArg
 from tdsl.compile import Compiled, compile
-from tdsl.errors import DefinitionError, ShapeError
+from tdsl.errors import DefinitionError
 from tdsl.graph.graph import Graph
 from tdsl.graph.groups import each_alone, join_elementwise
 from tdsl.graph.kernel import Kernel, split
@@ -34,7 +34,7 @@ from tdsl.graph.trace import Trace
 from tdsl.graph.tune import SCHEDULES, Clock, Whole, better_groups, better_kernels, in_turns
 from tdsl.graph.values import Argument, Array, Constant, Spec
 from tdsl.lang.program import Program
-from tdsl.lang.types import TensorType, f32
+from tdsl.lang.types import f32
 from tdsl.schedule.cost.machine import machine_for
 from tdsl.source import here
 from tdsl.target import Target
@@ -152,15 +152,5 @@ def _paths(graph: Graph, args: Structure, kwargs: Structure) -> list[str]:
 
 def as_array(x: Any) -> Array:
     """An array as one of NumPy over the same memory; one in the memory of an element for a type."""
-    if type(x) is np.ndarray:
-        return x
-    if not isinstance(x, TensorType):
-        return view_of(ArrayArg("an argument", f32, ()), x)
-    if not all(isinstance(e, int) for e in x.shape):
-        raise ShapeError(
-            f"a plan is made for extents that are known, not for {x}",
-            loc=here(),
-            label="this plan",
-            hint="give numbers: td.f32[64, 128]",
-        )
-    return Spec(x.shape, x.dtype.numpy).stand_in()
+    array = stand_in(x)
+    return array if type(array) is np.ndarray else view_of(ArrayArg("an argument", f32, ()), array)

@@ -126,7 +126,7 @@ def processor(target: Target) -> CpuTarget:
     return level(target.level) if target.level else host()
 
 
-def check_runs_here(target: CpuTarget) -> None:
+def check_runs_here(target: CpuTarget, hint: str = 'only look at it, by .source("asm")') -> None:
     """TargetError unless this machine has all that code for `target` may use."""
     if target.architecture != host().architecture:
         missing = f"it is for {target.architecture}, this machine is {host().architecture}"
@@ -138,7 +138,7 @@ def check_runs_here(target: CpuTarget) -> None:
         f"code for {target.cpu} cannot run here: {missing}",
         loc=here(),
         label="this call",
-        hint='only look at it, by .source("asm")',
+        hint=hint,
     )
 
 
