@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tdsl.codegen.loops import PIPELINED, SERIAL
 from tdsl.codegen.spot import INIT, Spot
-from tdsl.lang.expr import ONE, TRUE, Expr
+from tdsl.lang.expr import ONE, TRUE, Const, Expr
 from tdsl.lang.regions import interval_of, tighten
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.schedule.nest import Level
@@ -36,7 +36,8 @@ def needed_run(
 
     `run` is that without a predicate, which stays where no other stages are inside.
     """
-    if not _skips(builder, spot, loop):
+    none = isinstance(run[1], Const) and run[1].value <= 0
+    if none or not _skips(builder, spot, loop):
         return run
     ranges = builder.active(spot).ranges(around.facts)
     lo, hi = tighten(ranges, builder.d.where, around.facts)[loop]

@@ -52,6 +52,8 @@ def outcomes_of(
         for c in found:
             case = Case(made, c.schedule.to_json(), number % 1000, target)
             outcome = run_case(case, meaning)
+            if times > 1 and outcome.kind.startswith("ScheduleError"):  # tiles of another size
+                outcome = Outcome("refused", outcome.kind)
             if outcome.kind == "same" and compiled:
                 outcome = _machine_code(c, asked, as_target(target))
             yield f"{times} x, {c.label}", outcome

@@ -330,3 +330,12 @@ def test_packed_copies_of_what_one_pass_sums_stay_in_their_range():
     s.cache_read("total_tile", s["total_online"], pack={0: 2, 1: 3})
     s.cache_read("total_online", s[total], pack={0: 2})
     same(s, np.arange(35.0).reshape(5, 7) % 4)
+
+
+def test_what_is_made_in_a_masked_loop_of_no_terms_has_no_place():
+    f, g = td.Func("f"), td.Func("g")
+    f[i] = i
+    g[i] = td.sum(f[i], axis=td.range("m", 0, 0, where=lambda m: m > i))
+    s = td.Schedule(g.with_shape(2))
+    s[f].compute_at(g, "m").store_root()
+    same(s)
