@@ -1,13 +1,26 @@
 """Tests and doctests keep their kernels in a folder of their own."""
 
 import os
+from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 # The modules that write CUDA text can be imported with the extra "cuda" only.
 if find_spec("tvm") is None:
     collect_ignore_glob = ["tdsl/codegen/cuda/*.py", "tests/codegen/cuda/shim.py"]
+
+
+def pytest_collect_file(file_path: Path) -> None:
+    """Import the package of a module first.
+
+    pytest would begin with the module, have its package import it, and run it again: there would be two of
+    each of its classes, and neither equal to the other.
+    """
+    package = file_path.relative_to(Path(__file__).parent).parent.parts
+    if file_path.suffix == ".py" and package[:1] == ("tdsl",):
+        import_module(".".join(package))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,19 @@
+"""Tests run in any order, doctests of modules first."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_module_whose_doctests_come_first_is_the_one_that_others_import():
+    test = "tests/graph/test_as_one.py::test_types_stand_for_arrays"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tdsl/node.py", test],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout
