@@ -85,10 +85,7 @@ def task(stage: Stage, run: Run, boxes: Mapping[str, Box]) -> State:
         first = replace(first, values=stage.combine.init)
     definitions = tuple(own(d) for d in (first, *updates))
     made = replace(f, definitions=definitions, limits=natural, natural=natural, declared=False)
-    inside = tuple(
-        replace(g, definitions=tuple(map_expressions(d, of_buffers) for d in g.definitions))
-        for g in reversed(stage.inside)
-    )
+    inside = tuple(g.map_expressions(of_buffers) for g in reversed(stage.inside))
     inputs = tuple(
         Input(part, tuple(map(const, extents(boxes[name]))), dtype)
         for name in stage.sources

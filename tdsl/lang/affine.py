@@ -11,6 +11,7 @@ empty; this is what makes ranges of neighbouring tiles cancel.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -248,6 +249,31 @@ def _order(item: tuple[Expr, int]) -> tuple[int, int, int, str]:
             return (first, 1, -abs(coefficient), name)
         case _:
             return (first, 2, 0, "")
+
+
+def ends_as_numbers(
+    e: Expr, ranges: Mapping[str, tuple[Expr | None, Expr | None]]
+) -> tuple[Expr, Expr] | None:
+    """The least and the largest value of an i64 sum of variables that run over numbers; None for others.
+
+    Where variables run over nothing, the sum does.
+
+    >>> e = Binary("sub", Binary("mul", const(2), Var("i")), Var("j"))
+    >>> lo, hi = ends_as_numbers(e, {"i": (const(0), const(9)), "j": (const(1), const(3))})
+    >>> lo.value, hi.value
+    (-3, 17)
+    """
+    if dtype_of(e) != i64:
+        return None
+    s = as_sum(e)
+    lo = hi = s.constant
+    for atom, coefficient in s.terms.items():
+        first, last = ranges.get(atom.name, (None, None)) if isinstance(atom, Var) else (None, None)
+        if not isinstance(first, Const) or not isinstance(last, Const):
+            return None
+        low, high = (first, last) if coefficient > 0 else (last, first)
+        lo, hi = lo + coefficient * int(low.value), hi + coefficient * int(high.value)
+    return const(lo), const(hi)
 
 
 def difference(a: Expr, b: Expr) -> int | None:

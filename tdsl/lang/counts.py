@@ -7,7 +7,7 @@ from dataclasses import replace
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Cast, Const, Expr, Param, Read
-from tdsl.lang.program import FuncDef, Program, map_expressions
+from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.reduction import Combine, builtin
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import maximum, multiply, subtract
@@ -55,15 +55,7 @@ def known_counts(program: Program) -> Program:
     funcs = (_without(f, kept[f.name]) if f.name in kept else f for f in program.funcs)
     return replace(
         program,
-        funcs=tuple(
-            replace(
-                f,
-                definitions=tuple(
-                    map_expressions(d, lambda e: transform(e, visit)) for d in f.definitions
-                ),
-            )
-            for f in funcs
-        ),
+        funcs=tuple(f.map_expressions(lambda e: transform(e, visit)) for f in funcs),
     )
 
 

@@ -7,7 +7,8 @@ is stable from run to run, and programs compare, hash and print.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +20,8 @@ from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import DType
 from tdsl.node import Node, children, post_order, transform
 from tdsl.source import Loc, here
+
+Numbers = tuple[tuple[str, int], ...]  # by name of a size, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Axis:
         return whole if self.extent is None else Binary("mod", whole, self.extent)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=False)
 class FuncDef:
     """A func: its definitions, and for each dimension where it may be read.
 
@@ -79,6 +82,17 @@ class FuncDef:
     def variables(self) -> tuple[str, ...]:
         """The variables of the pure definition, one a dimension."""
         return self.definitions[0].free
+
+    def map_expressions(self, f: Callable[[Expr], Expr]) -> FuncDef:
+        """The func with `f` applied to every expression of its definitions; the same if that changes none."""
+        made = tuple(map_expressions(d, f) for d in self.definitions)
+        same = all(map(operator.is_, made, self.definitions))
+        return self if same else replace(self, definitions=made)
+
+    @functools.cached_property
+    def bound(self) -> dict[Numbers, FuncDef]:
+        """The func with numbers in the place of the sizes that were asked for last."""
+        return {}
 
     def output_box(self, loc: Loc | None) -> tuple[tuple[Expr, Expr], ...]:
         """(first index, extent) of each dimension as an output; ShapeError where it is not known."""
@@ -144,7 +158,7 @@ class Program:
         return next(t for t in self.inputs if t.name == name)
 
     @functools.cached_property
-    def bound(self) -> dict[tuple[tuple[str, int], ...], Program]:
+    def bound(self) -> dict[Numbers, Program]:
         """The program with numbers in the place of the sizes that were asked for last."""
         return {}
 
@@ -347,18 +361,17 @@ def _reading_order(e: Expr) -> list[Node]:
     return list(seen.values())
 
 
-def map_expressions(d: Definition, f: Any) -> Definition:
-    """A definition with `f` applied to every expression in it."""
-    return replace(
-        d,
-        index=tuple(f(e) for e in d.index),
-        ranges=tuple(
-            (n, None if lo is None else f(lo), None if hi is None else f(hi))
-            for n, lo, hi in d.ranges
-        ),
-        where=f(d.where),
-        values=tuple(f(e) for e in d.values),
+def map_expressions(d: Definition, f: Callable[[Expr], Expr]) -> Definition:
+    """A definition with `f` applied to every expression in it; the same where that changes none."""
+    index, values, where = tuple(map(f, d.index)), tuple(map(f, d.values)), f(d.where)
+    ranges = tuple(
+        (n, None if lo is None else f(lo), None if hi is None else f(hi)) for n, lo, hi in d.ranges
     )
+    old = (*d.index, *d.values, d.where, *(e for _, *ends in d.ranges for e in ends))
+    new = (*index, *values, where, *(e for _, *ends in ranges for e in ends))
+    if all(map(operator.is_, old, new)):
+        return d
+    return replace(d, index=index, ranges=ranges, where=where, values=values)
 
 
 def bind_expr(e: Expr, sizes: Mapping[str, int]) -> Expr:
@@ -424,11 +437,28 @@ def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
     known = program.bound.get(key)
     if known is None:
         program.bound.clear()
-        known = program.bound[key] = _bind_sizes(program, sizes)
+        known = program.bound[key] = replace(
+            program,
+            inputs=tuple(
+                replace(t, shape=tuple(bind_expr(e, sizes) for e in t.shape))
+                for t in program.inputs
+            ),
+            funcs=tuple(_bound(f, key) for f in program.funcs),
+        )
     return known
 
 
-def _bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
+def _bound(f: FuncDef, key: Numbers) -> FuncDef:
+    """The func with numbers for sizes: most funcs of a program that a directive has made are not new."""
+    known = f.bound.get(key)
+    if known is None:
+        f.bound.clear()
+        known = f.bound[key] = _bind_func(f, dict(key))
+        known.bound[key] = known
+    return known
+
+
+def _bind_func(f: FuncDef, sizes: Mapping[str, int]) -> FuncDef:
     def bind(e: Expr) -> Expr:
         return bind_expr(e, sizes)
 
@@ -445,16 +475,9 @@ def _bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
         return map_expressions(d, bind)
 
     return replace(
-        program,
-        inputs=tuple(replace(t, shape=tuple(bind(e) for e in t.shape)) for t in program.inputs),
-        funcs=tuple(
-            replace(
-                f,
-                definitions=tuple(map(definition, f.definitions)),
-                limits=tuple(interval(i) for i in f.limits),
-                natural=tuple(interval(i) for i in f.natural),
-                array=tuple(axis(a) for a in f.array),
-            )
-            for f in program.funcs
-        ),
+        f,
+        definitions=tuple(map(definition, f.definitions)),
+        limits=tuple(interval(i) for i in f.limits),
+        natural=tuple(interval(i) for i in f.natural),
+        array=tuple(axis(a) for a in f.array),
     )

@@ -18,7 +18,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
-from tdsl.lang.affine import Sum, as_expr, as_sum, has_data, variables
+from tdsl.lang.affine import Sum, as_expr, as_sum, ends_as_numbers, has_data, variables
 from tdsl.lang.bounds import NOTHING, Facts, at_most, value_range
 from tdsl.lang.expr import (
     ONE,
@@ -66,26 +66,19 @@ def interval_of(e: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
     >>> show_expr(lo), show_expr(hi)
     ('t', 't + 18')
     """
-    if isinstance(e, Var) and e.name in ranges:
-        lo, hi = ranges[e.name]
-        if isinstance(lo, Const) and isinstance(hi, Const):
-            return lo, hi
+    numbers = ends_as_numbers(e, ranges)
+    if numbers is not None:
+        return numbers
     if not _moves(e, ranges):
         return _fixed(e, facts)
     if dtype_of(e) != i64:
         return _narrow(e, ranges, facts)
     s = as_sum(e)
-    lo = hi = const(s.constant)
-    fixed = {a: c for a, c in s.terms.items() if not _moves(a, ranges)}
-    low: Expr | None
-    high: Expr | None
+    lo: Expr | None = const(s.constant)
+    hi: Expr | None = const(s.constant)
     for atom, coefficient in s.terms.items():
-        if atom in fixed and isinstance(atom, Var):
-            low = high = atom
-        elif atom in fixed:
-            low, high = _fixed(atom, facts)
-        else:
-            low, high = _atom(atom, ranges, facts)
+        moves = _moves(atom, ranges)
+        low, high = _atom(atom, ranges, facts) if moves else _fixed(atom, facts)
         if coefficient < 0:
             low, high = high, low
         factor = const(coefficient)
@@ -497,4 +490,6 @@ def solve(
 def is_empty(interval: Interval, facts: Facts = NOTHING) -> bool:
     """True when an interval certainly holds nothing."""
     lo, hi = interval
+    if isinstance(lo, Const) and isinstance(hi, Const):
+        return int(hi.value) < int(lo.value)
     return lo is not None and hi is not None and at_most(add(hi, ONE), lo, facts)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from math import gcd
 
 from tdsl.lang import arithmetic
-from tdsl.lang.affine import Sum, as_expr, as_sum, data_size, linear, may_wrap
+from tdsl.lang.affine import Sum, as_expr, as_sum, data_size, linear, may_wrap, variables
 from tdsl.lang.bounds import NOTHING, Facts, at_most, lower, upper
 from tdsl.lang.expr import (
     FALSE,
@@ -413,7 +413,7 @@ def _not(x: Expr) -> Expr:
 
 def substitute(e: Expr, values: dict[str, Expr]) -> Expr:
     """`e` with variables replaced by values, not simplified."""
-    if not values:
+    if values.keys().isdisjoint(variables(e)):
         return e
     done: dict[int, Node] = {}
     for n in post_order(e):

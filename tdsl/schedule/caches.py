@@ -33,11 +33,13 @@ from tdsl.schedule.padding import Lifted, padded_reads
 from tdsl.schedule.whole import is_whole
 
 
-def _map_reads(d: Definition, name: str, new: Callable[[Read], Expr]) -> Definition:
-    def rewritten(e: Expr) -> Expr:
-        return transform(e, lambda n: new(n) if isinstance(n, Read) and n.name == name else n)
+def _of_reads(name: str, new: Callable[[Read], Expr]) -> Callable[[Expr], Expr]:
+    """What makes an expression another one by changing each read of a tensor or func."""
 
-    return map_expressions(d, rewritten)
+    def visit(n: Node) -> Node:
+        return new(n) if isinstance(n, Read) and n.name == name else n
+
+    return lambda e: transform(e, visit)
 
 
 def source_of(program: Program, name: str) -> tuple[tuple[DType, ...], tuple[Interval, ...]]:
@@ -133,8 +135,7 @@ def cache_read(
     )
     state = replace_func(state, replace(consumer, definitions=definitions))
     for g in readers:
-        changed = tuple(map_expressions(d, lambda e: transform(e, moved)) for d in g.definitions)
-        state = replace_func(state, replace(g, definitions=changed))
+        state = replace_func(state, g.map_expressions(lambda e: transform(e, moved)))
     first = next(g.name for g in program.funcs if g in (consumer, *readers))
     plan = replace(fresh_plan(f), place=place, scope=scope, filled=filled, touched=True)
     return insert(state, first, f, plan)
@@ -253,9 +254,7 @@ def cache_write(
         if g.name == func:
             funcs += [replace(f, declared=False), copy]
         else:
-            funcs.append(
-                replace(g, definitions=tuple(_map_reads(x, func, moved) for x in g.definitions))
-            )
+            funcs.append(g.map_expressions(_of_reads(func, moved)))
     outputs = tuple(made if o == func else o for o in state.program.outputs)
     program = replace(state.program, funcs=tuple(funcs), outputs=outputs)
     level = Level(func, 0, at)

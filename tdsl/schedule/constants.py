@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Param, Read, const
-from tdsl.lang.program import Axis, FuncDef, Input, Program, map_expressions
+from tdsl.lang.program import Axis, FuncDef, Input, Program
 from tdsl.lang.regions import Box, reads_in
 from tdsl.lang.simplify import subtract
 from tdsl.node import Node, post_order, transform
@@ -189,12 +189,7 @@ def _taking(state: State, once: set[str], passed: dict[str, Box]) -> State:
         return replace(n, index=tuple(subtract(n.index[k], const(first[k])) for k in order))
 
     funcs = tuple(
-        replace(
-            f,
-            definitions=tuple(
-                map_expressions(d, lambda e: transform(e, moved)) for d in f.definitions
-            ),
-        )
+        f.map_expressions(lambda e: transform(e, moved))
         for f in program.funcs
         if f.name not in once
     )

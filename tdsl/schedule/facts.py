@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -16,6 +16,7 @@ from tdsl.lang.expr import (
     Access,
     Binary,
     Call,
+    Const,
     Expr,
     Read,
     Select,
@@ -27,7 +28,7 @@ from tdsl.lang.expr import (
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, interval_of, reads_in
 from tdsl.lang.simplify import add, subtract
-from tdsl.node import post_order
+from tdsl.node import Node, children
 from tdsl.schedule.nest import Root, State
 from tdsl.schedule.required import bounds_of, required
 from tdsl.schedule.tree import ROOT, build_tree
@@ -65,6 +66,8 @@ def rest_at_root(state: State) -> State:
 def extent(box: Box, axis: int) -> int | None:
     """The extent of a dimension of a box, where it is a constant."""
     lo, hi = box[axis]
+    if isinstance(lo, Const) and isinstance(hi, Const):
+        return int(hi.value) - int(lo.value) + 1
     return None if lo is None or hi is None else upper(add(subtract(hi, lo), ONE))
 
 
@@ -92,12 +95,8 @@ def cost(d: Definition, along: str | None = None) -> int:
     Only those that give something else for each value of the variable `along`, where one is given.
     """
     total = 0
-    in_index: set[int] = set()
-    for n in post_order(*d.values):
-        if isinstance(n, Read | Access):
-            in_index |= {id(m) for m in post_order(*n.index)}
-    for n in post_order(*d.values):
-        if id(n) in in_index or not isinstance(n, Binary | Call | Unary | Select):
+    for n in _computed(d.values):
+        if not isinstance(n, Binary | Call | Unary | Select):
             continue
         if along is not None and along not in variables(n):
             continue
@@ -109,6 +108,19 @@ def cost(d: Definition, along: str | None = None) -> int:
             case _:
                 total += 1
     return total
+
+
+def _computed(values: tuple[Expr, ...]) -> Iterator[Node]:
+    """Each distinct node of some values once, without those of indices."""
+    stack: list[Node] = list(values)
+    seen: set[int] = set()
+    while stack:
+        n = stack.pop()
+        if id(n) not in seen:
+            seen.add(id(n))
+            yield n
+            if not isinstance(n, Read | Access):
+                stack += children(n)
 
 
 def operations(state: State, free: Collection[str] = ()) -> int | None:

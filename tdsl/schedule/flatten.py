@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Read, Var
-from tdsl.lang.program import Axis, FuncDef, map_expressions
+from tdsl.lang.program import Axis, FuncDef
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, multiply, substitute, subtract
 from tdsl.node import Node, transform
@@ -177,14 +177,7 @@ def _rewritten(state: State, f: FuncDef, flat: _Flat) -> State:
         return replace(n, index=tuple(index[v] for v in kept))
 
     funcs = tuple(
-        g
-        if h is f
-        else replace(
-            h,
-            definitions=tuple(
-                map_expressions(x, lambda e: transform(e, moved)) for x in h.definitions
-            ),
-        )
+        g if h is f else h.map_expressions(lambda e: transform(e, moved))
         for h in state.program.funcs
     )
     return replace(state, program=replace(state.program, funcs=funcs))

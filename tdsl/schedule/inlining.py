@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Read
-from tdsl.lang.program import FuncDef, map_expressions
+from tdsl.lang.program import FuncDef
 from tdsl.lang.simplify import substitute
 from tdsl.node import Node, transform
 from tdsl.schedule.nest import Inline, State
@@ -16,26 +16,21 @@ def inline_funcs(state: State) -> State:
     """The state without its inlined funcs: each read of one is its value at that index."""
     inlined: dict[str, Definition] = {}
     kept: list[FuncDef] = []
+
+    def visit(n: Node) -> Node:
+        return value_at(inlined[n.name], n) if isinstance(n, Read) and n.name in inlined else n
+
     for f in state.program.funcs:
-        definitions = tuple(_with_inlined(d, inlined) for d in f.definitions)
+        made = f.map_expressions(lambda e: transform(e, visit)) if inlined else f
         if isinstance(state.plan(f.name).place, Inline):
-            inlined[f.name] = definitions[0]
+            inlined[f.name] = made.definitions[0]
         else:
-            kept.append(replace(f, definitions=definitions))
+            kept.append(made)
     if not inlined:
         return state
     plans = tuple((name, plan) for name, plan in state.plans if name not in inlined)
     program = replace(state.program, funcs=tuple(kept))
     return replace(state, program=program, plans=plans)
-
-
-def _with_inlined(d: Definition, inlined: dict[str, Definition]) -> Definition:
-    def visit(n: Node) -> Node:
-        if isinstance(n, Read) and n.name in inlined:
-            return value_at(inlined[n.name], n)
-        return n
-
-    return map_expressions(d, lambda e: transform(e, visit)) if inlined else d
 
 
 def value_at(d: Definition, read: Read) -> Expr:

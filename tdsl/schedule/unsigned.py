@@ -8,7 +8,7 @@ from tdsl.errors import did_you_mean
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Binary, Cast, Const, Expr, Read, Var
-from tdsl.lang.program import FuncDef, map_expressions
+from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Interval, reads_in
 from tdsl.lang.types import i8, i16, i32, u8, u16, u32
 from tdsl.node import Node, transform
@@ -61,8 +61,7 @@ def unsigned(state: State, func: str, definition: int, *, source: str) -> State:
 
     for name in {g.name for g, _ in state.consumers(func)}:
         g = program.func(name)
-        readers = tuple(map_expressions(e, lambda x: transform(x, less)) for e in g.definitions)
-        state = replace_func(state, replace(g, definitions=readers))
+        state = replace_func(state, g.map_expressions(lambda e: transform(e, less)))
     state = replace_func(state, replace(f, definitions=(_with(d, Cast(read, t), own),)))
     for made in (raised, excess):
         state = insert(state, func, made, fresh_plan(made))

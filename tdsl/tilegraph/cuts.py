@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 
 from tdsl.tilegraph.graph import TileGraph
-from tdsl.tilegraph.tiling import Group, Place, Tiling, grow
+from tdsl.tilegraph.tiling import Group, Needs, Place, Tiling, grow
 
 WIDTH = 12  # partitions that are followed
 
@@ -47,11 +47,14 @@ def partitions(
     outside = {e.producer for e in graph.edges if e.consumer not in order}
     priced: dict[tuple[str, frozenset[str]], Priced | None] = {}
 
+    needs = Needs.of(graph, order, place.machine)
+
     def seconds_of(owner: str, members: Members) -> float:
         key = (owner, frozenset(members))
         if key not in priced:
-            ordered = tuple(n for n in order if n in key[1])
-            group = Group.of(graph, owner, ordered, place.machine)
+            *before, name = members
+            known = priced[owner, frozenset(before)] if before else None
+            group = Group.of(needs, owner) if known is None else known[0].joined(name)
             tiling = grow(group, place)
             priced[key] = None if tiling is None else (group, tiling)
         found = priced[key]

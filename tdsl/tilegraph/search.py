@@ -87,12 +87,13 @@ def candidates(
     machine = machine_for(target)
     pins = read_pins(program, machine, pin)
     found: list[Candidate] = []
-    broken = ""
+    broken, seen = "", set[str]()
     failed: list[TdslError] = []
     for label, schedule, make in _makers(program, sizes, target, pins, {*results}):
         try:
-            if not make(schedule):
+            if not make(schedule) or str(schedule) in seen:
                 continue
+            seen.add(str(schedule))
             if not fits(schedule, machine):
                 failed.append(_too_large(label, schedule))
                 continue
@@ -102,7 +103,7 @@ def candidates(
             failed.append(error)
             continue
         broken = broken or own
-        if not own and all(str(c.schedule) != str(schedule) for c in found):
+        if not own:
             found.append(Candidate(label, schedule, seconds))
     if not found:
         raise impossible(pins, program, sizes, broken) if broken else failed[0]
@@ -241,7 +242,7 @@ def _by_groups(
     boxes = root_boxes(rest_at_root(state))
     open_ = {n for n, plan in state.plans if n in boxes and not plan.touched}
     done: set[str] = set()
-    for name in cuts & open_ - {*state.program.outputs}:
+    for name in sorted(cuts & open_ - {*state.program.outputs}):
         schedule[name].compute_root()  # no reader makes it in a place of its own
     for part in reversed(tiled):
         write_tiles(schedule, part, machine)
@@ -316,7 +317,7 @@ def _by_itself(
 
 def _on_a_gpu(schedule: Schedule, machine: Machine, cuts: Collection[str] = ()) -> bool:
     """Each func that recipes take into no other kernel as one of its own; those of cuts always."""
-    for name in cuts:
+    for name in sorted(cuts):
         schedule[name].compute_root()
     state = bind_state(schedule.state, schedule.sizes)
     for name, plan in choose_inline(state)[0].plans:

@@ -9,7 +9,7 @@ and of the operations, those that neighbouring tiles do again included.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, inf, log2, prod
 
@@ -90,67 +90,82 @@ class Tiling:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Funcs that are computed tile by tile of their owner, in the order of the program.
+class Needs:
+    """What is needed of the funcs and inputs of a graph in all: extents, and the bytes of an element.
 
-    `graph` has the boxes of what is needed of them in all; `stepped` are the dimensions of what is read of
-    which a reduction needs a few elements at a time, `once` what one member reads alone.
+    Of some funcs, too, the seconds of one thread for a point, by unit.
     """
 
     graph: TileGraph
+    most: Mapping[str, Shape]
+    size: Mapping[str, int]
+    seconds: Mapping[str, tuple[float, ...]]
+
+    @staticmethod
+    def of(graph: TileGraph, names: Iterable[str], machine: Machine) -> Needs:
+        """Those of a graph, with the seconds of some of its funcs on a machine."""
+        most = {n: _shape(box) for n, box in graph.boxes.items()}
+        work = {n: unit_seconds(_work(graph, n, machine), machine, 1) for n in names}
+        seconds = {n: tuple(s for _, s in units) for n, units in work.items()}
+        return Needs(graph, most, {n: graph.element_bytes(n) for n in most}, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Funcs that are computed tile by tile of their owner, in the order of the program.
+
+    `needs` says what is needed of them in all, `read` is what they read of others; `stepped` are the
+    dimensions of it of which a reduction needs a few elements at a time, `once` what one member reads alone.
+    """
+
+    needs: Needs
     owner: str
     members: tuple[str, ...]
     reach: Reach
-    work: Mapping[str, Work]
+    read: tuple[str, ...]
     stepped: frozenset[tuple[str, int]]
     once: frozenset[str]
-    most: Mapping[str, Shape]
-    size: Mapping[str, int]  # of an element
     live: tuple[tuple[str, ...], ...]
 
     @staticmethod
-    def of(graph: TileGraph, owner: str, members: tuple[str, ...], machine: Machine) -> Group:
-        """The group of an owner and of members that only it and each other read."""
-        f = graph.program.func(owner)
-        inside = [n for n in reversed(members) if n != owner]
-        reach = Reach.of(graph.state, owner, f.variables, inside, graph.boxes)
-        work = {n: _work(graph, n, machine) for n in members}
-        most = {n: _shape(graph.boxes[n]) for n in reach.boxes if n in graph.boxes}
-        stepped = frozenset(_stepped(graph, members))
-        readers = Counter(e.producer for e in graph.edges if e.consumer in members)
-        once = frozenset(n for n, count in readers.items() if count == 1)
-        size = {n: graph.element_bytes(n) for n in most}
-        live = _live(graph, owner, members, most)
-        return Group(graph, owner, members, reach, work, stepped, once, most, size, live)
+    def of(needs: Needs, owner: str) -> Group:
+        """The group of an owner alone."""
+        graph = needs.graph
+        around = graph.program.func(owner).variables
+        return _group(needs, (owner,), Reach.of(graph.state, owner, around, (), graph.boxes))
+
+    def joined(self, name: str) -> Group:
+        """The group with one more func, which only its members read."""
+        f = self.needs.graph.program.func(name)
+        return _group(self.needs, (name, *self.members), self.reach.joined(f))
 
     @property
     def whole(self) -> Shape:
         """The extents of the owner."""
-        return tuple(max(n, 1) for n in self.most[self.owner])
+        return tuple(max(n, 1) for n in self.needs.most[self.owner])
 
-    def extents(self, name: str, first: Values, last: Values) -> Shape:
-        """Those of what is needed of a func or input from one point of the owner to another."""
-        found = self.reach.extents(name, first, last)
-        return tuple(
-            w if n is None else min(n, w) for n, w in zip(found, self.most[name], strict=True)
-        )
-
-    def tile(self, shape: Shape) -> tuple[Values, Values]:
-        """The first and the last point of a tile in the midst."""
-        variables = self.graph.program.func(self.owner).variables
-        first = {}
+    def tile(self, shape: Shape) -> dict[str, Shape]:
+        """What a tile in the midst needs of each func and input."""
+        graph, first, last = self.needs.graph, {}, {}
+        variables = graph.program.func(self.owner).variables
         for axis, (v, n, whole) in enumerate(zip(variables, shape, self.whole, strict=True)):
-            lo = self.graph.first(self.owner, axis)
+            lo = graph.first(self.owner, axis)
             first[v] = lo + (whole // n // 2) * n if n < whole else lo
-        return first, {v: first[v] + n - 1 for v, n in zip(variables, shape, strict=True)}
+            last[v] = first[v] + n - 1
+        return {n: self._extents(n, first, last) for n in (*self.members, *self.read)}
+
+    def _extents(self, name: str, first: Values, last: Values) -> Shape:
+        found = self.reach.extents(name, first, last)
+        most = self.needs.most[name]
+        return tuple([w if n is None or n > w else n for n, w in zip(found, most, strict=True)])
 
     def bytes_of(self, name: str, shape: Shape, line: int = 1) -> float:
         """The bytes of a box, each contiguous run of them in whole lines."""
-        return bytes_in_runs(shape, self.most[name], self.size[name], line)
+        return bytes_in_runs(shape, self.needs.most[name], self.needs.size[name], line)
 
     def can_be_tiled(self) -> bool:
         """Whether the loops of the owner can be split with others inside: its points are independent."""
-        f = self.graph.program.func(self.owner)
+        f = self.needs.graph.program.func(self.owner)
         d = f.definitions[0]
         return (
             len(f.definitions) == 1
@@ -158,6 +173,16 @@ class Group:
             and d.index == tuple(map(Var, f.variables))
             and not is_ordered(f, 0)
         )
+
+
+def _group(needs: Needs, members: tuple[str, ...], reach: Reach) -> Group:
+    graph, names = needs.graph, [n for n in reach.boxes if n in needs.most]
+    read = tuple(n for n in names if n not in members)
+    stepped = frozenset(_stepped(graph, members))
+    readers = Counter(e.producer for e in graph.edges if e.consumer in members)
+    once = frozenset(n for n, count in readers.items() if count == 1)
+    live = _live(graph, members, names)
+    return Group(needs, members[-1], members, reach, read, stepped, once, live)
 
 
 def _shape(box: Box) -> Shape:
@@ -218,7 +243,7 @@ def _smallest(group: Group, place: Place) -> tuple[Shape, Shape]:
 
     Lines that are not cut have an extent that is known, and no edges within.
     """
-    d = group.graph.program.func(group.owner).definitions[0]
+    d = group.needs.graph.program.func(group.owner).definitions[0]
     lanes = max(place.machine.vector_bytes // widest(d), 1)
     one = tuple(1 for _ in group.whole[1:])
     last = group.whole[-1:]
@@ -236,42 +261,37 @@ def _next(n: int, whole: int) -> int:
 
 def price(group: Group, shape: Shape, place: Place) -> Tiling:
     """What tiles of a shape hold and move, and the time that all of them take."""
-    machine, ratios = place.machine, [w / n for w, n in zip(group.whole, shape, strict=True)]
+    machine, needs, far = place.machine, group.needs, place.waits
+    ratios = [w / n for w, n in zip(group.whole, shape, strict=True)]
     tiles, count = prod(ratios), prod(map(ceil, ratios))  # tiles at edges are smaller
-    first, last = group.tile(shape)
-    sizes = {n: group.extents(n, first, last) for n in group.most}
-    read = [n for n in sizes if n not in group.members]
-    far, line = place.waits, place.granule
-    moved = sum(group.bytes_of(n, sizes[n], line) for n in (*read, group.owner))
-    filled = group.bytes_of(group.owner, sizes[group.owner], line) if far else 0.0
-    work = Work()
+    sizes, line = group.tile(shape), place.granule
+    written = group.bytes_of(group.owner, sizes[group.owner], line)
+    moved = sum([group.bytes_of(n, sizes[n], line) for n in group.read]) + written
+    units = [0.0, 0.0, 0.0]
     for n in group.members:
-        lanes = machine.vector_bytes // max(group.size[n], 1)
-        work += group.work[n].times(_padded(sizes[n], lanes))
+        points = tiles * _padded(sizes[n], machine.vector_bytes // max(needs.size[n], 1))
+        units = [s + points * own for s, own in zip(units, needs.seconds[n], strict=True)]
     enter = (WAIT if place.level.managed else ENTER) * len(group.members) * tiles
-    bytes_ = tiles * (moved + filled)
+    bytes_ = tiles * (moved + (written if far else 0.0))
     if place.outermost:
         busy = count / ceil(count / machine.threads)
         speed = bytes_per_second(place.behind, machine.threads)
-        shared = _seconds(work.times(tiles / busy), machine, bytes_ / speed, far) + enter / busy
-        alone = _seconds(
-            work.times(tiles), machine, bytes_ / bytes_per_second(place.behind, 1), far
-        )
-        seconds = min(shared + launch_seconds(machine), alone + enter)
+        shared = _slowest([s / busy for s in units], bytes_ / speed, far) + enter / busy
+        alone = _slowest(units, bytes_ / bytes_per_second(place.behind, 1), far) + enter
+        seconds = min(shared + launch_seconds(machine), alone)
     else:
         idle = place.threads * ceil(count / place.threads) / count  # how often all could have run
         speed = bytes_per_second(place.behind, machine.threads) / machine.threads
-        seconds = idle * _seconds(work.times(tiles), machine, bytes_ / speed, far)
+        seconds = idle * _slowest(units, bytes_ / speed, far)
         seconds += enter if place.threads == 1 else WAIT * len(group.members)
     return Tiling(shape, _held(group, sizes, place), tiles * moved, seconds)
 
 
-def _seconds(work: Work, machine: Machine, memory: float, far: bool) -> float:
+def _slowest(units: list[float], memory: float, far: bool) -> float:
     """The slowest of all units; a little for the others, so that what is hidden counts between equals.
 
     What comes from `far` is hidden by nothing.
     """
-    units = [s for _, s in unit_seconds(work, machine, 1)]
     each = units if far else [memory, *units]
     return max(each) + 0.05 * (sum(each) - max(each)) + (memory if far else 0.0)
 
@@ -289,19 +309,17 @@ def _held(group: Group, sizes: Mapping[str, Shape], place: Place) -> float:
 
     Of what several members read, managed memory holds all that they need.
     """
-    held = {}
+    held, most = {}, place.step
     for n, shape in sizes.items():
-        in_steps = n in group.once or not place.level.managed
-        steps = (
-            min(e, place.step) if in_steps and (n, a) in group.stepped else e
-            for a, e in enumerate(shape)
-        )
-        held[n] = group.size[n] * prod(steps)
-    return max(sum([held[n] for n in names]) for names in group.live)
+        in_steps, points = n in group.once or not place.level.managed, 1
+        for axis, e in enumerate(shape):
+            points *= most if in_steps and e > most and (n, axis) in group.stepped else e
+        held[n] = group.needs.size[n] * points
+    return max([sum([held[n] for n in names]) for names in group.live])
 
 
 def _live(
-    graph: TileGraph, owner: str, members: tuple[str, ...], names: Mapping[str, Shape]
+    graph: TileGraph, members: tuple[str, ...], names: Collection[str]
 ) -> tuple[tuple[str, ...], ...]:
     """What a tile holds while each of its members is made: members until they are read."""
     order = {n: at for at, n in enumerate(members)}
@@ -309,7 +327,6 @@ def _live(
     for e in graph.edges:
         if e.consumer in order and e.producer in names:
             last[e.producer] = max(last.get(e.producer, 0), order[e.consumer])
-    last[owner] = len(order) - 1
     return tuple(
         tuple(n for n in last if n in names and order.get(n, at) <= at <= last[n])
         for at in range(len(order))

@@ -13,7 +13,7 @@ from tdsl.tilegraph.cuts import partitions
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
 from tdsl.tilegraph.search import candidates
-from tdsl.tilegraph.tiling import FULL, Group, Place, grow, price
+from tdsl.tilegraph.tiling import FULL, Group, Needs, Place, grow, price
 from tdsl.tilegraph.write import write_tiles
 from tests.tilegraph.chains import CHAINS
 
@@ -31,6 +31,10 @@ def place(size: int) -> Place:
     return Place(Machine(vector_bytes=64, levels=(level, MEMORY)), level, MEMORY, outermost=False)
 
 
+def group(graph: TileGraph, producer: str, owner: str) -> Group:
+    return Group.of(Needs.of(graph, (producer, owner), place(0).machine), owner).joined(producer)
+
+
 def stencils(size: int, steps: int = 2) -> td.Func:
     last: td.Tensor | td.Func = td.Tensor("a", (size, size), td.f32)
     for n in range(steps):
@@ -44,8 +48,8 @@ def stencils(size: int, steps: int = 2) -> td.Func:
 
 def test_tiles_grow_in_both_directions_until_the_level_is_full() -> None:
     graph = TileGraph.of(td.Schedule(stencils(1026)).program)
-    group = Group.of(graph, "s1", ("s0", "s1"), Machine(vector_bytes=64))
-    small, large = (grow(group, place(n)) for n in (1 << 15, 1 << 18))
+    tiled = group(graph, "s0", "s1")
+    small, large = (grow(tiled, place(n)) for n in (1 << 15, 1 << 18))
     assert small is not None and large is not None
     for tiling, size in ((small, 1 << 15), (large, 1 << 18)):
         assert FULL * size / 5 < tiling.held <= FULL * size
@@ -55,8 +59,8 @@ def test_tiles_grow_in_both_directions_until_the_level_is_full() -> None:
 
 def test_the_price_of_a_tile_counts_what_neighbours_compute_again() -> None:
     graph = TileGraph.of(td.Schedule(stencils(258)).program)
-    group = Group.of(graph, "s1", ("s0", "s1"), Machine(vector_bytes=64))
-    seconds = [price(group, shape, place(1 << 20)).seconds for shape in ((1, 16), (8, 64))]
+    tiled = group(graph, "s0", "s1")
+    seconds = [price(tiled, shape, place(1 << 20)).seconds for shape in ((1, 16), (8, 64))]
     assert seconds[0] > 2 * seconds[1]
 
 
@@ -65,7 +69,7 @@ def test_a_row_that_is_needed_whole_is_not_cut() -> None:
     total[i] = td.sum(td.exp(x[i, j]), axis=j)
     y[i, j] = x[i, j] / total[i]
     graph = TileGraph.of(td.Schedule(y).program)
-    found = grow(Group.of(graph, "y", ("total", "y"), Machine(vector_bytes=64)), place(1 << 16))
+    found = grow(group(graph, "total", "y"), place(1 << 16))
     assert found is not None and found.shape[1] == 512
 
 

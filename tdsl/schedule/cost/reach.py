@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from tdsl.lang.affine import as_sum, variables
-from tdsl.lang.bounds import NOTHING, upper
+from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import Expr, Size, Var, const
+from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval
 from tdsl.lang.simplify import simplify
 from tdsl.node import Node, transform
 from tdsl.schedule.nest import State
-from tdsl.schedule.patterns.groups import boxes_within
+from tdsl.schedule.patterns.groups import boxes_within, with_reads_of
 
 SIZE = 1 << 12  # stands for a size that is not known
 Values = Mapping[str, int]
-Linear = tuple[int, tuple[tuple[str, int], ...]]  # a number, and factors of variables
+Length = tuple[int, tuple[tuple[str, int, int], ...]]  # a number; factors of first and last values
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,9 @@ class Reach:
 
     boxes: Mapping[str, Box]
     around: tuple[str, ...]
-    moving: Mapping[
-        str, tuple[tuple[str, ...], ...]
-    ]  # the variables with which each dimension moves
+    facts: Facts
+    lengths: Mapping[str, tuple[Length | None, ...]]  # None where an end is not a sum of variables
     known: dict[object, int | None] = field(default_factory=dict, compare=False, repr=False)
-    linear: dict[tuple[str, int], tuple[Linear, Linear] | None] = field(
-        default_factory=dict, compare=False, repr=False
-    )
 
     @staticmethod
     def of(
@@ -66,12 +63,29 @@ class Reach:
                 facts = facts.knowing(point_of(v), lo, hi)
                 box[axis] = (Var(point_of(v)), Var(point_of(v)))
         found = boxes_within(state, owner, tuple(box), group, facts)
-        moving = {n: tuple(_moving(i, around) for i in b) for n, b in found.items()}
-        return Reach(found, around, moving)
+        return Reach(found, around, facts, {n: _lengths(b, around) for n, b in found.items()})
+
+    def joined(self, f: FuncDef) -> Reach:
+        """The reach with one more func in the group, of which no other one in it is made."""
+        boxes = with_reads_of(f, self.boxes, self.facts)
+        lengths = {
+            n: self.lengths[n] if self.boxes.get(n) is b else _lengths(b, self.around)
+            for n, b in boxes.items()
+        }
+        return replace(self, boxes=boxes, lengths=lengths)
 
     def extents(self, name: str, first: Values, last: Values) -> tuple[int | None, ...]:
         """The extents of what iterations from the first to the last need; None where there are no bounds."""
-        return tuple(self._length(name, axis, first, last) for axis in range(len(self.boxes[name])))
+        found: list[int | None] = []
+        for axis, length in enumerate(self.lengths[name]):
+            if length is None:
+                found.append(self._by_corners(self.boxes[name][axis], first, last))
+                continue
+            n, terms = length
+            for v, low, high in terms:
+                n += low * first[v] + high * last[v]
+            found.append(max(n, 0))
+        return tuple(found)
 
     def points(self, name: str, first: Values, last: Values) -> float:
         """As many points; infinitely many where there are no bounds."""
@@ -80,19 +94,13 @@ class Reach:
             total *= inf if n is None else n
         return total
 
-    def _length(self, name: str, axis: int, first: Values, last: Values) -> int | None:
-        ends = self._ends(name, axis)
-        if ends is not None:
-            (least, low), (most, high) = ends
-            for v, k in low:
-                least += k * (first[v] if k > 0 else last[v])
-            for v, k in high:
-                most += k * (last[v] if k > 0 else first[v])
-            return max(most - least + 1, 0)
-        at = tuple((v, first[v], last[v]) for v in self.moving[name][axis])
-        key = (name, axis, at)
+    def _by_corners(self, interval: Interval, first: Values, last: Values) -> int | None:
+        """The length of an interval whose ends are not sums of variables."""
+        moving = _moving(interval, self.around)
+        at = tuple((v, first[v], last[v]) for v in moving)
+        key = (interval, at)
         if key not in self.known:
-            lo, hi = self.boxes[name][axis]
+            lo, hi = interval
             corners = list(_corners(at))
             lows = [None if lo is None else value(lo, c) for c in corners]
             highs = lows if lo == hi else [None if hi is None else value(hi, c) for c in corners]
@@ -101,27 +109,36 @@ class Reach:
             self.known[key] = max(most - least + 1, 0) if known else None
         return self.known[key]
 
-    def _ends(self, name: str, axis: int) -> tuple[Linear, Linear] | None:
-        """Those of a box in one dimension, where both are sums of variables."""
-        key = (name, axis)
-        if key not in self.linear:
-            lo, hi = (
-                None if e is None else _linear(e, self.around) for e in self.boxes[name][axis]
-            )
-            self.linear[key] = None if lo is None or hi is None else (lo, hi)
-        return self.linear[key]
+
+def _lengths(box: Box, around: tuple[str, ...]) -> tuple[Length | None, ...]:
+    return tuple(_length(i, around) for i in box)
 
 
-def _linear(e: Expr, around: tuple[str, ...]) -> Linear | None:
-    terms = as_sum(e).terms
-    if not all(isinstance(x, Var | Size) for x in terms):
+def _length(interval: Interval, around: tuple[str, ...]) -> Length | None:
+    """That of an interval from its end for the first values of variables to that for the last, or back.
+
+    None where an end is not a sum of variables.
+    """
+    lo, hi = interval
+    if lo is None or hi is None:
         return None
-    own = [(v, Var(point_of(v))) for v in around]
-    rest = value(e, {point_of(v): 0 for v in around})
-    return rest or 0, tuple((v, terms[x]) for v, x in own if x in terms)
+    least, most = as_sum(lo), as_sum(hi)
+    if not all(isinstance(x, Var | Size) for x in (*least.terms, *most.terms)):
+        return None
+    own: dict[Expr, str] = {Var(point_of(v)): v for v in around}
+    n, terms = most.constant - least.constant + 1, dict[str, list[int]]()
+    for sum_, sign in ((least, -1), (most, 1)):
+        for x, k in sum_.terms.items():
+            if x in own:  # the lower end is where what raises it has its first value
+                factors = terms.setdefault(own[x], [0, 0])
+                factors[(k > 0) == (sign > 0)] += sign * k
+            else:
+                n += sign * k * SIZE
+    return n, tuple((v, low, high) for v, (low, high) in terms.items() if low or high)
 
 
 def _moving(interval: Interval, around: Iterable[str]) -> tuple[str, ...]:
+    """The variables with which an interval moves."""
     used = {v for e in interval if e is not None for v in variables(e)}
     return tuple(v for v in around if point_of(v) in used)
 

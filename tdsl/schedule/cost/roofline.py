@@ -86,9 +86,14 @@ def roofline(nests: Nests, machine: Machine) -> tuple[NestTime, ...]:
     if machine.block_threads:
         return tuple(_on_gpu(spot, machine) for spot in nests.roots())
     caches, last = machine.caches, machine.caches[-1]
-    moved = {x.name: CacheModel.of(nests, x, machine.threads).by_nest() for x in caches}
-    if sum(map(nests.bytes_of, nests.whole, nests.whole.values())) <= WARM * (last.bytes or 0):
-        moved[last.name] = [{} for _ in nests.roots()]  # all is there from one call to the next
+    size = sum(map(nests.bytes_of, nests.whole, nests.whole.values()))
+    warm = size <= WARM * (last.bytes or 0)  # all is there from one call to the next
+    moved: dict[str, list[Bytes]] = {
+        x.name: [{} for _ in nests.roots()]
+        if warm and x is last
+        else CacheModel.of(nests, x, machine.threads).by_nest()
+        for x in caches
+    }
     return tuple(
         _on_cpu(spot, machine, {x.name: moved[x.name][n] for x in caches})
         for n, spot in enumerate(nests.roots())
@@ -196,13 +201,13 @@ def work_of_point(d: Definition, *, wide: bool) -> Work:
         for n in post_order(v)
         if isinstance(n, Call) and n.fn not in _CHEAP and n.dtype.is_float
     )
-    plain = max(cost(d) - _CALL * calls - _tests_of_edges(d), 0)
+    plain = max(cost(_without_edges(d)) - _CALL * calls, 0)
     plain += len(d.combine.exprs) if d.combine else 0
     return Work(plain if wide else 0.0, 0.0 if wide else plain, float(calls))
 
 
-def _tests_of_edges(d: Definition) -> int:
-    """The operations of conditions that say by indices where a constant stands, as beyond edges.
+def _without_edges(d: Definition) -> Definition:
+    """A definition without the conditions that say by indices where a constant stands, as beyond edges.
 
     Loops are cut where these change, so few vectors have any.
     """
@@ -212,7 +217,7 @@ def _tests_of_edges(d: Definition) -> int:
             return n
         return n if any(True for _ in reads_in((n.cond,))) else replace(n, cond=TRUE)
 
-    return cost(d) - cost(map_expressions(d, lambda e: transform(e, cut)))
+    return map_expressions(d, lambda e: transform(e, cut))
 
 
 def _busy(spot: NestSpot, threads: int) -> int:

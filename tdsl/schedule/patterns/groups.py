@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, Facts
@@ -50,17 +50,23 @@ def boxes_within(
     """What a box of `owner` needs of a group, consumers first, and of all that these read."""
     found: dict[str, Box] = {owner: box}
     for name in (owner, *group):
-        if name not in found:
+        found = with_reads_of(state.program.func(name), found, facts)
+    return found
+
+
+def with_reads_of(f: FuncDef, boxes: Mapping[str, Box], facts: Facts = NOTHING) -> dict[str, Box]:
+    """Boxes, that of a func among them, together with what it reads for that; they where it is not needed."""
+    found = dict(boxes)
+    if f.name not in found:
+        return found
+    found[f.name] = with_own_reads(f, found[f.name], facts)
+    for d in f.definitions:
+        ranges = definition_ranges(f, d, found[f.name], facts)
+        if any(is_empty(r, facts) for r in ranges.values()):
             continue
-        g = state.program.func(name)
-        found[name] = with_own_reads(g, found[name], facts)
-        for d in g.definitions:
-            ranges = definition_ranges(g, d, found[name], facts)
-            if any(is_empty(r, facts) for r in ranges.values()):
-                continue
-            for source, touched in boxes_at(d.indices, ranges, facts, d.where).items():
-                if source != name:
-                    found[source] = union_box(found.get(source), touched, facts)
+        for source, touched in boxes_at(d.indices, ranges, facts, d.where).items():
+            if source != f.name:
+                found[source] = union_box(found.get(source), touched, facts)
     return found
 
 
