@@ -23,10 +23,8 @@ from functools import partial
 from itertools import islice
 
 from tdsl.errors import ScheduleError, TdslError
-from tdsl.lang.expr import Const, Select
 from tdsl.lang.program import Program
-from tdsl.lang.regions import Box, reads_in
-from tdsl.node import post_order
+from tdsl.lang.regions import Box
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.default import (
@@ -109,27 +107,9 @@ def candidates(
         raise impossible(pins, program, sizes, broken) if broken else failed[0]
     first, *others = found
     others.sort(key=lambda c: c.seconds)
-    clearly = others and others[0].seconds < CLEARLY * first.seconds
-    if clearly and not _chooses(program):
+    if others and others[0].seconds < CLEARLY * first.seconds:
         return [others[0], first, *others[1:]]
     return [first, *others]
-
-
-def _chooses(program: Program) -> bool:
-    """Whether a condition says which of several tensors are read, as where they are put side by side.
-
-    What each tile reads of them is predicted several times too high: nothing is preferred to the default.
-    """
-    return any(
-        isinstance(n, Select)
-        and {r.name for r in reads_in((n.yes,))} ^ {r.name for r in reads_in((n.no,))}
-        and not isinstance(n.no, Const)
-        and not isinstance(n.yes, Const)
-        for f in program.funcs
-        for d in f.definitions
-        for v in d.values
-        for n in post_order(v)
-    )
 
 
 def _too_large(label: str, schedule: Schedule) -> ScheduleError:

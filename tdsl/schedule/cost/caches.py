@@ -13,13 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tdsl.lang.bounds import lower, upper
+from tdsl.lang.bounds import NOTHING, lower, upper
 from tdsl.lang.regions import Box, Interval, reads_in, union_box
+from tdsl.schedule.cost.branches import Branches, branches_of
 from tdsl.schedule.cost.loopnests import Nests, NestSpot, remembered
 from tdsl.schedule.cost.machine import MemoryLevel
 from tdsl.schedule.cost.moved import Bytes, Moved, bytes_in_runs
 from tdsl.schedule.cost.reuse import Shift, Step, Touch, Touched, all_of, reused, volume
 from tdsl.schedule.nest import PARALLEL, Level
+from tdsl.schedule.required import definition_ranges
 
 SAME = 1.001  # times as much is no more
 
@@ -184,7 +186,42 @@ def _in_lines(spot: NestSpot, k: int, part: str, line: int) -> Touched:
         readers = {c.name for c, _ in nests.state.consumers(name)}
         if name in found and not readers & inner:
             found[name] = replace(found[name], size=full * found[name].size)
-    return found
+    return found | _chosen(spot, k, boxes, line)
+
+
+def _chosen(spot: NestSpot, k: int, boxes: Mapping[str, Box], line: int) -> Touched:
+    """What branches alone read in some iterations of the first k loops, in the mean of all."""
+    nests, always = spot.nests, set[str]()
+    found: dict[str, list[tuple[float, Touch]]] = {}
+    for name in spot.made(k) & nests.whole.keys():
+        f, own = nests.state.program.func(name), name == spot.func.name
+        for n in [spot.definition] if own else range(len(f.definitions)):
+            d, branches = f.definitions[n], _branches(nests, name, n)
+            always |= d.indices.keys() - branches.keys()
+            if branches:
+                box = boxes[name]
+                runs = spot.ranges(spot.first(k), wide=True) if own else None
+                ranges = runs or definition_ranges(f, d, box, NOTHING)
+                for read, several in branches.items():
+                    made = [
+                        (b.part(ranges), _touch(nests, read, b.box(ranges), line)) for b in several
+                    ]
+                    found.setdefault(read, []).extend(made)
+    means = dict[str, Touch]()
+    for name, made in found.items():
+        part = sum(p for p, _ in made)
+        if name in boxes and name not in always and part < 1:
+            _, touch = made[0]
+            means[name] = Touch(touch.points, sum(p * t.size for p, t in made), part)
+    return means
+
+
+@remembered
+def _branches(nests: Nests, name: str, definition: int) -> Branches:
+    """What a definition reads in branches, of all that is needed of its func."""
+    f = nests.state.program.func(name)
+    d = f.definitions[definition]
+    return branches_of(d, definition_ranges(f, d, nests.whole[name], NOTHING))
 
 
 def _touch(nests: Nests, name: str, box: Box, line: int) -> Touch:
@@ -266,6 +303,10 @@ def _stays(body: Touched, outer: Touched, name: str, count: float, capacity: flo
 
 def _shift(inner: Touch, outer: Touch | None, count: float) -> Shift:
     """How far points lie from those of the next iteration: forwards, by what all of them reach beyond one."""
+    if outer is not None and inner.part < outer.part:
+        count *= inner.part / outer.part
+        if count <= 1:  # what is touched in one iteration is not in the next
+            return tuple(last - first for first, last in inner.points)
     if outer is None or count <= 1:
         return tuple(0.0 for _ in inner.points)
     return tuple(
@@ -286,15 +327,16 @@ def _visited(spot: NestSpot, touched: Touched, k: int) -> Bytes:
 def _of_its_own(spot: NestSpot, moved: Bytes, touched: Touched) -> Bytes:
     """What of the bytes of a nest itself is read before it is written, and what never goes out.
 
-    What no other nest reads is freed at the end. What is left of it then never goes out: all, where nothing
-    had to come back, or where its memory was used several times.
+    What no other nest reads is freed at the end. What is left of it then never goes out: what did not have to
+    come back.
     """
     found, own, made = dict(moved), spot.func.name, spot.made(0)
     for name in made & found.keys() - {own, *spot.nests.state.program.outputs}:
         m, readers = found[name], {c.name for c, _ in spot.nests.state.consumers(name)}
         left = touched[name].size
-        if readers <= made and (not m.read or m.written > left):
-            found[name] = Moved(m.read, max(m.written - left, 0.0))
+        if readers <= made and m.written:
+            stays = max(1 - m.read / m.written, 0.0)
+            found[name] = Moved(m.read, max(m.written - stays * left, 0.0))
     if not _updates(spot):
         m = found[own]  # sums are read again where loops come back to them
         found[own] = Moved(m.read + max(m.written - touched[own].size, 0.0), m.written)

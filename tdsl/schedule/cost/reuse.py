@@ -19,10 +19,14 @@ Shift = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """The points of an array that are touched, and their bytes in whole lines."""
+    """The points of an array that are touched, and their bytes in whole lines.
+
+    Where that is done in `part` of the iterations of a loop, the bytes are those of the mean.
+    """
 
     points: Points
     size: float
+    part: float = 1.0
 
 
 Touched = dict[str, Touch]

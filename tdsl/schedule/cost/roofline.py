@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil, inf, prod
 
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import TRUE, Call, Const, Select
+from tdsl.lang.expr import TRUE, Call, Const, Expr, Select
 from tdsl.lang.program import map_expressions
 from tdsl.lang.regions import reads_in
 from tdsl.node import Node, post_order, transform
@@ -195,29 +195,36 @@ def _of_point(spot: NestSpot, vector_bytes: int) -> Work:
 
 def work_of_point(d: Definition, *, wide: bool) -> Work:
     """The operations of one point of a definition, on vectors or not."""
+    d = _without_tests_of_indices(d)
     calls = sum(
         1
         for v in d.values
         for n in post_order(v)
         if isinstance(n, Call) and n.fn not in _CHEAP and n.dtype.is_float
     )
-    plain = max(cost(_without_edges(d)) - _CALL * calls, 0)
+    plain = max(cost(d) - _CALL * calls, 0)
     plain += len(d.combine.exprs) if d.combine else 0
     return Work(plain if wide else 0.0, 0.0 if wide else plain, float(calls))
 
 
-def _without_edges(d: Definition) -> Definition:
-    """A definition without the conditions that say by indices where a constant stands, as beyond edges.
+def _without_tests_of_indices(d: Definition) -> Definition:
+    """A definition with the longer of two values that a condition on indices chooses, without the condition.
 
-    Loops are cut where these change, so few vectors have any.
+    Loops are cut where these change, so few vectors have any. Beyond edges a constant is chosen.
     """
 
-    def cut(n: Node) -> Node:
-        if not isinstance(n, Select) or not isinstance(n.no, Const):
+    def chosen(n: Node) -> Node:
+        if not isinstance(n, Select) or any(True for _ in reads_in((n.cond,))):
             return n
-        return n if any(True for _ in reads_in((n.cond,))) else replace(n, cond=TRUE)
+        if isinstance(n.no, Const):
+            return replace(n, cond=TRUE)
+        return max(n.yes, n.no, key=_length)
 
-    return map_expressions(d, lambda e: transform(e, cut))
+    return map_expressions(d, lambda e: transform(e, chosen))
+
+
+def _length(e: Expr) -> int:
+    return sum(1 for _ in post_order(e))
 
 
 def _busy(spot: NestSpot, threads: int) -> int:

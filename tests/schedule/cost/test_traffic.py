@@ -231,3 +231,20 @@ def test_a_result_that_is_read_again_comes_from_the_cache() -> None:
     s[sums].compute_root()
     assert predicted(s, 2000) == counted(s, 2000) == 4 * (20 * 30 * 2 + 20)
     assert predicted(s, 100) == pytest.approx(counted(s, 100), rel=0.1)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 6])
+@pytest.mark.parametrize("elements", [100, 400, 4000])
+def test_of_what_conditions_choose_each_iteration_reads_one(rows: int, elements: int) -> None:
+    """Three pictures side by side as channels, in blocks of these, and the sums of neighbours of each."""
+    parts = [td.Tensor(f"a{n}", (4, 10, 20), td.f32) for n in range(3)]
+    joined, sums = td.Func("joined"), td.Func("sums", shape=(12, 10, 18))
+    value = parts[2][td.clip(i - 8, 0, 3), j, k]
+    for n in (1, 0):
+        value = td.where(i < 4 * (n + 1), parts[n][td.clip(i - 4 * n, 0, 3), j, k], value)
+    joined[i, j, k] = value
+    sums[i, j, k] = joined[i, j, k] + joined[i, j, k + 1] + joined[i, j, k + 2]
+    s = td.Schedule(sums)
+    block, _ = s[sums].split(i, rows)
+    s[joined].compute_at(s[sums], block)
+    assert predicted(s, elements) == pytest.approx(counted(s, elements), rel=0.1)

@@ -1,0 +1,125 @@
+"""How often a read is made that conditions on indices choose, as where arrays stand side by side.
+
+Each iteration of some loops makes its reads in the part of them in which these may hold. What a condition on
+data chooses is read always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tdsl.lang.bounds import lower, upper
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import ONE, TRUE, Binary, Expr, Read, Select, const
+from tdsl.lang.regions import Box, Interval, Ranges, box_of, reads_in, tighten
+from tdsl.lang.simplify import add, conjuncts, subtract
+from tdsl.node import children
+
+_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+Branches = dict[str, tuple["Branch", ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """So many values of a variable, from a first one on, of so many."""
+
+    first: int
+    count: int
+    whole: int
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A read at an index that is made where some variables run over few of their values: by variable."""
+
+    index: tuple[Expr, ...]
+    held: Mapping[str, Held]
+
+    def part(self, ranges: Ranges) -> float:
+        """In which part of the iterations it is made whose variables have such ranges.
+
+        >>> branch = Branch((), {"c": Held(0, 16, 64)})
+        >>> [branch.part({"c": (const(0), const(n - 1))}) for n in (1, 16, 32)]
+        [0.25, 0.25, 0.5]
+        """
+        found = 1.0
+        for v, h in self.held.items():
+            found *= min(max(_count(ranges[v]) or h.whole, h.count) / h.whole, 1.0)
+        return found
+
+    def box(self, ranges: Ranges) -> Box:
+        """What is read in an iteration that makes the read, where others have such ranges."""
+        inside = dict(ranges)
+        for v, h in self.held.items():
+            n = min(_count(ranges[v]) or h.count, h.count)
+            inside[v] = const(h.first), const(h.first + max(n, 1) - 1)
+        return box_of(self.index, inside)
+
+
+def branches_of(d: Definition, ranges: Ranges) -> Branches:
+    """The reads of what a definition reads in branches alone, whose variables run over ranges.
+
+    >>> import tdsl as td
+    >>> from tdsl.lang.expr import ZERO, const
+    >>> i, f = td.vars("i"), td.Func("f", shape=(12,))
+    >>> a, b, c = (td.Tensor(n, (12,), td.f32) for n in "abc")
+    >>> f[i] = td.where(i < 4, a[i], b[i]) * c[i]
+    >>> (d,) = td.Schedule(f).program.func("f").definitions
+    >>> for name, (branch,) in branches_of(d, {"i": (ZERO, const(11))}).items():
+    ...     print(name, branch.held["i"])
+    a Held(first=0, count=4, whole=12)
+    b Held(first=4, count=8, whole=12)
+    """
+    found: dict[str, list[Branch]] = {}
+    always = {r.name for r in reads_in((*d.index, d.where))}
+    for value in d.values:
+        for read, where in _chosen(value, (), set()):
+            held = _held(where, ranges)
+            if held:
+                found.setdefault(read.name, []).append(Branch(read.index, held))
+            else:
+                always.add(read.name)
+    return {name: tuple(made) for name, made in found.items() if name not in always}
+
+
+def _chosen(
+    e: Expr, where: tuple[Expr, ...], seen: set[tuple[int, tuple[Expr, ...]]]
+) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
+    """The reads of an expression, each with what holds where it is made."""
+    if (id(e), where) in seen:
+        return
+    seen.add((id(e), where))
+    if isinstance(e, Read):
+        yield e, where
+    if isinstance(e, Select) and not any(reads_in((e.cond,))):
+        yield from _chosen(e.yes, (*where, *conjuncts(e.cond)), seen)
+        yield from _chosen(e.no, (*where, _not(e.cond)), seen)
+        return
+    for child in children(e):
+        yield from _chosen(child, where, seen)  # type: ignore[arg-type]  # children of an Expr are Exprs
+
+
+def _not(cond: Expr) -> Expr:
+    if isinstance(cond, Binary) and cond.op in _OPPOSITE:
+        return Binary(_OPPOSITE[cond.op], cond.left, cond.right)
+    return TRUE
+
+
+def _held(where: tuple[Expr, ...], ranges: Ranges) -> dict[str, Held]:
+    """The values that variables have where conditions hold: of those that these limit."""
+    inside = dict(ranges)
+    for cond in where:
+        inside = tighten(inside, cond)
+    found = {}
+    for v, all_ in ranges.items():
+        own, most, (lo, _) = _count(inside[v]), _count(all_), inside[v]
+        first = None if lo is None else lower(lo)
+        if own is not None and most and own < most and first is not None:
+            found[v] = Held(first, max(own, 0), most)
+    return found
+
+
+def _count(interval: Interval) -> int | None:
+    lo, hi = interval
+    return None if lo is None or hi is None else upper(add(subtract(hi, lo), ONE))
