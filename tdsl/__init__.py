@@ -118,7 +118,6 @@ from tdsl.lang.types import (
 from tdsl.lang.value import vars
 from tdsl.op import Operator, op
 from tdsl.placement.grid import Grid
-from tdsl.schedule import recipes
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.instructions.instruction import RegisterFile, instruction
 from tdsl.target import Target
@@ -244,11 +243,16 @@ __all__ = [
     "where",
 ]
 
-if not TYPE_CHECKING:  # a type checker sees which names there are, and what they take
-    for _name in __all__:
+if TYPE_CHECKING:
+    from tdsl.schedule import recipes
+else:  # a type checker sees which names there are, and what they take
+    for _name in {*__all__}.intersection(globals()):
         _public = globals()[_name]
         if isinstance(_public, FunctionType):
             globals()[_name] = told(_public)
         elif isinstance(_public, type) and is_dataclass(_public):
             _public.__init__ = told(_public.__init__)
-    __getattr__ = suggesting("tdsl", __all__)
+    __getattr__ = suggesting("tdsl", __all__, later={"recipes": "tdsl.schedule.recipes"})
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -256,10 +257,17 @@ class Suggesting:
         return ""
 
 
-def suggesting(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:
-    """The `__getattr__` of a module with these public names, which raises UnknownAttribute for others."""
+def suggesting(
+    module: str, known: Iterable[str], later: Mapping[str, str] | None = None
+) -> Callable[[str], Any]:
+    """The `__getattr__` of a module with these public names, which raises UnknownAttribute for others.
 
-    def find(name: str) -> NoReturn:
+    `later` has names of modules that are imported when they are asked for.
+    """
+
+    def find(name: str) -> Any:
+        if later and name in later:
+            return import_module(later[name])
         raise _no_attribute(module, name, known)
 
     return find

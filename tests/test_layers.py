@@ -142,7 +142,7 @@ def test_import_loads_numpy_and_nothing_heavy(
         for _ in range(3)
     ]
     heavy = {"llvmlite", "sympy", "numba", "networkx", "rich", "typer", "tvm", "cuda"}
-    assert not heavy & set(runs[0][2])
+    assert not {*heavy, "tdsl.schedule.recipes", "tdsl.tilegraph"} & {*runs[0][2]}
     numpy, ours = (min(run[k] for run in runs) for k in (0, 1))
     record_property("import_ms_beyond_numpy", 1e3 * ours)
     assert ours < IMPORT_BUDGET * numpy
