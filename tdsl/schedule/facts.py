@@ -98,16 +98,27 @@ def cost(d: Definition, along: str | None = None) -> int:
     for n in _computed(d.values):
         if not isinstance(n, Binary | Call | Unary | Select):
             continue
-        if along is not None and along not in variables(n):
-            continue
-        match n:
-            case Binary(op):
-                total += _COSTLY.get(op, 1)
-            case Call(fn):
-                total += 1 if fn in ("fma", "isnan", "isinf", "isfinite") else 12
-            case _:
-                total += 1
+        if along is None or along in variables(n):
+            total += weight(n)
     return total
+
+
+def weight(n: Node) -> int:
+    """About how many simple operations a node of an expression stands for.
+
+    >>> from tdsl.lang.expr import Var, const
+    >>> weight(Binary("add", Var("i"), const(1))), weight(Var("i"))
+    (1, 0)
+    """
+    match n:
+        case Binary(op):
+            return _COSTLY.get(op, 1)
+        case Call(fn):
+            return 1 if fn in ("fma", "isnan", "isinf", "isfinite") else 12
+        case Unary() | Select():
+            return 1
+        case _:
+            return 0
 
 
 def _computed(values: tuple[Expr, ...]) -> Iterator[Node]:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, inf, prod
 
+from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import TRUE, Call, Const, Expr, Select
+from tdsl.lang.expr import TRUE, Call, Const, Expr, Param, Select
 from tdsl.lang.program import map_expressions
 from tdsl.lang.regions import reads_in
 from tdsl.node import Node, post_order, transform
@@ -21,7 +22,7 @@ from tdsl.schedule.cost.loopnests import Nests, NestSpot
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.cost.moved import Bytes, total
 from tdsl.schedule.cost.traffic import of_block
-from tdsl.schedule.facts import cost, widest
+from tdsl.schedule.facts import cost, weight, widest
 from tdsl.schedule.nest import BLOCKS, PARALLEL, THREADS, VECTORIZED
 
 _CHEAP = ("fma", "isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "sqrt", "absolute")
@@ -190,7 +191,50 @@ def _of_point(spot: NestSpot, vector_bytes: int) -> Work:
     work, extents = work_of_point(d, wide=wide), spot.extents()
     lanes = prod(extents[x] for x in extents if spot.kind(x) == VECTORIZED)
     filled = 2 * lanes * widest(d) / vector_bytes if wide and vector_bytes else 1.0
-    return replace(work, vector=work.vector / min(filled, 1.0))
+    return replace(work, vector=work.vector / min(filled, 1.0)) + _of_merge(spot, wide=wide)
+
+
+def _of_merge(spot: NestSpot, *, wide: bool) -> Work:
+    """The operations of a point by which a combiner of several values goes beyond one for each.
+
+    What is the same for the iterations of loops inside of those that reduce is computed once for them.
+    """
+    d = spot.func.definitions[spot.definition]
+    if d.combine is None or not d.combine.kind.startswith("custom"):
+        return Work()
+    exprs = d.combine.exprs
+    used = [{n.name for n in post_order(e) if isinstance(n, Param)} for e in exprs]
+    differ = [variables(v) for v in d.values]
+    for _ in exprs:  # a value depends on those that it is corrected by, and on what these depend on
+        differ = [
+            own
+            | frozenset().union(*(x for n, x in enumerate(differ) if {f"a{n}", f"b{n}"} & names))
+            for own, names in zip(differ, used, strict=True)
+        ]
+    inner = _inside_reduction(spot, d)
+    found = Work(-len(exprs) if wide else 0.0, 0.0 if wide else -len(exprs))
+    for n in post_order(*exprs):
+        names = {x.name for x in post_order(n) if isinstance(x, Param)}
+        own = frozenset().union(*(x for c, x in enumerate(differ) if {f"a{c}", f"b{c}"} & names))
+        part = 1 / prod(count for v, count in inner if v not in own)
+        if isinstance(n, Call) and n.fn not in _CHEAP:
+            found += Work(exp=part)
+        else:
+            plain = part * weight(n)
+            found += Work(plain if wide else 0.0, 0.0 if wide else plain)
+    return found
+
+
+def _inside_reduction(spot: NestSpot, d: Definition) -> list[tuple[str, int]]:
+    """The loops inside of all that reduce: the variable that each belongs to, and its iterations."""
+    _, related = spot.related()
+    variable = {x: v for v, e in related.roots.items() for x in variables(e)}
+    ranges = {name for name, _, _ in d.ranges}
+    found: list[tuple[str, int]] = []
+    for x, count in spot.extents().items():
+        v = variable.get(x, x)
+        found = [] if v in ranges or spot.kind(x) in THREADS else [*found, (v, count)]
+    return found
 
 
 def work_of_point(d: Definition, *, wide: bool) -> Work:
