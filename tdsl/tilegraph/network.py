@@ -7,6 +7,8 @@ as far as it needs it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tdsl.lang.bounds import upper
 from tdsl.lang.expr import const
 from tdsl.lang.regions import Box
@@ -36,19 +38,27 @@ def received(state: State, rank: int) -> float:
 
 
 def busiest_rank(state: State) -> Received | None:
-    """What the rank receives that receives the most; None where an input or a result is on no ranks."""
+    """What the rank receives that receives the most, and what those make that compute the most.
+
+    None where an input or a result is on no ranks.
+    """
     program, placed = state.program, dict(state.placed)
     if state.grid is None or not {t.name for t in program.inputs} | {*program.outputs} <= {*placed}:
         return None
     graph = TileGraph.of_state(state)
     each = [_received(graph, rank) for rank in range(state.grid.size)]
-    return max(each, key=lambda r: r.bytes)
+    counts = [dict(r.made) for r in each]
+    made = {
+        n: max(c.get(n, 0) for c in counts) for n in dict.fromkeys(n for c in counts for n in c)
+    }
+    return replace(max(each, key=lambda r: r.bytes), made=tuple(made.items()))
 
 
 def _received(graph: TileGraph, rank: int) -> Received:
     placed, grid = dict(graph.state.placed), graph.state.grid
     assert grid is not None, "a placement names a grid"
     moved: dict[str, float] = {}
+    made: dict[str, int] = {}
     messages = 0
     every = [
         {n: owned(p, grid, _spans(graph.boxes[n]), grid.coordinates(r)) for n, p in placed.items()}
@@ -59,6 +69,8 @@ def _received(graph: TileGraph, rank: int) -> Received:
             continue
         group = {name} | {f.name for f in graph.program.funcs if f.name not in placed}
         tile = graph.propagate(group, {name: tuple((const(a), const(b - 1)) for a, b in spans)})
+        for member in tile.members:
+            made[member] = made.get(member, 0) + elements(_spans(tile.boxes[member]))
         for source in tile.reads:
             needed, mine = _spans(tile.boxes[source]), every[rank][source]
             both = None if mine is None else common(needed, mine)
@@ -67,7 +79,7 @@ def _received(graph: TileGraph, rank: int) -> Received:
             if points:
                 theirs = {own[source] for own in every} - {mine, None}
                 messages += sum(common(needed, box) is not None for box in theirs if box)
-    return Received(rank, grid.size, tuple(moved.items()), messages)
+    return Received(rank, grid.size, tuple(moved.items()), messages, tuple(made.items()))
 
 
 def _spans(box: Box) -> Spans:

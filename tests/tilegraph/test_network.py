@@ -92,3 +92,24 @@ def test_nodes_of_gpus_are_described_by_their_data_sheets() -> None:
     both = ["NVLink", "network"]
     assert names == {"sm_80": both, "sm_89": ["PCIe"], "sm_90a": both}
     assert [x.bytes_per_second(1) for x in describe_gpu("sm_90a").links] == [450e9, 50e9]
+
+
+def test_each_rank_computes_its_share() -> None:
+    """Blocks of a product take a quarter of the time, but for their launch."""
+    alone, shared = blocks().prediction(), blocks("A", "B", "C").prediction()
+    assert shared.received is not None
+    assert shared.received.ranks == 4
+    for one, all_ in zip(shared.times, alone.times, strict=True):
+        assert [s for _, s in one.units] == pytest.approx([s / 4 for _, s in all_.units])
+        assert one.launch == all_.launch
+
+
+def test_the_rank_that_computes_the_most_counts() -> None:
+    x, mid, out = td.Tensor("x", (42,), td.f32), td.Func("mid"), td.Func("out", shape=(38,))
+    mid[i] = td.exp(x[i])
+    out[i] = mid[i] + mid[i + 4]
+    g = td.Grid(r=4)
+    s = td.Schedule(out).place(x, "n -> n", g).place(out, "n -> n", g)
+    busiest = busiest_rank(bind_state(s.state, {}))
+    assert busiest is not None
+    assert dict(busiest.made) == {"out": 10, "mid": 14}

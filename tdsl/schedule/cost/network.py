@@ -13,12 +13,16 @@ from tdsl.schedule.nest import State
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What a rank of so many receives: bytes by tensor, in so many messages at least."""
+    """What a rank of so many receives: bytes by tensor, in so many messages at least.
+
+    `made` is how many points of each func are computed by the rank that computes the most of it.
+    """
 
     rank: int
     ranks: int
     moved: tuple[tuple[str, float], ...]
     messages: int
+    made: tuple[tuple[str, int], ...] = ()
 
     @property
     def bytes(self) -> float:

@@ -71,8 +71,17 @@ class Prediction:
 
     @cached_property
     def times(self) -> tuple[NestTime, ...]:
-        """The time of each nest at the root."""
-        return roofline(self.nests, self.machine)
+        """The time of each nest at the root, on ranks that of the one which computes the most of it."""
+        return tuple(t.times(self._part(t.func)) for t in roofline(self.nests, self.machine))
+
+    def _part(self, name: str) -> float:
+        """Which part of a func a rank computes: what is not in the program, as much as of its readers."""
+        if self.received is None:
+            return 1.0
+        made, whole = dict(self.received.made), self.nests.whole
+        if name in made and name in whole:
+            return made[name] / max(volume(whole[name]) or 1, 1)
+        return max((self._part(reader) for reader in self.readers(name)), default=1.0)
 
     @property
     def seconds(self) -> float:

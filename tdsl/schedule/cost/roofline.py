@@ -67,6 +67,14 @@ class NestTime:
         apart = sum(s for name, s in self.memory if name == self.far)
         return max(together, default=0.0) + apart + self.launch
 
+    def times(self, part: float) -> NestTime:
+        """That of a part of its iterations."""
+        if part == 1:
+            return self
+        memory = tuple((name, part * s) for name, s in self.memory)
+        units = tuple((name, part * s) for name, s in self.units)
+        return replace(self, memory=memory, units=units)
+
     @property
     def waits_for(self) -> str:
         """What takes the longest."""
