@@ -363,7 +363,8 @@ def free_range(name: str, index: Iterable[Expr], box: Box, facts: Facts = NOTHIN
     >>> lo.value, hi.value
     (1, 5)
     """
-    own = [interval for e, interval in zip(index, box, strict=True) if e == Var(name)]
+    places = zip(index, box, strict=True)
+    own = [interval for e, interval in places if isinstance(e, Var) and e.name == name]
     found = own[0]
     for other in own[1:]:
         found = common(found, other, facts)
@@ -411,7 +412,8 @@ def boxes_at(
     unite = functools.partial(functools.reduce, lambda a, b: union(a, b, facts))
 
     def box(axes: tuple[tuple[Expr, ...], ...]) -> Box:
-        return tuple(unite(dict.fromkeys(map(interval, a))) for a in axes)
+        own = (dict.fromkeys(map(interval, a)) if len(a) > 1 else map(interval, a) for a in axes)
+        return tuple(map(unite, own))
 
     return {name: box(axes) for name, axes in indices.items()}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tdsl.lang.affine import ends_as_numbers
 from tdsl.lang.bounds import Facts, at_most
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
@@ -149,9 +150,11 @@ class Active:
                 free[loop] = (lo, subtract(add(lo, self.extents[loop]), ONE))
         held = conjunction(substitute(g, self.opened) for g in guards)
         result: dict[str, Interval] = {}
+        runs = {**free, **{loop: (e, e) for loop, e in self.opened.items()}}
         for name, value in self.roots.items():
-            inside = substitute(value, self.opened)
-            lo_, hi_ = interval_where(inside, free, held, facts)
+            ends = ends_as_numbers(value, runs) if held == TRUE else None
+            inside = value if ends else substitute(value, self.opened)
+            lo_, hi_ = ends or interval_where(inside, free, held, facts)
             first, extent = self.bounds[name]
             last = subtract(add(first, extent), ONE)
             if self.whole:
@@ -269,8 +272,9 @@ def required(
     names = inside(tree, state, levels)
     here = set(tree.computed.get(levels[0], ()))
     boxes = dict(start)
+    followed = {level.func for level in tree.after}
     for active in actives:
-        if tree.after:
+        if active.func.name in followed:
             _continue(tree, state, names, {active.func.name: active.made(facts)}, boxes, facts)
         ranges, where = active.ranges(facts), TRUE if active.whole else active.d.where
         if where != TRUE:

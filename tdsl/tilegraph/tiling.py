@@ -8,6 +8,7 @@ and of the operations, those that neighbouring tiles do again included.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ WAIT = 3e-7  # seconds in which threads of a block wait for each other and for w
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=False)
 class Place:
     """A level of memory that holds tiles, what is behind it, and whether processors share the tiles out.
 
@@ -73,6 +74,11 @@ class Place:
         level, behind = self.level, self.behind
         return min(level.line, behind.line) if level.managed else behind.line
 
+    @functools.cached_property
+    def speed(self) -> float:
+        """The bytes a second that all processors read together of what is behind."""
+        return bytes_per_second(self.behind, self.machine.threads)
+
     @property
     def waits(self) -> bool:
         """Whether nothing is computed while memory is read, and lines are read before they are written."""
@@ -91,12 +97,13 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What is needed of the funcs and inputs of a graph in all: extents, and the bytes of an element.
+    """What is needed of funcs and inputs in all: first points and extents; and the bytes of an element.
 
     Of some funcs, too, the seconds of one thread for a point, by unit.
     """
 
     graph: TileGraph
+    first: Mapping[str, Shape]
     most: Mapping[str, Shape]
     size: Mapping[str, int]
     seconds: Mapping[str, tuple[float, ...]]
@@ -104,10 +111,11 @@ class Needs:
     @staticmethod
     def of(graph: TileGraph, names: Iterable[str], machine: Machine) -> Needs:
         """Those of a graph, with the seconds of some of its funcs on a machine."""
+        first = {n: tuple(graph.first(n, a) for a in range(len(b))) for n, b in graph.boxes.items()}
         most = {n: _shape(box) for n, box in graph.boxes.items()}
         work = {n: unit_seconds(_work(graph, n, machine), machine, 1) for n in names}
         seconds = {n: tuple(s for _, s in units) for n, units in work.items()}
-        return Needs(graph, most, {n: graph.element_bytes(n) for n in most}, seconds)
+        return Needs(graph, first, most, {n: graph.element_bytes(n) for n in most}, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +154,9 @@ class Group:
 
     def tile(self, shape: Shape) -> dict[str, Shape]:
         """What a tile in the midst needs of each func and input."""
-        graph, first, last = self.needs.graph, {}, {}
-        variables = graph.program.func(self.owner).variables
-        for axis, (v, n, whole) in enumerate(zip(variables, shape, self.whole, strict=True)):
-            lo = graph.first(self.owner, axis)
+        first, last = {}, {}
+        starts = self.needs.first[self.owner]
+        for v, lo, n, whole in zip(self.reach.around, starts, shape, self.whole, strict=True):
             first[v] = lo + (whole // n // 2) * n if n < whole else lo
             last[v] = first[v] + n - 1
         return {n: self._extents(n, first, last) for n in (*self.members, *self.read)}
@@ -275,14 +282,12 @@ def price(group: Group, shape: Shape, place: Place) -> Tiling:
     bytes_ = tiles * (moved + (written if far else 0.0))
     if place.outermost:
         busy = count / ceil(count / machine.threads)
-        speed = bytes_per_second(place.behind, machine.threads)
-        shared = _slowest([s / busy for s in units], bytes_ / speed, far) + enter / busy
+        shared = _slowest([s / busy for s in units], bytes_ / place.speed, far) + enter / busy
         alone = _slowest(units, bytes_ / bytes_per_second(place.behind, 1), far) + enter
         seconds = min(shared + launch_seconds(machine), alone)
     else:
         idle = place.threads * ceil(count / place.threads) / count  # how often all could have run
-        speed = bytes_per_second(place.behind, machine.threads) / machine.threads
-        seconds = idle * _slowest(units, bytes_ / speed, far)
+        seconds = idle * _slowest(units, bytes_ / place.speed * machine.threads, far)
         seconds += enter if place.threads == 1 else WAIT * len(group.members)
     return Tiling(shape, _held(group, sizes, place), tiles * moved, seconds)
 
