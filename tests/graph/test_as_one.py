@@ -132,11 +132,16 @@ def test_counts_and_times_of_a_search_are_checked(arrays):
         td.Graph(linear).autoschedule(*arrays, measure=-1)
 
 
-def test_a_block_with_windows_and_heads_is_one_program():
-    """Rolled windows, queries, keys and values in one array, and heads side by side."""
-    model = runpy.run_path(str(ROOT / "examples" / "models" / "swin.py"))
+@pytest.mark.parametrize("name", ["swin", "bsrn"])
+def test_blocks_of_networks_are_one_program(name):
+    """Rolled windows, and heads side by side in one array; results put side by side, and pixels shuffled."""
+    model = runpy.run_path(str(ROOT / "examples" / "models" / f"{name}.py"))
     block, x, w = (model[n] for n in ("block", "x", "w"))
-    schedule = td.Graph(block).autoschedule(x, w)
-    assert "taken" in schedule.explain()
-    given = [w[n] for n in ("qkv", "qkv_bias", "bias", "out", "out_bias")]
-    np.testing.assert_allclose(td.compile(schedule)(x, *given), block(x, w), rtol=1e-3, atol=1e-3)
+    graph = td.Graph(block)
+    run, wanted = td.compile(graph.autoschedule(x, w)), block(x, w)
+    leaves = [
+        x,
+        *(array for part in w.values() for array in (part if isinstance(part, tuple) else [part])),
+    ]
+    assert len(run.signature.inputs) == len(leaves)
+    np.testing.assert_allclose(run(*leaves), wanted, rtol=1e-3, atol=1e-3)

@@ -193,7 +193,7 @@ def _chosen(spot: NestSpot, k: int, boxes: Mapping[str, Box], line: int) -> Touc
     """What branches alone read in some iterations of the first k loops, in the mean of all."""
     nests, always = spot.nests, set[str]()
     found: dict[str, list[tuple[float, Touch]]] = {}
-    for name in spot.made(k) & nests.whole.keys():
+    for name in spot.made(k) & boxes.keys() & nests.whole.keys():
         f, own = nests.state.program.func(name), name == spot.func.name
         for n in [spot.definition] if own else range(len(f.definitions)):
             d, branches = f.definitions[n], _branches(nests, name, n)
