@@ -1,6 +1,7 @@
 """`python -m benchmarks run [--suite cpu|compile|mpi] [--group G] [--case NAME] [--peer NAME] [--json FILE]`,
 `python -m benchmarks cuda [--emulate] [--group G] [--case NAME] [--peer NAME] [--bundle DIR]`,
 `python -m benchmarks predicted [--group NAME] [--json FILE]`,
+`python -m benchmarks kernels [--case NAME] [--arch ARCH] [--json FILE]`,
 `python -m benchmarks page FILE...`.
 """
 
@@ -14,6 +15,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import cases, compile_time, goals, page, report, rounds
+from benchmarks.chains import kernels
 from benchmarks.cuda import command as cuda_command
 from benchmarks.mpi import page as mpi_page
 from benchmarks.mpi import suite as mpi_suite
@@ -77,6 +79,7 @@ def run_cases(names: list[str], peers: list[str], count: int, threads: int) -> l
 
 app.command("cuda")(cuda_command.run)
 app.command("predicted")(predicted_command.run)
+app.command("kernels")(kernels.run)
 
 
 @app.command("page")

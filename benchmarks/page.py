@@ -34,6 +34,10 @@ operators, which nothing can be fused with. Rates count operations as the chain 
 three matrices may be made in another order. Other programs ran on the machine meanwhile; those that are timed
 had priority over them. Runs that others had disturbed, or that a change to the search came after, were made
 again; the newer one stands. The time to compile has the search in it, and what such a machine adds to it.
+
+`python -m benchmarks kernels` compiles what the search finds for these chains on GPUs of sm_80 and sm_90a;
+it needs no GPU and runs nothing. `benchmarks/results/chains-cuda.json` has the registers, spills and shared
+bytes of every kernel, and predicted bytes of global memory beside those of the calls by themselves.
 """
 
 

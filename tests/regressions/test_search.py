@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.lang.interp import interpret
 from tdsl.target import Target
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.search import candidates
@@ -158,3 +159,20 @@ def test_a_window_that_shared_memory_cannot_hold_is_no_tile() -> None:
         best = candidates(td.Schedule(f).program, {}, Target("cuda"))[0].schedule
         assert 0 <= best.footprint("shared") <= 99 << 10
         assert (best.footprint("shared") > 0) == shared
+
+
+def test_groups_that_read_through_what_is_inlined_are_rows() -> None:
+    b, i, j, k = td.vars("b i j k")
+    x, y = td.Tensor("x", (5, 128, 5), td.f32), td.Tensor("y", (5, 5, 64), td.f32)
+    product, turned, power, f = (td.Func(n) for n in ("product", "turned", "power", "f"))
+    product[b, i, j] = td.sum(x[b, i, k] * y[b, k, j], axis=k)
+    turned[b, i, j] = product[b, j, i]
+    power[b, i, j] = td.exp(td.minimum(turned[b, i, j], 2.0))
+    f[b, i, j] = power[b, i, j] + power[b, i + 1, j] + power[b, i + 2, j + 1]
+    program = td.Schedule(power, f).program
+    rng = np.random.default_rng(0)
+    given = {t.name: rng.random([e.value for e in t.shape], np.float32) for t in program.inputs}
+    want = interpret(program, given)
+    for c in candidates(program, {}, Target("cpu"))[:3]:
+        for mine, own in zip(td.compile(c.schedule)(**given), want, strict=True):
+            np.testing.assert_allclose(mine, own, rtol=1e-5)

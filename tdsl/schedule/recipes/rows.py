@@ -22,6 +22,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import cost, extents, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.patterns.beside import Beside, find_beside, run_beside
@@ -176,7 +177,8 @@ def write_rows(
     schedule: Schedule, group: RowChain, plan: Rows, boxes: dict[str, Box], machine: Machine
 ) -> None:
     """Write the choices as directives; `boxes` are what the outputs need in all."""
-    state, own = schedule.state, schedule[group.owner]
+    own = schedule[group.owner]
+    state = inline_funcs(bind_state(schedule.state, schedule.sizes))  # as the group was found
     inside, owner = list(group.inside), state.program.func(group.owner)
     first = (*group.outer, group.row)
     near = dict(group.boxes)
