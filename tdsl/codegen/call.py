@@ -103,6 +103,7 @@ class Entry:
         self._still = tuple(dynamic.isdisjoint(names(arg)) for arg in signature.arrays)
         self._decided = set(signature.sizes) == set(places(signature))
         self._single = len(signature.outputs) == 1
+        self._names = tuple(arg.name for arg in signature.inputs)
         self._executables: dict[Specialisation, Executable] = {}
         self._lock = threading.Lock()
         _entries.add(self)
@@ -112,6 +113,10 @@ class Entry:
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Run it on arrays and numbers; compiled first where these sizes and layouts are new."""
+        if kwargs and len(args) + len(kwargs) == len(self._names):
+            rest = self._names[len(args) :]
+            if all(map(kwargs.__contains__, rest)):  # the quick way takes them in order
+                args, kwargs = (*args, *map(kwargs.__getitem__, rest)), {}
         if not kwargs:
             if out is None:
                 for quick in self._quick:
