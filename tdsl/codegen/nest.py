@@ -22,7 +22,7 @@ from tdsl.codegen.loops import (
     as_stmt,
 )  # fmt: skip
 from tdsl.codegen.prefetch import prefetch_box
-from tdsl.codegen.skip import needed_run
+from tdsl.codegen.skip import needed_run, with_terms_left
 from tdsl.codegen.spot import FULL, GATHER, INIT, PART, UPDATE, Guard, Spot
 from tdsl.codegen.tensorize import fits, invoke, kept_tile, may_read_beyond
 from tdsl.codegen.together import gather, is_gathered, start_together
@@ -106,7 +106,6 @@ class NestBuilder:
         self.nest = nest
         bounds = bounds_of(self.f, self.d, box)
         related = relate(nest, bounds, around.facts)
-        self.bounds = bounds
         self.reduced = {x for x in nest.names() if is_reduction(self.f, self.n, nest, x)}
         guards = self._guards(related)
         shared = [
@@ -116,7 +115,7 @@ class NestBuilder:
         ]
         self.shared_depth = max(shared, default=0)
         self.common_depth = self._common_depth()
-        return self._open(Spot(len(opened), mode, opened, guards, related), around)
+        return self._open(Spot(len(opened), mode, opened, guards, bounds, related), around)
 
     def _common_depth(self) -> int:
         """How many loops are around all that is in shared memory; all threads take part in making that."""
@@ -149,7 +148,7 @@ class NestBuilder:
         """The nest as far as it is open."""
         related = spot.related
         return Active(
-            self.f, self.n, self.nest, related.roots, related.extents, self.bounds, spot.opened,
+            self.f, self.n, self.nest, related.roots, related.extents, spot.bounds, spot.opened,
             self.whole or (self.plan.scope == FRAGMENT and bool(self.plan.tensorizations)),
             related.guards,
         )  # fmt: skip
@@ -214,7 +213,8 @@ class NestBuilder:
     def _loops(self, spot: Spot, around: Open) -> list[Stmt]:
         """The next loop, in two parts where its split is peeled."""
         loop = self.nest.loops[spot.depth]
-        first = self.bounds[loop.name][0] if loop.name in self.bounds else const(0)
+        spot = with_terms_left(self, spot, around)
+        first = spot.first_of(loop.name)
         extent = simplify(spot.related.extents[loop.name], around.facts)
         first, extent = needed_run(self, spot, around, loop.name, (first, extent))
         if loop.name in spot.related.peels:
@@ -259,12 +259,15 @@ class NestBuilder:
         """The spot in the partial iteration of a peeled split."""
         if not is_inside(self.nest, outer):
             return spot
-        tails = spot.tails | {outer}
-        related = relate(self.nest, self.bounds, around.facts, tails)
+        return self.again(replace(spot, tails=spot.tails | {outer}), around.facts)
+
+    def again(self, spot: Spot, facts: Facts) -> Spot:
+        """The spot with the loops that follow from its bounds and tails, and the guards left of these."""
+        related = relate(self.nest, spot.bounds, facts, spot.tails)
         late = max(self.shared_depth, self.common_depth)
         tested = spot.opened.keys() if spot.depth >= late else set()
         guards = (g for g in self._guards(related) if g.predicate or not g.loops <= tested)
-        return replace(spot, tails=tails, related=related, guards=tuple(guards))
+        return replace(spot, related=related, guards=tuple(guards))
 
     def _instruction(self, loop: str) -> Tensorization | None:
         for t in self.plan.tensorizations:
@@ -282,7 +285,7 @@ class NestBuilder:
     def _has_guards(self, spot: Spot, facts: Facts) -> bool:
         """True when a guard that waits for inner loops may fail in one of their iterations."""
         for x in self.nest.names()[spot.depth :]:
-            first = self.bounds[x][0] if x in self.bounds else const(0)
+            first = spot.first_of(x)
             facts = facts.knowing(x, first, subtract(add(first, spot.related.extents[x]), ONE))
         conditions = (substitute(g.cond, spot.opened) for g in spot.guards)
         return any(simplify(c, facts) != TRUE for c in conditions)
@@ -442,8 +445,7 @@ class NestBuilder:
         for x in self.nest.names()[: spot.depth]:
             variable = spot.opened[x]
             assert isinstance(variable, Var)
-            first = self.bounds[x][0] if x in self.bounds else const(0)
-            made.append((variable.name, first, spot.related.extents[x]))
+            made.append((variable.name, spot.first_of(x), spot.related.extents[x]))
         return made
 
     def _joined_actives(self, spot: Spot, around: Open) -> list[Active]:

@@ -1,4 +1,11 @@
-"""Iterations that a predicate leaves out, of loops of terms in which other stages are made, too.
+"""Iterations without terms that count: loops of reductions begin and end where these do.
+
+A mask makes terms nothing that may be left out, in loops of any kind: they run over fewer.
+
+for k in range(0, n):                      for k in range(0, row + 1):
+  s[row] += where(k <= row, x[k], 0)         s[row] += where(k <= row, x[k], 0)
+
+A predicate says which terms there are. Loops in which other stages are made, too, leave out the others.
 
 for o in range(0, 32):                     for o in range(0, row // 64 + 1):
   tile = ...                                 tile = ...
@@ -7,6 +14,7 @@ for o in range(0, 32):                     for o in range(0, row // 64 + 1):
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tdsl.codegen.loops import PIPELINED, SERIAL
@@ -14,7 +22,7 @@ from tdsl.codegen.spot import INIT, Spot
 from tdsl.lang.expr import ONE, TRUE, Const, Expr
 from tdsl.lang.regions import interval_of, tighten
 from tdsl.lang.simplify import add, simplify, subtract
-from tdsl.schedule.nest import Level
+from tdsl.schedule.nest import Level, parts_of, roots_of
 
 if TYPE_CHECKING:
     from tdsl.codegen.lower import Open
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
 def _skips(builder: NestBuilder, spot: Spot, loop: str) -> bool:
     """True for a loop of terms with other stages inside, where a predicate leaves terms out."""
     inside = builder.low.tree.at(Level(builder.f.name, builder.n, loop))
-    plain = loop in builder.bounds and builder.nest.kind(loop) in (SERIAL, PIPELINED)
+    plain = loop in spot.bounds and builder.nest.kind(loop) in (SERIAL, PIPELINED)
     terms = spot.mode != INIT and loop in builder.reduced and builder.d.where != TRUE
     return plain and terms and inside
 
@@ -47,3 +55,22 @@ def needed_run(
     if lo is None or hi is None:
         return run
     return lo, simplify(add(subtract(hi, lo), ONE), around.facts)
+
+
+def with_terms_left(builder: NestBuilder, spot: Spot, around: Open) -> Spot:
+    """The spot in front of the next loop, over the terms that a mask leaves to the open iterations.
+
+    They are found for each variable once, where the first of its loops opens.
+    """
+    if builder.d.mask == TRUE or spot.mode == INIT:
+        return spot
+    nest = builder.nest
+    here = roots_of(nest, nest.loops[spot.depth].name)
+    for name in [n for n, _, _ in builder.d.ranges if n in here]:
+        if parts_of(nest, name).isdisjoint(spot.opened):
+            lo, hi = builder.active(spot).ranges(around.facts)[name]
+            if lo is not None and hi is not None:
+                extent = simplify(add(subtract(hi, lo), ONE), around.facts)
+                spot = replace(spot, bounds={**spot.bounds, name: (lo, extent)})
+                spot = builder.again(spot, around.facts)
+    return spot

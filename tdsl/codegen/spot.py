@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tdsl.lang.expr import Expr
+from tdsl.lang.expr import ZERO, Expr
 from tdsl.schedule.relate import Related
 
 FULL, INIT, UPDATE = "full", "init", "update"
@@ -24,7 +24,9 @@ class Guard:
 class Spot:
     """How far a nest is open: the next loop, what is made (start and update, or one of them), guards left.
 
-    `related` are the loops as they run here: in the tail of a peeled split they are shorter. `components` are
+    `bounds` are (first, extent) of each variable as it runs here: those reduced over may have fewer terms in
+    an iteration of the loops that are open. `related` are the loops: they are shorter then, and in the tail
+    of a peeled split. `components` are
     those of its values that are made, where these are not all.
     """
 
@@ -32,6 +34,11 @@ class Spot:
     mode: str
     opened: dict[str, Expr]
     guards: tuple[Guard, ...]
+    bounds: dict[str, tuple[Expr, Expr]]
     related: Related
     tails: frozenset[str] = frozenset()
     components: tuple[int, ...] | None = None
+
+    def first_of(self, loop: str) -> Expr:
+        """Where a loop starts: a variable that is itself a loop runs over its own range."""
+        return self.bounds[loop][0] if loop in self.bounds else ZERO

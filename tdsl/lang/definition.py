@@ -14,7 +14,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tdsl.errors import DefinitionError, TypeMismatch
-from tdsl.lang.expr import Access, Binary, Expr, Range, Read, Reduce, Require, Show, Var, dtype_of
+from tdsl.lang.expr import (
+    TRUE,
+    Access,
+    Binary,
+    Expr,
+    Range,
+    Read,
+    Reduce,
+    Require,
+    Show,
+    Var,
+    dtype_of,
+)  # fmt: skip
 from tdsl.lang.reduction import Combine, builtin, combine_of
 from tdsl.lang.regions import Indices, indices_in
 from tdsl.lang.simplify import conjunction
@@ -29,8 +41,8 @@ class Definition:
     """f[index] = values, for all `free` variables and, in order, all points of `ranges`.
 
     With `combine`, the value is combine(f[index], values) instead; with `init` as well, f[index] starts
-    there (a pure definition by a reduction). `where` restricts the points. A range whose `hi` is None has
-    yet to be inferred.
+    there (a pure definition by a reduction). `where` restricts the points; a term at which `mask` does not
+    hold is that start, so that it may be left out. A range whose `hi` is None has yet to be inferred.
     """
 
     index: tuple[Expr, ...]
@@ -41,6 +53,7 @@ class Definition:
     combine: Combine | None
     init: tuple[Expr, ...] | None
     loc: Loc | None = field(default=None, compare=False)
+    mask: Expr = TRUE
 
     @property
     def variables(self) -> tuple[str, ...]:

@@ -363,15 +363,16 @@ def _reading_order(e: Expr) -> list[Node]:
 
 def map_expressions(d: Definition, f: Callable[[Expr], Expr]) -> Definition:
     """A definition with `f` applied to every expression in it; the same where that changes none."""
-    index, values, where = tuple(map(f, d.index)), tuple(map(f, d.values)), f(d.where)
+    index, values = tuple(map(f, d.index)), tuple(map(f, d.values))
+    where, mask = f(d.where), f(d.mask)
     ranges = tuple(
         (n, None if lo is None else f(lo), None if hi is None else f(hi)) for n, lo, hi in d.ranges
     )
-    old = (*d.index, *d.values, d.where, *(e for _, *ends in d.ranges for e in ends))
-    new = (*index, *values, where, *(e for _, *ends in ranges for e in ends))
+    old = (*d.index, *d.values, d.where, d.mask, *(e for _, *ends in d.ranges for e in ends))
+    new = (*index, *values, where, mask, *(e for _, *ends in ranges for e in ends))
     if all(map(operator.is_, old, new)):
         return d
-    return replace(d, index=index, ranges=ranges, where=where, values=values)
+    return replace(d, index=index, ranges=ranges, where=where, values=values, mask=mask)
 
 
 def bind_expr(e: Expr, sizes: Mapping[str, int]) -> Expr:

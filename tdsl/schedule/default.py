@@ -30,6 +30,7 @@ from tdsl.schedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
 from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.masked import with_masks, without_masks
 from tdsl.schedule.nest import Inline, State
 from tdsl.schedule.patterns.bands import plan_bands
 from tdsl.schedule.patterns.beside import find_beside, sum_together
@@ -78,6 +79,7 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
 
 def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
     """The state with a place and loops for every func by recipes alone, and what was decided."""
+    state = with_masks(state)
     order = {f.name: n for n, f in enumerate(state.program.funcs)}
     made_online: list[Decision] = []
     if machine.block_threads:  # weights are a stage of their own there
@@ -125,7 +127,8 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
     else:
         decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
     decisions.sort(key=lambda d: order[d.func])
-    return inline_funcs(rest_at_root(state)), tuple(decisions)  # recipes may have inlined some, too
+    state = inline_funcs(rest_at_root(state))  # recipes may have inlined some, too
+    return without_masks(state, machine), tuple(decisions)
 
 
 def read_in_tiles(schedule: Schedule, machine: Machine) -> list[tuple[str, OnlineBands]]:

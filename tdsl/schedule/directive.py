@@ -14,6 +14,7 @@ from tdsl.schedule import (
     flatten,
     launch,
     loops,
+    masked,
     online,
     pipelines,
     places,
@@ -42,7 +43,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "cache_read": caches.cache_read, "cache_write": caches.cache_write, "rfactor": rfactor.rfactor,
     "specialize": specialize.specialize, "tensorize": specialize.tensorize,
     "flatten": flatten.flatten, "unsigned": unsigned.unsigned, "online": online.online,
-    "reassociate": reassociate.reassociate,
+    "reassociate": reassociate.reassociate, "skip_masked": masked.skip_masked,
     **ranks.RANK_DIRECTIVES,
 }  # fmt: skip
 

@@ -150,7 +150,10 @@ def _rewritten(state: State, f: FuncDef, flat: _Flat) -> State:
 
     ranges = [r for r in d.ranges if r[0] not in names[:-1]]
     ranges = [(flat.name, ZERO, flat.extent) if r[0] == names[-1] else r for r in ranges]
-    d = replace(d, where=inside(d.where), values=tuple(map(inside, d.values)), ranges=tuple(ranges))
+    d = replace(
+        d, where=inside(d.where), values=tuple(map(inside, d.values)), ranges=tuple(ranges),
+        mask=inside(d.mask),
+    )  # fmt: skip
     if names[0] not in d.free:
         funcs = tuple(replace(f, definitions=(d,)) if g is f else g for g in state.program.funcs)
         return replace(state, program=replace(state.program, funcs=funcs))

@@ -1,113 +1,244 @@
-"""Masks: terms that none of the reductions of a pass counts, so that tiles of such terms need not be made.
+"""Masks: terms of a reduction that change nothing, so that its loops may begin and end where others are.
 
     score[i, j] = where(j <= i, x[i, j], -inf)
-    m[i] = max of score[i, j]              s[i] = sum of exp(score[i, j] - m[i])
+    m[i] = max of score[i, j]              only terms with j <= i count
+    s[i] = sum of exp(score[i, j] - m[i])  the same: m is not -inf unless all terms of a row are NaN
 
-A tile of terms from j = 64 * o on has none that counts unless 64 * o <= i.
+A comparison is part of the mask where a term is the start of its reduction whenever it does not hold. So it
+is where the term is decided by a condition, by `exp` of -inf, by a product with 0. Of floats, 0 times
+something is only 0 where that is finite, and -inf less something only -inf where that is not; `lenient`
+takes the first for granted, and the second where each row has a term that counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tdsl.lang.affine import as_expr, as_sum, variables
+from tdsl.lang.bounds import NOTHING, at_most
+from tdsl.lang.definition import Definition, has_effects
 from tdsl.lang.expr import (
+    COMPARISONS,
     ONE,
+    TRUE,
     ZERO,
     Binary,
-    Call,
-    Cast,
     Const,
     Expr,
-    Read,
-    Select,
+    Unary,
     Var,
     const,
-)
-from tdsl.lang.regions import reads_in
-from tdsl.lang.simplify import add, conjunction, conjuncts, substitute, subtract
-from tdsl.schedule.inlining import value_at
-from tdsl.schedule.one_pass import Member, Pass
+    dtype_of,
+)  # fmt: skip
+from tdsl.lang.program import FuncDef, Program
+from tdsl.lang.regions import reads_in, tighten
+from tdsl.lang.simplify import add, conjunction, simplify, substitute, subtract
+from tdsl.lang.types import i64
+from tdsl.node import post_order
+from tdsl.schedule.cost.machine import Machine
+from tdsl.schedule.decided import Decided, Ranges, Written, may_decide
+from tdsl.schedule.nest import SERIAL, UNROLLED, Illegal, Nest, Rotate, State, With, roots_of
+from tdsl.schedule.new_stage import replace_func
+from tdsl.schedule.one_pass import Pass
 
-_EXPONENTIALS = ("exp", "exp2")
+KINDS = ("sum", "prod", "max", "min", "any", "all")  # whose start changes nothing
+_MOST = 8  # comparisons that are looked at
+
+
+def skip_masked(state: State, func: str, definition: int) -> State:
+    """Leave out the terms of a reduction that a mask makes nothing, whatever else they are made of.
+
+        p[i, j] = exp(where(j <= i, x[i, j], -inf) - m[i])
+        y[i] = sum of p[i, j] * v[j]           only terms with j <= i are read
+
+    What a 0 is multiplied by counts as finite, what divides it as not 0.
+    """
+    f = state.program.func(func)
+    d = f.definitions[definition]
+    mask = mask_of(Written.of(state.program), f, d, lenient=True)
+    if mask == TRUE:
+        raise Illegal(
+            f"no comparison of indices is known to make terms of {func!r} nothing",
+            "write td.where(j <= i, term, 0), or -inf in an exponent or a maximum",
+        )
+    changed = (*f.definitions[:definition], replace(d, mask=mask), *f.definitions[definition + 1 :])
+    return replace_func(state, replace(f, definitions=changed))
+
+
+def masked_in(program: Program) -> list[str]:
+    """The funcs of a program whose terms `skip_masked` may leave out."""
+    written = Written.of(program)
+    return [
+        f.name for f in program.funcs if mask_of(written, f, f.definitions[0], lenient=True) != TRUE
+    ]
+
+
+def with_masks(state: State) -> State:
+    """The state whose reductions know which of their terms change nothing for certain."""
+    written = Written.of(state.program)
+    for f in state.program.funcs:
+        definitions = tuple(
+            replace(d, mask=mask_of(written, f, d)) if d.mask == TRUE else d for d in f.definitions
+        )
+        if definitions != f.definitions:
+            state = replace_func(state, replace(f, definitions=definitions))
+    return state
+
+
+def without_masks(state: State, machine: Machine) -> State:
+    """The complete state without masks of reductions whose loops cannot be cut short.
+
+    Loops that are shared with others, that instructions stand for, that are of two variables, or that run
+    side by side, go over all terms.
+    """
+    hosts = {plan.place.level.func for _, plan in state.plans if isinstance(plan.place, With)}
+    for f in state.program.funcs:
+        plan = state.plan(f.name)
+        apart = not isinstance(plan.place, With) and f.name not in hosts
+        apart = apart and not plan.tensorizations and not plan.specializations
+        definitions = tuple(
+            d
+            if d.mask == TRUE or (apart and not machine.block_threads and _may_be_cut(d, nest))
+            else replace(d, mask=TRUE)
+            for d, nest in zip(f.definitions, plan.nests, strict=True)
+        )
+        if definitions != f.definitions:
+            state = replace_func(state, replace(f, definitions=definitions))
+    return state
+
+
+def _may_be_cut(d: Definition, nest: Nest) -> bool:
+    names = {name for name, _, _ in d.ranges}
+    loops = [x for x in nest.loops if roots_of(nest, x.name) & names]
+    plain = all(x.kind in (SERIAL, UNROLLED) and len(roots_of(nest, x.name)) == 1 for x in loops)
+    return plain and not any(isinstance(r, Rotate) for r in nest.relations)
+
+
+def mask_of(written: Written, f: FuncDef, d: Definition, *, lenient: bool = False) -> Expr:
+    """The comparisons that hold for each term that counts; TRUE where all may.
+
+    >>> from tdsl.lang.program import build_program
+    >>> from tdsl.lang.show import show_expr
+    >>> from tdsl.lang.reduction import sum
+    >>> from tdsl.lang.tensor import Func, Tensor
+    >>> from tdsl.lang.functions import where
+    >>> from tdsl.lang.value import vars
+    >>> i, j = vars("i j")
+    >>> a, f = Tensor("a", (9, 9), "f32"), Func("f")
+    >>> f[i] = sum(where(j > i, 0, a[i, j]), axis=j)
+    >>> program = build_program((f,))
+    >>> made = program.funcs[-1]
+    >>> show_expr(mask_of(Written.of(program), made, made.definitions[0]))
+    'i >= j'
+    """
+    plain = d.combine is not None and d.init is not None and d.combine.kind in KINDS
+    masked = any(map(may_decide, d.values)) or any(r.name in written.names for r in d.reads)
+    if not plain or not masked or d.init is None or has_effects(d):
+        return TRUE
+    lenient = lenient or f.fast_math
+    found = list(_masks_of_term(written, d.values[0], d.init[0], d.ranges, lenient=lenient))
+    every = conjunction(c for linear, _ in found for c in linear)
+    if all(sure for _, sure in found) or _leaves_terms(f, d, every):
+        return every
+    return conjunction(c for linear, sure in found if sure for c in linear)
+
+
+def _masks_of_term(
+    written: Written, term: Expr, start: Expr, ranges: Ranges, *, lenient: bool
+) -> Iterator[tuple[list[Expr], bool]]:
+    """Comparisons of indices without which a term is the start of its reduction.
+
+    Those with False need a term that counts in each row: in one without it all terms may be NaN.
+    """
+    whole, names = written.out(term), {name for name, _, _ in ranges}
+    for c in _comparisons(whole, names)[:_MOST]:
+        for holds in (False, True):
+            wanted = simplify(Unary("not", c)) if holds else c
+            linear = [x for x in _linear(wanted) if variables(x) & names]
+            if linear and isinstance(start, Const):
+                found = Decided(written, c, holds, ranges, lenient).value(whole)
+                if found is not None and found[0] == start.value:
+                    yield linear, not found[1]
 
 
 def needs_tile(made: Pass, first: Expr, factor: int) -> Expr:
     """What holds where one of the `factor` terms from `first` on counts; TRUE where all may.
 
-    Of each comparison of a mask, what holds if it does for one of these terms.
+    Of each comparison of a mask, what holds if it does for one of these terms. Tiles are merged so that one
+    without terms changes nothing, in a row without any, too.
     """
-    masks = [dict.fromkeys(_masks_of(made, m)) for m in made.members.values()]
-    common = [mask for mask in masks[0] if all(mask in found for found in masks)]
+    written, ranges = Written.of(made.state.program), made.lead.definitions[0].ranges
+    masks = []
+    for member in made.members.values():
+        known = member.combine.kind in (*KINDS, "argmax")
+        start = member.combine.init[0]
+        terms = _masks_of_term(written, member.terms[0], start, ranges, lenient=True)
+        masks.append(dict.fromkeys(c for linear, _ in terms for c in linear) if known else {})
+    common = [c for c in masks[0] if all(c in found for found in masks)]
     last = add(first, const(factor - 1))
-    return conjunction(c for mask in common for c in _of_any(mask, made.variable, first, last))
+    return conjunction(x for c in common for x in _of_any(c, made.variable, first, last))
 
 
-def _of_any(mask: Expr, variable: str, first: Expr, last: Expr) -> Iterator[Expr]:
-    """The comparisons of a mask at that end of a tile where they hold, if anywhere."""
-    for c in conjuncts(mask):
-        if isinstance(c, Binary) and c.op in ("le", "lt", "ge", "gt") and not any(reads_in((c,))):
-            left, right = (c.left, c.right) if c.op in ("le", "lt") else (c.right, c.left)
-            if c.op in ("lt", "gt"):
-                left = add(left, ONE)
-            lacks = as_sum(subtract(left, right))
-            step = lacks.terms.get(Var(variable), 0)
-            rest = as_expr(lacks.without(Var(variable)))
-            if variable not in variables(rest) and isinstance(step, int):
-                at = {variable: first if step > 0 else last}
-                yield Binary("le", substitute(as_expr(lacks), at), ZERO)
+def _of_any(c: Expr, variable: str, first: Expr, last: Expr) -> Iterator[Expr]:
+    """A comparison at that end of a tile where it holds, if anywhere."""
+    if isinstance(c, Binary) and c.op in ("le", "lt", "ge", "gt"):
+        left, right = (c.left, c.right) if c.op in ("le", "lt") else (c.right, c.left)
+        if c.op in ("lt", "gt"):
+            left = add(left, ONE)
+        lacks = as_sum(subtract(left, right))
+        step = lacks.terms.get(Var(variable), 0)
+        at = {variable: first if step > 0 else last}
+        yield Binary("le", substitute(as_expr(lacks), at), ZERO)
 
 
-def _masks_of(made: Pass, member: Member) -> Iterator[Expr]:
-    """The conditions without which a term of a reduction does not count."""
-    kind, term = member.combine.kind, member.terms[0]
-    if kind in ("max", "argmax"):
-        yield from _mask(made, term)
-    elif kind == "sum":
-        for factor in _factors(term):
-            if isinstance(factor, Call) and factor.fn in _EXPONENTIALS:
-                for summand in _summands(made, factor.args[0]):
-                    yield from _mask(made, summand)
+def _leaves_terms(f: FuncDef, d: Definition, mask: Expr) -> bool:
+    """Whether each row that has terms has one for which a mask holds."""
+    if len(d.ranges) != 1 or d.where != TRUE:
+        return False
+    ((name, lo, hi),) = d.ranges
+    if lo is None or hi is None:
+        return False
+    facts = NOTHING.with_elements()
+    for v, (low, high) in zip(f.variables, f.limits, strict=True):
+        if low is not None and high is not None:
+            facts = facts.knowing(v, low, high)
+    first, last = tighten({name: (lo, subtract(hi, ONE))}, mask, facts)[name]
+    return first is not None and last is not None and at_most(first, last, facts)
 
 
-def _mask(made: Pass, e: Expr) -> Iterator[Expr]:
-    match _written(made, e):
-        case Select(cond, _, Const(value)) if value == -float("inf"):
-            yield cond
+def _comparisons(e: Expr, names: set[str]) -> list[Expr]:
+    """The comparisons of indices in an expression that differ from term to term."""
+    return [
+        n
+        for n in post_order(e)
+        if isinstance(n, Binary)
+        and n.op in COMPARISONS
+        and dtype_of(n.left) == i64
+        and variables(n) & names
+        and not any(True for _ in reads_in((n,)))
+    ]
+
+
+def _linear(c: Expr) -> Iterator[Expr]:
+    """Comparisons of sums that all hold where `c` does, and only there; none where there are none.
+
+    >>> from tdsl.lang.show import show_expr
+    >>> near = Binary("lt", Unary("abs", Binary("sub", Var("i"), Var("j"))), const(4))
+    >>> [show_expr(x) for x in _linear(near)]
+    ['i - j < 4', '-(i - j) < 4']
+    """
+    match c:
+        case Binary("lt" | "le" as op, Unary("abs", x), y):
+            sides = [Binary(op, side, y) for side in (x, Unary("neg", x))]
+        case Binary("gt" | "ge" as op, y, Unary("abs", x)):
+            sides = [Binary(op, y, side) for side in (x, Unary("neg", x))]
+        case Binary("lt" | "le" | "gt" | "ge" | "eq"):
+            sides = [c]
         case _:
+            sides = []
+    for side in sides:
+        atoms = as_sum(subtract(side.left, side.right)).terms
+        if not all(isinstance(atom, Var) or not variables(atom) for atom in atoms):
             return
-
-
-def _written(made: Pass, e: Expr) -> Expr:
-    """An element-wise func's value in the place of a read."""
-    program = made.state.program
-    if isinstance(e, Read) and program.has_func(e.name) and e.name not in made.members:
-        f = program.func(e.name)
-        if len(f.definitions) == 1 and f.definitions[0].init is None and len(f.dtypes) == 1:
-            return _written(made, value_at(f.definitions[0], e))
-    return e
-
-
-def _factors(e: Expr) -> Iterator[Expr]:
-    match e:
-        case Binary("mul", x, y):
-            yield from _factors(x)
-            yield from _factors(y)
-        case Cast(x):
-            yield from _factors(x)
-        case _:
-            yield e
-
-
-def _summands(made: Pass, e: Expr) -> Iterator[Expr]:
-    """What is added to a value, as it is or times a positive number."""
-    match _written(made, e):
-        case Binary("add", x, y):
-            yield from _summands(made, x)
-            yield from _summands(made, y)
-        case Binary("sub", x, _):
-            yield from _summands(made, x)
-        case Binary("mul" | "div", x, Const(value)) if value > 0:
-            yield from _summands(made, x)
-        case found:
-            yield found
+    yield from sides

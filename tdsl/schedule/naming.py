@@ -111,3 +111,8 @@ def check_owner(loop: Loop, stage: Stage, origins: Mapping[str, str]) -> None:
 def _words(stage: Stage) -> str:
     number = stage.definition - 1
     return f"update {number} of {stage.func!r}" if stage.definition else repr(stage.func)
+
+
+def name_of_dim(dim: Variable | int | str) -> int | str:
+    """A dimension as a directive has it: by the name of its variable, or its number."""
+    return dim.name if isinstance(dim, Variable) else dim

@@ -289,7 +289,7 @@ def _power(made: Pass, member: Member) -> Power | None:
     sums: list[tuple[Expr, Expr]] = [(one, one), (own, term)]
     for n, (own_value, value) in enumerate(sums[: 1 + square]):
         name = fresh_func(made.state.program, f"{g.name}_power{n}")
-        f = replace(g, name=name, definitions=(replace(d, values=(own_value,)),))
+        f = replace(g, name=name, definitions=(replace(d, values=(own_value,), mask=TRUE),))
         power = Power(part, tuple(lower)) if n else None
         made.members[name] = Member(f, member.own, (value,), power=power)
         lower.append(name)

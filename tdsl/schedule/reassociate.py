@@ -56,7 +56,7 @@ def reassociate(
     d = f.definitions[0]
     outer = {n for n, _, _ in d.ranges}
     where = conjunction(c for c in conjuncts(d.where) if not variables(c) & outer)
-    new = replace(d, ranges=both.ranges, where=where, values=(value,))
+    new = replace(d, ranges=both.ranges, where=where, values=(value,), mask=TRUE)
     state = replace_func(state, replace(f, definitions=(new,)))
     state = state.with_plan(func, state.plan(func).with_nest(0, fresh_nest(new)))
     return _without(state, {source, *via})
@@ -199,7 +199,7 @@ def _first_sum(f: FuncDef, both: _Both, name: str) -> FuncDef:
         tuple((dict(zip(d.free, box, strict=True)) | terms)[v] for v in dims)
         for box in (f.limits, f.natural)
     )
-    made = replace(d, index=tuple(map(Var, dims)), free=dims, values=(product_of(both.first, t),))
+    made = replace(d, index=tuple(map(Var, dims)), free=dims, values=(product_of(both.first, t),), mask=TRUE)
     return FuncDef(name, (t,), (made,), limits, natural, False, f.fast_math, f.loc)
 
 

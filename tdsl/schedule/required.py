@@ -7,10 +7,10 @@ through every func computed inside the place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tdsl.lang.affine import ends_as_numbers
+from tdsl.lang.affine import ends_as_numbers, variables
 from tdsl.lang.bounds import Facts, at_most
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
@@ -162,7 +162,10 @@ class Active:
                 continue
             # a product of a loop and an extent that is not known has no bounds of its own
             result[name] = common((lo_, hi_), (first, last), facts)
-        return result
+        if self.d.mask == TRUE:
+            return result
+        begun = {n for n, value in self.roots.items() if variables(value) & self.opened.keys()}
+        return with_terms(result, self.d, facts, begun)
 
     def written(self, facts: Facts) -> Box:
         """The box that the nest writes while its open loops are fixed."""
@@ -198,7 +201,21 @@ def definition_ranges(f: FuncDef, d: Definition, box: Box, facts: Facts) -> dict
     for name, lo, hi in d.ranges:
         assert hi is not None
         ranges[name] = (lo, subtract(hi, ONE))
-    return ranges if d.where == TRUE else tighten(ranges, d.where, facts)
+    ranges = ranges if d.where == TRUE else tighten(ranges, d.where, facts)
+    return with_terms(ranges, d, facts)
+
+
+def with_terms(
+    ranges: dict[str, Interval], d: Definition, facts: Facts, begun: Collection[str] = ()
+) -> dict[str, Interval]:
+    """Ranges of which those that are reduced over have no terms at the ends that a mask makes nothing.
+
+    Variables whose loops have `begun` stay as they are.
+    """
+    if d.mask == TRUE:
+        return ranges
+    narrow = tighten(ranges, d.mask, facts)
+    return ranges | {n: narrow[n] for n, _, _ in d.ranges if n not in begun}
 
 
 def grown(f: FuncDef, box: Box, facts: Facts) -> Box:

@@ -125,7 +125,7 @@ def _in_two_steps(
     loop, low, high = over
     if d.init is not None:
         values = _partials(made, (*d.index, Var(loop)), f.dtypes)
-        return (partial,), replace(d, values=values, where=TRUE, ranges=(over,))
+        return (partial,), replace(d, values=values, where=TRUE, ranges=(over,), mask=TRUE)
     axis = f"{made}_{loop}" if loop in f.variables else loop
     dims = tuple(Var(v) for v in f.variables)
     start = Definition(

@@ -19,6 +19,7 @@ from tdsl.schedule.naming import (
     check_grid,
     check_owner,
     check_recipe,
+    name_of_dim,
     name_of_loop,
 )
 from tdsl.schedule.nest import Illegal
@@ -29,7 +30,6 @@ from tdsl.source import here
 
 if TYPE_CHECKING:
     from tdsl.schedule.fluent import Schedule
-
 
 TensorLike = Tensor | Func | str
 
@@ -269,12 +269,12 @@ class Stage(Suggesting):
 
     def reorder_storage(self, *dims: Variable | int | str) -> Stage:
         """The order of dimensions in memory, slowest first."""
-        self.do("reorder_storage", dims=tuple(_dim(d) for d in dims))
+        self.do("reorder_storage", dims=tuple(name_of_dim(d) for d in dims))
         return self
 
     def align_storage(self, dim: Variable | int | str, multiple: int) -> Stage:
         """Pad the extent of a dimension in memory to a multiple."""
-        self.do("align_storage", dim=_dim(dim), multiple=multiple)
+        self.do("align_storage", dim=name_of_dim(dim), multiple=multiple)
         return self
 
     def swizzle(self, count: int) -> Stage:
@@ -288,7 +288,7 @@ class Stage(Suggesting):
 
     def fold_storage(self, dim: Variable | int | str, extent: int) -> Stage:
         """Keep a ring of `extent` elements of a dimension; an error if more are in use at a time."""
-        self.do("fold_storage", dim=_dim(dim), extent=extent)
+        self.do("fold_storage", dim=name_of_dim(dim), extent=extent)
         return self
 
     def set_scope(self, scope: str) -> Stage:
@@ -343,12 +343,16 @@ class Stage(Suggesting):
     def reassociate(self, source: Func | Stage | str, name: str | None = None) -> Stage:
         """Sum over this func's variables before those of `source`, a sum that is a factor of its terms.
 
-        (A B) C becomes A (B C), whose product B C is a func of its own: the stage that is returned. Integers
-        are what they were; floats are rounded in another order.
+        (A B) C becomes A (B C); B C is a func, whose stage is returned. Floats are rounded in another order.
         """
         named = self.schedule.source_name(source)
         made = self._making("reassociate", source=named, **_given(name=name))
         return Stage(self.schedule, next(f.name for f in made if f.definitions[0].ranges), 0)
+
+    def skip_masked(self) -> Stage:
+        """Leave out terms that a mask makes nothing; what its 0 is multiplied by counts as finite."""
+        self.do("skip_masked")
+        return self
 
     def unsigned(self, source: Tensor | Func | str) -> tuple[Stage, Stage]:
         """Sum products with a source of signed integers as if they were unsigned.
@@ -494,7 +498,3 @@ class Stage(Suggesting):
 def _given(**arguments: Any) -> dict[str, Any]:
     """The arguments that were given, which a directive prints."""
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-def _dim(dim: Variable | int | str) -> int | str:
-    return dim.name if isinstance(dim, Variable) else dim

@@ -97,7 +97,7 @@ def _is_factor(e: Expr, wanted: Cast) -> bool:
 def _with(d: Definition, old: Expr, new: Expr) -> Definition:
     """A definition with another expression in the place of one in its values."""
     values = tuple(transform(v, lambda n: new if n == old else n) for v in d.values)
-    return replace(d, values=values)
+    return replace(d, values=values, mask=TRUE)
 
 
 def _raised(name: str, read: Read, limits: tuple[Interval, ...]) -> FuncDef:
@@ -116,7 +116,7 @@ def _excess(name: str, f: FuncDef, d: Definition) -> FuncDef:
     used = {v for e in (*d.values, d.where, *ends) for v in variables(e)}
     kept = [n for n, v in enumerate(f.variables) if v in used]
     free = tuple(f.variables[n] for n in kept)
-    made = replace(d, index=tuple(map(Var, free)), free=free)
+    made = replace(d, index=tuple(map(Var, free)), free=free, mask=TRUE)
     limits, natural = (tuple(box[n] for n in kept) for box in (f.limits, f.natural))
     return replace(
         f, name=name, definitions=(made,), limits=limits, natural=natural, declared=False

@@ -4,11 +4,12 @@
    itself; the best cuts that a beam finds, and tiles inside of tiles for each level of memory; and, where
    sums need other reductions over their terms, one pass over tiles of the terms.
 2. Each becomes an ordinary schedule by the recipes that the default schedule uses, or by `write_tiles`.
-3. Where products in another order take clearly fewer operations, the same of the program that `reassociate`
+3. Terms that a mask makes nothing are left out of all of them, where the target is a CPU.
+4. Where products in another order take clearly fewer operations, the same of the program that `reassociate`
    makes; with less than half of them, of the program as it stands the default groups alone.
-4. The roofline prices them; what does not fit a managed memory is out. The default is left only for what is
+5. The roofline prices them; what does not fit a managed memory is out. The default is left only for what is
    clearly faster, since the recipes are tuned and the model is not exact.
-5. Pins take out what does not keep to them.
+6. Pins take out what does not keep to them.
 
 Nothing is random, and ties go to the earlier candidate.
 """
@@ -38,6 +39,7 @@ from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
+from tdsl.schedule.masked import masked_in
 from tdsl.schedule.nest import State
 from tdsl.schedule.patterns.groups import group_of
 from tdsl.schedule.recipes.bands import bands
@@ -160,6 +162,9 @@ def _makers(
 ) -> Iterator[tuple[str, Schedule, Make]]:
     """Candidates: what they are, a schedule to go on from, and how."""
     starts = {"": Schedule.of_program(program, sizes, target)}
+    if pins.machine.vector_bytes:
+        for name in masked_in(program):
+            starts[""][name].skip_masked()
     order = fewer_operations(program, sizes)
     if order is not None:
         schedule = copy(starts[""])

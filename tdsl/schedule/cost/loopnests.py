@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tdsl.errors import IndexBoundError
 from tdsl.lang.bounds import NOTHING, upper
-from tdsl.lang.expr import ONE, Expr, Var, const
+from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval, box_of, boxes_at, is_empty, tighten, union_box
 from tdsl.lang.simplify import add, conjuncts, subtract
@@ -32,6 +32,7 @@ from tdsl.schedule.nest import (
     Rotate,
     Split,
     State,
+    roots_of,
 )  # fmt: skip
 from tdsl.schedule.relate import Related, relate
 from tdsl.schedule.required import Active, bounds_of, inside, required
@@ -227,15 +228,30 @@ class NestSpot:
         return bounds, relate(self.nest, bounds)
 
     @remembered
+    def related_in_midst(self) -> tuple[dict[str, tuple[Expr, Expr]], Related]:
+        """As `related`, over the terms that are left in the midst of the loops around them."""
+        bounds, related = self.related()
+        d, names = self.func.definitions[self.definition], self.nest.names()
+        if d.mask == TRUE == d.where:
+            return bounds, related
+        for v, _, _ in d.ranges:
+            own = [n for n, x in enumerate(names) if v in roots_of(self.nest, x)]
+            around = names[: min(own)]
+            lo, hi = tighten(self.ranges(around, wide=False), d.where)[v]
+            if lo is not None and hi is not None:
+                bounds = {**bounds, v: (lo, add(subtract(hi, lo), ONE))}
+        return bounds, relate(self.nest, bounds)
+
+    @remembered
     def extents(self) -> dict[str, int]:
         """The iterations of each loop, outermost first."""
-        _, related = self.related()
+        _, related = self.related_in_midst()
         return {x: max(upper(related.extents[x]) or 1, 0) for x in self.nest.names()}
 
     @remembered
     def counts(self) -> dict[str, float]:
         """As `extents`; of a split that leaves a tail, as many outer iterations as the tail is worth."""
-        bounds, related = self.related()
+        bounds, related = self.related_in_midst()
         found = {n: float(upper(e) or 1) for n, (_, e) in bounds.items()}
         for r in self.nest.relations:
             match r:
@@ -251,7 +267,7 @@ class NestSpot:
     @remembered
     def points(self) -> tuple[int, ...]:
         """The extent of each variable of the definition."""
-        bounds, _ = self.related()
+        bounds, _ = self.related_in_midst()
         return tuple(max(upper(e) or 1, 0) for _, e in bounds.values())
 
     @remembered
