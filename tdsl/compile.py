@@ -25,6 +25,7 @@ from tdsl.lang.tensor import Func
 from tdsl.notebook import Listing
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import check_all
+from tdsl.schedule.masked import all_terms
 from tdsl.schedule.nest import State
 from tdsl.source import here
 from tdsl.target import Target, as_target
@@ -123,7 +124,7 @@ def _distributed(
             hint="leave dynamic= away; another size makes another plan",
         )
     check_all(state)
-    named = state
+    named = state = all_terms(state)  # ranks share out all of them; kernels find masks of their own
     if sizes:
         state = replace(state, program=bind_sizes(state.program, sizes))
 

@@ -229,6 +229,15 @@ def by_unsigned_factors(p: Programs) -> Schedule:
     return s
 
 
+def below_a_diagonal(p: Programs) -> Schedule:
+    f, k, row = td.Func("f"), td.vars("k"), p.index[:-1]
+    first = td.where(k <= (row[0] if row else 4), p.a[(*row, k)], 0)
+    f[row] = td.sum(first * p.a[(*row, k)], axis=k, dtype=p.a.dtype)
+    s = td.Schedule(f)
+    s[f].skip_masked()
+    return s
+
+
 def turned(s: Schedule, p: Programs) -> None:
     block, _ = s["f"].split(p.inner, 4)
     outer, inner = s["f"].split(block, 2)
@@ -344,6 +353,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "rotate": (on(P.scaled, turned), on(P.sums, in_turned_steps)),
     "flatten": (on(P.stencil, flattened), on(P.scaled, flattened)),
     "unsigned": (by_unsigned_factors,),
+    "skip_masked": (below_a_diagonal,),
     "reassociate": (on(P.products, lambda s, p: s["f"].reassociate("s")),),
     "online": (
         on(P.shares, lambda s, p: s["f"].online("k", 4)),

@@ -63,7 +63,13 @@ def skip_masked(state: State, func: str, definition: int) -> State:
             "write td.where(j <= i, term, 0), or -inf in an exponent or a maximum",
         )
     changed = (*f.definitions[:definition], replace(d, mask=mask), *f.definitions[definition + 1 :])
-    return replace_func(state, replace(f, definitions=changed))
+    return _with(state, f, changed)
+
+
+def _with(state: State, f: FuncDef, definitions: tuple[Definition, ...]) -> State:
+    if definitions == f.definitions:
+        return state
+    return replace_func(state, replace(f, definitions=definitions))
 
 
 def masked_in(program: Program) -> list[str]:
@@ -81,8 +87,14 @@ def with_masks(state: State) -> State:
         definitions = tuple(
             replace(d, mask=mask_of(written, f, d)) if d.mask == TRUE else d for d in f.definitions
         )
-        if definitions != f.definitions:
-            state = replace_func(state, replace(f, definitions=definitions))
+        state = _with(state, f, definitions)
+    return state
+
+
+def all_terms(state: State) -> State:
+    """The state whose reductions go over all terms."""
+    for f in state.program.funcs:
+        state = _with(state, f, tuple(replace(d, mask=TRUE) for d in f.definitions))
     return state
 
 
@@ -103,8 +115,7 @@ def without_masks(state: State, machine: Machine) -> State:
             else replace(d, mask=TRUE)
             for d, nest in zip(f.definitions, plan.nests, strict=True)
         )
-        if definitions != f.definitions:
-            state = replace_func(state, replace(f, definitions=definitions))
+        state = _with(state, f, definitions)
     return state
 
 

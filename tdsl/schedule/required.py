@@ -193,8 +193,13 @@ def bounds_of(f: FuncDef, d: Definition, box: Box) -> dict[str, tuple[Expr, Expr
     return found
 
 
-def definition_ranges(f: FuncDef, d: Definition, box: Box, facts: Facts) -> dict[str, Interval]:
-    """The range of each variable when a func is computed on a box; predicates are taken into account."""
+def definition_ranges(
+    f: FuncDef, d: Definition, box: Box, facts: Facts, *, every: bool = False
+) -> dict[str, Interval]:
+    """The range of each variable when a func is computed on a box; predicates are taken into account.
+
+    So are masks, unless it is `every` term that counts.
+    """
     ranges: dict[str, Interval] = {}
     for name in d.free:
         ranges[name] = free_range(name, d.index, box, facts)
@@ -202,7 +207,7 @@ def definition_ranges(f: FuncDef, d: Definition, box: Box, facts: Facts) -> dict
         assert hi is not None
         ranges[name] = (lo, subtract(hi, ONE))
     ranges = ranges if d.where == TRUE else tighten(ranges, d.where, facts)
-    return with_terms(ranges, d, facts)
+    return ranges if every else with_terms(ranges, d, facts)
 
 
 def with_terms(

@@ -86,6 +86,11 @@ def unsigned_factors_that_are_floats():
     td.Schedule(g)[f].unsigned(a)  # here
 
 
+@wrong(td.ScheduleError, "skip_masked", "known to make terms of 'f' nothing", hint="td.where")
+def skip_masked_terms_without_a_mask():
+    summed().skip_masked()  # here
+
+
 def product_of_sums(of=lambda s: s, axis=j):
     """A sum with another one in its terms."""
     s, y = td.Func("s"), td.Func("y")

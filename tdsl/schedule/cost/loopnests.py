@@ -20,6 +20,7 @@ from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval, box_of, boxes_at, is_empty, tighten, union_box
 from tdsl.lang.simplify import add, conjuncts, subtract
+from tdsl.schedule.cost.midst import middle
 from tdsl.schedule.facts import extent, volume
 from tdsl.schedule.nest import (
     SERIAL,
@@ -90,6 +91,7 @@ class Nests:
     whole: dict[str, Box]
     tree: Tree
     memory: dict[str, Extents] = field(default_factory=dict)
+    masked: bool = False  # whether how often loops run differs from iteration to iteration
     known: dict[object, Any] = field(default_factory=dict)  # what was asked before
 
     @staticmethod
@@ -102,6 +104,7 @@ class Nests:
             start[name] = f.natural
         tree = build_tree(state)
         made = Nests(state, required(tree, state, (ROOT,), start, [], NOTHING), tree)
+        made.masked = any(d.mask != TRUE for f in state.program.funcs for d in f.definitions)
         for name in tree.stored.get(ROOT, ()):
             if name in made.whole:
                 made.hold(name, made.whole[name])
@@ -274,10 +277,12 @@ class NestSpot:
     def opened(self, loops: tuple[str, ...], *, wide: bool = False) -> Active:
         """The nest with some loops in one iteration in their midst, not the last one, which may be short."""
         bounds, related = self.related(wide=wide)
-        midst: dict[str, Expr] = {}
-        for x in loops:
-            first = bounds[x][0] if x in bounds else const(0)
-            midst[x] = add(first, const(((upper(related.extents[x]) or 1) - 1) // 2))
+        extents = {x: upper(e) or 1 for x, e in related.extents.items()}
+        if self.nests.masked:
+            at = middle(self.nest, extents)
+        else:
+            at = {x: (n - 1) // 2 for x, n in extents.items()}
+        midst = {x: add(bounds[x][0] if x in bounds else const(0), const(at[x])) for x in loops}
         return Active(
             self.func, self.definition, self.nest, related.roots, related.extents, bounds, midst
         )

@@ -55,13 +55,16 @@ def boxes_within(
 
 
 def with_reads_of(f: FuncDef, boxes: Mapping[str, Box], facts: Facts = NOTHING) -> dict[str, Box]:
-    """Boxes, that of a func among them, together with what it reads for that; they where it is not needed."""
+    """Boxes, that of a func among them, together with what it reads for that; they where it is not needed.
+
+    Terms that masks make nothing count: another box, as that of the last rows, may need them.
+    """
     found = dict(boxes)
     if f.name not in found:
         return found
     found[f.name] = with_own_reads(f, found[f.name], facts)
     for d in f.definitions:
-        ranges = definition_ranges(f, d, found[f.name], facts)
+        ranges = definition_ranges(f, d, found[f.name], facts, every=True)
         if any(is_empty(r, facts) for r in ranges.values()):
             continue
         for source, touched in boxes_at(d.indices, ranges, facts, d.where).items():
