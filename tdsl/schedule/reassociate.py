@@ -199,7 +199,9 @@ def _first_sum(f: FuncDef, both: _Both, name: str) -> FuncDef:
         tuple((dict(zip(d.free, box, strict=True)) | terms)[v] for v in dims)
         for box in (f.limits, f.natural)
     )
-    made = replace(d, index=tuple(map(Var, dims)), free=dims, values=(product_of(both.first, t),), mask=TRUE)
+    made = replace(
+        d, index=tuple(map(Var, dims)), free=dims, values=(product_of(both.first, t),), mask=TRUE
+    )
     return FuncDef(name, (t,), (made,), limits, natural, False, f.fast_math, f.loc)
 
 
