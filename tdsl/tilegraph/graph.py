@@ -205,7 +205,7 @@ class TileGraph:
     def _reads(self, f: FuncDef, box: Box, steps: Mapping[str, int]) -> dict[str, Box]:
         found: dict[str, Box] = {}
         for d in f.definitions:
-            ranges = definition_ranges(f, d, box, NOTHING)
+            ranges = definition_ranges(f, d, box, NOTHING, every=True)
             for name, _, _ in d.ranges:
                 lo, hi = ranges[name]
                 if name in steps and lo is not None and hi is not None:
