@@ -91,6 +91,9 @@ class Lowering:
     rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
     layouts: dict[str, Layout] = field(default_factory=dict)  # of what no instruction lays out
     sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are made
+    around: dict[str, Box] = field(
+        default_factory=dict
+    )  # what is needed inside of the places around
 
     @property
     def program(self) -> Program:
@@ -119,6 +122,7 @@ class Lowering:
             self.needed[f.name] = boxes[f.name]
             if plan.fold and (here == self.tree.home[f.name] or here.func == f.name):
                 self._fold(f, boxes[f.name], None, around.facts)
+        before, self.around = self.around, {**self.around, **boxes}
         statements: list[Stmt] = []
         for name in self.tree.computed.get(here, ()):
             if name in boxes:
@@ -126,6 +130,7 @@ class Lowering:
             else:
                 self.check_joined_empty(name)
         statements += body()
+        self.around = before
         for f in reversed(stored):
             buffer, plan = self.buffers[f.name], self.state.plan(f.name)
             scope, swizzle = plan.scope, plan.swizzle

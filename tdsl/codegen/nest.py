@@ -408,7 +408,8 @@ class NestBuilder:
         actives = [self.active(spot), *self._joined_actives(spot, around)]
         filled = {name for name, plan in self.low.state.plans if plan.filled}
         known = {n: b for n, b in self.low.boxes.items() if n not in filled}
-        threads = Threads({name: run for _, name, run in around.threads}, known)
+        near = {n: b for n, b in self.low.around.items() if n not in filled}
+        threads = Threads({name: run for _, name, run in around.threads}, known, near)
         boxes = required(tree, self.low.state, levels, {}, actives, around.facts, threads)
         own = self.f.name
         if own in tree.stored.get(here, ()):

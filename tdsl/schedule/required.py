@@ -47,14 +47,16 @@ from tdsl.schedule.whole import is_whole, whole_box
 class Threads:
     """The open loops over threads of a GPU: where each runs, outermost first.
 
-    `whole` are the boxes that are needed in all: no more is needed by the threads of a block.
+    `whole` are the boxes that are needed in all: no more is needed by the threads of a block. `around` are
+    those of the places around, in which there is memory for no more.
     """
 
     runs: Mapping[str, Interval]
     whole: Mapping[str, Box]
+    around: Mapping[str, Box] = field(default_factory=dict)
 
     def within(self, name: str, box: Box, facts: Facts) -> Box:
-        """The box of a func without what lies beyond the whole for certain.
+        """The box of a func without what lies for certain beyond what is needed around, or in all.
 
         An index that is not affine, as `i % 4`, may have wider bounds for one iteration than for all of them.
 
@@ -64,12 +66,10 @@ class Threads:
         >>> lo.value, hi.name
         (1, 't')
         """
-        if name not in self.whole:
+        most = self.around.get(name) or self.whole.get(name)
+        if most is None:
             return box
-        return tuple(
-            _without_beyond(own, all_, facts)
-            for own, all_ in zip(box, self.whole[name], strict=True)
-        )
+        return tuple(_without_beyond(own, all_, facts) for own, all_ in zip(box, most, strict=True))
 
     def need(self, name: str, box: Box, facts: Facts) -> Box:
         """The box of a func that all threads need, from that of one of them.

@@ -339,3 +339,18 @@ def test_what_is_made_in_a_masked_loop_of_no_terms_has_no_place():
     s = td.Schedule(g.with_shape(2))
     s[f].compute_at(g, "m").store_root()
     same(s)
+
+
+def test_an_iteration_beyond_a_tail_needs_no_more_than_there_is_around():
+    f0, f1, f2, f3 = (td.Func(n) for n in ("f0", "f1", "f2", "f3"))
+    f0[i] = i + 1
+    f1[i] = f0[i]
+    f2[i] = f1[i % 2]
+    f3[i] = f2[i]
+    s = td.Schedule(f3.with_shape(2))
+    s[f2].split(i, nparts=2)
+    s[f2].compute_at(f3, i)
+    s[f1].compute_at(f2, "i_o")
+    s[f0].compute_at(f3, i)
+    same(s)
+    assert "f1[0] = f0[0]" in str(td.compile(s).loops())
