@@ -253,3 +253,18 @@ def test_the_search_leaves_masked_terms_out():
     s = candidates(program, {}, td.Target("cpu"))[0].schedule
     assert 's["out"].skip_masked()' in str(s)
     _agrees(s)
+
+
+def test_keys_of_bands_are_packed_as_without_a_mask():
+    q, k_, v = (td.Tensor(n, (256, 64), td.f32) for n in "qkv")
+    score, top, p, out = (td.Func(n) for n in ("score", "top", "p", "out"))
+    score[i, j] = td.where(j <= i, td.sum(q[i, k] * k_[j, k], axis=k), -INF)
+    top[i] = td.max(score[i, j], axis=j)
+    p[i, j] = td.exp(score[i, j] - top[i])
+    out[i, e] = td.sum(p[i, j] * v[j, e], axis=j)
+    s = td.Schedule(out)
+    for name in ("top", "out"):
+        s[name].skip_masked()
+    td.recipes.bands(s["out"], parallel="")
+    assert 's.cache_read("k", ' in str(s)
+    assert "for out_j in range(0, out_i_o * " in str(td.compile(s).loops())
