@@ -17,6 +17,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extent, extents
 from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import is_ordered
 from tdsl.schedule.patterns.bands import Chain
@@ -26,6 +27,7 @@ from tdsl.schedule.patterns.contraction import (
     plan_tiles,
     share,
 )
+from tdsl.schedule.patterns.crowded import further_apart
 from tdsl.schedule.patterns.rows import vectors_of
 from tdsl.schedule.recipes.bands import tile_product, write_parts
 from tdsl.schedule.recipes.matmul import tile
@@ -61,6 +63,8 @@ def _write(schedule: Schedule, part: Part, machine: Machine, open_: _Open) -> _O
     inside = [p for p in part.parts if p.owner != part.owner]
     smaller = next((p for p in part.parts if p.owner == part.owner and len(p.members) > 1), None)
     boxes = _moving(part, part.tile)
+    for p in inside:
+        _spread(schedule, p.owner, part.tile[p.owner])
     queue = list(reversed(inside))  # consumers first
     while queue:
         p = queue.pop(0)
@@ -78,6 +82,20 @@ def _write(schedule: Schedule, part: Part, machine: Machine, open_: _Open) -> _O
     if not _register_tiles(schedule, open_, part, machine, boxes):
         _vectors(schedule, open_, part, machine)
     return open_
+
+
+def _spread(schedule: Schedule, name: str, box: Box) -> None:
+    """Let what a reduction reads of a func in a tile lie apart where its terms share few sets of a cache."""
+    state = inline_funcs(schedule.state)
+    f, shape = state.program.func(name), [extent(box, axis) or 1 for axis in range(len(box))]
+    for reader, n in state.consumers(name):
+        terms = {Var(v) for v, _, _ in reader.definitions[n].ranges}
+        for index in [r.index for r in reader.definitions[n].reads if r.name == name]:
+            for axis in [axis for axis, e in enumerate(index) if e in terms]:
+                found = further_apart(shape, axis, f.dtypes[0].bytes)
+                if found is not None:
+                    schedule[name].align_storage(*found)
+                    return
 
 
 def _member(

@@ -106,6 +106,26 @@ def test_tiles_lie_inside_of_tiles() -> None:
     assert str(schedule).count("split") == 2  # lines, and pieces of them
 
 
+def test_rows_whose_terms_would_share_few_sets_of_a_cache_lie_apart() -> None:
+    m = td.vars("m")
+    x, w = td.Tensor("x", (40, 16, 256), td.f32), td.Tensor("w", (8, 40), td.f32)
+    f, g, h = td.Func("f"), td.Func("g"), td.Func("h")
+    f[k, i, j] = td.sum(x[m, i, j] * w[0, k], axis=m)
+    g[m, i, j] = td.sum(w[m, k] * f[k, i, j], axis=k)
+    h[m, i, j] = td.exp(g[m, i, j] / 100)
+    schedule = td.Schedule(h)
+    (part,), *_ = nested_tiles(TileGraph.of(schedule.program), machine(1 << 12, 1 << 19))
+    write_tiles(schedule, part, machine(1 << 12, 1 << 19))
+    assert part.tile["f"][1] != part.boxes["f"][1] and 's["f"].align_storage(2, 272)' in str(
+        schedule
+    )
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(shape).astype(np.float32) for shape in ((40, 16, 256), (8, 40))]
+    sums = np.einsum("mij,k->kij", given[0], given[1][0])
+    want = np.exp(np.einsum("mk,kij->mij", given[1] / 100, sums))
+    np.testing.assert_allclose(td.compile(schedule)(x=given[0], w=given[1]), want, 1e-3)
+
+
 @pytest.mark.parametrize("name", CHAINS)
 def test_nested_tiles_of_small_levels_are_right(name: str) -> None:
     program = td.Schedule(*CHAINS[name](22)).program

@@ -1,13 +1,15 @@
-"""Rows that lie in few sets of a cache: products that use them often copy them first."""
+"""Rows in few sets of a cache: those of inputs are copied first, those in memory of a schedule lie apart."""
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Sequence
+from math import gcd, prod
 
 from tdsl.lang.expr import Const, Read, Var
 from tdsl.lang.program import Program
 
 PAGE = 4096  # bytes: the sets of a first cache together
+LINE = 64  # bytes
 WAYS = 8  # rows that a set of it holds
 ROWS = 16  # of a result, from which such rows are copied
 
@@ -32,3 +34,30 @@ def is_crowded(program: Program, moving: Read, term: str, element: int) -> bool:
     after = [int(e.value) for e in shape[axis + 1 :] if isinstance(e, Const)]
     known = len(after) == len(shape) - axis - 1 > 0
     return known and element * prod(after) % PAGE == 0
+
+
+def further_apart(shape: Sequence[int], axis: int, element: int) -> tuple[int, int] | None:
+    """A dimension of some memory, and a longer extent for it, with which rows along an axis are not crowded.
+
+    None where these are not: where the sets of a cache into which they fall hold all of them. The extent is
+    the one that takes the least memory, a line or a row more.
+
+    >>> further_apart((32, 4, 256), 0, 4), further_apart((128, 32, 32), 0, 4)
+    ((2, 272), (1, 33))
+    >>> further_apart((8, 4, 256), 0, 4), further_apart((32, 4, 272), 0, 4)
+    (None, None)
+    """
+    if not _few_sets(shape, axis, element):
+        return None
+    found = []
+    for n in range(axis + 1, len(shape)):
+        more = shape[n] + (LINE // element if n == len(shape) - 1 else 1)
+        longer = (*shape[:n], more, *shape[n + 1 :])
+        if not _few_sets(longer, axis, element):
+            found.append((prod(longer), n, more))
+    return min(found)[1:] if found else None
+
+
+def _few_sets(shape: Sequence[int], axis: int, element: int) -> bool:
+    apart = gcd(element * prod(shape[axis + 1 :]), PAGE)
+    return apart > LINE and shape[axis] > WAYS * PAGE // apart
