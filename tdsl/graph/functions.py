@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from tdsl.compile import compile
 from tdsl.errors import ShapeError, TypeMismatch
@@ -18,7 +19,10 @@ from tdsl.lang.types import from_numpy
 from tdsl.lang.ufunc import call_function
 from tdsl.source import here
 
-VIEWS = (np.transpose, np.reshape, np.ravel, np.swapaxes, np.moveaxis, np.squeeze, np.expand_dims)
+VIEWS = (
+    np.transpose, np.reshape, np.ravel, np.swapaxes, np.moveaxis, np.squeeze, np.expand_dims,
+    np.broadcast_to, np.flip, sliding_window_view,
+)  # fmt: skip
 ELEMENTS = (np.where, np.clip, np.round)
 
 
