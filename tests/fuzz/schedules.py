@@ -18,6 +18,7 @@ import tdsl as td
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import depends
+from tdsl.schedule.masked import masked_in
 from tdsl.schedule.nest import SCOPES, TAILS, TOGETHER, At, Level, is_reduction
 from tdsl.schedule.stage import Stage
 from tdsl.schedule.tree import levels_of
@@ -30,7 +31,7 @@ WEIGHTS = {
     "store_root": 3, "inline": 6, "compute_root": 3, "reverse_compute_at": 6, "compute_with": 6,
     "cache_read": 6, "cache_write": 6, "reorder_storage": 3, "align_storage": 3, "fold_storage": 3,
     "rfactor": 7, "atomic": 5, "specialize": 4, "prefetch": 3, "stream_stores": 2, "set_scope": 2, "pin": 1,
-    "unsigned": 1, "online": 1, "reassociate": 1,
+    "unsigned": 1, "online": 1, "reassociate": 1, "skip_masked": 1,
 }  # fmt: skip
 FIRST = ("reassociate", "online", "unsigned")  # those that want loops that nothing has changed
 
@@ -391,6 +392,9 @@ class Directives:
             for x in self.loops(self.s[f.name], reduced=True)
         ]
         self.first_legal(places, lambda func, x: self.s[func].online(x, self.c.pick(FACTORS)))
+
+    def do_skip_masked(self) -> None:
+        self.s[self.pick(masked_in(self.s.state.program))].skip_masked()
 
     def do_reassociate(self) -> None:
         program = self.s.state.program
