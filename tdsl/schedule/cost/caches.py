@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 
 from tdsl.lang.bounds import NOTHING, lower, upper
 from tdsl.lang.regions import Box, Interval, reads_in, union_box
 from tdsl.schedule.cost.branches import Branches, branches_of
 from tdsl.schedule.cost.loopnests import Nests, NestSpot, remembered
 from tdsl.schedule.cost.machine import MemoryLevel
-from tdsl.schedule.cost.moved import Bytes, Moved, bytes_in_runs
+from tdsl.schedule.cost.moved import Bytes, Moved, bytes_in_lines
 from tdsl.schedule.cost.reuse import Shift, Step, Touch, Touched, all_of, reused, volume
 from tdsl.schedule.nest import PARALLEL, Level
 from tdsl.schedule.required import definition_ranges
+from tdsl.schedule.tree import ROOT
 
 SAME = 1.001  # times as much is no more
 
@@ -233,12 +234,24 @@ def _touch(nests: Nests, name: str, box: Box, line: int) -> Touch:
     order = (nests.state.plan(name).order if own else None) or range(len(box))
     shape = [min(int(points[a][1] - points[a][0]), whole[a]) for a in order]
     memory = [whole[a] for a in order]
+    first = [_first(nests, name, a, points[a]) for a in order]
     if order:  # lines are touched as a whole
         n = max(line // types[0].bytes, 1)
         lo, hi = points[order[-1]]
         whole_lines = (lo // n * n, -(-hi // n) * n)
         points = tuple(whole_lines if a == order[-1] else p for a, p in enumerate(points))
-    return Touch(points, sum(bytes_in_runs(shape, memory, t.bytes, line) for t in types))
+    return Touch(points, sum(bytes_in_lines(first, shape, memory, t.bytes, line) for t in types))
+
+
+def _first(nests: Nests, name: str, axis: int, points: tuple[float, float]) -> int:
+    """Where points begin in memory; of what is stored in loops, at a line."""
+    lo, _ = map(int, points)
+    if not nests.state.program.has_func(name):
+        return lo
+    if name not in nests.tree.stored.get(ROOT, ()):
+        return 0
+    begin, _ = nests.whole[name][axis]
+    return lo - ((None if begin is None else lower(begin)) or 0)
 
 
 def _in_loop(
@@ -249,8 +262,13 @@ def _in_loop(
     for name, first in body.first.items():
         grown = max(outer[name].size / (body.touched[name].size or 1.0), 1.0)
         if name not in body.steady:
-            all_ = first + body.later[name].times(max(count - 1, 0))
-            most = grown if apart == 1 and _goes_on(body, outer, name, count, capacity) else count
+            still = _times(body.touched, outer, name) <= SAME
+            times = ceil(count) if still else count  # a short last one touches all of it, too
+            all_ = first + body.later[name].times(max(times - 1, 0))
+            disjoint = _times(body.touched, outer, name) * SAME >= count  # but for lines at ends
+            goes_on = disjoint and _size(body.touched) <= capacity
+            goes_on = goes_on or _goes_on(body, outer, name, count, capacity)
+            most = grown if apart == 1 and goes_on else times
             moved[name] = min(all_, first.times(most), key=lambda m: m.total)
         elif grown <= SAME:
             moved[name] = first if first.written else first.times(min(count, apart))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 Bytes = dict[str, "Moved"]
 
@@ -52,3 +52,28 @@ def bytes_in_runs(shape: Sequence[int], whole: Sequence[int], size: int, granule
         if own < most:
             break
     return prod(shape) * size / run * (-(-run // granule) * granule)
+
+
+def bytes_in_lines(
+    first: Sequence[int], shape: Sequence[int], whole: Sequence[int], size: int, line: int
+) -> float:
+    """The bytes of the lines that a box of elements touches, in the mean of all rows where it may be.
+
+    Where in a row it begins, its `first` element says. Rows whose bytes are no multiple of a line begin
+    within lines.
+
+    >>> bytes_in_lines((0, 16), (4, 16), (8, 64), 4, 64), bytes_in_lines((0, 16), (4, 16), (8, 56), 4, 64)
+    (256.0, 384.0)
+    """
+    run, begin, step, stride, broken = size, 0, 0, size, False
+    for lo, own, most in reversed([*zip(first, shape, whole, strict=True)]):
+        if broken and (lo or own > 1):
+            step = gcd(step, stride)
+        elif not broken:
+            run *= max(own, 1)
+            begin, broken = lo * stride, own < most
+        stride *= max(most, 1)
+    step = gcd(step, line)
+    places = [at % line for at in range(begin, begin + line, step)]
+    lines = sum(-(-(at + run) // line) for at in places) / len(places)
+    return prod(shape) * size / run * lines * line

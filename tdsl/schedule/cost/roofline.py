@@ -20,7 +20,7 @@ from tdsl.schedule.cost.caches import CacheModel
 from tdsl.schedule.cost.devices import typical
 from tdsl.schedule.cost.loopnests import Nests, NestSpot
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
-from tdsl.schedule.cost.moved import Bytes, total
+from tdsl.schedule.cost.moved import Bytes, Moved, total
 from tdsl.schedule.cost.traffic import of_block
 from tdsl.schedule.facts import cost, weight, widest
 from tdsl.schedule.nest import BLOCKS, PARALLEL, THREADS, VECTORIZED
@@ -111,21 +111,30 @@ def roofline(nests: Nests, machine: Machine) -> tuple[NestTime, ...]:
 
 def _on_cpu(spot: NestSpot, machine: Machine, moved: Mapping[str, Bytes]) -> NestTime:
     """`moved` is what each cache moves for this nest."""
-    shared, nests = _has(spot, PARALLEL), spot.nests
+    shared = _has(spot, PARALLEL)
     threads = _busy(spot, machine.threads) if shared else 1
     levels = machine.levels
     memory = []
     for n, level in enumerate(levels[:-1]):
         if level in machine.caches:
             behind = levels[n + 1]
-            size = sum(
-                m.total + (m.written if behind is levels[-1] and not _streams(nests, n) else 0.0)
-                for n, m in moved[level.name].items()
-            )  # a line that is written is read first, unless it goes past the caches
+            size = total(moved[level.name])
+            if behind is levels[-1]:
+                size += sum(_filled(spot, name, m) for name, m in moved[level.name].items())
             memory.append((behind.name, size / bytes_per_second(behind, threads)))
     launch = launch_seconds(machine) if shared else 0.0
     units = unit_seconds(work_of(spot, machine.vector_bytes), machine, threads)
     return NestTime(spot.func.name, tuple(memory), units, launch, levels[-1].name)
+
+
+def _filled(spot: NestSpot, name: str, moved: Moved) -> float:
+    """The bytes of lines that are read because they are written, unless that goes past the caches.
+
+    What a nest makes itself it reads only to write it again, as sums to which loops come back.
+    """
+    if _streams(spot.nests, name):
+        return 0.0
+    return max(moved.written - (moved.read if name == spot.func.name else 0.0), 0.0)
 
 
 def _streams(nests: Nests, name: str) -> bool:

@@ -4,7 +4,8 @@ import pytest
 
 import tdsl as td
 from tdsl.schedule.cost.loopnests import Nests
-from tdsl.schedule.cost.roofline import Work, work_of
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.roofline import Work, roofline, work_of
 from tdsl.schedule.facts import rest_at_root
 
 i, j, k = td.vars("i j k")
@@ -50,3 +51,17 @@ def test_of_what_a_condition_on_indices_chooses_the_longer_value_counts() -> Non
     x, f = td.Tensor("x", (ROWS, TERMS), td.f32), td.Func("f")
     f[i, j] = td.where(j < 10, x[i, j] + 1, (x[i, j] + 2) * x[i, j])
     assert work(td.Schedule(f)) == Work(scalar=2 * ROWS * TERMS)
+
+
+def test_sums_to_which_loops_come_back_are_read_once_each_time() -> None:
+    """A line that is written is read first: that is how a sum comes back."""
+    x, y, f = td.Tensor("x", (TERMS,), td.f32), td.Tensor("y", (1024,), td.f32), td.Func("f")
+    f[i] = td.sum(x[j] * y[i], axis=j)
+    s = td.Schedule(f)
+    s[f].reorder("j", "i")
+    speed = 1e9
+    memory = MemoryLevel("memory", None, managed=True, bandwidth=((1, speed),))
+    machine = Machine(levels=(MemoryLevel("L1", 1024), memory))
+    (time,) = roofline(Nests.of(rest_at_root(s.state)), machine)
+    size = 4 * 1024 * TERMS  # of all iterations of j
+    assert dict(time.memory)["memory"] * speed == pytest.approx(3 * size + 4 * TERMS)

@@ -12,10 +12,12 @@ import pytest
 import tdsl as td
 from tdsl.codegen.loops import BufferParam, For, If, Stmt, Store
 from tdsl.codegen.passes.statements import parts_of
+from tdsl.codegen.python.counted import count_bytes
 from tdsl.codegen.signature import dense
 from tdsl.lang.expr import Const, Load, dtype_of, lanes_of
 from tdsl.node import post_order
 from tdsl.pipeline import make_kernel
+from tdsl.profiling import arguments_of
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.cost.moved import total
 from tdsl.schedule.cost.predict import Prediction
@@ -248,3 +250,23 @@ def test_of_what_conditions_choose_each_iteration_reads_one(rows: int, elements:
     block, _ = s[sums].split(i, rows)
     s[joined].compute_at(s[sums], block)
     assert predicted(s, elements) == pytest.approx(counted(s, elements), rel=0.1)
+
+
+@pytest.mark.parametrize("columns", [32, 40, 52, 56])
+@pytest.mark.parametrize("size", [512, 1024])
+def test_rows_that_begin_within_lines_touch_more_of_them(columns: int, size: int) -> None:
+    """Blocks of columns of a product, of which the last is short, in a cache of whole lines."""
+    x, y, c = td.Tensor("x", (24, 16), td.f32), td.Tensor("y", (16, columns), td.f32), td.Func("c")
+    c[i, j] = td.sum(x[i, k] * y[k, j], axis=k)
+    s = td.Schedule(c)
+    block, inner = s["c"].split(j, 16)
+    s["c"].reorder(block, i, k, inner)
+    program = td.compile(s, target="python")
+    near = MemoryLevel("L1", size, line=64)
+    machine = Machine(levels=(near, MemoryLevel("memory", None, managed=True)))
+    values, exact = arguments_of(
+        program.signature, [np.ones(z, np.float32) for z in ((24, 16), (16, columns))], {}, None
+    )
+    kernel = make_kernel(program.variant(exact))
+    bytes_ = count_bytes(kernel, values, machine.caches)["L1"]
+    assert total(Prediction.of(s.state, {}, machine).moved("L1")) == pytest.approx(bytes_, rel=0.1)
