@@ -1,6 +1,7 @@
 """Predicted bytes beside counted ones: the command of the benchmarks, on a few of its schedules."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -22,6 +23,16 @@ def test_predictions_are_near_what_is_counted() -> None:
     assert all(f.counted > 0 for f in found)
     assert all(abs(f.error) <= 0.1 for f in found), found
     assert summary(found)["mean error"] <= 0.03
+
+
+def test_the_page_says_what_the_record_has() -> None:
+    root = Path(__file__).parent.parent
+    known = json.loads((root / "benchmarks/results/predicted.json").read_text())["summary"]
+    page = " ".join((root / "docs/fusion.md").read_text().split())
+    assert f"Of the {known['figures']} figures" in page
+    assert f"{known['within 10 %']} are within 10 % of what is counted" in page
+    assert f"and {known['within a quarter']} within a quarter" in page
+    assert f"the mean error is {known['mean error']:.1%}".replace("%", " %") in page
 
 
 def test_an_error_is_a_part_of_what_is_counted() -> None:
