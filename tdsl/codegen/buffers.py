@@ -167,6 +167,22 @@ def elements(box: Box, axis: int, facts: Facts) -> int | None:
     return upper(add(subtract(hi, lo), ONE), facts)
 
 
+def check_extents(f: FuncDef, plan: FuncPlan, box: Box, whole: Box, facts: Facts) -> None:
+    """ScheduleError where more of a dimension is computed than the user asked for."""
+    for axis, extent in plan.extents:
+        needed = elements(box, axis, facts)
+        if extent is None or box[axis] == whole[axis]:
+            continue
+        if needed is None or needed > extent:
+            raise ScheduleError(
+                f"bound_extent of {f.name!r}: dimension {f.variables[axis]!r} needs "
+                f"{'an unknown number of' if needed is None else needed} elements, not {extent}",
+                loc=plan.loc,
+                label="the last directive of this func",
+                hint="give that number or more, or leave it out",
+            )
+
+
 def asked_folds(f: FuncDef, plan: FuncPlan, box: Box, facts: Facts) -> dict[int, int]:
     """The rings that the user asked for; ScheduleError unless each holds what is in use at a time."""
     for axis, extent in plan.fold:

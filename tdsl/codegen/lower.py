@@ -19,6 +19,7 @@ from tdsl.codegen.buffers import (
     Buffer,
     Ring,
     asked_folds,
+    check_extents,
     elements,
     make_buffer,
     shorter,
@@ -30,12 +31,22 @@ from tdsl.codegen.passes.statements import map_parts, rebuilt, walk
 from tdsl.codegen.tensorize import check_strides
 from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
-from tdsl.lang.bounds import NOTHING, Facts
+from tdsl.lang.affine import divisor, variables
+from tdsl.lang.bounds import NOTHING, Facts, at_most
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Read, Select, Var, const
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import Box, Interval, common_box, is_empty
-from tdsl.lang.simplify import add, conjunction, maximum, simplify, substitute, subtract
-from tdsl.node import Node, transform
+from tdsl.lang.regions import Box, Interval, common_box, is_empty, tighten
+from tdsl.lang.simplify import (
+    add,
+    conjunction,
+    floordiv,
+    maximum,
+    multiply,
+    simplify,
+    substitute,
+    subtract,
+)  # fmt: skip
+from tdsl.node import Node, post_order, transform
 from tdsl.schedule.alike import find_alike
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.instructions.layout import Layout
@@ -66,7 +77,8 @@ class Open:
     `loop` is the innermost loop's variable, `first` its first value; `steady` says that it is serial and
     that nothing but the tails of splits skips iterations of it. `threads` are the open loops over threads
     of a GPU, and those that each thread runs elsewhere: the kind of each, its variable, and the first and
-    last value.
+    last value. Only where all `held` conditions do, threads have points: what they make together is made by
+    all, the rest is not.
     """
 
     facts: Facts = NOTHING
@@ -74,6 +86,20 @@ class Open:
     first: Expr = ZERO
     steady: bool = False
     threads: tuple[tuple[str, str, Interval], ...] = ()
+    held: tuple[Expr, ...] = ()
+
+    def where_held(self) -> Open:
+        """The same for threads that have points: the ranges of these are smaller."""
+        if not self.held:
+            return self
+        runs = {name: run for _, name, run in self.threads}
+        runs = tighten(runs, conjunction(self.held), self.facts)
+        facts = self.facts
+        for name, (lo, hi) in runs.items():
+            if lo is not None and hi is not None:
+                facts = facts.knowing(name, lo, hi)
+        threads = tuple((kind, name, runs[name]) for kind, name, _ in self.threads)
+        return replace(self, facts=facts, threads=threads)
 
 
 @dataclass(slots=True)
@@ -109,6 +135,7 @@ class Lowering:
             for name in self.tree.stored.get(here, ())
             if name in boxes and name not in self.program.outputs
         ]
+        starts, around = self._steady_starts(here, boxes, around)
         for f in stored:
             components = self.names.components(f)
             plan = self.state.plan(f.name)
@@ -147,7 +174,54 @@ class Lowering:
                     )
                 ]  # fmt: skip
             del self.buffers[f.name], self.needed[f.name], self.stored_at[f.name]
+        for start, name in reversed(starts.items()):
+            statements = [Let(name, start, as_stmt(statements))]
         return statements
+
+    def _steady_starts(
+        self, here: Level, boxes: dict[str, Box], around: Open
+    ) -> tuple[dict[Expr, str], Open]:
+        """Give names to where boxes of fixed extents start that may be moved back, in `boxes`.
+
+        A start is a multiple of what has the name, so that loads of several elements see it. One that is
+        another for each thread has none: what all of them need would not be seen.
+        """
+        starts: dict[Expr, str] = {}
+        own, facts = {name for _, name, _ in around.threads}, around.facts
+        for name in boxes:
+            plan = self.state.plan(name) if self.program.has_func(name) else None
+            if plan is None or not plan.extents or here == ROOT or here != self._made_at(name):
+                continue
+            f = self.program.func(name)
+            check_extents(f, plan, boxes[name], self.boxes[name], around.facts)
+            for axis, asked in plan.extents:
+                (lo, _), (first, last) = boxes[name][axis], self.boxes[name][axis]
+                extent = elements(boxes[name], axis, facts) if asked is None else asked
+                if lo is None or first is None or last is None or extent is None:
+                    continue
+                if not own.isdisjoint(variables(lo)):
+                    continue
+                end, extreme = subtract(last, const(extent - 1)), map(_is_extreme, post_order(lo))
+                if not any(extreme) or not at_most(first, end, facts):
+                    continue
+                step = divisor(lo)
+                value = simplify(floordiv(lo, const(step)), facts)
+                if value not in starts:
+                    starts[value] = self.names.fresh(f"{name}_{f.variables[axis]}_first")
+                    ends = (simplify(floordiv(e, const(step))) for e in (first, end))
+                    facts = facts.knowing(starts[value], *ends)
+                start = multiply(Var(starts[value]), const(step))
+                moved = start, add(start, const(extent - 1))
+                boxes[name] = (*boxes[name][:axis], moved, *boxes[name][axis + 1 :])
+        return starts, replace(around, facts=facts)
+
+    def _made_at(self, name: str) -> Level:
+        """Where a func is computed, or the one that it follows."""
+        match self.state.plan(name).place:
+            case After(level):
+                return self._made_at(level.func)
+            case _:
+                return self.tree.home[name]
 
     def _check_scope(self, f: FuncDef, facts: Facts) -> None:
         """Memory on the stack and in registers is of a size that is known here."""
@@ -294,6 +368,10 @@ def _with_hosts(state: State, boxes: Mapping[str, Box]) -> State:
             if host is None or any(is_empty(i) for i in host):
                 state = state.with_plan(name, replace(plan, place=Root()))
     return state
+
+
+def _is_extreme(n: Node) -> bool:
+    return isinstance(n, Binary) and n.op in ("min", "max")
 
 
 def lower(state: State, params: tuple[Argument, ...], declared: list[Condition]) -> Kernel:

@@ -14,6 +14,7 @@ from tdsl.codegen.loops import (
     SERIAL,
     SHARED,
     THREADS,
+    TOGETHER,
     UNROLLED,
     VECTORIZED,
     For,
@@ -115,6 +116,9 @@ class NestBuilder:
         ]
         self.shared_depth = max(shared, default=0)
         self.common_depth = self._common_depth()
+        if self.plan.scope in TOGETHER:
+            around = replace(around, held=())
+        guards += tuple(Guard(c, frozenset(), predicate=False) for c in around.held)
         return self._open(Spot(len(opened), mode, opened, guards, bounds, related), around)
 
     def _common_depth(self) -> int:
@@ -381,6 +385,16 @@ class NestBuilder:
         used = [g for g in ready if not (g.predicate and spot.mode == INIT)]
         return [substitute(g.cond, spot.opened) for g in used], replace(spot, guards=left)
 
+    def _deferred(self, spot: Spot) -> list[Expr]:
+        """Guards whose loops are all open, but which stand further inside, around the own points."""
+        if spot.depth >= self.common_depth:
+            return []
+        return [
+            substitute(g.cond, spot.opened)
+            for g in spot.guards
+            if g.loops <= spot.opened.keys() and not g.predicate
+        ]
+
     def _guarded(self, conditions: list[Expr], body: list[Stmt], facts: Facts) -> list[Stmt]:
         if not body:
             return []
@@ -405,12 +419,17 @@ class NestBuilder:
         # what stands here and has points of its own is not under the guards
         apart = bool(joined) or spot.depth <= self.common_depth
         levels = self._levels_from(spot.depth - 1)
+        held = dict.fromkeys((*around.held, *(ready if apart else ()), *self._deferred(spot)))
+        around = replace(around, held=tuple(held))
+        few = around.where_held()
         actives = [self.active(spot), *self._joined_actives(spot, around)]
         filled = {name for name, plan in self.low.state.plans if plan.filled}
         known = {n: b for n, b in self.low.boxes.items() if n not in filled}
         near = {n: b for n, b in self.low.around.items() if n not in filled}
-        threads = Threads({name: run for _, name, run in around.threads}, known, near)
-        boxes = required(tree, self.low.state, levels, {}, actives, around.facts, threads)
+        threads = Threads({name: run for _, name, run in few.threads}, known, near)
+        boxes = required(
+            tree, self.low.state, levels, {}, actives, few.facts, threads, limits=self.low.boxes
+        )
         own = self.f.name
         if own in tree.stored.get(here, ()):
             boxes[own] = actives[0].written(around.facts)

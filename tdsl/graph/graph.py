@@ -128,8 +128,9 @@ class Graph(Suggesting):
         return better.plan
 
     def autoschedule(
-        self, *args: Any, pin: object = None, measure: int = 0, seconds: float = 60.0, **kwargs: Any
-    ) -> Schedule:
+        self, *args: Any, target: Target | str | None = None, pin: object = None, measure: int = 0,
+        seconds: float = 60.0, **kwargs: Any,
+    ) -> Schedule:  # fmt: skip
         """A schedule of the whole graph as one program, for arguments as a call takes them.
 
         It is what `Operator.autoschedule` finds for an operator that computes all of it, to be compiled,
@@ -138,17 +139,19 @@ class Graph(Suggesting):
         the results of the function. Views are read where their elements lie. What others must beat are the
         schedules that the calls have apart. `td.f32[64, 128]` may stand for an array where nothing
         is measured.
+        `target` is that of the graph unless one is named; it may be cuda.
         DefinitionError where a call has its own schedule.
         """
         from tdsl.graph.as_one import as_one
         from tdsl.graph.structure import is_array, is_declared
         from tdsl.tuning import autoschedule, check_measure
 
-        check_measure(measure, seconds, self.target)
+        wanted = self.target if target is None else as_target(target)
+        check_measure(measure, seconds, wanted)
         known, arrays = self._planned(args, kwargs, is_array if measure else is_declared)
         whole = as_one(known.plan, arrays)
         return autoschedule(
-            whole.program, {}, self.target, whole.values, pin=pin, tries=measure, seconds=seconds,
+            whole.program, {}, wanted, whole.values, pin=pin, tries=measure, seconds=seconds,
             results=whole.results,
         )  # fmt: skip
 

@@ -11,8 +11,9 @@ empty; this is what makes ranges of neighbouring tiles cancel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import gcd
 from typing import TypeVar
 
 from tdsl.lang.expr import (
@@ -301,3 +302,24 @@ def has_data(e: Expr) -> bool:
 
 _VARIABLES: Memo[Expr, frozenset[str]] = Memo()
 _DATA: Memo[Expr, bool] = Memo()
+
+
+def divisor(e: Expr) -> int:
+    """The largest number that an index is known to be a multiple of; 1 for 0.
+
+    >>> i = Var("i")
+    >>> divisor(Binary("min", Binary("mul", i, const(8)), Binary("add", i, Binary("sub", const(10), i))))
+    2
+    """
+    return gcd(*_factors(e)) or 1
+
+
+def _factors(e: Expr) -> Iterator[int]:
+    s = as_sum(e)
+    yield s.constant
+    for atom, factor in s.terms.items():
+        match atom:
+            case Binary("min" | "max", left, right):
+                yield factor * gcd(*_factors(left), *_factors(right))
+            case _:
+                yield factor

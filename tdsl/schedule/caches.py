@@ -15,6 +15,7 @@ from tdsl.lang.types import DType
 from tdsl.node import Node, transform
 from tdsl.schedule.arguments import check_scope
 from tdsl.schedule.gathering import gathered_reads
+from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import find_loop, positive
 from tdsl.schedule.mapping import mapped_reads
@@ -22,6 +23,7 @@ from tdsl.schedule.nest import (
     After,
     At,
     Illegal,
+    Inline,
     Level,
     Root,
     State,
@@ -67,9 +69,13 @@ def cache_read(
     root.
     """
     check_scope(scope)
+    scheduled = 0 if definition is None else definition
+    state = _with_reads(state, func, source)
+    if inside:
+        for g in _inside(state, func, scheduled, loop):
+            state = state if _is_inlined(state, g.name) else _with_reads(state, g.name, source)
     program = state.program
     consumer = program.func(func)
-    scheduled = 0 if definition is None else definition
     readers = _inside(state, func, scheduled, loop) if inside else ()
     others = [d for g in readers for d in g.definitions]
     every = (*consumer.definitions, *others)
@@ -139,6 +145,23 @@ def cache_read(
     first = next(g.name for g in program.funcs if g in (consumer, *readers))
     plan = replace(fresh_plan(f), place=place, scope=scope, filled=filled, touched=True)
     return insert(state, first, f, plan)
+
+
+def _with_reads(state: State, func: str, source: str) -> State:
+    """The state in which a func itself reads what it reads of a source through inlined funcs."""
+    program, found, seen = state.program, [func], {func}
+    for name in found:  # grows
+        read = {r.name for d in program.func(name).definitions for r in d.reads}
+        if name != func and source in read:
+            return replace_func(state, inline_funcs(state).program.func(func))
+        new = [n for n in sorted(read - seen) if _is_inlined(state, n)]
+        found += new
+        seen |= {*new}
+    return state
+
+
+def _is_inlined(state: State, name: str) -> bool:
+    return state.program.has_func(name) and isinstance(state.plan(name).place, Inline)
 
 
 def _filled(value: Expr, limits: tuple[Interval, ...], *, clamped: bool) -> Expr:

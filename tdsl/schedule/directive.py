@@ -37,7 +37,7 @@ DIRECTIVES: dict[str, Callable[..., State]] = {
     "compute_root": places.compute_root, "inline": places.inline,
     "reverse_compute_at": places.reverse_compute_at, "compute_with": places.compute_with,
     "reorder_storage": places.reorder_storage, "align_storage": places.align_storage,
-    "fold_storage": places.fold_storage, "set_scope": places.set_scope,
+    "fold_storage": places.fold_storage, "bound_extent": places.bound_extent, "set_scope": places.set_scope,
     "swizzle": places.swizzle,
     "stream_stores": places.stream_stores, "prefetch": places.prefetch, "pin": places.pin,
     "cache_read": caches.cache_read, "cache_write": caches.cache_write, "rfactor": rfactor.rfactor,

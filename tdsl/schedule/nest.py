@@ -274,7 +274,8 @@ class FuncPlan:
     `distributed` are the loops of definition `shared` that the axes of the grid fix, in their order;
     `communicated` says for a tensor or func at which of its loops it is fetched, or sent to its owners,
     `ahead` how many iterations before it is needed. If `deterministic`, ranks' parts are combined in order.
-    What is `filled` has a value everywhere: 0 beyond what it is a copy of.
+    What is `filled` has a value everywhere: 0 beyond what it is a copy of. `extents` are those of dimensions
+    that are the same wherever it is computed, None for the most that is needed.
     """
 
     nests: tuple[Nest, ...]
@@ -284,6 +285,7 @@ class FuncPlan:
     order: tuple[int, ...] | None = None
     align: tuple[tuple[int, int], ...] = ()
     fold: tuple[tuple[int, int], ...] = ()
+    extents: tuple[tuple[int, int | None], ...] = ()
     stream: bool = False
     bulk: bool = False
     atomic: frozenset[int] = frozenset()

@@ -174,6 +174,26 @@ def fold_storage(state: State, func: str, definition: int, *, dim: int | str, ex
     return _touch(state, func, replace(plan, fold=(*kept, (_axis(state, func, dim), extent))))
 
 
+def bound_extent(
+    state: State, func: str, definition: int, *, dim: int | str, extent: int | None = None
+) -> State:
+    """Make `extent` points of a dimension wherever the func is computed; checked when it is compiled."""
+    if extent is not None:
+        positive(extent, "the extent")
+    if func in state.program.outputs:
+        raise Illegal(
+            f"{func!r} is an output, it is made on all of its points",
+            "split its loops: s[f].split(i, 16)",
+        )
+    f, plan = state.program.func(func), state.plan(func)
+    if len(f.definitions) > 1:
+        raise Illegal(
+            f"{func!r} has updates, which may write anywhere", "give the extent of funcs without"
+        )
+    kept = tuple(x for x in plan.extents if x[0] != _axis(state, func, dim))
+    return _touch(state, func, replace(plan, extents=(*kept, (_axis(state, func, dim), extent))))
+
+
 def set_scope(state: State, func: str, definition: int, *, scope: str) -> State:
     """The memory that holds this func: heap, stack, register, or auto."""
     _own_memory(state, func)

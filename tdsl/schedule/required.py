@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tdsl.lang.affine import ends_as_numbers, variables
-from tdsl.lang.bounds import Facts, at_most
+from tdsl.lang.bounds import Facts, at_most, upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
 from tdsl.lang.program import FuncDef
@@ -33,6 +33,7 @@ from tdsl.lang.simplify import (
     add,
     ceildiv,
     conjunction,
+    minimum,
     multiply,
     simplify,
     substitute,
@@ -101,6 +102,7 @@ class Threads:
 
 
 NO_THREADS = Threads({}, {})
+NO_LIMITS: Mapping[str, Box] = {}
 
 
 def _without_beyond(own: Interval, whole: Interval, facts: Facts) -> Interval:
@@ -264,6 +266,45 @@ def rounded(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) ->
     return tuple(made)
 
 
+def bounded(state: State, name: str, box: Box, limits: Mapping[str, Box], facts: Facts) -> Box:
+    """The box of a func with the extents that the schedule gives it, moved back at the end of what there is.
+
+    >>> from tdsl.lang.bounds import NOTHING
+    >>> import tdsl as td
+    >>> i, g, f = td.vars("i"), td.Func("g"), td.Func("f", shape=(100,))
+    >>> g[i] = i * 2
+    >>> f[i] = g[i]
+    >>> s = td.Schedule(f)
+    >>> block, _ = s[f].split(i, 16)
+    >>> _ = s[g].compute_at(f, block).bound_extent(i, 16)
+    >>> lo = multiply(Var("b"), const(16))
+    >>> box = ((lo, minimum(add(lo, const(15)), const(99))),)
+    >>> (lo, hi), = bounded(s.state, "g", box, {"g": ((const(0), const(99)),)}, NOTHING)
+    >>> from tdsl.lang.show import show_expr
+    >>> print(show_expr(lo), show_expr(hi))
+    min(b * 16, 84) min(b * 16 + 15, 99)
+    """
+    made = list(box)
+    for axis, asked in state.plan(name).extents:
+        (lo, hi), (first, last) = box[axis], limits.get(name, box)[axis]
+        if lo is None or hi is None or first is None or last is None:
+            continue
+        extent = (
+            upper(simplify(add(subtract(hi, lo), ONE), facts), facts) if asked is None else asked
+        )
+        if extent is None:
+            continue
+        there = simplify(add(subtract(last, first), ONE), facts)
+        if at_most(there, const(extent), facts):
+            made[axis] = first, last
+        elif at_most(const(extent), there, facts) and at_most(
+            add(subtract(hi, lo), ONE), const(extent), facts
+        ):
+            lo = minimum(lo, subtract(last, const(extent - 1)), facts)
+            made[axis] = lo, add(lo, const(extent - 1))
+    return tuple(made)
+
+
 def inside(tree: Tree, state: State, levels: Iterable[Level]) -> set[str]:
     """Every func whose loops stand at one of the places, or inside the loops of such a func."""
     found: set[str] = set()
@@ -281,11 +322,11 @@ def inside(tree: Tree, state: State, levels: Iterable[Level]) -> set[str]:
 
 def required(
     tree: Tree, state: State, levels: tuple[Level, ...], start: dict[str, Box], actives: list[Active],
-    facts: Facts, threads: Threads = NO_THREADS, exact: bool = False,
+    facts: Facts, threads: Threads = NO_THREADS, exact: bool = False, limits: Mapping[str, Box] = NO_LIMITS,
 ) -> dict[str, Box]:  # fmt: skip
     """The box of every input and func that is needed inside a place, the first of `levels`.
 
-    With `exact` without what stages in fragments make beyond that.
+    With `exact` without what stages in fragments make beyond that. `limits` are the boxes needed in all.
 
     `levels` are the place and those inside it. What is needed starts from outputs (`start`) and from the
     active nests, and is followed from consumers to producers through every func computed inside. What is
@@ -298,7 +339,10 @@ def required(
     for active in actives:
         if active.func.name in followed:
             _continue(tree, state, names, {active.func.name: active.made(facts)}, boxes, facts)
-        ranges, where = active.ranges(facts), TRUE if active.whole else active.d.where
+        ranges, where = (
+            active.ranges(facts, active.guards),
+            TRUE if active.whole else active.d.where,
+        )
         if where != TRUE:
             ranges = tighten(ranges, where, facts)
         if any(is_empty(r, facts) for r in ranges.values()):
@@ -316,8 +360,11 @@ def required(
         box, plan = grown(f, boxes[name], facts), state.plan(name)
         if plan.scope != FRAGMENT and not plan.bulk:
             box = threads.within(name, box, facts)
-        if plan.scope == SHARED:
+        follows = isinstance(plan.place, After) and plan.place.level.func not in names
+        if plan.scope == SHARED and not follows:  # what follows copies what one thread has made
             box = threads.need(name, box, facts)
+        if plan.extents and not follows:
+            box = bounded(state, name, box, limits, facts)
         if not exact:
             box = whole_box(state, f, box, facts)
         boxes[name] = box = rounded(state, f, box, facts, whole=name in here)

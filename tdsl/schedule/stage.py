@@ -291,6 +291,16 @@ class Stage(Suggesting):
         self.do("fold_storage", dim=name_of_dim(dim), extent=extent)
         return self
 
+    def bound_extent(self, dim: Variable | int | str, extent: int | None = None) -> Stage:
+        """Make `extent` elements of a dimension wherever this func is computed; an error if more are needed.
+
+        Without a number as many as are needed at most. Loops over them then have a known extent also where
+        less is needed, as for tiles at edges: there elements before are made, too, or behind. Where
+        there are fewer in all, all of them are made.
+        """
+        self.do("bound_extent", dim=_dim(dim), **_given(extent=extent))
+        return self
+
     def set_scope(self, scope: str) -> Stage:
         """The memory for this func: "heap", "stack", "register", "auto", or "shared" by a block."""
         self.do("set_scope", scope=scope)

@@ -59,7 +59,8 @@ def nested_tiles(
     names = [f.name for f in graph.program.funcs if f.name in graph.boxes]
     size = sum(graph.bytes_moved(n, box) for n, box in graph.boxes.items())
     room = [FULL * (p.level.bytes or 0) for p in places]
-    at = next((n for n, most in enumerate(room) if size > most), len(places) - 1)
+    full = (n for n, p in enumerate(places) if p.level.managed or size > room[n])
+    at = next(full, len(places) - 1)
     found, priced = partitions(graph, names, places[at], together=together)
     return [_parts(graph, p, priced, places[at], places[at + 1 :]) for p in found[:MOST]]
 

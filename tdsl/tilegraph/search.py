@@ -17,7 +17,6 @@ Nothing is random, and ties go to the earlier candidate.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -50,6 +49,7 @@ from tdsl.schedule.recipes.online_bands import online_bands
 from tdsl.schedule.recipes.online_blocks import online_blocks
 from tdsl.schedule.recipes.online_tensor_cores import online_tensor_cores
 from tdsl.schedule.recipes.rows import write_vectors
+from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
 from tdsl.source import here
 from tdsl.target import Target
 from tdsl.tilegraph.exchange import exchanged
@@ -59,6 +59,7 @@ from tdsl.tilegraph.orders import fewer_operations
 from tdsl.tilegraph.pins import Pins, impossible, read_pins
 from tdsl.tilegraph.together import find_together, write_together
 from tdsl.tilegraph.write import write_tiles
+from tdsl.tilegraph.write_blocks import write_blocks
 
 CLEARLY = 0.8  # of the default's time, from which another candidate is taken
 CALLS = "calls apart"  # what other candidates must beat in a program of several calls
@@ -141,7 +142,10 @@ Make = Callable[[Schedule], bool]
 
 def _tiled(start: Schedule, machine: Machine, pins: Pins) -> Iterator[tuple[str, Make]]:
     """The best cuts, with the recipes for what lies between, or with nested tiles."""
-    state = inline_funcs(choose_inline(bind_state(start.state, start.sizes))[0])
+    state = bind_state(start.state, start.sizes)
+    state = inline_funcs(
+        _inline_for_blocks(state) if machine.block_threads else choose_inline(state)[0]
+    )
     graph = TileGraph.of_state(state)
 
     def together(name: str) -> bool:  # what updates write is anywhere
@@ -195,6 +199,7 @@ def _ways(start: Schedule, pins: Pins, results: set[str]) -> Iterator[tuple[str,
         for rows in BANDS:
             yield f"bands of {rows} rows", partial(_in_bands, rows=rows, machine=machine)
         yield "apart", partial(_by_groups, machine=machine, cuts=set(names))
+    if (machine.vector_bytes or machine.block_threads) and names:
         yield from _tiled(start, machine, pins)
     if machine.vector_bytes:
         yield "together", partial(_together, machine=machine)
@@ -223,7 +228,7 @@ def _by_groups(
     Those that are `tiled` get nested tiles instead.
     """
     if machine.block_threads:
-        return _on_a_gpu(schedule, machine, cuts)
+        return _on_a_gpu(schedule, machine, cuts, tiled)
     if not machine.vector_bytes:
         return True
     if not cuts and read_in_tiles(schedule, machine):
@@ -305,19 +310,53 @@ def _by_itself(
             own.parallel(own.loops[0])
 
 
-def _on_a_gpu(schedule: Schedule, machine: Machine, cuts: Collection[str] = ()) -> bool:
-    """Each func that recipes take into no other kernel as one of its own; those of cuts always."""
-    for name in sorted(cuts):
-        schedule[name].compute_root()
+def _inline_for_blocks(state: State) -> State:
+    """Funcs that tiles of a block need in no memory, inlined: what sums read is made once for them."""
+    inlined = choose_inline(state)[0]
+    for name, plan in inlined.plans:
+        summed = any(c.definitions[n].init is not None for c, n in state.consumers(name))
+        made = any(
+            state.program.has_func(r.name) for r in state.program.func(name).definitions[0].reads
+        )
+        if plan.place is not None and summed and made:
+            inlined = inlined.with_plan(name, state.plan(name))
+    return inlined
+
+
+def _on_a_gpu(
+    schedule: Schedule,
+    machine: Machine,
+    cuts: frozenset[str] | set[str] = frozenset(),
+    tiled: tuple[Part, ...] = (),
+) -> bool:
+    """Each func that recipes take into no other kernel as one of its own; those of cuts always.
+
+    Those that are `tiled` get tiles of blocks and threads.
+    """
     state = bind_state(schedule.state, schedule.sizes)
-    for name, plan in choose_inline(state)[0].plans:
-        if plan.place is not None and not schedule.state.plan(name).touched:
+    inlined = _inline_for_blocks(state) if tiled else choose_inline(state)[0]
+    for name, plan in inlined.plans:
+        if plan.place is not None and name not in cuts and not schedule.state.plan(name).touched:
             schedule[name].inline()
-    for name in [f.name for f in reversed(schedule.state.program.funcs)]:  # consumers first
-        if name in cuts or not schedule.state.plan(name).touched:
-            # else it reads what is inlined only later, and is left to the default schedule
-            with suppress(ScheduleError), schedule.all_or_nothing():
-                on_blocks(schedule[name], threads=machine.block_threads)
+    done: set[str] = set()
+    for part in reversed(tiled):
+        write_blocks(schedule, part, machine)
+        done |= {*part.members}
+    for name in sorted(cuts - done):
+        schedule[name].compute_root()
+    open_ = [
+        f.name
+        for f in schedule.state.program.funcs
+        if f.name in cuts - done or not schedule.state.plan(f.name).touched
+    ]
+    by_tensor_cores = {
+        name
+        for name in open_
+        if on_tensor_cores(schedule[name], hopper="wgmma" in machine.features) is not None
+    }
+    for name in reversed(open_):  # consumers first
+        if name in cuts - done - by_tensor_cores or not schedule.state.plan(name).touched:
+            on_blocks(schedule[name], threads=machine.block_threads)
     return True
 
 

@@ -317,7 +317,7 @@ class NestSpot:
     def _needs(self, loops: tuple[str, ...], k: int, *, wide: bool) -> dict[str, Box]:
         nests, active = self.nests, self.opened(loops, wide=wide)
         levels = self._levels(k)
-        found = required(nests.tree, nests.state, levels, {}, [active], NOTHING)
+        found = required(nests.tree, nests.state, levels, {}, [active], NOTHING, limits=nests.whole)
         for level in levels:  # what runs in these loops, too, is needed by nobody in them
             for other in nests.tree.joined.get(level, ()):
                 f, whole = nests.state.program.func(other), nests.whole[other]
