@@ -84,7 +84,7 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
     made_online: list[Decision] = []
     if machine.block_threads:  # weights are a stage of their own there
         state, made_online = _online_on_a_gpu(state, machine)
-    state, decisions = choose_inline(state)
+    state, decisions = choose_inline(state, products_read_values=machine.block_threads > 0)
     state = inline_funcs(state)
     if not machine.block_threads:
         state, made_online = _long_rows(state, machine)
@@ -223,8 +223,15 @@ def _hosts(state: State) -> set[str]:
     return {level.func for _, plan in state.plans for level in levels_of(plan)}
 
 
-def choose_inline(state: State) -> tuple[State, list[Decision]]:
-    """The state with the place of funcs that are worth inlining, and why they are."""
+def choose_inline(
+    state: State, *, products_read_values: bool = False
+) -> tuple[State, list[Decision]]:
+    """The state with the place of funcs that are worth inlining, and why they are.
+
+    With `products_read_values` a sum of products reads what is made of another func's values as it is, not
+    how it is made: as instructions that multiply tiles do. What makes the values may do that, too, as soon as
+    they are there.
+    """
     hosts, decisions = _hosts(state), []
     boxes = functools.cache(functools.partial(root_boxes, rest_at_root(state)))
     for f in state.program.funcs:
@@ -240,11 +247,20 @@ def choose_inline(state: State) -> tuple[State, list[Decision]]:
             continue
         if any(state.plan(c.name).bulk for c, _ in state.consumers(f.name)):
             continue  # it is copied as a whole of memory
+        if products_read_values and _is_operand(state, f):
+            continue
         reason = _why_inline(state, f, boxes)
         if reason:
             state = state.with_plan(f.name, replace(plan, place=Inline()))
             decisions.append(Decision(f.name, INLINE, why=(reason,)))
     return state, decisions
+
+
+def _is_operand(state: State, f: FuncDef) -> bool:
+    """True for what is made of another func's values, and a factor of the terms of a sum."""
+    made = any(state.program.has_func(r.name) for r in f.definitions[0].reads)
+    readers = [c.definitions[n] for c, n in state.consumers(f.name)]
+    return made and any(d.init and len({r.name for r in d.reads}) > 1 for d in readers)
 
 
 def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -> str:

@@ -143,9 +143,8 @@ Make = Callable[[Schedule], bool]
 def _tiled(start: Schedule, machine: Machine, pins: Pins) -> Iterator[tuple[str, Make]]:
     """The best cuts, with the recipes for what lies between, or with nested tiles."""
     state = bind_state(start.state, start.sizes)
-    state = inline_funcs(
-        _inline_for_blocks(state) if machine.block_threads else choose_inline(state)[0]
-    )
+    on_a_gpu = machine.block_threads > 0
+    state = inline_funcs(choose_inline(state, products_read_values=on_a_gpu)[0])
     graph = TileGraph.of_state(state)
 
     def together(name: str) -> bool:  # what updates write is anywhere
@@ -310,19 +309,6 @@ def _by_itself(
             own.parallel(own.loops[0])
 
 
-def _inline_for_blocks(state: State) -> State:
-    """Funcs that tiles of a block need in no memory, inlined: what sums read is made once for them."""
-    inlined = choose_inline(state)[0]
-    for name, plan in inlined.plans:
-        summed = any(c.definitions[n].init is not None for c, n in state.consumers(name))
-        made = any(
-            state.program.has_func(r.name) for r in state.program.func(name).definitions[0].reads
-        )
-        if plan.place is not None and summed and made:
-            inlined = inlined.with_plan(name, state.plan(name))
-    return inlined
-
-
 def _on_a_gpu(
     schedule: Schedule,
     machine: Machine,
@@ -334,7 +320,7 @@ def _on_a_gpu(
     Those that are `tiled` get tiles of blocks and threads.
     """
     state = bind_state(schedule.state, schedule.sizes)
-    inlined = _inline_for_blocks(state) if tiled else choose_inline(state)[0]
+    inlined = choose_inline(state, products_read_values=True)[0]
     for name, plan in inlined.plans:
         if plan.place is not None and name not in cuts and not schedule.state.plan(name).touched:
             schedule[name].inline()

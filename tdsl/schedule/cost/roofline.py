@@ -23,28 +23,37 @@ from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.cost.moved import Bytes, Moved, total
 from tdsl.schedule.cost.traffic import of_block
 from tdsl.schedule.facts import cost, weight, widest
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.nest import BLOCKS, PARALLEL, THREADS, VECTORIZED
 
 _CHEAP = ("fma", "isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "sqrt", "absolute")
 WARM = 0.5  # of the last cache, in which the arrays of a small program stay from call to call
 _CALL = 12  # operations that `cost` takes a call for
+HALF = 2  # bytes of the elements that rates of tensor cores are said for
 LAUNCH = 3e-6  # seconds of a kernel of a GPU, where it has not been measured
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations by unit: "vector" and "scalar" ones, and values of functions such as exp."""
+    """Operations by unit: "vector" and "scalar" ones, and values of functions such as exp.
+
+    Those of tensor cores count by the bytes of what they multiply: twice as much takes twice as long.
+    """
 
     vector: float = 0.0
     scalar: float = 0.0
     exp: float = 0.0
+    tensor: float = 0.0
 
     def __add__(self, other: Work) -> Work:
-        return Work(self.vector + other.vector, self.scalar + other.scalar, self.exp + other.exp)
+        return Work(
+            self.vector + other.vector, self.scalar + other.scalar, self.exp + other.exp,
+            self.tensor + other.tensor,
+        )  # fmt: skip
 
     def times(self, n: float) -> Work:
         """So many times as much."""
-        return Work(n * self.vector, n * self.scalar, n * self.exp)
+        return Work(n * self.vector, n * self.scalar, n * self.exp, n * self.tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +178,7 @@ def _on_gpu(spot: NestSpot, machine: Machine) -> NestTime:
     """Blocks take turns on the multiprocessors; the memory is shared by all that run."""
     extents = spot.extents()
     blocks = prod(extents[x] for x in extents if spot.kind(x) in BLOCKS)
-    threads = prod(extents[x] for x in extents if spot.kind(x) in THREADS)
+    threads = _lanes(spot) * prod(extents[x] for x in extents if spot.kind(x) in THREADS)
     waves = ceil(blocks / machine.threads)
     busy = blocks / max(waves, 1) * min(threads / machine.block_threads, 1.0)
     far = machine.level("global")
@@ -183,6 +192,7 @@ def _on_gpu(spot: NestSpot, machine: Machine) -> NestTime:
         for unit, name, n in (
             ("vector", "vector", work.vector + work.scalar),
             ("exp", "exp", work.exp),
+            ("tensor", "tensor", work.tensor),
         )
     ]
     memory = ((far.name, size / (speed * max(used, 1 / machine.threads))),)
@@ -206,9 +216,19 @@ def _of_point(spot: NestSpot, vector_bytes: int) -> Work:
     d = spot.func.definitions[spot.definition]
     wide = any(x.kind in (VECTORIZED, *THREADS) for x in spot.nest.loops)
     work, extents = work_of_point(d, wide=wide), spot.extents()
+    if _lanes(spot) > 1 and d.init is not None:
+        size = max(r.dtype.bytes for r in reads_in(d.values))
+        return Work(tensor=(work.vector + work.scalar) * size / HALF)
     lanes = prod(extents[x] for x in extents if spot.kind(x) == VECTORIZED)
     filled = 2 * lanes * widest(d) / vector_bytes if wide and vector_bytes else 1.0
     return replace(work, vector=work.vector / min(filled, 1.0)) + _of_merge(spot, wide=wide)
+
+
+def _lanes(spot: NestSpot) -> int:
+    """The threads that run an instruction of a GPU together, in the place of loops of a stage."""
+    made = spot.nests.state.plan(spot.func.name).tensorizations
+    known = (INSTRUCTIONS[t.instruction] for t in made if t.definition == spot.definition)
+    return max((x.threads for x in known if x.cuda), default=1)
 
 
 def _of_merge(spot: NestSpot, *, wide: bool) -> Work:

@@ -13,7 +13,7 @@ from tdsl.schedule.cost.caches import CacheModel
 from tdsl.schedule.cost.loopnests import Nests, NestSpot
 from tdsl.schedule.cost.machine import MemoryLevel
 from tdsl.schedule.cost.moved import Bytes, Moved, add_up
-from tdsl.schedule.nest import BLOCKS, REGISTER, SHARED, Level
+from tdsl.schedule.nest import BLOCKS, REGISTER, TOGETHER, Level
 from tdsl.schedule.tree import ROOT
 
 
@@ -39,7 +39,7 @@ def of_blocks(nests: Nests) -> Bytes:
 def of_block(spot: NestSpot) -> Bytes:
     """What one kernel loads and stores; not what lives in shared memory and registers."""
     nests, moved = spot.nests, dict[str, Moved]()
-    inner = {n for n, plan in nests.state.plans if plan.scope in (SHARED, REGISTER)}
+    inner = {n for n, plan in nests.state.plans if plan.scope in (REGISTER, *TOGETHER)}
     inner |= {n for n, home in nests.tree.home.items() if _is_inside_threads(nests, n, home)}
     _of_block(spot, inner, moved)
     return moved
