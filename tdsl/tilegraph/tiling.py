@@ -20,6 +20,7 @@ from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.cost.moved import bytes_in_runs
 from tdsl.schedule.cost.reach import Reach, Values
 from tdsl.schedule.cost.roofline import (
+    HALF,
     Work,
     bytes_per_second,
     launch_seconds,
@@ -27,9 +28,11 @@ from tdsl.schedule.cost.roofline import (
     work_of_point,
 )
 from tdsl.schedule.facts import extent, extents, widest
+from tdsl.schedule.instructions.tensor_cores import ROWS
 from tdsl.schedule.nest import is_ordered
 from tdsl.schedule.patterns.rows import vectors_of
 from tdsl.tilegraph.graph import TileGraph
+from tdsl.tilegraph.write_products import is_for_tensor_cores
 
 FULL = 0.5  # of a level, which tiles may fill: other data passes through it
 STEP = 64  # terms of a reduction whose operands are held at a time
@@ -99,7 +102,8 @@ class Tiling:
 class Needs:
     """What is needed of funcs and inputs in all: first points and extents; and the bytes of an element.
 
-    Of some funcs, too, the seconds of one thread for a point, by unit.
+    Of some funcs, too, the seconds of one thread for a point, by unit, and how many points it computes at
+    once along the last dimensions.
     """
 
     graph: TileGraph
@@ -107,15 +111,17 @@ class Needs:
     most: Mapping[str, Shape]
     size: Mapping[str, int]
     seconds: Mapping[str, tuple[float, ...]]
+    lanes: Mapping[str, Shape]
 
     @staticmethod
     def of(graph: TileGraph, names: Iterable[str], machine: Machine) -> Needs:
         """Those of a graph, with the seconds of some of its funcs on a machine."""
         first = {n: tuple(graph.first(n, a) for a in range(len(b))) for n, b in graph.boxes.items()}
         most = {n: _shape(box) for n, box in graph.boxes.items()}
-        work = {n: unit_seconds(_work(graph, n, machine), machine, 1) for n in names}
-        seconds = {n: tuple(s for _, s in units) for n, units in work.items()}
-        return Needs(graph, first, most, {n: graph.element_bytes(n) for n in most}, seconds)
+        work = {n: _work(graph, n, machine) for n in names}
+        seconds = {n: tuple(s for _, s in unit_seconds(own, machine, 1)) for n, own in work.items()}
+        lanes = {n: _lanes(graph, n, machine, own) for n, own in work.items()}
+        return Needs(graph, first, most, {n: graph.element_bytes(n) for n in most}, seconds, lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +210,17 @@ def _work(graph: TileGraph, name: str, machine: Machine) -> Work:
         wide = vectors_of(f, n, sizes, machine.vector_bytes) is not None
         terms = prod(sizes[v] or 1 for v, _, _ in d.ranges)
         found += work_of_point(d, wide=wide or machine.block_threads > 0).times(terms)
+    if machine.block_threads and is_for_tensor_cores(f):
+        size = max(r.dtype.bytes for r in f.definitions[0].reads)
+        return Work(tensor=found.vector * size / HALF)
     return found
+
+
+def _lanes(graph: TileGraph, name: str, machine: Machine, work: Work) -> Shape:
+    """The points along the last dimensions that are computed together, if only for some of them."""
+    if work.tensor:
+        return ROWS, ROWS
+    return (max(machine.vector_bytes // max(graph.element_bytes(name), 1), 1),)
 
 
 def _stepped(graph: TileGraph, members: tuple[str, ...]) -> set[tuple[str, int]]:
@@ -274,9 +290,9 @@ def price(group: Group, shape: Shape, place: Place) -> Tiling:
     sizes, line = group.tile(shape), place.granule
     written = group.bytes_of(group.owner, sizes[group.owner], line)
     moved = sum([group.bytes_of(n, sizes[n], line) for n in group.read]) + written
-    units = [0.0, 0.0, 0.0]
+    units = [0.0, 0.0, 0.0, 0.0]
     for n in group.members:
-        points = tiles * _padded(sizes[n], machine.vector_bytes // max(needs.size[n], 1))
+        points = tiles * _padded(sizes[n], needs.lanes[n])
         units = [s + points * own for s, own in zip(units, needs.seconds[n], strict=True)]
     enter = (WAIT if place.level.managed else ENTER) * len(group.members) * tiles
     bytes_ = tiles * (moved + (written if far else 0.0))
@@ -301,12 +317,17 @@ def _slowest(units: list[float], memory: float, far: bool) -> float:
     return max(each) + 0.05 * (sum(each) - max(each)) + (memory if far else 0.0)
 
 
-def _padded(shape: Shape, lanes: int) -> float:
-    """The points of a box, its last dimension in whole vectors."""
-    if not shape:
-        return 1.0
-    *outer, last = shape
-    return prod(outer) * (-(-last // lanes) * lanes if lanes > 1 and last >= lanes // 2 else last)
+def _padded(shape: Shape, lanes: Shape) -> float:
+    """The points of a box, its last dimensions in whole vectors, or tiles of instructions.
+
+    >>> _padded((3, 30), (16,)), _padded((3, 5), (16,)), _padded((3, 30), (16, 16))
+    (96, 15, 512)
+    """
+    near = shape[len(shape) - len(lanes) :]
+    if len(shape) < len(lanes) or (len(lanes) == 1 and near[0] < lanes[0] // 2):
+        return prod(shape)
+    whole = (-(-n // step) * step for n, step in zip(near, lanes, strict=True))
+    return prod(shape[: len(shape) - len(lanes)]) * prod(whole)
 
 
 def _held(group: Group, sizes: Mapping[str, Shape], place: Place) -> float:

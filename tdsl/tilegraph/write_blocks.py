@@ -16,17 +16,26 @@ from math import prod
 
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extent, extents
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.nest import REGISTER, SHARED
+from tdsl.schedule.nest import REGISTER, SHARED, SWIZZLES
 from tdsl.schedule.recipes.block_rows import fused, reduce_by_threads
 from tdsl.schedule.recipes.elements import definition_of, fetched, vector_of
 from tdsl.schedule.recipes.epilogue import write_neighbours
 from tdsl.schedule.stage import Stage
 from tdsl.tilegraph.levels import Part
+from tdsl.tilegraph.tiling import Shape
+from tdsl.tilegraph.write_products import (
+    Place,
+    WarpTiles,
+    find_warp_tiles,
+    is_for_tensor_cores,
+    write_warp_tiles,
+)  # fmt: skip
 
 WARP = 32
 TERMS = 16  # of a step, of which a block fetches the operands
@@ -35,16 +44,13 @@ UNROLLED = 512  # operations of a thread without a loop
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block that is being written: the tile of its owner, inside the loop `at` over blocks."""
+    """A block that is being written: the tile of `own`, inside its loop `at` over blocks."""
 
     schedule: Schedule
     part: Part
     machine: Machine
+    own: Stage
     at: str
-
-    @property
-    def own(self) -> Stage:
-        return self.schedule[self.part.owner]
 
     def sizes(self, name: str) -> dict[str, int]:
         """The extents of the variables of a member, those of its terms as well, in a tile."""
@@ -55,34 +61,62 @@ class _Block:
 
 def write_blocks(schedule: Schedule, part: Part, machine: Machine) -> None:
     """Write a group of several funcs as one kernel."""
-    own, f = schedule[part.owner], schedule.state.program.func(part.owner)
+    last = next(p for p in part.parts if p.owner == part.owner)
+    lead, shape = _lead(schedule, part, last)
     outer, inner = list[str](), dict[str, str]()
-    whole = [extent(part.boxes[part.owner], axis) or 1 for axis in range(len(f.variables))]
-    several = [axis for axis, n in enumerate(part.shape) if n < whole[axis]] or [0]
-    for axis, v in enumerate(f.variables):
+    own, sizes = schedule[lead], _whole(schedule, part, lead)
+    several = [v for v, n in shape.items() if n < sizes[v]] or [*shape][:1]
+    for v, n in shape.items():
         inner[v] = v
-        if axis in several:
-            block, rest = own.split(v, part.shape[axis])
-            outer.append(block.name)
+        if v in several:
+            block_loop, rest = own.split(v, n)
+            outer.append(block_loop.name)
             inner[v] = rest.name
-    ranges = [v for v, _, _ in f.definitions[0].ranges]
+    ranges = [v for v, _, _ in definition_of(own).ranges]
     own.reorder(*outer, *inner.values(), *ranges)
     at = fused(own, outer)
     own.bind(at, "blockIdx.x")
-    last = next(p for p in part.parts if p.owner == part.owner)
-    shape = dict(zip(f.variables, part.shape, strict=True))
-    thread = _share_out(own, last, shape, inner, machine)
-    block_ = _Block(schedule, part, machine, at)
-    _fill(block_, last, thread, inner)
+    block = _Block(schedule, part, machine, own, at)
+    product = _product(block, last)
+    if product is not None and all(sizes[v] % n == 0 for v, n in shape.items()):
+        sides = [product.left.along, product.right.along]
+        rows, columns = (own.split(inner[v], shape[v]) for v in sides)  # as many as is known
+        others = [x for v, x in inner.items() if v not in sides]
+        reader = None if lead == part.owner else schedule[part.owner]
+        place = Place(rows[1].name, columns[1].name, (at, *others, rows[0].name, columns[0].name))
+        write_warp_tiles(own, product, place, part.members, reader)
+    else:
+        _fill(block, last, _share_out(own, last.shape, shape, inner, machine), inner)
     for p in reversed(part.parts):
         if p.owner != part.owner:
-            _member(block_, p)
+            _member(block, p)
+    _fetch_for_several(block)
+
+
+def _lead(schedule: Schedule, part: Part, last: Part) -> tuple[str, dict[str, int]]:
+    """The func whose loops are those of the block, and its tile: the owner, or a product that it ends."""
+    f = schedule.state.program.func(part.owner)
+    shape = dict(zip(f.variables, part.shape, strict=True))
+    sums = [n for n in last.members if is_for_tensor_cores(schedule.state.program.func(n))]
+    if len(last.members) != 2 or len(sums) != 1 or sums[0] == part.owner:
+        return part.owner, shape
+    (name,) = sums
+    index = {r.index for r in f.definitions[0].reads if r.name == name}
+    if index != {tuple(map(Var, f.variables))}:
+        return part.owner, shape
+    variables_ = schedule.state.program.func(name).variables
+    return name, dict(zip(variables_, part.shape, strict=True))
+
+
+def _whole(schedule: Schedule, part: Part, lead: str) -> dict[str, int]:
+    """The extents of the variables of what leads a block, in all."""
+    names = schedule.state.program.func(lead).variables
+    return {v: extent(part.boxes[lead], axis) or 1 for axis, v in enumerate(names)}
 
 
 def _member(block: _Block, p: Part) -> None:
     """A member in shared memory, with those that it has in registers."""
     stage, d = block.schedule[p.owner], definition_of(block.schedule[p.owner])
-    stage.compute_at(block.own, block.at)
     sizes = block.sizes(p.owner)
     points, terms = (
         prod(sizes[v] for v in names) for names in (d.free, [v for v, _, _ in d.ranges])
@@ -90,11 +124,44 @@ def _member(block: _Block, p: Part) -> None:
     if d.init is None and len(p.members) == 1:
         p = replace(p, shape=tuple(1 for _ in p.shape))  # neighbours on neighbouring threads
     if len(p.members) == 1 and 2 * points <= block.machine.block_threads and terms >= WARP:
-        _reduce_in_warps(stage, d, block.machine)
+        _reduce_in_warps(stage.compute_at(block.own, block.at), d, block.machine)
         return
+    product = _product(block, p)
+    if product is not None:
+        _by_warps(block, p, product)
+        return
+    stage.compute_at(block.own, block.at)
     inner = {v: v for v in d.free}
-    thread = _share_out(stage, p, sizes, inner, block.machine)
+    thread = _share_out(stage, p.shape, sizes, inner, block.machine)
     out = _fill(block, p, thread, inner).set_scope(SHARED)
+    for made in {stage.func: stage, out.func: out}.values():
+        _bound(made)
+
+
+def _product(block: _Block, p: Part) -> WarpTiles | None:
+    """The sum of a part that tensor cores make, by itself or with what is made of it alone."""
+    names = [n for n in p.members if is_for_tensor_cores(block.schedule.state.program.func(n))]
+    if len(names) != 1 or len(p.members) > 2:
+        return None
+    stage = block.schedule[names[0]]
+    return find_warp_tiles(stage, block.sizes(names[0]), block.machine.block_threads // WARP)
+
+
+def _by_warps(block: _Block, p: Part, found: WarpTiles) -> None:
+    """A member that is a product, and what is made of it, by tensor cores."""
+    stage, sizes = block.schedule[found.func], block.sizes(found.func)
+    stage.compute_at(block.own, block.at)
+    reader = None if p.owner == found.func else block.schedule[p.owner]
+    sides = [found.left.along, found.right.along]
+    outer, inner = zip(*(stage.split(v, sizes[v]) for v in sides), strict=True)
+    others = [v for v in definition_of(stage).free if v not in sides]
+    place = Place(inner[0].name, inner[1].name, (*others, *(x.name for x in outer)))
+    out = write_warp_tiles(stage, found, place, block.part.members, reader).set_scope(SHARED)
+    f = block.schedule.state.program.func(out.func)
+    row = f.dtypes[0].bytes * (extent(block.part.tile[p.owner], -1) or 1)
+    wide = [n for n in SWIZZLES if row % n == 0]
+    if wide:
+        out.swizzle(max(wide))
     for made in {stage.func: stage, out.func: out}.values():
         _bound(made)
 
@@ -114,12 +181,12 @@ def _reduce_in_warps(stage: Stage, d: Definition, machine: Machine) -> None:
 
 
 def _share_out(
-    stage: Stage, p: Part, sizes: dict[str, int], inner: dict[str, str], machine: Machine
+    stage: Stage, tile: Shape, sizes: dict[str, int], inner: dict[str, str], machine: Machine
 ) -> Loop:
     """Tiles of a stage for threads; the loop over these, and in `inner` those of a thread's own tile."""
     counted = list[str]()
-    several = [v for v, n in zip(inner, p.shape, strict=True) if n < sizes[v]] or [*inner][:1]
-    for v, each in zip(inner, p.shape, strict=True):
+    several = [v for v, n in zip(inner, tile, strict=True) if n < sizes[v]] or [*inner][:1]
+    for v, each in zip(inner, tile, strict=True):
         if v in several:
             count, rest = stage.split(inner[v], each)
             counted.append(count.name)
@@ -209,3 +276,23 @@ def _readers(block: _Block, source: str) -> list[str]:
         for n in block.part.members
         if any(r.name == source for r in reads_in(program.func(n).definitions[0].values))
     ]
+
+
+def _fetch_for_several(block: _Block) -> None:
+    """What several members read of an array, in shared memory for as long as the block runs."""
+    program = block.schedule.state.program
+    read = {r.name for n in block.part.members for r in program.func(n).definitions[0].reads}
+    for source in sorted(read - {*block.part.members}):
+        if len(_readers(block, source)) > 1 and block.part.tile[source]:
+            copy = block.schedule.cache_read(
+                source, block.own, at=block.at, scope=SHARED, inside=True
+            )
+            names = definition_of(copy).free
+            _share_out(
+                copy,
+                (1,) * len(names),
+                dict.fromkeys(names, 2),
+                {v: v for v in names},
+                block.machine,
+            )
+            _bound(copy)

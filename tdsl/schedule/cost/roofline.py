@@ -155,7 +155,12 @@ def unit_seconds(work: Work, machine: Machine, threads: int) -> tuple[tuple[str,
     """The time that so many threads take for operations, by unit."""
     return tuple(
         (unit, n / (threads * (machine.rate(unit) or typical().rate(unit) or inf)))
-        for unit, n in (("vector", work.vector), ("scalar", work.scalar), ("exp", work.exp))
+        for unit, n in (
+            ("vector", work.vector),
+            ("scalar", work.scalar),
+            ("exp", work.exp),
+            ("tensor", work.tensor),
+        )
     )
 
 

@@ -1,0 +1,131 @@
+"""Products of the tiles of a block by tensor cores, where operands have types for these.
+
+for tiles of the sums (warps), in registers:
+  for steps along the terms: what is not in shared memory, fetched together
+    for steps of an instruction: ldmatrix into registers, then mma.sync for each 16 x 8 sums
+  the sums, or what is made of them alone, to shared memory or to the result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tdsl.lang.expr import Var
+from tdsl.lang.program import FuncDef
+from tdsl.schedule.instructions.tensor_cores import COLUMNS, MMAS, ROWS, Mma
+from tdsl.schedule.naming import Loop
+from tdsl.schedule.nest import FRAGMENT, SHARED
+from tdsl.schedule.recipes.choices import Unsuited, reduction_of
+from tdsl.schedule.recipes.elements import definition_of
+from tdsl.schedule.recipes.operands import Operand, matrices_of, operands_of, vector_of
+from tdsl.schedule.recipes.tensor_cores import load_by, load_of, mma_of, spread
+from tdsl.schedule.stage import Stage
+
+WARP = 32
+HELD = 64  # sums of a thread, at most
+TERMS = 32  # of a step, of which a block fetches the operands
+
+
+@dataclass(frozen=True, slots=True)
+class WarpTiles:
+    """A product by tensor cores: its operands along rows and columns, the instruction, and a warp's tile."""
+
+    func: str
+    left: Operand
+    right: Operand
+    form: Mma
+    tile: tuple[int, int]
+
+
+def is_for_tensor_cores(f: FuncDef) -> bool:
+    """True for a sum of products of two matrices whose types tensor cores multiply."""
+    if len(f.definitions) > 1 or len(f.definitions[0].ranges) != 1:
+        return False
+    try:
+        m = matrices_of(f.definitions[0])
+    except Unsuited:
+        return False
+    types = {r.dtype for r in f.definitions[0].reads}
+    known = (x for x in MMAS if x.kind != "tf32" and x.total == f.dtypes[0])
+    return len(m.rows) == len(m.columns) == 1 and any(types == {x.left, x.right} for x in known)
+
+
+def find_warp_tiles(stage: Stage, sizes: Mapping[str, int], warps: int) -> WarpTiles | None:
+    """How warps share a tile of these extents; None where tensor cores do not make it in whole."""
+    try:
+        d = reduction_of(stage, 1)
+        m = matrices_of(d)
+        if len(m.rows) != 1 or len(m.columns) != 1:
+            return None
+        left, right = operands_of(stage, m)
+    except Unsuited:
+        return None
+    form = mma_of(left, right, stage.schedule.state.program.func(stage.func).dtypes[0].name)
+    rows, columns, terms = (sizes[v] for v in (left.along, right.along, d.ranges[0][0]))
+    others = prod(sizes[v] for v in d.free if v not in (left.along, right.along))
+    if form is None or left.gathered or right.gathered or others != 1 or terms % form.terms:
+        return None
+    found = [  # all warps of the block, since they wait for what they fetch together
+        (rows // down, columns * down // warps)
+        for down in range(1, warps + 1)
+        if warps % down == 0
+        and rows % (down * ROWS) == 0
+        and columns % (warps // down * COLUMNS) == 0
+    ]
+    tiles = [t for t in found if prod(t) <= HELD * WARP]
+    if not tiles:
+        return None
+    return WarpTiles(stage.func, left, right, form, min(tiles, key=lambda t: (prod(t), sum(t))))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a product stands: the loops of its rows and columns in a tile, those outside, and the block's."""
+
+    rows: str
+    columns: str
+    outside: tuple[str, ...]
+
+
+def write_warp_tiles(
+    stage: Stage, found: WarpTiles, at: Place, near: Collection[str], reader: Stage | None
+) -> Stage:
+    """Share a product among warps; the stage that takes its sums out of registers.
+
+    What is `near` is in shared memory already. A `reader` is made of the sums in registers.
+    """
+    schedule, form, (left, right) = stage.schedule, found.form, (found.left, found.right)
+    term, _, _ = definition_of(stage).ranges[0]
+    vectors = [vector_of(stage, x) for x in (left, right)]
+    wi, ii = stage.split(at.rows, found.tile[0])
+    wj, ji = stage.split(at.columns, found.tile[1])
+    mi, i1 = stage.split(ii, ROWS)
+    nj, j1 = stage.split(ji, COLUMNS)
+    ko, ki = stage.split(term, TERMS)
+    ki, k1 = stage.split(ki, form.terms)
+    stage.reorder(*at.outside, wi, wj, ko, ki, mi, nj, i1, j1, k1)
+    warp = stage.fuse(wi, wj)
+    stage.bind(warp, "threadIdx.y").tensorize(i1, form.name)
+    out = _taken_out(stage, warp, reader)
+    for x, vector, rows in zip((left, right), vectors, found.tile, strict=True):
+        source, row = x.read.name, x.read.dtype.bytes * (rows if x.turned else TERMS)
+        if source not in near:
+            tile = schedule.cache_read(source, stage.func, at=ko, scope=SHARED, filled=True)
+            spread(tile, x, row)
+            source = tile.cooperate(vector).func
+        fragment = schedule.cache_read(source, stage.func, at=ki, scope=FRAGMENT)
+        load_by(fragment, x, load_of(x, "a" if x is left else "b", rows))
+    stage.unroll(mi).unroll(nj).unroll(ki)
+    return out
+
+
+def _taken_out(stage: Stage, warp: Loop, reader: Stage | None) -> Stage:
+    if reader is None:
+        out = stage.schedule.cache_write(stage, at=warp, scope=FRAGMENT)
+    else:
+        out = reader.reverse_compute_at(stage, warp)
+        stage.store_at(stage, warp).set_scope(FRAGMENT)
+    d = definition_of(out)
+    return out.cooperate(2 if d.index[-1:] == (Var(d.free[-1]),) else 1)
