@@ -298,7 +298,7 @@ class Stage(Suggesting):
         less is needed, as for tiles at edges: there elements before are made, too, or behind. Where
         there are fewer in all, all of them are made.
         """
-        self.do("bound_extent", dim=_dim(dim), **_given(extent=extent))
+        self.do("bound_extent", dim=name_of_dim(dim), **_given(extent=extent))
         return self
 
     def set_scope(self, scope: str) -> Stage:
