@@ -317,6 +317,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "fold_storage": (
         on(P.stencil, lambda s, p: s["g"].compute_at("f", p.inner).store_root().fold_storage(p.inner, 4)),
     ),
+    "bound_extent": (on(P.stencil, lambda s, p: (inside_blocks(s, p), s["g"].bound_extent(p.inner))),),
     "set_scope": (
         on(P.stencil, lambda s, p: (inside_blocks(s, p), s["g"].set_scope("stack"))),
         on(P.stencil, lambda s, p: s["g"].compute_root().set_scope("heap")),

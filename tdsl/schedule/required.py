@@ -340,7 +340,7 @@ def required(
         if active.func.name in followed:
             _continue(tree, state, names, {active.func.name: active.made(facts)}, boxes, facts)
         ranges, where = (
-            active.ranges(facts, active.guards),
+            active.ranges(facts, () if active.whole else active.guards),
             TRUE if active.whole else active.d.where,
         )
         if where != TRUE:

@@ -103,7 +103,7 @@ DIRECTIVES: dict[str, tuple[Any, ...]] = {
     "reorder": ("j", "i"), "rename": ("i", "q"), "serial": ("i",), "parallel": ("i",),
     "vectorize": ("j", 4), "unroll": ("j", 2), "compute_at": ("f", "i"), "store_at": ("f", "i"),
     "reverse_compute_at": ("f", "i"), "compute_with": ("f", "i"), "reorder_storage": ("j", "i"),
-    "align_storage": ("j", 4), "fold_storage": ("i", 4), "set_scope": ("heap",),
+    "align_storage": ("j", 4), "fold_storage": ("i", 4), "bound_extent": ("i", 4), "set_scope": ("heap",),
     "prefetch": ("a", "i", 1, "i"), "rfactor": ("i", "part"), "specialize": (True, None),
     "tensorize": ("i", "q"), "unsigned": ("a",), "update": (0,),
 }  # fmt: skip

@@ -35,7 +35,8 @@ def test_each_form_of_mma(name):
     s = by_warps(*product(form.left, form.right, form.total), name)
     x, y = operands(128, 32, 64, form.left.numpy, form.right.numpy)
     want = x.astype(form.total.numpy) @ y.astype(form.total.numpy)
-    got = td.emulate(td.compile(s, target="cuda:sm_80"))(x, y)
+    arch = INSTRUCTIONS[name].arch or "80"
+    got = td.emulate(td.compile(s, target=f"cuda:sm_{arch}"))(x, y)
     np.testing.assert_array_equal(got, want, strict=True)
 
 
