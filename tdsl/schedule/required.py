@@ -339,10 +339,9 @@ def required(
     for active in actives:
         if active.func.name in followed:
             _continue(tree, state, names, {active.func.name: active.made(facts)}, boxes, facts)
-        ranges, where = (
-            active.ranges(facts, () if active.whole else active.guards),
-            TRUE if active.whole else active.d.where,
-        )
+        # threads of a block make tiles together: these have one shape, wherever a mask cuts them
+        where = TRUE if active.whole or threads.runs else active.d.where
+        ranges = active.ranges(facts, () if active.whole else active.guards)
         if where != TRUE:
             ranges = tighten(ranges, where, facts)
         if any(is_empty(r, facts) for r in ranges.values()):
