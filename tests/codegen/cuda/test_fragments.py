@@ -11,6 +11,7 @@ from tdsl.codegen.loops import For, Invoke, Kernel, Store
 from tdsl.codegen.passes.statements import walk
 from tdsl.lang.expr import Binary, const
 from tdsl.schedule.instructions import tensor_cores
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.tensor_products import by_warps, product
 
