@@ -22,7 +22,7 @@ from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extent, extents
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.nest import REGISTER, SHARED, SWIZZLES
+from tdsl.schedule.nest import REGISTER, SHARED, SWIZZLES, Inline
 from tdsl.schedule.recipes.block_rows import fused, reduce_by_threads
 from tdsl.schedule.recipes.elements import definition_of, fetched, vector_of
 from tdsl.schedule.recipes.epilogue import write_neighbours
@@ -280,10 +280,12 @@ def _readers(block: _Block, source: str) -> list[str]:
 
 def _fetch_for_several(block: _Block) -> None:
     """What several members read of an array, in shared memory for as long as the block runs."""
-    program = block.schedule.state.program
-    read = {r.name for n in block.part.members for r in program.func(n).definitions[0].reads}
-    for source in sorted(read - {*block.part.members}):
-        if len(_readers(block, source)) > 1 and block.part.tile[source]:
+    state = block.schedule.state
+    reads = [r for n in block.part.members for r in state.program.func(n).definitions[0].reads]
+    far = {r.name for r in reads if r.index} - {*block.part.members}
+    inlined = {n for n, plan in state.plans if isinstance(plan.place, Inline)}
+    for source in sorted(far - inlined):
+        if len(_readers(block, source)) > 1:
             copy = block.schedule.cache_read(
                 source, block.own, at=block.at, scope=SHARED, inside=True
             )

@@ -35,10 +35,14 @@ from tdsl.schedule.nest import (
     State,
     roots_of,
 )  # fmt: skip
-from tdsl.schedule.relate import Related, relate
+from tdsl.schedule.relate import Related, mixed_loops, relate
 from tdsl.schedule.required import Active, bounds_of, inside, required
 from tdsl.schedule.sliding import ring_size, window_axis
 from tdsl.schedule.tree import ROOT, Tree, build_tree
+
+ASIDE = (
+    0.4  # of its iterations, where one of a loop through several dimensions stands for the others
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -281,7 +285,8 @@ class NestSpot:
         if self.nests.masked:
             at = middle(self.nest, extents)
         else:
-            at = {x: (n - 1) // 2 for x, n in extents.items()}
+            mixed = mixed_loops(self.nest)
+            at = {x: int((n - 1) * (ASIDE if x in mixed else 0.5)) for x, n in extents.items()}
         midst = {x: add(bounds[x][0] if x in bounds else const(0), const(at[x])) for x in loops}
         return Active(
             self.func, self.definition, self.nest, related.roots, related.extents, bounds, midst
