@@ -50,6 +50,7 @@ from tdsl.schedule.recipes.online_blocks import online_blocks
 from tdsl.schedule.recipes.online_tensor_cores import online_tensor_cores
 from tdsl.schedule.recipes.rows import write_vectors
 from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
+from tdsl.schedule.stage import Stage
 from tdsl.source import here
 from tdsl.target import Target
 from tdsl.tilegraph.exchange import exchanged
@@ -319,7 +320,7 @@ def _on_a_gpu(
 
     Those that are `tiled` get tiles of blocks and threads.
     """
-    state = bind_state(schedule.state, schedule.sizes)
+    state, hopper = bind_state(schedule.state, schedule.sizes), "wgmma" in machine.features
     inlined = choose_inline(state, products_read_values=True)[0]
     for name, plan in inlined.plans:
         if plan.place is not None and name not in cuts and not schedule.state.plan(name).touched:
@@ -335,15 +336,22 @@ def _on_a_gpu(
         for f in schedule.state.program.funcs
         if f.name in cuts - done or not schedule.state.plan(f.name).touched
     ]
-    by_tensor_cores = {
-        name
-        for name in open_
-        if on_tensor_cores(schedule[name], hopper="wgmma" in machine.features) is not None
-    }
+    apart = (cuts - done).difference(
+        n for n in open_ if _made(schedule, n, partial(on_tensor_cores, hopper=hopper))
+    )
     for name in reversed(open_):  # consumers first
-        if name in cuts - done - by_tensor_cores or not schedule.state.plan(name).touched:
-            on_blocks(schedule[name], threads=machine.block_threads)
+        if name in apart or not schedule.state.plan(name).touched:
+            _made(schedule, name, partial(on_blocks, threads=machine.block_threads))
     return True
+
+
+def _made(schedule: Schedule, name: str, rule: Callable[[Stage], object]) -> bool:
+    """Whether a recipe is for a stage; one that reads what is inlined only later is left to the default."""
+    try:
+        with schedule.all_or_nothing():
+            return rule(schedule[name]) is not None
+    except ScheduleError:
+        return False
 
 
 def _online(schedule: Schedule, name: str, machine: Machine) -> bool:

@@ -302,3 +302,21 @@ def test_a_copy_of_a_shuffle_writes_memory_of_the_copy():
     assert Fresh(Kernel("k", (), code)).copy(code) == Alloc(
         "own_1", td.f32, (), REGISTER, Shuffle("own_1", one, 1, 32)
     )
+
+
+def test_tiles_that_a_mask_cuts_have_one_shape_for_all_threads_of_a_block():
+    h, q, j, d, e = td.vars("h q j d e")
+    a, b, v = (td.Tensor(n, (1, 40, 8), td.f32) for n in "abv")
+    score, top, p, total, out = (td.Func(n) for n in ("score", "top", "p", "total", "out"))
+    dot = td.Func("dot")
+    dot[h, q, j] = td.sum(a[h, q, d] * b[h, j, d], axis=d)
+    score[h, q, j] = td.where(j <= q, dot[h, q, j], -np.inf)
+    top[h, q] = td.max(score[h, q, j], axis=j)
+    p[h, q, j] = td.exp(score[h, q, j] - top[h, q])
+    total[h, q] = td.sum(p[h, q, j], axis=j)
+    out[h, q, e] = td.sum(p[h, q, j] * v[h, j, e], axis=j) / total[h, q]
+    s = td.Schedule(out, target="cuda")
+    td.recipes.online_blocks(s["out_sum"], rows=8, terms=8, each=(1, 1), parts=2)
+    given = {n: np.random.default_rng(0).standard_normal((1, 40, 8)).astype("f4") for n in "abv"}
+    got = td.emulate(td.compile(s, target="cuda"))(**given)
+    np.testing.assert_allclose(got, interpret(s.program, given)[0], rtol=1e-5, atol=1e-6)

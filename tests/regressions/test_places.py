@@ -299,3 +299,15 @@ def test_a_cache_behind_a_split_of_a_split_writes_what_was_computed(target, size
     s.cache_write(y, at=outer)
     a = np.arange(1, size + 1, dtype=np.float32)
     np.testing.assert_array_equal(td.compile(s, target=target)(a), 2 * a)
+
+
+def test_a_copy_serves_reads_through_inlined_funcs():
+    a, f, g = td.Tensor("a", (10,), td.f32), td.Func("f"), td.Func("g", shape=(9,))
+    f[i] = a[i] + 1
+    g[i] = f[i] * f[i + 1]
+    s = td.Schedule(g)
+    s[f].inline()
+    copy = s.cache_read(a, g)
+    x = np.arange(10, dtype=np.float32)
+    np.testing.assert_array_equal(td.compile(s)(x), (x + 1)[:-1] * (x + 1)[1:])
+    assert f"{copy.func}[g_i]" in str(td.compile(s).loops())

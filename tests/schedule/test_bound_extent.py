@@ -1,0 +1,73 @@
+"""bound_extent: as many elements of a dimension wherever a func is computed."""
+
+import numpy as np
+import pytest
+
+import tdsl as td
+
+i = td.vars("i")
+
+
+def blur(size):
+    """Sums of three neighbours of doubled values, within the edges."""
+    a, g, f = td.Tensor("a", (size,), td.f32), td.Func("g"), td.Func("f", shape=(size,))
+    g[i] = a[i] * 2
+    around = td.pad(g, shape=(size,))
+    f[i] = around[i - 1] + around[i] + around[i + 1]
+    return g, f
+
+
+def in_blocks(size, extent=None):
+    g, f = blur(size)
+    s = td.Schedule(f)
+    block, _ = s[f].split(i, 8)
+    s[g].compute_at(f, block).bound_extent(i, extent)
+    return s
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 16, 23, 64])
+@pytest.mark.parametrize("target", ["cpu", "python"])
+def test_edges_are_right(size, target):
+    x = np.arange(1, size + 1, dtype=np.float32)
+    padded = np.pad(2 * x, 1)
+    want = padded[:-2] + padded[1:-1] + padded[2:]
+    np.testing.assert_array_equal(td.compile(in_blocks(size), target=target)(x), want)
+
+
+@pytest.mark.parametrize("extent", [None, 10])
+def test_loops_have_one_extent_also_at_edges(extent):
+    text = str(td.compile(in_blocks(64, extent)).loops())
+    first = "min(max(f_i_o * 8 - 1, 0), 54)"
+    assert f"g_i_first = {first}" in text
+    assert "for g_i in range(g_i_first, g_i_first + 10):" in text
+
+
+def test_where_there_are_fewer_all_are_made():
+    text = str(td.compile(in_blocks(9)).loops())
+    assert "for g_i in range(0, 9):" in text
+
+
+def test_more_may_be_asked_for_than_is_needed():
+    x = np.arange(64, dtype=np.float32)
+    got = td.compile(in_blocks(64, 16))(x)
+    np.testing.assert_array_equal(got, td.compile(in_blocks(64))(x))
+
+
+def test_less_than_is_needed_is_an_error():
+    with pytest.raises(td.ScheduleError, match="dimension 'i' needs 10 elements, not 9"):
+        td.compile(in_blocks(64, 9)).loops()
+
+
+def test_outputs_are_made_on_all_of_their_points():
+    _, f = blur(64)
+    with pytest.raises(td.ScheduleError, match="'f' is an output"):
+        td.Schedule(f)[f].bound_extent(i, 8)
+
+
+def test_updates_may_write_anywhere():
+    g, f = td.Func("g"), td.Func("f", shape=(8,))
+    g[i] = 1.0
+    g[i] += 2.0
+    f[i] = g[i]
+    with pytest.raises(td.ScheduleError, match="'g' has updates"):
+        td.Schedule(f)["g"].bound_extent(i, 8)

@@ -1,0 +1,126 @@
+"""Tiles of blocks in shared memory, tiles of threads in registers: groups of funcs as one kernel of a GPU."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.lang.interp import interpret
+from tdsl.schedule.cost.devices import describe_gpu
+from tdsl.target import Target
+from tdsl.tilegraph import search
+from tdsl.tilegraph.graph import TileGraph
+from tdsl.tilegraph.levels import nested_tiles
+from tdsl.tilegraph.search import candidates
+from tests.tilegraph.chains import CHAINS
+
+GPU = Target("cuda")
+i, j, k, h = td.vars("i j k h")
+
+
+def products(rows, terms, inner, columns, dtype=td.f32):
+    """relu(x w) u, with sums in f32."""
+    x, w, u = (
+        td.Tensor(n, shape, dtype)
+        for n, shape in (("x", (rows, terms)), ("w", (terms, inner)), ("u", (inner, columns)))
+    )
+    a, r, y = td.Func("a"), td.Func("r"), td.Func("y")
+    a[i, h] = td.sum(td.cast(x[i, k], td.f32) * td.cast(w[k, h], td.f32), axis=k)
+    r[i, h] = td.cast(td.maximum(a[i, h], 0), dtype)
+    y[i, j] = td.sum(td.cast(r[i, h], td.f32) * td.cast(u[h, j], td.f32), axis=h)
+    return y
+
+
+def tiled(program, target=GPU):
+    """The best schedule with tiles that is not the default one."""
+    found = candidates(program, {}, target)
+    return next(c.schedule for c in found if c.label.endswith("tiles"))
+
+
+def arrays_of(program):
+    rng = np.random.default_rng(0)
+    return {
+        t.name: rng.standard_normal([n.value for n in t.shape]).astype(t.dtype.numpy)
+        for t in program.inputs
+    }
+
+
+def check(schedule, program):
+    """What a schedule computes on an emulated GPU is what the program says."""
+    given = arrays_of(program)
+    got = td.emulate(td.compile(schedule, target="cuda"))(**given)
+    want = interpret(program, given)
+    for mine, own in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
+        np.testing.assert_allclose(mine, own, rtol=2e-4, atol=1e-5 * max(abs(own).max(), 1))
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_in_tiles_is_right_and_fits(name):
+    program = td.Schedule(*CHAINS[name](13)).program
+    schedule = tiled(program)
+    assert schedule.footprint("shared") <= GPU.capacity("shared")
+    check(schedule, program)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1, 1), (250, 13, 37, 11), (7, 64, 128, 64), (64, 40, 1, 3)]
+)
+def test_two_products_of_any_sizes_are_one_kernel(sizes):
+    program = td.Schedule(products(*sizes)).program
+    schedule = tiled(program)
+    assert str(td.compile(schedule, target="cuda").loops()).count("blockIdx") == 1
+    check(schedule, program)
+
+
+def test_levels_of_a_gpu_are_those_of_a_block_and_of_a_thread():
+    graph = TileGraph.of(td.Schedule(products(65_536, 64, 128, 64)).program)
+    (part,), *_ = nested_tiles(graph, describe_gpu("sm_90a"))
+    assert (part.owner, part.members, part.level) == ("y", ("a", "r", "y"), "shared")
+    assert [(p.members, p.level) for p in part.parts] == [
+        (("a", "r"), "registers"),
+        (("y",), "registers"),
+    ]
+
+
+def test_what_is_between_two_products_moves_no_bytes():
+    rows, terms, inner, columns = 65_536, 64, 128, 64
+    program = td.Schedule(products(rows, terms, inner, columns)).program
+    schedule = tiled(program)
+    (tile,) = (dict(d.arguments)["factor"] for d in schedule.directives[:1])
+    weights = rows // tile * inner * (terms + columns)
+    assert schedule.traffic("global") == 4 * (rows * (terms + columns) + weights)
+
+
+def test_products_of_half_floats_in_tiles_are_made_by_tensor_cores(monkeypatch):
+    few = replace(describe_gpu("sm_80"), threads=2)  # so that tiles are large
+    monkeypatch.setattr(search, "machine_for", lambda _: few)
+    program = td.Schedule(products(256, 64, 128, 64, td.f16)).program
+    schedule = tiled(program, Target("cuda", arch="sm_80"))
+    text = str(td.compile(schedule, target="cuda:sm_80").loops())
+    assert text.count("mma_m16n8k16_f16_f16(") == 2
+    assert text.count("blockIdx") == 1
+    check(schedule, program)
+
+
+def test_half_floats_take_tiles_where_bytes_are_what_takes_the_time():
+    program = td.Schedule(products(65_536, 64, 128, 64, td.f16)).program
+    best, *others = candidates(program, {}, GPU)
+    assert best.label == "no cuts, tiles"
+    assert best.seconds < 0.8 * next(c.seconds for c in others if c.label == "default")
+
+
+def test_large_products_stay_apart():
+    program = td.Schedule(products(4096, 4096, 4096, 4096, td.f16)).program
+    assert candidates(program, {}, GPU)[0].label == "default"
+
+
+@pytest.mark.parametrize("dtype", [td.f16, td.f32], ids=str)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_machine_code_of_tiles_spills_nothing(arch, dtype):
+    pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
+    target = Target("cuda", arch=arch)
+    schedule = tiled(td.Schedule(products(65_536, 64, 128, 64, dtype)).program, target)
+    (kernel,) = td.compile(schedule, target=target).launch.kernels
+    assert (kernel.spills, kernel.stack) == (0, 0)
+    assert kernel.used_shared <= target.capacity("shared")
