@@ -63,6 +63,7 @@ from tdsl.schedule.nest import (
     Level,
     Root,
     State,
+    With,
 )
 from tdsl.schedule.pipelines import copied
 from tdsl.schedule.required import required
@@ -259,13 +260,21 @@ class Lowering:
             statements += self._once(f, n, around, made)
         return [Let(new, start, as_stmt(statements))] if new and statements else statements
 
-    def _is_made_inside(self, value: Expr) -> bool:
-        """True for what is read of a func that has its place in the loops of another."""
+    def _is_made_beside(self, f: FuncDef, value: Expr) -> bool:
+        """True for what is read of a func that is computed in the same nest at the root as another."""
         match value:
             case Read(name) if self.state.program.has_func(name):
-                return isinstance(self.state.plan(name).place, At | After)
+                return self._nest_of(name) == self._nest_of(f.name)
             case _:
                 return False
+
+    def _nest_of(self, name: str) -> str:
+        """The func whose nest at the root has a func in its loops, or is its own."""
+        match self.state.plan(name).place:
+            case At(level) | After(level) | With(level):
+                return self._nest_of(level.func)
+            case _:
+                return name
 
     def _tile(self, f: FuncDef, box: Box, around: Open) -> Stmt:
         """A copy of a box as a whole, which may reach beyond what is needed and beyond its source."""
@@ -275,7 +284,7 @@ class Lowering:
         # what was inlined into it since is no copy any more
         load = value and ValueWriter(self, f, start, around.facts).convert(value)
         loc = self.state.plan(f.name).loc
-        if value is None or not isinstance(load, Load) or self._is_made_inside(value):
+        if value is None or not isinstance(load, Load) or self._is_made_beside(f, value):
             raise ScheduleError(
                 f"{f.name!r} is copied as a whole, but what it copies is computed in the same kernel",
                 loc=loc,

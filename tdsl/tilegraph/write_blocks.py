@@ -18,6 +18,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
+from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extent, extents
 from tdsl.schedule.fluent import Schedule
@@ -54,7 +55,7 @@ class _Block:
 
     def sizes(self, name: str) -> dict[str, int]:
         """The extents of the variables of a member, those of its terms as well, in a tile."""
-        f = self.schedule.state.program.func(name)
+        f = bind_state(self.schedule.state, self.schedule.sizes).program.func(name)
         found = extents(f, f.definitions[0], self.part.tile[name])
         return {v: n or 1 for v, n in found.items()}
 

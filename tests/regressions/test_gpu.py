@@ -320,3 +320,15 @@ def test_tiles_that_a_mask_cuts_have_one_shape_for_all_threads_of_a_block():
     given = {n: np.random.default_rng(0).standard_normal((1, 40, 8)).astype("f4") for n in "abv"}
     got = td.emulate(td.compile(s, target="cuda"))(**given)
     np.testing.assert_allclose(got, interpret(s.program, given)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_tile_may_be_copied_as_a_whole_of_what_followed_another_kernel():
+    # a func that follows its producer was taken for one of the same kernel, wherever it is read
+    t = td.f16
+    x, w, u = (td.Tensor(n, (1 << 14, 64) if n == "x" else (64, 64), t) for n in "xwu")
+    a, r, y = td.Func("a"), td.Func("r"), td.Func("y")
+    a[i, k] = td.sum(td.cast(x[i, j], td.f32) * td.cast(w[j, k], td.f32), axis=j)
+    r[i, k] = td.cast(td.maximum(a[i, k], 0), t)
+    y[i, m] = td.sum(td.cast(r[i, k], td.f32) * td.cast(u[k, m], td.f32), axis=k)
+    text = str(td.compile(y, target="cuda").loops())
+    assert text.count("wgmma") == 2

@@ -110,6 +110,20 @@ def test_half_floats_take_tiles_where_bytes_are_what_takes_the_time():
     assert best.seconds < 0.8 * next(c.seconds for c in others if c.label == "default")
 
 
+def test_sizes_with_names_are_known():
+    @td.op
+    def layers(x: td.f16["M", "K"], w: td.f16["K", "H"], u: td.f16["H", "N"]):
+        a, r, y = td.Func("a"), td.Func("r"), td.Func("y")
+        a[i, h] = td.sum(td.cast(x[i, k], td.f32) * td.cast(w[k, h], td.f32), axis=k)
+        r[i, h] = td.cast(td.maximum(a[i, h], 0), td.f16)
+        y[i, j] = td.sum(td.cast(r[i, h], td.f32) * td.cast(u[h, j], td.f32), axis=h)
+        return y
+
+    named = layers.autoschedule(M=65_536, K=64, H=128, N=64, target="cuda")
+    program = td.Schedule(products(65_536, 64, 128, 64, td.f16)).program
+    assert str(named) == str(candidates(program, {}, GPU)[0].schedule)
+
+
 def test_large_products_stay_apart():
     program = td.Schedule(products(4096, 4096, 4096, 4096, td.f16)).program
     assert candidates(program, {}, GPU)[0].label == "default"
