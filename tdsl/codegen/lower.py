@@ -123,6 +123,11 @@ class Lowering:
     )  # what is needed inside of the places around
 
     @property
+    def most(self) -> dict[str, Box]:
+        """What is needed of each func in the nearest of the places around, or in all."""
+        return {**self.boxes, **self.around}
+
+    @property
     def program(self) -> Program:
         """What is lowered, after directives have added stages."""
         return self.state.program
@@ -188,7 +193,7 @@ class Lowering:
         another for each thread has none: what all of them need would not be seen.
         """
         starts: dict[Expr, str] = {}
-        own, facts = {name for _, name, _ in around.threads}, around.facts
+        own, facts, most = {name for _, name, _ in around.threads}, around.facts, self.most
         for name in boxes:
             plan = self.state.plan(name) if self.program.has_func(name) else None
             if plan is None or not plan.extents or here == ROOT or here != self._made_at(name):
@@ -196,7 +201,7 @@ class Lowering:
             f = self.program.func(name)
             check_extents(f, plan, boxes[name], self.boxes[name], around.facts)
             for axis, asked in plan.extents:
-                (lo, _), (first, last) = boxes[name][axis], self.boxes[name][axis]
+                (lo, _), (first, last) = boxes[name][axis], most[name][axis]
                 extent = elements(boxes[name], axis, facts) if asked is None else asked
                 if lo is None or first is None or last is None or extent is None:
                     continue

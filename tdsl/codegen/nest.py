@@ -428,7 +428,7 @@ class NestBuilder:
         near = {n: b for n, b in self.low.around.items() if n not in filled}
         threads = Threads({name: run for _, name, run in few.threads}, known, near)
         boxes = required(
-            tree, self.low.state, levels, {}, actives, few.facts, threads, limits=self.low.boxes
+            tree, self.low.state, levels, {}, actives, few.facts, threads, limits=self.low.most
         )
         own = self.f.name
         if own in tree.stored.get(here, ()):

@@ -296,7 +296,7 @@ class Stage(Suggesting):
 
         Without a number as many as are needed at most. Loops over them then have a known extent also where
         less is needed, as for tiles at edges: there elements before are made, too, or behind. Where
-        there are fewer in all, all of them are made.
+        fewer are needed in the places around, or in all, these are made.
         """
         self.do("bound_extent", dim=name_of_dim(dim), **_given(extent=extent))
         return self

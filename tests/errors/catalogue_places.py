@@ -344,6 +344,31 @@ def ring_that_is_too_small():
     td.compile(s, target="python")(np.zeros((20, 30), np.float32))
 
 
+@wrong(td.ScheduleError, "extent must be positive, not 0", hint="1")
+def no_elements_wherever_it_is_computed():
+    g, _, s = chain()
+    s[g].bound_extent(i, 0)  # here
+
+
+@wrong(td.ScheduleError, "bound_extent", "'f' is an output", hint="split")
+def fixed_extent_of_an_output():
+    _, f, s = chain()
+    s[f].bound_extent(i, 8)  # here
+
+
+@wrong(
+    td.ScheduleError,
+    "bound_extent",
+    "dimension 'i' needs 2 elements, not 1",
+    hint="that number or more",
+)
+def fixed_extent_that_is_too_small():
+    g, f, s = chain()
+    s[g].compute_at(s[f], i)
+    s[g].bound_extent(i, 1)  # here
+    td.compile(s, target="python")(np.zeros((20, 30), np.float32))
+
+
 @wrong(td.ScheduleError, "prefetch", "'f' does not read 'a'", hint="g")
 def prefetch_of_what_is_not_read():
     _, f, s = chain()

@@ -71,3 +71,31 @@ def test_updates_may_write_anywhere():
     f[i] = g[i]
     with pytest.raises(td.ScheduleError, match="'g' has updates"):
         td.Schedule(f)["g"].bound_extent(i, 8)
+
+
+def chain(at_producer, *, outer, extent):
+    """Blocks of 8 in which `h` is made for each point, and `g`, which both read, in the block or with it."""
+    a, g, h = td.Tensor("a", (24,), td.i32), td.Func("g"), td.Func("h")
+    f = td.Func("f", shape=(19,))
+    g[i] = a[i] * 3
+    h[i] = g[i] + g[i + 2]
+    f[i] = h[i // 2] + g[i // 2 + 1]
+    s = td.Schedule(f)
+    block, inner = s[f].split(i, 8)
+    s[h].compute_at(f, inner).bound_extent(i, extent)
+    s[g].compute_at(f, block if outer else inner)
+    if at_producer:
+        s[g].store_at(f, block).bound_extent(i)
+    return s
+
+
+@pytest.mark.parametrize("at_producer", [False, True])
+@pytest.mark.parametrize("outer", [False, True])
+@pytest.mark.parametrize("extent", [1, 2, 4])
+@pytest.mark.parametrize("target", ["cpu", "python"])
+def test_no_more_is_read_than_there_is_in_places_around(at_producer, outer, extent, target):
+    """What is moved back stays within what is needed of it in an outer loop."""
+    s = chain(at_producer, outer=outer, extent=extent)
+    x = np.arange(24, dtype=np.int32) ** 2
+    g, at = 3 * x, np.arange(19) // 2
+    np.testing.assert_array_equal(td.compile(s, target=target)(x), g[at] + g[at + 2] + g[at + 1])
