@@ -120,8 +120,8 @@ class Decided:
                 return self._product(x, y) or self._product(y, x)
             case Binary("div", x, y):
                 a = self.value(x)
-                nonzero = (isinstance(y, Const) and y.value != 0) or self.lenient
-                return a if a is not None and a[0] == 0 and nonzero else None
+                plain = isinstance(y, Const) and y.value != 0 and self._is_number(y)
+                return a if a is not None and a[0] == 0 and (plain or self.lenient) else None
             case Binary("add" | "sub", x, y):
                 return self._sum(e, x, y)
             case Call("exp" | "exp2", (x,)):
@@ -170,7 +170,7 @@ class Decided:
         if a is None or a[0] != -inf:
             return None
         if isinstance(y, Const) or self._is_number(y):
-            return None if isinstance(y, Const) and isinf(y.value) else a
+            return a if self._is_number(y) else None
         bounds = e.op == "sub" and self._is_largest(x, y)
         return (-inf, True) if bounds or self.lenient else None
 

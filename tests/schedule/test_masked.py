@@ -13,7 +13,7 @@ from tdsl.schedule.masked import mask_of
 from tdsl.tilegraph.search import candidates
 
 i, j, k, e = td.vars("i j k e")
-INF = float("inf")
+INF, NAN = float("inf"), float("nan")
 
 
 def _program(term, axis=j, reduce=td.sum, shape=(8, 8)):
@@ -65,6 +65,9 @@ def test_terms_that_are_nothing_for_certain(reduce, term, expected):
     [
         (td.sum, lambda a, b: td.where(j <= i, a, 0) * b),  # b may be infinite
         (td.sum, lambda a, b: td.where(j <= i, a, 0) / b),  # or 0
+        (td.sum, lambda a, b: td.where(j <= i, a, 0) / NAN),
+        (td.sum, lambda a, b: td.exp(td.where(j <= i, a, -INF) + NAN)),
+        (td.sum, lambda a, b: td.exp(td.where(j <= i, a, -INF) + INF)),
         (td.sum, lambda a, b: td.exp(td.where(j <= i, a, -INF) - b)),  # or -inf
         (td.sum, lambda a, b: td.where(j <= i, a, 1)),
         (td.sum, lambda a, b: td.where(j <= i, a, 0) + b),
