@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
-from tdsl.errors import did_you_mean
+from tdsl.errors import ScheduleError, did_you_mean
 from tdsl.lang.expr import Expr, Var
+from tdsl.placement.grid import Axes
 from tdsl.placement.notation import Blocks
 from tdsl.schedule.nest import Illegal, State
+from tdsl.source import here
+
+
+def blocks_of(
+    state: State, func: str, definition: int, tensor: str, *, alone: bool
+) -> tuple[tuple[str, ...], tuple[Axes, ...]]:
+    """The loops and the grid of a tensor's blocks.
+
+    ScheduleError where there are none, and unless the tensor `alone` says them.
+    """
+    try:
+        if not alone:
+            raise Illegal(
+                "loops or a grid are given, and a tensor that says them", "give onto= alone"
+            )
+        found = loops_onto(state, func, definition, tensor)
+    except Illegal as reason:
+        raise ScheduleError(
+            f"distribute of {func!r}: {reason.reason}",
+            loc=here(),
+            label="this directive",
+            hint=reason.hint,
+        ) from None
+    assert state.grid is not None
+    return found, state.grid.levels
 
 
 def loops_onto(state: State, func: str, definition: int, tensor: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from tdsl.errors import ScheduleError, Suggesting, TypeMismatch, counted, is_one
 from tdsl.lang.program import FuncDef
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
-from tdsl.placement.grid import Axes, Grid
+from tdsl.placement.grid import Grid
 from tdsl.schedule.directive import Directive
 from tdsl.schedule.instructions.instruction import Instruction
 from tdsl.schedule.naming import (
@@ -24,7 +24,7 @@ from tdsl.schedule.naming import (
 )
 from tdsl.schedule.nest import Illegal
 from tdsl.schedule.online import online_name
-from tdsl.schedule.onto import loops_onto
+from tdsl.schedule.onto import blocks_of
 from tdsl.schedule.specialize import encode
 from tdsl.source import here
 
@@ -434,30 +434,11 @@ class Stage(Suggesting):
         if onto is None:
             named, levels = self._loop_names(loops), check_grid(grid).levels
         else:
-            named, levels = self._onto(self.schedule.source_name(onto), loops, grid)
+            alone = isinstance(loops, tuple) and not loops and grid is None
+            source, state = self.schedule.source_name(onto), self.schedule.state
+            named, levels = blocks_of(state, self.func, self.definition, source, alone=alone)
         self.do("distribute", loops=named, grid=levels)
         return self._new(before)[: len(named)]
-
-    def _onto(
-        self, tensor: str, loops: object, grid: object
-    ) -> tuple[tuple[str, ...], tuple[Axes, ...]]:
-        """The loops and the grid of a tensor's blocks."""
-        state = self.schedule.state
-        try:
-            if loops != () or grid is not None:
-                raise Illegal(
-                    "loops or a grid are given, and a tensor that says them", "give onto= alone"
-                )
-            found = loops_onto(state, self.func, self.definition, tensor)
-        except Illegal as reason:
-            raise ScheduleError(
-                f"distribute of {self.func!r}: {reason.reason}",
-                loc=here(),
-                label="this directive",
-                hint=reason.hint,
-            ) from None
-        assert state.grid is not None
-        return found, state.grid.levels
 
     def local(self, loop: LoopLike) -> Loop:
         """The part of a distributed loop that one rank runs."""
