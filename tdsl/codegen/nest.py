@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tdsl.codegen.guards import deferred_guards, guards_of, has_guards, ready_guards
 from tdsl.codegen.loops import (
     CONCURRENT,
     FRAGMENT,
@@ -37,7 +38,7 @@ from tdsl.lang.regions import Box, common_box
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.alike import Alike, find_alike
 from tdsl.schedule.nest import Level, Nest, Tensorization, is_ordered, is_reduction, roots_of
-from tdsl.schedule.relate import Related, is_inside, relate
+from tdsl.schedule.relate import is_inside, relate
 from tdsl.schedule.required import Active, Threads, bounds_of, inside, required
 from tdsl.schedule.whole import is_whole
 
@@ -108,7 +109,7 @@ class NestBuilder:
         bounds = bounds_of(self.f, self.d, box)
         related = relate(nest, bounds, around.facts)
         self.reduced = {x for x in nest.names() if is_reduction(self.f, self.n, nest, x)}
-        guards = self._guards(related)
+        guards = guards_of(self, related)
         shared = [
             nest.position(x) + 1
             for x in nest.names()
@@ -136,18 +137,6 @@ class NestBuilder:
             default=0,
         )
 
-    def _guards(self, related: Related) -> tuple[Guard, ...]:
-        tails = [self._guard(c, related, predicate=False) for c in related.guards]
-        if self.whole:  # guards say which terms there are, not which results
-            tails = [g for g in tails if g.loops & self.reduced]
-        where = [self._guard(c, related, predicate=True) for c in conjuncts(self.d.where)]
-        return (*tails, *where)
-
-    def _guard(self, cond: Expr, related: Related, *, predicate: bool) -> Guard:
-        over_loops = substitute(cond, related.roots)
-        needed = variables(over_loops) & frozenset(self.nest.names())
-        return Guard(over_loops, needed, predicate)
-
     def active(self, spot: Spot) -> Active:
         """The nest as far as it is open."""
         related = spot.related
@@ -170,7 +159,7 @@ class NestBuilder:
             if spot.mode == FULL and self.d.init is not None:  # a sum over no variables
                 start = self._open(replace(spot, mode=INIT), around)
                 return [*start, *self._open(replace(spot, mode=UPDATE), around)]
-            ready, _ = self._ready(spot)
+            ready, _ = ready_guards(self, spot)
             return self._guarded(ready, self.point(spot, around), around.facts)
         loop = loops[spot.depth]
         if self._is_once(spot, loop.name):
@@ -179,7 +168,7 @@ class NestBuilder:
             return self._open(replace(spot, depth=spot.depth + 1, opened=opened), around)
         instruction = self._instruction(loop.name)
         if instruction is not None and self._is_invoked(instruction, spot, around):
-            guarded = self._has_guards(spot, around.facts) and not self._makes_more(spot)
+            guarded = has_guards(self, spot, around.facts) and not self._makes_more(spot)
             made = invoke(self.low, self.active(spot), instruction, around.facts, guarded=guarded)
             if spot.mode == FULL and self.d.init is not None:
                 return [*self._open(replace(spot, mode=INIT), around), made]
@@ -270,7 +259,7 @@ class NestBuilder:
         related = relate(self.nest, spot.bounds, facts, spot.tails)
         late = max(self.shared_depth, self.common_depth)
         tested = spot.opened.keys() if spot.depth >= late else set()
-        guards = (g for g in self._guards(related) if g.predicate or not g.loops <= tested)
+        guards = (g for g in guards_of(self, related) if g.predicate or not g.loops <= tested)
         return replace(spot, related=related, guards=tuple(guards))
 
     def _instruction(self, loop: str) -> Tensorization | None:
@@ -283,16 +272,8 @@ class NestBuilder:
         """False for the start of a sum, and in a tail that is too short for the instruction."""
         if spot.mode == INIT or not spot.tails:
             return spot.mode != INIT
-        guarded = self._has_guards(spot, around.facts)
+        guarded = has_guards(self, spot, around.facts)
         return not guarded and fits(self.active(spot), t, around.facts)
-
-    def _has_guards(self, spot: Spot, facts: Facts) -> bool:
-        """True when a guard that waits for inner loops may fail in one of their iterations."""
-        for x in self.nest.names()[spot.depth :]:
-            first = spot.first_of(x)
-            facts = facts.knowing(x, first, subtract(add(first, spot.related.extents[x]), ONE))
-        conditions = (substitute(g.cond, spot.opened) for g in spot.guards)
-        return any(simplify(c, facts) != TRUE for c in conditions)
 
     def _makes_more(self, spot: Spot) -> bool:
         """True where an instruction may run on points that are none of the definition.
@@ -362,7 +343,7 @@ class NestBuilder:
         facts = around.facts.knowing(variable, first, last)
         only = first == last and spot.depth >= self.shared_depth
         opened = {**spot.opened, loop.name: first if only else Var(variable)}
-        ready, inner = self._ready(replace(spot, depth=spot.depth + 1, opened=opened))
+        ready, inner = ready_guards(self, replace(spot, depth=spot.depth + 1, opened=opened))
         steady = loop.kind == SERIAL and not conjuncts(self.d.where)
         within = replace(around, facts=facts, loop=variable, first=first, steady=steady)
         others = {name for _, name, _ in around.threads}
@@ -371,29 +352,6 @@ class NestBuilder:
             run = (loop.kind, variable, (first, last))
             within = replace(within, threads=(*around.threads, run))
         return self._inside(loop.name, ready, inner, within)
-
-    def _ready(self, spot: Spot) -> tuple[list[Expr], Spot]:
-        """Guards whose loops are all open, in the loop IR, and the spot without them."""
-        if spot.depth < max(self.shared_depth, self.common_depth):
-            return [], spot  # what stands in these loops, too, has points of its own
-        # every element is started, also one that no point is added to
-        starts = spot.mode in (FULL, GATHER) and self.d.init is not None
-        ready = [
-            g for g in spot.guards if g.loops <= spot.opened.keys() and not (g.predicate and starts)
-        ]
-        left = tuple(g for g in spot.guards if g not in ready)
-        used = [g for g in ready if not (g.predicate and spot.mode == INIT)]
-        return [substitute(g.cond, spot.opened) for g in used], replace(spot, guards=left)
-
-    def _deferred(self, spot: Spot) -> list[Expr]:
-        """Guards whose loops are all open, but which stand further inside, around the own points."""
-        if spot.depth >= self.common_depth:
-            return []
-        return [
-            substitute(g.cond, spot.opened)
-            for g in spot.guards
-            if g.loops <= spot.opened.keys() and not g.predicate
-        ]
 
     def _guarded(self, conditions: list[Expr], body: list[Stmt], facts: Facts) -> list[Stmt]:
         if not body:
@@ -419,7 +377,9 @@ class NestBuilder:
         # what stands here and has points of its own is not under the guards
         apart = bool(joined) or spot.depth <= self.common_depth
         levels = self._levels_from(spot.depth - 1)
-        held = dict.fromkeys((*around.held, *(ready if apart else ()), *self._deferred(spot)))
+        held = dict.fromkeys(
+            (*around.held, *(ready if apart else ()), *deferred_guards(self, spot))
+        )
         around = replace(around, held=tuple(held))
         few = around.where_held()
         actives = [self.active(spot), *self._joined_actives(spot, around)]

@@ -1,0 +1,65 @@
+"""Guards of a nest: conditions under which its points are made, each tested where its loops are open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tdsl.codegen.spot import FULL, GATHER, INIT, Guard, Spot
+from tdsl.lang.affine import variables
+from tdsl.lang.bounds import Facts
+from tdsl.lang.expr import ONE, TRUE, Expr
+from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
+from tdsl.schedule.relate import Related
+
+if TYPE_CHECKING:
+    from tdsl.codegen.nest import NestBuilder
+
+
+def guards_of(builder: NestBuilder, related: Related) -> tuple[Guard, ...]:
+    """Those of the tails of splits, and of the predicate."""
+    tails = [_guard(builder, c, related, predicate=False) for c in related.guards]
+    if builder.whole:  # guards say which terms there are, not which results
+        tails = [g for g in tails if g.loops & builder.reduced]
+    where = [_guard(builder, c, related, predicate=True) for c in conjuncts(builder.d.where)]
+    return (*tails, *where)
+
+
+def _guard(builder: NestBuilder, cond: Expr, related: Related, *, predicate: bool) -> Guard:
+    over_loops = substitute(cond, related.roots)
+    needed = variables(over_loops) & frozenset(builder.nest.names())
+    return Guard(over_loops, needed, predicate)
+
+
+def has_guards(builder: NestBuilder, spot: Spot, facts: Facts) -> bool:
+    """True when a guard that waits for inner loops may fail in one of their iterations."""
+    for x in builder.nest.names()[spot.depth :]:
+        first = spot.first_of(x)
+        facts = facts.knowing(x, first, subtract(add(first, spot.related.extents[x]), ONE))
+    conditions = (substitute(g.cond, spot.opened) for g in spot.guards)
+    return any(simplify(c, facts) != TRUE for c in conditions)
+
+
+def ready_guards(builder: NestBuilder, spot: Spot) -> tuple[list[Expr], Spot]:
+    """Guards whose loops are all open, in the loop IR, and the spot without them."""
+    if spot.depth < max(builder.shared_depth, builder.common_depth):
+        return [], spot  # what stands in these loops, too, has points of its own
+    # every element is started, also one that no point is added to
+    starts = spot.mode in (FULL, GATHER) and builder.d.init is not None
+    ready = [
+        g for g in spot.guards if g.loops <= spot.opened.keys() and not (g.predicate and starts)
+    ]
+    left = tuple(g for g in spot.guards if g not in ready)
+    used = [g for g in ready if not (g.predicate and spot.mode == INIT)]
+    return [substitute(g.cond, spot.opened) for g in used], replace(spot, guards=left)
+
+
+def deferred_guards(builder: NestBuilder, spot: Spot) -> list[Expr]:
+    """Guards whose loops are all open, but which stand further inside, around the own points."""
+    if spot.depth >= builder.common_depth:
+        return []
+    return [
+        substitute(g.cond, spot.opened)
+        for g in spot.guards
+        if g.loops <= spot.opened.keys() and not g.predicate
+    ]
