@@ -27,7 +27,7 @@ from tdsl.codegen.loops import (
     Stmt,
     row_major,
 )  # fmt: skip
-from tdsl.codegen.passes.axes import MOST_BLOCKS, grid_of, launch_extents
+from tdsl.codegen.passes.axes import grid_of, launch_extents
 from tdsl.codegen.passes.statements import is_empty, rebuilt, stored_in, walk
 from tdsl.codegen.shared_memory import SharedMemory, shared_memory
 from tdsl.codegen.stages import used_params
@@ -37,6 +37,7 @@ from tdsl.lang.expr import Const, Expr, Unary, const
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import i64
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.schedule.launch import MOST_BLOCKS
 from tdsl.source import here
 
 FAILED_CHECK = "failed check"  # no name of a program

@@ -38,6 +38,7 @@ from tdsl.schedule.nest import (
 from tdsl.schedule.rfactor import reduce_beside
 from tdsl.schedule.tree import placed_in
 
+MOST_BLOCKS = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 2**16 - 1, "blockIdx.z": 2**16 - 1}
 MOST_THREADS = 1024  # of a block
 MOST_IN_CLUSTER = 8  # blocks, on each GPU that has clusters
 _MOST_RESIDENT = 32  # blocks of a multiprocessor

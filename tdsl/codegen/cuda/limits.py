@@ -7,12 +7,11 @@ from math import prod
 
 from tdsl.codegen.launches import Launch, Launches
 from tdsl.codegen.loops import Invoke
-from tdsl.codegen.passes.axes import MOST_BLOCKS
 from tdsl.codegen.passes.statements import walk
 from tdsl.errors import ScheduleError, TargetError
 from tdsl.lang.expr import Expr
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
-from tdsl.schedule.launch import MOST_IN_CLUSTER, MOST_THREADS
+from tdsl.schedule.launch import MOST_BLOCKS, MOST_IN_CLUSTER, MOST_THREADS
 from tdsl.source import here
 
 DEFAULT_ARCH = "sm_90a"

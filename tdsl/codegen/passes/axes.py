@@ -13,8 +13,7 @@ from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import Binary, Const, Expr, const
 from tdsl.lang.simplify import simplify
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
-
-MOST_BLOCKS = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 2**16 - 1, "blockIdx.z": 2**16 - 1}
+from tdsl.schedule.launch import MOST_BLOCKS
 
 
 def map_kernels(s: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tdsl.schedule.launch import MOST_BLOCKS
 from tdsl.schedule.loops import iterations_of
 from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.elements import sizes_of
 from tdsl.schedule.stage import Stage
 
-_MOST_BESIDE = 65_535  # blocks on blockIdx.y or .z
+_MOST_BESIDE = MOST_BLOCKS["blockIdx.y"]
 
 
 def bind_blocks(stage: Stage, loops: Sequence[str]) -> None:
