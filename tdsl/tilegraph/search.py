@@ -63,7 +63,8 @@ from tdsl.tilegraph.write import write_tiles
 from tdsl.tilegraph.write_blocks import write_blocks
 
 CLEARLY = 0.8  # of the default's time, from which another candidate is taken
-CALLS = "calls apart"  # what other candidates must beat in a program of several calls
+CALLS = "calls apart"  # what other candidates must beat in a small program of several calls
+SMALL = 2e-4  # seconds of these, above which what begins loops and kernels matters little
 OF_CALLS = (
     0.75  # of its time: at 0.8 of that of small kernels, what is predicted took up to 1.5 of it
 )
@@ -86,7 +87,8 @@ def candidates(
 ) -> list[Candidate]:  # fmt: skip
     """The legal candidates, the one to take first, the others by their price.
 
-    With `results`, what calls of operators give, the schedules of these calls are what others must beat.
+    With `results`, what calls of operators give, the schedules of these calls are candidates, too, and those
+    that others must beat in small programs.
     `pin` says for funcs, by name or as (producer, consumer), at which level they live, or "inline".
     ScheduleError where nothing keeps to that, or a pin makes no sense.
     """
@@ -113,6 +115,13 @@ def candidates(
             found.append(Candidate(label, schedule, seconds))
     if not found:
         raise impossible(pins, program, sizes, broken) if broken else failed[0]
+    return _in_order(found)
+
+
+def _in_order(found: list[Candidate]) -> list[Candidate]:
+    """The candidate to take first, the others by their price; `found` begins with what must be beaten."""
+    if found[0].label == CALLS and found[0].seconds > SMALL and len(found) > 1:
+        found = [found[1], found[0], *found[2:]]  # the default is as good a start
     first, *others = found
     others.sort(key=lambda c: c.seconds)
     enough = OF_CALLS if first.label == CALLS else CLEARLY
