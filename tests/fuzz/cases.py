@@ -30,6 +30,7 @@ ALLOWED = (
     r"has another number of iterations than",  # compute_with
     r"its number of iterations has no constant bound",  # vectorize, unroll
     r"fold_storage of .* dimension .* needs",
+    r"bound_extent of .* dimension .* needs",
     r"outside of loop .* of",  # a consumer was added or moved after compute_at
     r"is stored at a loop but not computed inside it",
     r"is not around loop .* where .* is computed",

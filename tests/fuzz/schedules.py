@@ -32,6 +32,7 @@ WEIGHTS = {
     "cache_read": 6, "cache_write": 6, "reorder_storage": 3, "align_storage": 3, "fold_storage": 3,
     "rfactor": 7, "atomic": 5, "specialize": 4, "prefetch": 3, "stream_stores": 2, "set_scope": 2, "pin": 1,
     "unsigned": 1, "online": 1, "reassociate": 1, "skip_masked": 1,
+    "bound_extent": 3,
 }  # fmt: skip
 FIRST = ("reassociate", "online", "unsigned")  # those that want loops that nothing has changed
 
@@ -340,6 +341,11 @@ class Directives:
     def do_fold_storage(self) -> None:
         name = self.inside()[0] if self.c.chance(60) else self.func(output=False)
         self.s[name].fold_storage(self.dimension(name), self.pick((1, 2, 3, 4, 8, 16)))
+
+    def do_bound_extent(self) -> None:
+        name = self.inside()[0] if self.c.chance(60) else self.func(output=False)
+        extent = () if self.c.chance(50) else (self.pick((2, 3, 4, 8, 16)),)
+        self.s[name].bound_extent(self.dimension(name), *extent)
 
     def do_align_storage(self) -> None:
         name = self.func(output=False)
