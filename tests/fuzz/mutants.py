@@ -45,7 +45,7 @@ MUTANTS = (
     ("stride of a dense array off by one", "codegen/loops.py",
      "step *= max(extent, 1)", "step *= max(extent - 1, 1)"),
     ("predicate dropped", "codegen/guards.py",
-     "predicate=True) for c in conjuncts(self.d.where)]", "predicate=True) for c in ()]"),
+     "predicate=True) for c in conjuncts(builder.d.where)]", "predicate=True) for c in ()]"),
     ("predicate applied to the start of a sum", "codegen/guards.py",
      "if not (g.predicate and spot.mode == INIT)", "if True"),
     ("start of a reduction left out", "codegen/nest.py",
