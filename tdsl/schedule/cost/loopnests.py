@@ -23,6 +23,7 @@ from tdsl.lang.simplify import add, conjuncts, subtract
 from tdsl.schedule.cost.midst import middle
 from tdsl.schedule.facts import extent, volume
 from tdsl.schedule.nest import (
+    BLOCKS,
     SERIAL,
     SHARED,
     THREADS,
@@ -96,7 +97,6 @@ class Nests:
     tree: Tree
     memory: dict[str, Extents] = field(default_factory=dict)
     masked: bool = False  # whether how often loops run differs from iteration to iteration
-    guarded: bool = False  # whether predicates say which terms there are
     known: dict[object, Any] = field(default_factory=dict)  # what was asked before
 
     @staticmethod
@@ -110,8 +110,8 @@ class Nests:
         tree = build_tree(state)
         made = Nests(state, required(tree, state, (ROOT,), start, [], NOTHING), tree)
         every = [d for f in state.program.funcs for d in f.definitions]
-        made.masked = any(d.mask != TRUE for d in every)
-        made.guarded = any(d.where != TRUE for d in every)
+        in_blocks = any(x.kind in BLOCKS for _, p in state.plans for n in p.nests for x in n.loops)
+        made.masked = any(d.mask != TRUE or (in_blocks and d.where != TRUE) for d in every)
         for name in tree.stored.get(ROOT, ()):
             if name in made.whole:
                 made.hold(name, made.whole[name])
@@ -288,7 +288,7 @@ class NestSpot:
         if self.nests.masked:
             at = middle(self.nest, extents)
         else:
-            mixed = set() if self.nests.guarded else mixed_loops(self.nest)
+            mixed = mixed_loops(self.nest)
             at = {x: int((n - 1) * (ASIDE if x in mixed else 0.5)) for x, n in extents.items()}
         midst = {x: add(bounds[x][0] if x in bounds else const(0), const(at[x])) for x in loops}
         return Active(
