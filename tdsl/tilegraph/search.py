@@ -65,9 +65,7 @@ from tdsl.tilegraph.write_blocks import write_blocks
 CLEARLY = 0.8  # of the default's time, from which another candidate is taken
 CALLS = "calls apart"  # what other candidates must beat in a small program of several calls
 SMALL = 2e-4  # seconds of these, above which what begins loops and kernels matters little
-OF_CALLS = (
-    0.75  # of its time: at 0.8 of that of small kernels, what is predicted took up to 1.5 of it
-)
+OF_CALLS = 0.75  # of its time: small kernels take longer than what the model counts
 HALF = 0.5  # of the operations, from which their order is settled without a look at the price
 BANDS = (16, 32, 64)  # rows that are tried, beside what the recipe chooses
 

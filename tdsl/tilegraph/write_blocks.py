@@ -11,6 +11,7 @@ for tiles of the owner (blocks):
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -31,6 +32,7 @@ from tdsl.schedule.stage import Stage
 from tdsl.tilegraph.levels import Part
 from tdsl.tilegraph.tiling import Shape
 from tdsl.tilegraph.write_products import (
+    LANES,
     Place,
     WarpTiles,
     find_warp_tiles,
@@ -38,7 +40,6 @@ from tdsl.tilegraph.write_products import (
     write_warp_tiles,
 )  # fmt: skip
 
-WARP = 32
 TERMS = 16  # of a step, of which a block fetches the operands
 UNROLLED = 512  # operations of a thread without a loop
 
@@ -87,6 +88,7 @@ def write_blocks(schedule: Schedule, part: Part, machine: Machine) -> None:
         place = Place(rows[1].name, columns[1].name, (at, *others, rows[0].name, columns[0].name))
         write_warp_tiles(own, product, place, part.members, reader)
     else:
+        last = _even(last, shape.values())
         _fill(block, last, _share_out(own, last.shape, shape, inner, machine), inner)
     for p in reversed(part.parts):
         if p.owner != part.owner:
@@ -124,7 +126,7 @@ def _member(block: _Block, p: Part) -> None:
     )
     if d.init is None and len(p.members) == 1:
         p = replace(p, shape=tuple(1 for _ in p.shape))  # neighbours on neighbouring threads
-    if len(p.members) == 1 and 2 * points <= block.machine.block_threads and terms >= WARP:
+    if len(p.members) == 1 and 2 * points <= block.machine.block_threads and terms >= LANES:
         _reduce_in_warps(stage.compute_at(block.own, block.at), d, block.machine)
         return
     product = _product(block, p)
@@ -132,7 +134,7 @@ def _member(block: _Block, p: Part) -> None:
         _by_warps(block, p, product)
         return
     stage.compute_at(block.own, block.at)
-    inner = {v: v for v in d.free}
+    p, inner = _even(p, (sizes[v] for v in d.free)), {v: v for v in d.free}
     thread = _share_out(stage, p.shape, sizes, inner, block.machine)
     out = _fill(block, p, thread, inner).set_scope(SHARED)
     for made in {stage.func: stage, out.func: out}.values():
@@ -145,7 +147,7 @@ def _product(block: _Block, p: Part) -> WarpTiles | None:
     if len(names) != 1 or len(p.members) > 2:
         return None
     stage = block.schedule[names[0]]
-    return find_warp_tiles(stage, block.sizes(names[0]), block.machine.block_threads // WARP)
+    return find_warp_tiles(stage, block.sizes(names[0]), block.machine.block_threads // LANES)
 
 
 def _by_warps(block: _Block, p: Part, found: WarpTiles) -> None:
@@ -173,12 +175,21 @@ def _bound(stage: Stage) -> None:
         stage.bound_extent(v)
 
 
+def _even(p: Part, sizes: Iterable[int]) -> Part:
+    """The part with tiles of threads that divide the tile of the block, where others are not much larger."""
+    shape = tuple(
+        max((n for n in range(-(-each // 2), each + 1) if size % n == 0), default=each)
+        for each, size in zip(p.shape, sizes, strict=True)
+    )
+    return replace(p, shape=shape)
+
+
 def _reduce_in_warps(stage: Stage, d: Definition, machine: Machine) -> None:
     """A warp for each result."""
     if d.free:
-        _, warp = stage.split(fused(stage, list(d.free)), machine.block_threads // WARP)
+        _, warp = stage.split(fused(stage, list(d.free)), machine.block_threads // LANES)
         stage.bind(warp, "threadIdx.y")
-    reduce_by_threads(stage, [v for v, _, _ in d.ranges], WARP, 1)
+    reduce_by_threads(stage, [v for v, _, _ in d.ranges], LANES, 1)
 
 
 def _share_out(
@@ -194,8 +205,8 @@ def _share_out(
             inner[v] = rest.name
     ranges = [v for v, _, _ in definition_of(stage).ranges]
     stage.reorder(*counted, *ranges, *inner.values())
-    rest, lane = stage.split(fused(stage, counted), WARP)
-    _, warp = stage.split(rest, machine.block_threads // WARP)
+    rest, lane = stage.split(fused(stage, counted), LANES)
+    _, warp = stage.split(rest, machine.block_threads // LANES)
     stage.bind(warp, "threadIdx.y").bind(lane, "threadIdx.x")
     return lane
 
@@ -240,8 +251,9 @@ def _sum(
     d, sizes = definition_of(stage), block.sizes(stage.func)
     term, *windows = sorted((v for v, _, _ in d.ranges), key=lambda v: -sizes[v])
     near = term
+    step = max((n for n in range(TERMS // 2, TERMS + 1) if sizes[term] % n == 0), default=TERMS)
     if sizes[term] > TERMS:
-        far, rest = stage.split(term, TERMS)
+        far, rest = stage.split(term, step)
         place, near = (stage, far), rest.name
         stage.reorder(far, *windows, near, *inner.values())
     else:
@@ -253,7 +265,9 @@ def _sum(
         copy.cooperate(vector)
     for x in inner.values():
         stage.unroll(x)
-    for x, n in ((near, min(sizes[term], TERMS)), *((v, sizes[v]) for v in reversed(windows))):
+    if sizes[term] > TERMS and sizes[term] % step:
+        return  # tests of the last terms are for a loop
+    for x, n in ((near, min(sizes[term], step)), *((v, sizes[v]) for v in reversed(windows))):
         points *= n
         if points <= UNROLLED:
             stage.unroll(x)

@@ -23,9 +23,9 @@ from tdsl.schedule.recipes.operands import Operand, matrices_of, operands_of, ve
 from tdsl.schedule.recipes.tensor_cores import load_by, load_of, mma_of, spread
 from tdsl.schedule.stage import Stage
 
-WARP = 32
+LANES = 32  # threads of a warp
 HELD = 64  # sums of a thread, at most
-TERMS = 32  # of a step, of which a block fetches the operands
+STEP = 32  # terms, of which a block fetches the operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def find_warp_tiles(stage: Stage, sizes: Mapping[str, int], warps: int) -> WarpT
         and rows % (down * ROWS) == 0
         and columns % (warps // down * COLUMNS) == 0
     ]
-    tiles = [t for t in found if prod(t) <= HELD * WARP]
+    tiles = [t for t in found if prod(t) <= HELD * LANES]
     if not tiles:
         return None
     return WarpTiles(stage.func, left, right, form, min(tiles, key=lambda t: (prod(t), sum(t))))
@@ -103,14 +103,14 @@ def write_warp_tiles(
     wj, ji = stage.split(at.columns, found.tile[1])
     mi, i1 = stage.split(ii, ROWS)
     nj, j1 = stage.split(ji, COLUMNS)
-    ko, ki = stage.split(term, TERMS)
+    ko, ki = stage.split(term, STEP)
     ki, k1 = stage.split(ki, form.terms)
     stage.reorder(*at.outside, wi, wj, ko, ki, mi, nj, i1, j1, k1)
     warp = stage.fuse(wi, wj)
     stage.bind(warp, "threadIdx.y").tensorize(i1, form.name)
     out = _taken_out(stage, warp, reader)
     for x, vector, rows in zip((left, right), vectors, found.tile, strict=True):
-        source, row = x.read.name, x.read.dtype.bytes * (rows if x.turned else TERMS)
+        source, row = x.read.name, x.read.dtype.bytes * (rows if x.turned else STEP)
         if source not in near:
             tile = schedule.cache_read(source, stage.func, at=ko, scope=SHARED, filled=True)
             spread(tile, x, row)
