@@ -122,15 +122,3 @@ def is_inside(nest: Nest, outer: str) -> bool:
     split = next(r for r in nest.relations if isinstance(r, Split) and r.outer == outer)
     around = nest.names()[: nest.position(outer)]
     return split.factor is not None and parts_of(nest, split.inner).isdisjoint(around)
-
-
-def mixed_loops(nest: Nest) -> set[str]:
-    """The loops that go through several dimensions, and parts of these.
-
-    Half of all that these go through is often where an outer dimension goes on.
-    """
-    found = {r.fused for r in nest.relations if isinstance(r, Fuse)}
-    for r in nest.relations:
-        if isinstance(r, Split) and r.parent in found:
-            found |= {r.outer, r.inner}
-    return found

@@ -147,7 +147,8 @@ def test_rows_that_read_through_what_is_inlined_have_a_schedule_on_a_gpu() -> No
     power[i, j] = td.exp(y[i, j] - top[i])
     total[i] = td.sum(power[i, k], axis=k)
     f[i, j] = power[i, j] / total[i] - total[i]
-    assert candidates(td.Schedule(f).program, {}, Target("cuda"))[-1].label == "default"
+    found = candidates(td.Schedule(f).program, {}, Target("cuda"))
+    assert "default" in [c.label for c in found]
 
 
 def test_a_window_that_shared_memory_cannot_hold_is_no_tile() -> None:

@@ -20,7 +20,7 @@ from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval, box_of, boxes_at, is_empty, tighten, union_box
 from tdsl.lang.simplify import add, conjuncts, subtract
-from tdsl.schedule.cost.midst import middle
+from tdsl.schedule.cost.midst import aside, middle
 from tdsl.schedule.facts import extent, volume
 from tdsl.schedule.nest import (
     BLOCKS,
@@ -36,14 +36,10 @@ from tdsl.schedule.nest import (
     State,
     roots_of,
 )  # fmt: skip
-from tdsl.schedule.relate import Related, mixed_loops, relate
+from tdsl.schedule.relate import Related, relate
 from tdsl.schedule.required import Active, bounds_of, inside, required
 from tdsl.schedule.sliding import ring_size, window_axis
 from tdsl.schedule.tree import ROOT, Tree, build_tree
-
-ASIDE = (
-    0.4  # of its iterations, where one of a loop through several dimensions stands for the others
-)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,6 +93,7 @@ class Nests:
     tree: Tree
     memory: dict[str, Extents] = field(default_factory=dict)
     masked: bool = False  # whether how often loops run differs from iteration to iteration
+    cut: bool = False  # whether predicates do that to tiles of blocks
     known: dict[object, Any] = field(default_factory=dict)  # what was asked before
 
     @staticmethod
@@ -111,7 +108,8 @@ class Nests:
         made = Nests(state, required(tree, state, (ROOT,), start, [], NOTHING), tree)
         every = [d for f in state.program.funcs for d in f.definitions]
         in_blocks = any(x.kind in BLOCKS for _, p in state.plans for n in p.nests for x in n.loops)
-        made.masked = any(d.mask != TRUE or (in_blocks and d.where != TRUE) for d in every)
+        made.masked = any(d.mask != TRUE for d in every)
+        made.cut = in_blocks and any(d.where != TRUE for d in every)
         for name in tree.stored.get(ROOT, ()):
             if name in made.whole:
                 made.hold(name, made.whole[name])
@@ -288,8 +286,9 @@ class NestSpot:
         if self.nests.masked:
             at = middle(self.nest, extents)
         else:
-            mixed = mixed_loops(self.nest)
-            at = {x: int((n - 1) * (ASIDE if x in mixed else 0.5)) for x, n in extents.items()}
+            d = self.func.definitions[self.definition]
+            terms = {v for v, _, _ in d.ranges} if self.nests.cut else None
+            at = aside(self.nest, extents, terms)
         midst = {x: add(bounds[x][0] if x in bounds else const(0), const(at[x])) for x in loops}
         return Active(
             self.func, self.definition, self.nest, related.roots, related.extents, bounds, midst
