@@ -232,7 +232,6 @@ def _fill(block: _Block, p: Part, thread: Loop, inner: dict[str, str]) -> Stage:
         member.compute_at(stage, thread).set_scope(REGISTER)
         d = definition_of(member)
         sizes = [extent(p.tile[name], axis) or 1 for axis in range(len(d.free))]
-        _bound(member)
         if d.init is not None:
             _sum(block, member, (stage, thread), {v: v for v in d.free}, prod(sizes))
         else:
