@@ -123,8 +123,9 @@ def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> b
     schedule, d = stage.schedule, definition_of(stage)
     state, boxes = known(schedule)
     f, facts = state.program.func(stage.func), NOTHING
-    if all(None not in ends for ends in boxes[f.name]):
-        for v, (first, n) in bounds_of(f, f.definitions[stage.definition], boxes[f.name]).items():
+    box = boxes.get(f.name)  # none where nothing of it is needed
+    if box is not None and all(None not in ends for ends in box):
+        for v, (first, n) in bounds_of(f, f.definitions[stage.definition], box).items():
             facts = facts.knowing(v, first, subtract(add(first, n), ONE))
     open_ends = [
         c for c in conjuncts(d.where) if simplify(bind_expr(c, schedule.sizes), facts) != TRUE
