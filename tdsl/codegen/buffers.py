@@ -174,13 +174,21 @@ def check_extents(f: FuncDef, plan: FuncPlan, box: Box, whole: Box, facts: Facts
         if extent is None or box[axis] == whole[axis]:
             continue
         if needed is None or needed > extent:
-            raise ScheduleError(
-                f"bound_extent of {f.name!r}: dimension {f.variables[axis]!r} needs "
-                f"{'an unknown number of' if needed is None else needed} elements, not {extent}",
-                loc=plan.loc,
-                label="the last directive of this func",
-                hint="give that number or more, or leave it out",
-            )
+            hint = "give that number or more, or leave it out"
+            raise _too_few("bound_extent", f, plan, axis, needed, "", extent, hint)
+
+
+def _too_few(
+    directive: str, f: FuncDef, plan: FuncPlan, axis: int, needed: int | None, when: str, asked: int,
+    hint: str,
+) -> ScheduleError:  # fmt: skip
+    return ScheduleError(
+        f"{directive} of {f.name!r}: dimension {f.variables[axis]!r} needs "
+        f"{'an unknown number of' if needed is None else needed} elements{when}, not {asked}",
+        loc=plan.loc,
+        label="the last directive of this func",
+        hint=hint,
+    )
 
 
 def asked_folds(f: FuncDef, plan: FuncPlan, box: Box, facts: Facts) -> dict[int, int]:
@@ -188,11 +196,6 @@ def asked_folds(f: FuncDef, plan: FuncPlan, box: Box, facts: Facts) -> dict[int,
     for axis, extent in plan.fold:
         needed = elements(box, axis, facts)
         if needed is None or needed > extent:
-            raise ScheduleError(
-                f"fold_storage of {f.name!r}: dimension {f.variables[axis]!r} needs "
-                f"{'an unknown number of' if needed is None else needed} elements at a time, not {extent}",
-                loc=plan.loc,
-                label="the last directive of this func",
-                hint="fold to that number or more, or leave it to store_at",
-            )
+            hint = "fold to that number or more, or leave it to store_at"
+            raise _too_few("fold_storage", f, plan, axis, needed, " at a time", extent, hint)
     return dict(plan.fold)
