@@ -147,3 +147,27 @@ class Names:
             name = f"{base}_{count}"
         self.taken.add(name)
         return name
+
+
+def in_bytes(n: float) -> str:
+    """Bytes with three digits.
+
+    >>> in_bytes(512), in_bytes(2097152), in_bytes(5.12e8)
+    ('512 B', '2.10 MB', '512 MB')
+    """
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n >= size:
+            return f"{n / size:.3g} {unit}" if n / size >= 100 else f"{n / size:.2f} {unit}"
+    return f"{n:.0f} B"
+
+
+def in_seconds(s: float) -> str:
+    """Seconds with a unit.
+
+    >>> in_seconds(0.00123), in_seconds(4.5e-6)
+    ('1.23 ms', '4.50 us')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if s >= size:
+            return f"{s / size:.2f} {unit}"
+    return f"{s * 1e6:.2f} us"

@@ -16,8 +16,6 @@ from tdsl.codegen.signature import ALIGN
 from tdsl.lang.expr import Const
 
 _LARGEST_FRAME = 1 << 20  # bytes on the stack of one function; threads have few MiB
-_LARGE = 1 << 22  # bytes from which memory is asked for in large pages
-_PAGE, _HUGE_PAGES = 1 << 12, 14  # bytes of a small page; the advice of Linux
 _SMALL = 1 << 14  # bytes that are on the stack in any case
 
 
@@ -47,7 +45,7 @@ def allocated(cx: Context, a: Alloc) -> Iterator[Buffer]:
     extents = [scalar_index(cx, e) for e in a.extents]
     sizes = [max(e.constant, 0) for e in extents if e.constant is not None]
     if len(sizes) < len(extents):
-        raw, buffer = _on_heap(cx, a, *_dynamic(cx, a, extents))
+        buffer = _on_heap(cx, a, *_dynamic(cx, a, extents))
     else:
         strides = a.strides or row_major(tuple(sizes))
         size = _bytes(a, sizes)
@@ -61,9 +59,8 @@ def allocated(cx: Context, a: Alloc) -> Iterator[Buffer]:
             if a.scope == STACK:
                 _lifetime(cx, "end", pointer)
             return
-        raw, buffer = _on_heap(cx, a, strides, str(size))
-        buffer = replace(buffer, size=size // a.dtype.bytes)
-    cx.owned.append(Held(raw, cx.b.labels("out")[0]))
+        buffer = replace(_on_heap(cx, a, strides, str(size)), size=size // a.dtype.bytes)
+    cx.owned.append(Held(buffer.pointer, cx.b.labels("out")[0]))
     yield buffer
     release(cx)
 
@@ -97,37 +94,14 @@ def _checked(cx: Context, operation: str, x: str, y: str) -> str:
     return b.v(f"extractvalue {{ i64, i1 }} {pair}, 0")
 
 
-def _on_heap(
-    cx: Context, a: Alloc, strides: tuple[int | str, ...], size: str
-) -> tuple[str, Buffer]:
+def _on_heap(cx: Context, a: Alloc, strides: tuple[int | str, ...], size: str) -> Buffer:
     b = cx.b
-    b.declare("declare noalias ptr @malloc(i64)")
-    b.declare("declare void @free(ptr)")
-    total = b.v(f"add i64 {size}, {ALIGN}")
-    too_large = b.v(f"icmp slt i64 {total}, {ALIGN}")
-    raw = b.get(f"call ptr @malloc(i64 {total})")
-    missing = b.v(f"icmp eq ptr {raw}, null")
-    with b.escape(b.v(f"or i1 {missing}, {too_large}")):
-        b.do(f"call void @free(ptr {raw})")
+    b.declare("declare noalias ptr @tdsl_malloc(i64)")
+    b.declare("declare void @tdsl_free(ptr)")
+    pointer = b.get(f"call ptr @tdsl_malloc(i64 {size})")
+    with b.escape(b.v(f"icmp eq ptr {pointer}, null")):
         fail(cx, NO_MEMORY, [])
-    if not size.isdigit() or int(size) >= _LARGE:
-        _in_large_pages(cx, raw, total)
-    above = b.v(f"getelementptr i8, ptr {raw}, i64 {ALIGN - 1}")
-    pointer = b.call("ptr", "llvm.ptrmask.p0.i64", ("ptr", above), ("i64", str(-ALIGN)))
-    return raw, Buffer(pointer, a.dtype, strides, ALIGN)
-
-
-def _in_large_pages(cx: Context, raw: str, total: str) -> None:
-    """Ask for large pages, as NumPy does for its arrays: there is a fault for each page at every call."""
-    b = cx.b
-    if "linux" not in b.target.triple:
-        return
-    b.declare("declare i32 @madvise(ptr, i64, i32)")
-    with b.when(b.v(f"icmp uge i64 {total}, {_LARGE}")):
-        above = b.v(f"getelementptr i8, ptr {raw}, i64 {_PAGE - 1}")
-        page = b.call("ptr", "llvm.ptrmask.p0.i64", ("ptr", above), ("i64", str(-_PAGE)))
-        inside = b.v(f"sub i64 {total}, {_PAGE}")
-        b.get(f"call i32 @madvise(ptr {page}, i64 {inside}, i32 {_HUGE_PAGES})")
+    return Buffer(pointer, a.dtype, strides, ALIGN)
 
 
 def _lifetime(cx: Context, end: str, pointer: str) -> None:

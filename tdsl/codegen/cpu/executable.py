@@ -144,21 +144,25 @@ class _Code:
         imports = {
             "tdsl_ndarray": id(np.ndarray),
             "tdsl_runtime": ctypes.addressof(self.structure),
+            **runtime().memory,
         }
         symbols = [code.name, f"{code.name}_call"] if code.quick else [code.name]
         self.loaded = jit.load(code.file, symbols, imports, code.name)
-        self._method: _PyMethodDef | None = None
 
     def builtin(self) -> Callable[..., Any] | None:
         """A new function of Python around `@NAME_call`."""
         if not self._quick:
             return None
-        address = self.loaded.address(f"{self.name}_call")
-        self._method = _PyMethodDef(self.name.encode(), address, _FASTCALL, None)
+        method = _method(self.name, self.loaded.address(f"{self.name}_call"))
         # `self` of the function: it lives as long as the function, and a running function is held by
         # its caller, so code is never unmapped under anybody.
-        function: Callable[..., Any] = _NEW(ctypes.addressof(self._method), self, None)
+        function: Callable[..., Any] = _NEW(ctypes.addressof(method), self, None)
         return function
+
+
+@functools.cache  # for ever: a function looks at it when it goes, in a cycle after all that it held
+def _method(name: str, address: int) -> _PyMethodDef:
+    return _PyMethodDef(name.encode(), address, _FASTCALL, None)
 
 
 _NEW = ctypes.pythonapi.PyCFunction_NewEx

@@ -61,13 +61,13 @@ def leave(cx: Context, status: str) -> None:
 def release(cx: Context) -> None:
     """Give back the innermost memory, where its use ends and on the ways out from there."""
     b, held = cx.b, cx.owned.pop()
-    b.do(f"call void @free(ptr {held.pointer})")
+    b.do(f"call void @tdsl_free(ptr {held.pointer})")
     if not held.left:
         return
     (after,) = b.labels("after")
     b.do(f"br label %{after}")
     b.label(held.label)
-    b.do(f"call void @free(ptr {held.pointer})")
+    b.do(f"call void @tdsl_free(ptr {held.pointer})")
     if cx.owned:
         _go_out(cx)
     else:

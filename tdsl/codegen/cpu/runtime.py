@@ -1,4 +1,4 @@
-"""What kernels call while they run: `parallel_for`, and `print`.
+"""What kernels call while they run: `parallel_for`, `print`, and what gives them memory.
 
 A kernel is handed a structure {parallel_for, print, handle}. `parallel_for(fn, ctx, n)` calls
 fn(ctx, begin, end) on ranges that cover 0..n; nested in another it runs alone. Its threads are chosen
@@ -21,7 +21,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from tdsl.codegen.cpu import jit, parallel_text
+from tdsl.codegen.cpu import jit, memory_text, parallel_text
 from tdsl.codegen.cpu.machine import host
 from tdsl.codegen.cpu.openmp import OpenMP, find_openmp
 from tdsl.codegen.cpu.python_pool import MOST_THREADS, PythonPool
@@ -40,6 +40,7 @@ _SYMBOLS = (
     "tdsl_gomp_parallel",
     "tdsl_omp_in_parallel",
 )
+_MEMORY_SYMBOLS = ("tdsl_malloc", "tdsl_free")
 _POOL_SYMBOLS = ("tdsl_pool", "tdsl_pool_start", "tdsl_pool_reset")
 
 Report = Callable[[int, int], None]
@@ -50,8 +51,8 @@ class Runtime:
     """The runtime of the process. `backend` is pool, threads, serial, or the path of a library."""
 
     def __init__(self, choice: str) -> None:
-        text = parallel_text.SHARE + parallel_text.OPENMP
-        symbols = [*_SYMBOLS, *(_POOL_SYMBOLS if _POSIX else ())]
+        text = parallel_text.SHARE + parallel_text.OPENMP + memory_text.memory(sys.platform)
+        symbols = [*_SYMBOLS, *_MEMORY_SYMBOLS, *(_POOL_SYMBOLS if _POSIX else ())]
         if _POSIX:
             text += parallel_text.pool(host().architecture, sys.platform)
         self._code = jit.load(jit.emit_object(text, host(), "runtime"), symbols, name="runtime")
@@ -121,6 +122,11 @@ class Runtime:
         parallel_for = self._code.address("tdsl_parallel_for")
         callback = ctypes.cast(self._print, ctypes.c_void_p).value
         return (ctypes.c_void_p * 3)(parallel_for, callback, id(report))
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """The addresses of the functions that give kernels memory, by name."""
+        return {name: self._code.address(name) for name in _MEMORY_SYMBOLS}
 
     def after_fork(self) -> None:
         """In a child process: none of the parent's threads is there."""

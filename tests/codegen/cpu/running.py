@@ -12,6 +12,7 @@ from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.emit import emit
 from tdsl.codegen.cpu.executable import CpuExecutable
 from tdsl.codegen.cpu.machine import CpuTarget, host
+from tdsl.codegen.cpu.runtime import runtime
 from tdsl.codegen.loops import Block, BufferParam, For, Kernel, Stmt, Store, row_major
 from tdsl.lang.expr import Binary, Broadcast, Expr, Load, Ramp, Var, const, dtype_of
 from tdsl.lang.types import DType, from_numpy
@@ -25,7 +26,8 @@ def run(kernel: Kernel, *arguments: Any, target: CpuTarget | None = None) -> int
     text = emit(kernel, target or host())
     executable = CpuExecutable(kernel, text)
     if target is not None:
-        executable._code.loaded = jit.load(jit.emit_object(text, target), [kernel.name])
+        object_ = jit.emit_object(text, target)
+        executable._code.loaded = jit.load(object_, [kernel.name], runtime().memory)
     return status(executable, *arguments)
 
 

@@ -1,0 +1,156 @@
+"""LLVM IR of `tdsl_malloc` and `tdsl_free`: memory that kernels take for themselves, kept for the next call.
+
+What the C library gives for large sizes comes page by page from the system and goes back there, so every
+call of a kernel would fault for each page again. Blocks of a moderate size are kept instead, a few for the
+whole process, whichever kernel and thread gave them back; the next that asks for about as much gets one.
+
+A block is preceded by 16 bytes: where the C library has it, and the bytes that it has room for.
+"""
+
+SLOTS = 8  # blocks that are kept, at most
+KEPT = (1 << 16, 1 << 26)  # bytes of the smallest and the largest of these
+_LARGE = (
+    1 << 22
+)  # bytes from which memory is asked for in large pages, as NumPy does for its arrays
+_PAGE, _HUGE_PAGES = 1 << 12, 14  # bytes of a small page; the advice of Linux
+_ALIGN, _BEFORE = 64, 16
+_MOST = 1 << 62  # bytes that nothing has, and sums of sizes stay below 2^63
+
+_FROM_THE_SYSTEM = f"""
+define private ptr @fresh(i64 %size) {{
+entry:
+  %possible = icmp ult i64 %size, {_MOST}
+  br i1 %possible, label %ask, label %missing
+ask:
+  %total = add i64 %size, {_ALIGN + _BEFORE}
+  %raw = call ptr @malloc(i64 %total)
+  %none = icmp eq ptr %raw, null
+  br i1 %none, label %missing, label %made
+made:
+  call void @advise(ptr %raw, i64 %total)
+  %above = getelementptr i8, ptr %raw, i64 {_ALIGN + _BEFORE - 1}
+  %block = call ptr @llvm.ptrmask.p0.i64(ptr %above, i64 {-_ALIGN})
+  %owner = getelementptr i8, ptr %block, i64 -16
+  store ptr %raw, ptr %owner
+  %room = getelementptr i8, ptr %block, i64 -8
+  store i64 %size, ptr %room
+  ret ptr %block
+missing:
+  ret ptr null
+}}
+
+define private void @drop(ptr %block) {{
+entry:
+  %some = icmp ne ptr %block, null
+  br i1 %some, label %give, label %end
+give:
+  %owner = getelementptr i8, ptr %block, i64 -16
+  %raw = load ptr, ptr %owner
+  call void @free(ptr %raw)
+  br label %end
+end:
+  ret void
+}}
+
+declare ptr @malloc(i64)
+declare void @free(ptr)
+declare ptr @llvm.ptrmask.p0.i64(ptr, i64)
+"""
+
+_ADVISE = f"""
+define private void @advise(ptr %raw, i64 %total) {{
+entry:
+  %large = icmp uge i64 %total, {_LARGE}
+  br i1 %large, label %ask, label %end
+ask:
+  %above = getelementptr i8, ptr %raw, i64 {_PAGE - 1}
+  %page = call ptr @llvm.ptrmask.p0.i64(ptr %above, i64 {-_PAGE})
+  %inside = sub i64 %total, {_PAGE}
+  %ignored = call i32 @madvise(ptr %page, i64 %inside, i32 {_HUGE_PAGES})
+  br label %end
+end:
+  ret void
+}}
+
+declare i32 @madvise(ptr, i64, i32)
+"""
+
+_NO_ADVICE = "define private void @advise(ptr %raw, i64 %total) {\n  ret void\n}\n"
+
+_KEEP = f"""
+@kept = private global [{SLOTS} x ptr] zeroinitializer, align 64
+@turn = private global i64 0
+
+define ptr @tdsl_malloc(i64 %size) {{
+entry:
+  %large = icmp uge i64 %size, {KEPT[0]}
+  br i1 %large, label %look, label %new
+look:
+  %k = phi i64 [ 0, %entry ], [ %next, %on ]
+  %slot = getelementptr ptr, ptr @kept, i64 %k
+  %seen = load atomic ptr, ptr %slot monotonic, align 8
+  %empty = icmp eq ptr %seen, null
+  br i1 %empty, label %on, label %take
+take:
+  %block = atomicrmw xchg ptr %slot, ptr null acq_rel, align 8
+  %late = icmp eq ptr %block, null
+  br i1 %late, label %on, label %compare
+compare:
+  %room.at = getelementptr i8, ptr %block, i64 -8
+  %room = load i64, ptr %room.at
+  %half = lshr i64 %room, 1
+  %enough = icmp uge i64 %room, %size
+  %alike = icmp ule i64 %half, %size
+  %fits = and i1 %enough, %alike
+  br i1 %fits, label %found, label %back
+found:
+  ret ptr %block
+back:
+  %other = atomicrmw xchg ptr %slot, ptr %block acq_rel, align 8
+  call void @drop(ptr %other)
+  br label %on
+on:
+  %next = add i64 %k, 1
+  %all = icmp eq i64 %next, {SLOTS}
+  br i1 %all, label %new, label %look
+new:
+  %made = call ptr @fresh(i64 %size)
+  ret ptr %made
+}}
+
+define void @tdsl_free(ptr %block) {{
+entry:
+  %room.at = getelementptr i8, ptr %block, i64 -8
+  %room = load i64, ptr %room.at
+  %beyond = sub i64 %room, {KEPT[0]}
+  %moderate = icmp ule i64 %beyond, {KEPT[1] - KEPT[0]}
+  br i1 %moderate, label %look, label %away
+look:
+  %k = phi i64 [ 0, %entry ], [ %next, %on ]
+  %slot = getelementptr ptr, ptr @kept, i64 %k
+  %pair = cmpxchg ptr %slot, ptr null, ptr %block acq_rel monotonic
+  %done = extractvalue {{ ptr, i1 }} %pair, 1
+  br i1 %done, label %end, label %on
+on:
+  %next = add i64 %k, 1
+  %all = icmp eq i64 %next, {SLOTS}
+  br i1 %all, label %instead, label %look
+instead:
+  %count = atomicrmw add ptr @turn, i64 1 monotonic, align 8
+  %n = urem i64 %count, {SLOTS}
+  %oldest = getelementptr ptr, ptr @kept, i64 %n
+  %other = atomicrmw xchg ptr %oldest, ptr %block acq_rel, align 8
+  call void @drop(ptr %other)
+  br label %end
+away:
+  call void @drop(ptr %block)
+  br label %end
+end:
+  ret void
+}}
+"""
+
+
+def memory(platform: str) -> str:
+    """The text for a system, as `sys.platform` names it."""
+    return _KEEP + _FROM_THE_SYSTEM + (_ADVISE if platform.startswith("linux") else _NO_ADVICE)
