@@ -13,7 +13,7 @@ from tdsl.lang.bounds import NOTHING, at_most
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import FALSE, ONE, TRUE, ZERO, Binary, Const, Expr, Param, Read, Size, Var
 from tdsl.lang.message import message_parts
-from tdsl.lang.program import FuncDef
+from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, Interval, Ranges, interval_where, is_empty
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, simplify, subtract
@@ -47,11 +47,7 @@ def check_boxes(
     What depends on sizes that are known only at a call becomes a `Check`; what is certainly or possibly
     outside for data-dependent reasons is an IndexBoundError.
     """
-    program = state.program
-    limits: dict[str, tuple[Interval, ...]] = {
-        t.name: tuple((ZERO, subtract(e, ONE)) for e in t.shape) for t in program.inputs
-    }
-    limits |= {f.name: f.limits for f in program.funcs}
+    program, limits = state.program, _limits(state.program)
     open_: list[Condition] = []
     for name in tree.order:
         f = program.func(name)
@@ -76,15 +72,32 @@ def check_declared(state: State) -> list[Condition]:
 
     Done while the funcs that are inlined are still there: afterwards nothing tells where they were read.
     """
-    open_: list[Condition] = []
     declared = {f.name: f.limits for f in state.program.funcs if f.declared}
-    if declared.keys() <= set(state.program.outputs):
-        return open_
+    return [] if declared.keys() <= {*state.program.outputs} else _at_root(state, declared)
+
+
+def check_reads(state: State) -> None:
+    """IndexBoundError where a read may be outside of a tensor or a func if each func has its own loops.
+
+    What is inlined may be read within less, so a schedule decides.
+    """
+    _at_root(state, _limits(state.program))
+
+
+def _limits(program: Program) -> dict[str, Box]:
+    """Where tensors and funcs may be read."""
+    inputs = {t.name: tuple((ZERO, subtract(e, ONE)) for e in t.shape) for t in program.inputs}
+    return inputs | {f.name: f.limits for f in program.funcs}
+
+
+def _at_root(state: State, limits: Mapping[str, Box]) -> list[Condition]:
+    """What reads of that which has limits leave open, were each func at the root."""
+    open_: list[Condition] = []
     plans = tuple((n, replace(p, place=Root(), store=None)) for n, p in state.plans)
     boxes = root_boxes(State(state.program, plans))
     for f in state.program.funcs:
         for d, ranges in _nests(f, boxes):
-            open_ += _reads_left_open(f, d, ranges, declared)
+            open_ += _reads_left_open(f, d, ranges, limits)
     return open_
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,12 @@ def stand_in(x: Any) -> Any:
             label="this call",
             hint="give numbers: td.f32[64, 128]",
         )
-    return np.broadcast_to(np.empty((), x.dtype.numpy), x.shape)
+    return without_values(x.shape, x.dtype.numpy)
+
+
+def without_values(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """An array in the memory of one element, for checks that look at no values."""
+    return np.broadcast_to(np.empty((), dtype), shape)
 
 
 def as_array(arg: ArrayArg, value: Any) -> Array:

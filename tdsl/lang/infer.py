@@ -98,6 +98,7 @@ def _resolve(program: Program, sizes: _Sizes) -> Program:
 
     return replace(
         program,
+        equal=tuple((name, sizes.resolve(e)) for name, e in sizes.equal.items()),
         inputs=tuple(
             replace(t, shape=tuple(sizes.resolve(e) for e in t.shape)) for t in program.inputs
         ),

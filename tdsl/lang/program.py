@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, did_you_mean
+from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, Access, Binary, Expr, Param, Read, Size, const
 from tdsl.lang.regions import Interval
@@ -124,8 +124,8 @@ class Program:
     """Inputs, scalars, and funcs with producers before consumers; `outputs` are names of funcs.
 
     `parameters` is the order of the arguments of a call; `output_names` are the names that the user gave
-    the outputs, which stay when a schedule puts a copy in the place of one. As text, each func has its range
-    and its definitions.
+    the outputs, which stay when a schedule puts a copy in the place of one. `equal` are named extents that
+    indices make the same as others. As text, each func has its range and its definitions.
     """
 
     name: str
@@ -135,6 +135,7 @@ class Program:
     outputs: tuple[str, ...]
     parameters: tuple[str, ...]
     output_names: tuple[str, ...] = ()
+    equal: tuple[tuple[str, Expr], ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         from tdsl.lang.show import show_program
@@ -382,54 +383,6 @@ def bind_expr(e: Expr, sizes: Mapping[str, int]) -> Expr:
         return const(sizes[n.name]) if isinstance(n, Size) and n.name in sizes else n
 
     return simplify(transform(e, visit))
-
-
-def check_sizes(
-    owner: str, known: Sequence[str], sizes: object, *, others: Sequence[str] = (),
-    fixed: Mapping[str, int] | None = None,
-) -> dict[str, int]:  # fmt: skip
-    """Sizes given by name as integers; ShapeError for an unknown name and what is no number of elements.
-
-    And for another value than one that is `fixed` already. `others` are names of arguments beside sizes.
-
-    >>> check_sizes("f", ("M", "N"), {"N": 3})
-    {'N': 3}
-    """
-    fixed = fixed or {}
-    if not isinstance(sizes, Mapping):
-        raise TypeMismatch(
-            f"sizes are given by name, not as {sizes!r}",
-            loc=here(),
-            label="this call",
-            hint='sizes={"N": 100}',
-        )
-    made: dict[str, int] = {}
-    for name, value in sizes.items():
-        if name in fixed and value == fixed[name]:
-            continue
-        if name in fixed:
-            raise ShapeError(
-                f"size {name!r} of {owner!r} is fixed to {fixed[name]}, it cannot be {value!r}",
-                loc=here(),
-                label="this call",
-                hint=f"td.compile(..., {name}={value!r}) makes code for another size",
-            )
-        if name not in known:
-            raise ShapeError(
-                f"{owner!r} has no size {name!r}",
-                loc=here(),
-                label="this call",
-                hint=did_you_mean(str(name), (*known, *others)),
-            )
-        if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
-            raise ShapeError(
-                f"size {name!r} must be a number of elements, not {value!r}",
-                loc=here(),
-                label="this call",
-                hint="pass an integer that is not negative",
-            )
-        made[name] = value.__index__()
-    return made
 
 
 def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tdsl.errors import did_you_mean
 from tdsl.lang.definition import Definition
@@ -14,7 +14,7 @@ from tdsl.lang.simplify import conjunction, substitute, subtract
 from tdsl.lang.types import DType
 from tdsl.node import Node, transform
 from tdsl.schedule.arguments import check_scope
-from tdsl.schedule.gathering import gathered_reads
+from tdsl.schedule.gathering import gathered_reads, moves_along
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import find_loop, positive
@@ -57,7 +57,7 @@ def cache_read(
     state: State, func: str, definition: int | None, *, source: str, loop: str | None,
     scope: str = "auto", pack: tuple[tuple[int, int], ...] = (), padded: bool = False,
     mapped: bool = False, inside: bool = False, filled: bool = False, gathered: bool = False,
-    name: str | None = None,
+    along: str | None = None, name: str | None = None,
 ) -> State:  # fmt: skip
     """Copy what the body of a loop reads of a tensor or func into memory of its own first.
 
@@ -65,8 +65,8 @@ def cache_read(
     With `padded` the copy has what is read beyond the edges, too; with `mapped`, what is computed of an
     element alone. With `inside` stages that are computed inside of the loop read the copy, too. With `filled`
     it may be made larger than what there is, and holds 0 there. With `gathered` it has a dimension for each
-    variable that moves what is read, and at each point what is read there. Without a loop it is made at the
-    root.
+    variable that moves what is read, and at each point what is read there. With `along` it has only what is
+    read along a variable. Without a loop it is made at the root.
     """
     check_scope(scope)
     scheduled = 0 if definition is None else definition
@@ -82,69 +82,102 @@ def cache_read(
     read = sorted({r.name for d in every for r in d.reads} - {func})
     if source not in read:
         raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
+    if along is not None:
+        _check_along(consumer, scheduled, source, along, inside)
     made = new_func(program, name, f"{source}_cache")
-    chosen = [d for n, d in enumerate(consumer.definitions) if definition in (None, n)] + others
-    reads: dict[Node, tuple[Expr, ...]]
+    chosen = [d for n, d in enumerate(consumer.definitions) if definition in (None, n)]
+    if gathered and (pack or inside or len(source_of(program, source)[0]) > 1):
+        raise Illegal("a copy that is gathered serves one reader", "leave out pack and inside")
+    content = _content(
+        state, consumer, scheduled, source, [*chosen, *others],
+        padded=padded, mapped=mapped, filled=filled, gathered=gathered, along=along,
+    )  # fmt: skip
+    factors = _factors(pack, len(content.limits))
+    f = _copy(made, content.values, content.limits, factors)
+    moved = _reads_copy(made, content, factors)
+    definitions = tuple(
+        map_expressions(d, moved) if definition in (None, n) else d
+        for n, d in enumerate(consumer.definitions)
+    )
+    at = None if loop is None else Level(func, scheduled, find_loop(state, func, scheduled, loop))
+    place = Root() if at is None else At(at)
+    state = replace_func(state, replace(consumer, definitions=definitions))
+    for g in readers:
+        state = replace_func(state, g.map_expressions(moved))
+    first = next(g.name for g in program.funcs if g in (consumer, *readers))
+    plan = replace(fresh_plan(f), place=place, scope=scope, filled=filled, touched=True)
+    return insert(state, first, f, plan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a copy has: the index in it for each expression that it replaces, its values, and their limits."""
+
+    reads: Mapping[Node, tuple[Expr, ...]]
     values: tuple[Expr, ...]
-    dtypes, limits = source_of(program, source)
+    limits: tuple[Interval, ...]
+
+
+def _content(
+    state: State, consumer: FuncDef, definition: int, source: str, read_by: Sequence[Definition],
+    *, padded: bool, mapped: bool, filled: bool, gathered: bool, along: str | None,
+) -> _Content:  # fmt: skip
+    """What a copy has of a source, for those that read it."""
     if padded + mapped + (filled or gathered) > 1:
         raise Illegal(
             "a copy is padded, mapped, filled or gathered",
             "leave out all but one; filled=True and gathered=True go together",
         )
     if gathered:
-        if pack or inside or len(dtypes) > 1:
-            raise Illegal("a copy that is gathered serves one reader", "leave out pack and inside")
-        found = gathered_reads(state, consumer, scheduled, source)
-        reads, values, limits = found.reads, (found.value,), found.limits
-        if filled:
-            values = (_filled(found.value, limits, clamped=True),)
-            limits = ((None, None),) * len(limits)
-    elif padded or mapped:
-        reads, values = _lifted(chosen, func, source, padded)
-        if padded:
-            limits = ((None, None),) * len(next(iter(reads.values())))
-    else:
-        whole = tuple(Var(f"d{n}") for n in range(len(limits)))
-        parts = tuple(Read(source, whole, c, t) for c, t in enumerate(dtypes))
-        whole_source = is_whole(state, source)
-        values = (
-            tuple(_filled(r, limits, clamped=not whole_source) for r in parts) if filled else parts
-        )
-        if filled:
-            limits = ((None, None),) * len(limits)
-        reads = {r: r.index for d in chosen for r in d.reads if r.name == source}
-    factors = _factors(pack, len(limits))
-    f = _copy(made, values, limits, factors)
+        return _gathered(state, consumer, definition, source, filled, along)
+    if padded or mapped:
+        return _lifted(state.program, read_by, consumer.name, source, padded, along)
+    return _plain(state, read_by, source, filled, along)
+
+
+def _plain(
+    state: State, read_by: Sequence[Definition], source: str, filled: bool, along: str | None
+) -> _Content:
+    """A copy of the source as it is; `filled`, with zeros beyond its limits."""
+    dtypes, limits = source_of(state.program, source)
+    whole = tuple(Var(f"d{n}") for n in range(len(limits)))
+    values: tuple[Expr, ...] = tuple(Read(source, whole, c, t) for c, t in enumerate(dtypes))
+    if filled:
+        clamped = not is_whole(state, source)
+        values = tuple(_filled(r, limits, clamped=clamped) for r in values)
+        limits = ((None, None),) * len(limits)
+    reads = (r for d in read_by for r in d.reads if r.name == source)
+    return _Content({r: r.index for r in reads if moves_along(r, along)}, values, limits)
+
+
+def _gathered(
+    state: State, consumer: FuncDef, definition: int, source: str, filled: bool, along: str | None
+) -> _Content:
+    """A copy with a dimension for each variable that moves what is read."""
+    found = gathered_reads(state, consumer, definition, source, along)
+    if not filled:
+        return _Content(found.reads, (found.value,), found.limits)
+    value = _filled(found.value, found.limits, clamped=True)
+    return _Content(found.reads, (value,), ((None, None),) * len(found.limits))
+
+
+def _reads_copy(made: str, content: _Content, factors: Mapping[int, int]) -> Callable[[Expr], Expr]:
+    """What makes an expression one that reads a copy, whose axes are split by factors."""
 
     def moved(n: Node) -> Node:
-        if n not in reads:
+        if n not in content.reads:
             return n
         assert isinstance(n, Expr)
-        index = reads[n]
+        index = content.reads[n]
         outer = tuple(
             Binary("floordiv", e, const(factors[k])) if k in factors else e
             for k, e in enumerate(index)
         )
         rest = tuple(Binary("mod", index[k], const(size)) for k, size in factors.items())
-        component = n.component if isinstance(n, Read) and len(values) > 1 else 0
+        component = n.component if isinstance(n, Read) and len(content.values) > 1 else 0
         return Read(made, (*outer, *rest), component, dtype_of(n), loc=n.loc)
 
-    definitions = tuple(
-        map_expressions(d, lambda e: transform(e, moved)) if definition in (None, n) else d
-        for n, d in enumerate(consumer.definitions)
-    )
-    place = (
-        Root()
-        if loop is None
-        else At(Level(func, scheduled, find_loop(state, func, scheduled, loop)))
-    )
-    state = replace_func(state, replace(consumer, definitions=definitions))
-    for g in readers:
-        state = replace_func(state, g.map_expressions(lambda e: transform(e, moved)))
-    first = next(g.name for g in program.funcs if g in (consumer, *readers))
-    plan = replace(fresh_plan(f), place=place, scope=scope, filled=filled, touched=True)
-    return insert(state, first, f, plan)
+    return lambda e: transform(e, moved)
 
 
 def _with_reads(state: State, func: str, source: str) -> State:
@@ -191,14 +224,28 @@ def _inside(state: State, func: str, definition: int, loop: str | None) -> tuple
     )
 
 
+def _check_along(f: FuncDef, definition: int, source: str, along: str, inside: bool) -> None:
+    d = f.definitions[definition]
+    if inside:
+        raise Illegal("a copy along a variable serves one reader", "leave out inside")
+    if along not in d.variables:
+        raise Illegal(f"{f.name!r} has no variable {along!r}", did_you_mean(along, d.variables))
+    if not any(r.name == source and moves_along(r, along) for r in d.reads):
+        raise Illegal(
+            f"{f.name!r} does not read {source!r} along {along!r}",
+            "name one that moves what is read",
+        )
+
+
 def _lifted(
-    definitions: list[Definition], func: str, source: str, padded: bool
-) -> tuple[dict[Node, tuple[Expr, ...]], tuple[Expr, ...]]:
-    """(the index in the copy for each expression that it replaces, the value of the copy)."""
+    program: Program, definitions: Sequence[Definition], func: str, source: str, padded: bool,
+    along: str | None,
+) -> _Content:  # fmt: skip
+    """A copy of what is read of a source by its padding, or of what is computed of each element."""
     find = padded_reads if padded else mapped_reads
     found: dict[Expr, Lifted] = {}
     for d in definitions:
-        found |= find(d, source)
+        found |= {part: e for part, e in find(d, source).items() if moves_along(part, along)}
     values = {e.value for e in found.values()}
     if len(values) != 1:
         what, other = ("padding", "padded") if padded else ("function of an element", "mapped")
@@ -207,7 +254,11 @@ def _lifted(
             f"leave out {other}=True"
             + (", or read the tensor as td.pad(tensor) continues it" if padded else ""),
         )
-    return {part: e.index for part, e in found.items()}, tuple(values)
+    reads: dict[Node, tuple[Expr, ...]] = {part: e.index for part, e in found.items()}
+    _, limits = source_of(program, source)
+    if padded:
+        limits = ((None, None),) * len(next(iter(reads.values())))
+    return _Content(reads, tuple(values), limits)
 
 
 def _factors(pack: tuple[tuple[int, int], ...], rank: int) -> dict[int, int]:

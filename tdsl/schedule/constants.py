@@ -17,7 +17,7 @@ from tdsl.lang.program import Axis, FuncDef, Input, Program
 from tdsl.lang.regions import Box, reads_in
 from tdsl.lang.simplify import subtract
 from tdsl.node import Node, post_order, transform
-from tdsl.schedule.facts import extent, has_effects, root_boxes
+from tdsl.schedule.facts import extent, has_effects, root_boxes, shape_of
 from tdsl.schedule.nest import After, At, State, With
 
 
@@ -144,7 +144,7 @@ def _can_be_passed(state: State, name: str, box: Box | None) -> bool:
     plan = state.plan(name)
     if box is None or len(state.program.func(name).dtypes) > 1 or plan.store or plan.fold:
         return False
-    return all((extent(box, axis) or 0) > 0 for axis in range(len(box)))
+    return all(shape_of(box))
 
 
 def _order(state: State, name: str) -> tuple[int, ...]:

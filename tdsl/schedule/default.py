@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
@@ -30,7 +30,7 @@ from tdsl.schedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
 from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.inlining import inline_funcs
-from tdsl.schedule.masked import with_masks, without_masks
+from tdsl.schedule.masked import masks_left_out, with_masks, without_masks
 from tdsl.schedule.nest import Inline, State
 from tdsl.schedule.patterns.bands import plan_bands
 from tdsl.schedule.patterns.beside import find_beside, sum_together
@@ -79,7 +79,7 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
 
 def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
     """The state with a place and loops for every func by recipes alone, and what was decided."""
-    state = with_masks(state)
+    asked, state = state, with_masks(state)
     order = {f.name: n for n, f in enumerate(state.program.funcs)}
     made_online: list[Decision] = []
     if machine.block_threads:  # weights are a stage of their own there
@@ -128,7 +128,19 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
         decisions += [Decision(name, ROOT, why=("the target has no vectors",)) for name in open_]
     decisions.sort(key=lambda d: order[d.func])
     state = inline_funcs(rest_at_root(state))  # recipes may have inlined some, too
-    return without_masks(state, machine), tuple(decisions)
+    whole = without_masks(state, machine)
+    left_out = dict(masks_left_out(asked, whole, machine))
+    return whole, tuple(_with_masks_left_out(decisions, left_out))
+
+
+def _with_masks_left_out(
+    decisions: Iterable[Decision], left_out: Mapping[str, str]
+) -> Iterator[Decision]:
+    """Decisions that say which `skip_masked` come to nothing, and why."""
+    for d in decisions:
+        names = [n for n in (d.func, *d.inside, *d.beside) if n in left_out]
+        told = (f"skip_masked of {n}: all terms are computed, {left_out[n]}" for n in names)
+        yield replace(d, why=(*d.why, *told)) if names else d
 
 
 def read_in_tiles(schedule: Schedule, machine: Machine) -> list[tuple[str, OnlineBands]]:
@@ -260,7 +272,7 @@ def _is_operand(state: State, f: FuncDef) -> bool:
     """True for what is made of another func's values, and a factor of the terms of a sum."""
     made = any(state.program.has_func(r.name) for r in f.definitions[0].reads)
     readers = [c.definitions[n] for c, n in state.consumers(f.name)]
-    return made and any(d.init and len({r.name for r in d.reads}) > 1 for d in readers)
+    return made and any(d.init and len({*d.reads}) > 1 for d in readers)
 
 
 def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -> str:

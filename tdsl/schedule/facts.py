@@ -71,6 +71,11 @@ def extent(box: Box, axis: int) -> int | None:
     return None if lo is None or hi is None else upper(add(subtract(hi, lo), ONE))
 
 
+def shape_of(box: Box) -> tuple[int, ...]:
+    """The extent of each dimension of a box; 0 where it is not known, or there is nothing."""
+    return tuple(max(extent(box, axis) or 0, 0) for axis in range(len(box)))
+
+
 def volume(box: Box) -> int | None:
     """The number of points of a box, where it is a constant."""
     total = 1

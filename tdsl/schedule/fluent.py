@@ -14,7 +14,8 @@ from tdsl.errors import (
     TypeMismatch,
     did_you_mean,
 )  # fmt: skip
-from tdsl.lang.program import Program, build_program, check_sizes, names_by_handle, outline
+from tdsl.lang.program import Program, build_program, names_by_handle, outline
+from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.notebook import Listing, page
 from tdsl.placement.grid import Grid
@@ -36,6 +37,9 @@ from tdsl.target import as_target
 if TYPE_CHECKING:
     from tdsl.schedule.cost.machine import Machine
     from tdsl.schedule.cost.predict import Prediction
+
+
+EDITED = "directives were given since this schedule was found; when it was:"
 
 
 class Schedule(Suggesting):
@@ -79,13 +83,14 @@ class Schedule(Suggesting):
         self, program: Program, outputs: tuple[Func, ...], sizes: Mapping[str, int], target: Any
     ) -> None:
         self.program, self.target = program, None if target is None else as_target(target)
-        self.sizes = check_sizes(program.name, program.sizes, sizes)
+        self.sizes = check_sizes(program.name, program.sizes, sizes, equal=program.equal)
         self._outputs = outputs  # keeps what `_names` has by id alive
         self._names, self._outline = names_by_handle(outputs), outline(outputs)
         self.origins: dict[str, str] = {}  # the func for which a directive made another one
         self.state: State = initial_state(program)
         self.directives: tuple[Directive, ...] = ()
         self.notes: tuple[str, ...] = ()  # what a search has to say of its choices
+        self.reasons: dict[str, str] = {}  # why it has left funcs as a whole, by name
         self._prediction: tuple[State, Machine, Prediction] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -136,6 +141,8 @@ class Schedule(Suggesting):
         made = {n: directive.func for n, _ in self.state.plans if n not in known}
         self.origins = {**self.origins, **made}
         self.directives = (*self.directives, directive)
+        if self.notes and self.notes[0] != EDITED:
+            self.notes, self.reasons = (EDITED, *self.notes), {}
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
@@ -151,7 +158,7 @@ class Schedule(Suggesting):
         self, source: Tensor | Func | str, consumer: Stage | Func | str, at: LoopLike | None = None, *,
         scope: str = "auto", pack: Mapping[int, int] | None = None, padded: bool = False,
         mapped: bool = False, inside: bool = False, filled: bool = False, gathered: bool = False,
-        name: str | None = None,
+        along: LoopLike | None = None, name: str | None = None,
     ) -> Stage:  # fmt: skip
         """Copy what the body of a loop of `consumer` reads of `source` into memory of its own first.
 
@@ -162,7 +169,8 @@ class Schedule(Suggesting):
         With `inside` stages that are computed inside of the loop read the copy, too. With `filled` the copy
         is 0 beyond the edges of `source`, so that instructions may work on whole tiles there. With `gathered`
         it has a dimension for each variable of `consumer` that moves what is read, the one that moves along
-        memory last: a window becomes a matrix.
+        memory last: a window becomes a matrix. Of what is read twice, such as x in `x[k, i] * x[k, j]`, the
+        copy has what moves with the variable `along`.
         Returns the copy's stage.
         """
         stage = self[consumer]
@@ -173,6 +181,7 @@ class Schedule(Suggesting):
         arguments: dict[str, Any] = {"inside": True} if inside else {}
         arguments |= {"filled": True} if filled else {}
         arguments |= {"gathered": True} if gathered else {}
+        arguments |= {} if along is None else {"along": stage.loop_name(along)}
         stage.do(
             "cache_read", source=wanted, loop=loop, scope=scope, pack=pairs(pack), padded=padded,
             mapped=mapped, **arguments, name=name,
@@ -272,10 +281,16 @@ class Schedule(Suggesting):
         return self.prediction().held(level)
 
     def explain(self) -> Listing:
-        """A line for each func and input: where it lives, what that saves or costs; bytes by level, time."""
-        from tdsl.schedule.cost.predict import explained
+        """A line for each edge: where what is read lives, what that saves or costs; bytes by level, time.
 
-        return Listing(explained(self.prediction(), self.notes))
+        Of a schedule that was found, why other candidates were not taken, too.
+        """
+        from tdsl.schedule.bind import bind_state
+        from tdsl.schedule.cost.edges import explained
+
+        prediction = self.prediction()
+        given = bind_state(self.state, self.sizes)
+        return Listing(explained(prediction, given, self.notes, self.reasons))
 
     def prediction(self) -> Prediction:
         """What the schedule will do for its sizes on the machine of its target."""

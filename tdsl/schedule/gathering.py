@@ -26,13 +26,17 @@ class Gathered:
     limits: tuple[Interval, ...]
 
 
-def gathered_reads(state: State, f: FuncDef, definition: int, source: str) -> Gathered:
+def gathered_reads(
+    state: State, f: FuncDef, definition: int, source: str, along: str | None = None
+) -> Gathered:
     """What a definition reads of a tensor or func, with its padding, over the variables in its index.
 
+    With a variable `along` which it is read, that alone.
     Illegal where it reads at several indices, or where a range is not known.
     """
     d = f.definitions[definition]
-    found = dict.fromkeys(part for e in d.expressions() for part in _parts(e, source))
+    parts = dict.fromkeys(part for e in d.expressions() for part in _parts(e, source))
+    found = [part for part in parts if moves_along(part, along)]
     if len(found) != 1:
         raise Illegal(
             f"{f.name!r} reads {source!r} at {len(found)} indices", "only one can be gathered"
@@ -46,6 +50,11 @@ def gathered_reads(state: State, f: FuncDef, definition: int, source: str) -> Ga
         raise Illegal(f"the ranges of {f.name!r} are not known", "declare a shape: with_shape(...)")
     value = substitute(part, dict(index))
     return Gathered({part: tuple(map(Var, names))}, value, limits)
+
+
+def moves_along(part: Expr, along: str | None) -> bool:
+    """True for what is read that moves with a variable; without one for all."""
+    return along is None or along in variables(part)
 
 
 def moving(d: Definition, part: Expr) -> list[str]:

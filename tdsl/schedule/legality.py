@@ -191,11 +191,13 @@ def _check_uses(state: State, func: str, level: Level, *, final: bool) -> None:
             "compute it, and what it follows, at the root",
         )
     for c, definition in state.consumers(func):
+        inline = isinstance(state.plan(c.name).place, Inline)
+        what = f"what {c.name!r} is inlined into" if inline else repr(c.name)
         for path in _paths(state, c.name, definition, final=final):
             if level not in path:
                 raise Illegal(
                     f"{c.name!r} reads {func!r} outside of loop {level.loop!r} of {level.func!r}",
-                    f"compute {c.name!r} inside that loop, too, or {func!r} at a place around both",
+                    f"compute {what} inside that loop, too, or {func!r} at a place around both",
                     ((c.definitions[definition].loc, "this read"),),
                 )
 

@@ -104,19 +104,39 @@ def without_masks(state: State, machine: Machine) -> State:
     Loops that are shared with others, that instructions stand for, that are of two variables, or that run
     side by side, go over all terms.
     """
-    hosts = {plan.place.level.func for _, plan in state.plans if isinstance(plan.place, With)}
     for f in state.program.funcs:
-        plan = state.plan(f.name)
-        apart = not isinstance(plan.place, With) and f.name not in hosts
-        apart = apart and not plan.tensorizations and not plan.specializations
         definitions = tuple(
-            d
-            if d.mask == TRUE or (apart and not machine.block_threads and _may_be_cut(d, nest))
-            else replace(d, mask=TRUE)
-            for d, nest in zip(f.definitions, plan.nests, strict=True)
+            replace(d, mask=TRUE) if d.mask != TRUE and _why_all(state, machine, f, n) else d
+            for n, d in enumerate(f.definitions)
         )
         state = _with(state, f, definitions)
     return state
+
+
+def masks_left_out(given: State, made: State, machine: Machine) -> Iterator[tuple[str, str]]:
+    """The reductions whose terms `skip_masked` was to leave out, and that go over all of them; and why."""
+    for f in given.program.funcs:
+        for n, d in enumerate(f.definitions):
+            own = made.program.func(f.name) if made.program.has_func(f.name) else None
+            if d.mask != TRUE and own is not None and own.definitions[n].mask == TRUE:
+                yield f.name, _why_all(made, machine, own, n)
+
+
+def _why_all(state: State, machine: Machine, f: FuncDef, definition: int) -> str:
+    """Why the loops of a reduction cannot be cut short; empty where they can."""
+    plan, d = state.plan(f.name), f.definitions[definition]
+    hosts = {plan.place.level.func for _, plan in state.plans if isinstance(plan.place, With)}
+    if machine.block_threads:
+        return "threads of a GPU go through its loops together"
+    if isinstance(plan.place, With) or f.name in hosts:
+        return "its loops are shared with another func"
+    if plan.tensorizations:
+        return "an instruction stands in the place of its loops"
+    if plan.specializations:
+        return "it has special cases"
+    if not _may_be_cut(d, plan.nests[definition]):
+        return "its loops over terms run side by side, or go over several variables"
+    return ""
 
 
 def _may_be_cut(d: Definition, nest: Nest) -> bool:

@@ -39,7 +39,17 @@ from tdsl.lang.simplify import (
     substitute,
     subtract,
 )
-from tdsl.schedule.nest import FRAGMENT, ROUND_UP, SHARED, After, Level, Nest, Split, State
+from tdsl.schedule.nest import (
+    FRAGMENT,
+    ROUND_UP,
+    SHARED,
+    After,
+    FuncPlan,
+    Level,
+    Nest,
+    Split,
+    State,
+)
 from tdsl.schedule.tree import Tree
 from tdsl.schedule.whole import is_whole, whole_box
 
@@ -339,29 +349,13 @@ def required(
     for active in actives:
         if active.func.name in followed:
             _continue(tree, state, names, {active.func.name: active.made(facts)}, boxes, facts)
-        # threads of a block make tiles together: these have one shape, wherever a mask cuts them
-        where = TRUE if active.whole or threads.runs else active.d.where
-        ranges = active.ranges(facts, () if active.whole else active.guards)
-        if where != TRUE:
-            ranges = tighten(ranges, where, facts)
-        if any(is_empty(r, facts) for r in ranges.values()):
-            continue
-        _need(
-            boxes,
-            active.func.name,
-            boxes_at(active.d.indices, ranges, facts, where),
-            facts,
-        )
+        _need(boxes, active.func.name, _read_by(active, facts, threads), facts)
     for name in reversed(tree.order):
         if name not in names or name not in boxes:
             continue
-        f = state.program.func(name)
-        box, plan = grown(f, boxes[name], facts), state.plan(name)
-        if plan.scope != FRAGMENT and not plan.bulk:
-            box = threads.within(name, box, facts)
+        f, plan = state.program.func(name), state.plan(name)
         follows = isinstance(plan.place, After) and plan.place.level.func not in names
-        if plan.scope == SHARED and not follows:  # what follows copies what one thread has made
-            box = threads.need(name, box, facts)
+        box = _for_all(plan, name, grown(f, boxes[name], facts), threads, facts, follows=follows)
         if plan.extents and not follows:
             box = bounded(state, name, box, limits, facts)
         if not exact:
@@ -375,6 +369,28 @@ def required(
             if not any(is_empty(r, facts) for r in ranges.values()):
                 _need(boxes, name, boxes_at(d.indices, ranges, facts, d.where), facts)
     return boxes
+
+
+def _read_by(active: Active, facts: Facts, threads: Threads) -> dict[str, Box]:
+    """What the open iteration of a nest reads."""
+    # threads of a block make tiles together: these have one shape, wherever a mask cuts them
+    where = TRUE if active.whole or threads.runs else active.d.where
+    ranges = active.ranges(facts, () if active.whole else active.guards)
+    if where != TRUE:
+        ranges = tighten(ranges, where, facts)
+    if any(is_empty(r, facts) for r in ranges.values()):
+        return {}
+    return boxes_at(active.d.indices, ranges, facts, where)
+
+
+def _for_all(
+    plan: FuncPlan, name: str, box: Box, threads: Threads, facts: Facts, *, follows: bool
+) -> Box:
+    """The box of a func that one thread needs as all threads that share its memory need it."""
+    if plan.scope != FRAGMENT and not plan.bulk:
+        box = threads.within(name, box, facts)
+    # what follows copies what one thread has made
+    return threads.need(name, box, facts) if plan.scope == SHARED and not follows else box
 
 
 def _need(boxes: dict[str, Box], reader: str, reads: dict[str, Box], facts: Facts) -> None:

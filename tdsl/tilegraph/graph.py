@@ -17,10 +17,11 @@ from math import prod
 from tdsl.errors import ScheduleError, ShapeError, did_you_mean
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import const
-from tdsl.lang.program import FuncDef, Program, bind_sizes, check_sizes
+from tdsl.lang.program import FuncDef, Program, bind_sizes
 from tdsl.lang.regions import Box, boxes_at, is_empty, union_box
+from tdsl.lang.sizes import check_sizes
 from tdsl.schedule.cost.moved import bytes_in_runs
-from tdsl.schedule.facts import extent, rest_at_root, root_boxes, volume
+from tdsl.schedule.facts import extent, rest_at_root, root_boxes, shape_of, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State, initial_state
 from tdsl.schedule.patterns.groups import with_own_reads
@@ -53,8 +54,7 @@ class Tile:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The extents of a member or of what is read."""
-        box = self.boxes[name]
-        return tuple(extent(box, axis) or 0 for axis in range(len(box)))
+        return shape_of(self.boxes[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class TileGraph:
     @staticmethod
     def of(program: Program, sizes: Mapping[str, int] | None = None) -> TileGraph:
         """The graph of a program, with every edge at the last level; ShapeError where a size is missing."""
-        known = check_sizes(program.name, program.sizes, sizes or {})
+        known = check_sizes(program.name, program.sizes, sizes or {}, equal=program.equal)
         missing = [n for n in program.sizes if n not in known]
         if missing:
             raise ShapeError(
@@ -136,7 +136,14 @@ class TileGraph:
         return self.state.program
 
     def connect(self, producer: str, consumer: str, level: int) -> TileGraph:
-        """The graph with an edge at another level."""
+        """The graph with an edge at another level; ScheduleError for one that is not there."""
+        if producer not in {e.producer for e in self.edges if e.consumer == consumer}:
+            raise ScheduleError(
+                f"{consumer!r} does not read {producer!r}",
+                loc=here(),
+                label="this call",
+                hint=f"{producer!r} is read by {', '.join(self.consumers(producer)) or 'no func'}",
+            )
         edges = (
             replace(e, level=level) if (e.producer, e.consumer) == (producer, consumer) else e
             for e in self.edges
@@ -220,8 +227,16 @@ class TileGraph:
         return found
 
     def _in_order(self, group: Iterable[str]) -> tuple[str, ...]:
-        names = set(group)
-        return tuple(f.name for f in self.program.funcs if f.name in names)
+        """The funcs of a group in the order of the program; ScheduleError for what is none."""
+        names, funcs = {*group}, [f.name for f in self.program.funcs]
+        for name in sorted(names.difference(funcs)):
+            raise ScheduleError(
+                f"there is no func {name!r} in this graph",
+                loc=here(),
+                label="this call",
+                hint=did_you_mean(name, funcs),
+            )
+        return tuple(n for n in funcs if n in names)
 
     def _given(self, members: tuple[str, ...]) -> tuple[str, ...]:
         """The members that are outputs, or read by others."""
@@ -247,39 +262,32 @@ class TileGraph:
             for parts in itertools.product(*kinds)
         ]
 
-    def _tiled(
+    def tiled(
         self, group: Iterable[str], shape: Mapping[str, tuple[int, ...]]
     ) -> tuple[tuple[str, ...], str, tuple[int, ...]]:
         """The members of a group in order, and the one whose tiles have a shape; ScheduleError for others."""
-        names, funcs = list(group), [f.name for f in self.program.funcs]
-        for name in (*names, *shape):
-            if name not in funcs:
-                raise ScheduleError(
-                    f"there is no func {name!r} in this graph",
-                    loc=here(),
-                    label="this call",
-                    hint=did_you_mean(name, funcs),
-                )
+        names = self._in_order(group)
+        self._in_order(shape)
+        needed = {n: shape_of(self.boxes[n]) for n in names if n in self.boxes}
         good = [
-            name in names
-            and len(own) == len(self.boxes[name])
-            and all(n > 0 or not most for n, most in zip(own, self._extents(name), strict=True))
+            name in needed
+            and len(own) == len(needed[name])
+            and all(n > 0 or not most for n, most in zip(own, needed[name], strict=True))
             for name, own in shape.items()
         ]
         if good != [True]:
-            given = f"{names[-1]!r}: {self._extents(names[-1])}" if names else ""
             raise ScheduleError(
                 "tiles are those of one func of the group, with an extent for each dimension",
                 loc=here(),
                 label="this call",
-                hint=f"{{{given}}} is one tile for all",
+                hint=f"{dict([*needed.items()][-1:])} is one tile for all",
             )
         ((name, own),) = shape.items()
-        return self._in_order(names), name, own
+        return names, name, own
 
     def traffic(self, group: Iterable[str], shape: Mapping[str, tuple[int, ...]]) -> Traffic:
         """The bytes that a group reads of others and gives them, tile by tile of one of its funcs."""
-        members, name, own = self._tiled(group, shape)
+        members, name, own = self.tiled(group, shape)
         total, count, one = 0.0, 0, 0.0
         for n, (box, times) in enumerate(self.tiles(name, own)):
             moved = self.moved(self.propagate(members, {name: box}))
@@ -294,13 +302,8 @@ class TileGraph:
     def bytes_moved(self, name: str, box: Box, granule: int = 1) -> float:
         """The bytes of a box, each contiguous run of them rounded up to a granule."""
         assert volume(box) is not None, f"{name} is unbounded"
-        shape = tuple(extent(box, axis) or 0 for axis in range(len(box)))
-        return bytes_in_runs(shape, self._extents(name), self.element_bytes(name), granule)
-
-    def _extents(self, name: str) -> tuple[int, ...]:
-        """The extents of what is needed of a func or input in all."""
-        box = self.boxes[name]
-        return tuple(extent(box, axis) or 0 for axis in range(len(box)))
+        most, size = shape_of(self.boxes[name]), self.element_bytes(name)
+        return bytes_in_runs(shape_of(box), most, size, granule)
 
     def __repr__(self) -> str:
         groups = "; ".join(", ".join(names) for names in self.groups())
@@ -344,7 +347,7 @@ class TileGraph:
         self, group: Iterable[str], shape: Mapping[str, tuple[int, ...]]
     ) -> dict[str, float]:
         """How often each point of the members is computed, tiles of one of them by themselves."""
-        members, name, own = self._tiled(group, shape)
+        members, name, own = self.tiled(group, shape)
         points = dict[str, float]()
         for box, times in self.tiles(name, own):
             tile = self.propagate(members, {name: box})

@@ -34,7 +34,8 @@ def received(state: State, rank: int) -> float:
     >>> [received(bind_state(s.state, {}), rank) for rank in range(4)]
     [8.0, 8.0, 8.0, 0.0]
     """
-    return _received(TileGraph.of_state(state), rank).bytes
+    graph = TileGraph.of_state(state)
+    return _received(graph, _owned(graph), rank).bytes
 
 
 def busiest_rank(state: State) -> Received | None:
@@ -46,7 +47,8 @@ def busiest_rank(state: State) -> Received | None:
     if state.grid is None or not {t.name for t in program.inputs} | {*program.outputs} <= {*placed}:
         return None
     graph = TileGraph.of_state(state)
-    each = [_received(graph, rank) for rank in range(state.grid.size)]
+    every = _owned(graph)
+    each = [_received(graph, every, rank) for rank in range(state.grid.size)]
     counts = [dict(r.made) for r in each]
     made = {
         n: max(c.get(n, 0) for c in counts) for n in dict.fromkeys(n for c in counts for n in c)
@@ -54,21 +56,28 @@ def busiest_rank(state: State) -> Received | None:
     return replace(max(each, key=lambda r: r.bytes), made=tuple(made.items()))
 
 
-def _received(graph: TileGraph, rank: int) -> Received:
-    placed, grid = dict(graph.state.placed), graph.state.grid
+def _owned(graph: TileGraph) -> list[dict[str, Spans | None]]:
+    """What each rank has of all that is placed and needed."""
+    grid = graph.state.grid
     assert grid is not None, "a placement names a grid"
+    placed = [(n, p, _spans(graph.boxes[n])) for n, p in graph.state.placed if n in graph.boxes]
+    return [
+        {n: owned(p, grid, whole, grid.coordinates(rank)) for n, p, whole in placed}
+        for rank in range(grid.size)
+    ]
+
+
+def _received(graph: TileGraph, every: list[dict[str, Spans | None]], rank: int) -> Received:
+    """What a rank receives and computes, where `every` rank has what it owns."""
+    free = {f.name for f in graph.program.funcs}.difference(n for n, _ in graph.state.placed)
     moved: dict[str, float] = {}
     made: dict[str, int] = {}
     messages = 0
-    every = [
-        {n: owned(p, grid, _spans(graph.boxes[n]), grid.coordinates(r)) for n, p in placed.items()}
-        for r in range(grid.size)
-    ]
     for name, spans in every[rank].items():
         if spans is None or not graph.program.has_func(name):
             continue
-        group = {name} | {f.name for f in graph.program.funcs if f.name not in placed}
-        tile = graph.propagate(group, {name: tuple((const(a), const(b - 1)) for a, b in spans)})
+        box = tuple((const(a), const(b - 1)) for a, b in spans)
+        tile = graph.propagate({name} | free, {name: box})
         for member in tile.members:
             made[member] = made.get(member, 0) + elements(_spans(tile.boxes[member]))
         for source in tile.reads:
@@ -79,7 +88,7 @@ def _received(graph: TileGraph, rank: int) -> Received:
             if points:
                 theirs = {own[source] for own in every} - {mine, None}
                 messages += sum(common(needed, box) is not None for box in theirs if box)
-    return Received(rank, grid.size, tuple(moved.items()), messages, tuple(made.items()))
+    return Received(rank, len(every), tuple(moved.items()), messages, tuple(made.items()))
 
 
 def _spans(box: Box) -> Spans:

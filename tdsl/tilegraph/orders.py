@@ -68,6 +68,7 @@ def fewer_operations(program: Program, sizes: Mapping[str, int]) -> Reordered | 
             made = _arranged(state, root, below, order)
             if made is not None:
                 state, steps = made[0], [*steps, *made[1]]
+                below = _trees(state)  # other trees may have had sums of this one
     if not steps:
         return None
     before, after = (operations(x, constants(x.program)) for x in (first, state))

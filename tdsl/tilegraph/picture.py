@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
-from tdsl.lang.regions import Box
-from tdsl.schedule.facts import extent
+from tdsl.schedule.facts import shape_of
 from tdsl.tilegraph.graph import Edge, TileGraph
 
 WIDE, HIGH, APART, BELOW = 110, 30, 30, 58  # of a node, and between nodes, in pixels
@@ -20,21 +19,21 @@ def dot(graph: TileGraph) -> str:
     >>> f[i] = td.exp(a[i])
     >>> g[i] = f[i] + 1
     >>> print(dot(TileGraph.of(td.Schedule(g).program).connect("f", "g", 1)))
-    digraph g {
-      a [shape=box];
-      subgraph cluster_0 { f; g; }
-      a -> f [label="400 B"];
-      f -> g [label="400 B, level 1"];
+    digraph "g" {
+      "a" [shape=box];
+      subgraph cluster_0 { "f"; "g"; }
+      "a" -> "f" [label="400 B"];
+      "f" -> "g" [label="400 B, level 1"];
     }
     """
     program = graph.program
-    lines = [f"digraph {program.name} {{"]
-    lines += [f"  {t.name} [shape=box];" for t in program.inputs]
+    lines = [f'digraph "{program.name}" {{']
+    lines += [f'  "{t.name}" [shape=box];' for t in program.inputs]
     for n, group in enumerate(graph.groups()):
-        inside = " ".join(f"{name};" for name in group)
+        inside = " ".join(f'"{name}";' for name in group)
         lines.append(f"  subgraph cluster_{n} {{ {inside} }}" if len(group) > 1 else f"  {inside}")
     for e in graph.edges:
-        lines.append(f'  {e.producer} -> {e.consumer} [label="{_label(graph, e)}"];')
+        lines.append(f'  "{e.producer}" -> "{e.consumer}" [label="{_label(graph, e)}"];')
     return "\n".join([*lines, "}"])
 
 
@@ -71,7 +70,7 @@ def svg(graph: TileGraph) -> str:
         if e.producer in at and e.consumer in at:
             lines += _edge(graph, e, at)
     for name, (x, y) in at.items():
-        shape = " x ".join(map(str, _extents(graph.boxes[name])))
+        shape = " x ".join(map(str, shape_of(graph.boxes[name])))
         round_ = 8 if graph.program.has_func(name) else 0
         lines.append(
             f'<rect x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" rx="{round_}"'
@@ -124,10 +123,7 @@ def _edge(graph: TileGraph, e: Edge, at: dict[str, tuple[int, int]]) -> list[str
 
 
 def _label(graph: TileGraph, e: Edge) -> str:
-    size = graph.bytes_moved(e.producer, graph.boxes[e.producer])
+    box = graph.boxes.get(e.producer)  # none where nothing of it is needed
+    size = 0.0 if box is None else graph.bytes_moved(e.producer, box)
     level = f", level {e.level}" if e.level else ""
     return f"{size:.0f} B{level}"
-
-
-def _extents(box: Box) -> list[int]:
-    return [extent(box, axis) or 0 for axis in range(len(box))]

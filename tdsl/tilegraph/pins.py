@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tdsl.errors import ScheduleError, TargetError, TypeMismatch, did_you_mean
 from tdsl.lang.program import Program, bind_sizes
+from tdsl.schedule.cost.edges import REGISTER_BYTES
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.fluent import Schedule
 from tdsl.source import here
@@ -154,26 +155,70 @@ def _split_off(graph: TileGraph, name: str) -> list[str]:
     return [n for n in read if n.startswith(f"{name}_") and graph.consumers(n) == [name]]
 
 
-def impossible(pins: Pins, program: Program, sizes: Mapping[str, int], name: str) -> ScheduleError:
-    """The error for a func that nothing keeps where it is pinned: what contradicts it, or by how much."""
+def impossible(
+    pins: Pins,
+    program: Program,
+    sizes: Mapping[str, int],
+    tried: Sequence[tuple[str, str, Schedule]],
+) -> ScheduleError:
+    """The error for a func that nothing keeps where it is pinned: what contradicts it, or by how much.
+
+    `tried` are the schedules that were found, what they are, and the first func that each does not keep.
+    """
+    name = tried[0][0]
     level = pins.machine.level(pins.levels[name])
     graph = TileGraph.of_state(Schedule.of_program(bind_sizes(program, sizes)).state)
-    why, hint = "no schedule that was tried does that", "pin it elsewhere, or schedule it by hand"
     apart = None if pins.is_far(name) else _apart(pins, graph, name)
     needed = _least(pins, graph, level)
-    most = sum(needed.values())
+    most, room = sum(needed.values()), _room(pins.machine, level)
+    hint = "pin it further out, or schedule it by hand"
     if apart is not None:
         first, far, later = apart
         why = f"{first!r} reads it before, and {later!r} after all of {far!r}, which is pinned to memory"
         hint = f"pin {far!r} nearer, or {name!r} to memory"
-    elif level.bytes is not None and most > level.bytes:
+    elif room is not None and most > room:
         others = [n for n in needed if n != name]
         together = f" of it, {', '.join(others)}" if others else ""
-        why = f"a point of the result needs {most:.0f} bytes{together}, {most - level.bytes:.0f} too many"
+        why = f"a point of the result needs {most:.0f} bytes{together}, {most - room:.0f} too many"
         hint = "pin it further out, or sum in tiles: see online() of a stage"
+    elif pins.is_far(name):
+        label, schedule = next((label, s) for own, label, s in tried if own == name)
+        why = f"every schedule that was tried makes it in tiles, as {label!r} in {_home(schedule, name)}"
+        hint = "leave out the pin, or schedule it by hand"
+    else:
+        why = _nearest(pins, level, name, [(label, s) for own, label, s in tried if own == name])
     return ScheduleError(
         f"{name!r} cannot be kept in {level.name}: {why}", loc=here(), label="this call", hint=hint
     )
+
+
+def _room(machine: Machine, level: MemoryLevel) -> int | None:
+    """The bytes of a level for what stays there: of the registers of a GPU, those of a thread."""
+    if machine.block_threads and level.name == "registers":
+        return REGISTER_BYTES * machine.registers
+    return level.bytes
+
+
+def _home(schedule: Schedule, name: str) -> str:
+    prediction = schedule.prediction()
+    return prediction.home(name).name if prediction.state.program.has_func(name) else "passing"
+
+
+def _nearest(
+    pins: Pins, level: MemoryLevel, name: str, tried: Sequence[tuple[str, Schedule]]
+) -> str:
+    """By how much the schedule that has a func nearest to a level, and least of it, goes beyond that."""
+    order = [x.name for x in pins.machine.levels]
+    held = [
+        (order.index(_home(s, name)), s.prediction().needed_with(name), label) for label, s in tried
+    ]
+    at, size, label = min(held)
+    room = _room(pins.machine, level)
+    nearest = f"nearest comes {label!r}, which has it in {order[at]}"
+    if room is None or size <= room:
+        others = "other threads read it" if pins.machine.block_threads else "more passes than that"
+        return f"{nearest}; its {size:.0f} bytes would have room, but {others}"
+    return f"{nearest} and needs {size:.0f} bytes while it is used, {size - room:.0f} too many"
 
 
 def _least(pins: Pins, graph: TileGraph, level: MemoryLevel) -> dict[str, float]:

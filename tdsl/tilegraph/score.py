@@ -32,9 +32,11 @@ def score(
     >>> score(graph, ["f"], {"f": (16, 128)}, gpu), score(graph, ["f"], {"f": (4096, 128)}, gpu)
     (16385.0, None)
     """
-    ((name, own),) = shape.items()
+    members, name, own = graph.tiled(group, shape)
     tiles = graph.tiles(name, own)
-    tile = graph.propagate(group, {name: tiles[0][0]})
+    if not tiles:
+        return 0.0
+    tile = graph.propagate(members, {name: tiles[0][0]})
     count = sum(times for _, times in tiles)
     moved = sum(coalesced(graph, n, tile.boxes[n], READ) for n in tile.reads)
     moved += sum(coalesced(graph, n, tile.boxes[n], WRITTEN) for n in tile.writes)

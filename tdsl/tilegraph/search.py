@@ -63,10 +63,12 @@ from tdsl.tilegraph.write import write_tiles
 from tdsl.tilegraph.write_blocks import write_blocks
 
 CLEARLY = 0.8  # of the default's time, from which another candidate is taken
+ON_GPUS = 0.9  # of it on GPUs, where recipes are not tuned by measurements either
 CALLS = "calls apart"  # what other candidates must beat in a small program of several calls
 SMALL = 2e-4  # seconds of these, above which what begins loops and kernels matters little
 OF_CALLS = 0.75  # of its time: small kernels take longer than what the model counts
-HALF = 0.5  # of the operations, from which their order is settled without a look at the price
+SETTLED = 0.5  # of the operations, from which their order is settled without a look at the price
+TRIED = 64  # terms of a tile, to see whether a sum has such a form
 BANDS = (16, 32, 64)  # rows that are tried, beside what the recipe chooses
 
 
@@ -93,7 +95,8 @@ def candidates(
     machine = machine_for(target)
     pins = read_pins(program, machine, pin)
     found: list[Candidate] = []
-    broken, seen = "", set[str]()
+    broken: list[tuple[str, str, Schedule]] = []
+    seen = set[str]()
     failed: list[TdslError] = []
     for label, schedule, make in _makers(program, sizes, target, pins, {*results}):
         try:
@@ -108,21 +111,22 @@ def candidates(
         except TdslError as error:  # a recipe, or a place for each func, does not suit this program
             failed.append(error)
             continue
-        broken = broken or own
-        if not own:
+        if own:
+            broken.append((own, label, schedule))
+        else:
             found.append(Candidate(label, schedule, seconds))
     if not found:
         raise impossible(pins, program, sizes, broken) if broken else failed[0]
-    return _in_order(found)
+    return _in_order(found, ON_GPUS if machine.block_threads else CLEARLY)
 
 
-def _in_order(found: list[Candidate]) -> list[Candidate]:
+def _in_order(found: list[Candidate], clearly: float) -> list[Candidate]:
     """The candidate to take first, the others by their price; `found` begins with what must be beaten."""
     if found[0].label == CALLS and found[0].seconds > SMALL and len(found) > 1:
         found = [found[1], found[0], *found[2:]]  # the default is as good a start
     first, *others = found
     others.sort(key=lambda c: c.seconds)
-    enough = OF_CALLS if first.label == CALLS else CLEARLY
+    enough = OF_CALLS if first.label == CALLS else clearly
     if others and others[0].seconds < enough * first.seconds:
         return [others[0], first, *others[1:]]
     return [first, *others]
@@ -183,7 +187,7 @@ def _makers(
             schedule[func].reassociate(source)
         if all(map(schedule.state.program.has_func, pins.levels)):
             starts["reassociated, "] = schedule
-    settled = len(starts) > 1 and order is not None and order.part < HALF
+    settled = len(starts) > 1 and order is not None and order.part < SETTLED
     for label, start in starts.items():
         for name in pins.inlined:
             start[name].inline()
@@ -220,7 +224,7 @@ def _online_sums(program: Program) -> list[str]:
         if len(f.definitions) == 1 and d.init is not None and len(d.ranges) == 1:
             scratch = Schedule.of_program(program)
             try:
-                scratch[f.name].online(d.ranges[0][0], 64)
+                scratch[f.name].online(d.ranges[0][0], TRIED)
             except ScheduleError:
                 continue
             found.append(f)

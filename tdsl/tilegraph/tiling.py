@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, inf, log2, prod
 
+from tdsl.lang.affine import variables
 from tdsl.lang.expr import Var
-from tdsl.lang.regions import Box
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.cost.moved import bytes_in_runs
-from tdsl.schedule.cost.reach import Reach, Values
+from tdsl.schedule.cost.reach import Reach, Values, moving_with
 from tdsl.schedule.cost.roofline import (
     HALF,
     Work,
@@ -27,12 +27,12 @@ from tdsl.schedule.cost.roofline import (
     unit_seconds,
     work_of_point,
 )
-from tdsl.schedule.facts import extent, extents, widest
+from tdsl.schedule.facts import extents, shape_of, widest
 from tdsl.schedule.instructions.tensor_cores import ROWS
 from tdsl.schedule.nest import is_ordered
 from tdsl.schedule.patterns.rows import vectors_of
+from tdsl.schedule.recipes.operands import is_for_tensor_cores
 from tdsl.tilegraph.graph import TileGraph
-from tdsl.tilegraph.write_products import is_for_tensor_cores
 
 FULL = 0.5  # of a level, which tiles may fill: other data passes through it
 STEP = 64  # terms of a reduction whose operands are held at a time
@@ -117,7 +117,7 @@ class Needs:
     def of(graph: TileGraph, names: Iterable[str], machine: Machine) -> Needs:
         """Those of a graph, with the seconds of some of its funcs on a machine."""
         first = {n: tuple(graph.first(n, a) for a in range(len(b))) for n, b in graph.boxes.items()}
-        most = {n: _shape(box) for n, box in graph.boxes.items()}
+        most = {n: shape_of(box) for n, box in graph.boxes.items()}
         work = {n: _work(graph, n, machine) for n in names}
         seconds = {n: tuple(s for _, s in unit_seconds(own, machine, 1)) for n, own in work.items()}
         lanes = {n: _lanes(graph, n, machine, own) for n, own in work.items()}
@@ -176,6 +176,25 @@ class Group:
         """The bytes of a box, each contiguous run of them in whole lines."""
         return bytes_in_runs(shape, self.needs.most[name], self.needs.size[name], line)
 
+    def uncut(self) -> Shape:
+        """The least tiles of a thread: indices of registers are constant.
+
+        Where a member is needed as a whole by one reader, and where its tile is by another one, that is all.
+        """
+        program, moving = self.needs.graph.program, set[str]()
+        for reader in map(program.func, self.members):
+            own = dict(zip(reader.variables, self.reach.boxes[reader.name], strict=True))
+            for r in (
+                r for d in reader.definitions for r in d.reads if r.name in self.members[:-1]
+            ):
+                for e, box in zip(r.index, self.reach.boxes[r.name], strict=True):
+                    near = [own[v] for v in variables(e) if v in own]
+                    read = {v for x in near for v in moving_with(x, self.reach.around)}
+                    moving |= read - {*moving_with(box, self.reach.around)}
+        return tuple(
+            n if v in moving else 1 for v, n in zip(self.reach.around, self.whole, strict=True)
+        )
+
     def can_be_tiled(self) -> bool:
         """Whether the loops of the owner can be split with others inside: its points are independent."""
         f = self.needs.graph.program.func(self.owner)
@@ -196,10 +215,6 @@ def _group(needs: Needs, members: tuple[str, ...], reach: Reach) -> Group:
     once = frozenset(n for n, count in readers.items() if count == 1)
     live = _live(graph, members, names)
     return Group(needs, members[-1], members, reach, read, stepped, once, live)
-
-
-def _shape(box: Box) -> Shape:
-    return tuple(extent(box, axis) or 0 for axis in range(len(box)))
 
 
 def _work(graph: TileGraph, name: str, machine: Machine) -> Work:
@@ -243,7 +258,10 @@ def grow(group: Group, place: Place) -> Tiling | None:
     whole = group.whole
     if len(group.members) > 1 and not group.can_be_tiled():
         return None
-    lines, vectors = (price(group, shape, place) for shape in _smallest(group, place))
+    least = group.uncut() if place.threads > 1 else tuple(1 for _ in whole)
+    lines, vectors = (
+        price(group, tuple(map(max, shape, least)), place) for shape in _smallest(group, place)
+    )
     best = lines if lines.held <= place.room and not place.level.managed else vectors
     if best.held > place.room:
         return best if len(group.members) == 1 else None

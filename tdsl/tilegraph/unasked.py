@@ -20,6 +20,7 @@ from tdsl.schedule.explain import Decision
 from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.legality import check_all
 from tdsl.schedule.nest import Root, State
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
@@ -95,6 +96,7 @@ def nested_tiles_unasked(
         for part in reversed(parts):
             write_tiles(schedule, part, machine)
         made = complete_by_recipes(schedule.state, machine)[0]
+        check_all(made)  # recipes may take into a tile what is read outside of it, too
     except TdslError:
         return None  # a place for each func does not suit this program
     if not parts or not _is_faster(made, by_recipes, machine):

@@ -68,13 +68,14 @@ def _write(schedule: Schedule, part: Part, machine: Machine, open_: _Open) -> _O
     queue = list(reversed(inside))  # consumers first
     while queue:
         p = queue.pop(0)
-        if len(p.members) > 1:
+        within = [n for n in p.members if n != p.owner]
+        if within and not _ends_sum(schedule, p.owner, within, boxes):
             stage = schedule[p.owner].compute_at(own, open_.tiles[-1])
             variables = schedule.state.program.func(p.owner).variables
             _write(schedule, p, machine, _Open(stage, (), {v: v for v in variables}))
             continue
-        alone = [q.owner for q in queue if len(q.members) == 1]
-        summed = _member(schedule, p.owner, alone, Chain(part.owner, part.members, boxes), machine)
+        others = within or [q.owner for q in queue if len(q.members) == 1]
+        summed = _member(schedule, p.owner, others, Chain(part.owner, part.members, boxes), machine)
         queue = [q for q in queue if q.owner != summed]
         schedule[p.owner].compute_at(own, open_.tiles[-1])
     if smaller is not None:
@@ -98,11 +99,18 @@ def _spread(schedule: Schedule, name: str, box: Box) -> None:
                     return
 
 
+def _ends_sum(schedule: Schedule, name: str, within: list[str], boxes: dict[str, Box]) -> bool:
+    """True for what is made of one sum alone, whose register tiles need no smaller tiles around them."""
+    state = inline_funcs(bind_state(schedule.state, schedule.sizes))
+    found = find_contraction(state, name, within, boxes) or find_window(state, name, within, boxes)
+    return found is not None and [found.func] == within
+
+
 def _member(
     schedule: Schedule, name: str, others: list[str], chain: Chain, machine: Machine
 ) -> str:
     """The loops of a func in a tile; that of the others which it takes into its register tiles, or ""."""
-    state = bind_state(schedule.state, schedule.sizes)
+    state = inline_funcs(bind_state(schedule.state, schedule.sizes))
     boxes = dict(chain.boxes)
     product = find_contraction(state, name, others, boxes)
     if product is not None:

@@ -21,22 +21,22 @@ from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine
-from tdsl.schedule.facts import extent, extents
+from tdsl.schedule.facts import extent, extents, shape_of
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import REGISTER, SHARED, SWIZZLES, Inline
 from tdsl.schedule.recipes.block_rows import fused, reduce_by_threads
-from tdsl.schedule.recipes.elements import definition_of, fetched, vector_of
+from tdsl.schedule.recipes.elements import apart, definition_of, fetched, vector_of
 from tdsl.schedule.recipes.epilogue import write_neighbours
+from tdsl.schedule.recipes.operands import is_for_tensor_cores
 from tdsl.schedule.stage import Stage
 from tdsl.tilegraph.levels import Part
 from tdsl.tilegraph.tiling import Shape
 from tdsl.tilegraph.write_products import (
     LANES,
-    Place,
+    WarpLoops,
     WarpTiles,
     find_warp_tiles,
-    is_for_tensor_cores,
     write_warp_tiles,
 )  # fmt: skip
 
@@ -56,17 +56,24 @@ class _Block:
 
     def sizes(self, name: str) -> dict[str, int]:
         """The extents of the variables of a member, those of its terms as well, in a tile."""
-        f = bind_state(self.schedule.state, self.schedule.sizes).program.func(name)
-        found = extents(f, f.definitions[0], self.part.tile[name])
-        return {v: n or 1 for v, n in found.items()}
+        return _sizes(self.schedule, self.part, name)
+
+
+def _sizes(schedule: Schedule, part: Part, name: str) -> dict[str, int]:
+    f = bind_state(schedule.state, schedule.sizes).program.func(name)
+    found = extents(f, f.definitions[0], part.tile[name])
+    return {v: n or 1 for v, n in found.items()}
 
 
 def write_blocks(schedule: Schedule, part: Part, machine: Machine) -> None:
     """Write a group of several funcs as one kernel."""
     last = next(p for p in part.parts if p.owner == part.owner)
-    lead, shape = _lead(schedule, part, last)
+    product = _leading(schedule, part, last, machine)
+    own = schedule[part.owner if product is None else product.func]
+    free = definition_of(own).free
+    shape = dict(zip(free, part.shape, strict=True))
+    sizes = dict(zip(free, shape_of(part.boxes[own.func]), strict=True))
     outer, inner = list[str](), dict[str, str]()
-    own, sizes = schedule[lead], _whole(schedule, part, lead)
     several = [v for v, n in shape.items() if n < sizes[v]] or [*shape][:1]
     for v, n in shape.items():
         inner[v] = v
@@ -79,13 +86,14 @@ def write_blocks(schedule: Schedule, part: Part, machine: Machine) -> None:
     at = fused(own, outer)
     own.bind(at, "blockIdx.x")
     block = _Block(schedule, part, machine, own, at)
-    product = _product(block, last)
-    if product is not None and all(sizes[v] % n == 0 for v, n in shape.items()):
+    if product is not None:
         sides = [product.left.along, product.right.along]
         rows, columns = (own.split(inner[v], shape[v]) for v in sides)  # as many as is known
         others = [x for v, x in inner.items() if v not in sides]
-        reader = None if lead == part.owner else schedule[part.owner]
-        place = Place(rows[1].name, columns[1].name, (at, *others, rows[0].name, columns[0].name))
+        reader = None if own.func == part.owner else schedule[part.owner]
+        place = WarpLoops(
+            rows[1].name, columns[1].name, (at, *others, rows[0].name, columns[0].name)
+        )
         write_warp_tiles(own, product, place, part.members, reader)
     else:
         last = _even(last, shape.values())
@@ -96,25 +104,18 @@ def write_blocks(schedule: Schedule, part: Part, machine: Machine) -> None:
     _fetch_for_several(block)
 
 
-def _lead(schedule: Schedule, part: Part, last: Part) -> tuple[str, dict[str, int]]:
-    """The func whose loops are those of the block, and its tile: the owner, or a product that it ends."""
-    f = schedule.state.program.func(part.owner)
-    shape = dict(zip(f.variables, part.shape, strict=True))
-    sums = [n for n in last.members if is_for_tensor_cores(schedule.state.program.func(n))]
-    if len(last.members) != 2 or len(sums) != 1 or sums[0] == part.owner:
-        return part.owner, shape
-    (name,) = sums
-    index = {r.index for r in f.definitions[0].reads if r.name == name}
-    if index != {tuple(map(Var, f.variables))}:
-        return part.owner, shape
-    variables_ = schedule.state.program.func(name).variables
-    return name, dict(zip(variables_, part.shape, strict=True))
+def _leading(schedule: Schedule, part: Part, last: Part, machine: Machine) -> WarpTiles | None:
+    """The product by tensor cores whose loops are those of the block: the owner, or what the owner ends.
 
-
-def _whole(schedule: Schedule, part: Part, lead: str) -> dict[str, int]:
-    """The extents of the variables of what leads a block, in all."""
-    names = schedule.state.program.func(lead).variables
-    return {v: extent(part.boxes[lead], axis) or 1 for axis, v in enumerate(names)}
+    The owner has its number of points in whole tiles, and reads the product there alone.
+    """
+    product = _product(schedule, part, last, machine)
+    whole, f = shape_of(part.boxes[part.owner]), schedule.state.program.func(part.owner)
+    if product is None or any(most % n for most, n in zip(whole, part.shape, strict=True)):
+        return None
+    index = {r.index for r in f.definitions[0].reads if r.name == product.func}
+    own = product.func == part.owner
+    return product if own or index == {tuple(map(Var, f.variables))} else None
 
 
 def _member(block: _Block, p: Part) -> None:
@@ -127,9 +128,9 @@ def _member(block: _Block, p: Part) -> None:
     if d.init is None and len(p.members) == 1:
         p = replace(p, shape=tuple(1 for _ in p.shape))  # neighbours on neighbouring threads
     if len(p.members) == 1 and 2 * points <= block.machine.block_threads and terms >= LANES:
-        _reduce_in_warps(stage.compute_at(block.own, block.at), d, block.machine)
+        _reduce_in_warps(stage.compute_at(block.own, block.at), block.machine)
         return
-    product = _product(block, p)
+    product = _product(block.schedule, block.part, p, block.machine)
     if product is not None:
         _by_warps(block, p, product)
         return
@@ -141,13 +142,17 @@ def _member(block: _Block, p: Part) -> None:
         _bound(made)
 
 
-def _product(block: _Block, p: Part) -> WarpTiles | None:
-    """The sum of a part that tensor cores make, by itself or with what is made of it alone."""
-    names = [n for n in p.members if is_for_tensor_cores(block.schedule.state.program.func(n))]
+def _product(schedule: Schedule, part: Part, p: Part, machine: Machine) -> WarpTiles | None:
+    """The sum of a part within that tensor cores make, by itself or with what is made of it alone."""
+    program = schedule.state.program
+    names = [n for n in p.members if is_for_tensor_cores(program.func(n))]
     if len(names) != 1 or len(p.members) > 2:
         return None
-    stage = block.schedule[names[0]]
-    return find_warp_tiles(stage, block.sizes(names[0]), block.machine.block_threads // LANES)
+    (name,) = names
+    if name != p.owner and name not in {r.name for r in program.func(p.owner).definitions[0].reads}:
+        return None  # it is read through what is inlined only later
+    warps = machine.block_threads // LANES
+    return find_warp_tiles(schedule[name], _sizes(schedule, part, name), warps)
 
 
 def _by_warps(block: _Block, p: Part, found: WarpTiles) -> None:
@@ -158,7 +163,7 @@ def _by_warps(block: _Block, p: Part, found: WarpTiles) -> None:
     sides = [found.left.along, found.right.along]
     outer, inner = zip(*(stage.split(v, sizes[v]) for v in sides), strict=True)
     others = [v for v in definition_of(stage).free if v not in sides]
-    place = Place(inner[0].name, inner[1].name, (*others, *(x.name for x in outer)))
+    place = WarpLoops(inner[0].name, inner[1].name, (*others, *(x.name for x in outer)))
     out = write_warp_tiles(stage, found, place, block.part.members, reader).set_scope(SHARED)
     f = block.schedule.state.program.func(out.func)
     row = f.dtypes[0].bytes * (extent(block.part.tile[p.owner], -1) or 1)
@@ -184,12 +189,14 @@ def _even(p: Part, sizes: Iterable[int]) -> Part:
     return replace(p, shape=shape)
 
 
-def _reduce_in_warps(stage: Stage, d: Definition, machine: Machine) -> None:
+def _reduce_in_warps(stage: Stage, machine: Machine) -> None:
     """A warp for each result."""
+    d = definition_of(stage)
     if d.free:
         _, warp = stage.split(fused(stage, list(d.free)), machine.block_threads // LANES)
         stage.bind(warp, "threadIdx.y")
     reduce_by_threads(stage, [v for v, _, _ in d.ranges], LANES, 1)
+    _bound(stage)
 
 
 def _share_out(
@@ -205,7 +212,12 @@ def _share_out(
             inner[v] = rest.name
     ranges = [v for v, _, _ in definition_of(stage).ranges]
     stage.reorder(*counted, *ranges, *inner.values())
-    rest, lane = stage.split(fused(stage, counted), LANES)
+    return _on_threads(stage, counted, machine)
+
+
+def _on_threads(stage: Stage, loops: Iterable[str], machine: Machine) -> Loop:
+    """Share the iterations of some loops out among all threads of a block; the loop over those of a warp."""
+    rest, lane = stage.split(fused(stage, [*loops]), LANES)
     _, warp = stage.split(rest, machine.block_threads // LANES)
     stage.bind(warp, "threadIdx.y").bind(lane, "threadIdx.x")
     return lane
@@ -222,7 +234,7 @@ def _fill(block: _Block, p: Part, thread: Loop, inner: dict[str, str]) -> Stage:
     out = stage
     if own.init is not None:
         out = schedule.cache_write(stage, at=thread, scope=REGISTER)
-        _sum(block, stage, (stage, thread), inner, prod(p.shape))
+        _sum(block, p, stage, (stage, thread), inner, prod(p.shape))
         write_neighbours(out, p.shape[-1], vector_of(out))
     else:
         for loop in inner.values():
@@ -233,7 +245,7 @@ def _fill(block: _Block, p: Part, thread: Loop, inner: dict[str, str]) -> Stage:
         d = definition_of(member)
         sizes = [extent(p.tile[name], axis) or 1 for axis in range(len(d.free))]
         if d.init is not None:
-            _sum(block, member, (stage, thread), {v: v for v in d.free}, prod(sizes))
+            _sum(block, p, member, (stage, thread), {v: v for v in d.free}, prod(sizes))
         else:
             for v in d.free:
                 member.unroll(v)
@@ -241,46 +253,51 @@ def _fill(block: _Block, p: Part, thread: Loop, inner: dict[str, str]) -> Stage:
 
 
 def _sum(
-    block: _Block, stage: Stage, place: tuple[Stage, Loop], inner: dict[str, str], points: int
-) -> None:
+    block: _Block, p: Part, stage: Stage, place: tuple[Stage, Loop], inner: dict[str, str],
+    points: int,
+) -> None:  # fmt: skip
     """A reduction to so many points in the registers of a thread, which is at a place.
 
-    What threads share of its operands comes in steps along the longest range.
+    What threads share of its operands comes in steps along the longest range. Members of the part are in
+    registers, whose indices are constant: there are no loops over their terms.
     """
     d, sizes = definition_of(stage), block.sizes(stage.func)
     term, *windows = sorted((v for v, _, _ in d.ranges), key=lambda v: -sizes[v])
-    near = term
+    near, held = term, any(r.name in p.members for r in d.reads)
     step = max((n for n in range(TERMS // 2, TERMS + 1) if sizes[term] % n == 0), default=TERMS)
-    if sizes[term] > TERMS:
+    if held or sizes[term] <= TERMS:
+        step = sizes[term]
+    if sizes[term] > step:
         far, rest = stage.split(term, step)
         place, near = (stage, far), rest.name
         stage.reorder(far, *windows, near, *inner.values())
     else:
         stage.reorder(*windows, near, *inner.values())
-    for source in _shared_reads(block, d):
-        vector = fetched(stage, source)
-        copy = block.schedule.cache_read(source, stage, scope=SHARED).compute_at(*place)
+    for source, along in _shared_reads(block, d):
+        vector = fetched(stage, source, along)
+        copy = block.schedule.cache_read(source, stage, scope=SHARED, along=along)
+        copy.compute_at(*place)
         _bound(copy)
         copy.cooperate(vector)
     for x in inner.values():
         stage.unroll(x)
-    if sizes[term] > TERMS and sizes[term] % step:
+    if sizes[term] % step:
         return  # tests of the last terms are for a loop
-    for x, n in ((near, min(sizes[term], step)), *((v, sizes[v]) for v in reversed(windows))):
+    for x, n in ((near, step), *((v, sizes[v]) for v in reversed(windows))):
         points *= n
-        if points <= UNROLLED:
+        if held or points <= UNROLLED:
             stage.unroll(x)
 
 
-def _shared_reads(block: _Block, d: Definition) -> list[str]:
-    """What several threads read of arrays that no other member reads."""
-    found = dict[str, None]()
+def _shared_reads(block: _Block, d: Definition) -> list[tuple[str, str | None]]:
+    """What several threads read of arrays that no other member reads; see `apart`."""
+    found = []
     for r in reads_in(d.values):
         used = {v for e in r.index for v in variables(e)}
         inside = r.name in block.part.members or len(_readers(block, r.name)) > 1
         if r.index and not inside and not used >= {*d.free}:
-            found[r.name] = None
-    return [*found]
+            found.append(r)
+    return apart(found, d.free)
 
 
 def _readers(block: _Block, source: str) -> list[str]:
@@ -303,12 +320,5 @@ def _fetch_for_several(block: _Block) -> None:
             copy = block.schedule.cache_read(
                 source, block.own, at=block.at, scope=SHARED, inside=True
             )
-            names = definition_of(copy).free
-            _share_out(
-                copy,
-                (1,) * len(names),
-                dict.fromkeys(names, 2),
-                {v: v for v in names},
-                block.machine,
-            )
+            _on_threads(copy, definition_of(copy).free, block.machine)
             _bound(copy)

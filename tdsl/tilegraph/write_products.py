@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tdsl.lang.expr import Var
-from tdsl.lang.program import FuncDef
-from tdsl.schedule.instructions.tensor_cores import COLUMNS, MMAS, ROWS, Mma
+from tdsl.schedule.instructions.tensor_cores import COLUMNS, ROWS, Mma
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import FRAGMENT, SHARED
 from tdsl.schedule.recipes.choices import Unsuited, reduction_of
@@ -25,7 +24,7 @@ from tdsl.schedule.stage import Stage
 
 LANES = 32  # threads of a warp
 HELD = 64  # sums of a thread, at most
-STEP = 32  # terms, of which a block fetches the operands
+TERMS = 32  # terms, of which a block fetches the operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +36,6 @@ class WarpTiles:
     right: Operand
     form: Mma
     tile: tuple[int, int]
-
-
-def is_for_tensor_cores(f: FuncDef) -> bool:
-    """True for a sum of products of two matrices whose types tensor cores multiply."""
-    if len(f.definitions) > 1 or len(f.definitions[0].ranges) != 1:
-        return False
-    try:
-        m = matrices_of(f.definitions[0])
-    except Unsuited:
-        return False
-    types = {r.dtype for r in f.definitions[0].reads}
-    known = (x for x in MMAS if x.kind != "tf32" and x.total == f.dtypes[0])
-    return len(m.rows) == len(m.columns) == 1 and any(types == {x.left, x.right} for x in known)
 
 
 def find_warp_tiles(stage: Stage, sizes: Mapping[str, int], warps: int) -> WarpTiles | None:
@@ -81,7 +67,7 @@ def find_warp_tiles(stage: Stage, sizes: Mapping[str, int], warps: int) -> WarpT
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WarpLoops:
     """Where a product stands: the loops of its rows and columns in a tile, those outside, and the block's."""
 
     rows: str
@@ -90,7 +76,7 @@ class Place:
 
 
 def write_warp_tiles(
-    stage: Stage, found: WarpTiles, at: Place, near: Collection[str], reader: Stage | None
+    stage: Stage, found: WarpTiles, at: WarpLoops, near: Collection[str], reader: Stage | None
 ) -> Stage:
     """Share a product among warps; the stage that takes its sums out of registers.
 
@@ -103,19 +89,21 @@ def write_warp_tiles(
     wj, ji = stage.split(at.columns, found.tile[1])
     mi, i1 = stage.split(ii, ROWS)
     nj, j1 = stage.split(ji, COLUMNS)
-    ko, ki = stage.split(term, STEP)
+    ko, ki = stage.split(term, TERMS)
     ki, k1 = stage.split(ki, form.terms)
     stage.reorder(*at.outside, wi, wj, ko, ki, mi, nj, i1, j1, k1)
     warp = stage.fuse(wi, wj)
     stage.bind(warp, "threadIdx.y").tensorize(i1, form.name)
     out = _taken_out(stage, warp, reader)
     for x, vector, rows in zip((left, right), vectors, found.tile, strict=True):
-        source, row = x.read.name, x.read.dtype.bytes * (rows if x.turned else STEP)
+        source, row = x.read.name, x.read.dtype.bytes * (rows if x.turned else TERMS)
         if source not in near:
-            tile = schedule.cache_read(source, stage.func, at=ko, scope=SHARED, filled=True)
+            tile = schedule.cache_read(
+                source, stage.func, at=ko, scope=SHARED, filled=True, along=x.apart
+            )
             spread(tile, x, row)
             source = tile.cooperate(vector).func
-        fragment = schedule.cache_read(source, stage.func, at=ki, scope=FRAGMENT)
+        fragment = schedule.cache_read(source, stage.func, at=ki, scope=FRAGMENT, along=x.apart)
         load_by(fragment, x, load_of(x, "a" if x is left else "b", rows))
     stage.unroll(mi).unroll(nj).unroll(ki)
     return out

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.errors import DefinitionError, TypeMismatch
+from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
 from tdsl.lang.expr import Size, const
 from tdsl.lang.program import bind_sizes, build_program
 from tdsl.node import post_order
@@ -145,3 +145,35 @@ def test_the_number_of_values_of_a_variable_is_known_once_ranges_are() -> None:
     x = np.zeros((3, 4), np.float32)
     x[2, 1] = 5
     assert interpret(build_program((f,)), {"a": x})[0] == 9
+
+
+def test_a_size_that_indices_make_another_may_be_given_by_either_name() -> None:
+    @td.op
+    def product(x: td.f32["M", "K"], w: td.f32["O", "C"]):
+        f = td.Func("f")
+        f[i, j] = x[i, j] * w[i, j]
+        return f
+
+    (m, k_) = product.program.sizes
+    for given in ({"M": 8, "K": 9}, {"O": 8, "C": 9}, {"M": 8, "O": 8, "C": 9}):
+        assert product.autoschedule(**given).sizes == {m: 8, k_: 9}
+        assert product.schedule(**given).sizes == product.compile(**given).sizes == {m: 8, k_: 9}
+    assert "range(0, 8)" in str(product.compile().loops(O=8, K=9))
+    for name in ("K", "C"):
+        assert td.compile(product, dynamic=name).dynamic == {k_}
+    with pytest.raises(
+        ShapeError, match=r"size '.' of 'product' is . by its indices, which is ., it"
+    ):
+        product.autoschedule(M=8, O=9, C=4)
+
+
+def test_a_size_that_indices_make_a_number_is_that() -> None:
+    @td.op
+    def plus(x: td.f32["N", 3], w: td.f32["P", "Q"]):
+        f = td.Func("f")
+        f[i, j] = x[i, j] + w[i, j]
+        return f
+
+    assert [*plus.schedule(Q=3, N=4).sizes.values()] == [4]
+    with pytest.raises(ShapeError, match="size 'Q' of 'plus' is 3 by its indices, it cannot be 4"):
+        plus.schedule(Q=4)

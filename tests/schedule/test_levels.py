@@ -237,7 +237,7 @@ def test_products_on_aarch64_are_multiplied_and_added_in_four_lanes():
     assert all(".4s" in line for line in products)
     assert not scalars(loop)
     assert not [line for line in loop if line.startswith(("str", "stp"))]  # sums stay in registers
-    assert calls(text) <= {"c_kernel", "malloc", "free"}
+    assert calls(text) <= {"c_kernel", "tdsl_malloc", "tdsl_free"}
 
 
 def test_math_functions_on_aarch64_are_vectors_without_calls():

@@ -138,3 +138,12 @@ def test_machine_code_of_tiles_spills_nothing(arch, dtype):
     (kernel,) = td.compile(schedule, target=target).launch.kernels
     assert (kernel.spills, kernel.stack) == (0, 0)
     assert kernel.used_shared <= target.capacity("shared")
+
+
+@pytest.mark.parametrize("columns", [20, 32])
+def test_registers_have_no_index_that_a_thread_alone_knows(columns):
+    # weights of a whole row were in the registers of each thread, which took four of them by its number
+    pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')
+    program = td.Schedule(*CHAINS["masked softmax"](columns)).program
+    for kernel in td.compile(tiled(program), target="cuda").launch.kernels:
+        assert (kernel.spills, kernel.stack) == (0, 0)

@@ -80,6 +80,15 @@ def test_the_network_is_the_last_level_of_what_a_schedule_moves() -> None:
     assert "network: 8.19 kB to rank 0, the busiest of 4, in 2 messages: " in s.explain()
 
 
+def test_ranks_of_nothing_receive_nothing() -> None:
+    x, y = td.Tensor("x", (0,), td.f32), td.Func("y")
+    y[i] = x[i] + 1
+    grid = td.Grid(r=4)
+    s = td.Schedule(y).place(x, "n -> n", grid).place(y, "n -> n", grid)
+    s[y].distribute(onto=y)
+    assert s.traffic("network") == 0
+
+
 def test_tensors_that_are_on_no_ranks_come_over_no_network() -> None:
     with pytest.raises(td.TargetError, match="no level 'network'"):
         blocks().traffic("network")

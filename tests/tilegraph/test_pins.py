@@ -1,5 +1,7 @@
 """Pins: what the user fixed stays, and what cannot be kept says by how much."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,30 @@ def test_what_fits_apart_but_not_together_says_by_how_much() -> None:
     wrong = rf"(?s)needs {8 * n} bytes of it, [ab], {8 * n - capacity} too many"
     with pytest.raises(td.ScheduleError, match=wrong):
         two.autoschedule(M=64, N=n, pin={"a": "L1", "b": "L1"})
+
+
+def test_what_fits_alone_but_not_with_what_is_read_beside_it_says_by_how_much() -> None:
+    capacity = td.Target("cpu").capacity("L1")
+    assert capacity is not None
+    with pytest.raises(td.ScheduleError) as caught:
+        weighted.autoschedule(M=256, K=1024, N=256, pin={"w": "L1"})
+    text = str(caught.value)
+    needed, too_many = map(
+        int, re.findall(r"needs (\d+) bytes while it is used, (\d+) too many", text)[0]
+    )
+    assert needed > 4 * 1024  # a row of it, and all of v
+    assert too_many == needed - capacity
+    assert "nearest comes" in text
+
+
+def test_registers_of_a_gpu_are_those_of_a_thread() -> None:
+    with pytest.raises(td.ScheduleError, match=r"w' cannot be kept in registers: .* too many"):
+        weighted.autoschedule(M=256, K=1024, N=256, target="cuda", pin={"w": "registers"})
+
+
+def test_what_other_threads_read_has_no_place_in_registers_however_small() -> None:
+    with pytest.raises(td.ScheduleError, match=r"while it is used, \d+ too many"):
+        weighted.autoschedule(M=256, K=64, N=256, target="cuda", pin={"w": "registers"})
 
 
 def test_pins_that_contradict_each_other_by_what_they_read_name_the_readers() -> None:

@@ -93,3 +93,28 @@ def test_an_index_without_bounds_is_refused() -> None:
         looked_up.autoschedule(N=8, M=8)
     with pytest.raises(td.IndexBoundError, match="has no bounds"):
         looked_up.schedule(N=8, M=8).traffic("memory")
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_reads_outside_of_an_array_are_refused(target: str) -> None:
+    @td.op
+    def gathered(a: td.f32["N"], at: td.i32["M"]) -> td.Func:
+        i, y = td.vars("i"), td.Func("y")
+        y[i] = a[at[i]]
+        return y
+
+    with pytest.raises(td.IndexBoundError, match=r"(?s)'a' may be read at -2147483648.*td.clip"):
+        gathered.autoschedule(N=5, M=3, target=target)
+
+
+def test_reads_that_are_inside_once_a_func_is_inlined_are_taken() -> None:
+    @td.op
+    def turned(a: td.f32["N"], at: td.i32["M"]) -> td.Func:
+        i, place, y = td.vars("i"), td.Func("place"), td.Func("y")
+        place[i] = at[i] % 5
+        y[i] = a[place[i]]
+        return y
+
+    f = td.compile(turned.autoschedule(N=5, M=4))
+    at = np.array([7, 0, 4, 5], np.int32)
+    np.testing.assert_array_equal(f(np.arange(5, dtype=np.float32), at), [2, 0, 4, 0])

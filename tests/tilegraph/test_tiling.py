@@ -7,12 +7,14 @@ import pytest
 
 import tdsl as td
 from tdsl.lang.interp import interpret
-from tdsl.schedule.cost.machine import Machine, MemoryLevel
+from tdsl.schedule.cost.machine import Machine, MemoryLevel, machine_for
+from tdsl.schedule.legality import check_all
 from tdsl.target import Target
 from tdsl.tilegraph.cuts import partitions
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
-from tdsl.tilegraph.search import candidates
+from tdsl.tilegraph.pins import read_pins
+from tdsl.tilegraph.search import _makers, candidates
 from tdsl.tilegraph.tiling import FULL, Group, Needs, Place, grow, price
 from tdsl.tilegraph.write import write_tiles
 from tests.tilegraph.chains import CHAINS
@@ -106,6 +108,15 @@ def test_tiles_lie_inside_of_tiles() -> None:
     assert str(schedule).count("split") == 2  # lines, and pieces of them
 
 
+def test_what_is_made_of_one_sum_takes_its_register_tiles() -> None:
+    schedule, levels = td.Schedule(*CHAINS["inverted residual"](32)), machine(1 << 15, 1 << 18)
+    (part,), *_ = nested_tiles(TileGraph.of(schedule.program), levels)
+    assert ("wide_sum", "wide") in [p.members for p in part.parts]  # it would have tiles of its own
+    write_tiles(schedule, part, levels)
+    (place,) = [x for x in str(schedule).splitlines() if x.startswith('s["wide_sum"].compute_at')]
+    assert 's["wide"]' in place and 's["wide"].unroll(' in str(schedule)
+
+
 def test_rows_whose_terms_would_share_few_sets_of_a_cache_lie_apart() -> None:
     m = td.vars("m")
     x, w = td.Tensor("x", (40, 16, 256), td.f32), td.Tensor("w", (8, 40), td.f32)
@@ -144,6 +155,16 @@ def test_nested_tiles_of_small_levels_are_right(name: str) -> None:
         got = td.compile(schedule)(**given)
         for mine, own in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
             np.testing.assert_allclose(mine, own, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_tiles_of_every_cut_can_be_scheduled(name: str) -> None:
+    program, target = td.Schedule(*CHAINS[name](64)).program, Target("cpu")
+    pins = read_pins(program, machine_for(target), None)
+    for label, schedule, make in _makers(program, {}, target, pins, set()):
+        if label.endswith("tiles"):  # a search leaves out what cannot be, and says nothing
+            assert make(schedule)
+            check_all(schedule.state)
 
 
 def test_fused_and_tiled_candidates_compete_with_recipes() -> None:

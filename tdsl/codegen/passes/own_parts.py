@@ -10,7 +10,7 @@ What has one element, made outside of the loops over threads, becomes every thre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -41,9 +41,11 @@ from tdsl.codegen.passes.statements import (
 )  # fmt: skip
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import Facts, lower, upper
-from tdsl.lang.expr import ZERO, Const, Expr, Load, Ramp, Var, const, lanes_of
+from tdsl.lang.expr import ONE, ZERO, Const, Expr, Load, Ramp, Var, const, lanes_of
 from tdsl.lang.simplify import substitute
 from tdsl.node import Node, post_order, transform
+
+Index = tuple[Expr, ...]
 
 _MOST_BYTES = 512  # of a memory in the registers of one thread
 
@@ -60,6 +62,7 @@ def own_part(
     `extents` are the blocks and threads of the launch, `arrays` other memory that one thread alone has.
     """
     try:
+        s = _without_ones(s)
         for axis in THREADS:
             if any(isinstance(x, For) and x.kind == axis and uses(x.body, s.name) for x in walk(s)):
                 s = _Axis(s.name, axis, extents[axis], arrays, fresh).of(s, facts)
@@ -180,15 +183,7 @@ class _Axis:
 
     def rewritten(self, s: Stmt, digit: _Digit, at: _Place) -> Stmt:
         """A statement on the part of its thread."""
-
-        def moved(n: Node) -> Node:
-            if isinstance(n, Load) and n.buffer == self.name:
-                return replace(n, index=self.private(n.index, digit, at))
-            return n
-
-        made = map_exprs(s, lambda e: transform(e, moved) if self.name in loads_of(e) else e)
-        if isinstance(made, Store) and made.buffer == self.name:
-            made = rebuilt(made, index=self.private(made.index, digit, at))
+        made = _indexed(s, self.name, lambda index: self.private(index, digit, at))
         return map_parts(made, lambda part: self.rewritten(part, digit, self.within(s, at)))
 
     def made_by_all(self, s: Stmt, at: _Place) -> Stmt:
@@ -202,6 +197,34 @@ class _Axis:
             return For(thread, ZERO, const(self.count), self.axis, s)
         inner = self.within(s, at)
         return map_parts(s, lambda part: self.made_by_all(part, inner))
+
+
+def _without_ones(s: Alloc) -> Alloc:
+    """The memory at 0 in dimensions of one element, whatever variable has no other value there."""
+    one = [e == ONE for e in s.extents]
+
+    def at(index: Index) -> Index:
+        pairs = zip(index, one, strict=True)
+        return tuple(ZERO if alone and lanes_of(e) == 1 else e for e, alone in pairs)
+
+    def visited(x: Stmt) -> Stmt:
+        return map_parts(_indexed(x, s.name, at), visited)
+
+    return rebuilt(s, body=visited(s.body)) if any(one) else s
+
+
+def _indexed(s: Stmt, name: str, change: Callable[[Index], Index]) -> Stmt:
+    """A statement, without those inside of it, that touches a memory at other indices."""
+
+    def moved(n: Node) -> Node:
+        if isinstance(n, Load) and n.buffer == name:
+            return replace(n, index=change(n.index))
+        return n
+
+    made = map_exprs(s, lambda e: transform(e, moved) if name in loads_of(e) else e)
+    if isinstance(made, Store) and made.buffer == name:
+        made = rebuilt(made, index=change(made.index))
+    return made
 
 
 def _extents(s: Alloc) -> tuple[int, ...]:

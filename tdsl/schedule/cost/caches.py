@@ -10,21 +10,21 @@ says what a step finds of what others have touched. So are the nests at the root
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil, prod
 
 from tdsl.lang.bounds import NOTHING, lower, upper
 from tdsl.lang.regions import Box, Interval, reads_in, union_box
 from tdsl.schedule.cost.branches import Branches, branches_of
 from tdsl.schedule.cost.loopnests import Nests, NestSpot, remembered
-from tdsl.schedule.cost.machine import MemoryLevel
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.cost.moved import Bytes, Moved, bytes_in_lines
-from tdsl.schedule.cost.reuse import Shift, Step, Touch, Touched, all_of, reused, volume
+from tdsl.schedule.cost.reuse import Shift, Step, Sweeps, Touch, Touched, all_of, reused, volume
+from tdsl.schedule.cost.sweeps import SAME, passes, sweep
 from tdsl.schedule.nest import PARALLEL, Level
 from tdsl.schedule.required import definition_ranges
 from tdsl.schedule.tree import ROOT
-
-SAME = 1.001  # times as much is no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Body:
     """What the body of a loop touches, and moves the first time and later on.
 
     What is `steady` is used all the time: it stays from one iteration to the next where its box does.
-    `inner` is what an iteration of the next loop touches.
+    `inner` is what an iteration of the next loop touches, `again` what is moved if all of it has just run.
     """
 
     touched: Touched
@@ -40,6 +40,7 @@ class Body:
     later: Bytes
     steady: Mapping[str, float]
     inner: Touched
+    again: Bytes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +53,46 @@ class CacheModel:
     apart: int
 
     @staticmethod
-    def of(nests: Nests, level: MemoryLevel, threads: int) -> CacheModel:
-        """That of a level of a machine with so many threads."""
-        assert level.bytes is not None
-        apart = min(threads, max(threads // level.shared_by, 1))
-        return CacheModel(nests, level.bytes, level.line, apart)
+    def of(nests: Nests, level: MemoryLevel, machine: Machine) -> CacheModel:
+        """That of a level of a machine.
 
-    def by_nest(self) -> list[Bytes]:
-        """What each nest at the root moves, in running order."""
+        What is written comes here when the nearer cache gives it up: it has room for so much more.
+        """
+        assert level.bytes is not None
+        apart = min(machine.threads, max(machine.threads // level.shared_by, 1))
+        at = [x.name for x in machine.caches].index(level.name)
+        nearer = machine.caches[at - 1].bytes or 0 if at else 0
+        room = level.bytes + (nearer and nearer * _written(nests, level.line))
+        return CacheModel(nests, room, level.line, apart)
+
+    def by_nest(self, *, freed: bool = True) -> list[Bytes]:
+        """What each nest at the root moves, in running order.
+
+        What is left in the cache when memory is freed at the end never goes out, but for calls that follow.
+        """
         steps = [self._nest(spot) for spot in self.nests.roots()]
         found = [dict[str, Moved]() for _ in steps]
         program = self.nests.state.program
+        inner = {f.name for f in program.funcs} - {*program.outputs}
         for name in dict.fromkeys(n for s in steps for n in s.touched):
-            moved, lost = reused(steps, name, self.capacity)
-            own = program.has_func(name) and name not in program.outputs
-            last, _ = moved[-1]
-            freed = own and not lost and sum(all_of(steps[last:]).values()) <= self.capacity
-            for at, m in moved:  # memory that is freed before it goes out never does
-                found[at][name] = Moved(m.read) if freed else m
+            moved, _ = reused(steps, name, self.capacity)
+            left = self._freed(steps, name, moved) if freed and name in inner else 0.0
+            for at, m in reversed(moved):
+                found[at][name] = Moved(m.read, max(m.written - left, 0.0))
+                left = max(left - m.written, 0.0)
         return found
+
+    def _freed(self, steps: Sequence[Step], name: str, moved: Sequence[tuple[int, Moved]]) -> float:
+        """The bytes of memory that are still there when it is freed: at the end of all, or of its nest."""
+        last, _ = moved[-1]
+        read, written = (sum(x) for x in zip(*((m.read, m.written) for _, m in moved), strict=True))
+        lost = read / written if written else 0.0
+        end, after = steps[last], 0.0
+        if name in self.nests.tree.stored.get(ROOT, ()):
+            after = sum(all_of(steps[last + 1 :]).values())
+        most = min(end.sweeps(name).beside + end.touched[name].size, _size(end.touched))
+        stays = min(max((self.capacity - after) / most, 0.0), 1.0) if most else 1.0
+        return end.touched[name].size * stays * max(1 - lost, 0.0)
 
     def held(self) -> float:
         """The most bytes that it holds at a time, of what is used again from there."""
@@ -82,19 +104,23 @@ class CacheModel:
         near = len(inner) - 1
         touched, moved = inner[near], _visited(spot, inner[near], near)
         all_ = _size(touched)
-        steady = {n: all_ - t.size for n, t in touched.items()}
+        steady, again = {n: all_ - t.size for n, t in touched.items()}, dict[str, Moved]()
         for k in range(near - 1, -1, -1):
-            outer, count = self._rest(spot, k, inner[k]), counts[names[k]]
+            outer, count = self._rest(spot, k), counts[names[k]]
             within = inner[k + 2] if k + 2 <= near else {}
-            body = Body(touched, moved, moved, steady, within)
+            body = Body(touched, moved, moved, steady, within, again)
             children = spot.children(k + 1) if k + 1 < near else []
             if children:
-                steps = self._steps(spot, k + 1, Step(touched, moved, steady), children)
-                made = self._together(spot, k + 1, steps, inner[k + 1], outer, count)
-                body = Body(inner[k + 1], *made, within)
+                rest = Step(touched, moved, self._sweeps(spot, k + 1, touched))
+                steps = self._steps(spot, k + 1, rest, children)
+                whole = {n: t for s in steps for n, t in s.touched.items()} | inner[k + 1]
+                outer = {n: inner[k].get(n, t) for n, t in whole.items()} | outer
+                body = Body(whole, *self._together(spot, k + 1, steps, whole, outer, count), within)
             apart = self.apart if spot.kind(names[k]) == PARALLEL else 1
-            touched, (moved, steady) = outer, _in_loop(body, outer, count, apart, self.capacity)
-        return Step(touched, _of_its_own(spot, moved, touched), steady)
+            moved, steady = _in_loop(body, outer, count, apart, self.capacity)
+            again = _again(body.touched, outer, moved, count, self.capacity)
+            touched = outer
+        return Step(touched, _of_its_own(spot, moved, touched), self._sweeps(spot, 0, touched))
 
     def _levels(self, spot: NestSpot) -> list[Touched]:
         """What an iteration of the first loops touches, from none of them to so many that it stays."""
@@ -107,12 +133,9 @@ class CacheModel:
             left, new = self.capacity - _size(body), _new(around, body, counts[at - 1])
             if sum(new.values()) <= left:
                 break
-            inner = self._touched(spot, at + 1)
-            if not spot.children(at):  # what the loop within moves is used in passing
-                new = {n: x for n, x in new.items() if body[n].size <= SAME * inner[n].size}
-                if sum(new.values()) <= left:
-                    break
-            found.append(inner)
+            if sum(x for n, x in new.items() if not self._passes(spot, at, n)) <= left:
+                break
+            found.append(self._touched(spot, at + 1))
         return found
 
     def _touched(self, spot: NestSpot, k: int) -> Touched:
@@ -122,11 +145,18 @@ class CacheModel:
             return _in_lines(spot, k, "new", self.line)
         return found
 
-    def _rest(self, spot: NestSpot, k: int, touched: Touched) -> Touched:
+    def _rest(self, spot: NestSpot, k: int) -> Touched:
         """What is touched in the body of the k-th loop without the nests that stand there."""
         if k == 0 or not spot.children(k):
-            return touched
+            return self._touched(spot, k)
         return _in_lines(spot, k, "rest", self.line)
+
+    def _passes(self, spot: NestSpot, k: int, name: str) -> bool:
+        return passes(self._touched, self._rest, spot, k, name)
+
+    def _sweeps(self, spot: NestSpot, k: int, own: Touched) -> Sweeps:
+        """How the first k loops, which touch their own, go through each array."""
+        return partial(sweep, self._touched, spot, k, own)
 
     def _steps(
         self, spot: NestSpot, k: int, rest: Step, children: Sequence[NestSpot]
@@ -149,7 +179,8 @@ class CacheModel:
         first, later, steady = dict[str, Moved](), dict[str, Moved](), dict[str, float]()
         inside, new = spot.internal(k), _new(outer, touched, count)
         for name in dict.fromkeys(n for s in steps for n in s.touched):
-            shift = _shift(touched[name], None if name in inside else outer[name], count)
+            own = name in inside or _stands(touched[name], outer[name])
+            shift = _shift(touched[name], None if own else outer[name], count)
             moved, lost = reused(steps, name, self.capacity, shift, new)
             later[name] = _sum(moved)
             made = any(s.moved[name].written for s in steps if name in s.moved)
@@ -157,6 +188,18 @@ class CacheModel:
             if not lost and not later[name].total:
                 steady[name] = _size(touched) - touched[name].size
         return first, later, steady
+
+
+@remembered
+def _written(nests: Nests, line: int) -> float:
+    """Which part of the bytes that nests touch they make themselves."""
+    made = all_ = 0.0
+    for spot in nests.roots():
+        own = spot.made(0)
+        for name, touch in _in_lines(spot, 0, "all", line).items():
+            all_ += touch.size
+            made += touch.size if name in own else 0.0
+    return made / all_ if all_ else 0.0
 
 
 def _new(around: Touched, body: Touched, count: float) -> dict[str, float]:
@@ -235,12 +278,16 @@ def _touch(nests: Nests, name: str, box: Box, line: int) -> Touch:
     shape = [min(int(points[a][1] - points[a][0]), whole[a]) for a in order]
     memory = [whole[a] for a in order]
     first = [_first(nests, name, a, points[a]) for a in order]
+    ring = any(int(hi - lo) > n for (lo, hi), n in zip(points, whole, strict=True))
     if order:  # lines are touched as a whole
         n = max(line // types[0].bytes, 1)
         lo, hi = points[order[-1]]
         whole_lines = (lo // n * n, -(-hi // n) * n)
         points = tuple(whole_lines if a == order[-1] else p for a, p in enumerate(points))
-    return Touch(points, sum(bytes_in_lines(first, shape, memory, t.bytes, line) for t in types))
+    most = [-(-prod(memory) * t.bytes // line) * line for t in types]
+    sizes = (bytes_in_lines(first, shape, memory, t.bytes, line) for t in types)
+    size = sum(map(min, sizes, most))
+    return Touch(points, size, ring=ring)
 
 
 def _first(nests: Nests, name: str, axis: int, points: tuple[float, float]) -> int:
@@ -264,7 +311,8 @@ def _in_loop(
         if name not in body.steady:
             still = _times(body.touched, outer, name) <= SAME
             times = ceil(count) if still else count  # a short last one touches all of it, too
-            all_ = first + body.later[name].times(max(times - 1, 0))
+            later = body.again.get(name, body.later[name]) if still else body.later[name]
+            all_ = first + later.times(max(times - 1, 0))
             disjoint = _times(body.touched, outer, name) * SAME >= count  # but for lines at ends
             goes_on = disjoint and _size(body.touched) <= capacity
             goes_on = goes_on or _goes_on(body, outer, name, count, capacity)
@@ -273,7 +321,7 @@ def _in_loop(
         elif grown <= SAME:
             moved[name] = first if first.written else first.times(min(count, apart))
             steady[name] = body.steady[name]
-        elif first.written and _is_ring(body.touched, outer, name):
+        elif first.written and outer[name].ring:
             if _stays(body.touched, outer, name, count, capacity):
                 steady[name] = _size(body.touched) - body.touched[name].size
             else:
@@ -284,14 +332,21 @@ def _in_loop(
     return moved, steady
 
 
+def _again(body: Touched, outer: Touched, moved: Bytes, count: float, capacity: float) -> Bytes:
+    """What a loop moves that has just run: parts that several of its iterations touch may still be there."""
+    new, beyond = _new(outer, body, count), _size(outer) - capacity
+    all_, found = sum(new.values()), dict[str, Moved]()
+    for name, n in new.items():
+        before = ceil(beyond / all_) if all_ else 0  # iterations back, in which it was touched last
+        if 0 < before < count and not moved[name].written:
+            stays = (count - before) * min(max(body[name].size - before * n, 0.0), n)
+            found[name] = Moved(max(moved[name].read - stays, 0.0))
+    return found
+
+
 def _times(body: Touched, outer: Touched, name: str) -> float:
     """How many times as many points a loop touches as its body."""
     return volume(outer[name].points) / (volume(body[name].points) or 1.0)
-
-
-def _is_ring(body: Touched, outer: Touched, name: str) -> bool:
-    """Whether an array has less memory than a loop touches of its points."""
-    return _times(body, outer, name) * body[name].size > SAME * outer[name].size
 
 
 def _goes_on(body: Body, outer: Touched, name: str, count: float, capacity: float) -> bool:
@@ -304,7 +359,7 @@ def _goes_on(body: Body, outer: Touched, name: str, count: float, capacity: floa
     own, wide, narrow = body.touched[name], outer[name], body.inner[name]
     axes = [n for n, (a, b) in enumerate(zip(wide.points, own.points, strict=True)) if a != b]
     same = [n for n, (a, b) in enumerate(zip(own.points, narrow.points, strict=True)) if a != b]
-    if len(axes) != 1 or axes != same or count <= 1:
+    if len(axes) != 1 or axes != same or count <= 1 or not own.size:
         return False
     both = 1 - (wide.size - own.size) / (count - 1) / own.size
     return 2 * both * _size(body.touched) <= capacity
@@ -314,9 +369,15 @@ def _stays(body: Touched, outer: Touched, name: str, count: float, capacity: flo
     """Whether a ring stays until it has come around: all that is touched meanwhile fits."""
     size, ring = body[name].size, outer[name].size
     new = size * (_times(body, outer, name) - 1) / max(count - 1, 1)
-    around, more = (ring - size) / new, _new(outer, body, count)
+    around = (ring - size) / new if new else 1.0  # or the next iteration touches the same
+    more = _new(outer, body, count)
     sizes = (min(t.size + around * more.get(n, 0.0), outer[n].size) for n, t in body.items())
     return sum(sizes) <= capacity
+
+
+def _stands(inner: Touch, outer: Touch) -> bool:
+    """Whether all iterations use the same memory for an array: a ring that holds no more than one of them."""
+    return outer.ring and outer.size <= SAME * inner.size
 
 
 def _shift(inner: Touch, outer: Touch | None, count: float) -> Shift:
@@ -343,20 +404,10 @@ def _visited(spot: NestSpot, touched: Touched, k: int) -> Bytes:
 
 
 def _of_its_own(spot: NestSpot, moved: Bytes, touched: Touched) -> Bytes:
-    """What of the bytes of a nest itself is read before it is written, and what never goes out.
-
-    What no other nest reads is freed at the end. What is left of it then never goes out: what did not have to
-    come back.
-    """
-    found, own, made = dict(moved), spot.func.name, spot.made(0)
-    for name in made & found.keys() - {own, *spot.nests.state.program.outputs}:
-        m, readers = found[name], {c.name for c, _ in spot.nests.state.consumers(name)}
-        left = touched[name].size
-        if readers <= made and m.written:
-            stays = max(1 - m.read / m.written, 0.0)
-            found[name] = Moved(m.read, max(m.written - stays * left, 0.0))
-    if not _updates(spot):
-        m = found[own]  # sums are read again where loops come back to them
+    """What a nest moves, and reads of its own result: sums are read again where loops come back to them."""
+    found, own = dict(moved), spot.func.name
+    if spot.func.definitions[spot.definition].combine is not None and not _updates(spot):
+        m = found[own]
         found[own] = Moved(m.read + max(m.written - touched[own].size, 0.0), m.written)
     return found
 

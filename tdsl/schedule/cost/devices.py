@@ -35,6 +35,16 @@ def describe_gpu(arch: str) -> Machine:
 
 
 @functools.cache
+def least_shared() -> int:
+    """The bytes of shared memory that a block has on each of the GPUs.
+
+    >>> least_shared() >> 10
+    99
+    """
+    return min(describe_gpu(arch).level("shared").bytes or 0 for arch in DEVICES)
+
+
+@functools.cache
 def typical() -> Machine:
     """A processor that has been measured: its times stand for those of one that has not."""
     return _file("zen4")

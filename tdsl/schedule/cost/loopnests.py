@@ -136,8 +136,9 @@ class Nests:
             box = boxes.get(name, self.whole.get(name))
             if box is None or any(is_empty(i) for i in box):
                 continue
+            often = times
             if self.is_shared(name):
-                box, times = wide.get(name, box), blocks
+                box, often = wide.get(name, box), blocks
             f = self.state.program.func(name)
             if any(lo is None or hi is None for lo, hi in box):
                 raise IndexBoundError(
@@ -147,7 +148,7 @@ class Nests:
                     hint="limit the index at which it is read: td.clip(index, 0, n - 1)",
                 )
             for n in range(len(f.definitions)):
-                yield NestSpot(self, f, n, box, wide.get(name, box), times, blocks)
+                yield NestSpot(self, f, n, box, wide.get(name, box), often, blocks)
 
     def _store(self, spot: NestSpot) -> None:
         for k, loop in enumerate(spot.nest.names(), 1):
@@ -169,9 +170,10 @@ class Nests:
     def stored(self, name: str) -> float | None:
         """The bytes of a func where it is stored; None for what has no memory of its own."""
         extents = self.memory.get(name)
-        if extents is None:
-            return None
-        return inf if None in extents else prod(n or 0 for n in extents) * self.element_bytes(name)
+        if extents is None or None in extents:
+            return None if extents is None else inf
+        # a thread beyond a tile needs less than nothing
+        return prod(max(n or 0, 0) for n in extents) * self.element_bytes(name)
 
     def is_shared(self, name: str) -> bool:
         """True for a func in memory that the threads of a block share: they make it together."""
@@ -312,8 +314,12 @@ class NestSpot:
 
     @remembered
     def block_boxes(self, k: int) -> dict[str, Box]:
-        """What one iteration of the first k loops needs for all threads of a block together."""
-        loops = tuple(x for x in self.first(k) if self.kind(x) not in THREADS)
+        """What one iteration of the first k loops needs for all threads of a block together.
+
+        A loop that has one iteration in each thread is at another one in each.
+        """
+        one = {x for x, n in self.extents().items() if n == 1}
+        loops = tuple(x for x in self.first(k) if self.kind(x) not in THREADS and x not in one)
         return self._needs(loops, k, wide=True)
 
     def rest_boxes(self, k: int) -> dict[str, Box]:

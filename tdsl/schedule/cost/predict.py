@@ -3,28 +3,29 @@ func lives."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tdsl.errors import ShapeError, TargetError, counted
+from tdsl.errors import ShapeError, TargetError
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.constants import split_constants
 from tdsl.schedule.cost.caches import CacheModel
 from tdsl.schedule.cost.loopnests import Nests
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
-from tdsl.schedule.cost.moved import Bytes, Moved, total
+from tdsl.schedule.cost.moved import Bytes, Moved
 from tdsl.schedule.cost.network import Received, busiest, link_of, network_seconds
 from tdsl.schedule.cost.roofline import NestTime, roofline, seconds
 from tdsl.schedule.cost.traffic import beyond_cache, kept_in_blocks, of_blocks
 from tdsl.schedule.default import decide
-from tdsl.schedule.explain import INLINE, Decision
+from tdsl.schedule.explain import Decision
 from tdsl.schedule.facts import volume
-from tdsl.schedule.nest import REGISTER, SHARED, State
+from tdsl.schedule.nest import GROUP, REGISTER, SHARED, State
+from tdsl.schedule.tree import ROOT
 from tdsl.source import here
+from tdsl.text import in_seconds
 
 
-@dataclass(frozen=True, slots=False)
+@dataclass(frozen=True, slots=False, repr=False)
 class Prediction:
     """A completed state on a machine, and what was decided for what had been left open.
 
@@ -38,6 +39,9 @@ class Prediction:
     once: State | None = None
     received: Received | None = None
 
+    def __repr__(self) -> str:
+        return f"<prediction of {self.state.program.name}: {in_seconds(self.seconds)}>"
+
     @staticmethod
     def of(state: State, sizes: dict[str, int], machine: Machine) -> Prediction:
         """The prediction for a state and sizes; ShapeError where some are left open."""
@@ -48,7 +52,7 @@ class Prediction:
                 f"{', '.join(missing)}",
                 loc=here(),
                 label="this call",
-                hint=f"give them to the schedule: sizes={dict.fromkeys(missing, 100)}",
+                hint=f"give them to the schedule: op.schedule({missing[0]}=100, ...), or sizes={{...}}",
             )
         bound = bind_state(state, sizes)
         made, decisions = decide(bound, machine)
@@ -114,7 +118,12 @@ class Prediction:
                 )
             if found.managed:
                 return of_blocks(self.nests)
-        return beyond_cache(self.nests, self._cache(found), self.machine.threads)
+        return beyond_cache(self.nests, self._cache(found), self.machine)
+
+    def by_nest(self) -> list[Bytes]:
+        """What each nest at the root exchanges with the memory of a processor, by tensor and func."""
+        level = self.machine.caches[-1]
+        return CacheModel.of(self.nests, level, self.machine).by_nest()
 
     def _cache(self, level: MemoryLevel) -> MemoryLevel:
         return self.machine.caches[-1] if level.bytes is None else level
@@ -127,7 +136,7 @@ class Prediction:
             return kept_in_blocks(self.nests, scope)
         if found is self.machine.levels[-1]:
             return sum(self.whole(n) for n in self.nests.whole if self._is_array(n))
-        return CacheModel.of(self.nests, found, self.machine.threads).held()
+        return CacheModel.of(self.nests, found, self.machine).held()
 
     def _is_array(self, name: str) -> bool:
         return not self.state.program.has_func(name) or name in {
@@ -167,7 +176,7 @@ class Prediction:
         if self.machine.block_threads:
             scope = self.state.plan(name).scope
             inner = name not in of_blocks(self.nests)
-            near = {SHARED: "shared", REGISTER: "registers"}.get(scope, "registers")
+            near = "shared" if scope in (SHARED, GROUP) else "registers"
             return self.machine.level(near) if inner else levels[-1]
         for level in self.machine.caches:
             moved = self._moved_by_cache[level.name]
@@ -177,9 +186,26 @@ class Prediction:
 
     @cached_property
     def _moved_by_cache(self) -> dict[str, Bytes]:
-        return {
-            x.name: beyond_cache(self.nests, x, self.machine.threads) for x in self.machine.caches
-        }
+        return {x.name: beyond_cache(self.nests, x, self.machine) for x in self.machine.caches}
+
+    def needed_with(self, name: str) -> float:
+        """The bytes that a level has to hold for a func to stay there until it is read.
+
+        Of a cache all that is touched where it is stored, of a GPU what a block or thread has of it.
+        """
+        nests = self.nests
+        if self.machine.block_threads:
+            return nests.stored(name) or self.whole(name)
+        stored = (at for at, names in nests.tree.stored.items() if name in names)
+        at = next(stored, ROOT)
+        if at == ROOT:
+            found = [s.boxes(0) for s in nests.roots() if name in s.boxes(0)]
+        else:
+            spots = (
+                s for s in nests.every() if (s.func.name, s.definition) == (at.func, at.definition)
+            )
+            found = [s.boxes(s.nest.names().index(at.loop) + 1) for s in spots]
+        return max(sum(map(nests.bytes_of, boxes, boxes.values())) for boxes in found)
 
     def readers(self, name: str) -> tuple[str, ...]:
         """The funcs that read an input or func."""
@@ -188,78 +214,3 @@ class Prediction:
             for f in self.state.program.funcs
             if f.name != name and any(r.name == name for d in f.definitions for r in d.reads)
         )
-
-
-def explained(p: Prediction, notes: Iterable[str] = ()) -> str:
-    """Each edge with where it lives and why, then bytes by level, and the time."""
-    program = p.state.program
-    lines = [f"{d.func}: inline, {'; '.join(d.why)}" for d in p.decisions if d.how == INLINE]
-    if p.once is not None:
-        once = Prediction(p.once, p.machine, ())
-        for t in p.once.program.inputs:
-            made = ", ".join(once.readers(t.name))
-            lines.append(f"{t.name} -> {made}: once, before any call, {_size(once.whole(t.name))}")
-    for name in (*(t.name for t in program.inputs), *(f.name for f in program.funcs)):
-        readers = p.readers(name)
-        if readers and name in p.nests.whole:
-            lines.append(f"{name} -> {', '.join(readers)}: {_edge(p, name, len(readers))}")
-    lines += notes
-    lines.append(f"bytes: {'; '.join(_levels(p))}; least {_size(p.least)}")
-    if p.received is not None:
-        r = p.received
-        lines.append(
-            f"{link_of(p.machine).name}: {_size(r.bytes)} to rank {r.rank}, the busiest of {r.ranks}, "
-            f"in {counted(r.messages, 'message')}: {_time(p.network)}"
-        )
-    parts = (f"{t.func} {_time(t.seconds)}, waiting for {t.waits_for}" for t in p.times)
-    lines.append(f"time: {_time(p.seconds)} ({'; '.join(parts)})")
-    return "\n".join(lines)
-
-
-def _edge(p: Prediction, name: str, readers: int) -> str:
-    level, whole = p.home(name), p.whole(name)
-    again = p.again.get(name, 1.0)
-    paid = f", each point computed {again:.2f} times" if again > 1.005 else ""
-    if level is not p.machine.levels[-1]:
-        saved = (1 + readers) * whole
-        room = f" of {_size(level.bytes)}" if level.bytes else ""
-        held = p.nests.stored(name) or whole
-        return f"kept in {level.name}, {_size(held)}{room}: {_size(saved)} less at the last level{paid}"
-    moved = p.moved(p.machine.levels[-1].name).get(name)
-    read = moved.read if moved else 0.0
-    if p.state.program.has_func(name) and name not in p.state.program.outputs:
-        return (
-            f"through {level.name}, {_size(read + whole)}: {_size(whole)} fit nowhere nearer{paid}"
-        )
-    return f"from {level.name}, {_size(read)}, of {_size(whole)}{paid}"
-
-
-def _levels(p: Prediction) -> list[str]:
-    names = [x.name for x in p.machine.caches]
-    if p.machine.block_threads:
-        names = ["global"]
-    return [f"{n} {_size(total(p.moved(n)))}" for n in names]
-
-
-def _size(n: float) -> str:
-    """Bytes with three digits.
-
-    >>> _size(512), _size(2097152), _size(5.12e8)
-    ('512 B', '2.10 MB', '512 MB')
-    """
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n >= size:
-            return f"{n / size:.3g} {unit}" if n / size >= 100 else f"{n / size:.2f} {unit}"
-    return f"{n:.0f} B"
-
-
-def _time(s: float) -> str:
-    """Seconds with a unit.
-
-    >>> _time(0.00123), _time(4.5e-6)
-    ('1.23 ms', '4.50 us')
-    """
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if s >= size:
-            return f"{s / size:.2f} {unit}"
-    return f"{s * 1e6:.2f} us"

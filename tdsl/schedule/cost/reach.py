@@ -96,7 +96,7 @@ class Reach:
 
     def _by_corners(self, interval: Interval, first: Values, last: Values) -> int | None:
         """The length of an interval whose ends are not sums of variables."""
-        moving = _moving(interval, self.around)
+        moving = moving_with(interval, self.around)
         at = tuple((v, first[v], last[v]) for v in moving)
         key = (interval, at)
         if key not in self.known:
@@ -137,7 +137,7 @@ def _length(interval: Interval, around: tuple[str, ...]) -> Length | None:
     return n, tuple((v, low, high) for v, (low, high) in terms.items() if low or high)
 
 
-def _moving(interval: Interval, around: Iterable[str]) -> tuple[str, ...]:
+def moving_with(interval: Interval, around: Iterable[str]) -> tuple[str, ...]:
     """The variables with which an interval moves."""
     used = {v for e in interval if e is not None for v in variables(e)}
     return tuple(v for v in around if point_of(v) in used)

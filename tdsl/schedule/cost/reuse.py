@@ -1,18 +1,19 @@
 """What a cache still holds of an array when it is used again, in steps that follow each other.
 
 A cache holds what was used last. A step finds those points of an array that an earlier one has touched, if
-all that is touched meanwhile fits. Two steps are taken to go through it in the same order.
+all that is touched meanwhile fits: of these two steps themselves what comes after a point, and before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, prod
 
 from tdsl.schedule.cost.moved import Bytes, Moved
 
 RARE = 0.5  # of the iterations of a loop, below which a step is seldom between others
+PLACES = 8  # along each of two orders in which an array is gone through
 Points = tuple[tuple[float, float], ...]  # of each axis the first, and the first that is not there
 Shift = tuple[float, ...]
 
@@ -21,28 +22,44 @@ Shift = tuple[float, ...]
 class Touch:
     """The points of an array that are touched, and their bytes in whole lines.
 
-    Where that is done in `part` of the iterations of a loop, the bytes are those of the mean.
+    Where that is done in `part` of the iterations of a loop, the bytes are those of the mean. Points of a
+    `ring` take turns in less memory.
     """
 
     points: Points
     size: float
     part: float = 1.0
+    ring: bool = False
 
 
 Touched = dict[str, Touch]
 
 
 @dataclass(frozen=True, slots=True)
+class Sweep:
+    """A way through what is touched of an array: along some of its axes, beside so many bytes of others.
+
+    It is the only one of `once`; otherwise others follow.
+    """
+
+    beside: float
+    axes: frozenset[int] = frozenset()
+    once: bool = True
+
+
+Sweeps = Callable[[str], Sweep]
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """What is done at a time: what it touches, and what it moves where nothing of that is in the cache.
 
-    What it uses all the time is `steady`: so many bytes of others between one use and the next. In a loop it
-    is done in `part` of the iterations.
+    `sweeps` says how it goes through an array. In a loop it is done in `part` of the iterations.
     """
 
     touched: Touched
     moved: Bytes
-    steady: Mapping[str, float] = field(default_factory=dict)
+    sweeps: Sweeps = field(default=lambda _: Sweep(inf))
     part: float = 1.0
 
 
@@ -125,31 +142,100 @@ def _kept(
     """The part of an array that is still there when it is used for the second time, without any use between.
 
     In the next iteration if it has `new` bytes. Elements that come first have all else that the first use
-    touches before the second one, those that come last all else that the second one touches.
+    touches before the second one, those that come last all else that the second one touches. Two uses that go
+    through it along different axes bring together any two of their times.
     """
     n, at = uses
-    before, after = [steps[n]], [steps[at]]
-    if new is None:
-        before += steps[n + 1 : at]
-    else:
-        before, after = [*before, *steps[n + 1 :]], [*steps[:at], *after]
-    seldom = steps[at].part < RARE
-    sizes = all_of([s for s in (*before[1:], *after[:-1]) if seldom or s.part >= RARE])
-    sizes[name] = max(sizes.get(name, 0.0), *(steps[k].touched[name].size for k in uses))
-    size = sum(sizes.values())
-    if new is not None:  # what moves and is touched in both iterations
-        size += sum(new.get(x, 0.0) for x in all_of(before).keys() & all_of(after).keys())
-    sides = [_beside(steps[k], name, sizes) for k in uses]
-    least, most = size + min(sides), size + max(sides)
-    if most <= capacity or least > capacity:
-        return float(most <= capacity)
-    return (capacity - least) / (most - least)
+    tail, head = steps[n], steps[at]
+    old, young = (steps[n + 1 : at], []) if new is None else (steps[n + 1 :], steps[:at])
+    seldom, new = head.part < RARE, new or {}
+    sizes = all_of([s for s in (*old, *young) if seldom or s.part >= RARE])
+    sizes[name] = max(sizes.get(name, 0.0), tail.touched[name].size, head.touched[name].size)
+    twice = all_of(old).keys() & all_of(young).keys()
+    room = capacity - sum(sizes.values()) - sum(new.get(x, 0.0) for x in twice)
+    if room + sizes[name] <= 0:
+        return 0.0
+    beside = _Beside(tail, head, name, sizes, {n: x for n, x in new.items() if n not in twice})
+    if beside.most <= room:
+        return 1.0
+    first, last = beside.size(1.0, 0.0), beside.size(0.0, 1.0)
+    if beside.crosses:
+        own, none, both = sizes[name], beside.size(0.0, 0.0), beside.size(1.0, 1.0)
+        return _within(room + own, none, first + own, last + own, both + own)
+    low, high = min(first, last), max(first, last)
+    return float(high <= room) if high <= room or low > room else (room - low) / (high - low)
 
 
-def _beside(step: Step, name: str, sizes: Mapping[str, float]) -> float:
-    """The bytes that a step touches, besides those that are counted, before or after it uses an array."""
-    others = sum(t.size for n, t in step.touched.items() if n not in sizes)
-    return min(others, step.steady.get(name, inf))
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What two steps touch beside an array after its last use in the one and before its first in the other.
+
+    `sizes` are counted already, but for what is `new` of them.
+    """
+
+    tail: Step
+    head: Step
+    name: str
+    sizes: Mapping[str, float]
+    new: Mapping[str, float]
+
+    @property
+    def others(self) -> set[str]:
+        """The arrays that they touch beside it."""
+        return (self.tail.touched.keys() | self.head.touched.keys()) - {self.name}
+
+    @property
+    def most(self) -> float:
+        """No less than they touch."""
+        return sum(self._size(x) + self.new.get(x, 0.0) for x in self.others)
+
+    @property
+    def crosses(self) -> bool:
+        """Whether they go through the array along different axes."""
+        one, other = (s.sweeps(self.name).axes for s in (self.tail, self.head))
+        return bool(one and other) and not one & other
+
+    def size(self, left: float, done: float) -> float:
+        """The bytes of so much of the last sweep of the one and of the first sweep of the other."""
+        found, once = 0.0, [_once(s, self.name) for s in (self.tail, self.head)]
+        for x in self.others:
+            part = once[0] * _part(self.tail, x, left) + once[1] * _part(self.head, x, done)
+            here, again = self._size(x), self.new.get(x, 0.0)
+            if x in self.sizes:
+                found += min(part, 1.0) * again
+            else:
+                found += min(part, 1.0) * here + max(part - 1.0, 0.0) * again
+        return found
+
+    def _size(self, x: str) -> float:
+        if x in self.sizes:
+            return 0.0
+        return max(s.touched[x].size for s in (self.tail, self.head) if x in s.touched)
+
+
+def _once(step: Step, name: str) -> float:
+    """Which part of what a step touches beside an array it touches in one sweep through that."""
+    others = sum(t.size for n, t in step.touched.items() if n != name)
+    return min(step.sweeps(name).beside / others, 1.0) if others else 0.0
+
+
+def _part(step: Step, name: str, time: float) -> float:
+    """The part of an array that a step touches in such a part of its time."""
+    if name not in step.touched:
+        return 0.0
+    return time if step.sweeps(name).once else 1.0
+
+
+def _within(room: float, none: float, first: float, last: float, both: float) -> float:
+    """In which part of a unit square what lies between its corners fits into some room.
+
+    >>> _within(0.5, 0.0, 1.0, 1.0, 2.0), _within(1.5, 0.0, 1.0, 1.0, 1.0)
+    (0.15625, 1.0)
+    """
+    twist = both - first - last + none
+    at = [(n + 0.5) / PLACES for n in range(PLACES)]
+    sizes = (none + x * (first - none) + y * (last - none) + x * y * twist for x in at for y in at)
+    return sum(size <= room for size in sizes) / PLACES**2
 
 
 def _before(steps: Sequence[Step], uses: Sequence[int], at: int) -> Iterator[tuple[int, bool]]:

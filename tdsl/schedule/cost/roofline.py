@@ -109,7 +109,7 @@ def roofline(nests: Nests, machine: Machine) -> tuple[NestTime, ...]:
     moved: dict[str, list[Bytes]] = {
         x.name: [{} for _ in nests.roots()]
         if warm and x is last
-        else CacheModel.of(nests, x, machine.threads).by_nest()
+        else CacheModel.of(nests, x, machine).by_nest(freed=size <= WARM * (x.bytes or 0))
         for x in caches
     }
     return tuple(

@@ -7,23 +7,24 @@ of the loops around: what is in shared memory and registers is what the schedule
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from tdsl.schedule.cost.caches import CacheModel
 from tdsl.schedule.cost.loopnests import Nests, NestSpot
-from tdsl.schedule.cost.machine import MemoryLevel
+from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.cost.moved import Bytes, Moved, add_up
 from tdsl.schedule.nest import BLOCKS, REGISTER, TOGETHER, Level
 from tdsl.schedule.tree import ROOT
 
 
-def beyond_cache(nests: Nests, level: MemoryLevel, threads: int) -> Bytes:
+def beyond_cache(nests: Nests, level: MemoryLevel, machine: Machine) -> Bytes:
     """What a cache exchanges with the memory behind it, by tensor and func.
 
-    `threads` run the parallel loops; a cache of its own for each fetches for itself what all of them read.
+    Threads run the parallel loops; a cache of its own for each fetches for itself what all of them read.
     """
     moved: Bytes = {}
-    for own in CacheModel.of(nests, level, threads).by_nest():
+    for own in CacheModel.of(nests, level, machine).by_nest():
         add_up(moved, own)
     return moved
 
@@ -38,11 +39,26 @@ def of_blocks(nests: Nests) -> Bytes:
 
 def of_block(spot: NestSpot) -> Bytes:
     """What one kernel loads and stores; not what lives in shared memory and registers."""
-    nests, moved = spot.nests, dict[str, Moved]()
+    moved: Bytes = {}
+    for _, own in _of_stages(spot):
+        add_up(moved, own)
+    return moved
+
+
+def of_stages(nests: Nests) -> dict[str, Bytes]:
+    """What each stage of the kernels of a GPU loads from its memory and stores there, by name."""
+    found: dict[str, Bytes] = {}
+    for spot in nests.roots():
+        for name, own in _of_stages(spot):
+            add_up(found.setdefault(name, {}), own)
+    return found
+
+
+def _of_stages(spot: NestSpot) -> Iterator[tuple[str, Bytes]]:
+    nests = spot.nests
     inner = {n for n, plan in nests.state.plans if plan.scope in (REGISTER, *TOGETHER)}
     inner |= {n for n, home in nests.tree.home.items() if _is_inside_threads(nests, n, home)}
-    _of_block(spot, inner, moved)
-    return moved
+    yield from _of_block(spot, inner)
 
 
 def _is_inside_threads(nests: Nests, name: str, home: Level) -> bool:
@@ -50,8 +66,8 @@ def _is_inside_threads(nests: Nests, name: str, home: Level) -> bool:
     return home != ROOT and name not in nests.tree.stored.get(ROOT, ())
 
 
-def _of_block(spot: NestSpot, inner: set[str], moved: Bytes) -> None:
-    nests, extents = spot.nests, spot.counts()
+def _of_block(spot: NestSpot, inner: set[str]) -> Iterator[tuple[str, Bytes]]:
+    nests, extents, moved = spot.nests, spot.counts(), dict[str, Moved]()
     own = tuple(x for x in extents if spot.kind(x) in BLOCKS)
     count = spot.blocks * prod(extents[x] for x in own)
     for name, box in spot.own_reads(own).items():
@@ -60,9 +76,10 @@ def _of_block(spot: NestSpot, inner: set[str], moved: Bytes) -> None:
     if spot.func.name not in inner:
         size = count * nests.bytes_of(spot.func.name, spot.own_writes(own))
         add_up(moved, {spot.func.name: Moved(written=size)})
+    yield spot.func.name, moved
     for k in range(1, len(extents) + 1):
         for child in spot.children(k):
-            _of_block(child, inner, moved)
+            yield from _of_block(child, inner)
 
 
 def kept_in_blocks(nests: Nests, scope: str) -> float:

@@ -48,7 +48,7 @@ EVEN = 0.01  # of the time that tiles without smaller ones at each end may take 
 MOST_VECTORS = 4  # of a tile
 SHORT = 8  # whole vectors of a row, beyond which the lanes that a last one wastes do not count
 PIXELS = 4  # windows without reuse across channels that are summed side by side
-PRODUCTS = 40  # of such a tile that stand one after the other
+PRODUCTS = 100  # of such a tile that stand one after the other: windows of 5 x 5
 THIN = 64  # terms of sums that are written more slowly than computed
 FEW = 4  # tiles in the rows of such a result that are written together
 WHOLE = 0.9  # of the products, that whole tiles of an instruction must have
@@ -403,6 +403,8 @@ def _dot(c: Contraction, machine: Machine) -> Dot | None:
     if dot is None:
         return None
     (left,) = (r for r in reads_in((c.value,)) if r != c.moving)
+    if left.name == c.moving.name:  # one copy of it would be both operands
+        return None
     if dot.rows > 1:
         beside = _is_paired(left, last) and _is_paired(left, c.across)
     else:

@@ -71,11 +71,21 @@ def block_columns(stage: Stage, **choices: Any) -> BlockColumns:
 
 
 def _is_across(d: Definition) -> bool:
-    """True where neighbouring results read neighbours, and neighbouring terms do not."""
+    """True where neighbouring results read neighbours, and neighbouring terms do not.
+
+    What all results of a row read, such as x of `a[k, j] * x[k]`, may lie along the terms; where other
+    results read others of it, as in a product of two matrices, it is an operand.
+    """
     last, term = d.free[-1], d.ranges[0][0]
-    ends = [r.index[-1] for r in reads_in(d.values) if r.index]
-    near = all(e == Var(last) or not variables(e) & {last, term} for e in ends)
-    return near and Var(last) in ends and d.index[-1:] == (Var(last),)
+    reads = {r: {v for e in r.index for v in variables(e)} for r in reads_in(d.values) if r.index}
+    rows = [own for r, own in reads.items() if r.index[-1] == Var(last)]
+    near = all(
+        r.index[-1] == Var(last)
+        or not variables(r.index[-1]) & {last, term}
+        or any(term in row and own <= row - {last} for row in rows)
+        for r, own in reads.items()
+    )
+    return near and bool(rows) and d.index[-1:] == (Var(last),)
 
 
 def _write(stage: Stage, d: Definition, plan: BlockColumns) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Read, Var
+from tdsl.schedule.cost.devices import least_shared
 from tdsl.schedule.nest import REGISTER, SHARED
 from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe, reduction_of
@@ -26,7 +27,6 @@ from tdsl.schedule.recipes.grid import bind_blocks
 from tdsl.schedule.stage import Stage
 
 _SHARED = 40 << 10  # bytes of the tiles of both operands
-_MOST_SHARED = 99 << 10  # bytes of a block that every GPU has
 _CHANNELS = 8  # of a step, at most
 _LEAST = 16  # filters and points of a line that are worth tiles
 _UNROLLED = 512  # products of a thread without a loop
@@ -146,7 +146,7 @@ def _plan(stage: Stage, d: Definition, c: _Conv) -> BlockConv:
     while filters > each[0] and size * (filters * prod(window) + halo) > _SHARED:
         filters //= 2
     tile, step = (filters, *tile[1:]), size * (filters * prod(window) + halo)
-    if step > _MOST_SHARED:
+    if step > least_shared():
         raise Unsuited(
             f"a channel of a window of {prod(window)} points needs {step} bytes of shared memory"
         )

@@ -13,7 +13,7 @@ cannot hold is read by each stage.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -39,6 +39,8 @@ _SHORT = 1024  # elements of a row that one warp can do
 _TOGETHER = 128  # threads of a block with several rows
 _HELD = 192 << 10  # bytes in the registers of a block, of 4 for each element
 _LEAST = 32  # elements of a row that are worth threads
+_WARPS = 8  # of a block whose rows read the same
+_MANY = 264 * _WARPS  # rows that keep a GPU busy with a warp for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +87,32 @@ def block_rows(stage: Stage, **choices: Any) -> BlockRows:
             f"its rows have {chain.length} elements, and less than {_LEAST} are one thread's work",
             "td.recipes.elements has a thread for each row",
         )
-    for f in chain.funcs[1:]:
-        if chain.along(f) and not f.definitions[0].ranges and cost(f.definitions[0]) <= 1:
-            stage.schedule[f.name].inline()
-    chain = _find(stage)
-    assert chain is not None, "what is inlined leaves its readers as they were"
+    chain = _with_inlined(stage, chain)
     plan = choose(_plan(chain), choices)
     _Writer(stage, chain, plan).write()
     return plan
+
+
+def _with_inlined(stage: Stage, chain: _Chain) -> _Chain:
+    """The chain without funcs of one operation, which are inlined; as it is where no rows would be left."""
+    try:
+        with stage.schedule.all_or_nothing():
+            for f in chain.funcs[1:]:
+                if chain.along(f) and not f.definitions[0].ranges and cost(f.definitions[0]) <= 1:
+                    stage.schedule[f.name].inline()
+            found = _find(stage)
+            if found is None:
+                raise Unsuited("what would be inlined has its rows")
+            return found
+    except Unsuited:
+        return chain
 
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
     """Funcs that one row of the first needs, consumers first, and the boxes of these and what they read.
 
+    Rows are `count`, 0 where that is not known.
     The first `apart` of the variables of rows have an axis of blocks of their own: nothing is known of a
     number that is divided by the next extent, which only a call tells.
     """
@@ -107,6 +121,7 @@ class _Chain:
     funcs: tuple[FuncDef, ...]
     near: Mapping[str, Box]
     apart: int = 0
+    count: int = 0
 
     def sizes(self, f: FuncDef) -> dict[str, int]:
         """The extents of a func's variables in a row."""
@@ -163,7 +178,7 @@ def _chain_of(
     apart = max((n for n, v in enumerate(rows) if n and sizes[v] is None), default=0)
     if apart > len(_BESIDE):
         return None
-    chain = _Chain(rows, (f,), near, apart)
+    chain = _Chain(rows, (f,), near, apart, count)
     for name in group:
         g = state.program.func(name)
         readers = {c.name for c, _ in state.consumers(name)}
@@ -172,7 +187,7 @@ def _chain_of(
         points, whole = volume(near[name]), volume(boxes[name])
         once = points is not None and points * count == whole
         if once and _is_plain(g) and _is_along(chain, g):
-            chain = _Chain(rows, (*chain.funcs, g), near, apart)
+            chain = replace(chain, funcs=(*chain.funcs, g))
     if not _is_along(chain, f):
         return None
     return chain if any(g.definitions[0].ranges for g in chain.funcs) else None
@@ -201,6 +216,8 @@ def _plan(chain: _Chain) -> BlockRows:
     if length <= _SHORT:
         threads = min(max(_power(-(-length // vector)), 2), _WARP)
         together = _TOGETHER // threads
+    elif _read_alike(chain) and chain.count >= _MANY:
+        threads, together = _WARP, _WARPS
     else:
         threads = min(max(_power(-(-length // _EACH)), _TOGETHER), _MOST_THREADS)
         together = 1
@@ -209,6 +226,14 @@ def _plan(chain: _Chain) -> BlockRows:
         held = ()
     inside = tuple(f.name for f in chain.funcs[1:])
     return BlockRows(chain.rows, inside, threads, together, vector, held)
+
+
+def _read_alike(chain: _Chain) -> bool:
+    """True for sums of rows by themselves with what all rows read, such as x of `a[i, k] * x[k]`."""
+    (f, *others), names = chain.funcs, {*chain.rows}
+    along = {v for v, _, _ in f.definitions[0].ranges}
+    used = [{v for e in r.index for v in variables(e)} for r in reads_in(f.definitions[0].values)]
+    return not others and any(own & along and not own & names for own in used)
 
 
 def _power(n: int) -> int:

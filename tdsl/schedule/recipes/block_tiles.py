@@ -13,18 +13,23 @@ added up by another kernel, or, where that is asked for, by atomic updates of th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from tdsl.lang.affine import variables
+from tdsl.errors import ScheduleError
+from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import reads_in
+from tdsl.schedule.gathering import moves_along
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import CLUSTER, REGISTER, SHARED
 from tdsl.schedule.recipes.block_rows import ACCESS, fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe, reduction_of
 from tdsl.schedule.recipes.elements import (
+    apart,
     definition_of,
     elements,
     even_width,
@@ -35,6 +40,8 @@ from tdsl.schedule.recipes.elements import (
 )
 from tdsl.schedule.recipes.epilogue import following, reader_of, write_neighbours
 from tdsl.schedule.recipes.grid import bind_blocks
+from tdsl.schedule.recipes.operands import Operand, flattened, matrices_of
+from tdsl.schedule.recipes.operands import vector_of as vector_of_operand
 from tdsl.schedule.stage import Stage
 
 _COPIED = 4  # bytes, the least that a GPU copies to shared memory by itself
@@ -42,6 +49,8 @@ _BLOCKS = 132  # that a GPU runs at a time
 _TERMS = 512  # of a part, the least that are worth sums of their own
 _THREADS = 256  # of a block that starts results
 _GROUP = 8  # rows of tiles whose blocks run one after the other
+_SIDE = 64  # rows or columns of a tile, with which few are compared
+_WASTE = 1.1  # times the points that tiles of a run of variables may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +77,14 @@ class BlockTiles:
 
 @recipe
 def block_tiles(stage: Stage, **choices: Any) -> BlockTiles:
-    """Tiles for a sum of products over one variable, with two free variables or more.
+    """Tiles for a sum of products with two free variables or more.
 
-    The last two free variables are the rows and columns of the tile; those before are batches. What both
-    operands hold of a tile is fetched into shared memory by all threads, 16 bytes at a time where extents
-    allow that, and while others are in use where copies have 4 bytes or more. An element-wise stage that
-    alone reads the sums is made of them in registers. `choices` replace what is chosen: the numbers of
+    The last two free variables are the rows and columns of the tile; those before are batches. Where these
+    two fill no tile, as in a 1 x 1 convolution, variables that one operand alone moves with are flattened;
+    so are those of a sum over several.
+    What both operands hold of a tile is fetched into shared memory by all threads, 16 bytes at a time where
+    extents allow that, and while others are in use where copies have 4 bytes or more. An element-wise stage
+    that alone reads the sums is made of them in registers. `choices` replace what is chosen: the numbers of
     `BlockTiles`. Returns what was chosen.
 
     >>> import tdsl as td
@@ -85,41 +96,89 @@ def block_tiles(stage: Stage, **choices: Any) -> BlockTiles:
     >>> plan.tile, plan.each, plan.vector, plan.stages
     ((64, 64, 16), (4, 4), 4, 3)
     """
-    d = reduction_of(stage, 1)
+    d = reduction_of(stage)
     if len(d.free) < 2:
         raise Unsuited("its results have less than two variables, rows and columns")
+    reader = _flatten_sides(stage, d)
+    d = reduction_of(stage, 1)
     if len(operands_of(d)) < 2:
         rows, columns = d.free[-2:]
         raise Unsuited(
             f"it does not read one array along {rows!r} and another along {columns!r}, its last two variables"
         )
-    plan = _plan(stage, d)
+    flat, reader = reader is not None, reader or reader_of(stage)
+    plan = replace(_plan(stage, d, operands_of(d)), epilogue="" if reader is None else reader.func)
     plan = choose(plan, choices, epilogue=dict.fromkeys(("", plan.epilogue)))
-    if plan.parts == 1:
-        _tiles(stage, plan, list(d.free[:-2]), d.free[-2:], d.ranges[0][0])
-    elif plan.atomic:
+    if plan.atomic and plan.parts > 1:
         plan = replace(plan, epilogue="")
+    if flat and reader is not None and not plan.epilogue:
+        elements(reader)
+    if not plan.epilogue:
+        reader = None
+    if plan.parts == 1:
+        _tiles(stage, plan, list(d.free[:-2]), d.free[-2:], d.ranges[0][0], reader)
+    elif plan.atomic:
         _added_at_once(stage, plan, d)
     else:
-        _in_parts(stage, plan, d)
+        _in_parts(stage, plan, d, reader)
     return plan
 
 
-def operands_of(d: Definition) -> list[str]:
-    """The tensors and funcs that the terms read along rows or columns, not both."""
-    (term, _, _), (rows, columns) = d.ranges[0], d.free[-2:]
-    found: dict[str, bool] = {}
+def _flatten_sides(stage: Stage, d: Definition) -> Stage | None:
+    """One variable for terms, and one for rows and for columns where the last two of a stage fill no tile.
+
+    What alone reads the sums is flattened, too; this stage is given.
+    """
+    sizes = sizes_of(stage)
+    known = [n for v in d.free[-2:] if (n := sizes.get(v)) is not None]
+    several = len(d.ranges) > 1
+    if not several and all(n >= _SIDE for n in known) and len(operands_of(d)) > 1:
+        return None
+    try:
+        m = matrices_of(d)
+        m = replace(m, rows=_filling(m.rows, sizes), columns=_filling(m.columns, sizes))
+        left = [v for v in d.free if v not in (*m.rows[:-1], *m.columns[:-1])]
+        flat = len(m.rows) == len(m.columns) == 1 and not several
+        if flat or {*left[-2:]} != {m.rows[-1], m.columns[-1]}:
+            return None
+        with stage.schedule.all_or_nothing():
+            return flattened(stage, m)[1]
+    except (Unsuited, ScheduleError):  # it is no product, or what reads it reads beyond its array
+        return None
+
+
+def _filling(names: tuple[str, ...], sizes: Mapping[str, int | None]) -> tuple[str, ...]:
+    """The last of some variables, as many as fill tiles nearly; all where none do.
+
+    >>> _filling(("n", "h", "w"), {"n": 8, "h": 32, "w": 32}), _filling(("n", "h"), {"n": 9, "h": 7})
+    (('h', 'w'), ('n', 'h'))
+    """
+    for n in range(1, len(names) + 1):
+        points = prod(sizes.get(v) or 0 for v in names[-n:])
+        if not points:
+            return names[-max(n - 1, 1) :]
+        if -(-points // _SIDE) * _SIDE <= _WASTE * points:
+            return names[-n:]
+    return names
+
+
+def operands_of(d: Definition) -> list[tuple[str, str | None]]:
+    """The tensors and funcs that the terms read along rows or columns, not both; see `apart`."""
+    (term, _, _), sides = d.ranges[0], d.free[-2:]
+    reads, others = list[Read](), set[str]()
     for r in reads_in(d.values):
         used = {v for e in r.index for v in variables(e)}
-        near = term in used and len(used & {rows, columns}) == 1
-        found[r.name] = near and found.get(r.name, True)
-    return [name for name, near in found.items() if near]
+        if term in used and len(used.intersection(sides)) == 1:
+            reads.append(r)
+        else:
+            others.add(r.name)
+    return apart((r for r in reads if r.name not in others), sides)
 
 
-def _plan(stage: Stage, d: Definition) -> BlockTiles:
-    operands, sizes = operands_of(d), sizes_of(stage)
-    vector = min(fetched(stage, source) for source in operands)
-    copied = vector * min(r.dtype.bytes for r in reads_in(d.values) if r.name in operands)
+def _plan(stage: Stage, d: Definition, operands: list[tuple[str, str | None]]) -> BlockTiles:
+    sizes, names = sizes_of(stage), {name for name, _ in operands}
+    vector = min(_vector_of(stage, d, *x) for x in operands)
+    copied = vector * min(r.dtype.bytes for r in reads_in(d.values) if r.name in names)
     *batch, rows, columns = (sizes.get(v) for v in d.free)
     tile, each, parts, group = (64, 64, 16), (4, 4), 1, 1
     if rows and columns:
@@ -129,11 +188,25 @@ def _plan(stage: Stage, d: Definition) -> BlockTiles:
         grid = -(-rows // tile[0]), -(-columns // tile[1])
         parts = _parts(count * prod(grid), sizes.get(d.ranges[0][0]))
         group = _GROUP if min(grid) >= 2 * _GROUP and grid[0] % _GROUP == 0 else 1
-    reader = reader_of(stage)
-    epilogue = "" if reader is None else reader.func
-    return BlockTiles(
-        tile, each, vector, 3 if copied >= _COPIED else 1, parts, False, group, 0, epilogue
-    )
+    return BlockTiles(tile, each, vector, 3 if copied >= _COPIED else 1, parts, False, group)
+
+
+def _vector_of(stage: Stage, d: Definition, source: str, along: str | None) -> int:
+    """How many neighbours of an operand, or of what is gathered of it, one access has."""
+    for r in reads_in(d.values):
+        if (
+            r.name == source
+            and moves_along(r, along)
+            and _is_gathered(r, (*d.free[-2:], d.ranges[0][0]))
+        ):
+            side = next(v for v in d.free[-2:] if moves_along(r, v))
+            return vector_of_operand(stage, Operand(r, side, (0, 1), gathered=True))
+    return fetched(stage, source, along)
+
+
+def _is_gathered(r: Read, sides: tuple[str, ...]) -> bool:
+    """True for what is read at parts of a flat variable: tiles have a dimension for this, not for those."""
+    return any(v in variables(e) and Var(v) not in as_sum(e).terms for e in r.index for v in sides)
 
 
 def _parts(tiles: int, terms: int | None) -> int:
@@ -149,14 +222,13 @@ def _parts(tiles: int, terms: int | None) -> int:
     return parts
 
 
-def _in_parts(stage: Stage, plan: BlockTiles, d: Definition) -> None:
+def _in_parts(stage: Stage, plan: BlockTiles, d: Definition, reader: Stage | None) -> None:
     """Sums of each part of the terms, and these added up."""
-    reader = reader_of(stage) if plan.epilogue else None
     part, _ = stage.split(d.ranges[0][0], nparts=plan.parts)
     made = stage.rfactor(part)
     made.reorder_storage(part.name, *d.free)
     term = made.schedule.state.program.func(made.func).definitions[0].ranges[0][0]
-    _tiles(made, plan, [part.name, *d.free[:-2]], d.free[-2:], term)
+    _tiles(made, plan, [part.name, *d.free[:-2]], d.free[-2:], term, None)
     if reader is None:
         elements(stage)
     else:
@@ -177,7 +249,7 @@ def _added_at_once(stage: Stage, plan: BlockTiles, d: Definition) -> None:
     operands = _of_tile(made, term, d.free[-2:])
     ko, ki = made.split(term, plan.tile[2])
     made.reorder(part.name, *d.free[:-2], ko, ki, *d.free[-2:])
-    _fetch(made, plan, operands, ko)
+    _fetch(made, plan, d.free[-2:], operands, ko)
     made.unroll(ki).unroll(d.free[-2]).unroll(d.free[-1])
 
 
@@ -193,24 +265,34 @@ def _on_threads(
     return ty, tx, r, c
 
 
-def _fetch(stage: Stage, plan: BlockTiles, operands: list[str], ko: Loop) -> None:
+def _fetch(
+    stage: Stage, plan: BlockTiles, sides: tuple[str, ...],
+    operands: list[tuple[str, str | None]], ko: Loop,
+) -> None:  # fmt: skip
     """Tiles of the operands in shared memory, ahead of their use."""
-    for source in operands:
-        stage.schedule.cache_read(source, stage.func, at=ko, scope=SHARED).cooperate(plan.vector)
+    reads, term = [*reads_in(definition_of(stage).values)], definition_of(stage).ranges[0][0]
+    for source, along in operands:
+        own = (r for r in reads if r.name == source and moves_along(r, along))
+        gathered = any(_is_gathered(r, (*sides, term)) for r in own)
+        tile = stage.schedule.cache_read(
+            source, stage.func, at=ko, scope=SHARED, gathered=gathered, along=along
+        )
+        tile.cooperate(plan.vector)
     if plan.stages > 1:
         stage.pipeline(ko, plan.stages)
 
 
 def _tiles(
-    stage: Stage, plan: BlockTiles, batch: list[str], sides: tuple[str, ...], term: str
-) -> None:
+    stage: Stage, plan: BlockTiles, batch: list[str], sides: tuple[str, ...], term: str,
+    reader: Stage | None,
+) -> None:  # fmt: skip
     schedule, name = stage.schedule, stage.func
     operands = _of_tile(stage, term, sides)
     _, tx, r, c = _on_threads(stage, plan, batch, sides)
     ko, ki = stage.split(term, plan.tile[2])
     stage.reorder(ko, ki, r, c)
-    if plan.epilogue:
-        out = following(stage, tx, REGISTER)
+    if reader is not None:
+        out = following(stage, tx, REGISTER, reader)
     else:
         out = schedule.cache_write(name, at=tx, scope=REGISTER)
     wide = vector_of(out)
@@ -221,18 +303,17 @@ def _tiles(
             sizes_of(out).get(sides[1]),
         )
     write_neighbours(out, plan.each[1], wide)
-    _fetch(stage, plan, operands, ko)
+    _fetch(stage, plan, sides, operands, ko)
     stage.unroll(ki).unroll(r).unroll(c)
 
 
-def _of_tile(stage: Stage, term: str, sides: tuple[str, ...]) -> list[str]:
+def _of_tile(stage: Stage, term: str, sides: tuple[str, ...]) -> list[tuple[str, str | None]]:
     """The operands, also where a part of the terms is free."""
-    found = []
-    for r in reads_in(definition_of(stage).values):
-        used = {v for e in r.index for v in variables(e)}
-        if term in used and len(used & {*sides}) == 1 and r.name not in found:
-            found.append(r.name)
-    return found
+    used = (
+        (r, {v for e in r.index for v in variables(e)})
+        for r in reads_in(definition_of(stage).values)
+    )
+    return apart((r for r, own in used if term in own and len(own & {*sides}) == 1), sides)
 
 
 def on_grid(

@@ -6,24 +6,37 @@ which they combine.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from math import prod
 
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
+from tdsl.schedule.gathering import moves_along
 from tdsl.schedule.recipes.block_columns import BlockColumns, block_columns
 from tdsl.schedule.recipes.block_conv import BlockConv, block_conv
 from tdsl.schedule.recipes.block_rows import ACCESS, BlockRows, block_rows, fused, reduce_by_threads
 from tdsl.schedule.recipes.block_stencil import BlockStencil, block_stencil, plan_block_stencil
 from tdsl.schedule.recipes.block_tiles import BlockTiles, block_tiles
 from tdsl.schedule.recipes.block_transpose import BlockTranspose, block_transpose
-from tdsl.schedule.recipes.choices import if_suited, recipe, reduction_of
-from tdsl.schedule.recipes.elements import Elements, definition_of, elements, even_width, sizes_of
+from tdsl.schedule.recipes.choices import Unsuited, if_suited, recipe, reduction_of
+from tdsl.schedule.recipes.elements import (
+    Elements,
+    definition_of,
+    elements,
+    even_width,
+    fetched,
+    sizes_of,
+)
 from tdsl.schedule.recipes.epilogue import reader_of
+from tdsl.schedule.recipes.operands import matrices_of
 from tdsl.schedule.stage import Stage
 
 _LONG = 256  # terms of a sum that are worth a block
+_WARP = 32
+_FEW_ROWS = 66  # results with a block for each of which half of a GPU is idle
 _FEW = 1 << 14  # results that leave a GPU idle with a thread for each
 _LARGE = 64  # rows and columns of a product that is worth tiles
 _MANY = 4  # reads of a window that are worth a tile
@@ -57,11 +70,14 @@ def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
     points = prod(sizes.get(v) or 1 for v in d.free)
     terms = prod(sizes.get(v) or 1 for v, _, _ in d.ranges)
     for own in (stage, *_followed(stage)):
-        tiles = (if_suited(block_tiles, own) if _is_large(own) else None) or if_suited(
+        conv = if_suited(
             block_conv, own
-        )
+        )  # a sum over a window, which is no product of matrices as it is
+        tiles = conv or (if_suited(block_tiles, own) if _is_large(own) else None)
         if tiles is not None:
             return tiles
+    if d.free and _is_long(d, sizes, threads) and _is_row_by_itself(stage):
+        return block_sums(stage, threads=threads)
     rows = if_suited(block_rows, stage)
     if rows is not None:
         return rows
@@ -90,19 +106,42 @@ def _followed(stage: Stage) -> list[Stage]:
     return [own for own in before if (reader := reader_of(own)) and reader.func == stage.func]
 
 
+def _is_long(d: Definition, sizes: Mapping[str, int | None], threads: int) -> bool:
+    """True for so few sums that a block for each leaves a GPU idle, of terms for several blocks each."""
+    points = prod(sizes.get(v) or 0 for v in d.free)
+    terms = prod(sizes.get(v) or 0 for v, _, _ in d.ranges)
+    return 0 < points <= _FEW_ROWS and terms >= 2 * threads * _EACH
+
+
+def _is_row_by_itself(stage: Stage) -> bool:
+    """True for a reduction along memory that is made of nothing else in its row."""
+    scratch = Stage(copy(stage.schedule), stage.func, stage.definition)
+    rows = if_suited(block_rows, scratch)
+    return rows is not None and not rows.inside and bool(definition_of(stage).ranges)
+
+
 def _is_large(stage: Stage) -> bool:
-    """True for rows and columns that are worth tiles, as those of a size that only a call tells are."""
+    """True for rows and columns that are worth tiles, as those of a size that only a call tells are.
+
+    They may be several variables, such as the lines and points of a picture.
+    """
     d, sizes = definition_of(stage), sizes_of(stage)
-    known = (sizes.get(v) for v in d.free[-2:])
-    return bool(d.ranges) and all(n is None or n >= _LARGE for n in known)
+    known = [n for v in d.free[-2:] if (n := sizes.get(v)) is not None]
+    if d.ranges and all(n >= _LARGE for n in known):
+        return True
+    try:
+        rows, columns, _ = matrices_of(d).extents(sizes)
+    except Unsuited:
+        return False
+    return min(rows, columns) >= _LARGE
 
 
 @recipe
 def block_sums(stage: Stage, *, threads: int = 256) -> BlockSums:
     """Reduce each element of a stage by a block of threads; float sums are then in another order.
 
-    A stage of one element is reduced by many blocks, and their results by one more. Returns what was
-    chosen. The order of the terms must not matter.
+    A stage of one element, or of few with many terms, is reduced by many blocks, and their results by one
+    more for each. Returns what was chosen. The order of the terms must not matter.
 
     >>> import tdsl as td
     >>> i, k, a, f = *td.vars("i k"), td.Tensor("a", (100, 5000), td.f32), td.Func("f")
@@ -112,13 +151,20 @@ def block_sums(stage: Stage, *, threads: int = 256) -> BlockSums:
     BlockSums(along='k', threads=256)
     """
     d = reduction_of(stage)
-    names = [name for name, _, _ in d.ranges]
-    if not d.free:
+    names, sizes = [name for name, _, _ in d.ranges], sizes_of(stage)
+    if not d.free or _is_long(d, sizes, threads):
         block, _ = stage.split(fused(stage, names), threads * _EACH)
         parts = stage.rfactor(block)
-        _sum_in_blocks(parts, [parts.loops[-1].name], threads, 1)
-        _, part = stage.split(block.name, threads)
-        stage.bind(part, "threadIdx.x")
+        near = dict.fromkeys(r.name for r in reads_in(d.values) if moves_along(r, names[-1]))
+        terms = prod(sizes.get(v) or 0 for v in names)
+        whole = len(names) == 1 and terms > 0 and terms % (threads * _EACH) == 0
+        vector = min((fetched(parts, source) for source in near), default=1) if whole else 1
+        _sum_in_blocks(parts, [parts.loops[-1].name], threads, vector)
+        if d.free:
+            _sum_in_blocks(stage, [block.name], _WARP, 1)
+        else:
+            _, part = stage.split(block.name, threads)
+            stage.bind(part, "threadIdx.x")
     else:
         _sum_in_blocks(stage, names, threads, _loaded(stage, d))
     return BlockSums(names[-1], threads)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from tdsl.lang.affine import as_sum
+from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Var
+from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.facts import extents, has_effects
+from tdsl.schedule.gathering import moves_along
 from tdsl.schedule.recipes.block_rows import ACCESS, fused
 from tdsl.schedule.recipes.choices import Unsuited, recipe
 from tdsl.schedule.recipes.conv import known
@@ -113,11 +115,31 @@ def even_width(most: int, extent: int | None) -> int:
     return width
 
 
-def fetched(stage: Stage, source: str) -> int:
-    """How many elements of an operand 16 bytes hold, where its last index has a multiple of so many."""
+def apart(reads: Iterable[Read], free: Collection[str]) -> list[tuple[str, str | None]]:
+    """Arrays that are read, each with the variable along which a copy of its own has it; None for all of it.
+
+    Reads of one array that move with different free variables are different operands, such as those of
+    `x[k, i] * x[k, j]`: one box around both would have all that is between them.
+    """
+    found: dict[str, dict[frozenset[str], None]] = {}
+    for r in reads:
+        used = {v for e in r.index for v in variables(e)}
+        found.setdefault(r.name, {})[frozenset(used.intersection(free))] = None
+    made: list[tuple[str, str | None]] = []
+    for name, sets in found.items():
+        own = [sorted(s.difference(*(t for t in sets if t != s))) for s in sets]
+        made += [(name, v[0]) for v in own] if len(own) > 1 and all(own) else [(name, None)]
+    return made
+
+
+def fetched(stage: Stage, source: str, along: str | None = None) -> int:
+    """How many elements of an operand 16 bytes hold, where its last index has a multiple of so many.
+
+    With a variable `along` which it is read, of that alone.
+    """
     sizes, width = sizes_of(stage), ACCESS
     for r in reads_in(definition_of(stage).values):
-        if r.name == source:
+        if r.name == source and moves_along(r, along):
             last = as_sum(r.index[-1])
             near = [a.name for a, c in last.terms.items() if c == 1 and isinstance(a, Var)]
             steps = [last.constant, *(c for c in last.terms.values() if c != 1)]

@@ -65,10 +65,13 @@ def store_by_groups(out: Stage, size: int) -> None:
 
 
 def write_neighbours(out: Stage, each: int, lanes: int) -> None:
-    """Unroll the loops of what takes values out of registers, with `lanes` of `each` neighbours at a time."""
-    for x in out.loops[:-1]:
-        out.unroll(x)
+    """Unroll the loops of what takes values out of registers, with `lanes` of `each` neighbours at a time.
+
+    Loops that an edge cuts short become copies with tests: indices of registers are constant.
+    """
     if lanes > 1 and each % lanes == 0:
         out.vectorize(out.loops[-1], lanes)
     else:
         out.unroll(out.loops[-1])
+    for x in out.loops[:-1]:
+        out.unroll(x)

@@ -28,6 +28,7 @@ from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.conv import known
 from tdsl.schedule.recipes.elements import elements, even_width, known_sizes
+from tdsl.schedule.recipes.epilogue import write_neighbours
 from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
@@ -236,12 +237,16 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks) -> None:
         tile = own.loops[-1].name
     thread = _share_out(own, chain, plan, whole, tile)
     if whole:
-        schedule.cache_write(own, at=thread, scope=REGISTER)
+        out = schedule.cache_write(own, at=thread, scope=REGISTER)
+        write_neighbours(out, 1, 1)
         running = own
     else:
         running.compute_at(own, thread).set_scope(REGISTER)
         outside = [v for v in chain.lead.variables if v not in (chain.row, chain.column)]
         running.reorder(*outside, tile, chain.row, chain.column)
+    for made in {own.func: own, running.func: running}.values():
+        for x in made.loops[-2:]:  # a mask may cut them short: indices of registers are constant
+            made.unroll(x)
     _fill(_Block(schedule, chain, plan, own, thread, running, tile))
 
 
@@ -337,8 +342,7 @@ def _weights(b: _Block, name: str, roles: Roles, held: set[str]) -> None:
     batches, sums = [v for v in rest if v in d.free], [v for v in rest if v not in d.free]
     stage.reorder(*batches, ty, tx, *sums, inner, few)
     stage.bind(ty, "threadIdx.y").bind(tx, "threadIdx.x")
-    if d.init is not None:
-        stage.unroll(inner).unroll(few)
+    stage.unroll(inner).unroll(few)
     for product in held:
         own = b.schedule[product]
         f = b.schedule.state.program.func(product)

@@ -310,7 +310,7 @@ def _multiply(
 def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stage, str]) -> Stage:
     """A tile of an operand in shared memory: of rows for a group that has them alone."""
     of_rows, size = p.roles.get(x.along) == ROW, x.read.dtype.bytes
-    vector, row = fetched(p.stage, x.read.name), size * _tile_of(p, x, plan)[1]
+    vector, row = fetched(p.stage, x.read.name, x.apart), size * _tile_of(p, x, plan)[1]
     whole = plan.hopper and plan.stages > 1 and not of_rows
     refused = plan.hopper and (row % min(SWIZZLES) or x.axes[1] + 1 < len(x.read.index))
     if refused or (whole and (vector * size < ACCESS or len(x.read.index) > _MOST_AXES)):
@@ -319,7 +319,9 @@ def _fetched(p: _Product, x: Operand, plan: OnlineTensorCores, place: tuple[Stag
             f"leave hopper= out, or let rows of it be a multiple of {min(SWIZZLES)} bytes",
         )
     scope = GROUP if plan.hopper and of_rows else SHARED
-    tile = p.stage.schedule.cache_read(x.read.name, p.stage.func, scope=scope, filled=True)
+    tile = p.stage.schedule.cache_read(
+        x.read.name, p.stage.func, scope=scope, filled=True, along=x.apart
+    )
     tile.compute_at(*place)
     if not whole:
         tile.cooperate(vector)

@@ -8,13 +8,13 @@ convolution has points for rows, and the places of the window times channels for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Cast, Const, Expr, Read, Select, Var, const
-from tdsl.lang.program import bind_expr
+from tdsl.lang.program import FuncDef, bind_expr
 from tdsl.lang.regions import reads_in
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
@@ -22,6 +22,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.caches import source_of
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.gathering import moving
+from tdsl.schedule.instructions.tensor_cores import MMAS
 from tdsl.schedule.recipes.block_rows import ACCESS
 from tdsl.schedule.recipes.choices import Unsuited
 from tdsl.schedule.recipes.conv import known
@@ -35,13 +36,20 @@ from tdsl.schedule.stage import Stage
 class Operand:
     """What is read along the terms and one other variable, rows or columns; `axes` are those of both.
 
-    Of one that is `gathered` this is its copy, which has a dimension for each of its variables.
+    Of one that is `gathered` this is its copy, which has a dimension for each of its variables. What is read
+    `twice` is both operands.
     """
 
     read: Read
     along: str
     axes: tuple[int, int]
     gathered: bool = False
+    twice: bool = False
+
+    @property
+    def apart(self) -> str | None:
+        """The variable that tells this operand from the other one, where both are of one array."""
+        return self.along if self.twice else None
 
     @property
     def turned(self) -> bool:
@@ -115,7 +123,7 @@ def operands_of(stage: Stage, m: Matrices) -> tuple[Operand, Operand]:
         along = row if row in variables(part) else column
         plain = _plain(part, along, term) if isinstance(part, Read) else None
         found[along] = plain or _gathered(d, part, along, term)
-    return found[row], found[column]
+    return _pair(found[row], found[column])
 
 
 def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> bool:
@@ -180,7 +188,12 @@ def plain_operands(d: Definition) -> tuple[Operand, Operand]:
                 "each in an axis of its own"
             )
         found.append(one)
-    return found[0], found[1]
+    return _pair(*found)
+
+
+def _pair(left: Operand, right: Operand) -> tuple[Operand, Operand]:
+    twice = left.read.name == right.read.name
+    return replace(left, twice=twice), replace(right, twice=twice)
 
 
 def flattened(stage: Stage, m: Matrices) -> tuple[Matrices, Stage | None]:
@@ -208,10 +221,10 @@ def flattened(stage: Stage, m: Matrices) -> tuple[Matrices, Stage | None]:
 def vector_of(stage: Stage, x: Operand) -> int:
     """How many elements of an operand's rows one access of 16 bytes at most has."""
     if not x.gathered:
-        return fetched(stage, x.read.name)
+        return fetched(stage, x.read.name, x.apart)
     state = bind_state(stage.schedule.state, stage.schedule.sizes)
     d = state.program.func(stage.func).definitions[0]
-    (part,) = (p for p in _factors(d) if _source(p).name == x.read.name)
+    (part,) = (p for p in _factors(d) if x.along in variables(p))
     v = moving(d, part)[-1]
     width = even_width(ACCESS // x.read.dtype.bytes, sizes_of(stage).get(v))
     while width > 1 and not _are_neighbours(part, v, width):
@@ -246,8 +259,6 @@ def _factors(d: Definition) -> tuple[Expr, Expr]:
             )
         case _:
             raise Unsuited("its terms are no products of two factors")
-    if _source(left).name == _source(right).name:
-        raise Unsuited(f"it multiplies elements of {_source(left).name!r} by others of it")
     return left, right
 
 
@@ -307,3 +318,16 @@ def _places(d: Definition) -> dict[str, tuple[int, int]]:
         key=lambda index: sum(Var(v) in index for v in ranges),
     )
     return {v: (alone.index(Var(v)) if Var(v) in alone else -1, n) for n, v in enumerate(ranges)}
+
+
+def is_for_tensor_cores(f: FuncDef) -> bool:
+    """True for a sum of products of two matrices whose types tensor cores multiply."""
+    if len(f.definitions) > 1 or len(f.definitions[0].ranges) != 1:
+        return False
+    try:
+        m = matrices_of(f.definitions[0])
+    except Unsuited:
+        return False
+    types = {r.dtype for r in f.definitions[0].reads}
+    known = (x for x in MMAS if x.kind != "tf32" and x.total == f.dtypes[0])
+    return len(m.rows) == len(m.columns) == 1 and any(types == {x.left, x.right} for x in known)

@@ -405,8 +405,9 @@ def _schedule(
     )
     for x, vector, (along, terms) in zip((left, right), vectors, (tiles[0], tiles[1]), strict=True):
         tile = schedule.cache_read(
-            x.read.name, stage.func, at=ko, scope=SHARED, filled=not whole, gathered=x.gathered
-        )
+            x.read.name, stage.func, at=ko, scope=SHARED, filled=not whole, gathered=x.gathered,
+            along=x.apart,
+        )  # fmt: skip
         spread(tile, x, x.read.dtype.bytes * (along if x.turned else terms))
         if whole:
             tile.bulk_copy()

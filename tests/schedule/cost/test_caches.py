@@ -9,9 +9,11 @@ import tdsl as td
 from tdsl.codegen.python.counted import count_bytes
 from tdsl.pipeline import after_passes, lowered, ready
 from tdsl.profiling import arguments_of
+from tdsl.schedule.cost.caches import _stays
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.cost.moved import total
 from tdsl.schedule.cost.predict import Prediction
+from tdsl.schedule.cost.reuse import Touch
 from tdsl.target import Target
 
 i, j, k = td.vars("i j k")
@@ -69,6 +71,12 @@ def test_a_ring_that_does_not_fit_goes_out_line_by_line() -> None:
     assert moved["a"].read == 40 * LINE
     assert moved["f"].read == 38 * 2 * LINE
     assert 36 * LINE <= moved["f"].written <= 40 * LINE
+
+
+def test_a_ring_of_which_each_iteration_touches_the_same_stays_where_that_fits() -> None:
+    points = ((0.0, 64.0),)
+    body, outer = {"f": Touch(points, 256, ring=True)}, {"f": Touch(points, 320, ring=True)}
+    assert _stays(body, outer, "f", 8, 512) and not _stays(body, outer, "f", 8, 128)
 
 
 def test_what_is_made_is_there_for_the_next_step() -> None:

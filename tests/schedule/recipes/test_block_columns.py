@@ -62,6 +62,40 @@ def test_the_default_schedule_takes_it_where_it_pays(m, n, plan):
     assert isinstance(on_blocks(td.Schedule(f)[f]), BlockColumns) == plan
 
 
+def times_a_vector(rows: int, length: int, dtype=td.f32):
+    """x^T a: what all columns read lies along the terms."""
+    a, x, f = td.Tensor("a", (rows, length), dtype), td.Tensor("x", (rows,), dtype), td.Func("f")
+    f[j] = td.sum(td.cast(a[k, j], td.f32) * td.cast(x[k], td.f32), axis=k)
+    return f
+
+
+@pytest.mark.parametrize("m, n", [(64, 1), (67, 37)])
+def test_columns_times_a_vector_at_any_size(rng, m, n):
+    s = td.Schedule(times_a_vector(m, n))
+    td.recipes.block_columns(s["f"])
+    a, x = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, n), (m,)))
+    np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(a, x), x @ a)
+
+
+def test_columns_times_batches_of_vectors(rng):
+    a, x, f = td.Tensor("a", (2, 67, 37), td.f32), td.Tensor("x", (2, 67), td.f32), td.Func("f")
+    f[i, j] = td.sum(a[i, k, j] * x[i, k], axis=k)
+    s = td.Schedule(f)
+    td.recipes.block_columns(s[f])
+    p, q = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((2, 67, 37), (2, 67)))
+    got = td.emulate(td.compile(s, target="cuda"))(p, q)
+    np.testing.assert_array_equal(got, np.einsum("ikj,ik->ij", p, q))
+
+
+def test_a_turned_matrix_times_a_vector_is_read_once_by_neighbours():
+    s = td.Schedule(times_a_vector(4096, 4096), target="cuda")
+    assert isinstance(on_blocks(td.Schedule(times_a_vector(4096, 4096))["f"]), BlockColumns)
+    least = 4 * (4096 * 4096 + 2 * 4096)
+    assert s.traffic("global") < 1.05 * least
+    kernel = kernel_of(td.Schedule(times_a_vector(512, 64)))
+    assert set(strides(kernel, "a")) == {1} and set(strides(kernel, "x")) == {0}
+
+
 def test_rows_and_products_are_left_as_they_are():
     a, f, g = td.Tensor("a", (200, 200), td.f32), td.Func("f"), td.Func("g")
     f[i] = td.sum(a[i, k], axis=k)

@@ -200,3 +200,39 @@ def test_columns_and_what_reduces_nothing_are_left_as_they_are():
     with pytest.raises(td.ScheduleError, match="block_rows is not for"):
         td.recipes.block_rows(s[twice])
     assert not s.directives
+
+
+def times_a_vector(rows, length, dtype=td.f32):
+    a, x, y = td.Tensor("a", (rows, length), dtype), td.Tensor("x", (length,), dtype), td.Func("y")
+    y[i] = td.sum(td.cast(a[i, k], td.f32) * td.cast(x[k], td.f32), axis=k)
+    return y
+
+
+@pytest.mark.parametrize("m, n", [(1, 1031), (13, 1028)])
+def test_a_matrix_times_a_vector_by_warps_at_any_size(rng, m, n):
+    y = times_a_vector(m, n)
+    s = td.Schedule(y)
+    assert td.recipes.block_rows(s[y], threads=32, together=8)
+    a, x = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, n), (n,)))
+    np.testing.assert_array_equal(td.emulate(td.compile(s, target="cuda"))(a, x), a @ x)
+
+
+def test_rows_of_a_block_share_the_vector_that_all_of_them_read():
+    """A warp for each of many rows, eight of them in a block; where rows are few a block for each."""
+    y = times_a_vector(4096, 4096)
+    s = td.Schedule(y, target="cuda")
+    plan = td.recipes.block_rows(s[y])
+    assert (plan.threads, plan.together, plan.vector) == (32, 8, 4)
+    least = 4 * (4096 * 4096 + 2 * 4096)
+    assert 1.1 * least < s.traffic("global") < 1.15 * least
+    few = times_a_vector(512, 4096)
+    assert td.recipes.block_rows(td.Schedule(few)[few]).together == 1
+
+
+def test_short_rows_of_a_block_are_all_counted():
+    x, y = td.Tensor("x", (10_000, 64), td.f32), td.Func("y")
+    y[i] = td.sum(x[i, k], axis=k)
+    s = td.Schedule(y, target="cuda")
+    assert td.recipes.block_rows(s[y]).together == 8
+    least = 4 * (10_000 * 64 + 10_000)
+    assert least <= s.traffic("global") < 1.05 * least

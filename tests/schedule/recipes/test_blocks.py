@@ -96,6 +96,27 @@ def test_one_sum_of_everything_takes_many_blocks(rng, m, n):
     agrees(s, a=whole(rng, m, n))
 
 
+@pytest.mark.parametrize("terms", [16384, 8209])
+def test_few_long_rows_take_many_blocks(rng, terms):
+    """As many as a matrix of three rows times a vector needs, and the largest of each row and its place."""
+    a, x = td.Tensor("a", (3, terms), td.f32), td.Tensor("x", (terms,), td.f32)
+    f, g = td.Func("f"), td.Func("g")
+    f[i] = td.sum(a[i, k] * x[k], axis=k)
+    g[i] = td.argmax(a[i, k], axis=k)
+    s = td.Schedule(f, g)
+    assert all(on_blocks(s[name]) == BlockSums("k", 256) for name in ("f", "g_argmax"))
+    grids = [launch.grid for launch in launches_of(kernel_of(s)).launches]
+    assert grids.count((3 * -(-terms // 4096), 1, 1)) == 2
+    agrees(s, a=whole(rng, 3, terms), x=whole(rng, terms))
+
+
+def test_long_rows_that_others_are_made_of_stay_in_their_block():
+    x, total, y = td.Tensor("x", (3, 20_000), td.f32), td.Func("total"), td.Func("y")
+    total[i] = td.sum(x[i, j], axis=j)
+    y[i, j] = x[i, j] / total[i]
+    assert isinstance(on_blocks(td.Schedule(y)[y]), BlockRows)
+
+
 def test_what_is_no_sum_or_is_ordered_is_left_as_it_is():
     f, g = scaled(), td.Func("g", shape=(8,))
     r = td.range("r", 1, 8)

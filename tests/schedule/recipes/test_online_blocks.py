@@ -68,7 +68,14 @@ def test_rows_of_any_length_read_keys_as_often_as_there_are_blocks(depth: int, a
 def test_nothing_is_spilled(depth: int) -> None:
     s = td.Schedule(attention(2, 1024, 1024, depth), target="cuda")
     td.recipes.online_blocks(s["out_sum"])
-    assert all(kernel.spills == 0 for kernel in td.compile(s).launch.kernels)
+    assert all((k.spills, k.stack) == (0, 0) for k in td.compile(s).launch.kernels)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_rows_that_a_mask_cuts_short_stay_in_registers(arch: str) -> None:
+    s = td.Schedule(attention(1, 64, 64, 16, mask=True), target=f"cuda:{arch}")
+    td.recipes.online_blocks(s["out_sum"], rows=32, terms=16, parts=2)
+    assert all((k.spills, k.stack) == (0, 0) for k in td.compile(s).launch.kernels)
 
 
 def test_another_kind_of_sum_is_left_alone() -> None:

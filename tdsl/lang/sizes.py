@@ -1,0 +1,82 @@
+"""Sizes that a call gives by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tdsl.errors import ShapeError, TypeMismatch, did_you_mean
+from tdsl.lang.expr import Expr, Size, const
+from tdsl.lang.program import bind_expr
+from tdsl.lang.show import show_expr
+from tdsl.source import here
+
+
+def check_sizes(
+    owner: str, known: Sequence[str], sizes: object, *, others: Sequence[str] = (),
+    fixed: Mapping[str, int] | None = None, equal: Iterable[tuple[str, Expr]] = (),
+) -> dict[str, int]:  # fmt: skip
+    """Sizes given by name as integers; ShapeError for an unknown name and what is no number of elements.
+
+    And for another value than one that is `fixed` already, or that it is `equal` to. `others` are names of
+    arguments beside sizes.
+
+    >>> check_sizes("f", ("M", "N"), {"N": 3})
+    {'N': 3}
+    """
+    fixed = fixed or {}
+    if not isinstance(sizes, Mapping):
+        raise TypeMismatch(
+            f"sizes are given by name, not as {sizes!r}",
+            loc=here(),
+            label="this call",
+            hint='sizes={"N": 100}',
+        )
+    made: dict[str, int] = {}
+    for name, value in sizes.items():
+        if name in fixed and value == fixed[name]:
+            continue
+        if name in fixed:
+            raise ShapeError(
+                f"size {name!r} of {owner!r} is fixed to {fixed[name]}, it cannot be {value!r}",
+                loc=here(),
+                label="this call",
+                hint=f"td.compile(..., {name}={value!r}) makes code for another size",
+            )
+        if name not in known and name not in dict(equal):
+            raise ShapeError(
+                f"{owner!r} has no size {name!r}",
+                loc=here(),
+                label="this call",
+                hint=did_you_mean(str(name), (*known, *others)),
+            )
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+            raise ShapeError(
+                f"size {name!r} must be a number of elements, not {value!r}",
+                loc=here(),
+                label="this call",
+                hint="pass an integer that is not negative",
+            )
+        made[name] = value.__index__()
+    for name, other in equal:
+        if name in sizes:
+            made |= _as_other(owner, name, other, made.pop(name), {**fixed, **made})
+    return made
+
+
+def _as_other(
+    owner: str, name: str, other: Expr, value: int, known: Mapping[str, int]
+) -> dict[str, int]:
+    """What the value of a size is for the extent that it is equal to; ShapeError where that is another."""
+    if isinstance(other, Size) and other.name not in known:
+        return {other.name: value}
+    there = bind_expr(other, known)
+    if there == const(value):
+        return {}
+    text = show_expr(other)
+    is_now = f", which is {show_expr(there)}" if there != other else ""
+    raise ShapeError(
+        f"size {name!r} of {owner!r} is {text} by its indices{is_now}, it cannot be {value}",
+        loc=here(),
+        label="this call",
+        hint=f"leave {name} out; what an index stands in twice has one extent",
+    )
