@@ -20,7 +20,8 @@ from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
 from tdsl.errors import ShapeError, Suggesting, TypeMismatch
-from tdsl.lang.program import Program, bind_sizes, check_sizes
+from tdsl.lang.program import Program, bind_sizes
+from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func
 from tdsl.notebook import Listing
 from tdsl.schedule.fluent import Schedule
@@ -83,7 +84,9 @@ def compile(
     schedule = _schedule_of(what)
     chosen = as_target(target if target is not None else schedule.target)
     program = schedule.program
-    given = check_sizes(program.name, program.sizes, sizes, others=("target", "dynamic"))
+    given = check_sizes(
+        program.name, program.sizes, sizes, others=("target", "dynamic"), equal=program.equal
+    )
     fixed = {**schedule.sizes, **given}
     free = _dynamic(program, dynamic, fixed)
     if schedule.state.grid is not None:
@@ -150,8 +153,8 @@ def _dynamic(program: Program, dynamic: object, fixed: Mapping[str, int]) -> fro
             label="this call",
             hint='dynamic="N", or dynamic=("M", "N")',
         )
-    free = frozenset(map(str, listed))
-    check_sizes(program.name, program.sizes, dict.fromkeys(free, 0))
+    named = dict.fromkeys(map(str, listed), 0)
+    free = frozenset(check_sizes(program.name, program.sizes, named, equal=program.equal))
     for name in sorted(free & set(fixed)):
         raise ShapeError(
             f"size {name!r} is fixed to {fixed[name]} and dynamic",
@@ -277,8 +280,8 @@ class Compiled(Entry, Suggesting):
     def launch(self) -> Module:
         """The kernels of a GPU: grid, block, shared bytes, order of arguments; registers as ptxas counts.
 
-        They are those of the last variant. TargetError for another target, ShapeError where sizes are not
-        known and no call has been made.
+        They are those of the last variant, which is compiled for it where it has not been: that takes no GPU.
+        TargetError for another target, ShapeError where sizes are not known and no call has been made.
         """
         from tdsl.inspection import check_launches, launch
 
@@ -307,7 +310,10 @@ class Compiled(Entry, Suggesting):
 
         `method` is what has been given the sizes; without it they can only be told before.
         """
-        sizes = check_sizes(self.signature.name, self.signature.sizes, sizes, fixed=self.sizes)
+        sizes = check_sizes(
+            self.signature.name, self.signature.sizes, sizes, fixed=self.sizes,
+            equal=self.state.program.equal,
+        )  # fmt: skip
         if self.latest is not None and not sizes:
             return self.latest
         free = self.dynamic - set(sizes)

@@ -10,7 +10,8 @@ from typing import Any
 from tdsl.codegen.arrays import stand_in
 from tdsl.compile import Compiled, compile, signature_of
 from tdsl.errors import DefinitionError, ShapeError, Suggesting, TdslError, TypeMismatch
-from tdsl.lang.program import Program, build_program, check_sizes
+from tdsl.lang.program import Program, build_program
+from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.lang.types import DType, TensorType
 from tdsl.schedule.fluent import Schedule
@@ -140,7 +141,7 @@ class Operator(Suggesting):
     ) -> tuple[dict[str, int], dict[str, Any] | None]:
         """The sizes of arrays, and these, or the sizes given by name."""
         if not args and not set(given).intersection(t.name for t in self.program.inputs):
-            sizes = check_sizes(self.name, self.program.sizes, given)
+            sizes = check_sizes(self.name, self.program.sizes, given, equal=self.program.equal)
             self._check_complete(sizes)
             return sizes, None
         from tdsl.profiling import arguments_of, sizes_of

@@ -20,16 +20,21 @@ from typing import Any
 import numpy as np
 
 from tdsl.codegen import cache
+from tdsl.codegen.access import check_reads
 from tdsl.codegen.fingerprint import PACKAGE, fingerprint
 from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
-from tdsl.errors import ShapeError, TargetError, TypeMismatch
+from tdsl.errors import IndexBoundError, ShapeError, TargetError, TypeMismatch
 from tdsl.lang.bounds import upper
 from tdsl.lang.program import Program, bind_sizes
+from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import machine_for
 from tdsl.schedule.fluent import Schedule
 from tdsl.source import here
 from tdsl.target import Target, as_target
+from tdsl.text import in_seconds
+from tdsl.tilegraph.pins import read_pins
+from tdsl.tilegraph.reasons import reasons_of
 from tdsl.tilegraph.search import candidates, notes_of
 
 ROUNDS = 0.3  # seconds in which a schedule is run again and again
@@ -54,18 +59,32 @@ def autoschedule(
         empty.notes = (f"taken: {label}, measured before: {took * 1e3:.3g} ms",)
         return empty
     found = candidates(program, sizes, target, pin, results)
+    _refuse_reads_outside(empty, found[0].schedule)
+    pinned = read_pins(program, machine_for(target), pin).far
     if not tries:
         found[0].schedule.notes = notes_of(found)
+        found[0].schedule.reasons = reasons_of(found[0], found, pinned)
         return found[0].schedule
     trials = measure([(c.label, c.schedule) for c in found[:tries]], values, seconds)
-    by_label = {c.label: c.schedule for c in found}
+    by_label = {c.label: c for c in found}
     right = [t for t in trials if t.seconds is not None]
     best = min(right, key=lambda t: t.seconds or 0.0) if right else Trial(found[0].label, None)
-    schedule = by_label[best.label]
-    schedule.notes = (*map(_told, trials), *_summary(trials, min(tries, len(found)), seconds))
+    schedule = by_label[best.label].schedule
+    schedule.reasons = reasons_of(by_label[best.label], found, pinned)
+    told = map(_told, trials)
+    summary = _summary(trials, min(tries, len(found)), seconds)
+    schedule.notes = (_taken(best, by_label[best.label].seconds), *told, *summary)
     if best.seconds is not None and not pin and len(trials) == min(tries, len(found)):
         remember(schedule, tries, best.label, best.seconds)
     return schedule
+
+
+def _refuse_reads_outside(empty: Schedule, schedule: Schedule) -> None:
+    """IndexBoundError where a schedule that was found cannot be compiled for reads outside of an array."""
+    try:
+        check_reads(bind_state(empty.state, empty.sizes))
+    except IndexBoundError:
+        compiled(schedule).loops(**empty.sizes)  # knows what is inlined
 
 
 def check_measure(measure: object, seconds: object, target: Target) -> None:
@@ -93,6 +112,12 @@ def check_measure(measure: object, seconds: object, target: Target) -> None:
         check_runs_here(processor(target), decides)
 
 
+def _taken(t: Trial, predicted: float) -> str:
+    if t.seconds is None:
+        return f"taken: {t.label}, predicted to take {in_seconds(predicted)}: nothing was measured"
+    return f"taken: {t.label}, the fastest that was measured"
+
+
 def _told(t: Trial) -> str:
     if t.seconds is None:
         return f"dropped: {t.label}: {t.problem}"
@@ -104,7 +129,7 @@ def _summary(trials: list[Trial], wanted: int, seconds: float) -> list[str]:
     lines = [f"{dropped} of {len(trials)} dropped"] if dropped else []
     if len(trials) < wanted:
         lines.append(
-            f"stopped after {seconds:g} s: {wanted - len(trials)} of {wanted} not measured"
+            f"stopped when {seconds:g} s were over: {wanted - len(trials)} of {wanted} not measured"
         )
     return lines
 

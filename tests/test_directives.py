@@ -334,6 +334,7 @@ USES: dict[str, tuple[Use, ...]] = {
         on(P.stencil, lambda s, p: s.cache_read("g", "f", p.outer)),
         on(P.sums, lambda s, p: s.cache_read("a", "f", pack={0: 4})),
         on(P.scaled, inside_of_a_row),
+        on(P.products, lambda s, p: s.cache_read("a", "s", at="k", along="m")),
     ),
     "cache_write": (on(P.stencil, lambda s, p: s.cache_write("f", p.outer)),),
     "rfactor": (

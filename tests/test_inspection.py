@@ -219,3 +219,23 @@ def test_profile_of_a_call_that_fails_fails_as_the_call(f):
     with pytest.raises(td.TypeMismatch):
         f.profile(np.ones(SHAPE, np.float64).astype("S8"))
     assert f.profile(np.ones(SHAPE, np.float32), repeat=1).stages
+
+
+def test_for_a_gpu_explain_of_a_schedule_and_loops_compile_nothing_and_launch_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Compiling(Exception):
+        pass
+
+    def refuse(*_: object) -> None:
+        raise Compiling
+
+    monkeypatch.setattr("tdsl.codegen.cuda.module.load_or_build", refuse)
+    _, c = blur()
+    s = td.Schedule(c, sizes={"H": 40, "W": 50}, target="cuda")
+    f = td.compile(s)
+    assert s.explain()
+    assert f.loops()
+    for compiling in (lambda: f.launch, f.explain, lambda: f.source("cuda")):
+        with pytest.raises(Compiling):
+            compiling()

@@ -11,6 +11,8 @@ from benchmarks.predicted.command import summary
 from benchmarks.predicted.figures import MACHINES, Figure, described, figures
 from benchmarks.predicted.schedules import SCHEDULES
 from tdsl.schedule.cost.machine import machine_for
+from tdsl.schedule.cost.predict import Prediction
+from tdsl.schedule.legality import check_all
 from tdsl.target import Target
 from tdsl.variant import machine_of
 
@@ -63,3 +65,12 @@ def test_the_command_prints_a_table_and_writes_a_record(tmp_path) -> None:
     unknown = CliRunner().invoke(app, ["predicted", "--group", "nothing"])
     assert unknown.exit_code != 0
     assert "unsharp mask" in unknown.output
+
+
+def test_tiles_that_are_taken_unasked_are_legal() -> None:
+    """A norm at the root had its means in the tiles of what comes after it."""
+    (chain,) = (c for c in SCHEDULES if c.name == "chain 3, default")
+    with described(MACHINES[1]):
+        program = chain.build()
+        assert program is not None
+        check_all(Prediction.of(program.state, program.sizes, MACHINES[1]).state)

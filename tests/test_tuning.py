@@ -47,6 +47,19 @@ def test_what_fails_hangs_or_is_wrong_is_dropped(monkeypatch: pytest.MonkeyPatch
     assert slow.problem == "it took longer than 0.01 s"
 
 
+def test_a_search_without_time_gives_what_the_model_takes_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuning, "LEAST", 0.01)
+    s = shares.autoschedule(M=65, N=97, measure=3, seconds=0.01)
+    taken, *others = s.notes
+    assert taken.startswith("taken: default, predicted to take")
+    assert taken.endswith("nothing was measured")
+    assert "dropped: default: it took longer than 0.01 s" in others
+    assert others[-1] == "stopped when 0.01 s were over: 2 of 3 not measured"
+    assert str(s) == str(shares.autoschedule(M=65, N=97))
+
+
 def test_no_time_is_left_for_some() -> None:
     given = {"x": np.ones((600, 900), np.float32)}
     trials = tuning.measure([("a", scaled(2.0)), ("b", scaled(2.0))], given, seconds=0.5)
@@ -60,6 +73,7 @@ def test_the_fastest_is_taken_and_remembered(monkeypatch: pytest.MonkeyPatch, tm
     want = np.exp(x) / np.exp(x).sum(1, keepdims=True)
     np.testing.assert_allclose(td.compile(s)(x), want, rtol=1e-5)
     assert sum(n.startswith("measured: ") for n in s.notes) == 2
+    assert s.notes[0].startswith("taken: ")
     again = shares.autoschedule(M=64, N=96, measure=2)
     assert "measured before" in again.notes[0]
     assert str(again) == str(s)

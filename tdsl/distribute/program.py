@@ -30,7 +30,7 @@ from tdsl.errors import (
     did_you_mean,
     is_one_of,
 )
-from tdsl.lang.program import check_sizes
+from tdsl.lang.sizes import check_sizes
 from tdsl.notebook import Listing
 from tdsl.placement.ownership import extents, within
 from tdsl.schedule.bind import bind_state
@@ -85,7 +85,7 @@ class Distributed(Suggesting):
                 label="this call",
                 hint="pass an integer, 0 or more: memory=2**30 is a GiB",
             )
-        known = check_sizes(self.signature.name, self.signature.sizes, sizes)
+        known = self._known(sizes)
         plan = self._work({**self.sizes, **known}).plan
         most = 0 if memory is None else max(plan.peak_memory)
         if memory is not None and most > memory:
@@ -209,7 +209,7 @@ class Distributed(Suggesting):
         or one for each level of the grid, and waits while a link is in use; tasks take their `operations` and
         copies their bytes over `memory` a second.
         """
-        known = check_sizes(self.signature.name, self.signature.sizes, sizes)
+        known = self._known(sizes)
         work = self._work({**self.sizes, **known})
         if self._marks is not None and mpi.size() == work.plan.grid.size + work.plan.idle > 1:
             room = {p.rank: np.empty(len(p.steps) + 1) for p in work.plan}
@@ -236,7 +236,7 @@ class Distributed(Suggesting):
             )
         from tdsl.distribute.emit import emit
 
-        known = check_sizes(self.signature.name, self.signature.sizes, sizes)
+        known = self._known(sizes)
         work = self._work({**self.sizes, **known})
         names = tuple(a.name for a in self.signature.inputs)
         return Listing(emit(work.plan, work.tasks, names, self._text))
@@ -281,6 +281,11 @@ class Distributed(Suggesting):
             as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
             for arg, value in zip(self.signature.inputs, values, strict=True)
         )
+
+    def _known(self, sizes: dict[str, int]) -> dict[str, int]:
+        """Sizes that a call gives by name, by their own names."""
+        equal = self.state.program.equal
+        return check_sizes(self.signature.name, self.signature.sizes, sizes, equal=equal)
 
     def __repr__(self) -> str:
         return f"<distributed {self.signature.name} on {self.state.grid}>"

@@ -47,8 +47,9 @@ class Graph(Suggesting):
     >>> graph(np.arange(3, dtype=np.float32))
     array([ 0.,  5., 10.], dtype=float32)
 
-    `target` is that of `td.compile`, any but cuda. Without `fuse` every call has a kernel of its own. Several
-    threads may call one graph at once. `print` shows the plan made last.
+    `target` is that of `td.compile`, any but cuda: for a GPU there is `autoschedule`. Without `fuse`
+    every call has a kernel of its own. Several threads may call one graph at once. `print` shows the plan
+    made last.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Graph(Suggesting):
                 "graphs run on the CPU",
                 loc=here(),
                 label="this graph",
-                hint='call the operators one by one with target="cuda"',
+                hint="graph.autoschedule(..., target='cuda') makes one program of it for a GPU",
             )
         self.name = getattr(function, "__name__", type(function).__name__)
         self.name = self.name if self.name.isidentifier() else "graph"
@@ -143,12 +144,14 @@ class Graph(Suggesting):
         DefinitionError where a call has its own schedule.
         """
         from tdsl.graph.as_one import as_one
-        from tdsl.graph.structure import is_array, is_declared
+        from tdsl.graph.structure import is_declared
         from tdsl.tuning import autoschedule, check_measure
 
         wanted = self.target if target is None else as_target(target)
         check_measure(measure, seconds, wanted)
-        known, arrays = self._planned(args, kwargs, is_array if measure else is_declared)
+        if measure:
+            _check_arrays((args, kwargs))
+        known, arrays = self._planned(args, kwargs, is_declared)
         whole = as_one(known.plan, arrays)
         return autoschedule(
             whole.program, {}, wanted, whole.values, pin=pin, tries=measure, seconds=seconds,
@@ -228,6 +231,22 @@ class Graph(Suggesting):
             same = known if known is not None and known.target == self.target else None
             self._kernels[program] = kernel_of(program, same, self.target)
         return self._kernels[program]
+
+
+def _check_arrays(given: Any) -> None:
+    """TypeMismatch for a type that stands for an array, where arrays are needed to measure on."""
+    from tdsl.graph.structure import is_array, is_declared, take_apart
+
+    leaves: list[Any] = []
+    take_apart(given, is_declared, leaves)
+    for x in leaves:
+        if not is_array(x):
+            raise TypeMismatch(
+                f"a graph is measured on arrays, and {x} has no values",
+                loc=here(),
+                label="this call",
+                hint="pass arrays, or leave measure= away: the model decides",
+            )
 
 
 def _check_seconds(seconds: object) -> None:

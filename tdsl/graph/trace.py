@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import as_array, as_scalar
+from tdsl.codegen.arrays import as_array, as_scalar, without_values
 from tdsl.codegen.binding import bind, bind_sizes, output_shape
 from tdsl.codegen.signature import ArrayArg, ScalarArg
 from tdsl.compile import Compiled
@@ -55,7 +55,7 @@ class Trace:
         signature = compiled.signature
         given = tuple(zip(signature.inputs, bind(signature, args, kwargs), strict=True))
         taken = [
-            (arg, as_array(arg, value.spec.stand_in() if isinstance(value, Symbol) else value))
+            (arg, as_array(arg, _stand_in(value)))
             for arg, value in given
             if isinstance(arg, ArrayArg)
         ]
@@ -108,3 +108,10 @@ class Trace:
                 label="this call",
                 hint="the function of a graph returns what others may use",
             )
+
+
+def _stand_in(value: Any) -> Any:
+    """What is checked in the place of a symbol; else the value itself."""
+    return (
+        without_values(value.spec.shape, value.spec.dtype) if isinstance(value, Symbol) else value
+    )

@@ -28,10 +28,6 @@ class Spec:
         """The bytes of its elements."""
         return prod(self.shape) * self.dtype.itemsize
 
-    def stand_in(self) -> Array:
-        """An array of this shape and type in the memory of one element, for checks that look at no values."""
-        return np.broadcast_to(np.empty((), self.dtype), self.shape)
-
     def __str__(self) -> str:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
 

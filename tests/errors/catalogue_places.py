@@ -87,6 +87,23 @@ def compute_at_where_another_reader_is_outside():
     s[g].compute_at(s[f], i)  # here
 
 
+@wrong(
+    td.ScheduleError,
+    "'h' reads 'g' outside of loop",
+    hint="compute what 'h' is inlined into inside",
+)
+def compute_at_where_a_reader_of_what_is_inlined_is_outside():
+    g, h, w, f = (td.Func(n) for n in "ghwf")
+    g[i, j] = a[i, j] * 2
+    h[i, j] = g[i, j] + 1
+    w[i, j] = h[i, j] * 3
+    f[i, j] = w[i, j] + 1
+    s = td.Schedule(f)
+    s[h].inline()
+    s[w].compute_root()
+    s[g].compute_at(s[f], i)  # here
+
+
 @wrong(td.ScheduleError, "place at loop 'i' of 'f'", hint="before placing 'g'")
 def loop_that_holds_a_func_is_fused():
     g, f, s = chain()
@@ -246,6 +263,26 @@ def cache_packed_by_zero():
 def cache_with_a_name_in_use():
     g, _, s = chain()
     s.cache_read(a, g, at=i, name="f")  # here
+
+
+@wrong(td.ScheduleError, "'g' has no variable 'k'", hint="i, j")
+def cache_along_a_variable_of_another_func():
+    g, _, s = chain()
+    s.cache_read(a, g, at=i, along=k)  # here
+
+
+@wrong(td.ScheduleError, "'f' does not read 'a' along 'j'", hint="moves what is read")
+def cache_along_a_variable_that_moves_nothing():
+    f = td.Func("f")
+    f[i, j] = a[i, 0] + j
+    s = td.Schedule(f.with_shape(4, 4))
+    s.cache_read(a, f, along=j)  # here
+
+
+@wrong(td.ScheduleError, "a copy along a variable serves one reader", hint="leave out inside")
+def cache_along_a_variable_for_what_is_inside():
+    g, _, s = chain()
+    s.cache_read(a, g, at=i, inside=True, along=i)  # here
 
 
 @wrong(td.ScheduleError, "pack must be a tuple", "not 4", hint="each a tuple of 2")

@@ -122,7 +122,7 @@ def test_directive(name: str) -> None:
 COPIES: dict[str, dict[str, Any]] = {
     "cache_read": {
         "source": "a", "consumer": "g", "at": "i", "scope": "auto", "pack": None, "padded": False,
-        "name": None,
+        "along": None, "name": None,
     },
     "cache_write": {"stage": "f", "at": "i", "scope": "auto", "name": None},
     "replay": {"text": "[]"},

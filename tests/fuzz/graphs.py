@@ -131,11 +131,11 @@ class _Graph:
 
     def product(self, x: str, shape: tuple[int, ...]) -> str | None:
         batch, terms, c = shape[:-2], shape[-1], self.c
-        others = [
+        others = [  # x itself among them
             (n, turned)
             for n, s in self.shapes.items()
             for turned in (True, False)
-            if n != x and s[:-2] == batch and len(s) == len(shape) and s[-1 if turned else -2] == terms
+            if s[:-2] == batch and len(s) == len(shape) and s[-1 if turned else -2] == terms
         ]  # fmt: skip
         if others and c.chance(60):
             y, turned = c.pick(others)

@@ -422,7 +422,11 @@ class Directives:
         at = self.loop(stage) if self.c.chance(75) else None
         padded = self.c.chance(35)
         mapped = not padded and self.c.chance(20)
-        made = self.s.cache_read(source, stage, at, pack=pack, padded=padded, mapped=mapped)
+        d = program.func(stage.func).definitions[stage.definition]
+        along = self.pick(d.variables) if self.c.chance(15) else None
+        made = self.s.cache_read(
+            source, stage, at, pack=pack, padded=padded, mapped=mapped, along=along
+        )
         if self.c.chance(30):
             made.vectorize(self.pick(self.loops(made)[-1:]), 4)
 

@@ -66,6 +66,11 @@ def test_types_stand_for_arrays(arrays):
     np.testing.assert_allclose(run(x, w), x @ w, rtol=1e-5, atol=1e-5)
 
 
+def test_a_graph_is_measured_on_arrays():
+    with pytest.raises(TypeMismatch, match=r"(?s)f32\[8, 5\] has no values.*measure= away"):
+        td.Graph(linear).autoschedule(td.f32[8, 5], td.f32[5, 5], measure=2)
+
+
 def test_pins_name_funcs_of_the_program(arrays):
     x, w = arrays
     graph = td.Graph(lambda x, w: linear(linear(x, w), w))

@@ -1,14 +1,20 @@
 """Searches and predictions that once failed or were far off."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import tdsl as td
 from tdsl.lang.interp import interpret
+from tdsl.schedule.cost.devices import describe_gpu
 from tdsl.target import Target
 from tdsl.tilegraph.graph import TileGraph
+from tdsl.tilegraph.picture import dot
+from tdsl.tilegraph.score import score
 from tdsl.tilegraph.search import candidates
 from tdsl.tuning import random_values
+from tests.tilegraph.chains import CHAINS
 from tests.tilegraph.operators import attention, softmax
 
 
@@ -74,11 +80,24 @@ def test_tile_graphs_name_what_is_wrong_with_tiles() -> None:
             graph.traffic(group, wrong)
     with pytest.raises(td.ScheduleError, match="no func 'x_y' in this graph"):
         graph.recomputed(group, {"x_y": (7, 83)})
-    with pytest.raises(td.ScheduleError, match="no func 'x' in this graph"):
-        graph.traffic(["x"], {"out": (7, 83)})
-    assert (
-        TileGraph.of(softmax.program, {"M": 0, "N": 83}).traffic(group, {"out": (0, 83)}).total == 0
-    )
+    for ask in (
+        graph.traffic,
+        graph.propagate,
+        partial(score, graph, machine=describe_gpu("sm_80")),
+    ):
+        with pytest.raises(td.ScheduleError, match="no func 'x' in this graph"):
+            ask(["x"], {"out": (7, 83)})
+    with pytest.raises(td.ScheduleError, match=r"(?s)'out' does not read 'top'.*is read by e$"):
+        graph.connect("top", "out", 1)
+
+
+def test_tile_graphs_of_nothing() -> None:
+    graph, group = TileGraph.of(softmax.program, {"M": 0, "N": 83}), ["e", "out"]
+    assert graph.traffic(group, {"out": (0, 83)}).total == 0
+    assert score(graph, group, {"out": (0, 83)}, describe_gpu("sm_80")) == 0
+    assert '"x" -> "top" [label="0 B"]' in dot(graph)
+    with pytest.raises(td.ScheduleError, match=r"'out': \(0, 83\)"):
+        graph.traffic(group, {"e": (1, 83)})
 
 
 @td.op
@@ -178,3 +197,114 @@ def test_groups_that_read_through_what_is_inlined_are_rows() -> None:
     for c in candidates(program, {}, Target("cpu"))[:3]:
         for mine, own in zip(td.compile(c.schedule)(**given), want, strict=True):
             np.testing.assert_allclose(mine, own, rtol=1e-5)
+
+
+def test_rows_that_warps_reduce_in_a_tile_are_as_many_at_edges() -> None:
+    i, j, k = td.vars("i j k")
+    x, f = td.Tensor("x", (3, 33, 96), td.f32), td.Func("f", shape=(3, 31))
+    f[i, j] = td.sum(x[i, j, k] + x[i, j + 1, k] + x[i, j + 2, k + 1], axis=k) / 4
+    given = np.random.default_rng(0).integers(-3, 4, (3, 33, 96)).astype(np.float32)
+    found = candidates(td.Schedule(f).program, {}, Target("cuda"))
+    (tiles,) = (c.schedule for c in found if c.label == "no cuts, tiles")
+    got = td.emulate(td.compile(tiles, target="cuda"))(given)
+    want = given[:, :-2, :-1] + given[:, 1:-1, :-1] + given[:, 2:, 1:]
+    np.testing.assert_array_equal(got, want.sum(2) / 4)
+
+
+def test_what_a_thread_keeps_after_what_its_block_shares_is_made_by_each_thread() -> None:
+    s = attention.schedule(Q=256, S=4096, D=64, target="cuda")
+    td.recipes.online_blocks(s["out_sum"])
+    made: dict[str, float] = {}
+    for spot in s.prediction().nests.every():
+        made[spot.func.name] = made.get(spot.func.name, 0.0) + spot.times * np.prod(spot.points())
+    assert made["out_sum_tile"] >= 256 * 4096 * 64
+    assert made["total_tile"] >= 256 * 4096
+
+
+def test_rows_of_one_sum_are_reduced_on_a_gpu() -> None:
+    """The only element of a row had the number of a thread, and the sum was shared with nobody."""
+    b, i, j, k = td.vars("b i j k")
+    x, f, g = td.Tensor("x", (3, 1, 33), td.f32), td.Func("f"), td.Func("g")
+    f[b, i, j] = td.sum(x[b, i, k] * x[b, j, k], axis=k)
+    g[b, i] = td.min(f[b, i, k], axis=k)
+    given = np.random.default_rng(0).integers(-3, 4, (3, 1, 33)).astype(np.float32)
+    got = td.emulate(td.compile(g, target="cuda"))(given)
+    np.testing.assert_array_equal(got, (given * given).sum(2))
+
+
+def test_sums_of_two_trees_are_arranged_one_after_the_other() -> None:
+    i, j, k = td.vars("i j k")
+    x, v, w = (td.Tensor(n, s, td.f32) for n, s in (("x", (64, 3)), ("v", (3, 64)), ("w", (64, 3))))
+    s, t, rows, columns = (td.Func(n) for n in ("s", "t", "rows", "columns"))
+    s[i, j] = td.sum(x[i, k] * v[k, j], axis=k)
+    t[i, j] = td.sum(s[i, k] * w[k, j], axis=k)
+    rows[i] = td.sum(t[i, k], axis=k)
+    columns[j] = td.sum(t[k, j], axis=k)
+    program = td.Schedule(rows, columns).program
+    rng = np.random.default_rng(0)
+    given = {
+        a.name: rng.integers(-3, 4, [e.value for e in a.shape]).astype(np.float32)
+        for a in program.inputs
+    }
+    best = candidates(program, {}, Target("cpu"))[0]
+    assert best.label.startswith("reassociated")
+    for mine, own in zip(
+        td.compile(best.schedule)(**given), interpret(program, given), strict=True
+    ):
+        np.testing.assert_array_equal(mine, own)
+
+
+@pytest.mark.parametrize("batch, rows, terms, scaled", [(2, 33, 5, False), (80, 1024, 80, True)])
+def test_what_ends_a_product_has_tiles_where_tensor_cores_do_not_make_it(
+    batch: int, rows: int, terms: int, scaled: bool
+) -> None:
+    """No whole tiles, or read through what is inlined: the loops of a block are those of its owner."""
+    b, i, j, k = td.vars("b i j k")
+    x, bias = td.Tensor("x", (batch, rows, terms), td.bf16), td.Tensor("bias", (rows,), td.bf16)
+    product, half, y = td.Func("product"), td.Func("half"), td.Func("y")
+    product[b, i, j] = td.sum(td.cast(x[b, i, k], td.f32) * td.cast(x[b, j, k], td.f32), axis=k)
+    half[b, i, j] = product[b, i, j] / 2
+    y[b, i, j] = (half if scaled else product)[b, i, j] + td.cast(bias[j], td.f32)
+    program = td.Schedule(y).program
+    found = {c.label: c.schedule for c in candidates(program, {}, Target("cuda"))}
+    loops = td.compile(found["no cuts, tiles"], target="cuda").loops()
+    assert str(loops).count("blockIdx") == 1
+
+
+def test_what_a_thread_beyond_a_small_tile_keeps_is_not_less_than_nothing() -> None:
+    program = td.Schedule(*CHAINS["two products"](12)).program
+    for c in candidates(program, {}, Target("cuda")):
+        assert c.schedule.footprint("registers") >= 0
+        assert ", -" not in str(c.schedule.explain())
+
+
+def test_a_matrix_of_halves_is_multiplied_by_itself() -> None:
+    i, j, k = td.vars("i j k")
+    a, y = td.Tensor("a", (48, 48), td.bf16), td.Func("y")
+    y[i, j] = td.sum(td.cast(a[i, k], td.f32) * td.cast(a[k, j], td.f32), axis=k)
+    (x,) = random_values(td.Schedule(y).program, {}).values()
+    wanted = x.astype(np.float32) @ x.astype(np.float32)
+    np.testing.assert_allclose(td.compile(y)(x), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_rows_of_what_is_inlined_on_a_gpu_are_those_of_its_reader() -> None:
+    b, i, j = td.vars("b i j")
+    a = td.Tensor("a", (2, 33, 64), td.f32)
+    u, w = td.Tensor("u", (64,), td.f32), td.Tensor("w", (64,), td.f32)
+    first, second, wide, turned, mean, var, y = (
+        td.Func(n) for n in ("first", "second", "wide", "turned", "mean", "var", "y")
+    )
+    first[b, i, j] = a[b, i, j] + u[j]
+    second[b, i, j] = first[b, i, j] + w[j]
+    wide[b, i, j] = second[b, i, j] * a[b, i, j]
+    turned[b, i, j] = wide[b, j, i]
+    mean[b, i] = td.sum(turned[b, i, j], axis=j) / 33
+    centred = turned[b, i, j] - mean[b, i]
+    var[b, i] = td.sum(centred * centred, axis=j) / 33
+    y[b, i, j] = centred / td.sqrt(var[b, i] + 1)
+    program = td.Schedule(second, y).program
+    given = random_values(program, {})
+    wanted = interpret(program, given)
+    for c in candidates(program, {}, Target("cuda"))[:2]:
+        for mine, own in zip(td.emulate(td.compile(c.schedule))(**given), wanted, strict=True):
+            np.testing.assert_allclose(mine, own, rtol=1e-4, atol=1e-4)

@@ -65,6 +65,10 @@ class Cache:
                 self._give_up(line, written)
 
 
+class _TooMany(Exception):
+    """A kernel makes more accesses than are counted."""
+
+
 class _Memory:
     """Where arrays lie, and the nearest cache."""
 
@@ -86,12 +90,7 @@ class _Memory:
     def use(self, address: int, *, write: bool) -> None:
         self.left -= 1
         if self.left < 0:
-            raise TargetError(
-                f"the kernel makes more than {MOST:,} accesses, too many to count one by one",
-                loc=here(),
-                label="this call",
-                hint="counters=True for smaller sizes",
-            )
+            raise _TooMany
         self.near.use(address // self.line, write=write)
 
 
@@ -178,7 +177,15 @@ def count_bytes(
         _Watched(memory, values[p.name], p.name) if isinstance(p, BufferParam) else values[p.name]
         for p in kernel.params
     ]
-    function(*arguments)
+    try:
+        function(*arguments)
+    except _TooMany:
+        raise TargetError(
+            f"the kernel makes more than {MOST:,} accesses, too many to count one by one",
+            loc=here(),
+            label="this call",
+            hint="counters=True for smaller sizes",
+        ) from None
     kept = [a.lines for a in arguments if isinstance(a, _Watched)]
     for cache in caches:
         cache.flush(kept)

@@ -51,8 +51,11 @@ def test_too_many_accesses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counted, "MOST", 1000)
     x, y = td.Tensor("x", (64, 100), td.f32), td.Func("y")
     y[i, j] = x[i, j] * 2
-    with pytest.raises(td.TargetError, match=r"(?s)more than 1,000 accesses.*smaller sizes"):
+    with pytest.raises(
+        td.TargetError, match=r"(?s)more than 1,000 accesses.*smaller sizes"
+    ) as caught:
         profile(y)
+    assert caught.value.loc is not None and caught.value.loc.file == __file__
 
 
 def test_the_processor_is_asked_and_its_answer_told() -> None:
