@@ -31,9 +31,11 @@ operator a kernel of its own with the default schedule, as `td.Graph(f, fuse=Fal
 PyTorch's compiler on the same operators. All are checked against NumPy in double precision. A ratio is the
 time of a peer over that of tdsl, so it is above 1 where the fused program is faster. `chain-43-*` are single
 operators, which nothing can be fused with. Rates count operations as the chain has them, although products of
-three matrices may be made in another order. Other programs ran on the machine meanwhile; those that are timed
-had priority over them. Runs that others had disturbed, or that a change to the search came after, were made
-again; the newer one stands. The time to compile has the search in it, and what such a machine adds to it.
+three matrices may be made in another order. Nothing else of weight ran on the machine, which shares its
+processor with others. Two runs were made again, and the newer one stands: that of chain-3 to chain-12, after
+tiles that the search had lost came back, and that of `chain-25-16x224`, whose peer was disturbed, with
+`chain-30-*`, which had been 0.87 and 0.91 of the same kernels by calls: where 100 MB of weights lie in memory
+differs from process to process. The time to compile has the search in it, and what such a machine adds to it.
 
 `python -m benchmarks kernels` compiles what the search finds for these chains on GPUs of sm_80 and sm_90a;
 it needs no GPU and runs nothing. `benchmarks/results/chains-cuda.json` has the registers, spills and shared
