@@ -68,7 +68,7 @@ from tdsl.codegen.passes.group_products import is_asynchronous
 from tdsl.codegen.passes.one_lane import count_of_lanes, lane_of
 from tdsl.codegen.passes.pipeline_loops import copied_at_once
 from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.passes.statements import read_in, walk
 from tdsl.codegen.strides import count_of, dense_strides, known
 from tdsl.codegen.tiles import TileMap, map_of
 from tdsl.lang.expr import ZERO, Const, Expr, Load, const, dtype_of
@@ -77,6 +77,7 @@ from tdsl.lang.types import i64, u64
 
 TIR = Any
 
+AT_ONCE = 8  # iterations that a compiler makes of one, of long loops over arrays
 _ALIGN_FRAGMENT = 16  # bytes, so that device functions take registers of several elements from it
 
 
@@ -271,12 +272,24 @@ class _Writer:
         outside, self.in_loop = self.in_loop, True
         body = self.within(s, s.body, bound)
         self.in_loop = outside
-        unroll = {"pragma_unroll": True} if s.kind == UNROLLED else None
+        how = self.unrolling(s)
         return (
-            [T.For(variable, lo, extent, T.ForKind.SERIAL, _sequence(body), annotations=unroll)]
+            [T.For(variable, lo, extent, T.ForKind.SERIAL, _sequence(body), annotations=how)]
             if body
             else []
         )
+
+    def unrolling(self, s: For) -> dict[str, bool] | None:
+        """What the compiler is told of a loop: all iterations, or, of long ones over arrays, AT_ONCE.
+
+        It makes all of a known number otherwise, and has what they load in registers before any is used.
+        """
+        if s.kind == UNROLLED:
+            return {"pragma_unroll": True}
+        many = isinstance(s.extent, Const) and int(s.extent.value) > AT_ONCE
+        arrays = {p.name for p in self.launch.params if isinstance(p, BufferParam)}
+        plain = all(isinstance(x, Block | Let | If | Store) for x in walk(s.body))
+        return {"disable_unroll": True} if many and plain and read_in(s) & arrays else None
 
     def alloc(self, s: Alloc, bound: frozenset[str]) -> list[TIR]:
         if s.scope == SHARED:

@@ -9,12 +9,13 @@ import tvm
 from tvm.tirx import transform
 
 from tdsl.codegen.cuda.device_functions import functions_text
-from tdsl.codegen.cuda.statements import device_function
+from tdsl.codegen.cuda.statements import AT_ONCE, device_function
 from tdsl.codegen.launches import Launch, Launches
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
 DEVICE_CODE = "// device functions and kernels"  # after what depends on the compiler
 _KERNEL = 'extern "C" __global__'
+_SO_MANY = re.compile(r"#pragma unroll 1\n(\s*for )")
 
 
 def cuda_text(launches: Launches, arch: str) -> str:
@@ -29,6 +30,7 @@ def cuda_text(launches: Launches, arch: str) -> str:
         bounds = rf"__launch_bounds__\((\d+)\) {launch.name}\("
         wanted = rf"{_cluster(launch)}__launch_bounds__(\1, {launch.resident}) {launch.name}("
         text = re.sub(bounds, wanted, text)
+    text = _SO_MANY.sub(rf"#pragma unroll {AT_ONCE}\n\1", text)
     head, mark, kernels = text.partition(_KERNEL)
     own = "".join(INSTRUCTIONS[name].cuda for name in sorted(used) if name in INSTRUCTIONS)
     return f"{head}{DEVICE_CODE}\n{functions_text(used)}{own}\n{mark}{kernels}"

@@ -23,7 +23,8 @@ from tdsl.schedule.recipes.elements import elements, known_sizes
 from tdsl.schedule.stage import Stage
 
 _WARP = 32
-_LINES = 8  # threads of a column
+_THREADS = 256  # of a block
+_FEWEST = 4  # columns of a block: one thread of each adds up what the others have
 _LEAST = 64  # terms of a column that are worth several threads
 _BLOCKS = 264  # that keep a GPU busy
 _ROWS = 512  # of a part, at least
@@ -61,11 +62,12 @@ def block_columns(stage: Stage, **choices: Any) -> BlockColumns:
     terms, points = sizes[d.ranges[0][0]], [sizes[v] for v in d.free]
     if terms < _LEAST or not all(points):
         raise Unsuited(f"a column has {terms} terms, and less than {_LEAST} are one thread's work")
-    blocks = prod(points[:-1]) * -(-points[-1] // _WARP)
+    columns = max(min(1 << (points[-1] - 1).bit_length(), _WARP), _FEWEST)
+    blocks = prod(points[:-1]) * -(-points[-1] // columns)
     parts = 1
     while 2 * parts * blocks <= _BLOCKS and 2 * parts * _ROWS <= terms:
         parts *= 2
-    plan = choose(BlockColumns(_WARP, _LINES, parts), choices)
+    plan = choose(BlockColumns(columns, _THREADS // columns, parts), choices)
     _write(stage, d, plan)
     return plan
 

@@ -38,7 +38,7 @@ _EACH = 16  # elements of a long row that a thread should have
 _SHORT = 1024  # elements of a row that one warp can do
 _TOGETHER = 128  # threads of a block with several rows
 _HELD = 192 << 10  # bytes in the registers of a block, of 4 for each element
-_LEAST = 32  # elements of a row that are worth threads
+_LEAST = 2  # elements of a row that are worth threads
 _WARPS = 8  # of a block whose rows read the same
 _MANY = 264 * _WARPS  # rows that keep a GPU busy with a warp for each
 
@@ -64,8 +64,8 @@ def block_rows(stage: Stage, **choices: Any) -> BlockRows:
     """Schedule a func and what only its rows read: a block, or a part of one, for each row.
 
     `choices` replace what is chosen: the numbers of `BlockRows`. Float sums are in another order. Returns
-    what was chosen. Something reduces rows of at least 32 elements along memory, of extents that the schedule
-    knows.
+    what was chosen. Something reduces rows of several elements along memory, of extents
+    that the schedule knows.
 
     >>> import tdsl as td
     >>> i, j = td.vars("i j")
@@ -85,6 +85,11 @@ def block_rows(stage: Stage, **choices: Any) -> BlockRows:
     if chain.length < _LEAST:
         raise Unsuited(
             f"its rows have {chain.length} elements, and less than {_LEAST} are one thread's work",
+            "td.recipes.elements has a thread for each row",
+        )
+    if chain.length < _WARP and _reads_alike(chain):
+        raise Unsuited(
+            f"rows of {chain.length} elements are of few values, which many of them read",
             "td.recipes.elements has a thread for each row",
         )
     chain = _with_inlined(stage, chain)
@@ -214,7 +219,7 @@ def _plan(chain: _Chain) -> BlockRows:
     """The numbers for the length of a row."""
     vector, length = _vector(chain), chain.length
     if length <= _SHORT:
-        threads = min(max(_power(-(-length // vector)), 2), _WARP)
+        threads = min(_power(-(-length // vector)), _WARP)
         together = _TOGETHER // threads
     elif _read_alike(chain) and chain.count >= _MANY:
         threads, together = _WARP, _WARPS
@@ -234,6 +239,13 @@ def _read_alike(chain: _Chain) -> bool:
     along = {v for v, _, _ in f.definitions[0].ranges}
     used = [{v for e in r.index for v in variables(e)} for r in reads_in(f.definitions[0].values)]
     return not others and any(own & along and not own & names for own in used)
+
+
+def _reads_alike(chain: _Chain) -> bool:
+    """True for sums by themselves of what none reads alone, such as `a[i, k] * b[j, k]`."""
+    (f, *others), rows = chain.funcs, {*chain.rows}
+    used = [{v for e in r.index for v in variables(e)} for r in reads_in(f.definitions[0].values)]
+    return not others and not any(rows <= own for own in used)
 
 
 def _power(n: int) -> int:

@@ -18,7 +18,7 @@ from tdsl.codegen.launches import launches_of
 from tdsl.lang.types import ALL
 from tests.codegen.cuda import programs
 from tests.schedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
-from tests.schedule.recipes.test_block_rows import scheduled
+from tests.schedule.recipes.test_block_rows import scheduled, times_a_vector
 from tests.schedule.recipes.test_block_stencil import PROGRAMS as WINDOWS
 from tests.schedule.recipes.test_blocks import dense_layer
 
@@ -149,6 +149,31 @@ def test_rows_are_read_once_and_stay_in_registers(name, length, arch, tmp_path):
     assert count(text, r"\bLDG") == count(text, r"\bLDG\.E\.128")
     assert count(text, r"\bSTG\.E\.128") == (0 if name == "log-sum-exp" else each)
     assert count(text, r"\bBAR\.SYNC") == (0 if length == 256 else reductions)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_long_rows_times_a_vector_leave_registers_for_other_blocks(arch, tmp_path):
+    """Eight terms of both are on their way at a time; a compiler left alone has all 32 of them."""
+    y = times_a_vector(4096, 4096)
+    s = td.Schedule(y)
+    td.recipes.block_rows(s[y])
+    m = made(s, arch)
+    (kernel,) = m.kernels
+    assert (kernel.spills, kernel.stack) == (0, 0) and kernel.registers <= 96
+    text = sass(m, tmp_path)
+    assert count(text, r"\bLDG\.E\.128") == count(text, r"\bLDG") == 16
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("length, wide", [(3, 0), (8, 1), (17, 0)])
+def test_short_rows_are_loaded_once_by_neighbours(length, wide, arch, tmp_path):
+    s, _ = scheduled("softmax", 10_000, length)
+    m = made(s, arch)
+    (kernel,) = m.kernels
+    assert (kernel.spills, kernel.stack) == (0, 0)
+    text = sass(m, tmp_path)
+    assert count(text, r"\bLDG") == count(text, r"\bSTG") == 1
+    assert count(text, r"\bLDG\.E\.128") == count(text, r"\bSTG\.E\.128") == wide
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])

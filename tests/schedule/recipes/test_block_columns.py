@@ -39,12 +39,26 @@ def agrees(s: td.Schedule, rng) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("m, n", [(64, 1), (65, 33), (131, 64)])
-def test_columns_at_any_size(rng, name, parts, m, n):
+@pytest.mark.parametrize(
+    "m, n, wide", [(64, 1, 4), (65, 33, 32), (131, 64, 32), (300, 3, 4), (70, 8, 8), (64, 17, 32)]
+)
+def test_columns_at_any_size(rng, name, parts, m, n, wide):
     f = PROGRAMS[name](m, n)
     s = td.Schedule(f)
-    assert td.recipes.block_columns(s[f], parts=parts) == BlockColumns(32, 8, parts)
+    assert td.recipes.block_columns(s[f], parts=parts) == BlockColumns(wide, 256 // wide, parts)
     agrees(s, rng)
+
+
+@pytest.mark.parametrize("n", [3, 4, 8])
+def test_threads_of_few_columns_read_neighbours(n):
+    """A warp reads several rows: with a thread for each of 32 columns, most would have none."""
+    f = columns(100_000, n)
+    s = td.Schedule(f)
+    plan = td.recipes.block_columns(s[f])
+    kernel = kernel_of(s)
+    assert plan.columns < 2 * n
+    assert strides(kernel, "a") == [1]
+    assert set(conflicts(kernel)) == {1}
 
 
 def test_neighbours_are_read_by_neighbours_and_parts_keep_a_gpu_busy():

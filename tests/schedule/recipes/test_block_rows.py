@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.codegen.launches import launches_of
 from tdsl.codegen.loops import Alloc, Barrier, Kernel
 from tdsl.codegen.passes.statements import walk
 from tdsl.lang.interp import interpret
+from tdsl.schedule.recipes.blocks import on_blocks
 from tdsl.schedule.recipes.choices import if_suited
+from tdsl.schedule.recipes.elements import Elements
 from tests.codegen.cuda.programs import kernel_of
 
 b, i, j, k = td.vars("b i j k")
@@ -84,7 +87,7 @@ PROGRAMS = {
     "sums": sums,
     "sums over two axes": blocks_of_sums,
 }
-SIZES = [(1, 1), (5, 100), (3, 37), (2, 1031), (2, 1028)]
+SIZES = [(1, 1), (5, 100), (3, 37), (2, 1031), (2, 1028), (70, 3), (67, 8), (9, 17)]
 
 
 def arrays_of(program, rng, rows, length):
@@ -126,7 +129,7 @@ def scheduled(name, rows, length):
 @pytest.mark.parametrize("rows, length", SIZES)
 def test_rows_at_any_size(rng, name, rows, length):
     s, plan = scheduled(name, rows, length)
-    assert (plan is not None) == (length >= 32)
+    assert (plan is not None) == (length >= 2 or name == "sums over two axes")
     agrees(s, arrays_of(s.program, rng, rows, length))
 
 
@@ -157,6 +160,29 @@ def test_short_rows_need_neither_shared_memory_nor_barriers(name):
     kernel = kernel_of(s)
     assert plan.threads * plan.together == 128
     assert set(memory(kernel)) == {"register"} and barriers(kernel) == 0
+
+
+@pytest.mark.parametrize("n, threads, vector", [(2, 1, 2), (3, 4, 1), (8, 2, 4), (17, 32, 1)])
+def test_rows_of_few_elements_are_one_kernel_of_neighbours(n, threads, vector):
+    """A block has many of them; each thread has an access of 16 bytes, or neighbours have one each."""
+    f = softmax()
+    s = td.Schedule(f, sizes={"M": 100_000, "N": n}, target="cuda")
+    plan = on_blocks(s["y"])
+    assert (plan.threads, plan.together, plan.vector) == (threads, 128 // threads, vector)
+    kernel = kernel_of(s)
+    assert set(memory(kernel)) == {"register"} and barriers(kernel) == 0
+    assert s.traffic("global") == 2 * 4 * n * 100_000
+    assert len(launches_of(kernel).launches) == 1
+
+
+def test_short_sums_of_what_others_read_are_one_threads_work():
+    """Each row of both operands is read many times: shuffles would cost more than they fetch."""
+    a, c, y = td.Tensor("a", (4096, 8), td.f32), td.Tensor("c", (40, 8), td.f32), td.Func("y")
+    y[i, j] = td.sum(a[i, k] * c[j, k], axis=k)
+    s = td.Schedule(y)
+    with pytest.raises(td.ScheduleError, match="which many of them read"):
+        td.recipes.block_rows(s[y])
+    assert isinstance(on_blocks(s[y]), Elements)
 
 
 @pytest.mark.parametrize("name, reductions", [("softmax", 2), ("layer norm", 2), ("rms norm", 1)])

@@ -222,7 +222,8 @@ SIZED = {
     "points": (lambda: scaled((30, 40)), Elements),
     "rows": (lambda: td_sum((20, 5000)), BlockRows),
     "many short rows": (lambda: td_sum((30000, 300)), BlockRows),
-    "short rows": (lambda: td_sum((20, 30)), Elements),
+    "short rows": (lambda: td_sum((20, 30)), BlockRows),
+    "rows of one": (lambda: td_sum((20, 1)), Elements),
     "product": (lambda: sized_product(256, 64, 256), BlockTiles),
     "narrow product": (lambda: sized_product(256, 64, 8), Elements),
 }
