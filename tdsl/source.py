@@ -9,7 +9,13 @@ import sys
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+import numpy as np
+
+# the package, what starts it by `python -m`, the text of a graph's plan, and NumPy, which calls the package
+_OWN = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen ", "<steps of ",
+    os.path.dirname(np.__file__) + os.sep,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,7 @@ class Loc:
 
 
 def here() -> Loc | None:
-    """The innermost call site outside this package, with the columns of the running expression.
+    """The innermost call site outside this package and NumPy, with the columns of the running expression.
 
     The columns come from PEP 657 position tables, so an operator of an expression gets its own caret.
     None when every frame belongs to the package.
@@ -42,8 +48,8 @@ def here() -> Loc | None:
 
 def _is_own(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
-    if file.startswith((_PACKAGE, "<frozen ")) or file == contextlib.__file__:
-        return True  # the package, what starts it by `python -m`, and what leaves its contexts
+    if file.startswith(_OWN) or file == contextlib.__file__:
+        return True  # also what leaves contexts of the package
     # what dataclasses generate has no file, but the globals of its module
     return file == "<string>" and frame.f_globals.get("__name__", "").startswith("tdsl.")
 

@@ -1,7 +1,8 @@
 """Graphs of operators: a function of arrays that calls operators, planned and run as a whole.
 
 structure   arrays inside of tuples, lists and dicts             structure.py
-trace       the function run on symbols: calls of operators      symbol.py, elementwise.py, trace.py
+trace       the function run on symbols: calls of operators      symbol.py, trace.py
+functions   NumPy's functions, as small operators                functions.py, which lists them
 groups      calls that share a kernel                            groups.py
 merge       the programs of a group as one                       merge.py
 kernel      what runs in each call, and once                     kernel.py

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdsl.compile import compile
-from tdsl.errors import ShapeError
+from tdsl.errors import ShapeError, TypeMismatch
 from tdsl.graph.symbol import Symbol
 from tdsl.lang.casts import cast
-from tdsl.lang.reduction import sum
 from tdsl.lang.tensor import Func, Tensor
-from tdsl.lang.types import as_dtype, from_numpy, promote
+from tdsl.lang.types import DType, as_dtype, from_numpy
 from tdsl.lang.ufunc import call_ufunc
 from tdsl.lang.value import vars
 from tdsl.source import here
@@ -25,13 +24,11 @@ if TYPE_CHECKING:
 def elementwise(
     trace: Trace, ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Symbol:
-    """The result of a ufunc of NumPy on arrays of a graph, other arrays and numbers.
+    """The result of an element-wise ufunc of NumPy on arrays of a graph, other arrays and numbers.
 
     Shapes and types join as NumPy has it. ShapeError where shapes do not fit, TypeMismatch where tdsl has no
     such function.
     """
-    if ufunc is np.matmul and method == "__call__" and not options:
-        return _product(trace, *args)
     return of_elements(
         trace, ufunc, args, lambda *values: call_ufunc(ufunc, method, values, options)
     )
@@ -42,21 +39,25 @@ def of_elements(
 ) -> Symbol:
     """What `value` makes of elements of arrays that broadcast, in the type that NumPy's function gives."""
     arrays = [a for a in args if isinstance(a, Symbol | np.ndarray)]
-    shape = _joined(function, [a.shape for a in arrays], 0)
+    shape = joined(function, [a.shape for a in arrays], 0)
     tensors = {
         id(a): Tensor(name, a.shape, from_numpy(a.dtype))
         for a, name in zip({id(a): a for a in arrays}.values(), "abcd", strict=False)
     }
     index = tensor_index(len(shape))
     values = [
-        _value(tensors[id(a)], a.shape, shape, index) if id(a) in tensors else a for a in args
+        value_at(tensors[id(a)], a.shape, shape, index) if id(a) in tensors else a for a in args
     ]
     result = value(*values)
     wanted = from_numpy(function(*(_empty(a) for a in args)).dtype)
     out = Func(function.__name__)
     out[index] = result if result.dtype == wanted else cast(result, wanted)
-    given = {tensors[id(a)].name: a for a in arrays}
-    made: Symbol = trace.call(compile(out), (), given)
+    return made_of(trace, out, {tensors[id(a)]: a for a in arrays})
+
+
+def made_of(trace: Trace, out: Func, given: Mapping[Tensor, Any]) -> Symbol:
+    """What a func gives as an operator of tensors, called with arrays for these."""
+    made: Symbol = trace.call(compile(out), (), {t.name: x for t, x in given.items()})
     return made
 
 
@@ -65,9 +66,24 @@ def _empty(a: Any) -> Any:
     return np.empty(0, a.dtype) if isinstance(a, Symbol | np.ndarray) else a
 
 
+def element_type(dtype: Any) -> DType:
+    """The element type that NumPy means: its "i8" has 8 bytes, that of the language 8 bits.
+
+    >>> element_type("i8"), element_type("f4"), element_type("bf16")
+    (i64, f32, bf16)
+    """
+    if isinstance(dtype, str):
+        try:
+            return from_numpy(np.dtype(dtype))
+        except TypeError as error:
+            if isinstance(error, TypeMismatch):
+                raise
+    return as_dtype(dtype)
+
+
 def of_type(x: Symbol, dtype: Any) -> Symbol:
     """The elements in another type."""
-    wanted = as_dtype(dtype)
+    wanted = element_type(dtype)
 
     def astype(a: Any) -> Any:
         return a.astype(wanted.numpy)
@@ -75,24 +91,7 @@ def of_type(x: Symbol, dtype: Any) -> Symbol:
     return of_elements(x.trace, astype, (x,), lambda a: cast(a, wanted))
 
 
-def _product(trace: Trace, x: Any, y: Any) -> Symbol:
-    """The product of two matrices, or of each pair where there are more dimensions."""
-    if y.ndim == 1:
-        return _product(trace, x, y[:, None])[..., 0]
-    if x.ndim == 1:
-        return _product(trace, x[None], y)[..., 0, :]
-    whole = _joined(np.matmul, [x.shape, y.shape], 2)
-    a, b = Tensor("a", x.shape, from_numpy(x.dtype)), Tensor("b", y.shape, from_numpy(y.dtype))
-    index, (i, j, k) = tensor_index(len(whole)), vars("i j k")
-    left = _value(a, x.shape[:-2], whole, index, (i, k))
-    right = _value(b, y.shape[:-2], whole, index, (k, j))
-    out = Func("matmul")
-    out[(*index, i, j)] = sum(left * right, axis=k, dtype=promote(a.dtype, b.dtype))
-    made: Symbol = trace.call(compile(out), (), {"a": x, "b": y})
-    return made
-
-
-def _joined(
+def joined(
     function: Callable[..., Any], shapes: list[tuple[int, ...]], inner: int
 ) -> tuple[int, ...]:
     """The shape that shapes join to, but for `inner` last dimensions."""
@@ -128,7 +127,7 @@ def tensor_index(rank: int) -> tuple[Any, ...]:
     return tuple(vars(f"i{n}") for n in range(rank))
 
 
-def _value(
+def value_at(
     tensor: Tensor,
     own: tuple[int, ...],
     whole: tuple[int, ...],

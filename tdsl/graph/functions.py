@@ -1,82 +1,160 @@
-"""NumPy's functions that are no ufuncs, on the arrays of a graph."""
+"""NumPy's functions on the arrays of a graph, and what each of them is made by.
+
+views          functions of an array that give views of it                    VIEWS
+elements       results of the extents that their arguments join to            elementwise.py
+reductions     sums, extremes, places, moments, norms, running sums           reductions.py
+products       sums of products                                               products.py
+arrangement    arrays side by side, in parts, padded                          arrangement.py
+gather         elements chosen by integers                                    gather.py
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from tdsl.compile import compile
-from tdsl.errors import ShapeError, TypeMismatch
-from tdsl.graph.elementwise import copied, of_elements, tensor_index
+from tdsl.errors import TypeMismatch
+from tdsl.graph import arrangement, gather, products, reductions
+from tdsl.graph.arguments import name_of, refuse, symbol, trace_of, wrong
+from tdsl.graph.elementwise import copied, elementwise, of_elements
 from tdsl.graph.symbol import Symbol
-from tdsl.lang.casts import cast
-from tdsl.lang.functions import clip, where
-from tdsl.lang.tensor import Func, Tensor
-from tdsl.lang.types import from_numpy
 from tdsl.lang.ufunc import call_function
 from tdsl.source import here
 
+if TYPE_CHECKING:
+    from tdsl.graph.trace import Trace
+
+Known = Callable[..., Any]
+
 VIEWS = (
-    np.transpose, np.reshape, np.ravel, np.swapaxes, np.moveaxis, np.squeeze, np.expand_dims,
-    np.broadcast_to, np.flip, sliding_window_view,
+    np.transpose, np.reshape, np.ravel, np.swapaxes, np.moveaxis, np.rollaxis, np.squeeze, np.expand_dims,
+    np.broadcast_to, np.flip, np.fliplr, np.flipud, np.rot90, np.diagonal, np.atleast_1d, np.atleast_2d,
+    np.atleast_3d, sliding_window_view,
 )  # fmt: skip
-ELEMENTS = (np.where, np.clip, np.round)
+PARTS = (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)
 
 
-def numpy_function(
-    function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
-) -> Symbol:
-    """What a function of NumPy gives for arrays of a graph; TypeMismatch for one that graphs do not know."""
-    if function in VIEWS:
-        array, *rest = args
-        return array._changed(lambda a: function(a, *rest, **options))  # type: ignore[no-any-return]  # a Symbol
-    if function in ELEMENTS and not options:
-        trace = next(a.trace for a in args if isinstance(a, Symbol))
-        own = lambda *values: call_function(function, values, {})
-        return of_elements(trace, function, args, own)
-    if function is np.concatenate and {*options} <= {"axis"} and len(args) <= 2:
-        return _concatenated(args[0], options.get("axis", args[1] if len(args) > 1 else 0))
-    if function is np.copy:
-        return copied(*args)
-    known = ", ".join(f.__name__ for f in (*ELEMENTS, np.concatenate, np.copy, *VIEWS))
-    raise TypeMismatch(
-        f"np.{function.__name__} with these arguments does not take arrays of a graph",
-        loc=here(),
-        label="this call",
-        hint=f"write it as an operator; graphs know NumPy's ufuncs, and {known}",
+def _view(function: Known, a: Any, *args: Any, **options: Any) -> Symbol:
+    return symbol(function, a).changed(lambda array: function(array, *args, **options))
+
+
+def _where(condition: Any, x: Any, y: Any) -> Symbol:
+    return _of_elements(np.where, condition, x, y)
+
+
+def _of_elements(function: Known, *args: Any) -> Symbol:
+    arrays = [np.asarray(a) if isinstance(a, list | tuple) else a for a in args]
+    trace = trace_of(*arrays)
+    return of_elements(trace, function, arrays, lambda *v: call_function(function, v, {}))
+
+
+def _clip(
+    a: Any,
+    a_min: Any = None,
+    a_max: Any = None,
+    out: Any = None,
+    *,
+    min: Any = None,
+    max: Any = None,
+) -> Any:
+    refuse(np.clip, {"out": out})
+    low, high = (a_min if min is None else min), (a_max if max is None else max)
+    if low is not None and high is not None:
+        return _of_elements(np.clip, a, low, high)
+    bounded = a if low is None else np.maximum(a, low)
+    return bounded if high is None else np.minimum(bounded, high)
+
+
+def _round(a: Any, decimals: Any = 0, out: Any = None) -> Symbol:
+    refuse(np.round, {"out": out, "decimals": decimals or None})
+    return _of_elements(np.round, a)
+
+
+def _copy(a: Any, order: Any = None, subok: Any = None) -> Symbol:
+    refuse(np.copy, {"order": order})
+    return copied(a)
+
+
+def _full_like(
+    a: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None
+) -> np.ndarray[Any, Any]:
+    return np.full(
+        a.shape if shape is None else shape, fill_value, a.dtype if dtype is None else dtype
     )
 
 
-def _concatenated(parts: Sequence[Any], axis: Any) -> Symbol:
-    """Arrays one after the other: a where-chain over the axis."""
-    try:
-        whole = np.concatenate(
-            [np.broadcast_to(np.empty((), p.dtype), p.shape) for p in parts], axis
-        )
-    except (ValueError, TypeError) as error:
-        raise ShapeError(
-            f"np.concatenate: {error}",
+FUNCTIONS: Mapping[Known, Known] = {
+    **{f: partial(_view, f) for f in VIEWS},
+    **{f: partial(arrangement.in_parts, f) for f in PARTS},
+    **{f: partial(reductions.reduced, f) for f in (*reductions.RULES, *reductions.ALIASES)},
+    **{f: partial(reductions.running, f) for f in reductions.RUNNING},
+    np.linalg.norm: reductions.norm,
+    np.dot: products.dot,
+    np.inner: products.inner,
+    np.outer: products.outer,
+    np.tensordot: products.tensordot,
+    np.einsum: products.einsum,
+    np.where: _where,
+    np.clip: _clip,
+    np.round: _round,
+    np.copy: _copy,
+    np.concatenate: arrangement.concatenate,
+    np.stack: arrangement.stack,
+    np.hstack: arrangement.hstack,
+    np.vstack: arrangement.vstack,
+    np.pad: arrangement.pad,
+    np.take: gather.take,
+    np.shape: lambda a: a.shape,
+    np.ndim: lambda a: a.ndim,
+    np.size: lambda a, axis=None: a.size if axis is None else a.shape[axis],
+    np.full_like: _full_like,
+    np.zeros_like: lambda a, dtype=None, *, shape=None: _full_like(a, 0, dtype, shape=shape),
+    np.ones_like: lambda a, dtype=None, *, shape=None: _full_like(a, 1, dtype, shape=shape),
+}
+
+
+def numpy_function(function: Known, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    """What a function of NumPy gives for arrays of a graph; TypeMismatch for one that graphs do not know."""
+    own = FUNCTIONS.get(function)
+    if own is None:
+        raise TypeMismatch(
+            f"{name_of(function)} does not take arrays of a graph",
             loc=here(),
             label="this call",
-            hint="the parts agree in all extents but that of the axis; reshape them for axis=None",
-        ) from None
-    axis, dtype = axis % whole.ndim, from_numpy(whole.dtype)
-    index = tensor_index(whole.ndim)
-    tensors = [Tensor(f"a{n}", p.shape, from_numpy(p.dtype)) for n, p in enumerate(parts)]
-    out, start, value = Func("concatenate", shape=whole.shape), whole.shape[axis], None
-    for t, part in zip(reversed(tensors), reversed(parts), strict=True):
-        extent = part.shape[axis]
-        start -= extent
-        if not extent:
-            continue
-        inside = clip(index[axis] - start, 0, extent - 1)
-        mine = cast(t[(*index[:axis], inside, *index[axis + 1 :])], dtype)
-        value = mine if value is None else where(index[axis] < start + extent, mine, value)
-    out[index] = value
-    trace = next(p.trace for p in parts if isinstance(p, Symbol))
-    given = {t.name: p for t, p in zip(tensors, parts, strict=True) if p.shape[axis]}
-    made: Symbol = trace.call(compile(out), (), given)
-    return made
+            hint=_instead(function),
+        )
+    try:
+        inspect.signature(own).bind(*args, **options)
+    except TypeError as error:
+        raise wrong(function, own, error) from None
+    return own(*args, **options)
+
+
+def _instead(function: Known) -> str:
+    """The known functions that are named most like one, and where all of them are listed."""
+    known = {name_of(f): f for f in FUNCTIONS}
+    close = difflib.get_close_matches(name_of(function), known, n=3, cutoff=0.75)
+    nearest = f"did you mean {' or '.join(close)}? " if close else ""
+    return (
+        f"{nearest}Write it as an operator; docs/graph.md lists NumPy's functions that graphs know"
+    )
+
+
+def numpy_ufunc(
+    trace: Trace, ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Mapping[str, Any]
+) -> Symbol:
+    """What a ufunc of NumPy, or its `reduce` or `accumulate`, gives for arrays of a graph."""
+    if method != "__call__":
+        return reductions.of_ufunc(ufunc, method, args, options)
+    if not options and ufunc is np.matmul:
+        return products.matmul(*args)
+    if not options and ufunc.__name__ in products.VECTORS:
+        return products.of_vectors(ufunc.__name__, *args)
+    arrays = tuple(np.asarray(a) if isinstance(a, list | tuple) else a for a in args)
+    return elementwise(trace, ufunc, method, arrays, options)

@@ -150,7 +150,7 @@ class Graph(Suggesting):
         wanted = self.target if target is None else as_target(target)
         check_measure(measure, seconds, wanted)
         if measure:
-            _check_arrays((args, kwargs))
+            _check_arrays((args, kwargs), "measured", "leave measure= away: the model decides")
         known, arrays = self._planned(args, kwargs, is_declared)
         whole = as_one(known.plan, arrays)
         return autoschedule(
@@ -190,7 +190,7 @@ class Graph(Suggesting):
     ) -> tuple[Known, tuple[Array, ...]]:
         """The plan for arguments, and the arrays in them."""
         from tdsl.graph.known import as_array, trace
-        from tdsl.graph.structure import take_apart
+        from tdsl.graph.structure import is_array, take_apart
         from tdsl.graph.values import Spec
 
         leaves: list[Any] = []
@@ -199,6 +199,8 @@ class Graph(Suggesting):
         key = structures, tuple(Spec(array.shape, array.dtype) for array in arrays)
         with self._lock:
             if key not in self._plans:
+                if is_leaf is is_array:
+                    _check_arrays((args, kwargs), "run", "types to plan() and autoschedule()")
                 self._plans[key] = trace(self, *key[0], key[1])
                 if len(self._plans) > _KEPT:
                     del self._plans[next(iter(self._plans))]
@@ -233,8 +235,8 @@ class Graph(Suggesting):
         return self._kernels[program]
 
 
-def _check_arrays(given: Any) -> None:
-    """TypeMismatch for a type that stands for an array, where arrays are needed to measure on."""
+def _check_arrays(given: Any, done: str, otherwise: str) -> None:
+    """TypeMismatch for a type that stands for an array, where something is done on arrays."""
     from tdsl.graph.structure import is_array, is_declared, take_apart
 
     leaves: list[Any] = []
@@ -242,10 +244,10 @@ def _check_arrays(given: Any) -> None:
     for x in leaves:
         if not is_array(x):
             raise TypeMismatch(
-                f"a graph is measured on arrays, and {x} has no values",
+                f"a graph is {done} on arrays, and {x} has no values",
                 loc=here(),
                 label="this call",
-                hint="pass arrays, or leave measure= away: the model decides",
+                hint=f"pass arrays, or {otherwise}",
             )
 
 

@@ -67,8 +67,9 @@ def trace(graph: Graph, args: Structure, kwargs: Structure, specs: tuple[Spec, .
     symbols = iter([made.argument(n) for n in range(len(specs))])
     result = graph.run(put_together(args, symbols), put_together(kwargs, symbols))
     outputs: list[Any] = []
-    structure = take_apart(result, lambda x: isinstance(x, Symbol), outputs)
+    structure = take_apart(result, lambda x: isinstance(x, Symbol | np.ndarray), outputs)
     _check(result, outputs, made)
+    outputs = [x if isinstance(x, Symbol) else made.known(x) for x in outputs]
     groups = join_elementwise if graph.fuse else each_alone
     sources = [symbol.source for symbol in outputs]
     names = _paths(graph, args, kwargs)
@@ -129,14 +130,15 @@ def _promising(program: Program, target: Target) -> list[tuple[str, Kernel]]:
 
 
 def _check(result: Any, outputs: list[Any], made: Trace) -> None:
-    if not outputs:
+    symbols = [x for x in outputs if isinstance(x, Symbol)]
+    if not symbols:
         raise DefinitionError(
             f"graph {made.name!r} gives no array that depends on its arguments, but {result!r}",
             loc=here(),
             label="traced in this call",
             hint="return what an operator gives, or a tuple, list or dict of such results",
         )
-    for symbol in outputs:
+    for symbol in symbols:
         made.check_own(symbol)
 
 

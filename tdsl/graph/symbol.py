@@ -27,13 +27,24 @@ def _unary(ufunc: np.ufunc) -> Callable[[Symbol], Symbol]:
     return lambda x: ufunc(x)
 
 
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The method that is NumPy's function of the array."""
+
+    def method(self: Symbol, *args: Any, **options: Any) -> Any:
+        from tdsl.graph.functions import numpy_function
+
+        return numpy_function(function, (self, *args), options)
+
+    method.__name__, method.__qualname__ = function.__name__, f"Symbol.{function.__name__}"
+    return method
+
+
 class Symbol(Suggesting):
     """What stands for an array while the function of a graph runs once to be traced.
 
-    Operators of tdsl take it, Python's operators and NumPy's element-wise functions, too; `reshape`, `ravel`,
-    `transpose`, `swapaxes`, `T` and basic indexing give other views, as NumPy's functions of these names do;
-    `np.concatenate`, `astype` and `copy` give others. It has no values: what depends on them,
-    such as a condition, is refused with a DefinitionError.
+    Operators of tdsl take it, Python's operators and NumPy's functions of elements, reductions, products and
+    views, too, as functions and as methods; `tdsl.graph.functions` lists them. It has no values: what depends
+    on them, such as a condition, is refused with a DefinitionError.
     """
 
     __slots__ = ("source", "spec", "trace")
@@ -70,19 +81,19 @@ class Symbol(Suggesting):
         self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> Any:
         if out is not None:
-            raise _not_in_place()
+            raise not_in_place()
         return self.trace.call(compiled, args, kwargs)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **options: Any) -> Symbol:
         if options.pop("out", None) is not None:
-            raise _not_in_place()
-        from tdsl.graph.elementwise import elementwise
+            raise not_in_place()
+        from tdsl.graph.functions import numpy_ufunc
 
-        return elementwise(self.trace, ufunc, method, args, options)
+        return numpy_ufunc(self.trace, ufunc, method, args, options)
 
     def __array_function__(
         self, function: Any, _: Any, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> Symbol:
+    ) -> Any:
         from tdsl.graph.functions import numpy_function
 
         return numpy_function(function, args, options)
@@ -107,24 +118,49 @@ class Symbol(Suggesting):
     __abs__, __invert__ = _unary(np.absolute), _unary(np.invert)
 
     def _in_place(self, *_: Any) -> NoReturn:
-        raise _not_in_place()
+        raise not_in_place()
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _in_place
     __imatmul__ = __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = _in_place
     __setitem__ = _in_place
 
+    sum, mean, prod, max = _method(np.sum), _method(np.mean), _method(np.prod), _method(np.max)
+    min, argmax, argmin, any = (
+        _method(np.min),
+        _method(np.argmax),
+        _method(np.argmin),
+        _method(np.any),
+    )
+    all, var, std, cumsum = _method(np.all), _method(np.var), _method(np.std), _method(np.cumsum)
+    cumprod, dot, take, squeeze = (
+        _method(np.cumprod),
+        _method(np.dot),
+        _method(np.take),
+        _method(np.squeeze),
+    )
+    diagonal, clip, round = _method(np.diagonal), _method(np.clip), _method(np.round)
+
     def reshape(self, *shape: Any) -> Symbol:
         """The same elements in another shape; copied first where they do not lie in one run."""
         wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        return self._changed(lambda array: array.reshape(wanted))
+        return self.changed(lambda array: array.reshape(wanted))
 
     def transpose(self, *axes: Any) -> Symbol:
         """The dimensions in another order."""
-        return self._changed(lambda array: array.transpose(*axes))
+        return self.changed(lambda array: array.transpose(*axes))
+
+    @property
+    def mT(self) -> Symbol:
+        """The last two dimensions exchanged."""
+        return self.swapaxes(-1, -2)
 
     def ravel(self) -> Symbol:
         """The elements in one dimension."""
         return self.reshape(-1)
+
+    def flatten(self) -> Symbol:
+        """The elements in one dimension, in memory of their own."""
+        return self.ravel().copy()
 
     def copy(self) -> Symbol:
         """The elements in memory of their own."""
@@ -140,7 +176,7 @@ class Symbol(Suggesting):
 
     def swapaxes(self, one: int, other: int) -> Symbol:
         """Two dimensions exchanged."""
-        return self._changed(lambda array: array.swapaxes(one, other))
+        return self.changed(lambda array: array.swapaxes(one, other))
 
     @property
     def T(self) -> Symbol:
@@ -149,15 +185,22 @@ class Symbol(Suggesting):
 
     def __getitem__(self, index: Any) -> Symbol:
         parts = index if isinstance(index, tuple) else (index,)
-        if not all(p is None or p is Ellipsis or isinstance(p, int | slice) for p in parts):
-            raise TypeMismatch(
-                "arrays of a graph are indexed by integers and slices",
-                loc=here(),
-                label="this index",
-                hint="elements chosen by data are an operator: out[i] = x[td.clip(at[i], 0, n - 1)]",
-            )
+        parts = tuple(int(p) if isinstance(p, np.integer) else p for p in parts)
+        for p in parts:
+            basic = p is None or p is Ellipsis or isinstance(p, int | slice)
+            if isinstance(p, bool) or not (basic or isinstance(p, list | np.ndarray | Symbol)):
+                raise TypeMismatch(
+                    f"arrays of a graph are indexed by integers, slices and arrays of integers, not {p!r}",
+                    loc=here(),
+                    label="this index",
+                    hint="x[1:, ..., None, at] for an array `at` of integers",
+                )
+        if any(isinstance(p, list | np.ndarray | Symbol) for p in parts):
+            from tdsl.graph.gather import indexed
+
+            return indexed(self, parts)
         whole = parts if any(p is Ellipsis for p in parts) else (*parts, ...)
-        return self._changed(lambda array: array[whole])
+        return self.changed(lambda array: array[whole])
 
     def __len__(self) -> int:
         if not self.shape:
@@ -167,7 +210,8 @@ class Symbol(Suggesting):
     def __iter__(self) -> Iterator[Symbol]:
         return (self[n] for n in range(len(self)))
 
-    def _changed(self, change: Change) -> Symbol:
+    def changed(self, change: Change) -> Symbol:
+        """A view, as a function makes it of an array; of a copy where the elements lie too far apart."""
         base = base_of(self.source)
         before = self.source.changes if isinstance(self.source, View) else ()
         memory = np.empty(self.trace.spec_of(base).shape, self.dtype)  # never touched
@@ -191,19 +235,21 @@ class Symbol(Suggesting):
         if made.size and not np.may_share_memory(made, memory):
             from tdsl.graph.elementwise import copied
 
-            return copied(self)._changed(change)
+            return copied(self).changed(change)
         spec = Spec(made.shape, self.dtype)
         return Symbol(self.trace, View(base, (*before, change), spec), spec)
 
     def _no_values(self, *_: Any, **__: Any) -> NoReturn:
-        raise DefinitionError(
-            "an array has no values while the function of a graph is traced",
-            loc=here(),
-            label="values are needed here",
-            hint="write what depends on values as an operator; shapes are known, x.shape[0] is a number",
+        raise _valueless(
+            "write what depends on values as an operator; shapes are known, x.shape[0] is a number"
         )
 
-    __bool__ = __int__ = __float__ = __index__ = __array__ = _no_values
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise _valueless(
+            "NumPy itself reads the array that this one says where: make it an argument of the graph, too"
+        )
+
+    __bool__ = __int__ = __float__ = __index__ = _no_values
     item = tolist = _no_values
 
     def __repr__(self) -> str:
@@ -212,7 +258,17 @@ class Symbol(Suggesting):
     __hash__ = None  # type: ignore[assignment]  # == compares elements, as for arrays
 
 
-def _not_in_place() -> TypeMismatch:
+def _valueless(hint: str) -> DefinitionError:
+    return DefinitionError(
+        "an array has no values while the function of a graph is traced",
+        loc=here(),
+        label="values are needed here",
+        hint=hint,
+    )
+
+
+def not_in_place() -> TypeMismatch:
+    """The error for writing to an array of a graph."""
     return TypeMismatch(
         "the arrays of a graph cannot be changed in place",
         loc=here(),

@@ -94,9 +94,16 @@ class Trace:
         if isinstance(value, Symbol):
             self.check_own(value)
             return value.source
-        number, _ = self._numbers.setdefault(id(value), (len(self.constants), value))
+        return self._constant(value, as_array(arg, value))
+
+    def known(self, array: Array) -> Symbol:
+        """The symbol of an array that the function takes from elsewhere."""
+        return Symbol(self, self._constant(array, array), Spec(array.shape, array.dtype))
+
+    def _constant(self, given: Any, array: Array) -> Constant:
+        number, _ = self._numbers.setdefault(id(given), (len(self.constants), given))
         if number == len(self.constants):
-            self.constants.append(as_array(arg, value))
+            self.constants.append(array)
         return Constant(number)
 
     def check_own(self, value: Symbol) -> None:

@@ -58,6 +58,11 @@ class DType:
         return self.is_float and self.bits < 32
 
     @property
+    def summed(self) -> DType:
+        """The type in which many values of it are added: f32 for a narrow float, as in NumPy."""
+        return f32 if self.is_narrow else self
+
+    @property
     def fraction(self) -> int:
         """How many bits behind the point a float keeps."""
         return _FLOATS[self.name][0]

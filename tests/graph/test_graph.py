@@ -406,7 +406,7 @@ def test_wrong_shapes_are_refused_at_the_operator(x, w):
         (lambda x: x + x[:3], ShapeError, r"\(5, 7\), \(3, 7\)"),
         (lambda x: x.reshape(4, 4), ShapeError, "no such view"),
         (lambda x: x[9], ShapeError, "no such view"),
-        (lambda x: x[x > 0], TypeMismatch, "integers and slices"),
+        (lambda x: x[x > 0], TypeMismatch, "index of type bool"),
         (lambda x: scale(x, x), TypeMismatch, "needs a number of type f32"),
         (lambda x: relu(x) if x[0, 0] > 0 else x, DefinitionError, "has no values"),
         (
@@ -414,11 +414,11 @@ def test_wrong_shapes_are_refused_at_the_operator(x, w):
             ShapeError,
             "np.concatenate: all the input array",
         ),
-        (lambda x: np.sort(x), TypeMismatch, "np.sort with these arguments"),
+        (lambda x: np.sort(x), TypeMismatch, "np.sort does not take arrays of a graph"),
         (lambda x: np.round(x, 2), TypeMismatch, "round"),
         (lambda x: x.astype("text"), TypeMismatch, "'text' is not an element type"),
-        (lambda x: x.sum(axis=0), td.UnknownAttribute, "no attribute 'sum'"),
-        (lambda x: np.add.reduce(x), TypeMismatch, "np.add.reduce"),
+        (lambda x: x.median(axis=0), td.UnknownAttribute, "no attribute 'median'"),
+        (lambda x: np.hypot.reduce(x), TypeMismatch, "np.hypot.reduce"),
         (lambda x: 3, DefinitionError, "no array that depends on its arguments"),
     ],
 )

@@ -104,6 +104,11 @@ STEPS = {
     "diagonal": lambda x, y: product(x, y.reshape(9)[:: N + 1][:, None] * y),
     "add": lambda x, y: x + y,
     "column": lambda x, y: x - y[:, 1:2],
+    "sums": lambda x, y: x - y.sum(axis=1, keepdims=True, dtype=np.int32),
+    "largest": lambda x, y: np.minimum(x, y.max(axis=0)) + np.amin(y),
+    "chosen": lambda x, y: x[low(y)[0] % N] + y[:, np.argmax(x, axis=1)],
+    "running sums": lambda x, y: np.cumsum(low(x), axis=1, dtype=np.int32) - y,
+    "traces": lambda x, y: x + np.einsum("ij,ij->i", low(x), low(y)),
 }
 
 programs = st.lists(

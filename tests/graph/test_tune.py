@@ -117,3 +117,12 @@ def test_what_fails_is_raised(arrays):
 
     with pytest.raises(RequireError, match="5 is large"):
         td.Graph(lambda x: running(checked(x)), target="python").tune(arrays[0])
+
+
+def test_a_graph_is_tuned_and_called_with_arrays():
+    """Types stand for arrays where nothing runs."""
+    graph = td.Graph(lambda x: x.sum(axis=0))
+    for call in (graph.tune, graph):
+        with pytest.raises(TypeMismatch, match=r"(?s)f32\[3, 4\] has no values.*pass arrays"):
+            call(td.f32[3, 4])
+    assert graph.plan(td.f32[3, 4]).outputs.specs[0].shape == (4,)

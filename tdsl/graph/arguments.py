@@ -1,0 +1,122 @@
+"""Arguments of NumPy's functions on the arrays of a graph: by name, as NumPy names them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
+
+from tdsl.errors import ShapeError, TypeMismatch, counted
+from tdsl.graph.symbol import Symbol, not_in_place
+from tdsl.source import here
+
+if TYPE_CHECKING:
+    from tdsl.graph.trace import Trace
+
+_INSTEAD = {
+    "where": "choose before: np.where(mask, x, 0) for a sum, np.where(mask, x, -np.inf) for a maximum",
+    "initial": "combine it with the result: x.sum() + initial, np.maximum(x.max(), initial)",
+    "mean": "leave it away: the mean is made beside",
+}
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """How users write it.
+
+    >>> name_of(np.linalg.norm), name_of(np.sum)
+    ('np.linalg.norm', 'np.sum')
+    """
+    module: str = getattr(function, "__module__", None) or "numpy"
+    return f"{module.replace('numpy', 'np', 1)}.{function.__name__}"
+
+
+def bound(
+    function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments that are given by name; TypeMismatch where NumPy's function takes no such ones."""
+    try:
+        given = inspect.signature(function).bind(*args, **options).arguments
+    except TypeError as error:
+        raise wrong(function, function, error) from None
+    return {name: x for name, x in given.items() if x is not np._NoValue}
+
+
+def wrong(function: Callable[..., Any], own: Callable[..., Any], error: TypeError) -> TypeMismatch:
+    """The error for arguments that a function does not have, of which graphs know those of `own`."""
+    return TypeMismatch(
+        f"{name_of(function)}: {error}",
+        loc=here(),
+        label="this call",
+        hint=f"{name_of(function)}({', '.join(_shown(own))})",
+    )
+
+
+def _shown(own: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(own).parameters.values()
+    return [
+        p.name if p.default in (p.empty, np._NoValue) else f"{p.name}={p.default}"
+        for p in parameters
+    ]
+
+
+def refuse(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """TypeMismatch for the first of these arguments that says anything."""
+    for name, x in given.items():
+        if x is None or (name == "where" and x is True):
+            continue
+        if name == "out":
+            raise not_in_place()
+        raise TypeMismatch(
+            f"{name_of(function)} takes no {name}= for arrays of a graph",
+            loc=here(),
+            label="this call",
+            hint=_INSTEAD.get(name, f"leave {name}= away"),
+        )
+
+
+def symbol(function: Callable[..., Any], x: Any) -> Symbol:
+    """An argument that is an array of a graph; TypeMismatch for anything else."""
+    if isinstance(x, Symbol):
+        return x
+    raise TypeMismatch(
+        f"{name_of(function)} takes an array of the graph, not {x!r}",
+        loc=here(),
+        label="this call",
+        hint="arrays that are the same in every call can be made before the graph",
+    )
+
+
+def trace_of(*arrays: Any) -> Trace:
+    """The trace of the symbols among arrays, of which there is one at least."""
+    return next(x.trace for x in arrays if isinstance(x, Symbol))
+
+
+def axes_of(function: Callable[..., Any], axis: Any, rank: int) -> tuple[int, ...]:
+    """The axes that are meant, in order: all of them for None; ShapeError as NumPy's AxisError."""
+    if axis is None:
+        return tuple(range(rank))
+    try:
+        return tuple(sorted(normalize_axis_tuple(axis, rank)))
+    except (ValueError, TypeError) as error:
+        ends = f"0 to {rank - 1}, or -1 to {-rank} from the last" if rank else "none"
+        raise ShapeError(
+            f"{name_of(function)}: {error}",
+            loc=here(),
+            label="this call",
+            hint=f"the axes of {counted(rank, 'dimension')} are {ends}; axis= takes one, or a tuple",
+        ) from None
+
+
+def axis_of(function: Callable[..., Any], axis: Any, rank: int) -> int:
+    """One axis; ShapeError as NumPy's AxisError."""
+    if isinstance(axis, tuple | list):
+        raise TypeMismatch(
+            f"{name_of(function)} goes along one axis, not {axis!r}",
+            loc=here(),
+            label="this call",
+            hint="axis= takes a number; reshape the array, so that these are one axis",
+        )
+    return axes_of(function, axis, rank)[0]
