@@ -1,7 +1,7 @@
 """Loads and stores of scalars and vectors.
 
     lane step 1, -1           one vector load or store, masked if need be, reversed for -1
-    lane step 2..4, -2..-4    as many vector loads as the step, then shuffles (without a mask)
+    lane step 2..4, -2..-4    as many vector loads as the step, of what a mask wants, then shuffles
     anything else             a lookup in registers where all elements fit into two, else gather and scatter
 
 A streaming store bypasses the caches where memory is aligned. When that is not known beforehand a test of
@@ -41,11 +41,11 @@ def load(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None) -> 
         return _load_one(cx, replace(at, lanes=1), t, lanes, mask)
     if lookup.registers(b.target, at):
         return _chosen(cx, _from_memory(b, _look_up(cx, at), t, at.lanes), mask)
-    if scattered or (mask is not None and abs(at.step) != 1):
-        return _from_memory(b, _gather(cx, at, mask), t, at.lanes)
-    if abs(at.step) == 1:
+    if abs(at.step) == 1 and not scattered:
         return _from_memory(b, _contiguous(cx, at, mask), t, at.lanes)
-    return _from_memory(b, _strided(cx, at), t, at.lanes)
+    if scattered or (mask is not None and not _loads_lanes(cx, at)):
+        return _from_memory(b, _gather(cx, at, mask), t, at.lanes)
+    return _from_memory(b, _strided(cx, at, mask), t, at.lanes)
 
 
 def store(cx: Context, at: Address, x: Value, mask: Value | None, streaming: bool) -> None:
@@ -133,22 +133,33 @@ def _contiguous(cx: Context, at: Address, mask: Value | None) -> str:
     return _reversed(b, type_, x, at.lanes) if reverse else x
 
 
-def _strided(cx: Context, at: Address) -> str:
-    """Every step-th element: loads side by side, then shuffles. The last load ends with the last lane."""
+def _loads_lanes(cx: Context, at: Address) -> bool:
+    """Whether one instruction loads those elements of a vector that a mask wants, and no others."""
+    return ("avx512bw" if _element_align(at) < 4 else "avx") in cx.b.target.has
+
+
+def _strided(cx: Context, at: Address, mask: Value | None) -> str:
+    """Every step-th element: loads side by side, then shuffles. The last load ends with the last lane.
+
+    With a mask they load nothing but the elements that are wanted.
+    """
     b, lanes, step = cx.b, at.lanes, abs(at.step)
     if at.step < 0:
         at = _lowest(b, at)
     type_ = vector(at.element, lanes)
     last = (lanes - 1) * step
     starts = [min(k * lanes, last - lanes + 1) for k in range(step)]
-    parts = []
-    for start in starts:
-        pointer = b.v(f"getelementptr inbounds {at.element}, ptr {at.pointer}, i64 {start}")
-        size = _element_align(at)
-        parts.append(_read(cx, at.buffer, type_, pointer if start else at.pointer, size))
     wanted = [k * step for k in range(lanes)]
     if at.step < 0:
         wanted.reverse()
+    parts = []
+    for start in starts:
+        pointer = b.v(f"getelementptr inbounds {at.element}, ptr {at.pointer}, i64 {start}")
+        side = replace(
+            at, pointer=pointer if start else at.pointer, step=1, align=_element_align(at)
+        )
+        own = None if mask is None else _of_part(b, mask, [w - start for w in wanted])
+        parts.append(_contiguous(cx, side, own))
     result, held = parts[0], starts[0]
     chosen = [w - held if w < lanes else -1 for w in wanted]
     for part, start in zip(parts[1:], starts[1:], strict=True):
@@ -158,10 +169,22 @@ def _strided(cx: Context, at: Address) -> str:
                 picks.append(chosen[k])
             else:
                 picks.append(lanes + w - start if start <= w < start + lanes else -1)
-        mask = ", ".join(f"i32 {p}" if p >= 0 else "i32 poison" for p in picks)
-        result = b.v(f"shufflevector {type_} {result}, {type_} {part}, <{lanes} x i32> <{mask}>")
+        order = ", ".join(f"i32 {p}" if p >= 0 else "i32 poison" for p in picks)
+        result = b.v(f"shufflevector {type_} {result}, {type_} {part}, <{lanes} x i32> <{order}>")
         chosen = [k if p >= 0 else -1 for k, p in enumerate(picks)]
     return result
+
+
+def _of_part(b: Builder, mask: Value, places: list[int]) -> Value:
+    """A mask with its lanes at these places, of those that are lanes; others do not hold."""
+    lanes = mask.lanes
+    order = [places.index(k) if k in places else lanes for k in range(lanes)]
+    type_ = f"<{lanes} x i1>"
+    name = b.v(
+        f"shufflevector {type_} {full(b, mask)}, {type_} zeroinitializer, "
+        f"<{lanes} x i32> {constants('i32', order)}"
+    )
+    return Value(name, mask.dtype, lanes)
 
 
 def _gather(cx: Context, at: Address, mask: Value | None) -> str:

@@ -187,6 +187,32 @@ def test_nothing_is_read_beyond_the_first_and_last_lane(t: DType, step: int) -> 
         assert (y == (a[::step])).all()
 
 
+@pytest.mark.parametrize("t", [u8, f32, f64], ids=repr)
+@pytest.mark.parametrize("step", [-3, -2, 2, 3, 4])
+def test_of_masked_strided_lanes_nothing_is_read(t: DType, step: int) -> None:
+    """Memory ends with the last element that is wanted, or begins with it."""
+    lanes, page = 16, mmap.PAGESIZE
+    pages = mmap.mmap(-1, 3 * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    protect = ctypes.CDLL(None).mprotect
+    for guard in (0, 2):
+        assert protect(ctypes.c_void_p(start + guard * page), ctypes.c_size_t(page), 0) == 0
+    x = np.frombuffer(pages, t.numpy)[page // t.bytes : 2 * page // t.bytes]
+    x[:] = np.arange(1, x.size + 1) % 127
+    first = x.size - 1 - 6 * step if step > 0 else -6 * step  # the lane at the edge is the seventh
+    mask = Binary("lt", at(0, lanes), wide(Param("n", i64), lanes))
+    kernel = Kernel(
+        "edge",
+        (dense("x", t, x.size), dense("y", t, lanes, written=True), ScalarParam("n", i64)),
+        Store("y", (at(0, lanes),), Load("x", (Ramp(const(first), step, lanes),), t, mask)),
+    )
+    for n in (0, 3, 7):
+        y = np.full(lanes, 9, t.numpy)
+        assert run(kernel, x, y, n) == 0
+        assert (y[:n] == [x[first + k * step] for k in range(n)]).all()
+        assert not y[n:].any()
+
+
 def test_masked_lanes_are_not_touched() -> None:
     page = mmap.PAGESIZE
     pages = mmap.mmap(-1, 2 * page)
@@ -312,6 +338,17 @@ def test_strided_loads(step: int, wanted: str, unwanted: str) -> None:
     text = assembly(kernel)
     assert wanted in text
     assert unwanted not in text
+
+
+@AVX512
+@pytest.mark.parametrize("step", [-3, 2, 4])
+def test_strided_loads_under_a_mask_are_vectors_side_by_side(step: int) -> None:
+    mask = Binary("lt", at(0, 16), wide(Param("n", i64), 16))
+    params = (dense("x", f32, 256), dense("y", f32, 16, written=True), ScalarParam("n", i64))
+    load = Load("x", (Ramp(const(100), step, 16),), f32, mask)
+    text = assembly(Kernel("k", params, Store("y", (at(0, 16),), load)))
+    assert "vgather" not in text
+    assert text.count("{z}") >= abs(step)
 
 
 @pytest.mark.parametrize("name", ["sse2", "sse4", "avx2", "avx512", "aarch64"])
