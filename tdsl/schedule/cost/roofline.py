@@ -16,6 +16,7 @@ from tdsl.lang.expr import TRUE, Call, Const, Expr, Param, Select
 from tdsl.lang.program import map_expressions
 from tdsl.lang.regions import reads_in
 from tdsl.node import Node, post_order, transform
+from tdsl.schedule.cost.accesses import accessed, partly_filled, variable_of
 from tdsl.schedule.cost.caches import CacheModel
 from tdsl.schedule.cost.devices import typical
 from tdsl.schedule.cost.loopnests import Nests, NestSpot
@@ -123,7 +124,7 @@ def _on_cpu(spot: NestSpot, machine: Machine, moved: Mapping[str, Bytes]) -> Nes
     shared = _has(spot, PARALLEL)
     threads = _busy(spot, machine.threads) if shared else 1
     levels = machine.levels
-    memory = []
+    memory = [_loading(spot, machine, threads)]
     for n, level in enumerate(levels[:-1]):
         if level in machine.caches:
             behind = levels[n + 1]
@@ -134,6 +135,25 @@ def _on_cpu(spot: NestSpot, machine: Machine, moved: Mapping[str, Bytes]) -> Nes
     launch = launch_seconds(machine) if shared else 0.0
     units = unit_seconds(work_of(spot, machine.vector_bytes), machine, threads)
     return NestTime(spot.func.name, tuple(memory), units, launch, levels[-1].name)
+
+
+def _loading(spot: NestSpot, machine: Machine, threads: int) -> tuple[str, float]:
+    """The time in which the nearest cache gives registers what a nest loads."""
+    near = machine.caches[0]
+    size = loaded_of(spot, machine)
+    return near.name, size / bytes_per_second(near, threads)
+
+
+def loaded_of(spot: NestSpot, machine: Machine) -> float:
+    """What a nest loads with all that stands in its loops, in bytes of vectors side by side."""
+    definition = _without_tests_of_indices(spot.func.definitions[spot.definition])
+    wide = machine.vector_bytes or widest(definition)
+    found = accessed(spot, definition, wide, wide * machine.registers)
+    for k in range(1, len(spot.nest.loops) + 1):
+        children = spot.children(k)
+        short = partly_filled(spot, spot.first(k)) if children else 1.0
+        found += sum(short * loaded_of(child, machine) for child in children)
+    return found
 
 
 def _filled(spot: NestSpot, name: str, moved: Moved) -> float:
@@ -212,8 +232,10 @@ def work_of(spot: NestSpot, vector_bytes: int = 0) -> Work:
     """
     found = _of_point(spot, vector_bytes).times(spot.times * prod(spot.points()))
     for k in range(1, len(spot.nest.loops) + 1):
-        for child in spot.children(k):
-            found += work_of(child, vector_bytes)
+        children = spot.children(k)
+        short = partly_filled(spot, spot.first(k)) if vector_bytes and children else 1.0
+        for child in children:
+            found += work_of(child, vector_bytes).times(short)
     return found
 
 
@@ -225,8 +247,10 @@ def _of_point(spot: NestSpot, vector_bytes: int) -> Work:
         size = max(r.dtype.bytes for r in reads_in(d.values))
         return Work(tensor=(work.vector + work.scalar) * size / HALF)
     lanes = prod(extents[x] for x in extents if spot.kind(x) == VECTORIZED)
-    filled = 2 * lanes * widest(d) / vector_bytes if wide and vector_bytes else 1.0
-    return replace(work, vector=work.vector / min(filled, 1.0)) + _of_merge(spot, wide=wide)
+    if wide and vector_bytes:
+        filled = 2 * lanes * widest(d) / vector_bytes
+        work = replace(work, vector=work.vector / min(filled, 1.0)).times(partly_filled(spot))
+    return work + _of_merge(spot, wide=wide)
 
 
 def _lanes(spot: NestSpot) -> int:
@@ -269,12 +293,11 @@ def _of_merge(spot: NestSpot, *, wide: bool) -> Work:
 
 def _inside_reduction(spot: NestSpot, d: Definition) -> list[tuple[str, int]]:
     """The loops inside of all that reduce: the variable that each belongs to, and its iterations."""
-    _, related = spot.related()
-    variable = {x: v for v, e in related.roots.items() for x in variables(e)}
+    variable = variable_of(spot)
     ranges = {name for name, _, _ in d.ranges}
     found: list[tuple[str, int]] = []
     for x, count in spot.extents().items():
-        v = variable.get(x, x)
+        v = variable[x]
         found = [] if v in ranges or spot.kind(x) in THREADS else [*found, (v, count)]
     return found
 
