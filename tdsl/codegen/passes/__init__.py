@@ -2,6 +2,7 @@
 
     simplify_loops   expressions under the ranges of their loops; loops and tests that these decide go
     bound_loops      conditions around a loop's body become its bounds
+    cut_choices      a body for each part of a loop that reads another array
     partition        loops around vectors, cut into a steady part without clipping and its ends
     expand_calls     padding indices as arithmetic
     unroll_clipped   copies for unrolled loops in which the ends of vectors differ by iteration
@@ -33,6 +34,7 @@ Each is a function from kernel to kernel with the same meaning; each gives what 
 from tdsl.codegen.passes.bound_loops import bound_loops
 from tdsl.codegen.passes.carry_values import carry_values
 from tdsl.codegen.passes.count_from_zero import count_from_zero
+from tdsl.codegen.passes.cut_choices import cut_choices
 from tdsl.codegen.passes.drop_unread import drop_unread
 from tdsl.codegen.passes.expand_calls import expand_calls
 from tdsl.codegen.passes.group_products import group_products
@@ -56,6 +58,7 @@ from tdsl.codegen.passes.whole_vectors import whole_vectors
 PASSES = (
     simplify_loops,
     bound_loops,
+    cut_choices,
     partition,
     expand_calls,
     unroll_clipped,

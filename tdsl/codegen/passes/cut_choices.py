@@ -1,0 +1,90 @@
+"""A body of its own for each part of a loop in which its variable chooses what is read.
+
+Where arrays stand side by side, as channels of one, conditions on an index choose between them. Vectors would
+load from all of them, and keep the lanes of one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tdsl.codegen.loops import PARALLEL, SERIAL, For, Kernel, Stmt
+from tdsl.codegen.passes.fresh import Fresh
+from tdsl.codegen.passes.scope import inside
+from tdsl.codegen.passes.simplify_loops import simplify_loops
+from tdsl.codegen.passes.statements import conditional, exprs_of, loads_of, map_parts, rebuilt, walk
+from tdsl.lang.affine import as_sum
+from tdsl.lang.bounds import NOTHING, Facts, lower, upper
+from tdsl.lang.expr import Binary, Select, Var, const
+from tdsl.lang.simplify import subtract
+from tdsl.node import post_order
+
+_LARGEST_BODY = 4000  # nodes of expressions in all copies
+# From which x on x + d, or -x + d, compares with 0 in another way, beyond -d or d.
+_BEGINS = {"lt": {1: 0, -1: 1}, "ge": {1: 0, -1: 1}, "le": {1: 1, -1: 0}, "gt": {1: 1, -1: 0}}
+
+
+def cut_choices(kernel: Kernel) -> Kernel:
+    """Let no iteration of a loop choose by its variable between loads of which each has its own part of it.
+
+    >>> from tdsl.codegen.loops import Store
+    >>> from tdsl.codegen.show import show
+    >>> from tdsl.lang.expr import ZERO, Load
+    >>> from tdsl.lang.types import i64
+    >>> x = Var("x")
+    >>> first, other = Load("a", (x,), i64), Load("b", (Binary("sub", x, const(4)),), i64)
+    >>> store = Store("c", (x,), Select(Binary("lt", x, const(4)), first, other))
+    >>> print(show(cut_choices(Kernel("k", (), For("x", ZERO, const(10), SERIAL, store))).body))
+    for x in range(0, 10):
+      if x < 4:
+        c[x] = a[x]
+      else:
+        c[x] = b[x - 4]
+    """
+    cuts = _cuts(kernel.body)
+    if not cuts:
+        return kernel
+    body = _cut(kernel.body, cuts, NOTHING, Fresh(kernel))
+    if body is kernel.body:
+        return kernel
+    return simplify_loops(dataclasses.replace(kernel, body=body))
+
+
+def _cuts(s: Stmt) -> dict[str, set[int]]:
+    """The values of variables from which another choice between loads is made, by variable."""
+    found: dict[str, set[int]] = {}
+    for n in post_order(*(e for part in walk(s) for e in exprs_of(part))):
+        if not isinstance(n, Select) or not loads_of(n.yes) or not loads_of(n.no):
+            continue
+        if isinstance(n.cond, Binary) and n.cond.op in _BEGINS:
+            difference = as_sum(subtract(n.cond.left, n.cond.right))
+            match [*difference.terms.items()]:
+                case [(Var(name), 1 | -1 as sign)]:
+                    begin = _BEGINS[n.cond.op][sign] - sign * difference.constant
+                    found.setdefault(name, set()).add(begin)
+                case _:
+                    pass
+    return found
+
+
+def _cut(s: Stmt, cuts: dict[str, set[int]], facts: Facts, fresh: Fresh) -> Stmt:
+    within = inside(facts, s)
+    if isinstance(s, For) and s.kind in (SERIAL, PARALLEL) and s.name in cuts:
+        lo, hi = lower(Var(s.name), within), upper(Var(s.name), within)
+        if lo is not None and hi is not None:
+            own = sorted(at for at in cuts[s.name] if lo < at <= hi)
+            if own and (len(own) + 1) * _nodes(s.body) <= _LARGEST_BODY:
+                s = rebuilt(s, body=_chosen(s, own, fresh))
+    return map_parts(s, lambda part: _cut(part, cuts, within, fresh))
+
+
+def _chosen(s: For, cuts: list[int], fresh: Fresh) -> Stmt:
+    """A body for what lies before each of some values of a loop's variable, and one for the rest."""
+    *parts, body = s.body, *(fresh.copy(s.body) for _ in cuts)
+    for at, part in zip(reversed(cuts), reversed(parts), strict=True):
+        body = conditional(Binary("lt", Var(s.name), const(at)), part, body)
+    return body
+
+
+def _nodes(s: Stmt) -> int:
+    return sum(1 for part in walk(s) for _ in post_order(*exprs_of(part)))
