@@ -139,7 +139,17 @@ def reduced(function: Callable[..., Any], *args: Any, **options: Any) -> Symbol:
 
 def _result(function: Callable[..., Any], x: Symbol, typed: dict[str, Any]) -> DType:
     """The type that NumPy's function gives."""
-    found = from_numpy(np.asarray(function(np.ones(1, x.dtype), axis=0, **typed)).dtype)
+    try:
+        found = from_numpy(np.asarray(function(np.ones(1, x.dtype), axis=0, **typed)).dtype)
+    except TypeError as error:
+        if isinstance(error, TypeMismatch):
+            raise
+        raise TypeMismatch(
+            f"{name_of(function)} of {x.dtype}: {error}",
+            loc=here(),
+            label="this call",
+            hint="convert the array first: x.astype(np.float32)",
+        ) from None
     if function in NO_FRACTIONS and not found.is_float:
         raise TypeMismatch(
             f"{name_of(function)} in {found} has no fractions",

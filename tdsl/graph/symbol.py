@@ -246,7 +246,8 @@ class Symbol(Suggesting):
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise _valueless(
-            "NumPy itself reads the array that this one says where: make it an argument of the graph, too"
+            "np.stack makes one array of a list; an array that is read where this one says is an argument of "
+            "the graph, too"
         )
 
     __bool__ = __int__ = __float__ = __index__ = _no_values

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import tdsl as td
-from tdsl.errors import ShapeError, TypeMismatch
+from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
 
 SHAPES = [(), (0,), (1,), (7,), (5, 3), (3, 0), (0, 3), (1, 7), (2, 3, 5), (13, 1, 2), (2, 0, 2)]
 TYPES = ["f2", "f4", "f8", "i1", "u1", "i4", "u4", "i8", "u8", "?"]
@@ -159,6 +159,8 @@ REFUSED = [
     (lambda x: np.max(x, initial=0), TypeMismatch, "(?s)takes no initial=.*np.maximum"),
     (lambda x: np.var(x, mean=0), TypeMismatch, "takes no mean="),
     (lambda x: np.var(x, dtype=np.int32), TypeMismatch, "no fractions"),
+    (lambda x: np.ptp(x > 0), TypeMismatch, "np.ptp of bool"),
+    (lambda x: np.sum([x, x]), DefinitionError, "(?s)no values.*np.stack"),
     (lambda x: x.sum(out=x), TypeMismatch, "in place"),
     (lambda x: x.sum(axes=1), TypeMismatch, "unexpected keyword argument 'axes'"),
     (lambda x: np.nansum(x), TypeMismatch, "(?s)np.nansum.*did you mean np.sum"),
