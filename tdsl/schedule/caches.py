@@ -15,7 +15,7 @@ from tdsl.lang.types import DType
 from tdsl.node import Node, transform
 from tdsl.schedule.arguments import check_scope
 from tdsl.schedule.gathering import gathered_reads, moves_along
-from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.inlining import is_inlined, with_reads
 from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import find_loop, positive
 from tdsl.schedule.mapping import mapped_reads
@@ -23,7 +23,6 @@ from tdsl.schedule.nest import (
     After,
     At,
     Illegal,
-    Inline,
     Level,
     Root,
     State,
@@ -70,10 +69,10 @@ def cache_read(
     """
     check_scope(scope)
     scheduled = 0 if definition is None else definition
-    state = _with_reads(state, func, source)
+    state = with_reads(state, func, source)
     if inside:
         for g in _inside(state, func, scheduled, loop):
-            state = state if _is_inlined(state, g.name) else _with_reads(state, g.name, source)
+            state = state if is_inlined(state, g.name) else with_reads(state, g.name, source)
     program = state.program
     consumer = program.func(func)
     readers = _inside(state, func, scheduled, loop) if inside else ()
@@ -178,23 +177,6 @@ def _reads_copy(made: str, content: _Content, factors: Mapping[int, int]) -> Cal
         return Read(made, (*outer, *rest), component, dtype_of(n), loc=n.loc)
 
     return lambda e: transform(e, moved)
-
-
-def _with_reads(state: State, func: str, source: str) -> State:
-    """The state in which a func itself reads what it reads of a source through inlined funcs."""
-    program, found, seen = state.program, [func], {func}
-    for name in found:  # grows
-        read = {r.name for d in program.func(name).definitions for r in d.reads}
-        if name != func and source in read:
-            return replace_func(state, inline_funcs(state).program.func(func))
-        new = [n for n in sorted(read - seen) if _is_inlined(state, n)]
-        found += new
-        seen |= {*new}
-    return state
-
-
-def _is_inlined(state: State, name: str) -> bool:
-    return state.program.has_func(name) and isinstance(state.plan(name).place, Inline)
 
 
 def _filled(value: Expr, limits: tuple[Interval, ...], *, clamped: bool) -> Expr:

@@ -33,6 +33,35 @@ def inline_funcs(state: State) -> State:
     return replace(state, program=program, plans=plans)
 
 
+def is_inlined(state: State, name: str) -> bool:
+    """True for a func without memory, whose values are made where they are read."""
+    return state.program.has_func(name) and isinstance(state.plan(name).place, Inline)
+
+
+def with_reads(state: State, func: str, source: str) -> State:
+    """The state in which a func itself reads what it reads of a source through inlined funcs."""
+    program, found, seen = state.program, [func], {func}
+    for name in found:  # grows
+        read = {r.name for d in program.func(name).definitions for r in d.reads}
+        if name != func and source in read:
+            own = inline_funcs(state).program.func(func)
+            funcs = tuple(own if f.name == func else f for f in program.funcs)
+            return replace(state, program=replace(program, funcs=funcs))
+        new = [n for n in sorted(read - seen) if is_inlined(state, n)]
+        found += new
+        seen |= {*new}
+    return state
+
+
+def readers_of(state: State, func: str) -> tuple[FuncDef, ...]:
+    """The funcs with loops that read a func, themselves or through inlined ones."""
+    found: dict[str, FuncDef] = {}
+    for f, _ in state.consumers(func):
+        own = readers_of(state, f.name) if is_inlined(state, f.name) else (f,)
+        found |= {g.name: g for g in own}
+    return tuple(found.values())
+
+
 def value_at(d: Definition, read: Read) -> Expr:
     """The value of a pure definition at the index of a read."""
     return substitute(d.values[read.component], dict(zip(d.free, read.index, strict=True)))

@@ -13,6 +13,7 @@ from graphlib import CycleError
 from tdsl.errors import ScheduleError, counted
 from tdsl.lang.expr import Var
 from tdsl.lang.program import FuncDef
+from tdsl.schedule.inlining import readers_of
 from tdsl.schedule.nest import (
     AXES,
     BLOCKS,
@@ -216,7 +217,7 @@ def check_after(state: State, func: str, level: Level) -> None:
     nest = state.plan(level.func).nests[level.definition]
     _check_complete(source, nest, level)
     _check_exact(nest, level)
-    for c, _ in state.consumers(level.func):
+    for c in readers_of(state, level.func):
         if c.name != func:
             raise Illegal(
                 f"{c.name!r} reads {level.func!r}, too", "only a sole consumer can follow it"

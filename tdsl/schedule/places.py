@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tdsl.errors import counted, did_you_mean
 from tdsl.schedule.arguments import check_scope
+from tdsl.schedule.inlining import with_reads
 from tdsl.schedule.legality import AT_ROOT
 from tdsl.schedule.loops import find_loop, positive
 from tdsl.schedule.nest import (
@@ -115,6 +116,7 @@ def reverse_compute_at(
     level = _level(state, producer, producer_definition, loop)
     if producer == func:
         raise Illegal(f"{func!r} cannot be computed inside itself", "name its producer")
+    state = with_reads(state, func, producer)
     return _touch(state, func, replace(state.plan(func), place=After(level), store=None))
 
 

@@ -18,11 +18,13 @@ from math import prod
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
+from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extent, extents, shape_of
 from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import REGISTER, SHARED, SWIZZLES, Inline
 from tdsl.schedule.recipes.block_rows import fused, reduce_by_threads
@@ -110,7 +112,7 @@ def _leading(schedule: Schedule, part: Part, last: Part, machine: Machine) -> Wa
     The owner has its number of points in whole tiles, and reads the product there alone.
     """
     product = _product(schedule, part, last, machine)
-    whole, f = shape_of(part.boxes[part.owner]), schedule.state.program.func(part.owner)
+    whole, f = shape_of(part.boxes[part.owner]), _as_read(schedule, part.owner)
     if product is None or any(most % n for most, n in zip(whole, part.shape, strict=True)):
         return None
     index = {r.index for r in f.definitions[0].reads if r.name == product.func}
@@ -149,10 +151,17 @@ def _product(schedule: Schedule, part: Part, p: Part, machine: Machine) -> WarpT
     if len(names) != 1 or len(p.members) > 2:
         return None
     (name,) = names
-    if name != p.owner and name not in {r.name for r in program.func(p.owner).definitions[0].reads}:
-        return None  # it is read through what is inlined only later
+    if name != p.owner and name not in {
+        r.name for r in _as_read(schedule, p.owner).definitions[0].reads
+    }:
+        return None
     warps = machine.block_threads // LANES
     return find_warp_tiles(schedule[name], _sizes(schedule, part, name), warps)
+
+
+def _as_read(schedule: Schedule, name: str) -> FuncDef:
+    """A func with what it reads through inlined ones."""
+    return inline_funcs(schedule.state).program.func(name)
 
 
 def _by_warps(block: _Block, p: Part, found: WarpTiles) -> None:

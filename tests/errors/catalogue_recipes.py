@@ -164,9 +164,16 @@ def more_threads_than_a_block_has():
     td.recipes.block_rows(rows_of(4096), threads=2048)  # here
 
 
-@wrong(td.ScheduleError, "block_rows is not for 'y': its rows have 8 elements", hint="elements")
+@wrong(td.ScheduleError, "block_rows is not for 'y': its rows have 1 element", hint="elements")
 def rows_that_are_short():
-    td.recipes.block_rows(rows_of(8))  # here
+    td.recipes.block_rows(rows_of(1))  # here
+
+
+@wrong(td.ScheduleError, "rows of 8 elements are of few values", hint="elements")
+def short_rows_that_many_read():
+    a, b, f = td.Tensor("a", (64, 8), td.f32), td.Tensor("b", (40, 8), td.f32), td.Func("f")
+    f[i, j] = td.sum(a[i, k] * b[j, k], axis=k)
+    td.recipes.block_rows(td.Schedule(f)[f])  # here
 
 
 @wrong(td.ScheduleError, "epilogue cannot be 'zz'", hint="There are: ''")

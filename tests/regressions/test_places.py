@@ -311,3 +311,35 @@ def test_a_copy_serves_reads_through_inlined_funcs():
     x = np.arange(10, dtype=np.float32)
     np.testing.assert_array_equal(td.compile(s)(x), (x + 1)[:-1] * (x + 1)[1:])
     assert f"({copy.func}[" in str(td.compile(s).loops())
+
+
+def through_an_inlined_func():
+    """f reads a sum of rows through `scaled`, which has no memory; g may do so, too."""
+    a = td.Tensor("a", (4, 6), td.i32)
+    total, scaled, f, g = map(td.Func, ("total", "scaled", "f", "g"))
+    total[i] = td.sum(a[i, k], axis=k)
+    scaled[i] = total[i] * 3
+    f[i] = scaled[i] + 1
+    g[i] = scaled[i] - 1
+    return total, scaled, f, g
+
+
+def test_what_reads_through_an_inlined_func_follows_its_producer():
+    total, scaled, f, _ = through_an_inlined_func()
+    s = td.Schedule(f)
+    s[scaled].inline()
+    s[total].compute_root()
+    s[f].reverse_compute_at(s[total], i)
+    s[total].store_at(s[total], i)
+    assert "alloc(i64, [1])" in str(td.compile(s, target="python").loops())
+    for schedule in (s, td.Schedule(f).replay(s.to_json())):
+        np.testing.assert_array_equal(td.compile(schedule)(A), A.sum(1) * 3 + 1)
+
+
+def test_a_producer_that_others_read_through_an_inlined_func_has_no_sole_consumer():
+    total, scaled, f, g = through_an_inlined_func()
+    s = td.Schedule(f, g)
+    s[scaled].inline()
+    s[total].compute_root()
+    with pytest.raises(td.ScheduleError, match="'g' reads 'total', too"):
+        s[f].reverse_compute_at(s[total], i)

@@ -1,5 +1,6 @@
 """Tiles of blocks in shared memory, tiles of threads in registers: groups of funcs as one kernel of a GPU."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -101,6 +102,49 @@ def test_products_of_half_floats_in_tiles_are_made_by_tensor_cores(monkeypatch):
     assert text.count("mma_m16n8k16_f16_f16(") == 2
     assert text.count("blockIdx") == 1
     check(schedule, program)
+
+
+def scaled(a, c, bias):
+    return a / 8
+
+
+def added(a, c, bias):
+    return a * 0.5 + td.cast(c, td.f32) * 2
+
+
+def biased(a, c, bias):
+    return a + td.cast(bias, td.f32)
+
+
+def between_products(made, rows=256, terms=64, inner=128, columns=64):
+    """Two products of half floats, a func of one operation or a few between them, and a cast."""
+    shapes = {
+        "x": (rows, terms), "w": (terms, inner), "u": (inner, columns), "c": (rows, inner),
+        "bias": (inner,),
+    }  # fmt: skip
+    x, w, u, c, bias = (td.Tensor(n, shape, td.f16) for n, shape in shapes.items())
+    a, m, r, y = td.Func("a"), td.Func("m"), td.Func("r"), td.Func("y")
+    a[i, h] = td.sum(td.cast(x[i, k], td.f32) * td.cast(w[k, h], td.f32), axis=k)
+    m[i, h] = made(a[i, h], c[i, h], bias[h])
+    r[i, h] = td.cast(td.maximum(m[i, h], 0), td.f16)
+    y[i, j] = td.sum(td.cast(r[i, h], td.f32) * td.cast(u[h, j], td.f32), axis=h)
+    return y
+
+
+@pytest.mark.parametrize("made", [scaled, added, biased])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_what_is_between_a_product_and_its_end_keeps_tensor_cores(monkeypatch, made, arch):
+    few = replace(describe_gpu(arch), threads=2)  # so that tiles are large
+    monkeypatch.setattr(search, "machine_for", lambda _: few)
+    program = td.Schedule(between_products(made)).program
+    found = candidates(program, {}, Target("cuda", arch=arch))
+    for label in ("no cuts, tiles", "default"):
+        schedule = next(c.schedule for c in found if c.label == label)
+        text = str(td.compile(schedule, target=Target("cuda", arch=arch)).loops())
+        assert text.count("mma_m16n8k16_f16_f16(") == 2
+        between = re.findall(r"(\w+) = alloc\(.*# (?:heap|auto)", text)
+        assert between == ([] if label.endswith("tiles") else ["r"])
+        check(schedule, program)
 
 
 def test_half_floats_take_tiles_where_bytes_are_what_takes_the_time():

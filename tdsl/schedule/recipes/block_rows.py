@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from tdsl.errors import counted
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import ZERO, Read, Var
 from tdsl.lang.program import FuncDef
@@ -84,7 +85,7 @@ def block_rows(stage: Stage, **choices: Any) -> BlockRows:
         )
     if chain.length < _LEAST:
         raise Unsuited(
-            f"its rows have {chain.length} elements, and less than {_LEAST} are one thread's work",
+            f"its rows have {counted(chain.length, 'element')}, which is one thread's work",
             "td.recipes.elements has a thread for each row",
         )
     if chain.length < _WARP and _reads_alike(chain):

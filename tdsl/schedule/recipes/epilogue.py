@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tdsl.errors import ScheduleError
+from tdsl.schedule.inlining import readers_of
 from tdsl.schedule.instructions.warpgroups import THREADS as WARPGROUP
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import GROUP
@@ -15,7 +16,7 @@ _ACCESS = 16  # bytes
 def reader_of(stage: Stage, at: Loop | None = None) -> Stage | None:
     """The only reader of a stage, if it can follow what a loop makes and no directive has mentioned it."""
     schedule = stage.schedule
-    readers = {f.name for f, _ in schedule.state.consumers(stage.func)}
+    readers = {f.name for f in readers_of(schedule.state, stage.func)}
     if stage.func in schedule.state.program.outputs or len(readers) != 1 or not stage.loops:
         return None
     reader = schedule[min(readers)]
