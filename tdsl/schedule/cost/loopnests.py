@@ -20,6 +20,7 @@ from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval, box_of, boxes_at, is_empty, tighten, union_box
 from tdsl.lang.simplify import add, conjuncts, subtract
+from tdsl.schedule.cost.gathers import within_inputs
 from tdsl.schedule.cost.midst import aside, middle
 from tdsl.schedule.facts import extent, volume
 from tdsl.schedule.nest import (
@@ -105,7 +106,8 @@ class Nests:
             f.output_box(None)
             start[name] = f.natural
         tree = build_tree(state)
-        made = Nests(state, required(tree, state, (ROOT,), start, [], NOTHING), tree)
+        needed = required(tree, state, (ROOT,), start, [], NOTHING)
+        made = Nests(state, within_inputs(state.program, needed), tree)
         every = [d for f in state.program.funcs for d in f.definitions]
         in_blocks = any(x.kind in BLOCKS for _, p in state.plans for n in p.nests for x in n.loops)
         made.masked = any(d.mask != TRUE for d in every)
@@ -396,14 +398,9 @@ class NestSpot:
         """The funcs whose memory is inside of the first k loops."""
         names = self.nest.names()[max(k - 1, 0) :]
         levels = [Level(self.func.name, self.definition, x) for x in names]
-        here = self.made(k)
-        stores = self.nests.tree.stored
-        kept = {
-            g
-            for x in (*levels, *_levels(self.nests.state, here - {self.func.name}))
-            for g in stores.get(x, ())
-        }
-        return kept & here
+        here, stores = self.made(k), self.nests.tree.stored
+        every = (*levels, *_levels(self.nests.state, here - {self.func.name}))
+        return {g for x in every for g in stores.get(x, ())} & here
 
     @remembered
     def made(self, k: int) -> set[str]:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tdsl.errors import ShapeError, TargetError
+from tdsl.lang.regions import tighten
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.constants import split_constants
 from tdsl.schedule.cost.caches import CacheModel
+from tdsl.schedule.cost.gathers import points_asked
 from tdsl.schedule.cost.loopnests import Nests
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.cost.moved import Bytes, Moved
@@ -149,10 +151,21 @@ class Prediction:
 
     @property
     def least(self) -> float:
-        """Each input read once, each output written once."""
+        """Each input read once, of tables the rows that are asked for, each output written once."""
         program = self.state.program
         names = [t.name for t in program.inputs if t.name in self.nests.whole]
-        return sum(self.whole(n) for n in (*names, *program.outputs))
+        return sum(map(self._asked, names)) + sum(map(self.whole, program.outputs))
+
+    def _asked(self, name: str) -> float:
+        found = 0.0
+        for spot in self.nests.every():
+            d = spot.func.definitions[spot.definition]
+            if any(r.name == name for r in d.reads):
+                points = points_asked(d, name, tighten(spot.ranges((), wide=False), d.where))
+                if points is None:
+                    return self.whole(name)
+                found += spot.times * points
+        return min(self.whole(name), found * self.nests.element_bytes(name))
 
     @cached_property
     def again(self) -> dict[str, float]:

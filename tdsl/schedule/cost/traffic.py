@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from tdsl.lang.regions import Box, tighten
 from tdsl.schedule.cost.caches import CacheModel
+from tdsl.schedule.cost.gathers import points_asked
 from tdsl.schedule.cost.loopnests import Nests, NestSpot
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.cost.moved import Bytes, Moved, add_up
@@ -72,7 +74,7 @@ def _of_block(spot: NestSpot, inner: set[str]) -> Iterator[tuple[str, Bytes]]:
     count = spot.blocks * prod(extents[x] for x in own)
     for name, box in spot.own_reads(own).items():
         if name not in inner and name != spot.func.name:
-            add_up(moved, {name: Moved(read=count * nests.bytes_of(name, box))})
+            add_up(moved, {name: Moved(read=count * _read(spot, own, name, box))})
     if spot.func.name not in inner:
         size = count * nests.bytes_of(spot.func.name, spot.own_writes(own))
         add_up(moved, {spot.func.name: Moved(written=size)})
@@ -80,6 +82,17 @@ def _of_block(spot: NestSpot, inner: set[str]) -> Iterator[tuple[str, Bytes]]:
     for k in range(1, len(extents) + 1):
         for child in spot.children(k):
             yield from _of_block(child, inner)
+
+
+def _read(spot: NestSpot, loops: tuple[str, ...], name: str, box: Box) -> float:
+    """The bytes of a box that a stage reads in an iteration of some loops; of a table the rows asked for."""
+    nests, d = spot.nests, spot.func.definitions[spot.definition]
+    found = nests.bytes_of(name, box)
+    asked = points_asked(d, name, tighten(spot.ranges(loops, wide=True), d.where))
+    if asked is None:
+        return found
+    there = prod(nests.extents_in_memory(name, box))
+    return min(found, float(min(asked, there) * nests.element_bytes(name)))
 
 
 def kept_in_blocks(nests: Nests, scope: str) -> float:

@@ -270,3 +270,28 @@ def test_rows_that_begin_within_lines_touch_more_of_them(columns: int, size: int
     kernel = make_kernel(program.variant(exact))
     bytes_ = count_bytes(kernel, values, machine.caches)["L1"]
     assert total(Prediction.of(s.state, {}, machine).moved("L1")) == pytest.approx(bytes_, rel=0.1)
+
+
+def rows_of_a_table(rows: int, taken: int, columns: int) -> td.Func:
+    x, at = td.Tensor("x", (rows, columns), td.f32), td.Tensor("at", (taken,), td.i32)
+    f = td.Func("f")
+    f[i, j] = x[at[i], j] * 2
+    return f
+
+
+@pytest.mark.parametrize("rows", [100_000, 10])
+def test_of_a_table_the_rows_that_are_asked_for_are_read(rows):
+    """At most as many as there are, for each block: 16 of them in one of 4 blocks here."""
+    s = td.Schedule(rows_of_a_table(rows, 64, 64), target="cuda")
+    td.recipes.elements(s["f"])
+    assert s.traffic("global") == 4 * (64 + 64 * 64 + 64 * min(64, 4 * rows))
+    assert s.prediction().least == 4 * (64 + 64 * 64 + 64 * min(64, rows))
+
+
+def test_of_a_table_that_is_read_plainly_too_all_is_needed():
+    x, at, f = td.Tensor("x", (90, 64), td.f32), td.Tensor("at", (90,), td.i32), td.Func("f")
+    f[i, j] = x[at[i], j] + x[i, 63 - j]
+    s = td.Schedule(f, target="cuda")
+    td.recipes.elements(s[f])
+    assert s.prediction().least == 4 * (90 + 2 * 90 * 64)
+    assert s.traffic("global") <= 4 * (90 + 90 * 64 + 2 * 96 * 64)
