@@ -1,7 +1,8 @@
-"""Put the definition of every inlined func in the place of its reads."""
+"""Put the definition of every inlined func in the place of its reads; which a definition reads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from tdsl.lang.definition import Definition
@@ -38,19 +39,27 @@ def is_inlined(state: State, name: str) -> bool:
     return state.program.has_func(name) and isinstance(state.plan(name).place, Inline)
 
 
+def inlined_into(state: State, definitions: Iterable[Definition]) -> tuple[Definition, ...]:
+    """The definitions of the inlined funcs that some definitions read, themselves or through others."""
+    found: dict[str, Definition] = {}
+    queue = [*definitions]
+    for d in queue:  # grows
+        for name in sorted({r.name for r in d.reads} - {*found}):
+            if is_inlined(state, name):
+                found[name] = state.program.func(name).definitions[0]
+                queue.append(found[name])
+    return tuple(found.values())
+
+
 def with_reads(state: State, func: str, source: str) -> State:
     """The state in which a func itself reads what it reads of a source through inlined funcs."""
-    program, found, seen = state.program, [func], {func}
-    for name in found:  # grows
-        read = {r.name for d in program.func(name).definitions for r in d.reads}
-        if name != func and source in read:
-            own = inline_funcs(state).program.func(func)
-            funcs = tuple(own if f.name == func else f for f in program.funcs)
-            return replace(state, program=replace(program, funcs=funcs))
-        new = [n for n in sorted(read - seen) if is_inlined(state, n)]
-        found += new
-        seen |= {*new}
-    return state
+    program = state.program
+    inside = inlined_into(state, program.func(func).definitions)
+    if not any(r.name == source for d in inside for r in d.reads):
+        return state
+    own = inline_funcs(state).program.func(func)
+    funcs = tuple(own if f.name == func else f for f in program.funcs)
+    return replace(state, program=replace(program, funcs=funcs))
 
 
 def readers_of(state: State, func: str) -> tuple[FuncDef, ...]:

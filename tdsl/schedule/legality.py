@@ -13,7 +13,7 @@ from graphlib import CycleError
 from tdsl.errors import ScheduleError, counted
 from tdsl.lang.expr import Var
 from tdsl.lang.program import FuncDef
-from tdsl.schedule.inlining import readers_of
+from tdsl.schedule.inlining import inlined_into, readers_of
 from tdsl.schedule.nest import (
     AXES,
     BLOCKS,
@@ -49,19 +49,17 @@ AT_ROOT = -1  # the definition of a store level that stands for the whole kernel
 
 
 def recheck(state: State, func: str) -> None:
-    """Check a func that a directive changed, what it reads, and every func that is placed in its loops."""
+    """Check a func that a directive changed, those that are placed in its loops, and what they read."""
     _check_acyclic(state, func)
     plan, f = state.plan(func), state.program.func(func)
     if f.definitions[0].init is not None:
-        special = [s.nest for s in plan.specializations if s.definition == 0]
-        for nest in (plan.nests[0], *special):
+        for nest in (plan.nests[0], *(s.nest for s in plan.specializations if s.definition == 0)):
             _check_shifts(f, nest)
     inside = placed_in(state, func)
-    near = {func}
-    for d in state.program.func(func).definitions:
-        near |= {r.name for r in d.reads}
+    own = [d for name in inside for d in state.program.func(name).definitions]
+    read = {r.name for d in (*own, *inlined_into(state, own)) for r in d.reads}
     for name, _ in state.plans:
-        if name in near or name in inside:
+        if name in inside | read:
             check_place(state, name, final=False)
 
 
@@ -467,11 +465,8 @@ def _check_specialized(state: State, func: str, host: str, *, final: bool) -> No
 def enclosing(state: State, level: Level) -> list[Level]:
     """The loops around a place and the place itself, outermost first; Illegal where it is gone."""
     _check_level(state, level.func, level)
-    nest = state.plan(level.func).nests[level.definition]
-    own = [
-        Level(level.func, level.definition, x)
-        for x in nest.names()[: nest.position(level.loop) + 1]
-    ]
+    names = state.plan(level.func).nests[level.definition].names()
+    own = [Level(level.func, level.definition, x) for x in names[: names.index(level.loop) + 1]]
     match state.plan(level.func).place:
         case At(outer) | After(outer):
             return [*enclosing(state, outer), *own]
@@ -490,11 +485,16 @@ def _paths(state: State, func: str, definition: int, *, final: bool) -> Iterator
     own = [Level(func, definition, x) for x in plan.nests[definition].names()]
     match plan.place:
         case At(level) | After(level) | With(level):
-            yield [*enclosing(state, level), *own]
+            around = [*enclosing(state, level), *own]
+            if final or not _is_open(state, around[0].func):
+                yield around
         case Inline():
             for user, n in state.consumers(func):
                 yield from _paths(state, user.name, n, final=final)
-        case None if not final and func not in state.program.outputs:
-            pass
         case _:
-            yield own
+            if final or not _is_open(state, func):
+                yield own
+
+
+def _is_open(state: State, func: str) -> bool:
+    return state.plan(func).place is None and func not in state.program.outputs

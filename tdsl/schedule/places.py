@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tdsl.errors import counted, did_you_mean
 from tdsl.schedule.arguments import check_scope
-from tdsl.schedule.inlining import with_reads
+from tdsl.schedule.inlining import inlined_into, with_reads
 from tdsl.schedule.legality import AT_ROOT
 from tdsl.schedule.loops import find_loop, positive
 from tdsl.schedule.nest import (
@@ -232,7 +232,7 @@ def prefetch(
     """
     name = find_loop(state, func, definition, loop)
     d = state.program.func(func).definitions[definition]
-    read = sorted({r.name for r in d.reads})
+    read = sorted({r.name for own in (d, *inlined_into(state, [d])) for r in own.reads})
     if source not in read:
         raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
     positive(offset, "the offset")

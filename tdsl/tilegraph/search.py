@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from tdsl.errors import ScheduleError, TdslError
+from tdsl.errors import ScheduleError
 from tdsl.lang.program import Program
 from tdsl.lang.regions import Box
 from tdsl.schedule.bind import bind_state
@@ -33,7 +33,6 @@ from tdsl.schedule.default import (
     complete_by_recipes,
     read_in_tiles,
 )  # fmt: skip
-from tdsl.schedule.explain import Decision
 from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.inlining import inline_funcs
@@ -81,11 +80,30 @@ class Candidate:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search has tried: the candidate to take first, the others by their price.
+
+    `refused` are those of which recipes or places do not suit the program, and why.
+    """
+
+    candidates: list[Candidate]
+    refused: dict[str, ScheduleError]
+
+
 def candidates(
     program: Program, sizes: Mapping[str, int], target: Target, pin: object = None,
     results: Collection[str] = (),
 ) -> list[Candidate]:  # fmt: skip
-    """The legal candidates, the one to take first, the others by their price.
+    """The legal candidates of a search."""
+    return search(program, sizes, target, pin, results).candidates
+
+
+def search(
+    program: Program, sizes: Mapping[str, int], target: Target, pin: object = None,
+    results: Collection[str] = (),
+) -> Found:  # fmt: skip
+    """The legal candidates, the one to take first, the others by their price; and what is none.
 
     With `results`, what calls of operators give, the schedules of these calls are candidates, too, and those
     that others must beat in small programs.
@@ -96,28 +114,24 @@ def candidates(
     pins = read_pins(program, machine, pin)
     found: list[Candidate] = []
     broken: list[tuple[str, str, Schedule]] = []
-    seen = set[str]()
-    failed: list[TdslError] = []
+    seen, refused = set[str](), dict[str, ScheduleError]()
     for label, schedule, make in _makers(program, sizes, target, pins, {*results}):
         try:
             if not make(schedule) or str(schedule) in seen:
                 continue
             seen.add(str(schedule))
-            if not fits(schedule, machine):
-                failed.append(_too_large(label, schedule))
-                continue
+            _check_room(label, schedule, machine)
             check_all(schedule.state)
-            own, seconds = pins.broken(schedule), schedule.prediction().seconds
-        except TdslError as error:  # a recipe, or a place for each func, does not suit this program
-            failed.append(error)
+        except ScheduleError as error:  # any other one is a fault, of the program or of the search
+            refused[label] = error
             continue
-        if own:
+        if own := pins.broken(schedule):
             broken.append((own, label, schedule))
         else:
-            found.append(Candidate(label, schedule, seconds))
+            found.append(Candidate(label, schedule, schedule.prediction().seconds))
     if not found:
-        raise impossible(pins, program, sizes, broken) if broken else failed[0]
-    return _in_order(found, ON_GPUS if machine.block_threads else CLEARLY)
+        raise impossible(pins, program, sizes, broken) if broken else next(iter(refused.values()))
+    return Found(_in_order(found, ON_GPUS if machine.block_threads else CLEARLY), refused)
 
 
 def _in_order(found: list[Candidate], clearly: float) -> list[Candidate]:
@@ -132,21 +146,19 @@ def _in_order(found: list[Candidate], clearly: float) -> list[Candidate]:
     return [first, *others]
 
 
-def _too_large(label: str, schedule: Schedule) -> ScheduleError:
-    return ScheduleError(
-        f"the schedule {label!r} needs {schedule.footprint('shared'):.0f} bytes of shared memory for a block",
-        loc=here(),
-        label="this call",
-        hint="schedule it by hand, in smaller tiles",
-    )
-
-
-def fits(schedule: Schedule, machine: Machine) -> bool:
-    """Whether what a schedule puts into managed memory has room there."""
-    if not machine.block_threads:
-        return True
-    capacity = machine.level("shared").bytes
-    return capacity is None or schedule.footprint("shared") <= capacity
+def _check_room(label: str, schedule: Schedule, machine: Machine) -> None:
+    """ScheduleError where what a schedule puts into managed memory has no room there."""
+    capacity = machine.level("shared").bytes if machine.block_threads else None
+    if capacity is None:
+        return
+    needed = schedule.footprint("shared")
+    if needed > capacity:
+        raise ScheduleError(
+            f"the schedule {label!r} needs {needed:.0f} bytes of shared memory for a block",
+            loc=here(),
+            label="this call",
+            hint="schedule it by hand, in smaller tiles",
+        )
 
 
 Make = Callable[[Schedule], bool]
@@ -253,11 +265,14 @@ def _by_groups(
     for part in reversed(tiled):
         write_tiles(schedule, part, machine)
         done |= {*part.members}
+    if tiled:  # others read copies of what these give
+        state = _without_inlined(schedule)
+        boxes = root_boxes(rest_at_root(state))
     for f in reversed(state.program.funcs):
         if f.name in done or f.name not in open_:
             continue
         group = group_of(state, f.name, open_ - done - cuts)
-        made = _one_group(schedule, state, f.name, group, boxes, machine)
+        made = by_recipe(schedule, state, f.name, group, boxes, machine)
         done |= {f.name, *(made.inside if made else ()), *(made.beside if made else ())}
         if made is None and f.name in cuts and f.name not in state.program.outputs:
             _by_itself(schedule, state, f.name, boxes, machine)
@@ -269,6 +284,10 @@ def _with_inlined(schedule: Schedule, cuts: set[str]) -> State:
     for name, plan in choose_inline(bind_state(schedule.state, schedule.sizes))[0].plans:
         if plan.place is not None and name not in cuts and not schedule.state.plan(name).touched:
             schedule[name].inline()
+    return _without_inlined(schedule)
+
+
+def _without_inlined(schedule: Schedule) -> State:
     return inline_funcs(bind_state(schedule.state, schedule.sizes))
 
 
@@ -297,18 +316,6 @@ def _together(schedule: Schedule, machine: Machine) -> bool:
     return bool(found)
 
 
-def _one_group(
-    schedule: Schedule, state: State, owner: str, group: list[str], boxes: dict[str, Box],
-    machine: Machine,
-) -> Decision | None:  # fmt: skip
-    """A group by the recipe that fits it; None leaves it to the default schedule."""
-    try:
-        with schedule.all_or_nothing():
-            return by_recipe(schedule, state, owner, group, boxes, machine)
-    except ScheduleError:
-        return None  # it reads what is inlined only later
-
-
 def _by_itself(
     schedule: Schedule, state: State, name: str, boxes: dict[str, Box], machine: Machine
 ) -> None:
@@ -322,16 +329,14 @@ def _by_itself(
 
 
 def _on_a_gpu(
-    schedule: Schedule,
-    machine: Machine,
-    cuts: frozenset[str] | set[str] = frozenset(),
-    tiled: tuple[Part, ...] = (),
+    schedule: Schedule, machine: Machine, cuts: Collection[str] = (), tiled: tuple[Part, ...] = ()
 ) -> bool:
     """Each func that recipes take into no other kernel as one of its own; those of cuts always.
 
     Those that are `tiled` get tiles of blocks and threads.
     """
     state, hopper = bind_state(schedule.state, schedule.sizes), "wgmma" in machine.features
+    cuts = {n for n in cuts if state.program.has_func(n)}  # in another order some are not made
     inlined = choose_inline(state, products_read_values=True)[0]
     for name, plan in inlined.plans:
         if plan.place is not None and name not in cuts and not schedule.state.plan(name).touched:
@@ -348,21 +353,22 @@ def _on_a_gpu(
         if f.name in cuts - done or not schedule.state.plan(f.name).touched
     ]
     apart = (cuts - done).difference(
-        n for n in open_ if _made(schedule, n, partial(on_tensor_cores, hopper=hopper))
+        n for n in open_ if _in_a_kernel(schedule, n, partial(on_tensor_cores, hopper=hopper))
     )
     for name in reversed(open_):  # consumers first
         if name in apart or not schedule.state.plan(name).touched:
-            _made(schedule, name, partial(on_blocks, threads=machine.block_threads))
+            _in_a_kernel(schedule, name, partial(on_blocks, threads=machine.block_threads))
     return True
 
 
-def _made(schedule: Schedule, name: str, rule: Callable[[Stage], object]) -> bool:
-    """Whether a recipe is for a stage; one that reads what is inlined only later is left to the default."""
+def _in_a_kernel(schedule: Schedule, name: str, rule: Callable[[Stage], object]) -> bool:
+    """Whether a recipe is for a func; where it has to know sizes by name, it is left to the default."""
     try:
-        with schedule.all_or_nothing():
-            return rule(schedule[name]) is not None
+        return if_suited(rule, schedule[name]) is not None
     except ScheduleError:
-        return False
+        if schedule.state.program.sizes:
+            return False
+        raise
 
 
 def _online(schedule: Schedule, name: str, machine: Machine) -> bool:

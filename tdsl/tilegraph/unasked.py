@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tdsl.errors import TdslError
+from tdsl.errors import ScheduleError
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box
 from tdsl.schedule.cost.machine import Machine
@@ -63,7 +63,7 @@ def together_unasked(
         for plan in found:
             write_together(schedule, plan, machine)
         made = complete_by_recipes(schedule.state, machine)[0]
-    except TdslError:
+    except ScheduleError:
         return None  # something that is computed in these loops cannot be there
     if not found or not _is_faster(made, by_recipes, machine):
         return None
@@ -97,7 +97,7 @@ def nested_tiles_unasked(
             write_tiles(schedule, part, machine)
         made = complete_by_recipes(schedule.state, machine)[0]
         check_all(made)  # recipes may take into a tile what is read outside of it, too
-    except TdslError:
+    except ScheduleError:
         return None  # a place for each func does not suit this program
     if not parts or not _is_faster(made, by_recipes, machine):
         return None

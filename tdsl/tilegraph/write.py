@@ -147,7 +147,7 @@ def _register_tiles(
     schedule: Schedule, open_: _Open, part: Part, machine: Machine, boxes: dict[str, Box]
 ) -> bool:
     """Register tiles in what is left of the loops of an owner that is a sum of products."""
-    state, own = bind_state(schedule.state, schedule.sizes), part.owner
+    state, own = inline_funcs(bind_state(schedule.state, schedule.sizes)), part.owner
     found = find_contraction(state, own, [], boxes) or find_window(state, own, [], boxes)
     if found is None:
         return False

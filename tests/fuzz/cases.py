@@ -137,7 +137,7 @@ def run_case(case: Case, meaning: Meaning, checked: bool = False) -> Outcome:
         return Outcome("refused", f"oracle: {type(error).__name__}")
     except Exception as error:  # noqa: BLE001  # a fault of the language, not of the compiler
         return Outcome(
-            f"oracle: {type(error).__name__} {_general(str(error))}", traceback.format_exc()
+            f"oracle: {type(error).__name__} {general(str(error))}", traceback.format_exc()
         )
     try:
         s = case.schedule()
@@ -148,7 +148,7 @@ def run_case(case: Case, meaning: Meaning, checked: bool = False) -> Outcome:
         rounded = '"round_up"' in case.directives and isinstance(error, td.IndexBoundError)
         if rounded or any(re.search(pattern, text) for pattern in ALLOWED):
             return Outcome("refused", re.sub(r"'[^']*'|\d+", "_", text.splitlines()[0]))
-        return Outcome(f"{type(error).__name__}: {_general(text)}", traceback.format_exc())
+        return Outcome(f"{type(error).__name__}: {general(text)}", traceback.format_exc())
     except Exception as error:  # noqa: BLE001  # any other exception is a fault of the compiler
         where = traceback.extract_tb(error.__traceback__)[-1]
         kind = f"{type(error).__name__} in {where.filename.rpartition('/')[2]}:{where.name}"
@@ -160,7 +160,8 @@ def run_case(case: Case, meaning: Meaning, checked: bool = False) -> Outcome:
     return Outcome("same")
 
 
-def _general(text: str) -> str:
+def general(text: str) -> str:
+    """The beginning of a message without the names and numbers in it."""
     return re.sub(r"'[^']*'|\d+", "_", text.splitlines()[0])[:90]
 
 

@@ -5,7 +5,8 @@
     ... --target cuda [--compile]                                    kernels under emulation [and compiled]
 
 Where extents are named, a schedule for larger ones is run on these, too; only this may be refused, for a
-documented reason.
+documented reason. Candidates of the search that cannot be written are counted by what is said of them, but
+for recipes that are for other stages.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from collections.abc import Iterator
 
 import tdsl as td
 from tdsl.target import Target, as_target
-from tdsl.tilegraph.search import Candidate, candidates
+from tdsl.tilegraph.search import Candidate, search
 from tests.fuzz.campaign import program_of
-from tests.fuzz.cases import Case, Meaning, Outcome, run_case
+from tests.fuzz.cases import Case, Meaning, Outcome, general, run_case
 from tests.fuzz.choices import Seeded
 from tests.fuzz.graphs import random_graph
 from tests.fuzz.programs import Made
@@ -30,6 +31,8 @@ SHOWN = 1500  # characters of what is said of a fault
 LARGER = 16  # times what is run: the extents that are searched for
 # What a schedule for larger extents may say of those that are run: tiles of tensor cores come whole.
 OF_OTHERS = (r"not all iterations of the loops inside run", r"; a swizzle of \d+ needs rows")
+# What may be said of a candidate that is none: the recipe is for others, or its tiles are too large.
+UNSUITED = (r"^\w+ is not for '", r"bytes of shared memory for a block")
 
 
 def graph_of(seed: int, number: int) -> Made:
@@ -51,12 +54,15 @@ def outcomes_of(
     for times in (1, LARGER)[: 1 + (graphs and bool(sizes))]:
         asked = {n: v * times for n, v in sizes.items()}
         try:
-            found = candidates(program, asked, as_target(target))[:TAKEN]
+            found = search(program, asked, as_target(target))
         except Exception as error:  # noqa: BLE001  # of the search, which has a schedule for everything
             kind = f"search: {type(error).__name__}"
             yield f"{times} x", Outcome(kind, traceback.format_exc())
             continue
-        for c in found:
+        for label, error in found.refused.items():
+            if not any(re.search(pattern, error.message) for pattern in UNSUITED):
+                yield f"{times} x, {label}", Outcome("lost", general(error.message))
+        for c in found.candidates[:TAKEN]:
             case = Case(made, c.schedule.to_json(), number % 1000, target)
             outcome = run_case(case, meaning)
             if times == 1 and outcome.kind == "refused" and not outcome.text.startswith("oracle"):
@@ -73,7 +79,7 @@ def _machine_code(c: Candidate, sizes: dict[str, int], target: Target) -> Outcom
     try:
         kernels = td.compile(c.schedule, target=target, **sizes).launch.kernels
     except td.TdslError as error:
-        return Outcome(re.sub(r"'[^']*'|\d+", "_", str(error).splitlines()[0]), str(error))
+        return Outcome(general(str(error)), str(error))
     spilled = [k for k in kernels if k.spills or k.stack]
     return Outcome("spills", "\n".join(map(str, spilled))) if spilled else None
 
@@ -94,9 +100,10 @@ def main() -> None:
         for label, outcome in outcomes_of(
             chosen.seed, number, chosen.target, graphs=chosen.graphs, compiled=chosen.compile
         ):
-            refused = f"refused: {outcome.text}" if outcome.kind == "refused" else ""
-            tally[refused or (outcome.kind if outcome.kind == "same" else "fault")] += 1
-            if outcome.fault:
+            told = f"{outcome.kind}: {outcome.text}" if outcome.kind in ("refused", "lost") else ""
+            tally[told or (outcome.kind if outcome.kind == "same" else "fault")] += 1
+            first = outcome.kind == "lost" and tally[told] == 1
+            if first or (outcome.fault and outcome.kind != "lost"):
                 print(
                     f"--seed {chosen.seed} --first {number} --programs 1 --target {chosen.target}{again}: "
                     f"{label}\n{outcome.kind}\n{outcome.text[-SHOWN:]}",

@@ -6,7 +6,7 @@ import pytest
 import tdsl as td
 from tdsl.lang.interp import interpret
 from tdsl.target import Target
-from tdsl.tilegraph.search import candidates
+from tdsl.tilegraph.search import candidates, search
 from tests.tilegraph.chains import adds_concat_pool
 
 
@@ -118,3 +118,31 @@ def test_reads_that_are_inside_once_a_func_is_inlined_are_taken() -> None:
     f = td.compile(turned.autoschedule(N=5, M=4))
     at = np.array([7, 0, 4, 5], np.int32)
     np.testing.assert_array_equal(f(np.arange(5, dtype=np.float32), at), [2, 0, 4, 0])
+
+
+def test_what_cannot_be_written_is_told() -> None:
+    found = search(network.program, SIZES["network"], Target("cuda"))
+    assert all("is not for" in error.message for error in found.refused.values())
+
+
+def test_a_fault_of_a_recipe_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(*_: object, **__: object) -> None:
+        raise td.TargetError("this must not happen")
+
+    monkeypatch.setattr("tdsl.tilegraph.search.write_tiles", fault)
+    with pytest.raises(td.TargetError, match="must not happen"):
+        candidates(td.Schedule(*adds_concat_pool(64, parts=9)).program, {}, Target("cpu"))
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_calls_of_products_in_another_order_are_kernels_of_their_own(target: str) -> None:
+    """Some results of calls are not made in that order."""
+    i, j, k, r = td.vars("i j k r")
+    x, u = td.Tensor("x", (512, 1024), td.f32), td.Tensor("u", (1024, 16), td.f32)
+    w = td.Tensor("w", (16, 1024), td.f32)
+    full, y = td.Func("full"), td.Func("y")
+    full[k, j] = td.sum(u[k, r] * w[r, j], axis=r)
+    y[i, j] = td.sum(x[i, k] * full[k, j], axis=k)
+    found = search(td.Schedule(y).program, {}, Target(target), None, {"full", "y"})
+    assert "reassociated, calls apart" in {c.label for c in found.candidates}
+    assert not found.refused

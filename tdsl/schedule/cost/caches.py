@@ -338,7 +338,7 @@ def _again(body: Touched, outer: Touched, moved: Bytes, count: float, capacity: 
     all_, found = sum(new.values()), dict[str, Moved]()
     for name, n in new.items():
         before = ceil(beyond / all_) if all_ else 0  # iterations back, in which it was touched last
-        if 0 < before < count and not moved[name].written:
+        if name in moved and 0 < before < count and not moved[name].written:
             stays = (count - before) * min(max(body[name].size - before * n, 0.0), n)
             found[name] = Moved(max(moved[name].read - stays, 0.0))
     return found

@@ -403,8 +403,8 @@ def _dot(c: Contraction, machine: Machine) -> Dot | None:
     if dot is None:
         return None
     (left,) = (r for r in reads_in((c.value,)) if r != c.moving)
-    if left.name == c.moving.name:  # one copy of it would be both operands
-        return None
+    if left.name == c.moving.name and dot.right != c.moving.dtype:
+        return None  # both would be read as unsigned
     if dot.rows > 1:
         beside = _is_paired(left, last) and _is_paired(left, c.across)
     else:

@@ -19,7 +19,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.nest import State
+from tdsl.schedule.nest import Root, State
 from tdsl.schedule.patterns.bands import Bands, Chain, plan_bands
 from tdsl.schedule.patterns.contraction import Contraction, Tiles, find_contraction, plan_tiles
 from tdsl.schedule.patterns.groups import group_of, moves
@@ -95,7 +95,7 @@ def tile_product(
     """Register tiles for a product; what it multiplies with is packed in front if all bands need the same."""
     tiles = plan_tiles(c, machine)
     axis = schedule.state.program.func(c.func).variables.index(c.along)
-    same = c.moving.name not in chain.inside and not moves(chain.boxes[c.func][axis : axis + 1])
+    same = _is_there(schedule, c, chain) and not moves(chain.boxes[c.func][axis : axis + 1])
     panel = "block" if c.crowded and _moves_on(c, schedule, chain) else "root" if same else "no"
     if tiles.panel == "no" or _is_packed(c, tiles):
         panel = "no"
@@ -103,6 +103,14 @@ def tile_product(
     dot = "" if panel == "no" else tiles.dot  # instructions take panels
     tiles = replace(tiles, panel=panel, parallel=parallel, band=band, terms=0, dot=dot)
     tile(schedule, c, tiles, threads=False)
+
+
+def _is_there(schedule: Schedule, c: Contraction, chain: Chain) -> bool:
+    """True when what moves along is not made in a band; copies of what is made there have other names."""
+    name, state = c.moving.name, schedule.state
+    if name in chain.inside:
+        return False
+    return not state.program.has_func(name) or isinstance(state.plan(name).place, Root | None)
 
 
 def _moves_on(c: Contraction, schedule: Schedule, chain: Chain) -> bool:

@@ -99,10 +99,14 @@ def on_blocks(stage: Stage, *, threads: int = 256) -> Plan | None:
 
 
 def _followed(stage: Stage) -> list[Stage]:
-    """What only a stage reads, element by element: it can be made as soon as these values are there."""
-    program = stage.schedule.state.program
-    names = {r.name for r in reads_in(definition_of(stage).values) if program.has_func(r.name)}
-    before = [stage.schedule[name] for name in sorted(names - {stage.func})]
+    """What only a stage reads, element by element: it can be made as soon as these values are there.
+
+    What a directive has mentioned has a place already.
+    """
+    state = stage.schedule.state
+    names = {r.name for r in reads_in(definition_of(stage).values)} - {stage.func}
+    open_ = (n for n in sorted(names) if state.program.has_func(n) and not state.plan(n).touched)
+    before = [stage.schedule[name] for name in open_]
     return [own for own in before if (reader := reader_of(own)) and reader.func == stage.func]
 
 

@@ -223,7 +223,7 @@ def _left_panel(
 
 def _with_terms_last(schedule: Schedule, c: Contraction, left: Read, name: str) -> Stage:
     """A copy of what is broadcast with the terms of a sum side by side."""
-    copy = schedule.cache_read(name, c.func)
+    copy = schedule.cache_read(name, c.func, along=_apart(c, c.across))
     axis = left.index.index(Var(c.ranges[-1]))
     names, dims = [x.name for x in copy.loops], [n for n in range(len(left.index)) if n != axis]
     copy.reorder_storage(*dims, axis)
@@ -240,7 +240,7 @@ def _in_tiles(
     rank = len(left.index)
     across, axis = (left.index.index(Var(v)) for v in (c.across, c.ranges[-1]))
     pack = {across: rows, axis: dot.terms} if rows else {axis: dot.terms}
-    steps = schedule.cache_read(name, c.func, pack=pack)
+    steps = schedule.cache_read(name, c.func, pack=pack, along=_apart(c, c.across))
     terms = rank + len(pack) - 1  # the axis of those of a step
     copy = schedule.cache_read(steps.func, c.func, pack={terms: dot.packed})
     steps.inline()
@@ -314,9 +314,8 @@ def _panel(schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: 
     whole = tiles.panel == "root"
     dims = [*outer, axis, *inner, rank] if whole else [*outer, *inner, axis]
     made = None if whole else _open_producer(schedule, c)
-    copy = made or schedule.cache_read(
-        c.moving.name, c.func, pack={axis: tiles.width} if whole else None
-    )
+    pack = {axis: tiles.width} if whole else {}
+    copy = made or _copy_moving(schedule, c, tiles, host, loop, pack)
     names = [loop.name for loop in copy.loops]
     copy.reorder_storage(*dims)
     copy.reorder(*(names[n] for n in dims))
@@ -340,7 +339,8 @@ def _paired_panel(
     axis, outer, inner = _axes(c)
     rank = len(c.moving.index)
     paired = c.moving.index.index(Var(c.ranges[-1]))
-    copy = schedule.cache_read(c.moving.name, c.func, pack={axis: tiles.width, paired: dot.packed})
+    pack = {axis: tiles.width, paired: dot.packed}
+    copy = _copy_moving(schedule, c, tiles, host, loop, pack)
     names = [loop.name for loop in copy.loops]
     along, term = names[rank], names[rank + 1]
     copy.reorder_storage(*outer, axis, *inner, rank, rank + 1)
@@ -366,6 +366,22 @@ def _axes(c: Contraction) -> tuple[int, list[int], list[int]]:
     axis = next(n for n, e in enumerate(index) if c.along in variables(e))
     outer = [n for n, e in enumerate(index) if n != axis and not variables(e) & {*c.ranges}]
     return axis, outer, [n for n in range(len(index)) if n != axis and n not in outer]
+
+
+def _copy_moving(
+    schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: Loop, pack: dict[int, int]
+) -> Stage:
+    """A copy of what moves along; in the sum's own loop from the start, where alone it may be there."""
+    here = tiles.panel != "root" and host.func == c.func
+    return schedule.cache_read(
+        c.moving.name, c.func, at=loop if here else None, pack=pack, along=_apart(c, c.along)
+    )
+
+
+def _apart(c: Contraction, variable: str) -> str | None:
+    """The variable that tells an operand from the other one, where both are of one array."""
+    twice = any(r.name == c.moving.name for r in reads_in((c.value,)) if r != c.moving)
+    return variable if twice else None
 
 
 def _place(copy: Stage, tiles: Tiles, host: Stage, loop: Loop, outermost: str) -> None:

@@ -77,7 +77,8 @@ Roles = Mapping[str, str]
 def inside_tiles(state: State, running: str, row: str, tile: str) -> dict[str, Roles]:
     """The funcs that a tile of rows and terms computes, consumers first, and what their variables are.
 
-    Those that do not differ from row to row are computed before: each block would compute them again.
+    Those that do not differ from row to row are computed before: each block would compute them again. So are
+    those that are read elsewhere, too.
     """
     program = state.program
     found: dict[str, Roles] = {}
@@ -96,8 +97,13 @@ def inside_tiles(state: State, running: str, row: str, tile: str) -> dict[str, R
                 }
                 found[g.name] = {**own, **ranges}
                 stack.append((g, found[g.name]))
-    order = [f.name for f in reversed(program.funcs)]
-    return {n: found[n] for n in order if n in found}
+    kept, near = dict[str, Roles](), {running}
+    for f in reversed(program.funcs):
+        read_here = {g.name for g, _ in state.consumers(f.name)} <= near
+        if f.name in found and read_here and f.name not in program.outputs:
+            kept[f.name] = found[f.name]
+            near.add(f.name)
+    return kept
 
 
 def role_of(e: Expr, roles: Roles) -> str:
@@ -223,9 +229,22 @@ def _shared(state: State, chain: OnlineChain, rows: int, terms: int) -> int:
     return sum(sizes.values())
 
 
+def check_ends(state: State, running: str, chain: OnlineChain) -> None:
+    """Unsuited where results of the one pass are for more than what the chain ends in."""
+    near = [running]
+    for name in near:  # grows
+        for reader in dict.fromkeys(f for f, _ in state.consumers(name)):
+            if reader.name in (chain.lead.name, chain.end, *near):
+                continue
+            if reader.name in state.program.outputs or reader.definitions[0].init is not None:
+                raise Unsuited(f"{reader.name!r} is made of the results of its pass, too")
+            near.append(reader.name)
+
+
 def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks) -> None:
     schedule = stage.schedule
     running, own, whole = stage.online(chain.term, plan.terms), schedule[chain.end], ""
+    check_ends(schedule.state, running.func, chain)
     tile = running.loops[-1].name
     if chain.end != chain.lead.name:
         schedule[chain.lead.name].inline()

@@ -37,6 +37,7 @@ from tdsl.schedule.recipes.online_blocks import (
     TILE,
     OnlineChain,
     Roles,
+    check_ends,
     find_online_chain,
     inside_tiles,
 )  # fmt: skip
@@ -206,6 +207,7 @@ def _plan(chain: OnlineChain, machine: Machine) -> OnlineTensorCores:
 def _write(stage: Stage, chain: OnlineChain, plan: OnlineTensorCores) -> OnlineTensorCores:
     schedule = stage.schedule
     running, own = stage.online(chain.term, plan.terms), schedule[chain.end]
+    check_ends(schedule.state, running.func, chain)
     tile, part = running.loops[-1].name, running.loops[-1].name
     if chain.end != chain.lead.name:
         schedule[chain.lead.name].inline()

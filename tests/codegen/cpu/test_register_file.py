@@ -183,6 +183,20 @@ def test_products_by_amx_are_right(rng, dot, turned):
 
 
 @emulation
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_matrix_times_itself_by_amx(rng, turned):
+    x, c = td.Tensor("x", ("M", "N"), td.bf16), td.Func("c")
+    left, right = (x[i, k], x[j, k]) if turned else (x[k, i], x[k, j])
+    c[i, j] = td.sum(td.cast(left, td.f32) * td.cast(right, td.f32), axis=k)
+    a = small_numbers(rng, td.bf16, 96, 64)
+    f, wide = td.compile(c, target="cpu:amx"), a.astype(np.float32)
+    np.testing.assert_array_equal(
+        run_emulated(f, a, M=96, N=64), wide @ wide.T if turned else wide.T @ wide
+    )
+    assert "tile_bf16" in str(f.loops(M=96, N=64))
+
+
+@emulation
 @pytest.mark.parametrize("ends", [(-128, -128), (127, -128)])
 def test_the_ends_of_signed_bytes_by_amx(ends):
     a, b = np.full((32, 64), ends[0], np.int8), np.full((64, 32), ends[1], np.int8)

@@ -258,3 +258,16 @@ def test_the_default_schedule_is_made_of_these(rng):
     total[i] = td.sum(e[i, k], axis=k)
     f[i, j] = e[i, j] - total[i]
     agrees(td.Schedule(f), a=whole(rng, 3, 500))
+
+
+def test_a_sum_that_has_a_place_is_not_made_with_its_reader():
+    a, b = td.Tensor("a", (128, 64), td.f32), td.Tensor("b", (64, 128), td.f32)
+    c, y = td.Func("c"), td.Func("y")
+    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    y[i, j] = td.exp(c[i, j])
+    s = td.Schedule(y)
+    assert isinstance(on_blocks(s[y]), BlockTiles)  # with the product's kernel
+    s = td.Schedule(y)
+    s[c].compute_root()
+    assert isinstance(on_blocks(s[y]), Elements)
+    assert isinstance(on_blocks(s[c]), BlockTiles)

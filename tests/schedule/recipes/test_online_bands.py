@@ -79,3 +79,28 @@ def test_what_is_scheduled_by_hand_is_left_alone() -> None:
     s = td.Schedule(attention(1, 64, 60_000, 32))
     s["p"].compute_root()
     assert "online" not in str(td.compile(s).explain())
+
+
+@pytest.mark.parametrize("more", ["rows", "columns"])
+def test_scores_that_are_read_elsewhere_too_are_made_before(more: str) -> None:
+    """By another result, which needs all of them."""
+    i, j, d, e = td.vars("i j d e")
+    q, k, v = (td.Tensor(n, (r, 16), td.f32) for n, r in (("q", 41), ("k", 300), ("v", 300)))
+    score, p, out, other = (td.Func(n) for n in ("score", "p", "out", "other"))
+    score[i, j] = td.sum(q[i, d] * k[j, d], axis=d)
+    p[i, j] = td.exp(score[i, j] - td.max(score[i, j], axis=j))
+    out[i, e] = td.sum(p[i, j] * v[j, e], axis=j)
+    if more == "rows":
+        other[i, j] = score[i, j] * 2
+    else:
+        other[j] = td.sum(score[i, j], axis=i)
+    s = td.Schedule(out, other)
+    td.recipes.online_bands(s["out"])
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal((n, 16)).astype(np.float32) for n in (41, 300, 300)]
+    z = given[0] @ given[1].T
+    made = td.compile(s)(*given)
+    np.testing.assert_allclose(
+        made[0], np.exp(z - z.max(1, keepdims=True)) @ given[2], rtol=1e-3, atol=1e-4
+    )
+    np.testing.assert_allclose(made[1], z * 2 if more == "rows" else z.sum(0), rtol=1e-3, atol=1e-3)

@@ -85,3 +85,22 @@ def test_another_kind_of_sum_is_left_alone() -> None:
     with pytest.raises(td.ScheduleError, match="online_blocks is not for"):
         td.recipes.online_blocks(s[f])
     assert not s.directives
+
+
+@pytest.mark.parametrize("recipe", [td.recipes.online_blocks, td.recipes.online_tensor_cores])
+def test_sums_that_are_for_more_than_the_end_have_no_blocks(recipe):
+    """As the mean of channels, by which the norm and its variance are made."""
+    i, j, d, e = td.vars("i j d e")
+    t = td.f32 if recipe is td.recipes.online_blocks else td.f16
+    q, k, v = (td.Tensor(n, (64, 32), t) for n in "qkv")
+    score, top, p, out, shown = (td.Func(n) for n in ("score", "top", "p", "out", "shown"))
+    score[i, j] = td.sum(td.cast(q[i, d], td.f32) * td.cast(k[j, d], td.f32), axis=d)
+    top[i] = td.max(score[i, j], axis=j)
+    p[i, j] = td.exp(score[i, j] - top[i])
+    out[i, e] = td.sum(td.cast(td.cast(p[i, j], t), td.f32) * td.cast(v[j, e], td.f32), axis=j)
+    shown[i] = top[i] + 1
+    s = td.Schedule(out, shown, target="cuda")
+    before = str(s)
+    with pytest.raises(td.ScheduleError, match="is not for 'out': 'shown' is made of"):
+        recipe(s[out])
+    assert str(s) == before
