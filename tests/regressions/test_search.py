@@ -308,3 +308,19 @@ def test_rows_of_what_is_inlined_on_a_gpu_are_those_of_its_reader() -> None:
     for c in candidates(program, {}, Target("cuda"))[:2]:
         for mine, own in zip(td.emulate(td.compile(c.schedule))(**given), wanted, strict=True):
             np.testing.assert_allclose(mine, own, rtol=1e-4, atol=1e-4)
+
+
+def test_bands_of_more_rows_than_there_are_have_a_price() -> None:
+    """Sums that stay in a band were looked up among what moves."""
+    b, i, j, k = td.vars("b i j k")
+    a, w = td.Tensor("a", (3, 17, 64), td.bf16), td.Tensor("w", (3, 64, 128), td.bf16)
+    around = td.pad(a, mode="reflect")
+    near, top, wide, y = (td.Func(n) for n in ("near", "top", "wide", "y"))
+    reads = (around[b, i, j - 1], around[b, i, j + 1], a[b, i, j])
+    near[b, i, j] = sum(td.cast(x, td.f32) for x in reads)
+    top[b, i] = td.max(near[b, i, k], axis=k)
+    wide[b, i, j] = td.tanh(near[b, i, j] - top[b, i])
+    halves = td.cast(td.cast(wide[b, i, k], td.bf16), td.f32)
+    y[b, i, j] = td.sum(halves * td.cast(w[b, k, j], td.f32), axis=k) / 8
+    found = candidates(td.Schedule(y).program, {}, Target("cpu"))
+    assert "bands of 64 rows" in {c.label for c in found}
