@@ -45,6 +45,10 @@ from tdsl.text import ATOM, SIGN, Names, Piece, call, infix, number, prefix, ter
 INT, BOOL, SCALAR, ARRAY, LITERAL = "int", "bool", "scalar", "array", "literal"
 NARROW = tuple(t for t in ALL if t.is_narrow)
 FOREIGN = tuple(t for t in ALL if t.kind == "e")  # of ml_dtypes
+LONG, LONGEST = (
+    60,
+    2000,
+)  # parts of an expression on a line, and of what is computed in some cases only
 LARGEST_SIZE = 1 << 40  # no array has more elements along an axis
 
 
@@ -69,6 +73,17 @@ def integer(piece: Piece, lo: float, hi: float) -> Value:
     return Value(piece, INT, lo, hi)
 
 
+def _always(roots: Iterable[Expr]) -> set[Node]:
+    """The parts of expressions that are computed whatever their conditions choose."""
+    found, stack = set[Node](), list[Node](roots)
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            stack += [n.cond] if isinstance(n, Select) else children(n)
+    return found
+
+
 @dataclass(slots=True)
 class Expressions:
     """Makes the text of expressions.
@@ -86,20 +101,24 @@ class Expressions:
     used: set[str] = field(default_factory=set)
 
     def values(self, *roots: Expr) -> list[Value]:
-        """The texts of expressions; what they share and would make them long is named first."""
+        """The texts of expressions; what they share and would make them long is named first.
+
+        What a condition chooses is not: nobody loads what is not chosen.
+        """
         parents: dict[Node, int] = {}
         order = list(post_order(*roots))
         for n in order:
             for child in children(n):
                 parents[child] = parents.get(child, 0) + 1
-        memo: dict[Node, Value] = {}
+        always, memo = _always(roots), dict[Node, Value]()
         for n in order:
             if n in memo:
                 continue
             parts = sum(memo[child].size for child in children(n))
             value = self.node(n, memo)  # type: ignore[arg-type]  # expressions hold expressions only
             value = replace(value, size=1 + parts)
-            if parts > 60 or (parts > 5 and parents.get(n, 0) > 1):
+            long = parts > (LONG if n in always else LONGEST)
+            if long or (parts > 5 and parents.get(n, 0) > 1):
                 value = self.hoist(value)
             memo[n] = value
         return [memo[root] for root in roots]

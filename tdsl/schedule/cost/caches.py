@@ -310,7 +310,10 @@ def _in_loop(
         grown = max(outer[name].size / (body.touched[name].size or 1.0), 1.0)
         if name not in body.steady:
             still = _times(body.touched, outer, name) <= SAME
-            times = ceil(count) if still else count  # a short last one touches all of it, too
+            chosen = body.touched[name].part < outer[name].part
+            times = (
+                ceil(count) if still and not chosen else count
+            )  # a short last one touches all, too
             later = body.again.get(name, body.later[name]) if still else body.later[name]
             all_ = first + later.times(max(times - 1, 0))
             disjoint = _times(body.touched, outer, name) * SAME >= count  # but for lines at ends

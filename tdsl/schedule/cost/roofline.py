@@ -6,6 +6,7 @@ each unit for its operations. Nests run one after another; each that is shared o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, inf, prod
@@ -31,6 +32,7 @@ _CHEAP = ("fma", "isnan", "isinf", "isfinite", "floor", "ceil", "trunc", "sqrt",
 WARM = 0.5  # of the last cache, in which the arrays of a small program stay from call to call
 _CALL = 12  # operations that `cost` takes a call for
 HALF = 2  # bytes of the elements that rates of tensor cores are said for
+KNOWN = 1 << 10  # definitions that are looked at once: each candidate of a search has them
 LAUNCH = 3e-6  # seconds of a kernel of a GPU, where it has not been measured
 
 
@@ -302,6 +304,7 @@ def _inside_reduction(spot: NestSpot, d: Definition) -> list[tuple[str, int]]:
     return found
 
 
+@functools.lru_cache(KNOWN)
 def work_of_point(d: Definition, *, wide: bool) -> Work:
     """The operations of one point of a definition, on vectors or not."""
     d = _without_tests_of_indices(d)
@@ -316,6 +319,7 @@ def work_of_point(d: Definition, *, wide: bool) -> Work:
     return Work(plain if wide else 0.0, 0.0 if wide else plain, float(calls))
 
 
+@functools.lru_cache(KNOWN)
 def _without_tests_of_indices(d: Definition) -> Definition:
     """A definition with the longer of two values that a condition on indices chooses, without the condition.
 

@@ -365,6 +365,22 @@ def test_more_loops_than_python_can_nest():
     assert result == 4
 
 
+def test_what_is_not_chosen_is_not_loaded():
+    """However long the expressions are between which conditions choose."""
+    value = Load("a", (i,), f32)
+    for n in range(9):
+        part = Load(f"b{n}", (i,), f32)
+        value = Select(Binary("lt", i, const(n)), add(part, mul(part, part)), value)
+    params = [buffer(f"b{n}", f32, 10) for n in range(9)]
+    kernel = Kernel(
+        "k",
+        (buffer("a", f32, 10), *params, out(f32, 10)),
+        For("i", const(0), const(10), "serial", Store("out", (i,), value)),
+    )
+    (line,) = (x for x in emit(kernel).splitlines() if "b0[" in x)
+    assert "b8[" in line
+
+
 def test_shared_expressions_are_computed_once():
     e = Load("a", (i,), f32)
     for _ in range(60):

@@ -177,3 +177,20 @@ def test_windows_move_what_is_counted(made: td.Schedule, sizes: tuple[int, int])
     predicted = Prediction(ready(variant), replace(machine, threads=1), ())
     for name, bytes_ in counted.items():
         assert total(predicted.moved(name)) == pytest.approx(bytes_, rel=0.25), name
+
+
+def test_arrays_side_by_side_are_read_once_by_tiles_of_which_the_last_is_short() -> None:
+    parts = [td.Tensor(f"part{n}", (4, 32, 32), td.f32) for n in range(9)]
+    joined = parts[8][td.clip(c - 32, 0, 3), y, x]
+    for n in reversed(range(8)):
+        joined = td.where(c < 4 * n + 4, parts[n][td.clip(c - 4 * n, 0, 3), y, x], joined)
+    f, g = td.Func("f"), td.Func("g", shape=(36, 32, 32))
+    f[c, y, x] = joined
+    g[c, y, x] = f[c, y, x] * 2
+    s = td.Schedule(g)
+    s[g].split(c, 16)
+    s[g].reorder("c_o", "y", "c_i", "x")
+    s[f].compute_at(s[g], "y")
+    moved = Prediction.of(s.state, {}, of_machine(32 << 10)).moved("L1")
+    for part in parts:
+        assert moved[part.name].read == pytest.approx(4 * 4 * 32 * 32)
