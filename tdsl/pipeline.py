@@ -10,9 +10,11 @@ passes    the same loops, faster                                 codegen/passes/
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tdsl.codegen.access import check_declared
 from tdsl.codegen.call import Executable
-from tdsl.codegen.loops import AXES, PARALLEL, For, Kernel
+from tdsl.codegen.loops import AXES, PARALLEL, BufferParam, For, Kernel
 from tdsl.codegen.lower import lower
 from tdsl.codegen.outputs import separate_outputs
 from tdsl.codegen.passes import CUDA_PASSES, PASSES, SCALAR_PASSES
@@ -112,4 +114,7 @@ def decisions(variant: Variant) -> tuple[Decision, ...]:
 
 
 def _bound(variant: Variant) -> State:
-    return separate_outputs(bind_state(variant.state, dict(variant.specialisation.sizes)))
+    bound = bind_state(variant.state, dict(variant.specialisation.sizes))
+    arrays = [p for p in variant.params if isinstance(p, BufferParam) and not p.written]
+    apart = tuple(p.name for p in arrays if p.strides and p.strides[-1] != 1)
+    return separate_outputs(replace(bound, apart=apart))

@@ -313,7 +313,8 @@ class FuncPlan:
 class State:
     """A program and the plan of each of its funcs; where tensors and funcs live on a grid of ranks.
 
-    A run has so many `ranks`, None for those of the grid; more than these are idle.
+    A run has so many `ranks`, None for those of the grid; more than these are idle. Tensors whose elements do
+    not lie side by side along the last dimension in a call are `apart`.
     """
 
     program: Program
@@ -321,6 +322,7 @@ class State:
     grid: Grid | None = None
     placed: tuple[tuple[str, Placement], ...] = ()
     ranks: int | None = None
+    apart: tuple[str, ...] = ()
 
     def plan(self, func: str) -> FuncPlan:
         """The plan of a func, which must be one of the program."""

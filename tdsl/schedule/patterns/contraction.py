@@ -63,7 +63,8 @@ class Contraction:
     of the vectors in it. `final` says that the owner is a result that no func reads. `apart` stands for a
     sum over a window in which nothing is used again along another variable, such as that of each channel.
     What moves is `constant` where it is the same in every call: a copy of it at the root is made once.
-    `crowded` says that the rows of the vectors lie in the same sets of a cache.
+    `crowded` says that the rows of the vectors lie in the same sets of a cache, `spread` that what is
+    broadcast does not lie side by side along its last dimension.
     """
 
     func: str
@@ -80,6 +81,7 @@ class Contraction:
     apart: bool = False
     constant: bool = False
     crowded: bool = False
+    spread: bool = False
 
     @property
     def slides(self) -> bool:
@@ -142,7 +144,10 @@ def _final(state: State, owner: str, found: Contraction | str) -> Contraction | 
     final = owner in state.program.outputs and not any(True for _ in state.consumers(owner))
     constant = found.moving.name in constants(state.program)
     crowded = is_crowded(state.program, found.moving, found.ranges[-1], found.element)
-    return replace(found, value=value, final=final, constant=constant, crowded=crowded)
+    spread = any(r.name in state.apart for r in reads_in((value,)) if r != found.moving)
+    return replace(
+        found, value=value, final=final, constant=constant, crowded=crowded, spread=spread
+    )
 
 
 _Find = Callable[[FuncDef, FuncDef, dict[str, str], dict[str, Box]], Contraction | str]
@@ -408,8 +413,13 @@ def _dot(c: Contraction, machine: Machine) -> Dot | None:
     if dot.rows > 1:
         beside = _is_paired(left, last) and _is_paired(left, c.across)
     else:
-        beside = stride_of(left, last) == 1 or _is_paired(left, last)
+        beside = lies_along(c, left, last) or _is_paired(left, last)
     return dot if beside and _is_paired(c.moving, last) else None
+
+
+def lies_along(c: Contraction, left: Read, variable: str) -> bool:
+    """True when what is broadcast has what lies along a variable side by side as it is."""
+    return stride_of(left, variable) == 1 and not c.spread
 
 
 def _is_filled(c: Contraction, dot: Dot) -> bool:

@@ -27,7 +27,13 @@ from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.instructions.dots import DOTS, Dot, declare
 from tdsl.schedule.naming import Loop, LoopLike, name_of_loop
-from tdsl.schedule.patterns.contraction import Contraction, Tiles, plan_tiles, recognize
+from tdsl.schedule.patterns.contraction import (
+    Contraction,
+    Tiles,
+    lies_along,
+    plan_tiles,
+    recognize,
+)
 from tdsl.schedule.patterns.rows import SUMS
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.stage import Stage
@@ -211,7 +217,7 @@ def _left_panel(
     """Copy what is broadcast so that the terms of a sum lie side by side, where they do not, or in tiles."""
     left, term, dot = _left(c), c.ranges[-1], _dot(tiles)
     made, name = [], left.name
-    if stride_of(left, term) != 1:
+    if not lies_along(c, left, term):
         made.append(_with_terms_last(schedule, c, left, name))
         name = made[0].func
     if dot is not None and dot.rows > 1:
@@ -270,7 +276,7 @@ def _unsigned(
     made.inline()
     state, lanes = schedule.state, SUMS * tiles.lanes
     summed = state.program.func(excess.func).definitions[0]
-    if stride_of(_left(c), c.ranges[-1]) == 1:
+    if lies_along(c, _left(c), c.ranges[-1]):
         excess.vectorize(c.ranges[-1], lanes)
     elif summed.free:
         block, one = excess.split(summed.free[-1], lanes, tail="peel")

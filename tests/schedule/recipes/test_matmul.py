@@ -1,10 +1,13 @@
 """The recipe for sums of products: every shape and layout gives what NumPy gives."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import tdsl as td
 from tdsl.schedule.cost.machine import Machine
+from tdsl.schedule.default import complete
 from tdsl.schedule.patterns.contraction import tile_shape
 
 i, j, k, n = td.vars("i j k n")
@@ -187,3 +190,14 @@ def test_a_large_result_of_short_sums_is_written_past_the_caches(rng, shape, dou
         assert tiles.stream and tiles.parallel == "i"
     a, b = operands(rng, m, terms, columns)
     np.testing.assert_array_equal(td.compile(s)(a, b), (a @ b) * (1 + doubled))
+
+
+def test_a_broadcast_operand_is_copied_where_it_does_not_lie_along_its_terms():
+    c = td.Func("c")
+    a, b = td.Tensor("a", (64, 64), td.i16), td.Tensor("b", (64, 64), td.i16)
+    c[i, j] = td.sum(td.cast(a[i, k], td.i32) * td.cast(b[k, j], td.i32), axis=k, dtype=td.i32)
+    able = replace(WIDE, features=frozenset({"avx512vnni"}))
+    for apart, packed in (((), False), (("a",), True), (("b",), False)):
+        made = complete(replace(td.Schedule(c).state, apart=apart), able).program
+        product = next(f for f in made.funcs if f.definitions[0].ranges)
+        assert ("a" in {r.name for r in product.definitions[0].reads}) != packed
