@@ -119,6 +119,9 @@ def profile(
             label="this call",
             hint="repeat=5",
         )
+    caches = (
+        count_caches(variant, values) if counters else ()
+    )  # or an error before anything is timed
     state = ready(variant)
     runs: dict[str, Run] = {}
     for name, part in stage_kernels(lowered(variant), state):
@@ -133,8 +136,7 @@ def profile(
     made = Profile(variant.signature.name, tuple(stages), seconds[""], repeat)
     if not counters:
         return made
-    misses = last_level_misses(runs[""])
-    return replace(made, caches=count_caches(variant, values), misses=misses)
+    return replace(made, caches=caches, misses=last_level_misses(runs[""]))
 
 
 def count_caches(variant: Variant, values: Mapping[str, Any]) -> tuple[CacheBytes, ...]:

@@ -18,12 +18,14 @@ from tdsl.codegen.loops import Alloc, BufferParam, Invoke, Kernel, Stmt
 from tdsl.codegen.python.emit import Emitter, emit
 from tdsl.codegen.python.expressions import tuple_text
 from tdsl.codegen.python.instructions import instructions_of, python_code
+from tdsl.codegen.python.much import accesses
 from tdsl.errors import TargetError
 from tdsl.schedule.cost.machine import MemoryLevel
 from tdsl.source import here
 from tdsl.text import call
 
 MOST = 30_000_000  # accesses: about a minute
+WHOLE = 1.25  # times so many, where what ends beyond an array is taken as whole
 PAGE = 4096  # bytes to which arrays are laid out
 
 
@@ -165,6 +167,9 @@ def count_bytes(
     An instruction reads each line of its tiles, and writes those of the first. TargetError for kernels that
     make too many accesses, or call an instruction that has no meaning in Python.
     """
+    about = accesses(kernel.body)
+    if about > WHOLE * MOST:
+        raise _too_many(f"about {about:,.0f} accesses, more than the {MOST:,} of a minute")
     caches: list[Cache] = []
     for level in reversed(levels):
         caches.insert(0, Cache(level, caches[0] if caches else None))
@@ -180,13 +185,17 @@ def count_bytes(
     try:
         function(*arguments)
     except _TooMany:
-        raise TargetError(
-            f"the kernel makes more than {MOST:,} accesses, too many to count one by one",
-            loc=here(),
-            label="this call",
-            hint="counters=True for smaller sizes",
-        ) from None
+        raise _too_many(f"more than {MOST:,} accesses") from None
     kept = [a.lines for a in arguments if isinstance(a, _Watched)]
     for cache in caches:
         cache.flush(kept)
     return {cache.name: cache.moved for cache in caches}
+
+
+def _too_many(how_many: str) -> TargetError:
+    return TargetError(
+        f"the kernel makes {how_many}: too many to count one by one",
+        loc=here(),
+        label="this call",
+        hint="counters=True for smaller sizes",
+    )

@@ -10,6 +10,7 @@ import pytest
 import tdsl as td
 from tdsl.codegen.misses import count_event, last_level_misses
 from tdsl.codegen.python import counted
+from tdsl.codegen.python.much import accesses
 from tests.tilegraph.chains import CHAINS
 
 i, j, k = td.vars("i j k")
@@ -47,15 +48,47 @@ def test_rows_that_fit_no_cache_are_read_again() -> None:
     assert predicted == pytest.approx(found, rel=0.1)
 
 
-def test_too_many_accesses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "guess, told",
+    [(accesses, "about 12,288 accesses, more than the 1,000"), (lambda _: 0, "more than 1,000")],
+)
+def test_too_many_accesses_are_refused(monkeypatch: pytest.MonkeyPatch, guess, told) -> None:
+    """Before any is made, or when there were as many."""
     monkeypatch.setattr(counted, "MOST", 1000)
-    x, y = td.Tensor("x", (64, 100), td.f32), td.Func("y")
+    monkeypatch.setattr(counted, "accesses", guess)
+    x, y = td.Tensor("x", (64, 96), td.f32), td.Func("y")
     y[i, j] = x[i, j] * 2
-    with pytest.raises(
-        td.TargetError, match=r"(?s)more than 1,000 accesses.*smaller sizes"
-    ) as caught:
+    with pytest.raises(td.TargetError, match=f"(?s){told}.*smaller sizes") as caught:
         profile(y)
     assert caught.value.loc is not None and caught.value.loc.file == __file__
+
+
+@pytest.mark.parametrize("name", ["masked softmax", "gated block", "two products", "triangle"])
+def test_accesses_are_about_as_many_as_are_guessed(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    guessed, made = [], []
+
+    def guess(body):
+        guessed.append(accesses(body))
+        return guessed[-1]
+
+    class Counting(counted._Memory):
+        def use(self, address, *, write):
+            made.append(address)
+            super().use(address, write=write)
+
+    monkeypatch.setattr(counted, "accesses", guess)
+    monkeypatch.setattr(counted, "_Memory", Counting)
+    profile(*(CHAINS[name](32) if name in CHAINS else triangle(40)))
+    assert guessed[0] == pytest.approx(len(made), rel=0.1)
+
+
+def triangle(n: int) -> tuple[td.Func, ...]:
+    """Sums of the beginning of each row."""
+    x, y = td.Tensor("x", (n, n), td.f32), td.Func("y")
+    y[i] = td.sum(td.where(j <= i, x[i, j], 0), axis=j)
+    return (y,)
 
 
 def test_the_processor_is_asked_and_its_answer_told() -> None:

@@ -1,0 +1,53 @@
+"""About how many elements a kernel loads and stores, without running it."""
+
+from __future__ import annotations
+
+from tdsl.codegen.loops import For, If, Let, Stmt, Store
+from tdsl.codegen.passes.statements import exprs_of, parts_of
+from tdsl.lang.bounds import upper
+from tdsl.lang.expr import FALSE, Const, Expr, Load, Select, const
+from tdsl.lang.simplify import simplify, substitute
+from tdsl.node import Node, children
+
+
+def accesses(s: Stmt, at: dict[str, Expr] | None = None) -> float:
+    """Those of a statement where variables have the values `at`: loops are run in the midst of those around.
+
+    Tails of loops, where a condition holds for some points only, count as whole.
+
+    >>> from tdsl.codegen.loops import For, Store
+    >>> from tdsl.lang.expr import ONE, ZERO, Var, const
+    >>> triangle = For("j", ZERO, Var("i"), "serial", Store("b", (Var("j"),), ONE))
+    >>> accesses(For("i", ZERO, const(9), "serial", triangle))
+    36.0
+    """
+    at = at or {}
+    own = float(sum(map(_loads, exprs_of(s))))
+    match s:
+        case For(name, lo, extent, _, body):
+            times, first = max(_value(extent, at), 0), _value(lo, at)
+            return own + times * accesses(body, {**at, name: const(first + max(times - 1, 0) // 2)})
+        case Let(name, value, body):
+            known = simplify(substitute(value, at))
+            return own + accesses(body, {**at, name: known} if isinstance(known, Const) else at)
+        case If(cond, then, orelse):
+            if simplify(substitute(cond, at)) != FALSE:
+                return own + accesses(then, at)
+            return own + (0.0 if orelse is None else accesses(orelse, at))
+        case _:
+            return own + isinstance(s, Store) + sum(accesses(part, at) for part in parts_of(s))
+
+
+def _loads(e: Node) -> int:
+    """The loads of an expression, of a choice those of the longer branch."""
+    match e:
+        case Select(cond, yes, no):
+            return _loads(cond) + max(_loads(yes), _loads(no))
+        case _:
+            return isinstance(e, Load) + sum(map(_loads, children(e)))
+
+
+def _value(e: Expr, at: dict[str, Expr]) -> int:
+    """The value of an index or extent, or the most that it can be; 1 where that is not known."""
+    most = upper(simplify(substitute(e, at)))
+    return 1 if most is None else most
