@@ -8,6 +8,7 @@ from math import prod
 
 from tdsl.codegen.tiles import LINE, UNIT
 from tdsl.errors import ScheduleError
+from tdsl.lang.affine import difference
 from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Var, const
 from tdsl.lang.program import Axis, FuncDef
@@ -164,7 +165,8 @@ def elements(box: Box, axis: int, facts: Facts) -> int | None:
     """The most elements that a box has along an axis; None where that is no constant."""
     lo, hi = box[axis]
     assert lo is not None and hi is not None
-    return upper(add(subtract(hi, lo), ONE), facts)
+    apart = difference(hi, lo)
+    return upper(add(subtract(hi, lo), ONE), facts) if apart is None else apart + 1
 
 
 def check_extents(f: FuncDef, plan: FuncPlan, box: Box, whole: Box, facts: Facts) -> None:

@@ -31,7 +31,7 @@ from tdsl.codegen.passes.statements import map_parts, rebuilt, walk
 from tdsl.codegen.tensorize import check_strides
 from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
-from tdsl.lang.affine import divisor, variables
+from tdsl.lang.affine import difference, divisor, variables
 from tdsl.lang.bounds import NOTHING, Facts, at_most
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Read, Select, Var, const
 from tdsl.lang.program import FuncDef, Program
@@ -200,12 +200,12 @@ class Lowering:
                 continue
             f = self.program.func(name)
             check_extents(f, plan, boxes[name], self.boxes[name], around.facts)
-            for axis, asked in plan.extents:
-                (lo, _), (first, last) = boxes[name][axis], most[name][axis]
-                extent = elements(boxes[name], axis, facts) if asked is None else asked
-                if lo is None or first is None or last is None or extent is None:
+            for axis, _ in plan.extents:
+                (lo, hi), (first, last) = boxes[name][axis], most[name][axis]
+                extent = elements(boxes[name], axis, facts)
+                if lo is None or hi is None or first is None or last is None or extent is None:
                     continue
-                if not own.isdisjoint(variables(lo)):
+                if difference(hi, lo) != extent - 1 or not own.isdisjoint(variables(lo)):
                     continue
                 end, extreme = subtract(last, const(extent - 1)), map(_is_extreme, post_order(lo))
                 if not any(extreme) or not at_most(first, end, facts):

@@ -278,9 +278,24 @@ def ends_as_numbers(
 
 
 def difference(a: Expr, b: Expr) -> int | None:
-    """a - b where it is a constant."""
+    """a - b where it is a constant, also of extremes whose arms are as far apart.
+
+    >>> i = Var("i")
+    >>> clipped = [Binary("min", Binary("add", i, const(n)), const(n + 9)) for n in (0, 4)]
+    >>> difference(clipped[1], clipped[0])
+    4
+    """
     d = as_sum(a).plus(as_sum(b), -1)
-    return None if d.terms else d.constant
+    match list(d.terms.items()):
+        case []:
+            return d.constant
+        case [(Binary("min" | "max") as x, c), (Binary("min" | "max") as y, other)] if (
+            x.op == y.op and c == -other
+        ):
+            apart = difference(x.left, y.left)
+            if apart is not None and apart == difference(x.right, y.right):
+                return d.constant + c * apart
+    return None
 
 
 def variables(e: Expr) -> frozenset[str]:

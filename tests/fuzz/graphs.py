@@ -22,11 +22,11 @@ PIXELS = {12: 3, 17: 3, 28: 2, 34: 1}
 MOST_TERMS = 1 << 21  # of one product
 MATRIX = {
     "product": 6, "element": 5, "softmax": 3, "norm": 3, "rows": 2, "over_rows": 2, "residual": 3,
-    "bias": 2, "transpose": 2, "mask": 1, "columns": 1, "shifted": 2, "padded": 1,
+    "bias": 2, "transpose": 2, "mask": 1, "columns": 1, "shifted": 2, "padded": 2,
 }  # fmt: skip
 PICTURE = {
     "conv": 4, "by_channel": 3, "pointwise": 5, "pool": 2, "element": 4, "channel_norm": 2, "residual": 3,
-    "scale": 2, "up": 1, "shifted": 1, "mean": 1,
+    "scale": 2, "up": 1, "shifted": 1, "padded": 2, "mean": 1,
 }  # fmt: skip
 
 
@@ -197,11 +197,15 @@ class _Graph:
         return self.func(self.at("j").replace("i, ", ""), value, (*shape[:-2], shape[-1]))
 
     def padded(self, x: str, shape: tuple[int, ...]) -> str:
-        mode = self.c.pick(("edge", "reflect", "wrap") if min(shape[-2:]) > 2 else ("edge",))
+        modes = ("edge", "reflect", "wrap") if min(shape[-2:]) > 2 else ("edge",)
+        mode, reach = self.c.pick((*modes, "constant")), self.c.pick((1, 1, 2))
         self.run(f'{x}p = td.pad({x}, mode="{mode}")')
-        before, after = (f"{x}p[{self.at(at)}]" for at in ("j - 1", "j + 1"))
-        value = f"td.cast({before}, td.f32) + td.cast({after}, td.f32) - {self.read(x, self.at())}"
-        return self.func(self.at(), value, shape)
+        at = [("i", f"j - {reach}"), ("i", "j + 1")]
+        if self.c.chance(50):
+            at += [("i - 1", "j"), (f"i + {reach}", "j")]
+        around = " + ".join(f"td.cast({x}p[{self.at(*a)}], td.f32)" for a in at)
+        there = self.tensor(shape) if self.c.chance(50) else x
+        return self.func(self.at(), f"{around} - {self.read(there, self.at())}", shape)
 
     # pictures: channels, lines, columns
 

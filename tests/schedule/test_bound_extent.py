@@ -99,3 +99,40 @@ def test_no_more_is_read_than_there_is_in_places_around(at_producer, outer, exte
     x = np.arange(24, dtype=np.int32) ** 2
     g, at = 3 * x, np.arange(19) // 2
     np.testing.assert_array_equal(td.compile(s, target=target)(x), g[at] + g[at + 2] + g[at + 1])
+
+
+def steps_within_edges(size, target):
+    """Three steps of which each reads the one before within its edges, the first two in blocks of 4."""
+    u, r, made = td.Tensor("u", (size,), td.f32), td.Tensor("r", (size,), td.f32), []
+    for n in range(3):
+        around = td.pad(made[-1] if made else u)
+        made.append(td.Func(f"f{n}", shape=(size,)))
+        made[-1][i] = around[i - 1] + around[i + 1] - r[i]
+    s = td.Schedule(made[-1], target=target)
+    block, inner = s[made[-1]].split(i, 4)
+    if target == "cuda":
+        s[made[-1]].bind(block, "blockIdx.x").bind(inner, "threadIdx.x")
+    for f in made[1::-1]:
+        s[f].compute_at(made[-1], block).bound_extent(i)
+        if target == "cuda":
+            s[f].set_scope("shared").bind(i, "threadIdx.x")
+    return s
+
+
+@pytest.mark.parametrize("size", [3, 4, 13, 16, 40])
+@pytest.mark.parametrize("target", ["cpu", "python", "cuda"])
+def test_what_is_moved_back_twice_has_the_extent_that_is_needed(size, target):
+    """Starts that are extremes of extremes: no more is made, and read, than there is."""
+    compiled = td.compile(steps_within_edges(size, target))
+    u, r = (np.arange(n, n + size, dtype=np.float32) for n in (1, 5))
+    got = td.emulate(compiled)(u, r) if target == "cuda" else compiled(u, r)
+    for _ in range(3):
+        around = np.pad(u, 1)
+        u = around[:-2] + around[2:] - r
+    np.testing.assert_array_equal(got, u)
+
+
+def test_loops_that_are_moved_back_twice_have_one_extent():
+    text = str(td.compile(steps_within_edges(64, "cpu")).loops())
+    assert "range(f0_i_first, f0_i_first + 9)" in text
+    assert "range(f1_i_first, f1_i_first + 6)" in text
