@@ -21,7 +21,7 @@ from tdsl.lang.expr import (
     const,
     lanes_of,
 )  # fmt: skip
-from tdsl.lang.simplify import add, substitute
+from tdsl.lang.simplify import add, simplify, substitute
 from tdsl.node import Node, post_order, transform
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
@@ -211,7 +211,9 @@ class _Pair:
                             quotients.append(Binary("floordiv", y, const(int(n * period))))
                         case _:
                             pass
-                    if any(q in self.alike for q in quotients):
+                    if any(
+                        q in self.alike or simplify(q, self.facts) in self.alike for q in quotients
+                    ):
                         self.alike.discard(m)
                         twin = substitute(x, self.twins)
                         self.differences.append(as_sum(x).plus(as_sum(twin), -1))

@@ -60,3 +60,21 @@ def test_sums_in_memory_of_the_gpu_are_each_threads_own():
     s = td.Schedule(f)
     td.recipes.elements(s[f], vector=1)  # rows and columns by division of the number of the thread
     assert barriers(kernel_of(s)) == 0
+
+
+def test_warps_that_share_a_row_are_seen_to_write_apart():
+    """Three warps to each of two tiles of 2 x 96, of which the last block has one: their number // 3 says which."""
+    shape = (5, 2, 96)
+    a, g, f = td.Tensor("a", shape, td.f32), td.Func("g"), td.Func("f", shape=shape)
+    g[i, j, k] = a[i, j, k] * 2
+    f[i, j, k] = g[i, j, 95 - k] + g[i, j, k]
+    s = td.Schedule(f)
+    for made in (g, f):
+        s[made].compute_root().split(i, 2)
+        s[made].split(k, 2)
+        s[made].fuse("i_i", j)
+        s[made].fuse("i_i_j", "k_o")
+        s[made].split("i_i_j_k_o", 32)
+        s[made].reorder("i_o", "i_i_j_k_o_o", "i_i_j_k_o_i", "k_i").bind("i_o", "blockIdx.x")
+        s[made].bind("i_i_j_k_o_o", "threadIdx.y").bind("i_i_j_k_o_i", "threadIdx.x")
+    assert barriers(kernel_of(s)) == 0
