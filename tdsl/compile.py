@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
+from tdsl.codegen.arrays import Array
 from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
@@ -171,6 +172,10 @@ class Compiled(Entry, Suggesting):
     `schedule` is the one that it was compiled with, `target` what it was compiled for.
     """
 
+    _internal = (
+        "build", "executable", "executables", "latest", "signature", "specialisation", "state", "variant",
+    )  # fmt: skip
+
     def __init__(
         self, schedule: Schedule, target: Target, dynamic: frozenset[str], sizes: Mapping[str, int]
     ) -> None:
@@ -197,6 +202,15 @@ class Compiled(Entry, Suggesting):
                 return array.__tdsl_call__(self, args, kwargs, out)
         done = None if self._device_calls is None else self._device_calls(args, kwargs, out)
         return Entry._general(self, args, kwargs, out) if done is None else done
+
+    def _run(
+        self, inputs: tuple[Any, ...], outputs: tuple[Array, ...], sizes: dict[str, int]
+    ) -> None:
+        if self.target.name == "cuda" and not self.executables:
+            from tdsl.codegen.cuda.executable import this_gpu
+
+            this_gpu()  # where there is none, it is not compiled for seconds first
+        Entry._run(self, inputs, outputs, sizes)
 
     def _build(self, specialisation: Specialisation) -> Executable:
         self.latest = specialisation

@@ -7,6 +7,7 @@ from typing import Protocol
 from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.signature import Signature, Specialisation
 from tdsl.errors import TypeMismatch
+from tdsl.schedule.fluent import Schedule
 from tdsl.source import here
 from tdsl.target import Target
 from tdsl.variant import Variant
@@ -43,6 +44,14 @@ def emulate(compiled: Compiled) -> Entry:
 
     TypeMismatch for anything that is not compiled for "cuda".
     """
+    given: object = compiled
+    if isinstance(given, Schedule):
+        raise TypeMismatch(
+            f"a schedule, as that of {given.program.name!r}, is emulated when it is compiled",
+            loc=here(),
+            label="this call",
+            hint=_compiled_first(given),
+        )
     if getattr(getattr(compiled, "target", None), "name", "") != "cuda":
         raise TypeMismatch(
             f"only what is compiled for a GPU can be emulated, not {compiled!r}",
@@ -61,3 +70,9 @@ def emulate(compiled: Compiled) -> Entry:
         return EmulatedExecutable(make_kernel(compiled.variant(specialisation)), arch)
 
     return Entry(compiled.signature, compiled.dynamic, build)
+
+
+def _compiled_first(schedule: Schedule) -> str:
+    for_a_gpu = schedule.target is not None and schedule.target.name == "cuda"
+    chosen = "schedule" if for_a_gpu else 'schedule, target="cuda"'
+    return f"td.emulate(td.compile({chosen}))"

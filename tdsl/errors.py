@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from tdsl.source import Loc, here
 
@@ -238,6 +238,11 @@ class Suggesting:
     """
 
     __slots__ = ()
+    _internal: ClassVar[tuple[str, ...]] = ()  # names that only other parts of tdsl use
+
+    def __dir__(self) -> list[str]:
+        """The names that there are for users."""
+        return sorted({*object.__dir__(self)}.difference(type(self)._internal))
 
     def __init_subclass__(cls) -> None:
         for name, method in list(vars(cls).items()):

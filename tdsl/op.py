@@ -9,7 +9,14 @@ from typing import Any
 
 from tdsl.codegen.arrays import stand_in
 from tdsl.compile import Compiled, compile, signature_of
-from tdsl.errors import DefinitionError, ShapeError, Suggesting, TdslError, TypeMismatch
+from tdsl.errors import (
+    DefinitionError,
+    ShapeError,
+    Suggesting,
+    TdslError,
+    TypeMismatch,
+    counted,
+)  # fmt: skip
 from tdsl.lang.program import Program, build_program
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
@@ -25,6 +32,8 @@ class Operator(Suggesting):
     Calling it compiles it for the shapes of the arrays, once, and runs it. `schedule` gives a schedule of
     one's own for sizes by name, `compile` a compiled program.
     """
+
+    _internal = ("function", "loc")
 
     def __init__(self, function: Callable[..., Any], loc: Loc | None) -> None:
         functools.update_wrapper(self, function)
@@ -154,12 +163,28 @@ class Operator(Suggesting):
                 label="this call",
                 hint=f"arrays have their sizes; without any: {self._by_sizes(given)}",
             )
+        self._check_extents(args, given)
         signature = signature_of(self.program)
         if any(isinstance(x, TensorType | DType) for x in (*args, *given.values())):
             named = {name: stand_in(x) for name, x in given.items()}
             return sizes_of(signature, tuple(map(stand_in, args)), named), None
         values, exact = arguments_of(signature, args, given, None)
         return dict(exact.sizes), values
+
+    def _check_extents(self, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
+        """ShapeError for the type of a number in the place of an array."""
+        named = {**dict(zip(self.program.parameters, args, strict=False)), **given}
+        for t in self.program.inputs:
+            x = named.get(t.name)
+            if isinstance(x, DType) and t.shape:
+                raise ShapeError(
+                    f"{t.name!r} has {counted(len(t.shape), 'dimension')}, td.{x} is the type of a number",
+                    loc=here(),
+                    label="this call",
+                    related=((t.loc, f"{t.name} is declared here"),),
+                    hint=f"say its extents: td.{x}[{', '.join(['100'] * len(t.shape))}]; "
+                    f"or give sizes by name: {self._by_sizes({})}",
+                )
 
     def _check_complete(self, given: Mapping[str, int]) -> None:
         missing = [n for n in self.program.sizes if n not in given]

@@ -24,7 +24,7 @@ from tdsl.codegen.access import check_reads
 from tdsl.codegen.fingerprint import PACKAGE, fingerprint
 from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
-from tdsl.errors import IndexBoundError, ShapeError, TargetError, TypeMismatch
+from tdsl.errors import IndexBoundError, ScheduleError, ShapeError, TargetError, TypeMismatch
 from tdsl.lang.bounds import upper
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.schedule.bind import bind_state
@@ -58,7 +58,11 @@ def autoschedule(
         empty.replay(directives)
         empty.notes = (f"taken: {label}, measured before: {took * 1e3:.3g} ms",)
         return empty
-    found = candidates(program, sizes, target, pin, results)
+    try:
+        found = candidates(program, sizes, target, pin, results)
+    except ScheduleError:
+        _refuse_reads_outside(empty, empty)  # a fault of the program comes before one of a pin
+        raise
     _refuse_reads_outside(empty, found[0].schedule)
     pinned = read_pins(program, machine_for(target), pin).far
     if not tries:

@@ -75,3 +75,21 @@ def test_protocols_find_what_is_not_there() -> None:
     with pytest.raises(AttributeError) as caught:
         schedule.__array__()
     assert not isinstance(caught.value, td.TdslError)
+
+
+@pytest.mark.parametrize(
+    "thing, name",
+    [
+        (schedule, "check_unchanged"),
+        (schedule, "of_state"),
+        (schedule[f], "do"),
+        (compiled, "variant"),
+        (doubled, "function"),
+    ],
+)
+def test_what_other_parts_of_tdsl_use_is_not_listed(thing: Any, name: str) -> None:
+    assert hasattr(thing, name)
+    assert name not in dir(thing)
+    with pytest.raises(td.UnknownAttribute) as caught:
+        getattr(thing, name + "x")
+    assert name not in caught.value.hint

@@ -8,15 +8,28 @@ from itertools import product
 
 from tdsl.codegen.loops import Check, Message, Stmt
 from tdsl.errors import IndexBoundError
-from tdsl.lang.affine import variables
+from tdsl.lang.affine import as_sum, variables, whole_steps
 from tdsl.lang.bounds import NOTHING, at_most
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import FALSE, ONE, TRUE, ZERO, Binary, Const, Expr, Param, Read, Size, Var
+from tdsl.lang.expr import (
+    FALSE,
+    ONE,
+    TRUE,
+    ZERO,
+    Binary,
+    Const,
+    Expr,
+    Read,
+    Size,
+    Var,
+    dtype_of,
+)  # fmt: skip
 from tdsl.lang.message import message_parts
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import Box, Interval, Ranges, interval_where, is_empty
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, simplify, subtract
+from tdsl.lang.types import i64
 from tdsl.node import post_order
 from tdsl.schedule.facts import root_boxes
 from tdsl.schedule.nest import Root, State
@@ -120,8 +133,8 @@ def _reads_left_open(
             if e not in intervals:
                 intervals[e] = interval_where(e, ranges, d.where)
             touched = intervals[e]
-            for cond in _outside(f, r, axis, touched, limits[r.name][axis], d.loc):
-                text = f"{r.name!r} {_certainly(e)} read out of range in axis {axis}"
+            for cond in _outside(f, r, axis, touched, limits[r.name][axis], d):
+                text = f"{r.name!r} {_certainly(e, d)} read out of range in axis {axis}"
                 yield _unless_empty(cond, ranges), text, r.loc or d.loc
 
 
@@ -131,13 +144,33 @@ def _writes_left_open(f: FuncDef, d: Definition, ranges: Ranges) -> Iterator[Con
         if not (isinstance(e, Var) and e.name in d.free):
             touched = interval_where(e, ranges, d.where)
             for cond in _written_outside(f, d, axis, touched):
-                text = f"{f.name!r} {_certainly(e)} written out of range in axis {axis}"
+                text = f"{f.name!r} {_certainly(e, d)} written out of range in axis {axis}"
                 yield _unless_empty(cond, ranges), text, d.loc or f.loc
 
 
-def _certainly(index: Expr) -> str:
-    """Of an index that is made of data only the bounds are known."""
-    return "may be" if any(isinstance(n, Read | Param) for n in post_order(index)) else "is"
+def _certainly(index: Expr, d: Definition) -> str:
+    """Where an index is not known to reach its bounds: it is no plain sum, or a condition holds for it."""
+    return "is" if d.where == TRUE and _reaches_its_bounds(index) else "may be"
+
+
+def _reaches_its_bounds(e: Expr) -> bool:
+    """True for sums, quotients and clips of parts that share no variable."""
+    atoms = [*whole_steps(as_sum(e)).terms] if dtype_of(e) == i64 else [e]
+    names = [variables(a) for a in atoms]
+    if sum(map(len, names)) != len(frozenset[str]().union(*names)):
+        return False
+    for atom in atoms:
+        match atom:
+            case Var() | Size() | Const():
+                pass
+            case Binary("floordiv", x, Const(k)) if k > 0 and _reaches_its_bounds(x):
+                pass
+            case Binary("min" | "max", x, y) if variables(x).isdisjoint(variables(y)):
+                if not (_reaches_its_bounds(x) and _reaches_its_bounds(y)):
+                    return False
+            case _:
+                return False
+    return True
 
 
 def _written_outside(f: FuncDef, d: Definition, axis: int, touched: Interval) -> list[Expr]:
@@ -147,7 +180,7 @@ def _written_outside(f: FuncDef, d: Definition, axis: int, touched: Interval) ->
     def error(_: Expr | None) -> IndexBoundError:
         return IndexBoundError(
             f"axis {axis} of {f.name!r} runs over {_shown(limit)}, "
-            f"but {_shown(touched)} {_certainly(d.index[axis])} written",
+            f"but {_shown(touched)} {_certainly(d.index[axis], d)} written",
             loc=d.loc or f.loc,
             label="written here",
             related=((f.loc, f"{f.name!r} is made here"),),
@@ -160,13 +193,13 @@ def _written_outside(f: FuncDef, d: Definition, axis: int, touched: Interval) ->
 
 
 def _outside(
-    f: FuncDef, r: Read, axis: int, touched: Interval, limit: Interval, loc: Loc | None
+    f: FuncDef, r: Read, axis: int, touched: Interval, limit: Interval, d: Definition
 ) -> list[Expr]:
     """Conditions left to check at a call; none where the access is certainly inside."""
     if None in touched:
         raise IndexBoundError(
             f"the index {show_expr(r.index[axis])} of {r.name!r} has no bounds",
-            loc=r.loc or loc,
+            loc=r.loc or d.loc,
             label=f"axis {axis} of this access",
             hint="limit it: td.clip(index, 0, n - 1)",
         )
@@ -174,9 +207,9 @@ def _outside(
         touched,
         limit,
         lambda wrong: IndexBoundError(
-            f"{r.name!r} {_certainly(r.index[axis])} read at {show_expr(wrong)} in axis {axis}, "
+            f"{r.name!r} {_certainly(r.index[axis], d)} read at {show_expr(wrong)} in axis {axis}, "
             f"outside of {_shown(limit)}",
-            loc=r.loc or loc,
+            loc=r.loc or d.loc,
             label="this access",
             related=((f.loc, f"{f.name!r} is computed on a range that needs it"),),
             hint=f"pad it: td.pad({r.name}, ...), limit the index with td.clip, or narrow the range",

@@ -13,7 +13,9 @@ from tdsl.codegen.dlpack import device_of, from_dlpack
 from tdsl.codegen.loops import row_major
 from tdsl.codegen.signature import ALIGN, LARGE, ArrayArg, Layout, ScalarArg
 from tdsl.errors import Related, ShapeError, TypeMismatch
+from tdsl.lang.handle import Handle
 from tdsl.lang.types import ML_DTYPES, DType, TensorType
+from tdsl.lang.value import Value
 from tdsl.source import here
 
 Array = np.ndarray[Any, Any]
@@ -74,6 +76,14 @@ def view_of(arg: ArrayArg, value: Any) -> Array:
         raise _mismatch(arg, f"{arg.name} is a masked array", f"pass {arg.name}.filled(...)")
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
+    if isinstance(value, Handle | Value):
+        raise _mismatch(
+            arg,
+            f"{arg.name} is of type {type(value).__name__}, which has no values yet: "
+            "what is compiled is called with arrays",
+            "call one after the other in a function, and make a td.Graph of it; or have a Python function, "
+            "without td.op, take the tensors and return a td.Func, and call it in both",
+        )
     hint = f"np.asarray({arg.name}, dtype={_spelled(arg.dtype)})"
     if not isinstance(value, list | tuple | str | int | float):
         try:

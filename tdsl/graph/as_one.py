@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from tdsl.errors import DefinitionError
@@ -14,7 +16,9 @@ from tdsl.graph.plan import Plan
 from tdsl.graph.symbol import Symbol
 from tdsl.graph.trace import Trace
 from tdsl.graph.values import Argument, Array, Call, Constant, Given, Result, View, base_of
-from tdsl.lang.program import Program
+from tdsl.lang.expr import const
+from tdsl.lang.program import Input, Program
+from tdsl.lang.types import from_numpy
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,11 @@ def as_one(plan: Plan, arrays: Sequence[Array]) -> Whole:
     program = merged.program
     given = dict(zip(program.parameters, merged.inputs, strict=True))
     made = tuple(dict.fromkeys(merged.funcs[r] for r in outputs))
+    unread = _unread(plan, trace, program, given)
     names = tuple(sorted(given, key=lambda name: _place(given[name])))
     values = {name: _value(given[name], trace, arrays) for name in names}
-    program = replace(program, parameters=names, outputs=made, output_names=made)
+    inputs = (*program.inputs, *unread)
+    program = replace(program, inputs=inputs, parameters=names, outputs=made, output_names=made)
     apart = frozenset(merged.funcs[r] for r in _apart(plan, trace, outputs))
     return Whole(program, values, apart - {*made})
 
@@ -84,6 +90,25 @@ def _apart(plan: Plan, trace: Trace, outputs: Sequence[Result]) -> set[Result]:
     return {
         base for group, base in read if isinstance(base, Result) and group_of[base.call] != group
     }
+
+
+def _unread(plan: Plan, trace: Trace, program: Program, given: dict[str, Given]) -> list[Input]:
+    """Inputs for the arguments that nothing reads, which are entered in `given`: a call passes them, too."""
+    used = {*given, *program.sizes, *(f.name for f in program.funcs)}
+    made = list[Input]()
+    for position, arg in enumerate(plan.signature.inputs):
+        if Argument(position) in given.values():
+            continue
+        wanted = name = re.sub(r"\W+", "_", arg.name).strip("_")
+        for n in count(1):
+            if name not in used:
+                break
+            name = f"{wanted}_{n}"
+        used.add(name)
+        spec = trace.arguments[position]
+        made.append(Input(name, tuple(map(const, spec.shape)), from_numpy(spec.dtype), None))
+        given[name] = Argument(position)
+    return made
 
 
 def _place(x: Given) -> tuple[int, int]:

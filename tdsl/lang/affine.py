@@ -277,6 +277,27 @@ def ends_as_numbers(
     return const(lo), const(hi)
 
 
+def whole_steps(s: Sum) -> Sum:
+    """The sum with x // k * k for x - x % k, whose ends are exact: x and its remainder move together.
+
+    >>> from tdsl.lang.show import show_expr
+    >>> x, eight, four = Var("x"), const(8), const(4)
+    >>> e = Binary("add", Binary("sub", x, Binary("mod", x, eight)), Binary("mod", x, four))
+    >>> show_expr(as_expr(whole_steps(as_sum(e))))
+    'x % 4 + x // 8 * 8'
+    """
+    for atom, c in s.terms.items():
+        match atom:
+            case Binary("mod", x, Const(k)) if k > 0:
+                inner = as_sum(x)
+                if inner.terms and all(s.terms.get(a) == -c * n for a, n in inner.terms.items()):
+                    steps = Sum({Binary("floordiv", x, const(int(k))): -c * int(k)})
+                    return whole_steps(s.without(atom).plus(inner, c).plus(steps))
+            case _:
+                pass
+    return s
+
+
 def difference(a: Expr, b: Expr) -> int | None:
     """a - b where it is a constant, also of extremes whose arms are as far apart.
 

@@ -18,7 +18,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
-from tdsl.lang.affine import Sum, as_expr, as_sum, ends_as_numbers, has_data, variables
+from tdsl.lang.affine import Sum, as_expr, as_sum, ends_as_numbers, has_data, variables, whole_steps
 from tdsl.lang.bounds import NOTHING, Facts, at_most, value_range
 from tdsl.lang.expr import (
     ONE,
@@ -73,7 +73,7 @@ def interval_of(e: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
         return _fixed(e, facts)
     if dtype_of(e) != i64:
         return _narrow(e, ranges, facts)
-    s = as_sum(e)
+    s = whole_steps(as_sum(e))
     lo: Expr | None = const(s.constant)
     hi: Expr | None = const(s.constant)
     for atom, coefficient in s.terms.items():

@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterable
 from math import gcd
 
 from tdsl.lang import arithmetic
-from tdsl.lang.affine import Sum, as_expr, as_sum, data_size, linear, may_wrap, variables
+from tdsl.lang.affine import (
+    Sum,
+    as_expr,
+    as_sum,
+    data_size,
+    linear,
+    may_wrap,
+    variables,
+    whole_steps,
+)
 from tdsl.lang.bounds import NOTHING, Facts, at_most, lower, upper
 from tdsl.lang.expr import (
     FALSE,
@@ -247,7 +256,7 @@ def _push(s: Sum, facts: Facts) -> Expr:
 
 
 def _whole(s: Sum, facts: Facts) -> Sum:
-    """x // k * k + x % k as x."""
+    """x // k * k + x % k as x, and x - x % k as x // k * k."""
     for atom, c in s.terms.items():
         match atom:
             case Binary("mod", x, Const(k)) if k > 0:
@@ -261,7 +270,7 @@ def _whole(s: Sum, facts: Facts) -> Sum:
         if found:
             rest = s.without(atom).without(other)
             return _whole(rest.plus(as_sum(x), times), facts)
-    return s
+    return whole_steps(s)
 
 
 def _extreme(op: str, a: Expr, b: Expr, facts: Facts) -> Expr:

@@ -50,6 +50,11 @@ class Schedule(Suggesting):
     and restore it. Funcs that no directive mentions get a default schedule.
     """
 
+    _internal = (
+        "all_or_nothing", "check_unchanged", "do", "notes", "of_program", "of_state", "origins", "reasons",
+        "source_name", "state",
+    )  # fmt: skip
+
     def __init__(
         self, *outputs: Func, sizes: Mapping[str, int] | None = None, target: Any = None
     ) -> None:

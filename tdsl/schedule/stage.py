@@ -38,6 +38,7 @@ class Stage(Suggesting):
     """One definition of a func in a schedule. Its methods are directives."""
 
     __slots__ = ("definition", "func", "schedule")
+    _internal = ("definition", "do", "loop_name")
 
     def __init__(self, schedule: Schedule, func: str, definition: int) -> None:
         self.schedule, self.func, self.definition = schedule, func, definition

@@ -91,8 +91,23 @@ def read_pins(program: Program, machine: Machine, pin: object) -> Pins:
                 label="this call",
                 hint="a func lives in one place; pin it once",
             )
+        if level == INLINE:
+            _check_inline(program, name, machine)
         levels[name] = (level, key)
     return Pins({n: level for n, (level, _) in levels.items()}, machine)
+
+
+def _check_inline(program: Program, name: str, machine: Machine) -> None:
+    try:
+        Schedule.of_program(program)[name].inline()
+    except ScheduleError as error:
+        levels = ", ".join(repr(x.name) for x in machine.levels)
+        raise ScheduleError(
+            f"{name!r} cannot be pinned inline: {error.message.partition(': ')[2]}",
+            loc=here(),
+            label="this call",
+            hint=f"pin it to a level of memory: {levels}",
+        ) from None
 
 
 def _level(machine: Machine, wanted: object) -> str:
@@ -216,8 +231,14 @@ def _nearest(
     room = _room(pins.machine, level)
     nearest = f"nearest comes {label!r}, which has it in {order[at]}"
     if room is None or size <= room:
-        others = "other threads read it" if pins.machine.block_threads else "more passes than that"
-        return f"{nearest}; its {size:.0f} bytes would have room, but {others}"
+        why = "more passes than that"
+        if pins.machine.block_threads:
+            why = "other threads read it"
+            if at == len(order) - 1:  # what blocks share is read by other threads, too
+                why = "none that was tried makes it in the blocks of what reads it"
+                updated = len(tried[0][1].program.func(name).definitions) > 1
+                why += ": what has updates gets a kernel of its own" if updated else ""
+        return f"{nearest}; its {size:.0f} bytes would have room, but {why}"
     return f"{nearest} and needs {size:.0f} bytes while it is used, {size - room:.0f} too many"
 
 

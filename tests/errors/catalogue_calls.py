@@ -272,3 +272,26 @@ def size_of_a_search_that_there_is_not():
 )
 def size_of_a_search_missing():
     matmul.autoschedule(M=4, K=8)  # here
+
+
+@wrong(td.TypeMismatch, "a is of type Tensor, which has no values yet", hint="make a td.Graph")
+def operator_in_an_operator():
+    @td.op
+    def twice(a: td.f32["M", "K"], b: td.f32["K", "N"]):
+        return matmul(a, b)  # here
+
+    twice(ones, ones.T)
+
+
+@wrong(td.TypeMismatch, "b is of type Func, which has no values yet", hint="without td.op")
+def compiled_program_of_a_func():
+    f = td.Func("f")
+    f[i, j] = 1.0
+    matmul(ones, f)  # here
+
+
+@wrong(
+    td.ShapeError, "'a' has 2 dimensions, td.f32 is the type of a number", hint="td.f32[100, 100]"
+)
+def search_for_a_type_without_extents():
+    matmul.autoschedule(td.f32, td.f32)  # here

@@ -472,3 +472,14 @@ def memory_of_a_block_made_between_loops_over_blocks():
     s[f].bind(i, "blockIdx.y").bind(blocks, "blockIdx.x").bind(threads, "threadIdx.x")
     s[most].compute_at(s[f], i)  # here
     td.compile(s, target="cuda").source("cuda")
+
+
+@wrong(td.TypeMismatch, "a schedule, as that of 'f'", hint="td.emulate(td.compile(schedule))")
+def emulation_of_a_schedule():
+    f, _ = doubled()
+    td.emulate(td.Schedule(f, target="cuda"))  # here
+
+
+@wrong(td.TypeMismatch, "a schedule", hint='td.compile(schedule, target="cuda")')
+def emulation_of_a_schedule_for_a_cpu():
+    td.emulate(doubled()[1])  # here

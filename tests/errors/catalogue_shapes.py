@@ -236,6 +236,20 @@ def read_at_data_without_a_limit():
     td.compile(f)(np.zeros((8, 9), np.float32), np.zeros(8, np.int32))
 
 
+@wrong(td.IndexBoundError, "'a' may be read at -3 in axis 0", hint="td.clip")
+def index_whose_parts_share_a_variable():
+    f = td.Func("f", shape=8)
+    f[i] = a[i - i // 2, 0]  # here
+    td.compile(f).loops()
+
+
+@wrong(td.IndexBoundError, "'a' is read at 8 in axis 0", hint="td.clip")
+def index_of_whole_steps():
+    f = td.Func("f", shape=16)
+    f[i] = a[i - i % 8, 0]  # here
+    td.compile(f).loops()
+
+
 @wrong(td.IndexBoundError, "'a' may be read at 8 in axis 0", hint="td.clip")
 def read_at_data_with_a_wrong_limit():
     f = td.Func("f")

@@ -168,8 +168,8 @@ Compiled has no attribute 'soruce' [attribute]
   at test_messages.py:LINE
    LINE | td.compile(f).soruce("llvm")
           ^^^^^^^^^^^^^^^^^^^^ no such attribute
-  hint: did you mean 'source'? There are: build, dynamic, executable, executables, explain, latest, launch, \
-loops, profile, schedule, signature, sizes, source, specialisation, state, target, variant""",
+  hint: did you mean 'source'? There are: dynamic, explain, launch, loops, profile, schedule, sizes, source, \
+target""",
     ),
     td.TdslError: (
         setting,

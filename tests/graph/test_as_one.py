@@ -60,6 +60,18 @@ def test_the_program_takes_arguments_then_constants_then_numbers(arrays):
     assert "taken" in schedule.explain()
 
 
+def test_arguments_that_nothing_reads_are_parameters(arrays):
+    x, w = arrays
+    graph = td.Graph(lambda unread, x, w: linear(x["here"], w))
+    given = np.ones(3, np.int32), {"here": x, "there": w}, w
+    for target in ("cpu", "cuda"):
+        schedule = graph.autoschedule(*given, target=target)
+        assert schedule.program.parameters == ("unread", "x", "x_there", "w")
+        run = td.compile(schedule)
+        run = run if target == "cpu" else td.emulate(run)
+        np.testing.assert_allclose(run(given[0], x, w, w), x @ w, rtol=1e-5, atol=1e-5)
+
+
 def test_types_stand_for_arrays(arrays):
     x, w = arrays
     run = td.compile(td.Graph(linear).autoschedule(td.f32[8, 5], td.f32[5, 5]))

@@ -106,7 +106,10 @@ def test_an_edge_to_a_reduction_in_an_expression_is_one_to_its_func() -> None:
         ({"f": "L1"}, r"no func 'f' to pin"),
         ({("e", "top"): "L1"}, r"'top' does not read 'e'"),
         ({("e", "total"): "L1", ("e", "out"): "memory"}, r"pinned to L1 by .* and to memory by"),
-        ({"total": "inline"}, r"inline"),
+        (
+            {"total": "inline"},
+            r"(?s)pinned inline: 'total' is a reduction.*hint: pin it to a level.*'L1'",
+        ),
         ({"out": "L1"}, r"'out' is a result"),
         ({"x": "L1"}, r"'x' is an argument"),
         ({("out", "e"): "L1"}, r"(?s)'e' does not read 'out'.*read by no func"),
@@ -141,3 +144,30 @@ def test_what_is_made_in_tiles_is_not_kept_as_a_whole() -> None:
     s = attention.autoschedule(Q=64, S=128, D=32, target="cuda", pin={"top": "global"})
     assert "online" not in str(s)
     assert "top" in {r.func.name for r in s.prediction().nests.roots()}
+
+
+def test_a_scan_has_a_kernel_of_its_own_and_that_is_said() -> None:
+    @td.op
+    def scanned(x: td.f32["B", "T"]):
+        b, t = td.vars("b t")
+        o, z, r = td.Func("o"), td.Func("z"), td.range("r", 1, x.shape[1])
+        o[b, t] = x[b, t]
+        o[b, r] = o[b, r - 1] * 0.5 + x[b, r]
+        z[b, t] = td.tanh(o[b, t])
+        return z
+
+    with pytest.raises(td.ScheduleError, match="what has updates gets a kernel of its own"):
+        scanned.autoschedule(B=4, T=8, target="cuda", pin={"o": "shared"})
+
+
+def test_a_read_outside_is_told_before_a_pin_that_cannot_be_kept() -> None:
+    @td.op
+    def beyond(x: td.f32[8]):
+        i, r = td.vars("i"), td.range("r", 0, 4)
+        total, out = td.Func("total"), td.Func("out", shape=8)
+        total[i] = td.sum(x[i + r], axis=r)
+        out[i] = total[i]
+        return out
+
+    with pytest.raises(td.IndexBoundError, match="'x' is read at 10"):
+        beyond.autoschedule(pin={"total": "inline"})

@@ -19,6 +19,11 @@ from tdsl.errors import TdslError
 from tdsl.lang.expr import dtype_of
 
 
+def this_gpu() -> Device:
+    """The GPU that kernels run on; TargetError where there is none, or no driver."""
+    return driver().device()
+
+
 class CudaExecutable:
     """The kernels of a module. `find` gives the GPU: nothing of CUDA is loaded before the first run."""
 
@@ -26,7 +31,7 @@ class CudaExecutable:
 
     def __init__(
         self, module: Module, params: tuple[Argument, ...], make: Callable[[], Kernel],
-        find: Callable[[], Device] = lambda: driver().device(),
+        find: Callable[[], Device] = this_gpu,
     ) -> None:  # fmt: skip
         self.module, self.params, self._make, self._find = module, params, make, find
         self._kernel: Kernel | None = None

@@ -183,7 +183,7 @@ class Memory:
         """The elements at an index, 0 where the mask does not hold: as many columns as lanes."""
         own = self._own_column(index)
         if own is not None and self.written[:, own].all():
-            return self.data[:, own, None]
+            return self.data[:, own, None].copy()  # a later store does not change it
         at, rows, shape = self._places(index, mask, crew)
         self._check_arrived("reads", at, rows, crew)
         known = self.written.ravel()[at]

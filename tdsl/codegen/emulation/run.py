@@ -21,6 +21,7 @@ from tdsl.codegen.emulation.instructions import run_instruction
 from tdsl.codegen.emulation.memory import Array, Crew, Memory
 from tdsl.codegen.emulation.phases import PhaseBarriers
 from tdsl.codegen.emulation.products import Products
+from tdsl.codegen.emulation.serial import in_order, is_alone
 from tdsl.codegen.failure import check_error
 from tdsl.codegen.launches import THREAD, Launch, Launches, launches_of
 from tdsl.codegen.loops import (
@@ -75,7 +76,6 @@ from tdsl.lang.expr import (
     Unary,
     Var,
 )  # fmt: skip
-from tdsl.node import post_order
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
 _MOST_THREADS = 1 << 17  # that run side by side: more cost memory and save no time
@@ -149,9 +149,11 @@ def _launch(
     launch: Launch, memories: dict[str, Memory], scalars: dict[str, Array], messages: tuple[Message, ...]
 ) -> None:  # fmt: skip
     """Blocks in groups that fit; what is noted of one group is known to the next."""
-    written = stored_in(launch.body)
-    for name in written & memories.keys():
-        memories[name].watch()
+    written, alone = stored_in(launch.body), is_alone(launch)
+    for name, memory in memories.items():
+        memory.private = alone
+        if name in written and not alone:
+            memory.watch()
     threads, blocks = prod(launch.block), prod(map(launch.extent, BLOCKS))
     epochs = np.zeros(blocks, np.int64)
     step = max(1, _MOST_THREADS // (threads * launch.cluster)) * launch.cluster
@@ -164,8 +166,8 @@ def _launch(
         )
         with np.errstate(all="ignore"):
             _Group(launch, crew, first, dict(memories), dict(scalars), messages).run()
-    for name in written & memories.keys():
-        memories[name].writes = memories[name].reads = None
+    for memory in memories.values():
+        memory.private, memory.writes, memory.reads = False, None, None
 
 
 @dataclass(slots=True)
@@ -460,10 +462,10 @@ class _Group:
 
     def value(self, e: Expr, mask: Array | None) -> Array:
         """An expression for all threads; loads only where the mask holds."""
-        done: dict[int, Array] = {}
-        for n in post_order(e):
-            done[id(n)] = self.node(n, done, mask)  # type: ignore[arg-type]  # expressions hold only such
-        return done[id(e)]
+        order, done = in_order(e), dict[int, Array]()
+        for n in order:
+            done[id(n)] = self.node(n, done, mask)
+        return done[id(order[-1])]
 
     def node(self, e: Expr, done: dict[int, Array], mask: Array | None) -> Array:
         match e:

@@ -94,7 +94,7 @@ def fake(tmp_path):
 
 
 @pytest.fixture
-def f(fake):
+def f(fake, monkeypatch):
     """`2 * a + 1`, compiled for the fake driver."""
     a, f, i = td.Tensor("a", ("N",), td.f32), td.Func("f"), td.vars("i")
     f[i] = a[i] * 2 + 1
@@ -103,6 +103,7 @@ def f(fake):
     kernel = programs.kernel_of(programs.scaled(1), N=100)
     made.build = lambda _: CudaExecutable(MODULE, kernel.params, lambda: kernel, driver.device)
     made._device_calls = device_call.DeviceCalls(made, driver.device)
+    monkeypatch.setattr("tdsl.codegen.cuda.executable.driver", lambda: driver)
     return made
 
 

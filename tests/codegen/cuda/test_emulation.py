@@ -302,3 +302,25 @@ def test_more_blocks_than_an_axis_has_are_refused_where_a_call_tells_them():
     assert called(numbers(8, dtype=np.float32)).tolist() == numbers(8).tolist()
     with pytest.raises(td.TargetError, match=r"65536 blocks on .*, and a launch 65535"):
         called(np.zeros(65536, np.float32))
+
+
+def test_serial_loops_of_one_thread_are_right():
+    @td.op
+    def eliminated(A: td.f64["N", "N"]):
+        o, n = td.Func("o"), A.shape[0]
+        o[i, j] = A[i, j]
+        p = td.range("p", 0, n)
+        r, c = td.range("r", p + 1, n), td.range("c", p + 1, n)
+        o[r, c] = o[r, c] - o[r, p] * o[p, c] / o[p, p]
+        return o
+
+    x = np.random.default_rng(0).random((9, 9)) + 9 * np.eye(9)
+    made = td.emulate(eliminated.compile(target="cuda"))(x)
+    np.testing.assert_allclose(made, eliminated(x), rtol=1e-12)
+
+
+def test_one_thread_that_exchanges_elements_has_what_it_read_before():
+    a, f, t = td.Tensor("a", (6,), td.i32), td.Func("f"), td.range("t", 0, 5)
+    f[i] = a[i]
+    f[t] = f[t] + f[t + 1]
+    agrees(td.Schedule(f), a=numbers(6))

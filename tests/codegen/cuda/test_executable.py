@@ -106,6 +106,20 @@ def test_without_a_driver_the_error_says_what_to_do():
     assert "td.emulate" in caught.value.hint
 
 
+def test_without_a_driver_nothing_is_compiled_before_it_is_said(monkeypatch):
+    monkeypatch.setattr(
+        "tdsl.codegen.cuda.executable.driver", lambda: Driver("libthere-is-none.so")
+    )
+    monkeypatch.setattr(
+        "tdsl.codegen.cuda.module.load_or_build", lambda *_: pytest.fail("compiled")
+    )
+    f = td.compile(programs.matmul(), target="cuda")
+    with pytest.raises(td.TargetError, match="no CUDA driver"):
+        f(np.ones((32, 16), np.int32), np.ones((16, 64), np.int32))
+    with pytest.raises(td.ShapeError):  # what is wrong with the call comes first
+        f(np.ones((32, 16), np.int32), np.ones((17, 64), np.int32))
+
+
 def test_launch_says_how_kernels_run():
     pytest.importorskip("tvm")
     s = programs.matmul()

@@ -1,0 +1,28 @@
+"""Serial loops, where a statement runs once for each iteration and not once for many threads."""
+
+from __future__ import annotations
+
+import functools
+from math import prod
+
+from tdsl.codegen.launches import Launch
+from tdsl.codegen.loops import BLOCKS, CopyTile, Invoke, Phases, Store
+from tdsl.codegen.passes.statements import walk
+from tdsl.lang.expr import Expr
+from tdsl.node import post_order
+
+
+def is_alone(launch: Launch) -> bool:
+    """Whether a launch has one thread and copies nothing beside it: what it does has no other order."""
+    if prod(launch.block) * prod(map(launch.extent, BLOCKS)) != 1:
+        return False
+    return not any(
+        isinstance(s, CopyTile | Invoke | Phases) or (isinstance(s, Store) and s.asynchronous)
+        for s in walk(launch.body)
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def in_order(e: Expr) -> tuple[Expr, ...]:
+    """The nodes of an expression as they are evaluated, itself the last one."""
+    return tuple(post_order(e))  # type: ignore[arg-type]  # expressions hold only such
