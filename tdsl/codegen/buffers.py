@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
-from tdsl.codegen.tiles import LINE, UNIT
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import difference
 from tdsl.lang.bounds import Facts, upper
@@ -18,6 +16,7 @@ from tdsl.lang.types import DType
 from tdsl.schedule.alike import Alike
 from tdsl.schedule.instructions.layout import Layout
 from tdsl.schedule.nest import FuncPlan
+from tdsl.schedule.pipelines import whole_rows
 from tdsl.schedule.sliding import ring_size
 
 
@@ -113,21 +112,15 @@ def make_buffer(
 
 
 def _whole(extents: Sequence[Expr], size: int) -> Expr:
-    """The last extent, up to what can be copied as a whole: rows of 16 bytes, 128 in all.
+    """The last extent, up to what can be copied as a whole.
 
-    >>> _whole((const(3), const(5)), 4).value, _whole((const(8), const(5)), 4).value
-    (32, 8)
-    >>> _whole((Var("n"),), 4).name
-    'n'
+    >>> _whole((const(3), const(5)), 4).value, _whole((Var("n"),), 4).name
+    (32, 'n')
     """
     known = [int(e.value) for e in extents if isinstance(e, Const)]
     if len(known) < len(extents):
         return extents[-1]  # memory without a constant bound is refused where it is placed
-    *outer, last = known
-    step = UNIT // size
-    if prod(outer) * -(-last // step) * UNIT % LINE:
-        step = LINE // size
-    return const(-(-last // step) * step)
+    return const(whole_rows(known, size))
 
 
 @dataclass(slots=True)

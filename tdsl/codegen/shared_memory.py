@@ -14,18 +14,16 @@ from math import prod
 
 from tdsl.codegen.loops import SHARED, Alloc, Phases, Stmt
 from tdsl.codegen.passes.statements import walk
-from tdsl.codegen.tiles import WORD
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import Sum, as_expr, as_sum
 from tdsl.lang.bounds import Facts, lower
 from tdsl.lang.expr import Binary, Const, Expr, const
 from tdsl.lang.simplify import simplify
+from tdsl.schedule.cost.block_memory import ALIGN, ALIGN_SWIZZLED, WORD
+from tdsl.schedule.cost.block_memory import CHUNK as CHUNK
 
-CHUNK = 16  # bytes that stay together
 LINE = 128  # bytes in which all banks are once
 _ROWS = 8  # after which the orders of chunks begin again
-_ALIGN = 128
-_ALIGN_SWIZZLED = 1024  # where the hardware's own patterns begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ def shared_memory(body: Stmt) -> SharedMemory:
     end = 0
     for s in walk(body):
         if isinstance(s, Alloc) and s.scope == SHARED:
-            align = _ALIGN_SWIZZLED if s.swizzle else _ALIGN if _size(s) >= _ALIGN else CHUNK
+            align = ALIGN_SWIZZLED if s.swizzle else ALIGN if _size(s) >= ALIGN else CHUNK
             starts[s.name] = -(-end // align) * align
             end = starts[s.name] + -(-_size(s) // CHUNK) * CHUNK
             if s.swizzle:

@@ -10,13 +10,11 @@ from tdsl.codegen.loops import Alloc, Argument, BufferParam, CopyTile, Stmt, row
 from tdsl.codegen.passes.statements import walk
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import Const
+from tdsl.schedule.pipelines import LINE, UNIT
 from tdsl.source import Loc
 
-UNIT = 16  # bytes of which rows are a multiple
-LINE = 128  # bytes at a multiple of which a tile begins
 _MOST_EXTENT = 256
 _MOST_AXES = 5
-WORD = 8  # bytes of a barrier of phases
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,7 +281,26 @@ class Schedule(Suggesting):
     def footprint(self, level: str) -> float:
         """The bytes that one instance of a level of memory holds at a time, as it is predicted.
 
-        Of a GPU's "shared" memory those of a block, of "registers" those of a thread.
+        Of a GPU's "shared" memory those of a block of the kernel that has the most, as it will ask for them:
+        with all slots of pipelines, their barriers, and what warps pass on to each other. A stage whose scope
+        is left open is not counted. Of "registers" those of a thread.
+
+        >>> from tdsl.lang import reduction
+        >>> from tdsl.lang.value import vars
+        >>> i, j, k = vars("i j k")
+        >>> a, b, c = Tensor("a", (256, 64), "f32"), Tensor("b", (64, 256), "f32"), Func("c")
+        >>> c[i, j] = reduction.sum(a[i, k] * b[k, j], axis=k)
+        >>> s = Schedule(c, target="cuda")
+        >>> io, jo, ii, ji = s[c].tile((i, j), (16, 16))
+        >>> ko, ki = s[c].split(k, 16)
+        >>> _ = s[c].reorder(io, jo, ii, ji, ko, ki).bind(io, "blockIdx.y").bind(jo, "blockIdx.x")
+        >>> _ = s[c].bind(ii, "threadIdx.y").bind(ji, "threadIdx.x")
+        >>> for t in (a, b):
+        ...     _ = s.cache_read(t, c, at=ko, scope="shared").cooperate(4)
+        >>> one = s.footprint("shared")
+        >>> _ = s[c].pipeline(ko, 3)
+        >>> one == 4 * 2 * 16 * 16, s.footprint("shared") == 3 * one
+        (True, True)
         """
         return self.prediction().held(level)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from tdsl.lang.expr import Binary, Const, Expr, Read, Select, Var
 from tdsl.lang.program import FuncDef
@@ -17,6 +19,9 @@ from tdsl.schedule.nest import (
     State,
     fresh_nest,
 )  # fmt: skip
+
+UNIT = 16  # bytes of which rows that a GPU copies as a whole are multiples
+LINE = 128  # bytes of which such a tile is a multiple
 
 
 def pipeline(
@@ -101,6 +106,19 @@ def _unclamped(e: Expr, own: Var) -> Expr:
     while isinstance(e, Binary) and e.op in ("min", "max"):
         e = e.left
     return own if isinstance(e, Const) else e
+
+
+def whole_rows(extents: Sequence[int], size: int) -> int:
+    """The last of some extents, up to what can be copied as a whole: rows of 16 bytes, 128 in all.
+
+    >>> whole_rows((3, 5), 4), whole_rows((8, 5), 4)
+    (32, 8)
+    """
+    *outer, last = extents
+    step = UNIT // size
+    if prod(outer) * -(-last // step) * UNIT % LINE:
+        step = LINE // size
+    return -(-last // step) * step
 
 
 def check_pipelined(state: State, func: str) -> None:

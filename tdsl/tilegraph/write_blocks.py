@@ -27,6 +27,7 @@ from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import REGISTER, SHARED, SWIZZLES, Inline
+from tdsl.schedule.recipes.ahead import fetch_ahead
 from tdsl.schedule.recipes.block_rows import fused, reduce_by_threads
 from tdsl.schedule.recipes.elements import apart, definition_of, fetched, vector_of
 from tdsl.schedule.recipes.epilogue import write_neighbours
@@ -104,6 +105,7 @@ def write_blocks(schedule: Schedule, part: Part, machine: Machine) -> None:
         if p.owner != part.owner:
             _member(block, p)
     _fetch_for_several(block)
+    fetch_ahead(own, machine.level("shared").bytes or 0)
 
 
 def _leading(schedule: Schedule, part: Part, last: Part, machine: Machine) -> WarpTiles | None:
@@ -130,7 +132,8 @@ def _member(block: _Block, p: Part) -> None:
     if d.init is None and len(p.members) == 1:
         p = replace(p, shape=tuple(1 for _ in p.shape))  # neighbours on neighbouring threads
     if len(p.members) == 1 and 2 * points <= block.machine.block_threads and terms >= LANES:
-        _reduce_in_warps(stage.compute_at(block.own, block.at), block.machine)
+        stage.compute_at(block.own, block.at).set_scope(SHARED)
+        _reduce_in_warps(stage, block.machine)
         return
     product = _product(block.schedule, block.part, p, block.machine)
     if product is not None:

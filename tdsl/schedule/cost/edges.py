@@ -188,7 +188,7 @@ def _near(p: Prediction, name: str, level: MemoryLevel) -> str:
 
 def _room(p: Prediction, name: str, level: MemoryLevel) -> str:
     """The bytes that a func has in a level, and those that there are: of registers, those of a thread."""
-    held = p.nests.stored(name) or p.whole(name)
+    held = p.kept(name)
     if p.machine.block_threads and level.name == "registers":
         room = REGISTER_BYTES * p.machine.registers
         element = p.nests.element_bytes(name)

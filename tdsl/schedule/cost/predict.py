@@ -10,6 +10,7 @@ from tdsl.errors import ShapeError, TargetError
 from tdsl.lang.regions import tighten
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.constants import split_constants
+from tdsl.schedule.cost.block_memory import shared_bytes, stages_of
 from tdsl.schedule.cost.caches import CacheModel
 from tdsl.schedule.cost.gathers import points_asked
 from tdsl.schedule.cost.loopnests import Nests
@@ -134,8 +135,9 @@ class Prediction:
         """The bytes that one instance of a level holds at a time, of what is used again from there."""
         found = self.machine.level(level)
         if self.machine.block_threads and found.name in ("registers", "shared"):
-            scope = SHARED if found.name == "shared" else REGISTER
-            return kept_in_blocks(self.nests, scope)
+            if found.name == "registers":
+                return kept_in_blocks(self.nests, REGISTER)
+            return shared_bytes(self.state, self.nests.tree, self.nests.whole)
         if found is self.machine.levels[-1]:
             return sum(self.whole(n) for n in self.nests.whole if self._is_array(n))
         return CacheModel.of(self.nests, found, self.machine).held()
@@ -148,6 +150,11 @@ class Prediction:
     def whole(self, name: str) -> float:
         """The bytes of all of a func or input that is needed."""
         return self.nests.bytes_of(name, self.nests.whole[name])
+
+    def kept(self, name: str) -> float:
+        """The bytes of a func where it is stored, all slots of a pipeline; of what is not, all of it."""
+        stored = self.nests.stored(name)
+        return stages_of(self.state, self.nests.tree, name) * stored if stored else self.whole(name)
 
     @property
     def least(self) -> float:
@@ -208,7 +215,7 @@ class Prediction:
         """
         nests = self.nests
         if self.machine.block_threads:
-            return nests.stored(name) or self.whole(name)
+            return self.kept(name)
         stored = (at for at, names in nests.tree.stored.items() if name in names)
         at = next(stored, ROOT)
         if at == ROOT:
