@@ -3,7 +3,7 @@
 for batches, blocks of rows (and parts of all terms): blocks
   what only the rows need, fetched once
   for tiles of the terms:
-    what the tile needs, fetched together
+    what the tile needs, fetched together, ahead of its use where there is room
     scores, their maxima, weights and sums: in shared memory
     products with the weights: in the registers of each thread, corrected as the maxima grow
 """
@@ -24,6 +24,7 @@ from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import extent, extents
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import REGISTER, SHARED, State
+from tdsl.schedule.recipes.ahead import fetch_ahead
 from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.conv import known
@@ -143,7 +144,7 @@ def online_blocks(stage: Stage, *, machine: Machine | None = None, **choices: An
     machine = machine or machine_for(as_target(schedule.target))
     chain = find_online_chain(stage)
     plan = choose(plan_online(known(schedule)[0], chain, machine), choices)
-    _write(stage, chain, plan)
+    fetch_ahead(_write(stage, chain, plan), machine.level("shared").bytes or 0)
     return plan
 
 
@@ -241,7 +242,7 @@ def check_ends(state: State, running: str, chain: OnlineChain) -> None:
             near.append(reader.name)
 
 
-def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks) -> None:
+def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks) -> Stage:
     schedule = stage.schedule
     running, own, whole = stage.online(chain.term, plan.terms), schedule[chain.end], ""
     check_ends(schedule.state, running.func, chain)
@@ -267,6 +268,7 @@ def _write(stage: Stage, chain: OnlineChain, plan: OnlineBlocks) -> None:
         for x in made.loops[-2:]:  # a mask may cut them short: indices of registers are constant
             made.unroll(x)
     _fill(_Block(schedule, chain, plan, own, thread, running, tile))
+    return own
 
 
 def _share_out(own: Stage, chain: OnlineChain, plan: OnlineBlocks, whole: str, tile: str) -> str:
