@@ -69,41 +69,35 @@ def cache_read(
     """
     check_scope(scope)
     scheduled = 0 if definition is None else definition
-    state = with_reads(state, func, source)
-    if inside:
-        for g in _inside(state, func, scheduled, loop):
-            state = state if is_inlined(state, g.name) else with_reads(state, g.name, source)
+    at = None if loop is None else Level(func, scheduled, find_loop(state, func, scheduled, loop))
+    near = [g.name for g in _inside(state, at, func)] if inside else []
+    for name_ in (func, *near):
+        state = state if is_inlined(state, name_) else with_reads(state, name_, source)
     program = state.program
-    consumer = program.func(func)
-    readers = _inside(state, func, scheduled, loop) if inside else ()
+    consumer, readers = program.func(func), [program.func(n) for n in near]
     others = [d for g in readers for d in g.definitions]
-    every = (*consumer.definitions, *others)
-    read = sorted({r.name for d in every for r in d.reads} - {func})
-    if source not in read:
-        raise Illegal(f"{func!r} does not read {source!r}", did_you_mean(source, read))
-    if along is not None:
-        _check_along(consumer, scheduled, source, along, inside)
-    made = new_func(program, name, f"{source}_cache")
-    chosen = [d for n, d in enumerate(consumer.definitions) if definition in (None, n)]
+    _check_reads(consumer, scheduled, source, others, along)
+    if along is not None and inside:
+        raise Illegal("a copy along a variable serves one reader", "leave out inside")
     if gathered and (pack or inside or len(source_of(program, source)[0]) > 1):
         raise Illegal("a copy that is gathered serves one reader", "leave out pack and inside")
+    chosen = [d for n, d in enumerate(consumer.definitions) if definition in (None, n)]
     content = _content(
         state, consumer, scheduled, source, [*chosen, *others],
         padded=padded, mapped=mapped, filled=filled, gathered=gathered, along=along,
     )  # fmt: skip
     factors = _factors(pack, len(content.limits))
-    f = _copy(made, content.values, content.limits, factors)
-    moved = _reads_copy(made, content, factors)
+    f = _copy(new_func(program, name, f"{source}_cache"), content.values, content.limits, factors)
+    moved = _reads_copy(f.name, content, factors)
     definitions = tuple(
         map_expressions(d, moved) if definition in (None, n) else d
         for n, d in enumerate(consumer.definitions)
     )
-    at = None if loop is None else Level(func, scheduled, find_loop(state, func, scheduled, loop))
-    place = Root() if at is None else At(at)
     state = replace_func(state, replace(consumer, definitions=definitions))
     for g in readers:
         state = replace_func(state, g.map_expressions(moved))
     first = next(g.name for g in program.funcs if g in (consumer, *readers))
+    place = Root() if at is None else At(at)
     plan = replace(fresh_plan(f), place=place, scope=scope, filled=filled, touched=True)
     return insert(state, first, f, plan)
 
@@ -196,20 +190,25 @@ def _filled(value: Expr, limits: tuple[Interval, ...], *, clamped: bool) -> Expr
     return Select(conjunction(tests), inside, zero) if tests else value
 
 
-def _inside(state: State, func: str, definition: int, loop: str | None) -> tuple[FuncDef, ...]:
-    """The funcs that are computed inside of a loop, in the order of the program."""
-    if loop is None:
+def _inside(state: State, level: Level | None, func: str) -> tuple[FuncDef, ...]:
+    """The funcs that are computed inside of a loop of another, in the order of the program."""
+    if level is None:
         raise Illegal("a copy at the root is inside of no loop", "name a loop: at=i")
-    level = Level(func, definition, find_loop(state, func, definition, loop))
     return tuple(
         g for g in state.program.funcs if level in loops_around(state, g.name) and g.name != func
     )
 
 
-def _check_along(f: FuncDef, definition: int, source: str, along: str, inside: bool) -> None:
+def _check_reads(
+    f: FuncDef, definition: int, source: str, others: Sequence[Definition], along: str | None
+) -> None:
+    """Illegal where a func, or others inside of a loop, read no source, or not along a variable."""
+    read = sorted({r.name for d in (*f.definitions, *others) for r in d.reads} - {f.name})
+    if source not in read:
+        raise Illegal(f"{f.name!r} does not read {source!r}", did_you_mean(source, read))
+    if along is None:
+        return
     d = f.definitions[definition]
-    if inside:
-        raise Illegal("a copy along a variable serves one reader", "leave out inside")
     if along not in d.variables:
         raise Illegal(f"{f.name!r} has no variable {along!r}", did_you_mean(along, d.variables))
     if not any(r.name == source and moves_along(r, along) for r in d.reads):
