@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 
-from tdsl.lang.affine import as_sum, variables
+from tdsl.lang.affine import as_sum, has_data, variables
+from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Read, Var
-from tdsl.lang.regions import reads_in
-from tdsl.schedule.facts import extents, has_effects
+from tdsl.lang.expr import TRUE, ZERO, Read, Select, Var
+from tdsl.lang.regions import Box, reads_in
+from tdsl.node import post_order
+from tdsl.schedule.facts import extent, extents, has_effects
 from tdsl.schedule.gathering import moves_along
+from tdsl.schedule.nest import State
 from tdsl.schedule.recipes.block_rows import ACCESS, fused
 from tdsl.schedule.recipes.choices import Unsuited, recipe
 from tdsl.schedule.recipes.conv import known
@@ -30,7 +34,8 @@ def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> 
     """Share the points of a stage out among threads, each definition by itself.
 
     `vector` neighbours are made by one thread; by default as many as 16 bytes hold, where they divide the
-    last extent. Returns what was chosen; a stage of one point has none.
+    last extent, or those of the last two, where a point is made of the same one of arrays whose rows
+    follow each other. Returns what was chosen; a stage of one point has none.
 
     >>> import tdsl as td
     >>> i, j, a, f = *td.vars("i j"), td.Tensor("a", (100, 64), td.f32), td.Func("f")
@@ -46,18 +51,25 @@ def elements(stage: Stage, *, threads: int = 256, vector: int | None = None) -> 
     for n, d in enumerate(f.definitions):
         own = stage if n == 0 else stage.update(n - 1)
         width = vector_of(own) if vector is None else vector
-        if share_points(own, d, threads, width):
+        rows = 1
+        if vector is None:
+            width, rows = max((width, 1), _beyond_rows(own, threads), key=lambda x: x[0])
+        if share_points(own, d, threads, width, rows):
             found = max(found, width)
     return Elements(threads, found)
 
 
-def share_points(stage: Stage, d: Definition, threads: int, vector: int) -> bool:
-    """One loop over blocks and one over threads of the free loops that stand outside of all others."""
+def share_points(stage: Stage, d: Definition, threads: int, vector: int, rows: int = 1) -> bool:
+    """One loop over blocks and one over threads of the free loops that stand outside of all others.
+
+    Neighbours that a thread makes are those of the last loop, or of the last few as one.
+    """
     free = [x.name for x in stage.loops]
     while free and not set(d.free).issuperset(free):
         free.pop()
     if not free:
         return False
+    free[-rows:] = [fused(stage, free[-rows:])]
     if vector > 1:
         outer, lanes = stage.split(free[-1], vector)
         stage.vectorize(lanes)
@@ -75,9 +87,47 @@ def vector_of(stage: Stage) -> int:
     last = d.index[-1]
     if not isinstance(last, Var) or last.name != d.free[-1]:
         return 1
+    return even_width(_most(stage, d), sizes_of(stage).get(last.name))
+
+
+def _most(stage: Stage, d: Definition) -> int:
+    """How many of the widest elements that a definition reads or makes 16 bytes hold."""
     f = stage.schedule.state.program.func(stage.func)
-    widest = max(t.bytes for t in (*f.dtypes, *(r.dtype for r in reads_in(d.values))))
-    return even_width(ACCESS // widest, sizes_of(stage).get(last.name))
+    return ACCESS // max(t.bytes for t in (*f.dtypes, *(r.dtype for r in reads_in(d.values))))
+
+
+def _beyond_rows(stage: Stage, threads: int) -> tuple[int, int]:
+    """How many neighbours 16 bytes hold, and in how many loops, where rows of what is large have no gaps.
+
+    What a point is made of beside the same point of other arrays does not move with all variables, such as
+    a bias: a thread reads that element by element.
+    """
+    d, (state, boxes), sizes = definition_of(stage), known(stage.schedule), sizes_of(stage)
+    shape = [n for v in d.free if (n := sizes.get(v)) is not None]
+    plain = not d.ranges and d.where == TRUE and not has_effects(d) and len(shape) == len(d.free)
+    if not plain or len(shape) < 2 or not shape[-1] or d.index != tuple(map(Var, d.free)):
+        return 1, 1
+    moving = {v for v, n in sizes.items() if n != 1}
+    for r in d.reads:
+        if r.index == d.index:
+            if _shape_of(state, boxes, r.name)[1:] != shape[1:]:
+                return 1, 1
+        elif any(map(has_data, r.index)) or moving <= {v for e in r.index for v in variables(e)}:
+            return 1, 1
+    if any(isinstance(n, Select) for n in post_order(*d.values)):
+        return 1, 1
+    last, width = shape[-1], even_width(_most(stage, d), prod(shape[-2:]))
+    # a row that divides what a block has is counted from the block on: neighbours are no longer seen as such
+    return (width, 2) if last == 1 or threads * width % last else (1, 1)
+
+
+def _shape_of(state: State, boxes: Mapping[str, Box], name: str) -> list[int | None]:
+    """The extents of an array, or of a func in memory of its own; none of what begins elsewhere than at 0."""
+    if not state.program.has_func(name):
+        return [upper(n) for n in state.program.input(name).shape]
+    box = boxes.get(name, ())
+    begins = all(lo == ZERO for lo, _ in box)
+    return [extent(box, a) if begins else None for a in range(len(box))]
 
 
 def definition_of(stage: Stage) -> Definition:

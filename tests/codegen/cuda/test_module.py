@@ -177,6 +177,21 @@ def test_short_rows_are_loaded_once_by_neighbours(length, wide, arch, tmp_path):
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("shape", [(1000, 3), (80, 33), (10, 4, 8, 3)])
+def test_rows_that_follow_each_other_are_accesses_of_16_bytes(shape, arch, tmp_path):
+    at = td.vars("i j k t")[: len(shape)]
+    a, f = td.Tensor("a", shape, td.f16), td.Func("f")
+    f[at] = a[at] * 2
+    s = td.Schedule(f)
+    td.recipes.elements(s[f])
+    m = made(s, arch)
+    assert (m.kernels[0].spills, m.kernels[0].stack) == (0, 0)
+    text = sass(m, tmp_path)
+    assert count(text, r"\bLDG\.E\.128") == count(text, r"\bLDG") == 1
+    assert count(text, r"\bSTG\.E\.128") == count(text, r"\bSTG") == 1
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_a_transpose_moves_each_element_through_shared_memory_once(arch, tmp_path):
     a, f = td.Tensor("a", (4096, 2048), td.f32), td.Func("f")
     f[i, j] = a[j, i]

@@ -20,7 +20,7 @@ from tests.schedule.recipes.test_block_columns import columns
 from tests.schedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
 from tests.schedule.recipes.test_block_rows import scheduled
 from tests.schedule.recipes.test_block_stencil import PROGRAMS as WINDOWS
-from tests.schedule.recipes.test_blocks import dense_layer
+from tests.schedule.recipes.test_blocks import dense_layer, layered
 
 pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="g++ runs the text")
 
@@ -416,3 +416,19 @@ def test_fast_arithmetic_is_as_exact_as_it_says(what, ulp, tmp_path):
     np.testing.assert_array_equal(got[:3], exact[:3])
     error = np.abs(got[3:] - exact[3:]) / np.spacing(np.abs(exact[3:]).astype(np.float32))
     assert (error < ulp + 1.2 * np.abs(x[3:] / 4)).all()
+
+
+@pytest.mark.parametrize("shape", [(16, 3), (5, 8, 33)])
+def test_rows_without_gaps_are_read_as_one(shape, tmp_path):
+    f = layered(shape)
+    s = td.Schedule(f)
+    assert td.recipes.elements(s[f]).vector == 8
+    sizes = {"a": shape, "rows": shape[:1], "columns": shape[-1:]}
+    check(s, tmp_path, **{n: numbers(*x, dtype=np.float16) for n, x in sizes.items()})
+
+
+@pytest.mark.parametrize("length", [3, 8, 17])
+def test_short_rows_share_a_warp(length, tmp_path):
+    s, plan = scheduled("softmax", 70, length)
+    assert plan.threads < 32 or length == 17
+    check(s, tmp_path, x=numbers(70, length, dtype=np.float32))

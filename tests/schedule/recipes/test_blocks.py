@@ -52,10 +52,52 @@ def test_elements_at_any_size(rng, shape, vector):
     agrees(s, a=whole(rng, *shape))
 
 
-@pytest.mark.parametrize("n, vector", [(64, 4), (66, 2), (67, 1)])
-def test_elements_are_as_wide_as_the_extent_allows(n, vector):
-    f = scaled((8, n))
+@pytest.mark.parametrize(
+    "m, n, vector", [(7, 64, 4), (7, 66, 2), (7, 67, 1), (8, 67, 4), (4, 3, 4)]
+)
+def test_elements_are_as_wide_as_the_extents_allow(m, n, vector):
+    f = scaled((m, n))
     assert td.recipes.elements(td.Schedule(f)[f]) == Elements(256, vector)
+
+
+def layered(shape):
+    """What all points are made of, beside that of a row and that of a column."""
+    a, rows, columns = (
+        td.Tensor(n, s, td.f16)
+        for n, s in (("a", shape), ("rows", shape[:1]), ("columns", shape[-1:]))
+    )
+    f = td.Func("f")
+    at = (i, j, k)[: len(shape)]
+    f[at] = td.maximum(a[at] * columns[at[-1]] + rows[i], 0)
+    return f
+
+
+@pytest.mark.parametrize(
+    "shape", [(16, 3), (40, 33), (6, 8, 5), (70, 8, 3), (3, 4, 66), (5, 40, 1)]
+)
+def test_rows_that_follow_each_other_are_read_as_one(rng, shape):
+    f = layered(shape)
+    s = td.Schedule(f)
+    assert td.recipes.elements(s[f]) == Elements(256, 8)
+    sizes = {"a": shape, "rows": shape[:1], "columns": shape[-1:]}
+    agrees(s, **{name: whole(rng, *n, dtype=np.float16) for name, n in sizes.items()})
+
+
+def test_rows_apart_are_read_one_by_one(rng):
+    """Rows with gaps between them, those of a window, those of columns, and what conditions choose."""
+    a, other = td.Tensor("a", (25, 23), td.f32), td.Tensor("b", (25, 23), td.f32)
+    part, window, turned, chosen = map(td.Func, ("part", "window", "turned", "chosen"))
+    around = td.pad(a)
+    part[i, j] = a[i, j + 2] * 2
+    window[i, j] = around[i - 1, j] + around[i, j]
+    turned[j, i] = a[i, j] + 1
+    chosen[i, j] = td.where(j < 2, a[i, j], other[i, j])
+    shapes = {part: (24, 21), window: (24, 23), turned: (23, 25), chosen: (24, 23)}
+    for f, shape in shapes.items():
+        s = td.Schedule(f.with_shape(*shape))
+        assert td.recipes.elements(s[f.name]) == Elements(256, 1)
+        known = {"a": whole(rng, 25, 23), "b": whole(rng, 25, 23)}
+        agrees(s, **{t.name: known[t.name] for t in s.program.inputs})
 
 
 def test_updates_are_shared_out_one_by_one(rng):
