@@ -24,6 +24,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.expr import Const, Expr
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
+from tdsl.schedule.best_block import in_best_block
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
@@ -80,7 +81,7 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
 def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
     """The state with a place and loops for every func by recipes alone, and what was decided."""
     asked, state = state, with_masks(state)
-    order = {f.name: n for n, f in enumerate(state.program.funcs)}
+    order: dict[str, float] = {f.name: n for n, f in enumerate(state.program.funcs)}
     made_online: list[Decision] = []
     if machine.block_threads:  # weights are a stage of their own there
         state, made_online = _online_on_a_gpu(state, machine)
@@ -88,6 +89,9 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
     state = inline_funcs(state)
     if not machine.block_threads:
         state, made_online = _long_rows(state, machine)
+    if machine.vector_bytes and not machine.block_threads:
+        state = in_best_block(state, machine, _hosts(state))
+        order = _with_new(order, state)
     decisions += made_online
     decided = {name for d in made_online for name in (d.func, *d.inside)}
     open_ = {name for name, plan in state.plans if not plan.touched} - _hosts(state)
@@ -131,6 +135,15 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
     whole = without_masks(state, machine)
     left_out = dict(masks_left_out(asked, whole, machine))
     return whole, tuple(_with_masks_left_out(decisions, left_out))
+
+
+def _with_new(order: dict[str, float], state: State) -> dict[str, float]:
+    """The order of funcs with those that have come, each before what they were made for."""
+    found, at = dict(order), float(len(order))
+    for f in reversed(state.program.funcs):
+        at = order.get(f.name, at)
+        found.setdefault(f.name, at - 0.5)
+    return found
 
 
 def _with_masks_left_out(
