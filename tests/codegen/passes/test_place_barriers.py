@@ -63,7 +63,7 @@ def test_sums_in_memory_of_the_gpu_are_each_threads_own():
 
 
 def test_warps_that_share_a_row_are_seen_to_write_apart():
-    """Three warps to each of two tiles of 2 x 96, of which the last block has one: their number // 3 says which."""
+    """Three warps to each of two tiles of 2 x 96, of which the last block has one: number // 3 says which."""
     shape = (5, 2, 96)
     a, g, f = td.Tensor("a", shape, td.f32), td.Func("g"), td.Func("f", shape=shape)
     g[i, j, k] = a[i, j, k] * 2
