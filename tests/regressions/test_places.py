@@ -345,49 +345,43 @@ def test_a_producer_that_others_read_through_an_inlined_func_has_no_sole_consume
         s[f].reverse_compute_at(s[total], i)
 
 
-def through_inlined():
-    """g and f read p, g through q, which is inlined; p and g are computed in f."""
+def two_readers():
+    """f reads p and g, which reads p through q."""
     a = td.Tensor("a", (4, 6), td.i32)
     p, q, g, f = (td.Func(n) for n in "pqgf")
     p[i, j] = a[i, j] * 2
     q[i, j] = p[i, j] + 3
     g[i, j] = q[i, j] * q[i, j]
     f[i, j] = g[i, j] - p[i, j]
+    return p, q, g, f
+
+
+OUTSIDE = "'q' reads 'p' outside of loop 'i' of 'f'"
+WANTED = (A * 2 + 3) ** 2 - A * 2
+
+
+def test_a_func_that_reads_through_an_inlined_one_is_checked_where_it_moves():
+    p, q, g, f = two_readers()
     s = td.Schedule(f)
     s[q].inline()
     s[p].compute_at(f, i)
     s[g].compute_at(f, i)
-    return p, q, g, f, s
-
-
-def test_a_func_that_reads_through_an_inlined_one_is_checked_where_it_moves():
-    _, _, g, _, s = through_inlined()
-    with pytest.raises(
-        td.ScheduleError, match=r"compute_root\(\).*'q' reads 'p' outside of loop 'i' of 'f'"
-    ):
+    with pytest.raises(td.ScheduleError, match=rf"compute_root\(\).*{OUTSIDE}"):
         s[g].compute_root()
-    np.testing.assert_array_equal(td.compile(s)(A), (A * 2 + 3) ** 2 - A * 2)
+    np.testing.assert_array_equal(td.compile(s)(A), WANTED)
 
 
 def test_a_place_in_a_func_that_has_none_yet_is_checked_when_it_gets_one():
-    a = td.Tensor("a", (4, 6), td.i32)
-    p, q, g, f = (td.Func(n) for n in "pqgf")
-    p[i, j] = a[i, j] * 2
-    q[i, j] = p[i, j] + 3
-    g[i, j] = q[i, j] * q[i, j]
-    f[i, j] = g[i, j] - p[i, j]
+    p, q, g, f = two_readers()
     s = td.Schedule(f)
     s[p].compute_at(f, i)
     s[q].compute_at(g, j)
-    s[g].compute_at(f, i)
-    np.testing.assert_array_equal(td.compile(s)(A), (A * 2 + 3) ** 2 - A * 2)
-    s = td.Schedule(f)
-    s[p].compute_at(f, i)
-    s[q].compute_at(g, j)
-    with pytest.raises(td.ScheduleError, match="'q' reads 'p' outside of loop 'i' of 'f'"):
-        s[g].compute_root()
-    with pytest.raises(td.ScheduleError, match="'q' reads 'p' outside of loop 'i' of 'f'"):
+    with pytest.raises(td.ScheduleError, match=OUTSIDE):
         td.compile(s)
+    with pytest.raises(td.ScheduleError, match=OUTSIDE):
+        s[g].compute_root()
+    s[g].compute_at(f, i)
+    np.testing.assert_array_equal(td.compile(s)(A), WANTED)
 
 
 def test_what_is_read_through_an_inlined_func_can_be_prefetched():
