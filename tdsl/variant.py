@@ -75,6 +75,10 @@ described_by(machine_of)
 
 
 def _better(state: State, machine: Machine, by_recipes: State) -> Found:
+    if len(state.program.funcs) == 1 or not machine.vector_bytes:
+        return (
+            None  # a search takes longer to load than such a program to compile, and finds nothing
+        )
     from tdsl.tilegraph.unasked import better_unasked  # not needed to import tdsl
 
     return better_unasked(state, machine, by_recipes)

@@ -146,3 +146,14 @@ def test_import_loads_numpy_and_nothing_heavy(
     numpy, ours = (min(run[k] for run in runs) for k in (0, 1))
     record_property("import_ms_beyond_numpy", 1e3 * ours)
     assert ours < IMPORT_BUDGET * numpy
+
+
+def test_a_program_of_one_func_is_compiled_without_the_search() -> None:
+    program = (
+        "import sys, tdsl as td\n"
+        "i, a, f = td.vars('i'), td.Tensor('a', (64,), td.f32), td.Func('f')\n"
+        "f[i] = a[i] * 2\n"
+        "td.compile(f).loops()\n"
+        "assert 'tdsl.tilegraph.search' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=PACKAGE.parent, check=True)
