@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 
-from tdsl.codegen.loops import PARALLEL, PIPELINED, SERIAL, Block, For, If, Kernel, Stmt
+from tdsl.codegen.loops import (
+    PARALLEL,
+    PIPELINED,
+    SERIAL,
+    Block,
+    BufferParam,
+    For,
+    If,
+    Kernel,
+    Stmt,
+)
 from tdsl.codegen.passes.scope import inside, last_of, narrowed, where
 from tdsl.codegen.passes.statements import (
     conditional,
@@ -15,17 +26,23 @@ from tdsl.codegen.passes.statements import (
     stored_in,
 )  # fmt: skip
 from tdsl.lang.affine import Sum, as_sum, variables
-from tdsl.lang.bounds import NOTHING, Facts, lower
-from tdsl.lang.expr import ONE, Binary, Const, Expr, Unary, Var, dtype_of
+from tdsl.lang.bounds import NOTHING, Facts, at_most, lower
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Unary, Var, dtype_of
 from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, subtract
 from tdsl.lang.types import i64
+from tdsl.node import post_order
+
+Arrays = Mapping[str, tuple[Expr, ...]]
+"""The extents of arguments."""
 
 
 def bound_loops(kernel: Kernel) -> Kernel:
     """Narrow loops to where the condition around their whole body holds; hoist what does not change.
 
     Affine comparisons of a serial or parallel loop's variable become its bounds; conditions that do not
-    depend on a loop, of any kind, are tested outside it.
+    depend on a loop, of any kind, are tested outside it. Data in them is read before the loop where a first
+    iteration would read it, or where it is within its array in any case. A loop around one whose points data
+    bounds, as around vectors of a range, runs over what holds some of them.
 
     >>> from tdsl.codegen.loops import Store
     >>> from tdsl.codegen.show import show
@@ -38,33 +55,36 @@ def bound_loops(kernel: Kernel) -> Kernel:
       for j in range(0, i + 1):
         a[i, j] = i
     """
-    return dataclasses.replace(kernel, body=_bound(kernel.body, NOTHING))
+    arrays = {p.name: p.extents for p in kernel.params if isinstance(p, BufferParam)}
+    return dataclasses.replace(kernel, body=_bound(kernel.body, NOTHING, arrays))
 
 
-def _bound(s: Stmt, facts: Facts) -> Stmt:
+def _bound(s: Stmt, facts: Facts, arrays: Arrays) -> Stmt:
     match s:
         case For():
-            body = _bound(s.body, inside(facts, s))
-            return _narrow(rebuilt(s, body=body), facts)
+            body = _bound(s.body, inside(facts, s), arrays)
+            return _narrow(rebuilt(s, body=body), facts, arrays)
         case If(cond, then, orelse):
-            yes = _bound(then, where(facts, cond))
+            yes = _bound(then, where(facts, cond), arrays)
             no = None
             if orelse is not None:
-                no = _bound(orelse, where(facts, simplify(Unary("not", cond))))
+                no = _bound(orelse, where(facts, simplify(Unary("not", cond))), arrays)
             return conditional(cond, yes, no, s)
         case _:
-            return map_parts(s, lambda part: _bound(part, inside(facts, s)))
+            return map_parts(s, lambda part: _bound(part, inside(facts, s), arrays))
 
 
-def _narrow(loop: For, facts: Facts) -> Stmt:
-    around = guards(loop.body)
+def _narrow(loop: For, facts: Facts, arrays: Arrays) -> Stmt:
+    around = guards(loop.body, lambda c: _is_there(c, facts, arrays))
+    bounded = loop.kind in (SERIAL, PARALLEL, PIPELINED)
+    if isinstance(loop.body, For) and bounded:
+        return _with_some(loop, facts, arrays)
     if not around:
         return loop
-    bounded = loop.kind in (SERIAL, PARALLEL, PIPELINED)
     outside, used = [], []
     lo, hi = loop.lo, last_of(loop, facts)
     for c in around:
-        if loads_of(c) and not _may_move(c, loop, facts):
+        if loads_of(c) and not _may_move(c, loop, facts, arrays):
             continue
         limits = limits_of(c, loop.name) if bounded else []
         if loop.name not in variables(c):
@@ -87,23 +107,70 @@ def _narrow(loop: For, facts: Facts) -> Stmt:
     )
 
 
-def _may_move(c: Expr, loop: For, facts: Facts) -> bool:
-    """Data in a condition can be read before the loop: the loop runs, and does not write it."""
-    least = lower(loop.extent, facts)
-    return least is not None and least > 0 and not loads_of(c) & stored_in(loop.body)
+def _with_some(loop: For, facts: Facts, arrays: Arrays) -> For:
+    """A loop around another one, over the iterations in which data leaves points to that."""
+    lo, hi = first, last = loop.lo, last_of(loop, facts)
+    for d in _limits_inside(loop.body, loop, facts, arrays):
+        lo, hi = narrowed(d, loop.name, lo, hi, facts)
+    if (lo, hi) == (first, last):
+        return loop
+    return rebuilt(loop, lo=lo, extent=add(subtract(hi, lo, facts), ONE, facts))
 
 
-def guards(s: Stmt) -> list[Expr]:
-    """The conditions under which all of a statement stands."""
+def _limits_inside(s: Stmt, loop: For, facts: Facts, arrays: Arrays) -> list[Sum]:
+    """Sums that are at most 0 in all iterations of `loop` in which a statement does anything, by data."""
+    match s:
+        case For(name):
+            found = _limits_inside(s.body, loop, facts, arrays)
+            least = (_least(d, name, s.lo, last_of(s, facts)) for d in found)
+            return [d for d in least if d is not None and Var(loop.name) in d.terms]
+        case If():
+            known = guards(s, lambda c: _is_there(c, facts, arrays))
+            data = [c for c in known if loads_of(c) and _may_move(c, loop, facts, arrays)]
+            return [d for c in data for d in limits_of(c, loop.name)]
+        case _:
+            return []
+
+
+def _least(d: Sum, name: str, first: Expr, last: Expr) -> Sum | None:
+    """The least value of a sum over those of a variable; None where that is not one of two ends."""
+    rest, c = d.without(Var(name)), d.terms.get(Var(name), 0)
+    if any(name in variables(atom) for atom in rest.terms):
+        return None
+    return rest.plus(as_sum(first if c > 0 else last), c)
+
+
+def _may_move(c: Expr, loop: For, facts: Facts, arrays: Arrays) -> bool:
+    """Data in a condition can be read before the loop: the loop runs, or it is there, and is not written."""
+    runs = (lower(loop.extent, facts) or 0) > 0
+    return (runs or _is_there(c, facts, arrays)) and not loads_of(c) & stored_in(loop.body)
+
+
+def _is_there(c: Expr, facts: Facts, arrays: Arrays) -> bool:
+    """True where all that a condition loads is certainly within arguments."""
+    return all(
+        n.buffer in arrays
+        and n.mask is None
+        and all(
+            at_most(ZERO, i, facts) and at_most(add(i, ONE), extent, facts)
+            for i, extent in zip(n.index, arrays[n.buffer], strict=True)
+        )
+        for n in post_order(c)
+        if isinstance(n, Load)
+    )
+
+
+def guards(s: Stmt, is_there: Callable[[Expr], bool]) -> list[Expr]:
+    """The conditions under which all of a statement stands, of inner ones those whose data `is_there`."""
     match s:
         case If(cond, then, None):
-            return conjuncts(cond) + [c for c in guards(then) if not loads_of(c)]
+            return conjuncts(cond) + [c for c in guards(then, is_there) if is_there(c)]
         case Block((first, *rest)):
-            shared = [c for c in guards(first) if not loads_of(c)]
+            shared = [c for c in guards(first, is_there) if not loads_of(c)]
             for other in rest:
                 if not shared:
                     break
-                found = guards(other)
+                found = guards(other, is_there)
                 shared = [c for c in shared if c in found]
             return shared
         case _:

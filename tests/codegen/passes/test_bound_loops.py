@@ -1,7 +1,9 @@
 """Conditions that become bounds, and those that move out of loops."""
 
+import numpy as np
 import pytest
 
+import tdsl as td
 from tdsl.codegen.passes.bound_loops import bound_loops
 from tests.codegen.passes.written import becomes
 
@@ -98,9 +100,10 @@ def test_a_condition_on_data_moves_only_where_it_may_be_read_before():
           for y in serial(0, 6):
             out[y] = a[y]
         """
-    becomes(bound_loops, "out[6], a[6]", text.format("serial(0, 6)"), moved)
+    becomes(bound_loops, "out[6], a[N]", text.format("serial(0, 6)"), moved)
     stays = text.format("serial(0, N - 7)")
-    becomes(bound_loops, "out[6], a[6]", text.format("serial(0, N - 7)"), stays)
+    becomes(bound_loops, "out[6], a[N]", stays, stays)
+    becomes(bound_loops, "out[6], a[6]", stays, moved.replace("0, 6", "0, N - 7"))
     written = text.replace("out[y] = a[y]", "a[y] = a[y] + 5")
     becomes(bound_loops, "a[6]", written.format("serial(0, 6)"), written.format("serial(0, 6)"))
 
@@ -122,4 +125,24 @@ def test_what_all_statements_of_a_block_share_becomes_a_bound():
             b[x] = 1
           out[x] = 2
         """,
+    )
+
+
+@pytest.mark.parametrize("target", ["cpu", "python", "cuda"])
+@pytest.mark.parametrize("dynamic", [(), ("Z", "S")])
+def test_both_ends_of_a_range_may_be_data(target, dynamic):
+    """Rows of a sparse matrix, some of which end before they begin: loops begin and end with them."""
+    i = td.vars("i")
+    values, start = td.Tensor("values", ("Z",), td.f32), td.Tensor("start", ("S",), td.i32)
+    first, end = (td.clip(td.cast(start[i + n], td.i64), 0, values.shape[0]) for n in (0, 1))
+    row, r = td.Func("row", shape=start.shape[0] - 1), td.range("r", first, end)
+    row[i] = td.sum(values[r], axis=r)
+    compiled = td.compile(row, target=target, dynamic=dynamic)
+    ends, x = np.array([0, 2, 2, 9, 4, -3, 70], np.int32), np.arange(1, 10, dtype=np.float32)
+    got = td.emulate(compiled)(x, ends) if target == "cuda" else compiled(x, ends)
+    np.testing.assert_array_equal(got, [3, 0, 42, 0, 0, 45])
+    assert any(
+        "+ 1]" in line.split("range")[-1]
+        for line in str(compiled.loops()).splitlines()
+        if "for" in line
     )
