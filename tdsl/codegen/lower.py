@@ -158,7 +158,7 @@ class Lowering:
         before, self.around = self.around, {**self.around, **boxes}
         statements: list[Stmt] = []
         for name in self.tree.computed.get(here, ()):
-            if name in boxes:
+            if name in boxes and self._has_memory(name):
                 statements += self.produce(name, boxes[name], around)
             else:
                 self.check_joined_empty(name)
@@ -220,6 +220,11 @@ class Lowering:
                 moved = start, add(start, const(extent - 1))
                 boxes[name] = (*boxes[name][:axis], moved, *boxes[name][axis + 1 :])
         return starts, replace(around, facts=facts)
+
+    def _has_memory(self, name: str) -> bool:
+        """False for what has its memory further out, and is needed nowhere, seen from there."""
+        store = self.state.plan(name).store
+        return name in self.buffers or store is None or store.func == name
 
     def _made_at(self, name: str) -> Level:
         """Where a func is computed, or the one that it follows."""

@@ -354,7 +354,7 @@ def required(
         if name not in names or name not in boxes:
             continue
         f, plan = state.program.func(name), state.plan(name)
-        follows = isinstance(plan.place, After) and plan.place.level.func not in names
+        follows = _is_continued(state, name, names)
         box = _for_all(plan, name, grown(f, boxes[name], facts), threads, facts, follows=follows)
         if plan.extents and not follows:
             box = bounded(state, name, box, limits, facts)
@@ -397,6 +397,15 @@ def _need(boxes: dict[str, Box], reader: str, reads: dict[str, Box], facts: Fact
     for name, box in reads.items():
         if name != reader:
             boxes[name] = union_box(boxes.get(name), box, facts)
+
+
+def _is_continued(state: State, name: str, names: set[str]) -> bool:
+    """True for what follows, also through others, a func that is made outside of these."""
+    match state.plan(name).place:
+        case After(level):
+            return level.func not in names or _is_continued(state, level.func, names)
+        case _:
+            return False
 
 
 def _continue(

@@ -354,3 +354,28 @@ def test_an_iteration_beyond_a_tail_needs_no_more_than_there_is_around():
     s[f0].compute_at(f3, i)
     same(s)
     assert "f1[0] = f0[0]" in str(td.compile(s).loops())
+
+
+def test_memory_further_out_of_what_no_iteration_needs_is_no_place_for_it():
+    f, g, total = td.Func("f"), td.Func("g"), td.Func("total", shape=(1, 1))
+    f[i, j] = 3
+    g[i, j] = td.sum(f[i, j], axis=td.range("m", -1, 0, where=lambda m: m < j), dtype=td.i32)
+    total[i, j] = td.sum(g[0, m], axis=td.range("m", -2, 0), dtype=td.i32)
+    s = td.Schedule(total)
+    s[g].compute_root()
+    s[f].compute_at(g, "m").store_root()
+    same(s)
+
+
+def test_what_follows_a_copy_has_no_more_than_that():
+    """bound_extent of a copy's copy, in the loops in which the first one has a single element."""
+    a, f, g = td.Tensor("a", (1,), td.i32), td.Func("f"), td.Func("g", shape=(1, 1))
+    f[i, j] = a[i] + j
+    g[i, j] = td.sum(f[m, 1] + f[i, m], axis=m)
+    s = td.Schedule(g)
+    s[f].compute_root()
+    s.cache_write(s[f], at="j")
+    s.cache_write(s["f_out"], at="j")
+    s["f_out_out"].bound_extent(1, 2)
+    assert "for f_out_j" not in str(td.compile(s).loops())
+    same(s, np.array([5], np.int32))
