@@ -26,7 +26,7 @@ from tdsl.schedule.facts import extent, extents, shape_of
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
-from tdsl.schedule.nest import REGISTER, SHARED, SWIZZLES, Inline
+from tdsl.schedule.nest import REGISTER, SHARED, SWIZZLES, After, At, Inline
 from tdsl.schedule.recipes.ahead import fetch_ahead
 from tdsl.schedule.recipes.block_rows import fused, reduce_by_threads
 from tdsl.schedule.recipes.elements import apart, definition_of, fetched, vector_of
@@ -326,8 +326,8 @@ def _fetch_for_several(block: _Block) -> None:
     state = block.schedule.state
     reads = [r for n in block.part.members for r in state.program.func(n).definitions[0].reads]
     far = {r.name for r in reads if r.index} - {*block.part.members}
-    inlined = {n for n, plan in state.plans if isinstance(plan.place, Inline)}
-    for source in sorted(far - inlined):
+    near = {n for n, plan in state.plans if isinstance(plan.place, After | At | Inline)}
+    for source in sorted(far - near):
         if len(_readers(block, source)) > 1:
             copy = block.schedule.cache_read(
                 source, block.own, at=block.at, scope=SHARED, inside=True

@@ -93,6 +93,20 @@ def test_what_is_between_two_products_moves_no_bytes():
     assert schedule.traffic("global") == 4 * (rows * (terms + columns) + weights)
 
 
+def test_what_is_made_in_shared_memory_is_not_copied_there_again():
+    """A product that is read by a maximum, by a product and by the result is there for all of them."""
+    x, w, u = (
+        td.Tensor(n, shape, td.f32)
+        for n, shape in (("x", (128, 64)), ("w", (64, 64)), ("u", (64, 64)))
+    )
+    a, top, y = td.Func("a"), td.Func("top"), td.Func("y")
+    a[i, h] = td.sum(x[i, k] * w[k, h], axis=k)
+    top[i] = td.max(a[i, h], axis=h)
+    y[i, j] = td.sum(td.exp(a[i, h] - top[i]) * u[h, j], axis=h) + a[i, j]
+    schedule = tiled(td.Schedule(y).program)
+    assert set(re.findall(r'cache_read\("(\w+)"', str(schedule))) == {"x", "w", "u"}
+
+
 def test_products_of_half_floats_in_tiles_are_made_by_tensor_cores(monkeypatch):
     few = replace(describe_gpu("sm_80"), threads=2)  # so that tiles are large
     monkeypatch.setattr(search, "machine_for", lambda _: few)
