@@ -32,10 +32,10 @@ PyTorch's compiler on the same operators. All are checked against NumPy in doubl
 time of a peer over that of tdsl, so it is above 1 where the fused program is faster. `chain-43-*` are single
 operators, which nothing can be fused with. Rates count operations as the chain has them, although products of
 three matrices may be made in another order. Nothing else of weight ran on the machine, which shares its
-processor with others. The run of chain-14 to
-chain-42 was made twice, and the second stands, since chain-31 had been 0.86 of the same kernels by calls in the
-first; `chain-30-8`, 0.93 in the second, and `chain-25-16x224` are those of a run of their own: where 100 MB of
-weights lie in memory differs from process to process. The time to compile has the search in it, and what such a machine adds to it.
+processor with others. The run of chain-14 to chain-42 was made twice, and the second stands, since chain-31
+had been 0.86 of the same kernels by calls in the first; `chain-30-8`, 0.93 in the second, and
+`chain-25-16x224` are those of a run of their own: where 100 MB of weights lie in memory differs from process
+to process. The time to compile has the search in it, and what such a machine adds to it.
 
 `python -m benchmarks kernels` compiles what the search finds for these chains on GPUs of sm_80 and sm_90a;
 it needs no GPU and runs nothing. `benchmarks/results/chains-cuda.json` has the registers, spills and shared
