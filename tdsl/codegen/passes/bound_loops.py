@@ -75,10 +75,10 @@ def _bound(s: Stmt, facts: Facts, arrays: Arrays) -> Stmt:
 
 
 def _narrow(loop: For, facts: Facts, arrays: Arrays) -> Stmt:
-    around = guards(loop.body, lambda c: _is_there(c, facts, arrays))
     bounded = loop.kind in (SERIAL, PARALLEL, PIPELINED)
     if isinstance(loop.body, For) and bounded:
         return _with_some(loop, facts, arrays)
+    around = guards(loop.body, lambda c: _is_there(c, facts, arrays))
     if not around:
         return loop
     outside, used = [], []
@@ -110,23 +110,24 @@ def _narrow(loop: For, facts: Facts, arrays: Arrays) -> Stmt:
 def _with_some(loop: For, facts: Facts, arrays: Arrays) -> For:
     """A loop around another one, over the iterations in which data leaves points to that."""
     lo, hi = first, last = loop.lo, last_of(loop, facts)
-    for d in _limits_inside(loop.body, loop, facts, arrays):
+    for d in _limits_inside(loop.body, loop, lambda c: _is_there(c, facts, arrays)):
         lo, hi = narrowed(d, loop.name, lo, hi, facts)
     if (lo, hi) == (first, last):
         return loop
     return rebuilt(loop, lo=lo, extent=add(subtract(hi, lo, facts), ONE, facts))
 
 
-def _limits_inside(s: Stmt, loop: For, facts: Facts, arrays: Arrays) -> list[Sum]:
+def _limits_inside(s: Stmt, loop: For, there: Callable[[Expr], bool]) -> list[Sum]:
     """Sums that are at most 0 in all iterations of `loop` in which a statement does anything, by data."""
     match s:
         case For(name):
-            found = _limits_inside(s.body, loop, facts, arrays)
-            least = (_least(d, name, s.lo, last_of(s, facts)) for d in found)
+            found = _limits_inside(s.body, loop, there)
+            least = (_least(d, name, s.lo, last_of(s, NOTHING)) for d in found)
             return [d for d in least if d is not None and Var(loop.name) in d.terms]
         case If():
-            known = guards(s, lambda c: _is_there(c, facts, arrays))
-            data = [c for c in known if loads_of(c) and _may_move(c, loop, facts, arrays)]
+            # that the loop runs does not mean that the ones inside do
+            known = [c for c in guards(s, there) if loads_of(c) and there(c)]
+            data = [c for c in known if not loads_of(c) & stored_in(loop.body)]
             return [d for c in data for d in limits_of(c, loop.name)]
         case _:
             return []

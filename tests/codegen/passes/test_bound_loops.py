@@ -146,3 +146,14 @@ def test_both_ends_of_a_range_may_be_data(target, dynamic):
         for line in str(compiled.loops()).splitlines()
         if "for" in line
     )
+
+
+def test_data_is_not_read_for_loops_inside_that_may_not_run():
+    text = """
+        for y in serial(0, 6):
+          for x in serial(0, {}):
+            if y < a[{}]:
+              out[y] = x
+        """
+    stays = text.format("N", "M")
+    becomes(bound_loops, "out[6], a[N]", stays, stays)
