@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from tdsl.errors import ShapeError
-from tdsl.lang.affine import difference, variables
+from tdsl.lang.affine import difference, has_data, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Expr, Read, Size, Var
 from tdsl.lang.program import FuncDef, Program, map_expressions
@@ -271,14 +271,14 @@ def _suggestion(v: _Variable) -> Interval:
 
 
 def _with_ranges(f: FuncDef, d: Definition, scope: dict[str, _Variable]) -> Definition:
-    """The definition with lo and hi of every range; bounds by other ranges become conditions."""
+    """The definition with lo and hi of every range; bounds by other ranges and by data become conditions."""
     ranges, conditions = [], [d.where]
     for name, lo, hi in d.ranges:
         v = scope[name]
         low, high = v.limits if v.given or None not in v.limits else _suggestion(v)
         if low is None or high is None:
             raise _unknown_range(f, d, v)
-        if lo is not None and hi is not None and (variables(lo) or variables(hi)):
+        if lo is not None and hi is not None and any(variables(e) or has_data(e) for e in (lo, hi)):
             conditions += [Binary("le", lo, Var(name)), Binary("lt", Var(name), hi)]
         ranges.append((name, low, add(high, ONE)))
     extents = {name: subtract(hi, lo) for name, lo, hi in ranges}

@@ -67,3 +67,22 @@ def test_bounds_that_are_data(target: str) -> None:
     other = np.arange(6, dtype=np.float32)
     made = td.compile(f, target=target)(v=values, c=columns, s=start, x=other)
     np.testing.assert_array_equal(made, dense @ other)
+
+
+@pytest.mark.parametrize("target", ["cpu", "python"])
+@pytest.mark.parametrize("ends", [(2, 5), (5, 2), (-4, 30), (9, 9)])
+def test_bounds_that_are_data_alone(target: str, ends: tuple[int, int]) -> None:
+    """No variable is in them: the range is still that of the data, not all that they may be."""
+    i = td.vars("i")
+    end, x = td.Tensor("end", (2,), td.i32), td.Tensor("x", (9,), td.i32)
+    r = td.range("r", td.clip(end[0], 0, 9), td.clip(end[1], 0, 9))
+    f, total = td.Func("f", shape=(9,)), td.Func("total")
+    f[i] = 0
+    f[r] = r + 1
+    total[()] = td.sum(x[r], axis=r)
+    data = {"end": np.array(ends, np.int32), "x": np.arange(9, dtype=np.int32) ** 2}
+    inside = [n for n in range(9) if ends[0] <= n < ends[1]]
+    want = np.zeros(9, np.int64)
+    want[inside] = np.array(inside, np.int64) + 1
+    np.testing.assert_array_equal(td.compile(f, target=target)(data["end"]), want)
+    assert td.compile(total, target=target)(**data) == sum(n * n for n in inside)
