@@ -124,20 +124,13 @@ class Symbol(Suggesting):
     __imatmul__ = __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = _in_place
     __setitem__ = _in_place
 
-    sum, mean, prod, max = _method(np.sum), _method(np.mean), _method(np.prod), _method(np.max)
-    min, argmax, argmin, any = (
-        _method(np.min),
-        _method(np.argmax),
-        _method(np.argmin),
-        _method(np.any),
-    )
-    all, var, std, cumsum = _method(np.all), _method(np.var), _method(np.std), _method(np.cumsum)
-    cumprod, dot, take, squeeze = (
-        _method(np.cumprod),
-        _method(np.dot),
-        _method(np.take),
-        _method(np.squeeze),
-    )
+    sum, mean, prod = _method(np.sum), _method(np.mean), _method(np.prod)
+    max, min = _method(np.max), _method(np.min)
+    argmax, argmin = _method(np.argmax), _method(np.argmin)
+    any, all = _method(np.any), _method(np.all)
+    var, std = _method(np.var), _method(np.std)
+    cumsum, cumprod = _method(np.cumsum), _method(np.cumprod)
+    dot, take, squeeze = _method(np.dot), _method(np.take), _method(np.squeeze)
     diagonal, clip, round = _method(np.diagonal), _method(np.clip), _method(np.round)
 
     def reshape(self, *shape: Any) -> Symbol:
