@@ -359,7 +359,7 @@ def signature_of(program: Program) -> Signature:
             ArrayArg(name, t, shape, f.loc)
             for name, t in zip(names.components(f), f.dtypes, strict=True)
         ]
-    return Signature(program.name, tuple(inputs), tuple(outputs))
+    return Signature(program.name, tuple(inputs), tuple(outputs), program.agreements)
 
 
 def build(variant: Variant) -> Executable:
