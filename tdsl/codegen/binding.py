@@ -117,9 +117,7 @@ def refuse_overlap(outputs: Sequence[tuple[ArrayArg, Array]]) -> None:
                 )  # fmt: skip
 
 
-def bind_sizes(
-    signature: Signature, arrays: Sequence[tuple[ArrayArg, Array]]
-) -> dict[str, int]:
+def bind_sizes(signature: Signature, arrays: Sequence[tuple[ArrayArg, Array]]) -> dict[str, int]:
     """The value of each named size, from the arrays of a call.
 
     ShapeError when an array has another rank or another extent than declared, when a name would have two
@@ -142,7 +140,7 @@ def bind_sizes(
             if isinstance(e, Size):
                 givers.setdefault(e.name, (arg, axis))
     for arg, array in arrays:
-        for axis, (got, e) in enumerate(zip(array.shape, arg.shape, strict=True)):
+        for axis, e in enumerate(arg.shape):
             if arg in signature.inputs and not isinstance(e, Const | Size):
                 _check_expression(signature, arg, array, axis, sizes, givers)
     for a in signature.agreements:
@@ -155,7 +153,12 @@ Givers = dict[str, tuple[ArrayArg, int]]  # the array and axis that decide a siz
 
 
 def _check_expression(
-    signature: Signature, arg: ArrayArg, array: Array, axis: int, sizes: dict[str, int], givers: Givers
+    signature: Signature,
+    arg: ArrayArg,
+    array: Array,
+    axis: int,
+    sizes: dict[str, int],
+    givers: Givers,
 ) -> None:
     """Check an extent that is an expression; a size that nothing else decides follows from it."""
     got, e = array.shape[axis], arg.shape[axis]

@@ -2,8 +2,8 @@
 
 1. A variable that stands bare in an access must have the range of that axis; all bare accesses agree
    (numbers must be equal; named extents are made equal, or compared at the call).
-   A func without a declared shape that could be computed further (its range begins elsewhere, or another access
-   of such a func shifts the variable) need not agree: its access limits the variable, as by rule 2.
+   A func without a declared shape that could be computed further (its range begins elsewhere, or an access of
+   such a func shifts the variable) need not agree: its access limits the variable, as by rule 2.
 2. Any other affine access limits its variable to where the access stays inside.
 3. Reads of padding limit nothing; a bare one suggests the range that an output has.
 """
@@ -135,9 +135,7 @@ def _resolve(program: Program, sizes: _Sizes) -> Program:
 Boxes = dict[str, tuple[tuple[Interval, Interval], ...]]
 
 
-def _infer_func(
-    f: FuncDef, boxes: Boxes, sizes: _Sizes, inferred: Collection[str]
-) -> FuncDef:
+def _infer_func(f: FuncDef, boxes: Boxes, sizes: _Sizes, inferred: Collection[str]) -> FuncDef:
     dims = [_Variable(name) for name in f.definitions[0].free]
     scopes = [_scope(d, dims) for d in f.definitions]
     for d, scope in zip(f.definitions, scopes, strict=True):
@@ -239,7 +237,9 @@ def _agree(v: _Variable, f: FuncDef, sizes: _Sizes) -> None:
         if not sizes.unify(first.extent, other.extent):
             raise _disagreement(v.name, first, other, f.definitions[0].loc)
         if first.extent != other.extent:
-            first_side, second_side = ((c.extent, c.read.name, c.axis, c.read.loc) for c in (first, other))
+            first_side, second_side = (
+                (c.extent, c.read.name, c.axis, c.read.loc) for c in (first, other)
+            )
             sizes.agreements.append(Agreement(v.name, (first_side, second_side)))
     if v.exact:
         c = next((c for c in v.exact if not c.inferred), v.exact[0])

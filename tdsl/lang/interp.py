@@ -94,9 +94,9 @@ def bound(
     program = _substituted(program, known)
     _check_arrays(program, arrays)
     for a in program.agreements:
-        (first, *_), (second, *_) = (
-            a.map_extents(lambda e: transform(e, lambda n: known.get(n, n))).sides
-        )
+        (first, *_), (second, *_) = a.map_extents(
+            lambda e: transform(e, lambda n: known.get(n, n))
+        ).sides
         if number_of(first) != number_of(second):
             raise ShapeError(
                 f"{a.variable!r} has two extents: {number_of(first)} and {number_of(second)}",

@@ -161,8 +161,8 @@ class Program:
 
     `parameters` is the order of the arguments of a call; `output_names` are the names that the user gave
     the outputs, which stay when a schedule puts a copy in the place of one. `equal` are named extents that
-    indices make the same as others, `agreements` the accesses by which extents have to be equal. As text, each
-    func has its range and its definitions.
+    indices make the same as others, `agreements` the accesses by which extents have to be equal. As text,
+    each func has its range and its definitions.
     """
 
     name: str

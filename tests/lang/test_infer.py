@@ -138,7 +138,9 @@ def test_extents_that_no_name_makes_equal_are_compared_at_the_call() -> None:
     g[i] = f[i] * b[i]
     call, x = td.compile(g), np.arange(5, dtype=np.float32)
     np.testing.assert_array_equal(call(x, x[:3]), (x[:3] + x[:3]) * x[:3])
-    with pytest.raises(ShapeError, match="'i' has two extents: 3 as axis 0 of 'f', and 5 as axis 0"):
+    with pytest.raises(
+        ShapeError, match="'i' has two extents: 3 as axis 0 of 'f', and 5 as axis 0"
+    ):
         call(x[:3], x)
 
 
