@@ -278,6 +278,11 @@ def _one_range(e: Expr, facts: Facts) -> tuple[int | None, int | None]:
             return 0, None if most is None else max(most - 1, 0)
         case Call("popcount" | "clz" | "ctz", (x,)):
             return 0, dtype_of(x).bits
+        case Read(held=(lo_, hi_)) if lo_ is not None or hi_ is not None:
+            least, most = _dtype_range(dtype_of(e))
+            low = None if lo_ is None else lower(lo_, facts)
+            high = None if hi_ is None else upper(hi_, facts)
+            return least if low is None else low, most if high is None else high
         case Load() | Read() | Param() | Call() | Binary() | Unary():
             return _dtype_range(dtype_of(e))
         case _:

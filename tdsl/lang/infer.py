@@ -22,6 +22,7 @@ from tdsl.lang.program import Agreement, FuncDef, Program, map_expressions
 from tdsl.lang.regions import Interval, interval_of, reads_in, solve, tighten
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjunction, maximum, minimum, simplify, subtract
+from tdsl.lang.stored_range import ranges_held, read_in_indices, with_ranges
 from tdsl.node import Node, post_order, transform
 from tdsl.source import Loc
 
@@ -100,9 +101,12 @@ def infer(program: Program) -> Program:
         t.name: tuple(((ZERO, subtract(e, ONE)),) * 2 for e in t.shape) for t in program.inputs
     }
     inferred = {f.name for f in program.funcs if not f.declared}
-    funcs = []
+    indices = read_in_indices(program)
+    funcs, held = [], dict[str, tuple[Interval, ...]]()
     for f in program.funcs:
-        made = _infer_func(f, boxes, sizes, inferred)
+        made = _infer_func(with_ranges(f, held), boxes, sizes, inferred)
+        if f.name in indices:
+            held[f.name] = ranges_held(made)
         boxes[f.name] = tuple(zip(made.limits, made.natural, strict=True))
         funcs.append(made)
     program = replace(program, funcs=tuple(funcs))
