@@ -89,11 +89,11 @@ def check_declared(state: State) -> list[Condition]:
 
 
 def check_reads(state: State) -> None:
-    """IndexBoundError where a read may be outside of a tensor or a func if each func has its own loops.
+    """IndexBoundError where an access may be outside of a tensor or a func if each func has its own loops.
 
     What is inlined may be read within less, so a schedule decides.
     """
-    _at_root(state, _limits(state.program))
+    _at_root(state, _limits(state.program), writes=True)
 
 
 def _limits(program: Program) -> dict[str, Box]:
@@ -102,12 +102,15 @@ def _limits(program: Program) -> dict[str, Box]:
     return inputs | {f.name: f.limits for f in program.funcs}
 
 
-def _at_root(state: State, limits: Mapping[str, Box]) -> list[Condition]:
-    """What reads of that which has limits leave open, were each func at the root."""
+def _at_root(state: State, limits: Mapping[str, Box], *, writes: bool = False) -> list[Condition]:
+    """What reads of that which has limits leave open, and `writes`, were each func at the root."""
     open_: list[Condition] = []
     plans = tuple((n, replace(p, place=Root(), store=None)) for n, p in state.plans)
     boxes = root_boxes(State(state.program, plans))
     for f in state.program.funcs:
+        if writes and (f.name in state.program.outputs or f.declared):
+            for d, ranges in _nests(f, boxes):
+                open_ += _writes_left_open(f, d, ranges)
         open_ += _reads_left_open(f, boxes, limits)
     return open_
 

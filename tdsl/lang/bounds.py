@@ -278,15 +278,18 @@ def _one_range(e: Expr, facts: Facts) -> tuple[int | None, int | None]:
             return 0, None if most is None else max(most - 1, 0)
         case Call("popcount" | "clz" | "ctz", (x,)):
             return 0, dtype_of(x).bits
-        case Read(held=(lo_, hi_)) if lo_ is not None or hi_ is not None:
-            least, most = _dtype_range(dtype_of(e))
-            low = None if lo_ is None else lower(lo_, facts)
-            high = None if hi_ is None else upper(hi_, facts)
-            return least if low is None else low, most if high is None else high
         case Load() | Read() | Param() | Call() | Binary() | Unary():
-            return _dtype_range(dtype_of(e))
+            return _dtype_range(dtype_of(e)) if not isinstance(e, Read) else _held_range(e, facts)
         case _:
             return None, None
+
+
+def _held_range(e: Read, facts: Facts) -> Bounds:
+    least, most = _dtype_range(e.dtype)
+    lo, hi = e.held
+    low = None if lo is None else lower(lo, facts)
+    high = None if hi is None else upper(hi, facts)
+    return least if low is None else low, most if high is None else high
 
 
 def _range(e: Expr, facts: Facts) -> tuple[int | None, int | None]:
