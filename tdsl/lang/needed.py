@@ -65,6 +65,7 @@ def with_updates(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NOTHI
     """
     if len(f.definitions) == 1:
         return box
+    before = box
     for widened in (False, True, True):
         for _ in range(2 * len(box) + 2):
             before, box = box, _grown(f, box, ranges_at, facts)
