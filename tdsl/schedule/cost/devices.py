@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parents[2] / "machines"
 DEVICES = {
     "sm_80": "a100", "sm_86": "rtx3090", "sm_89": "l40", "sm_90": "h100", "sm_90a": "h200",
 }  # fmt: skip
+PROCESSORS = ("zen3", "zen4")
 BLOCK_THREADS = 256
 
 
@@ -45,9 +46,16 @@ def least_shared() -> int:
 
 
 @functools.cache
-def typical() -> Machine:
-    """A processor that has been measured: its times stand for those of one that has not."""
-    return _file("zen4")
+def typical(vector_bytes: int = 64) -> Machine:
+    """The measured processor whose times stand for those of one that was not measured.
+
+    It is the one with the widest vectors of at most `vector_bytes`, or else with the narrowest.
+
+    >>> typical(64).vector_bytes, typical(32).vector_bytes, typical(16).vector_bytes
+    (64, 32, 32)
+    """
+    measured = sorted((_file(name) for name in PROCESSORS), key=lambda m: m.vector_bytes)
+    return [m for m in measured if m.vector_bytes <= max(vector_bytes, measured[0].vector_bytes)][-1]
 
 
 def _file(name: str) -> Machine:
