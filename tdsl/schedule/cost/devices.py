@@ -46,16 +46,16 @@ def least_shared() -> int:
 
 
 @functools.cache
-def typical(vector_bytes: int = 64) -> Machine:
+def typical(vector_bytes: int = 0) -> Machine:
     """The measured processor whose times stand for those of one that was not measured.
 
-    It is the one with the widest vectors of at most `vector_bytes`, or else with the narrowest.
+    It is the one with vectors of `vector_bytes`, or with the next wider ones; 0 asks for the widest.
 
-    >>> typical(64).vector_bytes, typical(32).vector_bytes, typical(16).vector_bytes
-    (64, 32, 32)
+    >>> [typical(n).vector_bytes for n in (16, 32, 64, 0)]
+    [32, 32, 64, 64]
     """
     measured = sorted((_file(name) for name in PROCESSORS), key=lambda m: m.vector_bytes)
-    return [m for m in measured if m.vector_bytes <= max(vector_bytes, measured[0].vector_bytes)][-1]
+    return next((m for m in measured if 0 < vector_bytes <= m.vector_bytes), measured[-1])
 
 
 def _file(name: str) -> Machine:
