@@ -143,20 +143,20 @@ def _in_order(found: list[Candidate], clearly: float) -> list[Candidate]:
     first, *others = found
     others.sort(key=lambda c: c.seconds)
     enough = OF_CALLS if first.label == CALLS else clearly
-    if others and others[0].seconds < enough * first.seconds or _is_calmer(others[:1], first):
+    if others and (others[0].seconds < enough * first.seconds or _is_calmer(others[0], first)):
         return [others[0], first, *others[1:]]
     return [first, *others]
 
 
-def _is_calmer(others: list[Candidate], first: Candidate) -> bool:
-    """True if the cheapest other candidate has the price of the first and exchanges far fewer bytes.
+def _is_calmer(other: Candidate, first: Candidate) -> bool:
+    """True if another candidate costs no more than the first and exchanges far fewer bytes.
 
     Counted is what passes the caches beyond the nearest one: of schedules that take equally long by
     themselves, the one that needs less of the caches and of the memory that all cores share is better.
     """
-    if not others or first.label == CALLS or others[0].seconds > first.seconds:
+    if first.label == CALLS or other.seconds > first.seconds:
         return False
-    predictions = [c.schedule.prediction() for c in (first, others[0])]
+    predictions = [c.schedule.prediction() for c in (first, other)]
     levels = [x.name for x in predictions[0].machine.caches[1:]]
     of_first, of_other = (sum(total(p.moved(x)) for x in levels) for p in predictions)
     return of_other < CALMER * of_first
