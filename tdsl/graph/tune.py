@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tdsl.codegen.arrays import new_output
 from tdsl.codegen.call import quick_entries
+from tdsl.codegen.result_memory import new_output
 from tdsl.errors import TdslError
 from tdsl.graph.groups import Groups, is_open, sources
 from tdsl.graph.kernel import Kernel
@@ -27,7 +27,6 @@ from tdsl.graph.plan import KernelOf, steps_of
 from tdsl.graph.steps import Step
 from tdsl.graph.values import Argument, Array, Call, Constant, Given, Result, Source, View, base_of
 from tdsl.lang.program import Program
-from tdsl.lang.types import from_numpy
 
 CLEARLY = 0.95  # of the time of two kernels, below which one is taken instead
 SCHEDULES = 6  # of a group that are timed, the most promising ones
@@ -259,7 +258,7 @@ class Clock:
         inputs, kernel = self._inputs(step), step.kernel.each
         made = kernel(*inputs)
         several = made if len(step.outputs) > 1 else (made,)
-        outputs = [new_output(x.shape, from_numpy(x.dtype)) for x in several]
+        outputs = [new_output(x.shape, x.dtype) for x in several]
         for fast in quick_entries(kernel):
             if fast(*inputs, *outputs) is True:
                 return lambda: fast(*inputs, *outputs)
