@@ -38,7 +38,7 @@ class _Block(np.ndarray[Any, Any]):
     __slots__ = ("room", "start")
     start: int  # the first byte of a line
     room: int  # bytes from there on
-    __eq__ = object.__eq__  # type: ignore[assignment]  # the list finds the block itself
+    __eq__ = object.__eq__  # the list finds the block itself
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
@@ -47,9 +47,14 @@ class _Lease(np.ndarray[Any, Any]):
 
     __slots__ = ()
 
-    def __del__(self, references: Callable[[object], int] = sys.getrefcount) -> None:
-        # two are this lease and the argument; functions of this module are gone when Python ends
-        if _keep is not None and isinstance(self.base, _Block) and references(self.base) == 2:
+    def __del__(
+        self,
+        references: Callable[[object], int] = sys.getrefcount,
+        ending: Callable[[], bool] = sys.is_finalizing,
+    ) -> None:
+        if ending():  # the functions of this module may be gone
+            return
+        if isinstance(self.base, _Block) and references(self.base) == 2:  # this one and the argument
             _keep(self.base)
 
 
