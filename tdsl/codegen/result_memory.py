@@ -54,7 +54,9 @@ class _Lease(np.ndarray[Any, Any]):
     ) -> None:
         if ending():  # the functions of this module may be gone
             return
-        if isinstance(self.base, _Block) and references(self.base) == 2:  # this one and the argument
+        if (
+            isinstance(self.base, _Block) and references(self.base) == 2
+        ):  # this one and the argument
             _keep(self.base)
 
 
