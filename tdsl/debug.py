@@ -23,6 +23,7 @@ TOPICS = {
     "passes": "the loops after each pass, or that it changed nothing",
     "time": "milliseconds of each stage of compiling",
     "verify": "check the loops after each pass, and name the pass that broke them",
+    "canaries": "name memory of a kernel on the target cpu beyond which it writes",
     "llvm": "the LLVM IR of each kernel before LLVM's own passes",
     "asm": "the machine code of each kernel",
     "python": "the Python text of each kernel",
@@ -61,7 +62,7 @@ def looks_inside() -> bool:
     >>> looks_inside()
     False
     """
-    return bool(os.environ.get("TDSL_DUMP")) or bool(topics() - {"time", "cache"})
+    return bool(os.environ.get("TDSL_DUMP")) or bool(topics() - {"time", "cache", "canaries"})
 
 
 def tell(topic: str, text: Callable[[], str] | str) -> None:
