@@ -35,7 +35,9 @@ def load_or_build(
     this machine cannot run the code.
     """
     check_runs_here(target)
-    key = cache.key("cpu program", *jit.made_by(target), *_CALLER, program, str(asked_for("canaries")))
+    key = cache.key(
+        "cpu program", *jit.made_by(target), *_CALLER, program, str(asked_for("canaries"))
+    )
     payload = None if looks_inside() else cache.load(key)
     tell("cache", f"{'found' if payload is not None else 'not found'} {key}")
     if payload is not None:
