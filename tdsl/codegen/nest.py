@@ -34,7 +34,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, common_box
+from tdsl.lang.regions import Box, common_box, reads_in
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.alike import Alike, find_alike
 from tdsl.schedule.nest import Level, Nest, Tensorization, is_ordered, is_reduction, roots_of
@@ -377,9 +377,13 @@ class NestBuilder:
         # what stands here and has points of its own is not under the guards
         apart = bool(joined) or spot.depth <= self.common_depth
         levels = self._levels_from(spot.depth - 1)
-        held = dict.fromkeys(
-            (*around.held, *(ready if apart else ()), *deferred_guards(self, spot))
+        # what a predicate reads may be computed here, after others that are
+        early = (
+            c
+            for c in ready
+            if apart and not any(self.low.program.has_func(r.name) for r in reads_in((c,)))
         )
+        held = dict.fromkeys((*around.held, *early, *deferred_guards(self, spot)))
         around = replace(around, held=tuple(held))
         few = around.where_held()
         actives = [self.active(spot), *self._joined_actives(spot, around)]
