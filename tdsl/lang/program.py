@@ -165,7 +165,7 @@ class Program:
 
     @functools.cached_property
     def sizes(self) -> tuple[str, ...]:
-        """The named extents of the inputs, then of declared shapes and definitions, in order of appearance."""
+        """The named extents of inputs, then of declared shapes and definitions, in order of appearance."""
         shapes = [e for t in self.inputs for e in t.shape]
         shapes += [e for f in self.funcs if f.declared for _, e in f.limits if e is not None]
         for d in (d for f in self.funcs for d in f.definitions):
