@@ -12,6 +12,7 @@ from graphlib import CycleError
 
 from tdsl.errors import ScheduleError, counted
 from tdsl.lang.program import FuncDef
+from tdsl.schedule.dependence import check_dependences
 from tdsl.schedule.following import check_after
 from tdsl.schedule.inlining import inlined_into
 from tdsl.schedule.nest import (
@@ -53,6 +54,9 @@ def recheck(state: State, func: str) -> None:
     if f.definitions[0].init is not None:
         for nest in (plan.nests[0], *(s.nest for s in plan.specializations if s.definition == 0)):
             _check_shifts(f, nest)
+    for n in range(len(f.definitions)):
+        for nest in (plan.nests[n], *(s.nest for s in plan.specializations if s.definition == n)):
+            check_dependences(state, func, n, nest)
     inside = placed_in(state, func)
     own = [d for name in inside for d in state.program.func(name).definitions]
     read = {r.name for d in (*own, *inlined_into(state, own)) for r in d.reads}
