@@ -76,7 +76,9 @@ def find_point(zero: Iterable[Linear], least: Iterable[Linear]) -> Point | Unkno
             continue
         # name = value, wherever it stands
         c = e.terms[name]
-        value = Linear().plus(Linear({n: k for n, k in e.terms.items() if n != name}, e.constant), -c)
+        value = Linear().plus(
+            Linear({n: k for n, k in e.terms.items() if n != name}, e.constant), -c
+        )
         made.append((name, value))
         equal = [_replaced(x, name, value) for x in equal]
         system = [_replaced(x, name, value) for x in system]
@@ -115,7 +117,9 @@ def _search(system: list[Linear]) -> Point | Unknown | None:
     levels: list[tuple[Name, list[Linear]]] = []
     now = _reduced(system)
     while now:
-        name = min({n: _growth(now, n) for e in now for n in e.terms}.items(), key=lambda x: x[1])[0]
+        name = min({n: _growth(now, n) for e in now for n in e.terms}.items(), key=lambda x: x[1])[
+            0
+        ]
         levels.append((name, [e for e in now if name in e.terms]))
         low = [e for e in now if e.terms.get(name, 0) > 0]
         high = [e for e in now if e.terms.get(name, 0) < 0]
@@ -123,7 +127,9 @@ def _search(system: list[Linear]) -> Point | Unknown | None:
         for a in low:
             for b in high:
                 scaled = Linear().plus(a, -b.terms[name]).plus(b, a.terms[name])
-                rest.append(Linear({n: c for n, c in scaled.terms.items() if n != name}, scaled.constant))
+                rest.append(
+                    Linear({n: c for n, c in scaled.terms.items() if n != name}, scaled.constant)
+                )
         now = _reduced(rest)
         if now is not None and len(now) > _MOST:
             return UNKNOWN

@@ -129,16 +129,16 @@ class _Pair:
                 zero, least = [*same, *earlier.zero], [*self.least, *earlier.least]
                 if find_point(zero, least) is None:
                     continue
-                for case, (loop, wrong) in product(self.cases, self._out_of_order(loops, at_a_time)):
+                for case, (loop, wrong) in product(
+                    self.cases, self._out_of_order(loops, at_a_time)
+                ):
                     found = find_point(
                         [*zero, *case.zero, *wrong.zero], [*least, *case.least, *wrong.least]
                     )
                     if found is not None:
                         raise self._refused(first, second, found, loop, loop in at_a_time)
 
-    def _out_of_order(
-        self, loops: list[str], at_a_time: set[str]
-    ) -> Iterator[tuple[str, _System]]:
+    def _out_of_order(self, loops: list[str], at_a_time: set[str]) -> Iterator[tuple[str, _System]]:
         """How the second iteration may come before the first one, or with it: by the first loop that differs."""
         for n, loop in enumerate(loops):
             same = [self._distance(x) for x in loops[:n]]
@@ -153,7 +153,11 @@ class _Pair:
     ) -> Illegal:
         f = self.f.name
         if isinstance(found, Unknown) or self._is_guessed(found):
-            do = "write the same element" if first.writes and second.writes else "need each other's elements"
+            do = (
+                "write the same element"
+                if first.writes and second.writes
+                else "need each other's elements"
+            )
             text = f"iterations of {loop!r} may {do} of {f!r}, by indices that are not affine"
         else:
             a, b = (self._iteration(side, found) for side in (_A, _B))
@@ -172,7 +176,9 @@ class _Pair:
         hint = "leave it serial, inside of the loop that orders the two"
         if not at_a_time:
             hint = "leave the loops of its ranges in an order in which the first of the two comes first"
-        return Illegal(f"{text}, and they {what}", hint, ((second.loc or self.d.loc, "this access"),))
+        return Illegal(
+            f"{text}, and they {what}", hint, ((second.loc or self.d.loc, "this access"),)
+        )
 
     def _is_guessed(self, found: Point) -> bool:
         return any(name in self.guesses for name in found)
@@ -196,7 +202,10 @@ class _Pair:
             yield (
                 first,
                 second,
-                [self._linear(as_sum(a), _A).plus(self._linear(as_sum(b), _B), -1) for a, b in ends],
+                [
+                    self._linear(as_sum(a), _A).plus(self._linear(as_sum(b), _B), -1)
+                    for a, b in ends
+                ],
             )
 
     def _in_order(self) -> Iterator[_System]:
@@ -273,7 +282,11 @@ class _Pair:
         first = dict(ends)
         for n, r in enumerate(self.nest.relations):
             before = replace(self.nest, relations=self.nest.relations[:n])
-            parents = (r.outer, r.inner) if isinstance(r, Fuse) else (r.parent if isinstance(r, Split) else r.old,)
+            parents = (
+                (r.outer, r.inner)
+                if isinstance(r, Fuse)
+                else (r.parent if isinstance(r, Split) else r.old,)
+            )
             if not any(roots_of(before, p) & set(self.ranges) for p in parents):
                 continue
             made: list[_System] = []
@@ -293,7 +306,10 @@ class _Pair:
                         else self._by_cases(outer, inner, fused)
                     )
                 case Rename(old, new):
-                    here = (self._counted(old, s, first).plus(Linear({(new, s): 1}), -1) for s in (_A, _B))
+                    here = (
+                        self._counted(old, s, first).plus(Linear({(new, s): 1}), -1)
+                        for s in (_A, _B)
+                    )
                     made = [_System(list(here))]
                 case Rotate():
                     made = [_System()]
@@ -322,7 +338,9 @@ class _Pair:
 
     def _by_cases(self, outer: str, inner: str, whole: str) -> list[_System]:
         """The order of a loop and of the two whose number of iterations inside is not known."""
-        o, i, w = (Linear() if x in self.d.free else self._distance(x) for x in (outer, inner, whole))
+        o, i, w = (
+            Linear() if x in self.d.free else self._distance(x) for x in (outer, inner, whole)
+        )
         back_o, back_w = Linear().plus(o, -1), Linear().plus(w, -1)
         return [
             _System([o, w.plus(i, -1)]),

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tdsl.errors import did_you_mean
 from tdsl.lang.affine import difference
-from tdsl.schedule.dependence import check_dependences
+from tdsl.schedule.dependence import check_dependences, is_independent
 from tdsl.schedule.nest import (
     GUARD,
     PARALLEL,
@@ -349,24 +349,23 @@ def vectorize(
     name = find_loop(state, func, definition, loop)
     nest, f = state.plan(func).nests[definition], state.program.func(func)
     if is_reduction(f, definition, nest, name) and not is_ordered(f, definition):
-        from tdsl.schedule.rfactor import vectorize_reduction
-
-        if f.definitions[definition].init is not None:
-            return vectorize_reduction(state, func, definition, name, factor)
-        try:  # of an update whose iterations write different elements, these may be lanes themselves
+        try:
             made = _as_lanes(state, func, definition, name, factor)
-            check_dependences(made, func, definition)
+            lane = name if factor is None else nest.fresh(f"{name}_v")
+            apart = f.definitions[definition].init is None
+            apart = apart and is_independent(made, func, definition, lane)
         except Illegal:
+            apart = False
+        if not apart:  # lanes add to the same elements
+            from tdsl.schedule.rfactor import vectorize_reduction
+
             return vectorize_reduction(state, func, definition, name, factor)
-        return made
     made = _as_lanes(state, func, definition, name, factor)
     check_dependences(made, func, definition)
     return made
 
 
-def _as_lanes(
-    state: State, func: str, definition: int, name: str, factor: int | None
-) -> State:
+def _as_lanes(state: State, func: str, definition: int, name: str, factor: int | None) -> State:
     """Run the iterations of a loop, or groups of `factor` of them, as vector lanes."""
     if factor is not None:
         lanes = positive(factor, "the number of lanes")
