@@ -49,17 +49,20 @@ if TYPE_CHECKING:
 class NestBuilder:
     """Makes the statements of one definition of a func on a box."""
 
-    def __init__(self, lowering: Lowering, f: FuncDef, definition: int) -> None:
+    def __init__(
+        self, lowering: Lowering, f: FuncDef, definition: int, nest: Nest | None = None
+    ) -> None:
         self.low, self.f, self.n = lowering, f, definition
         self.d = f.definitions[definition]
         self.plan = lowering.state.plan(f.name)
         self.own: tuple[str, ...] = ()  # registers in which a thread reduces its part
         self.alike = find_alike(lowering.state, f)
         self.whole = self.plan.scope == FRAGMENT and is_whole(lowering.state, f.name)
+        self.first = nest or self.plan.nests[definition]
 
     def build(self, box: Box, around: Open) -> list[Stmt]:
         """The nest, or one for each specialization under its condition."""
-        chosen: list[Stmt] = self._nest(self.plan.nests[self.n], box, around, {})
+        chosen: list[Stmt] = self._nest(self.first, box, around, {})
         for special in reversed(self.plan.specializations):
             if special.definition == self.n:
                 made = self._nest(special.nest, box, around, {})

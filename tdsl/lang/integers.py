@@ -1,8 +1,8 @@
 """Integer points of a system of linear constraints: Fourier-Motzkin elimination, then a search.
 
 A constraint is a `Linear` that is at least 0, or equal to 0. Elimination decides what has no real solution;
-where it leaves some, values are tried from the last eliminated variable on. The answer is exact but for systems
-whose search is cut off: `UNKNOWN`.
+where it leaves some, values are tried from the last eliminated variable on. The answer is exact but for
+systems whose search is cut off: `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _growth(system: list[Linear], name: Name) -> int:
 def _assign(
     levels: list[tuple[Name, list[Linear]]], n: int, point: Point, budget: list[int]
 ) -> bool | None:
-    """True where `point` was completed from a level on, None where that is impossible, False where cut off."""
+    """True where `point` was completed, None where that is impossible, False where it was cut off."""
     if n < 0:
         return True
     name, system = levels[n]

@@ -1,9 +1,9 @@
 """Iterations of an update that must run in order: which loops carry a dependence.
 
-Two iterations conflict where one writes an element that the other one reads or writes. They run in the order of
-the definition, its ranges from the first to the last, unless they are terms of one reduction: these may be taken
-in any order, but not at a time. A nest keeps the order where the outermost loop in which two conflicting
-iterations differ runs in order, with the earlier one first.
+Two iterations conflict where one writes an element that the other one reads or writes. They run in the order
+of the definition, its ranges from the first to the last, unless they are terms of one reduction: these may be
+taken in any order, but not at a time. A nest keeps the order where the outermost loop in which two
+conflicting iterations differ runs in order, with the earlier one first.
 
 Indices, bounds, predicates and the relations of loops become linear constraints on two iterations, whose
 integer points are such pairs (`lang/integers.py`). What is not affine may be anything.
@@ -46,7 +46,7 @@ _A, _B = 0, 1  # the earlier and the later iteration
 
 
 def check_dependences(state: State, func: str, definition: int, nest: Nest | None = None) -> None:
-    """Raise Illegal where a nest, that of the state or another one, would not keep the order of iterations."""
+    """Raise Illegal where a nest, by default that of the state, does not keep the order of iterations."""
     f, plan = state.program.func(func), state.plan(func)
     d, nest = f.definitions[definition], nest or plan.nests[definition]
     own = [x for x in nest.loops if is_reduction(f, definition, nest, x.name)]
@@ -139,7 +139,7 @@ class _Pair:
                         raise self._refused(first, second, found, loop, loop in at_a_time)
 
     def _out_of_order(self, loops: list[str], at_a_time: set[str]) -> Iterator[tuple[str, _System]]:
-        """How the second iteration may come before the first one, or with it: by the first loop that differs."""
+        """How the second iteration may come before the first, or with it: by the first loop that differs."""
         for n, loop in enumerate(loops):
             same = [self._distance(x) for x in loops[:n]]
             step = self._distance(loop)
