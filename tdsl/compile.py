@@ -141,7 +141,9 @@ def _distributed(
     def text(local: State) -> str:
         return str(build_for(local, as_target("numba")).source("python"))
 
-    return Distributed(state, signature_of(state.program), sizes, build, text, named)
+    signature = signature_of(state.program)
+    check_decided(state.program, signature)
+    return Distributed(state, signature, sizes, build, text, named)
 
 
 def _dynamic(program: Program, dynamic: object, fixed: Mapping[str, int]) -> frozenset[str]:
@@ -184,7 +186,9 @@ class Compiled(Entry, Suggesting):
         self.state, self.sizes = schedule.state, dict(sizes)
         program = bind_sizes(self.state.program, self.sizes) if sizes else self.state.program
         self.state = replace(self.state, program=program)
-        Entry.__init__(self, signature_of(program), dynamic, self._build)
+        signature = signature_of(program)
+        check_decided(program, signature)
+        Entry.__init__(self, signature, dynamic, self._build)
         self.latest: Specialisation | None = None  # the variant built or emulated last
         self._device_calls: DeviceCalls | None = None
         if target.name == "cuda":
@@ -360,6 +364,25 @@ def signature_of(program: Program) -> Signature:
             for name, t in zip(names.components(f), f.dtypes, strict=True)
         ]
     return Signature(program.name, tuple(inputs), tuple(outputs))
+
+
+def check_decided(program: Program, signature: Signature) -> None:
+    """ShapeError unless every size in the definitions is the extent of an array of a call, or given."""
+    for name in program.sizes:
+        if name in signature.sizes:
+            continue
+        used = (
+            f.definitions[0].loc or f.loc
+            for f in program.funcs
+            if name in replace(program, inputs=(), funcs=(f,)).sizes
+        )
+        raise ShapeError(
+            f"no argument of {program.name!r} decides the size {name}",
+            loc=here(),
+            label="compiled here",
+            related=tuple((loc, "used here") for loc in used),
+            hint=f"give its value, td.compile(..., {name}=100), or read a tensor that has it as an extent",
+        )
 
 
 def build(variant: Variant) -> Executable:

@@ -165,9 +165,12 @@ class Program:
 
     @functools.cached_property
     def sizes(self) -> tuple[str, ...]:
-        """The named extents of the inputs, then of declared shapes, in order of appearance."""
+        """The named extents of inputs, then of declared shapes and definitions, in order of appearance."""
         shapes = [e for t in self.inputs for e in t.shape]
         shapes += [e for f in self.funcs if f.declared for _, e in f.limits if e is not None]
+        for d in (d for f in self.funcs for d in f.definitions):
+            shapes += [e for _, *ends in d.ranges for e in ends if e is not None]
+            shapes += d.expressions()
         return tuple(dict.fromkeys(n.name for n in post_order(*shapes) if isinstance(n, Size)))
 
 
