@@ -11,7 +11,9 @@ named in `dynamic`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -46,6 +48,7 @@ def compile(
     *,
     target: Target | str | None = None,
     dynamic: str | Iterable[str] = (),
+    arguments: str = "created",
     **sizes: int,
 ) -> Any: ...
 @overload
@@ -54,6 +57,7 @@ def compile(
     *,
     target: Target | str | None = None,
     dynamic: str | Iterable[str] = (),
+    arguments: str = "created",
     **sizes: int,
 ) -> Compiled: ...
 def compile(
@@ -61,13 +65,14 @@ def compile(
     *,
     target: Target | str | None = None,
     dynamic: str | Iterable[str] = (),
+    arguments: str = "created",
     **sizes: int,
 ) -> Any:
     """A callable for funcs, or for a schedule of them.
 
     `what` is a func, a tuple of funcs, or a `Schedule`. The result takes arrays and scalars in the order
-    in which the program reads them (or by name), and returns the outputs; `out=` gives memory for these.
-    It is compiled for the sizes of each call, and remembered; `sizes` fixes some before, sizes named in
+    in which these tensors and scalars were created, operands of `td.einsum` in the order given there (or all
+    by name), and returns the outputs; `out=` gives memory for these. It is compiled for the sizes of each call, and remembered; `sizes` fixes some before, sizes named in
     `dynamic` may differ from call to call without compiling again.
 
     >>> import numpy as np, tdsl as td
@@ -77,16 +82,20 @@ def compile(
     >>> td.compile(f)(np.arange(3, dtype=np.float32))
     array([0., 2., 4.], dtype=float32)
 
+    `arguments="reads"` is the order of version 0.1, in which the program reads them; it is deprecated.
+
     A schedule with funcs that are distributed over ranks gives a `Distributed` instead, which has plans,
     runs them all in this process, or one of them under MPI.
 
     Raises a TdslError of the kind that fits for a program, schedule or target that cannot be compiled.
     """
     schedule = _schedule_of(what)
+    if arguments != "created":
+        schedule = _as_read(schedule, arguments)
     chosen = as_target(target if target is not None else schedule.target)
     program = schedule.program
     given = check_sizes(
-        program.name, program.sizes, sizes, others=("target", "dynamic"), equal=program.equal
+        program.name, program.sizes, sizes, others=("target", "dynamic", "arguments"), equal=program.equal
     )
     fixed = {**schedule.sizes, **given}
     free = _dynamic(program, dynamic, fixed)
@@ -113,6 +122,26 @@ def _schedule_of(what: object) -> Schedule:
         label="this call",
         hint="pass a td.Func or a td.Schedule; @td.op makes an operator of a function",
     )
+
+
+def _as_read(schedule: Schedule, arguments: object) -> Schedule:
+    """The schedule of a program that takes its arguments in the order in which it reads them."""
+    if arguments != "reads":
+        raise TypeMismatch(
+            f"arguments= is an order of arguments, not {arguments!r}",
+            loc=here(),
+            label="this call",
+            hint='"created" for the order in which the inputs were created, "reads" for that of the reads',
+        )
+    warnings.warn(
+        'td.compile(..., arguments="reads") is deprecated: create tensors in the order of the arguments',
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    made, order = copy(schedule), schedule.arguments_as_read()
+    made.program = replace(schedule.program, parameters=order)
+    made.state = replace(schedule.state, program=replace(schedule.state.program, parameters=order))
+    return made
 
 
 def _distributed(
