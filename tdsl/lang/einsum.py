@@ -49,8 +49,8 @@ def einsum(
     An operand is a tensor, a func, a number, or a value whose loop variables are named as its letters. A
     letter that occurs twice in an operand takes its diagonal. "..." stands for the axes that have no
     letter; they broadcast. Without "->" the result has those, and the letters that occur once, in their
-    order. Types are NumPy's: the common one of the operands, in which is summed too, unless `dtype` is
-    given. A call of the compiled func takes the operands in the order given here. An axis of extent 1 is
+    order. Types are NumPy's: the common one of the operands, in which is summed too (in f32 that of narrow
+    floats, rounded at the end), unless `dtype` is given. A call of the compiled func takes the operands in the order given here. An axis of extent 1 is
     repeated where the same letter has another extent elsewhere.
 
     Three operands or more are multiplied in pairs, in the order that costs least (extents that are not
@@ -79,13 +79,14 @@ def einsum(
         for names, x, own in zip(parsed.terms, operands, extents, strict=True)
     ]
     t = _common(terms) if dtype is None else as_dtype(dtype)
-    terms = [replace(term, value=cast(term.value, t)) for term in terms]
+    exact = t.summed if dtype is None else t
+    terms = [replace(term, value=cast(term.value, exact)) for term in terms]
     whole = {n: min(own - {ONE} or own, key=show_expr, default=None) for n, own in several.items()}
     if optimize and len(terms) > 1:
         sizes = {n: int(e.value) if isinstance(e, Const) else UNKNOWN for n, e in whole.items()}
-        f = _in_pairs(terms, parsed.result, variables, sizes, name)
+        f = _in_pairs(terms, parsed.result, variables, sizes, name, t)
     else:
-        f = _product(terms, parsed.result, variables, name)
+        f = _product(terms, parsed.result, variables, name, t)
     f._operands, f._extents = operands, tuple(whole[n] for n in parsed.result)
     return f
 
@@ -207,8 +208,9 @@ def _common(terms: Sequence[_Term]) -> DType:
 
 
 def _product(
-    terms: Sequence[_Term], result: tuple[str, ...], variables: dict[str, Value], name: str
-) -> Func:
+    terms: Sequence[_Term], result: tuple[str, ...], variables: dict[str, Value], name: str,
+    rounded: DType | None = None,
+) -> Func:  # fmt: skip
     """The func of a product, summed over the names that the result does not have."""
     names = dict.fromkeys(chain(*(term.names for term in terms)))
     summed = [Variable(variables[n].node, weak=True) for n in names if n not in result]
@@ -216,13 +218,13 @@ def _product(
     f = Func(name)
     # the type is that of the operands: NumPy's einsum does not widen
     total = sum_over(value, axis=summed, dtype=value.dtype) if summed else value
-    f[tuple(variables[n] for n in result)] = total
+    f[tuple(variables[n] for n in result)] = total if rounded is None else cast(total, rounded)
     return f
 
 
 def _in_pairs(
     terms: list[_Term], result: tuple[str, ...], variables: dict[str, Value], sizes: dict[str, int],
-    name: str,
+    name: str, rounded: DType,
 ) -> Func:  # fmt: skip
     """The last func of a product that is made pair by pair."""
     made = 0
@@ -245,4 +247,4 @@ def _in_pairs(
         others = [term for n, term in enumerate(terms) if n not in (first, second)]
         terms[first] = part([terms[first], terms[second]], others)
         del terms[second]
-    return _product(terms, result, variables, name)
+    return _product(terms, result, variables, name, rounded)
