@@ -31,6 +31,7 @@ from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import all_terms
 from tdsl.schedule.nest import State
+from tdsl.schedule.stage import Stage
 from tdsl.source import here
 from tdsl.target import Target, as_target
 from tdsl.variant import Variant, machine_of
@@ -90,10 +91,11 @@ def compile(
     Raises a TdslError of the kind that fits for a program, schedule or target that cannot be compiled.
     """
     schedule = _schedule_of(what)
+    program = schedule.program
+    _check_keywords(program, target=target, dynamic=dynamic, arguments=arguments)
+    chosen = as_target(target if target is not None else schedule.target)
     if arguments != "created":
         schedule = _as_read(schedule, arguments)
-    chosen = as_target(target if target is not None else schedule.target)
-    program = schedule.program
     given = check_sizes(
         program.name, program.sizes, sizes, others=("target", "dynamic", "arguments"), equal=program.equal
     )
@@ -122,6 +124,18 @@ def _schedule_of(what: object) -> Schedule:
         label="this call",
         hint="pass a td.Func or a td.Schedule; @td.op makes an operator of a function",
     )
+
+
+def _check_keywords(program: Program, **given: object) -> None:
+    """ShapeError for the value of a size whose name is that of another argument."""
+    for name, value in given.items():
+        if isinstance(value, int) and name in program.sizes:
+            raise ShapeError(
+                f"{name}= of td.compile is not the size {name!r} of {program.name!r}",
+                loc=here(),
+                label="this call",
+                hint=f"give it to the schedule: td.Schedule(f, sizes={{{name!r}: {value}}})",
+            )
 
 
 def _as_read(schedule: Schedule, arguments: object) -> Schedule:
@@ -250,6 +264,11 @@ class Compiled(Entry, Suggesting):
         machine = machine_of(self.target)
         return Variant(self.state, self.target, machine, self.signature, specialisation)
 
+    def _found_elsewhere(self, name: str) -> str:
+        if name in ("block", "gather", "plan", "simulate", "trace"):
+            return f"programs of ranks have it: s[f].distribute(...), then td.compile(s).{name}"
+        return Suggesting._found_elsewhere(self, name)
+
     def __repr__(self) -> str:
         return f"{Entry.__repr__(self)[:-1]} for {self.target}>"
 
@@ -371,6 +390,25 @@ class Compiled(Entry, Suggesting):
                 hint=f"call it first, or give them: {way}",
             )
         return dense(self.signature, sizes, free)
+
+
+Func._leads_to += [
+    (Compiled, "what is compiled has it: td.compile({func})"),
+    (Schedule, "a schedule has it: td.Schedule({func})"),
+    (Stage, "a stage of a schedule has it: td.Schedule({func})[{func}]"),
+]
+Schedule._leads_to += [
+    (Compiled, "what is compiled has it: td.compile(s)"),
+    (Stage, "stages have it: s['{func}']"),
+]
+Stage._leads_to += [
+    (Schedule, "the schedule has it: s"),
+    (Compiled, "what is compiled has it: td.compile(s)"),
+]
+Compiled._leads_to += [
+    (Schedule, "its schedule has it: p.schedule"),
+    (Stage, "a schedule has it, before it is compiled: s = td.Schedule(f); s[f]"),
+]
 
 
 def signature_of(program: Program) -> Signature:

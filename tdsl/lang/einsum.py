@@ -15,6 +15,8 @@ from itertools import chain
 from operator import mul
 from typing import Any
 
+import numpy as np
+
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.casts import cast
 from tdsl.lang.definition import loop_variables
@@ -109,11 +111,16 @@ def _rank(x: Any, n: int, loc: Loc | None) -> int | None:
         try:
             lift(x, loc)
         except TypeMismatch:
+            hint = 'td.einsum("ij,jk->ik", a, b): the subscripts come first'
+            if isinstance(x, np.ndarray):
+                t = f'td.Tensor("a{n}", {x.shape}, "{x.dtype}")'
+                hint = f"declare it, a{n} = {t}, and pass the array to what td.compile gives"
             raise TypeMismatch(
-                f"operand {n} of einsum is no tensor, func or value, but {x!r}",
+                f"operand {n} of einsum is no tensor, func or value, but "
+                + ("an array" if isinstance(x, np.ndarray) else repr(x)),
                 loc=loc,
                 label="this einsum",
-                hint='td.einsum("ij,jk->ik", a, b): the subscripts come first',
+                hint=hint,
             ) from None
     return None
 

@@ -352,6 +352,13 @@ class Func(Handle, Suggesting):
 
         return transform(e, visit)
 
+    def _func_name(self) -> str:
+        return self.name
+
+    def _found_elsewhere(self, name: str) -> str:
+        functions = {"compile": f"td.compile({self.name})", "schedule": f"td.Schedule({self.name})"}
+        return functions.get(name, "") or Suggesting._found_elsewhere(self, name)
+
     def __repr__(self) -> str:
         from tdsl.lang.show import show_func
 

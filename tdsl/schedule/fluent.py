@@ -343,6 +343,9 @@ class Schedule(Suggesting):
             self.do(d)
         return self
 
+    def _func_name(self) -> str:
+        return self.program.outputs[0]
+
     def __str__(self) -> str:
         return show_schedule(self.directives)
 
