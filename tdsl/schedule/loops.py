@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from tdsl.errors import did_you_mean
+from tdsl.errors import ShapeError, did_you_mean
 from tdsl.lang.affine import difference
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Const, Var
 from tdsl.schedule.nest import (
     GUARD,
     PARALLEL,
@@ -361,6 +364,7 @@ def vectorize(
     """Run the iterations of a free loop (or groups of `factor` of them) as vector lanes."""
     name = find_loop(state, func, definition, loop)
     nest, f = state.plan(func).nests[definition], state.program.func(func)
+    d = f.definitions[definition]
     if is_reduction(f, definition, nest, name):
         if is_ordered(f, definition):
             raise Illegal(
@@ -376,6 +380,8 @@ def vectorize(
             raise Illegal(f"{lanes} lanes are too many", "use a small multiple of the vector width")
         return _inner_part(state, func, definition, name, lanes, "v", VECTORIZED)
     extent = iterations_of(state, func, definition, name)
+    if extent is None:
+        extent = iterations_of(state, func, definition, name, _extents_needed(state, func, d))
     if extent is not None and extent > MAX_LANES:
         raise Illegal(
             f"{name!r} has {extent} iterations, too many for one vector",
@@ -387,6 +393,19 @@ def vectorize(
             f"say how many lanes: vectorize({name!r}, 16)",
         )
     return mark(state, func, definition, name, VECTORIZED)
+
+
+def _extents_needed(state: State, func: str, d: Definition) -> dict[str, int | None]:
+    """The extents of variables of a func that others read, as far as they are constants."""
+    from tdsl.schedule.facts import extent, needed_box
+
+    f, found = state.program.func(func), dict[str, int | None]()
+    with suppress(ShapeError):  # the program has an output whose range is not known
+        box = needed_box(state, f)
+        for axis, e in enumerate(d.index):
+            if isinstance(e, Var) and all(isinstance(end, Const) for end in box[axis]):
+                found[e.name] = extent(box, axis)
+    return found
 
 
 LOOP_DIRECTIVES: dict[str, Callable[..., State]] = {
