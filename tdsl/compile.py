@@ -329,11 +329,12 @@ class Compiled(Entry, Suggesting):
         ShapeError where sizes are not known and no call has been made.
         """
         from tdsl.inspection import launch
-        from tdsl.pipeline import decisions
+        from tdsl.pipeline import decided
         from tdsl.schedule.explain import explain
 
         wanted = self.specialisation(sizes, "explain")
-        text = explain(decisions(self.variant(wanted)))
+        state, decisions = decided(self.variant(wanted))
+        text = explain(decisions, state)
         if self.target.name != "cuda":
             return Listing(text)
         return Listing(f"{text}\n{launch(self.variant(wanted), lambda: self.executable(wanted))}")
