@@ -11,7 +11,9 @@ named in `dynamic`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -29,6 +31,7 @@ from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import all_terms
 from tdsl.schedule.nest import State
+from tdsl.schedule.stage import Stage
 from tdsl.source import here
 from tdsl.target import Target, as_target
 from tdsl.variant import Variant, machine_of
@@ -46,6 +49,7 @@ def compile(
     *,
     target: Target | str | None = None,
     dynamic: str | Iterable[str] = (),
+    arguments: str = "created",
     **sizes: int,
 ) -> Any: ...
 @overload
@@ -54,6 +58,7 @@ def compile(
     *,
     target: Target | str | None = None,
     dynamic: str | Iterable[str] = (),
+    arguments: str = "created",
     **sizes: int,
 ) -> Compiled: ...
 def compile(
@@ -61,13 +66,14 @@ def compile(
     *,
     target: Target | str | None = None,
     dynamic: str | Iterable[str] = (),
+    arguments: str = "created",
     **sizes: int,
 ) -> Any:
     """A callable for funcs, or for a schedule of them.
 
     `what` is a func, a tuple of funcs, or a `Schedule`. The result takes arrays and scalars in the order
-    in which the program reads them (or by name), and returns the outputs; `out=` gives memory for these.
-    It is compiled for the sizes of each call, and remembered; `sizes` fixes some before, sizes named in
+    in which these tensors and scalars were created, operands of `td.einsum` in the order given there (or all
+    by name), and returns the outputs; `out=` gives memory for these. It is compiled for the sizes of each call, and remembered; `sizes` fixes some before, sizes named in
     `dynamic` may differ from call to call without compiling again.
 
     >>> import numpy as np, tdsl as td
@@ -77,16 +83,21 @@ def compile(
     >>> td.compile(f)(np.arange(3, dtype=np.float32))
     array([0., 2., 4.], dtype=float32)
 
+    `arguments="reads"` is the order of version 0.1, in which the program reads them; it is deprecated.
+
     A schedule with funcs that are distributed over ranks gives a `Distributed` instead, which has plans,
     runs them all in this process, or one of them under MPI.
 
     Raises a TdslError of the kind that fits for a program, schedule or target that cannot be compiled.
     """
     schedule = _schedule_of(what)
-    chosen = as_target(target if target is not None else schedule.target)
     program = schedule.program
+    _check_keywords(program, target=target, dynamic=dynamic, arguments=arguments)
+    chosen = as_target(target if target is not None else schedule.target)
+    if arguments != "created":
+        schedule = _as_read(schedule, arguments)
     given = check_sizes(
-        program.name, program.sizes, sizes, others=("target", "dynamic"), equal=program.equal
+        program.name, program.sizes, sizes, others=("target", "dynamic", "arguments"), equal=program.equal
     )
     fixed = {**schedule.sizes, **given}
     free = _dynamic(program, dynamic, fixed)
@@ -113,6 +124,38 @@ def _schedule_of(what: object) -> Schedule:
         label="this call",
         hint="pass a td.Func or a td.Schedule; @td.op makes an operator of a function",
     )
+
+
+def _check_keywords(program: Program, **given: object) -> None:
+    """ShapeError for the value of a size whose name is that of another argument."""
+    for name, value in given.items():
+        if isinstance(value, int) and name in program.sizes:
+            raise ShapeError(
+                f"{name}= of td.compile is not the size {name!r} of {program.name!r}",
+                loc=here(),
+                label="this call",
+                hint=f"give it to the schedule: td.Schedule(f, sizes={{{name!r}: {value}}})",
+            )
+
+
+def _as_read(schedule: Schedule, arguments: object) -> Schedule:
+    """The schedule of a program that takes its arguments in the order in which it reads them."""
+    if arguments != "reads":
+        raise TypeMismatch(
+            f"arguments= is an order of arguments, not {arguments!r}",
+            loc=here(),
+            label="this call",
+            hint='"created" for the order in which the inputs were created, "reads" for that of the reads',
+        )
+    warnings.warn(
+        'td.compile(..., arguments="reads") is deprecated: create tensors in the order of the arguments',
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    made, order = copy(schedule), schedule.arguments_as_read()
+    made.program = replace(schedule.program, parameters=order)
+    made.state = replace(schedule.state, program=replace(schedule.state.program, parameters=order))
+    return made
 
 
 def _distributed(
@@ -225,6 +268,11 @@ class Compiled(Entry, Suggesting):
         machine = machine_of(self.target)
         return Variant(self.state, self.target, machine, self.signature, specialisation)
 
+    def _found_elsewhere(self, name: str) -> str:
+        if name in ("block", "gather", "plan", "simulate", "trace"):
+            return f"programs of ranks have it: s[f].distribute(...), then td.compile(s).{name}"
+        return Suggesting._found_elsewhere(self, name)
+
     def __repr__(self) -> str:
         return f"{Entry.__repr__(self)[:-1]} for {self.target}>"
 
@@ -285,11 +333,12 @@ class Compiled(Entry, Suggesting):
         ShapeError where sizes are not known and no call has been made.
         """
         from tdsl.inspection import launch
-        from tdsl.pipeline import decisions
+        from tdsl.pipeline import decided
         from tdsl.schedule.explain import explain
 
         wanted = self.specialisation(sizes, "explain")
-        text = explain(decisions(self.variant(wanted)))
+        state, decisions = decided(self.variant(wanted))
+        text = explain(decisions, state)
         if self.target.name != "cuda":
             return Listing(text)
         return Listing(f"{text}\n{launch(self.variant(wanted), lambda: self.executable(wanted))}")
@@ -346,6 +395,25 @@ class Compiled(Entry, Suggesting):
                 hint=f"call it first, or give them: {way}",
             )
         return dense(self.signature, sizes, free)
+
+
+Func._leads_to += [
+    (Compiled, "what is compiled has it: td.compile({func})"),
+    (Schedule, "a schedule has it: td.Schedule({func})"),
+    (Stage, "a stage of a schedule has it: td.Schedule({func})[{func}]"),
+]
+Schedule._leads_to += [
+    (Compiled, "what is compiled has it: td.compile(s)"),
+    (Stage, "stages have it: s['{func}']"),
+]
+Stage._leads_to += [
+    (Schedule, "the schedule has it: s"),
+    (Compiled, "what is compiled has it: td.compile(s)"),
+]
+Compiled._leads_to += [
+    (Schedule, "its schedule has it: p.schedule"),
+    (Stage, "a schedule has it, before it is compiled: s = td.Schedule(f); s[f]"),
+]
 
 
 def signature_of(program: Program) -> Signature:

@@ -108,9 +108,9 @@ def ready(variant: Variant) -> State:
     return complete(_bound(variant), variant.machine)
 
 
-def decisions(variant: Variant) -> tuple[Decision, ...]:
-    """What was decided for each func while the state was made ready."""
-    return decide(_bound(variant), variant.machine)[1]
+def decided(variant: Variant) -> tuple[State, tuple[Decision, ...]]:
+    """The state that is `ready`, and what was decided for each func on the way."""
+    return decide(_bound(variant), variant.machine)
 
 
 def _bound(variant: Variant) -> State:
