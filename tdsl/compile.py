@@ -22,7 +22,7 @@ from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
-from tdsl.errors import ShapeError, Suggesting, TypeMismatch
+from tdsl.errors import IndexBoundError, ShapeError, Suggesting, TdslError, TypeMismatch
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func
@@ -103,7 +103,34 @@ def compile(
     free = _dynamic(program, dynamic, fixed)
     if schedule.state.grid is not None:
         return _distributed(schedule.state, chosen, free, fixed)
-    return Compiled(schedule, chosen, free, fixed)
+    compiled = Compiled(schedule, chosen, free, fixed)
+    _refuse_out_of_range(compiled)
+    return compiled
+
+
+SAMPLE = 64  # of each size that is not known: what is wrong for every size is wrong for this one
+
+
+def _refuse_out_of_range(compiled: Compiled) -> None:
+    """IndexBoundError where every call would leave a tensor.
+
+    Where it may be so for each func alone, lowering decides: less may be read of what is inlined.
+    """
+    from tdsl.codegen.access import check_reads
+
+    try:
+        check_reads(compiled.state)
+    except IndexBoundError as error:
+        sizes = dict.fromkeys(compiled.signature.sizes, SAMPLE)
+        from tdsl.pipeline import lowered
+
+        try:
+            lowered(compiled.variant(dense(compiled.signature, sizes)))
+        except IndexBoundError as exact:
+            if exact.loc == error.loc:
+                raise (error if sizes else exact) from None
+        except TdslError:  # of these sizes: a call says what is wrong
+            pass
 
 
 def _schedule_of(what: object) -> Schedule:
@@ -431,7 +458,7 @@ def signature_of(program: Program) -> Signature:
             ArrayArg(name, t, shape, f.loc)
             for name, t in zip(names.components(f), f.dtypes, strict=True)
         ]
-    return Signature(program.name, tuple(inputs), tuple(outputs))
+    return Signature(program.name, tuple(inputs), tuple(outputs), program.agreements)
 
 
 def check_decided(program: Program, signature: Signature) -> None:

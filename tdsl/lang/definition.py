@@ -28,8 +28,8 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.reduction import Combine, builtin, combine_of
-from tdsl.lang.regions import Indices, indices_in
-from tdsl.lang.simplify import add, conjunction
+from tdsl.lang.regions import Indices, indices_in, reads_in
+from tdsl.lang.simplify import add, conjunction, conjuncts
 from tdsl.lang.types import DType
 from tdsl.lang.value import Value, convert
 from tdsl.node import Node, children, post_order, transform
@@ -68,6 +68,18 @@ class Definition:
     def reads(self) -> tuple[Read, ...]:
         """Every read in these expressions, those inside indices included."""
         return tuple(n for n in post_order(*self.expressions()) if isinstance(n, Read))
+
+    @functools.cached_property
+    def tested(self) -> tuple[Expr, Indices] | None:
+        """The conditions without reads, and the reads of the others; None where no condition reads."""
+        conditions = [(c, indices_in(reads_in((c,)))) for c in conjuncts(self.where)]
+        plain = [c for c, indices in conditions if not indices]
+        reading = (c for c, indices in conditions if indices)
+        return (
+            None
+            if len(plain) == len(conditions)
+            else (conjunction(plain), indices_in(reads_in(reading)))
+        )
 
     @functools.cached_property
     def indices(self) -> Indices:

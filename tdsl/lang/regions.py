@@ -123,8 +123,18 @@ def _atom(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
             return _padded(mode, interval_of(x, ranges, facts), n, facts)
         case Cast(x) if not dtype_of(x).is_float:
             return _cast(e, ranges, facts)
+        case Read(held=held) if held != EVERYTHING:
+            return _held(e, held, ranges, facts)
         case _:
             return _by_value(e, ranges, facts)
+
+
+def _held(e: Expr, held: Interval, ranges: Ranges, facts: Facts) -> Interval:
+    """What is known of a stored value, an end by its type where there is none."""
+    if None not in held:
+        return held
+    (lo, hi), (low, high) = held, _by_value(e, ranges, facts)
+    return low if lo is None else lo, high if hi is None else hi
 
 
 def _by_value(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
@@ -150,6 +160,8 @@ def _narrow(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
             return union(interval_of(yes, ranges, facts), interval_of(no, ranges, facts), facts)
         case Cast(x) if not dtype_of(x).is_float:
             return _cast(e, ranges, facts)
+        case Read(held=held) if held != EVERYTHING:
+            return _held(e, held, ranges, facts)
         case _:
             return _by_value(e, ranges, facts)
 
