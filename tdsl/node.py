@@ -114,29 +114,71 @@ def node(cls: C) -> C:
     Without the cache the hash of a shared DAG costs time exponential in its depth.
     """
     new: Any = frozen(cls)
-    own, compared, equal = "__eq__" in cls.__dict__, new._compared, new.__eq__
     structural, known = new.__hash__, new._hash.__set__
+    new._equal = new.__eq__ if "__eq__" in cls.__dict__ else None
+    new._values = staticmethod(_values_of([f.name for f in dataclasses.fields(new) if f.compare]))
 
     def __hash__(self: Any) -> int:
         value: int | None = self._hash
         if value is None:
+            for child in self._children(self):
+                if child._hash is None:
+                    _hash_below(self)
+                    break
             value = structural(self)
             known(self, value)
         return value
 
-    def __eq__(self: Any, other: object) -> Any:
-        if self is other:
-            return True
-        if self.__class__ is not other.__class__:
-            return False
-        if (self._hash or hash(self)) != (other._hash or hash(other)):  # type: ignore[attr-defined]
-            return False
-        return equal(self, other) if own else compared(self) == compared(other)
+    def __eq__(self: Any, other: object) -> bool:
+        return self is other or (self.__class__ is other.__class__ and _same(self, other))
 
     new.__hash__, new.__eq__ = __hash__, __eq__
     new._fields = tuple(f.name for f in dataclasses.fields(new) if f.init and f.name != "loc")
     new._children = staticmethod(_children_of(new))
     return new  # type: ignore[no-any-return]  # the same class
+
+
+def _hash_below(n: Any) -> None:
+    """Compute the hashes of all nodes below `n`, children first, so that none is found by recursion."""
+    stack = [c for c in n._children(n) if c._hash is None]
+    while stack:
+        missing = [c for c in stack[-1]._children(stack[-1]) if c._hash is None]
+        if missing:
+            stack += missing
+        else:
+            hash(stack.pop())
+
+
+def _values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """The function that gives the values of these fields as a tuple."""
+    get = _getter(names)
+    return get if len(names) != 1 else lambda n: (get(n),)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """True for nodes of one class and equal structure; each pair inside is compared once, without recursion."""
+    stack = [(a, b)]
+    compared: set[tuple[int, int]] = set()
+    while stack:
+        a, b = stack.pop()
+        if a is b:
+            continue
+        if isinstance(a, Node):
+            if a.__class__ is not b.__class__ or (a._hash or hash(a)) != (b._hash or hash(b)):
+                return False
+            if a._equal is not None:  # type: ignore[attr-defined]  # set by @node
+                if not a._equal(b):  # type: ignore[attr-defined]
+                    return False
+            elif (id(a), id(b)) not in compared:
+                compared.add((id(a), id(b)))
+                stack += zip(a._values(a), b._values(b), strict=True)  # type: ignore[attr-defined]
+        elif isinstance(a, tuple) and isinstance(b, tuple):
+            if len(a) != len(b):
+                return False
+            stack += zip(a, b, strict=True)
+        elif a != b:
+            return False
+    return True
 
 
 def _children_of(cls: Any) -> Callable[[Any], tuple[Node, ...]]:
