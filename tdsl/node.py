@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
@@ -12,6 +12,8 @@ from tdsl.source import Loc
 
 C = TypeVar("C", bound=type)
 N = TypeVar("N", bound="Node")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -105,6 +107,8 @@ class Node:
 
     loc: Loc | None = field(default=None, kw_only=True, compare=False, repr=False)
     _hash: int | None = field(default=None, init=False, compare=False, repr=False)  # found once
+    # An object that only nodes of equal structure share, once they have been compared.
+    _kind: object = field(default=None, init=False, compare=False, repr=False)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -156,9 +160,11 @@ def _values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """True for nodes of one class and equal structure; each pair inside is compared once, without recursion."""
-    stack = [(a, b)]
-    compared: set[tuple[int, int]] = set()
+    """True for nodes of one class and equal structure; each pair inside is compared once, without recursion.
+
+    What has been found equal is marked, so it is never compared again: neither are its parents' parts.
+    """
+    stack, pairs = [(a, b)], {}
     while stack:
         a, b = stack.pop()
         if a is b:
@@ -169,8 +175,8 @@ def _same(a: Any, b: Any) -> bool:
             if a._equal is not None:  # type: ignore[attr-defined]  # set by @node
                 if not a._equal(b):  # type: ignore[attr-defined]
                     return False
-            elif (id(a), id(b)) not in compared:
-                compared.add((id(a), id(b)))
+            elif (a._kind is None or a._kind is not b._kind) and (id(a), id(b)) not in pairs:
+                pairs[id(a), id(b)] = a, b
                 stack += zip(a._values(a), b._values(b), strict=True)  # type: ignore[attr-defined]
         elif isinstance(a, tuple) and isinstance(b, tuple):
             if len(a) != len(b):
@@ -178,6 +184,11 @@ def _same(a: Any, b: Any) -> bool:
             stack += zip(a, b, strict=True)
         elif a != b:
             return False
+    mark = Node._kind.__set__  # type: ignore[attr-defined]  # of a slot
+    for a, b in pairs.values():
+        kind = a._kind or b._kind or object()
+        mark(a, kind)
+        mark(b, kind)
     return True
 
 
@@ -263,6 +274,38 @@ def post_order(*roots: Node) -> Iterator[Node]:
             else:
                 seen.add(id(n))
                 yield n
+
+
+class Memo(dict[K, V]):
+    """Results by what they follow from; forgets all when there are very many."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if len(self) >= _MOST:
+            self.clear()
+        dict.__setitem__(self, key, value)
+
+
+_MOST = 200_000
+
+
+def remembered(
+    memo: dict[Node, V], root: Node, value: Callable[[Any], V],
+    parts: Callable[[Any], Iterable[Node]] = children,
+) -> V:  # fmt: skip
+    """`memo[root]`, where `value` gives what is missing: that of a node after those of its `parts`."""
+    if len(memo) >= _MOST:
+        memo.clear()
+    stack = [] if root in memo else [root]
+    while stack:
+        missing = [c for c in parts(stack[-1]) if c not in memo]
+        if missing:
+            stack += missing
+        else:
+            n = stack.pop()
+            dict.__setitem__(memo, n, value(n))
+    return memo[root]
 
 
 def transform(root: N, f: Callable[[Node], Node], done: dict[int, Node] | None = None) -> N:

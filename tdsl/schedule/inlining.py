@@ -45,7 +45,9 @@ class _Expansion:
     def __init__(self, program: Program, inlined: set[str], owner: FuncDef) -> None:
         self.program, self.inlined, self.owner = program, inlined, owner
         self.done: dict[int, Node] = {}  # by the id of a node before
-        self.copies: dict[object, Expr] = {}  # by func, component and index: the value at that index
+        self.copies: dict[
+            object, Expr
+        ] = {}  # by func, component and index: the value at that index
         self.alive: list[Node] = []  # nodes whose ids are in `done`
 
     def __call__(self, root: Expr) -> Expr:
