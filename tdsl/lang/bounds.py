@@ -32,7 +32,7 @@ from tdsl.node import Memo, children, remembered
 
 Bounds = tuple[int | None, int | None]
 
-_DEEP = 32  # levels of operands that are bounded by recursion
+DEEP = 32  # levels of operands that are bounded by recursion
 _ATOMS = 16  # quotients and remainders, one inside another, that are written as what they are of
 _ARMS = 64  # min/max combinations tried before each atom is bounded alone
 
@@ -115,7 +115,7 @@ def _remembered(e: Expr, facts: Facts, *, rising: bool) -> int | None:
 
 def _bound_operands(e: Expr, facts: Facts) -> None:
     """Bound what is inside a deep expression, operands first, so that no recursion becomes deep."""
-    if height(e) > _DEEP:
+    if height(e) > DEEP:
         for x in integer_operands(e):
             remembered(facts.values, x, lambda n: _value_range(n, facts), integer_operands)
 
@@ -123,10 +123,15 @@ def _bound_operands(e: Expr, facts: Facts) -> None:
 def integer_operands(e: Expr) -> list[Expr]:
     """The operands of an expression that bound it."""
     match e:
-        case Binary() | Unary() | Cast() | Select(_, _, _) | Broadcast() | Ramp() | Call():
-            return [x for x in children(e) if not dtype_of(x).is_float]  # type: ignore[misc]  # Exprs
+        case Select(_, yes, no):
+            operands: tuple[Expr, ...] = (yes, no)
+        case Binary(op) if op in COMPARISONS:
+            operands = ()
+        case Binary() | Unary() | Cast() | Broadcast() | Ramp() | Call():
+            operands = children(e)  # type: ignore[assignment]  # of an expression
         case _:
-            return []
+            operands = ()
+    return [x for x in operands if not dtype_of(x).is_float]
 
 
 def at_most(a: Expr, b: Expr, facts: Facts = NOTHING) -> bool:

@@ -16,9 +16,10 @@ from tdsl.lang.affine import difference, has_data, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Expr, Read, Size, Var
 from tdsl.lang.program import FuncDef, Program, map_expressions
-from tdsl.lang.regions import Interval, interval_of, reads_in, solve, tighten
+from tdsl.lang.regions import Interval, interval_of, reads_in, tighten
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjunction, maximum, minimum, simplify, subtract
+from tdsl.lang.solve import solve
 from tdsl.node import Node, post_order, transform
 from tdsl.source import Loc
 

@@ -58,7 +58,6 @@ from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
 from tdsl.schedule.searched import searched
 from tdsl.schedule.tree import levels_of
 
-
 FEW_OPERATIONS = 6  # of a func and what is inlined in it, computed again at each of its reads
 
 

@@ -16,7 +16,6 @@ from tdsl.node import Node, children, map_children
 from tdsl.schedule.facts import cost
 from tdsl.schedule.nest import Inline, State
 
-
 MOST_COPIES = 10_000  # values of inlined funcs at different indices in one func
 
 
