@@ -291,8 +291,8 @@ _MOST = 200_000
 
 
 def remembered(
-    memo: dict[Node, V], root: Node, value: Callable[[Any], V],
-    parts: Callable[[Any], Iterable[Node]] = children,
+    memo: dict[K, V], root: K, value: Callable[[Any], V],
+    parts: Callable[[Any], Iterable[Any]] = children,
 ) -> V:  # fmt: skip
     """`memo[root]`, where `value` gives what is missing: that of a node after those of its `parts`."""
     if len(memo) >= _MOST:

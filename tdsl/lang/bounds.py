@@ -42,8 +42,8 @@ class Facts:
     """Inclusive ranges of variables, outermost first: a range names only variables before it.
 
     Named sizes are at least `size`. `bounds`, `values`, `proofs` and `simple` remember what was found from
-    them: constant bounds of indices and of any integers, what is at most what, simplified indices. One pass after the other asks the same of the
-    same ranges, so these are shared.
+    them: constant bounds of indices and of any integers, what is at most what, simplified indices. One pass
+    after the other asks the same of the same ranges, so these are shared.
     """
 
     ranges: dict[str, tuple[Expr, Expr]] = field(default_factory=dict)

@@ -209,11 +209,10 @@ def conjuncts(cond: Expr) -> list[Expr]:
         if id(c) in seen:
             continue
         seen.add(id(c))
-        match c:
-            case Binary("and", x, y):
-                stack += (y, x)
-            case _ if c != TRUE:
-                found.append(c)
+        if isinstance(c, Binary) and c.op == "and":
+            stack += (c.right, c.left)
+        elif c != TRUE:
+            found.append(c)
     return found
 
 
