@@ -98,11 +98,16 @@ def free_names(index: tuple[Expr, ...]) -> tuple[str, ...]:
 
 
 def walk_order(e: Expr) -> Iterator[Node]:
-    """Nodes in the order they are written, leaving out what a Reduce binds."""
-    yield e
-    if not isinstance(e, Reduce):
-        for child in children(e):
-            yield from walk_order(child)  # type: ignore[arg-type]  # children of an Expr are Exprs
+    """Each distinct node once, in the order in which they are first written, without what a Reduce binds."""
+    stack: list[Node] = [e]
+    seen: set[int] = set()
+    while stack:
+        n = stack.pop()
+        if id(n) not in seen:
+            seen.add(id(n))
+            yield n
+            if not isinstance(n, Reduce):
+                stack += reversed(children(n))
 
 
 def loop_variables(exprs: tuple[Expr, ...]) -> dict[str, Range | None]:
