@@ -8,7 +8,7 @@ import tdsl as td
 i, j = td.vars("i j")
 
 
-def turned(dtype, lanes: int, count: int, value=lambda x: x):
+def turned(dtype, lanes: int, count: int, value=lambda x: x, target=None):
     """f[i, j] = a[j, i], `count` vectors along i at a time."""
     a, f = td.Tensor("a", ("N", "M"), dtype), td.Func("f")
     f[i, j] = value(a[j, i])
@@ -19,7 +19,7 @@ def turned(dtype, lanes: int, count: int, value=lambda x: x):
     stage.reorder(blocks, vectors, one, lane)
     stage.vectorize(lane)
     stage.unroll(one)
-    return td.compile(s)
+    return td.compile(s, target=target)
 
 
 @pytest.mark.parametrize("dtype", [td.f32, td.f64, td.i16, td.u8, td.bf16, td.bool_], ids=str)
@@ -36,9 +36,11 @@ def test_blocks_of_any_sides_and_what_is_left_over(rng, lanes, count):
     np.testing.assert_array_equal(turned(td.f32, lanes, count)(a), a.T)
 
 
-def test_a_block_is_stored_in_vectors():
-    text = str(turned(td.f32, 16, 16).source("llvm", N=64, M=32))
-    assert text.count("store <16 x float>") == 16
+@pytest.mark.parametrize("level, count, lanes", [("avx512", 16, 16), ("avx2", 32, 8)])
+def test_a_block_is_stored_in_vectors_of_the_length_of_a_register(level, count, lanes):
+    compiled = turned(td.f32, 16, 16, target=f"cpu:{level}")
+    text = str(compiled.source("llvm", N=64, M=32))
+    assert text.count(f"store <{lanes} x float>") == count
     assert "scatter" not in text
 
 
