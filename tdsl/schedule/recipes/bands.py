@@ -44,7 +44,7 @@ def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Ba
     >>> hidden[i, j] = td.maximum(td.sum(x[i, k] * v[k, j], axis=k), 0)
     >>> y[i, j] = td.sum(hidden[i, k] * w[k, j], axis=k) + x[i, j]
     >>> s = td.Schedule(y)
-    >>> td.recipes.bands(s[y], parallel="")
+    >>> td.recipes.bands(s[y], rows=128, parallel="")
     Bands(row='i', rows=128, parallel='')
     """
     schedule = stage.schedule
