@@ -133,7 +133,9 @@ def test_shuffles_are_of_powers_of_two_within_registers(level, register, dtype, 
     for lanes in (5, 17, 37):
         sides = (count, lanes) if copy is paired else (lanes, count)
         compiled = copy(dtype, *sides, target=f"cpu:{level}")
-        variant = compiled.variant(compiled.specialisation(dict.fromkeys(compiled.signature.sizes, 80)))
+        variant = compiled.variant(
+            compiled.specialisation(dict.fromkeys(compiled.signature.sizes, 80))
+        )
         text = text_of(make_kernel(variant), processor(variant.target))
         shuffles = re.findall(r"shufflevector <(\d+) x .*<(\d+) x i32> <", text)
         assert shuffles
