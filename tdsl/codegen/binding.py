@@ -250,7 +250,10 @@ def _wrong_shape(
     rank = len(arg.shape)
     if not hint and len(got) != rank:
         needed = counted(rank, "dimension is", "dimensions are")
-        hint = f"{needed} needed: reshape it, or add axes by indexing with None"
+        axes = ", ".join(["0"] * (len(got) - rank) + [":"] * rank) or "()"
+        more = ", ".join(["None"] * (rank - len(got)) + [":"] * len(got))
+        way = f"take a part, such as {arg.name}[{axes}]" if len(got) > rank else f"add axes: {arg.name}[{more}]"
+        hint = f"{needed} needed: reshape it, or {way}"
     elif not hint:
         hint = f"pass an array of shape {expected}; an extent with a name for a number may differ"
     related = declared(arg) if other in (None, arg) else (*declared(arg), *declared(other))

@@ -25,7 +25,6 @@ from tdsl.codegen.arrays import (
     as_array,
     as_scalar,
     layout_of,
-    new_output,
     well_placed,
 )
 from tdsl.codegen.binding import (
@@ -39,6 +38,7 @@ from tdsl.codegen.binding import (
 )
 from tdsl.codegen.loops import Argument, Kernel, SizeParam
 from tdsl.codegen.quick_call import Quick, quick_call
+from tdsl.codegen.result_memory import new_output
 from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, names, places
 
 Fast = Callable[..., Any]
@@ -208,7 +208,7 @@ class Entry:
             shape = output_shape(self.signature, arg, sizes)
             array = written.get(arg.name)
             if array is None:
-                array = new_output(shape, arg.dtype)
+                array = new_output(shape, arg.dtype.numpy)
             else:
                 check_shape(arg, array, shape)
             outputs.append(array)

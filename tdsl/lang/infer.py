@@ -19,9 +19,10 @@ from tdsl.lang.bounds import at_most
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Read, Size, Var
 from tdsl.lang.program import Agreement, FuncDef, Program, map_expressions
-from tdsl.lang.regions import Interval, interval_of, reads_in, solve, tighten
+from tdsl.lang.regions import Interval, interval_of, reads_in, tighten
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjunction, maximum, minimum, simplify, subtract
+from tdsl.lang.solve import solve
 from tdsl.lang.stored_range import ranges_held, read_in_indices, with_ranges
 from tdsl.node import Node, post_order, transform
 from tdsl.source import Loc
