@@ -22,7 +22,7 @@ from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
-from tdsl.errors import IndexBoundError, ShapeError, Suggesting, TdslError, TypeMismatch
+from tdsl.errors import ShapeError, Suggesting, TypeMismatch
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func
@@ -98,7 +98,11 @@ def compile(
     if arguments != "created":
         schedule = _as_read(schedule, arguments)
     given = check_sizes(
-        program.name, program.sizes, sizes, others=("target", "dynamic", "arguments"), equal=program.equal
+        program.name,
+        program.sizes,
+        sizes,
+        others=("target", "dynamic", "arguments"),
+        equal=program.equal,
     )
     fixed = {**schedule.sizes, **given}
     free = _dynamic(program, dynamic, fixed)
@@ -109,29 +113,17 @@ def compile(
     return compiled
 
 
-SAMPLE = 64  # of each size that is not known: what is wrong for every size is wrong for this one
-
-
 def _refuse_out_of_range(compiled: Compiled) -> None:
-    """IndexBoundError where every call would leave a tensor.
+    """IndexBoundError where every call would leave a tensor."""
+    from tdsl.codegen.access import check_every_call
 
-    Where it may be so for each func alone, lowering decides: less may be read of what is inlined.
-    """
-    from tdsl.codegen.access import check_reads
-
-    try:
-        check_reads(compiled.state)
-    except IndexBoundError as error:
-        sizes = dict.fromkeys(compiled.signature.sizes, SAMPLE)
+    def lower(size: int) -> None:
         from tdsl.pipeline import lowered
 
-        try:
-            lowered(compiled.variant(dense(compiled.signature, sizes)))
-        except IndexBoundError as exact:
-            if exact.loc == error.loc:
-                raise (error if sizes else exact) from None
-        except TdslError:  # of these sizes: a call says what is wrong
-            pass
+        signature = compiled.signature
+        lowered(compiled.variant(dense(signature, dict.fromkeys(signature.sizes, size))))
+
+    check_every_call(compiled.state, lower, known=not compiled.signature.sizes)
 
 
 def _schedule_of(what: object) -> Schedule:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
+from tdsl.lang.agreement import Agreement
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, TRUE, Access, Binary, Expr, Param, Read, Size, const
+from tdsl.lang.expr import ONE, Access, Binary, Expr, Param, Read, Size, const
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import DType
@@ -117,42 +118,6 @@ class FuncDef:
         """The extents of that array; ShapeError where these are not known."""
         box = self.output_box(loc)
         return tuple(box[a.dim][1] if a.extent is None else a.extent for a in self.axes())
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Two axes over which one variable runs, so that a call must give them one extent.
-
-    `sides` has, for each, the extent, the tensor or func, its axis, and where it is read.
-    """
-
-    variable: str
-    sides: tuple[tuple[Expr, str, int, Loc | None], tuple[Expr, str, int, Loc | None]]
-
-    def map_extents(self, f: Callable[[Expr], Expr]) -> Agreement:
-        """The agreement with `f` applied to both extents."""
-        first, second = ((f(e), *rest) for e, *rest in self.sides)
-        return Agreement(self.variable, (first, second))  # type: ignore[arg-type]  # of four each
-
-    @property
-    def sizes(self) -> frozenset[str]:
-        """The named extents of both."""
-        ends = (e for e, *_ in self.sides)
-        return frozenset(n.name for n in post_order(*ends) if isinstance(n, Size))
-
-    @property
-    def is_certain(self) -> bool:
-        """True where the extents are the same for all sizes."""
-        (first, *_), (second, *_) = self.sides
-        return simplify(Binary("eq", first, second)) == TRUE
-
-    @property
-    def related(self) -> tuple[tuple[Loc | None, str], ...]:
-        """The two accesses, for an error."""
-        return tuple(
-            (loc, f"{self.variable} runs over axis {axis} of {name!r} here")
-            for _, name, axis, loc in self.sides
-        )
 
 
 @dataclass(frozen=True, slots=False)
