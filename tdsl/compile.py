@@ -20,7 +20,7 @@ from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
-from tdsl.errors import ShapeError, Suggesting, TypeMismatch
+from tdsl.errors import ShapeError, Suggesting, TypeMismatch, told
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func
@@ -362,6 +362,7 @@ def signature_of(program: Program) -> Signature:
     return Signature(program.name, tuple(inputs), tuple(outputs))
 
 
+@told
 def build(variant: Variant) -> Executable:
     """Everything from the state of a schedule to an executable."""
 
