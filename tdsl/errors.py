@@ -243,8 +243,9 @@ def _fault(error: Exception) -> InternalError | None:
     raised, line = frames[first]
     if not own[first] or first + 1 == len(frames):
         return None
-    if raised.f_code.co_name.startswith("__") and not own[first + 1]:
-        return None  # what Python's protocols ask for
+    asked = raised.f_code.co_name.startswith("__") or raised.f_code.co_filename == __file__
+    if asked and not own[first + 1]:
+        return None  # what a protocol of Python asks for
     place = f"{raised.f_code.co_filename.removeprefix(_PACKAGE)}:{line}"
     steps = [f.f_locals["step"] for f, _ in frames if f.f_code.co_name == "run_passes"]
     step = f", pass {getattr(steps[0], '__name__', steps[0])}" if steps else ""
@@ -315,7 +316,8 @@ class Suggesting:
 
     def __init_subclass__(cls) -> None:
         for name, method in list(vars(cls).items()):
-            if isinstance(method, FunctionType) and (name == "__init__" or name[0] != "_"):
+            public = name[0] != "_" or name in ("__init__", "__setitem__")
+            if isinstance(method, FunctionType) and public:
                 setattr(cls, name, told(method))
 
     if not TYPE_CHECKING:  # a type checker sees which attributes there are
