@@ -202,7 +202,9 @@ def _inputs_of(
         for arg, value in given
     )
     taken = zip(signature.inputs, inputs, strict=True)
-    return inputs, bind_sizes([(arg, x) for arg, x in taken if isinstance(arg, ArrayArg)])
+    return inputs, bind_sizes(
+        signature, [(arg, x) for arg, x in taken if isinstance(arg, ArrayArg)]
+    )
 
 
 def _run(executable: Executable, arguments: list[Any]) -> Run:
