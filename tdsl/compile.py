@@ -22,7 +22,7 @@ from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
-from tdsl.errors import ShapeError, Suggesting, TypeMismatch
+from tdsl.errors import ShapeError, Suggesting, TypeMismatch, told
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func
@@ -473,6 +473,7 @@ def check_decided(program: Program, signature: Signature) -> None:
         )
 
 
+@told
 def build(variant: Variant) -> Executable:
     """Everything from the state of a schedule to an executable."""
 

@@ -29,6 +29,7 @@ from tdsl.errors import (
     counted,
     did_you_mean,
     is_one_of,
+    told,
 )
 from tdsl.lang.sizes import check_sizes
 from tdsl.notebook import Listing
@@ -139,6 +140,7 @@ class Distributed(Suggesting):
         part = work.part(work.arrays[name][0], whole, mpi.rank() if rank is None else rank)
         return None if part is None else np.ascontiguousarray(part).reshape(part.shape)
 
+    @told
     def __call__(self, *args: Any, count: bool = False, **kwargs: Any) -> Any:
         """Run this rank of an MPI program: blocks of inputs in, blocks of outputs out.
 
