@@ -78,6 +78,14 @@ MUTANTS = (
      "common((lo_, hi_), (first, last), facts)", "(lo_, hi_)"),
     ("integer division rounds toward zero", "codegen/cpu/int_arith.py",
      'return b.v(f"add {t} {q}, {fix}")', "return q"),
+    ("memory one element short", "codegen/cpu/allocate.py",
+     "furthest = sum((e - 1) * abs(s)", "furthest = -1 + sum((e - 1) * abs(s)"),
+    ("memory of a size that is known late too short", "codegen/cpu/allocate.py",
+     'b.v(f"add i64 {step}, 0")', 'b.v(f"sub i64 {step}, {a.dtype.bytes}")'),
+    ("vector store one element further", "codegen/cpu/memory.py",
+     'b.do(f"store {type_} {name}, ptr {at.pointer}, align {at.align}")\n        return\n    cx.streams',
+     'further = b.v(f"getelementptr {at.element}, ptr {at.pointer}, i64 1")\n'
+     '        b.do(f"store {type_} {name}, ptr {further}, align 1")\n        return\n    cx.streams'),
     ("signed widening as unsigned", "codegen/cpu/convert.py",
      '"sext" if x.dtype.kind == "i" else "zext"', '"zext" if x.dtype.kind == "i" else "zext"'),
 )  # fmt: skip
@@ -108,7 +116,7 @@ def hunt(file: str, old: str, new: str, seed: int, seconds: float) -> tuple[str 
         text = path.read_text()
         assert old in text, f"{file} has changed: {old!r}"
         path.write_text(text.replace(old, new))
-        words = ["--programs", 100_000, "--schedules", 4, "--seed", seed, "--cpu-seconds", seconds,
+        words = ["--programs", 100_000, "--schedules", 2, "--seed", seed, "--cpu-seconds", seconds,
                  "--stop", 1]  # fmt: skip
         done = subprocess.run(
             [sys.executable, "-m", "tests.fuzz", *map(str, words)],
