@@ -98,11 +98,7 @@ def compile(
     if arguments != "created":
         schedule = _as_read(schedule, arguments)
     given = check_sizes(
-        program.name,
-        program.sizes,
-        sizes,
-        others=("target", "dynamic", "arguments"),
-        equal=program.equal,
+        program.name, program.sizes, sizes, others=("target", "dynamic", "arguments"), equal=program.equal
     )
     fixed = {**schedule.sizes, **given}
     free = _dynamic(program, dynamic, fixed)

@@ -220,9 +220,7 @@ class Operator(Suggesting):
         return f"<operator {self.name}({', '.join(self.program.parameters)})>"
 
 
-Func._leads_to += [
-    (Operator, "operators have it: return {func} from a function op under @td.op, then op")
-]
+Func._leads_to += [(Operator, "operators have it: return {func} from a function op under @td.op, then op")]
 
 
 def op(function: Callable[..., Any]) -> Operator:

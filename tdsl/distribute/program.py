@@ -186,10 +186,7 @@ class Distributed(Suggesting):
                 elif arg.name in boxes:
                     values[arg.name] = block = as_array(arg, value)
                     check_shape(
-                        arg,
-                        block,
-                        extents(boxes[arg.name]),
-                        f"pass its block of the whole array: p.block({arg.name!r}, array)",
+                        arg, block, extents(boxes[arg.name]), f"pass its block of the whole array: p.block({arg.name!r}, array)"
                     )
         except TdslError as error:
             return {}, error

@@ -12,13 +12,12 @@ from tests.fuzz.gpu import outcome_of
 SEED = 20_000
 ON_A_GPU = 20_003
 PER_TEST = 8
-WITHOUT = frozenset({"sharing", "bounds", "sizes"})  # programs that the compiler has yet to do
 
 
 @pytest.mark.parametrize("first", range(0, 12 * PER_TEST, PER_TEST))
 def test_scheduled_programs_give_what_they_mean(first, monkeypatch):
     monkeypatch.setenv("TDSL_DEBUG", "verify")
-    report = Report(WITHOUT)
+    report = Report()
     for program in range(first, first + PER_TEST):
         run_program(SEED, program, 3, report)
     shown = [
