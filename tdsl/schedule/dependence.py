@@ -252,18 +252,17 @@ class _Pair:
                 return Linear({("size", name): 1})
             case Binary("floordiv" | "mod" as op, x, Const(k)) if k > 0:
                 inner = self._linear(as_sum(x), side)
-                name = ("quotient", x, k, *self._sides(x, side))
-                whole = Linear({name: int(k)})
-                rest = inner.plus(whole, -1)
-                self._once(name, [rest, Linear({}, int(k) - 1).plus(rest, -1)])
-                return Linear({name: 1}) if op == "floordiv" else rest
+                quotient: Name = ("quotient", x, k, *self._sides(x, side))
+                rest = inner.plus(Linear({quotient: int(k)}), -1)
+                self._once(quotient, [rest, Linear({}, int(k) - 1).plus(rest, -1)])
+                return Linear({quotient: 1}) if op == "floordiv" else rest
             case _:
                 own = any(isinstance(n, Read) and n.name == self.f.name for n in post_order(atom))
                 sides = (side,) if own else self._sides(atom, side)
-                name = ("value", atom, *sides)
+                value: Name = ("value", atom, *sides)
                 if sides:
-                    self.guesses.add(name)
-                return Linear({name: 1})
+                    self.guesses.add(value)
+                return Linear({value: 1})
 
     def _sides(self, e: Expr, side: int) -> tuple[int, ...]:
         return () if variables(e).isdisjoint(self.ranges) else (side,)
