@@ -173,9 +173,13 @@ class _Pair:
             )
             return Illegal(text, hint, ((self.d.loc, "this definition"),))
         what = "would run at a time" if at_a_time else "would run in another order"
-        hint = "leave it serial, inside of the loop that orders the two"
-        if not at_a_time:
-            hint = "leave the loops of its ranges in an order in which the first of the two comes first"
+        hint = "put loops into an order in which the one that has to be first comes first"
+        if at_a_time:
+            hint = f"leave {loop!r} serial"
+        if at_a_time and not isinstance(found, Unknown):
+            inside = self.nest.names()[self.nest.position(loop) + 1 :]
+            later = [x for x in inside if found.get((x, _B), 0) > found.get((x, _A), 0)]
+            hint += "".join(f", or put {x!r} outside of it" for x in later[:1])
         return Illegal(
             f"{text}, and they {what}", hint, ((second.loc or self.d.loc, "this access"),)
         )
