@@ -112,7 +112,7 @@ class NestBuilder:
         bounds = bounds_of(self.f, self.d, box)
         related = relate(nest, bounds, around.facts)
         self.reduced = {x for x in nest.names() if is_reduction(self.f, self.n, nest, x)}
-        guards = guards_of(self, related)
+        guards = guards_of(self, related, bounds)
         shared = [
             nest.position(x) + 1
             for x in nest.names()
@@ -262,7 +262,9 @@ class NestBuilder:
         related = relate(self.nest, spot.bounds, facts, spot.tails)
         late = max(self.shared_depth, self.common_depth)
         tested = spot.opened.keys() if spot.depth >= late else set()
-        guards = (g for g in guards_of(self, related) if g.predicate or not g.loops <= tested)
+        guards = (
+            g for g in guards_of(self, related, spot.bounds) if g.predicate or not g.loops <= tested
+        )
         return replace(spot, related=related, guards=tuple(guards))
 
     def _instruction(self, loop: str) -> Tensorization | None:

@@ -28,8 +28,8 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.reduction import Combine, builtin, combine_of
-from tdsl.lang.regions import Indices, indices_in
-from tdsl.lang.simplify import add, conjunction
+from tdsl.lang.regions import Indices, indices_in, reads_in
+from tdsl.lang.simplify import add, conjunction, conjuncts
 from tdsl.lang.types import DType
 from tdsl.lang.value import Value, convert
 from tdsl.node import Node, children, post_order, transform
@@ -70,6 +70,18 @@ class Definition:
         return tuple(n for n in post_order(*self.expressions()) if isinstance(n, Read))
 
     @functools.cached_property
+    def tested(self) -> tuple[Expr, Indices] | None:
+        """The conditions without reads, and the reads of the others; None where no condition reads."""
+        conditions = [(c, indices_in(reads_in((c,)))) for c in conjuncts(self.where)]
+        plain = [c for c, indices in conditions if not indices]
+        reading = (c for c, indices in conditions if indices)
+        return (
+            None
+            if len(plain) == len(conditions)
+            else (conjunction(plain), indices_in(reads_in(reading)))
+        )
+
+    @functools.cached_property
     def indices(self) -> Indices:
         """Those of these reads, by name and dimension."""
         return indices_in(self.reads)
@@ -86,11 +98,16 @@ def free_names(index: tuple[Expr, ...]) -> tuple[str, ...]:
 
 
 def walk_order(e: Expr) -> Iterator[Node]:
-    """Nodes in the order they are written, leaving out what a Reduce binds."""
-    yield e
-    if not isinstance(e, Reduce):
-        for child in children(e):
-            yield from walk_order(child)  # type: ignore[arg-type]  # children of an Expr are Exprs
+    """Each distinct node once, in the order in which they are first written, without what a Reduce binds."""
+    stack: list[Node] = [e]
+    seen: set[int] = set()
+    while stack:
+        n = stack.pop()
+        if id(n) not in seen:
+            seen.add(id(n))
+            yield n
+            if not isinstance(n, Reduce):
+                stack += reversed(children(n))
 
 
 def loop_variables(exprs: tuple[Expr, ...]) -> dict[str, Range | None]:

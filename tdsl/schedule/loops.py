@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from tdsl.errors import did_you_mean
+from tdsl.errors import ShapeError, did_you_mean
 from tdsl.lang.affine import difference
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Const, Var
 from tdsl.schedule.dependence import check_dependences, is_independent
 from tdsl.schedule.nest import (
     GUARD,
@@ -376,6 +379,9 @@ def _as_lanes(state: State, func: str, definition: int, name: str, factor: int |
             raise Illegal(f"{lanes} lanes are too many", "use a small multiple of the vector width")
         return _inner_part(state, func, definition, name, lanes, "v", VECTORIZED)
     extent = iterations_of(state, func, definition, name)
+    if extent is None:
+        d = state.program.func(func).definitions[definition]
+        extent = iterations_of(state, func, definition, name, _extents_needed(state, func, d))
     if extent is not None and extent > MAX_LANES:
         raise Illegal(
             f"{name!r} has {extent} iterations, too many for one vector",
@@ -387,6 +393,19 @@ def _as_lanes(state: State, func: str, definition: int, name: str, factor: int |
             f"say how many lanes: vectorize({name!r}, 16)",
         )
     return mark(state, func, definition, name, VECTORIZED)
+
+
+def _extents_needed(state: State, func: str, d: Definition) -> dict[str, int | None]:
+    """The extents of variables of a func that others read, as far as they are constants."""
+    from tdsl.schedule.facts import extent, needed_box
+
+    f, found = state.program.func(func), dict[str, int | None]()
+    with suppress(ShapeError):  # the program has an output whose range is not known
+        box = needed_box(state, f)
+        for axis, e in enumerate(d.index):
+            if isinstance(e, Var) and all(isinstance(end, Const) for end in box[axis]):
+                found[e.name] = extent(box, axis)
+    return found
 
 
 LOOP_DIRECTIVES: dict[str, Callable[..., State]] = {
