@@ -178,8 +178,8 @@ class _Pair:
             hint = f"leave {loop!r} serial"
         if at_a_time and not isinstance(found, Unknown):
             inside = self.nest.names()[self.nest.position(loop) + 1 :]
-            later = [x for x in inside if found.get((x, _B), 0) > found.get((x, _A), 0)]
-            hint += "".join(f", or put {x!r} outside of it" for x in later[:1])
+            apart = [x for x in inside if found.get((x, _B), 0) > found.get((x, _A), 0)]
+            hint += "".join(f", or put {x!r} outside of it" for x in apart[:1])
         return Illegal(
             f"{text}, and they {what}", hint, ((second.loc or self.d.loc, "this access"),)
         )
