@@ -325,6 +325,8 @@ class Compiled(Entry, Suggesting):
           it is one operation or less
         total: root
           the target has no vectors
+          i: independent iterations, left serial
+          k: a reduction in order
 
         ShapeError where sizes are not known and no call has been made.
         """
