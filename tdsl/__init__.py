@@ -10,6 +10,7 @@ from tdsl.distribute import mpi
 from tdsl.emulation import emulate
 from tdsl.errors import (
     CacheWarning,
+    CompileWarning,
     DefinitionError,
     Hazard,
     IndexBoundError,
@@ -126,6 +127,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CacheWarning",
+    "CompileWarning",
     "Compiled",
     "DType",
     "DefinitionError",

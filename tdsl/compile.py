@@ -12,7 +12,7 @@ named in `dynamic`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
@@ -22,7 +22,7 @@ from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
-from tdsl.errors import ShapeError, Suggesting, TypeMismatch
+from tdsl.errors import IndexBoundError, ShapeError, Suggesting, TdslError, TypeMismatch
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func
@@ -37,6 +37,7 @@ from tdsl.target import Target, as_target
 from tdsl.variant import Variant, machine_of
 
 if TYPE_CHECKING:
+    from tdsl.codegen.cpu.stored import Way
     from tdsl.codegen.cuda.device_call import DeviceCalls
     from tdsl.codegen.cuda.record import Module
     from tdsl.distribute.program import Distributed
@@ -103,7 +104,34 @@ def compile(
     free = _dynamic(program, dynamic, fixed)
     if schedule.state.grid is not None:
         return _distributed(schedule.state, chosen, free, fixed)
-    return Compiled(schedule, chosen, free, fixed)
+    compiled = Compiled(schedule, chosen, free, fixed)
+    _refuse_out_of_range(compiled)
+    return compiled
+
+
+SAMPLE = 64  # of each size that is not known: what is wrong for every size is wrong for this one
+
+
+def _refuse_out_of_range(compiled: Compiled) -> None:
+    """IndexBoundError where every call would leave a tensor.
+
+    Where it may be so for each func alone, lowering decides: less may be read of what is inlined.
+    """
+    from tdsl.codegen.access import check_reads
+
+    try:
+        check_reads(compiled.state)
+    except IndexBoundError as error:
+        sizes = dict.fromkeys(compiled.signature.sizes, SAMPLE)
+        from tdsl.pipeline import lowered
+
+        try:
+            lowered(compiled.variant(dense(compiled.signature, sizes)))
+        except IndexBoundError as exact:
+            if exact.loc == error.loc:
+                raise (error if sizes else exact) from None
+        except TdslError:  # of these sizes: a call says what is wrong
+            pass
 
 
 def _schedule_of(what: object) -> Schedule:
@@ -184,7 +212,9 @@ def _distributed(
     def text(local: State) -> str:
         return str(build_for(local, as_target("numba")).source("python"))
 
-    return Distributed(state, signature_of(state.program), sizes, build, text, named)
+    signature = signature_of(state.program)
+    check_decided(state.program, signature)
+    return Distributed(state, signature, sizes, build, text, named)
 
 
 def _dynamic(program: Program, dynamic: object, fixed: Mapping[str, int]) -> frozenset[str]:
@@ -227,7 +257,9 @@ class Compiled(Entry, Suggesting):
         self.state, self.sizes = schedule.state, dict(sizes)
         program = bind_sizes(self.state.program, self.sizes) if sizes else self.state.program
         self.state = replace(self.state, program=program)
-        Entry.__init__(self, signature_of(program), dynamic, self._build)
+        signature = signature_of(program)
+        check_decided(program, signature)
+        Entry.__init__(self, signature, dynamic, self._build)
         self.latest: Specialisation | None = None  # the variant built or emulated last
         self._device_calls: DeviceCalls | None = None
         if target.name == "cuda":
@@ -429,7 +461,26 @@ def signature_of(program: Program) -> Signature:
             ArrayArg(name, t, shape, f.loc)
             for name, t in zip(names.components(f), f.dtypes, strict=True)
         ]
-    return Signature(program.name, tuple(inputs), tuple(outputs))
+    return Signature(program.name, tuple(inputs), tuple(outputs), program.agreements)
+
+
+def check_decided(program: Program, signature: Signature) -> None:
+    """ShapeError unless every size in the definitions is the extent of an array of a call, or given."""
+    for name in program.sizes:
+        if name in signature.sizes:
+            continue
+        used = (
+            f.definitions[0].loc or f.loc
+            for f in program.funcs
+            if name in replace(program, inputs=(), funcs=(f,)).sizes
+        )
+        raise ShapeError(
+            f"no argument of {program.name!r} decides the size {name}",
+            loc=here(),
+            label="compiled here",
+            related=tuple((loc, "used here") for loc in used),
+            hint=f"give its value, td.compile(..., {name}=100), or read a tensor that has it as an extent",
+        )
 
 
 def build(variant: Variant) -> Executable:
@@ -446,7 +497,9 @@ def build(variant: Variant) -> Executable:
         from tdsl.codegen.cpu.stored import load_or_build
 
         cpu = processor(variant.target)
-        return load_or_build(variant.fingerprint(), variant.params, kernel, cpu)
+        return load_or_build(
+            variant.fingerprint(), variant.params, kernel, cpu, lambda: _plainer(variant)
+        )
     if variant.target.name == "cuda":
         from tdsl.codegen.cuda import module
         from tdsl.codegen.cuda.executable import CudaExecutable
@@ -458,3 +511,26 @@ def build(variant: Variant) -> Executable:
     from tdsl.pipeline import backend
 
     return backend(kernel(), variant.target)
+
+
+def _plainer(variant: Variant) -> list[Way]:
+    """What is compiled where LLVM does not end: a default schedule for a lower level, then no vectors."""
+    from tdsl.codegen.cpu.machine import lower_level, processor
+    from tdsl.codegen.cpu.stored import Way
+
+    def of(plainer: Variant, vectors: bool) -> Callable[[], Kernel]:
+        def kernel() -> Kernel:
+            from tdsl.pipeline import make_kernel
+
+            return make_kernel(plainer, vectors)
+
+        return kernel
+
+    cpu = processor(variant.target)
+    ways = [Way(of(variant, False), cpu, "without vectors")]
+    below = lower_level(cpu)
+    if below and not any(plan.touched for _, plan in variant.state.plans):
+        target = Target("cpu", below)
+        lower = replace(variant, target=target, machine=machine_of(target))
+        ways.insert(0, Way(of(lower, True), processor(target), f"for {target} instead"))
+    return ways

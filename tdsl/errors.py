@@ -109,6 +109,10 @@ class CacheWarning(UserWarning):
     """The disk cache could not be used; everything still works, more slowly."""
 
 
+class CompileWarning(UserWarning):
+    """Machine code took too long to make, and plainer code runs in its place."""
+
+
 def render(error: TdslError) -> str:
     """The text of an error: message and code, source lines with carets, the hint.
 

@@ -112,7 +112,7 @@ class Distributed(Suggesting):
         arrays = {a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ArrayArg)}
         scalars = {n: v for n, v in values.items() if n not in arrays}
         given = [(a, arrays[a.name]) for a in self.signature.inputs if isinstance(a, ArrayArg)]
-        work = self._work({**self.sizes, **bind_sizes(given)})
+        work = self._work({**self.sizes, **bind_sizes(self.signature, given)})
         work.prove()
         workers = []
         for plan in work.plan:

@@ -147,12 +147,16 @@ class Access(Node):
 
 @node
 class Read(Node):
-    """A value of an input or func of a program, named by its unique name."""
+    """A value of an input or func of a program, named by its unique name.
+
+    `held` are the least and the most that it can be, as far as these are known (`stored_range.py`).
+    """
 
     name: str
     index: tuple[Expr, ...]
     component: int
     dtype: DType
+    held: tuple[Expr | None, Expr | None] = (None, None)
 
 
 @node

@@ -14,7 +14,7 @@ from typing import Any
 
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, Access, Binary, Expr, Param, Read, Size, const
+from tdsl.lang.expr import ONE, TRUE, Access, Binary, Expr, Param, Read, Size, const
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import DType
@@ -119,13 +119,50 @@ class FuncDef:
         return tuple(box[a.dim][1] if a.extent is None else a.extent for a in self.axes())
 
 
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Two axes over which one variable runs, so that a call must give them one extent.
+
+    `sides` has, for each, the extent, the tensor or func, its axis, and where it is read.
+    """
+
+    variable: str
+    sides: tuple[tuple[Expr, str, int, Loc | None], tuple[Expr, str, int, Loc | None]]
+
+    def map_extents(self, f: Callable[[Expr], Expr]) -> Agreement:
+        """The agreement with `f` applied to both extents."""
+        first, second = ((f(e), *rest) for e, *rest in self.sides)
+        return Agreement(self.variable, (first, second))  # type: ignore[arg-type]  # of four each
+
+    @property
+    def sizes(self) -> frozenset[str]:
+        """The named extents of both."""
+        ends = (e for e, *_ in self.sides)
+        return frozenset(n.name for n in post_order(*ends) if isinstance(n, Size))
+
+    @property
+    def is_certain(self) -> bool:
+        """True where the extents are the same for all sizes."""
+        (first, *_), (second, *_) = self.sides
+        return simplify(Binary("eq", first, second)) == TRUE
+
+    @property
+    def related(self) -> tuple[tuple[Loc | None, str], ...]:
+        """The two accesses, for an error."""
+        return tuple(
+            (loc, f"{self.variable} runs over axis {axis} of {name!r} here")
+            for _, name, axis, loc in self.sides
+        )
+
+
 @dataclass(frozen=True, slots=False)
 class Program:
     """Inputs, scalars, and funcs with producers before consumers; `outputs` are names of funcs.
 
     `parameters` is the order of the arguments of a call; `output_names` are the names that the user gave
     the outputs, which stay when a schedule puts a copy in the place of one. `equal` are named extents that
-    indices make the same as others. As text, each func has its range and its definitions.
+    indices make the same as others, `agreements` the accesses by which extents have to be equal. As text,
+    each func has its range and its definitions.
     """
 
     name: str
@@ -136,6 +173,7 @@ class Program:
     parameters: tuple[str, ...]
     output_names: tuple[str, ...] = ()
     equal: tuple[tuple[str, Expr], ...] = field(default=(), compare=False)
+    agreements: tuple[Agreement, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         from tdsl.lang.show import show_program
@@ -165,9 +203,12 @@ class Program:
 
     @functools.cached_property
     def sizes(self) -> tuple[str, ...]:
-        """The named extents of the inputs, then of declared shapes, in order of appearance."""
+        """The named extents of inputs, then of declared shapes and definitions, in order of appearance."""
         shapes = [e for t in self.inputs for e in t.shape]
         shapes += [e for f in self.funcs if f.declared for _, e in f.limits if e is not None]
+        for d in (d for f in self.funcs for d in f.definitions):
+            shapes += [e for _, *ends in d.ranges for e in ends if e is not None]
+            shapes += d.expressions()
         return tuple(dict.fromkeys(n.name for n in post_order(*shapes) if isinstance(n, Size)))
 
 
@@ -437,6 +478,9 @@ def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
                 for t in program.inputs
             ),
             funcs=tuple(_bound(f, key) for f in program.funcs),
+            agreements=tuple(
+                a.map_extents(lambda e: bind_expr(e, sizes)) for a in program.agreements
+            ),
         )
     return known
 

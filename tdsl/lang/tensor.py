@@ -24,7 +24,9 @@ from tdsl.lang.definition import (
     check_pure,
     check_update,
     define,
+    free_inside,
     loop_variables,
+    read_of_another_point,
     reads,
     recognise_combine,
     same_kind,
@@ -321,6 +323,8 @@ class Func(Handle, Suggesting):
         hoisted = _Hoisted()
         values = tuple(self._hoist(v, hoisted, top=False) for v in values)
         made = define(index, values, combine, loc, pure=False)
+        if made.ranges and read_of_another_point(self, made) is not None:
+            made = free_inside(made, self._domain())
         check_update(self.name, self, made, loc)
         check_apart(self.name, self, made, loc)
         if combine is None and not made.ranges and not any(reads(v, self) for v in values):
