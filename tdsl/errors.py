@@ -243,7 +243,9 @@ class Suggesting:
 
     __slots__ = ()
     _internal: ClassVar[tuple[str, ...]] = ()  # names that only other parts of tdsl use
-    _leads_to: ClassVar[list[tuple[type, str]]] = []  # what has other names, and what to write for them
+    _leads_to: ClassVar[
+        list[tuple[type, str]]
+    ] = []  # what has other names, and what to write for them
 
     def __dir__(self) -> list[str]:
         """The names that there are for users."""

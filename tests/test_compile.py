@@ -231,7 +231,12 @@ def test_large_results_begin_at_a_line_of_the_caches():
 
 
 def test_arguments_in_the_order_of_reads_are_deprecated() -> None:
-    a, s, b, f = td.Tensor("a", (2,), td.f32), td.Scalar("s", td.f32), td.Tensor("b", (2,), td.f32), td.Func("f")
+    a, s, b, f = (
+        td.Tensor("a", (2,), td.f32),
+        td.Scalar("s", td.f32),
+        td.Tensor("b", (2,), td.f32),
+        td.Func("f"),
+    )
     i = td.vars("i")
     f[i] = b[i] - s * a[i]
     one, two = np.float32([1, 2]), np.float32([3, 5])
@@ -253,5 +258,5 @@ def test_arguments_of_an_operator_are_its_parameters_in_any_order_of_reads() -> 
         return td.einsum("i,i->i", y, x, name="f")
 
     assert repr(f.compile()) == "<compiled f(x, y) -> f for cpu>"
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="create tensors"):
         assert repr(td.compile(f, arguments="reads")) == "<compiled f(x, y) -> f for cpu>"

@@ -180,7 +180,11 @@ def test_sums_and_means_of_many_are_made_in_f32_and_rounded_once(t, target):
 
 @pytest.mark.parametrize("t", NARROW, ids=str)
 def test_factors_in_a_sum_are_not_rounded_and_the_product_of_many_is_rounded_once(t, compiled):
-    x, w, (dots, prods) = td.Tensor("x", ("N", 40), t), td.Tensor("w", ("N", 40), t), map(td.Func, "dp")
+    x, w, (dots, prods) = (
+        td.Tensor("x", ("N", 40), t),
+        td.Tensor("w", ("N", 40), t),
+        map(td.Func, "dp"),
+    )
     dots[i] = td.sum(x[i, k] * w[i, k] * x[i, k], axis=k)
     prods[i] = td.prod(x[i, k], axis=k)
     rng = np.random.default_rng(0)

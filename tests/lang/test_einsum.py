@@ -217,7 +217,9 @@ def test_other_extents_of_a_letter_are_one(shapes):
 @pytest.mark.parametrize("spec", ["ab,bc,cd->ad", "bc,cd,ab->ad", "ab,bc,ad->cd", "ab,ca,bc->a"])
 @pytest.mark.parametrize("sides", [(6, 6, 6, 6), (4, 400, 40, 4), (400, 4, 40, 8)])
 def test_a_call_takes_the_operands_in_the_order_given_whatever_the_pairs(rng, spec, sides):
-    shapes = [tuple(dict(zip("abcd", sides, strict=True))[x] for x in t) for t in spec[:8].split(",")]
+    shapes = [
+        tuple(dict(zip("abcd", sides, strict=True))[x] for x in t) for t in spec[:8].split(",")
+    ]
     made = {n: td.Tensor(n, s, td.f64) for n, s in reversed([*zip("pqr", shapes, strict=True)])}
     func = td.einsum(spec, *(made[n] for n in "pqr"))
     assert build_program((func,)).parameters == ("p", "q", "r")

@@ -72,7 +72,11 @@ def test_operands_of_an_einsum_may_be_scalars_values_funcs_and_numbers() -> None
     a, b = td.Tensor("a", (4, 4), td.f32), td.Tensor("b", (4, 4), td.f32)
     s, f = td.Scalar("s", td.f32), td.Func("f")
     f[i, j] = a[i, j] * 2
-    assert build_program((td.einsum(",ij,ij->ij", s, b[i, j] + 1, a),)).parameters == ("s", "b", "a")
+    assert build_program((td.einsum(",ij,ij->ij", s, b[i, j] + 1, a),)).parameters == (
+        "s",
+        "b",
+        "a",
+    )
     assert build_program((td.einsum(",ij,ij->ij", 2, b, f),)).parameters == ("a", "b")
 
 

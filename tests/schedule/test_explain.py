@@ -233,7 +233,9 @@ def test_stages_that_a_schedule_adds_are_all_told():
     by_hand.cache_read(w, partial, at=outer)
     for what, target in ((c, "cpu:avx2"), (c, "cuda"), (by_hand, "cpu:avx2"), (by_hand, "python")):
         compiled = td.compile(what, target=target)
-        stages = [f.name for f in ready(compiled.variant(compiled.specialisation({}))).program.funcs]
+        stages = [
+            f.name for f in ready(compiled.variant(compiled.specialisation({}))).program.funcs
+        ]
         assert len(stages) > 1
         text = str(compiled.explain()) if target != "cuda" else decided_text(compiled)
         for name in stages:
