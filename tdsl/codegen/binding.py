@@ -253,11 +253,8 @@ def _wrong_shape(
         needed = counted(rank, "dimension is", "dimensions are")
         axes = ", ".join(["0"] * (len(got) - rank) + [":"] * rank) or "()"
         more = ", ".join(["None"] * (rank - len(got)) + [":"] * len(got))
-        way = (
-            f"take a part, such as {arg.name}[{axes}]"
-            if len(got) > rank
-            else f"add axes: {arg.name}[{more}]"
-        )
+        part, whole = f"take a part, such as {arg.name}[{axes}]", f"add axes: {arg.name}[{more}]"
+        way = part if len(got) > rank else whole
         hint = f"{needed} needed: reshape it, or {way}"
     elif not hint:
         hint = f"pass an array of shape {expected}; an extent with a name for a number may differ"
