@@ -184,7 +184,7 @@ class Expressions:
                 value = self.index(n) if narrow else self.node(n, {})  # type: ignore[arg-type]
                 kind = dtype_text(value)
                 if "int" in kind:  # TVM would put the value into what uses the variable
-                    value = T.call_pure_extern(kind, f"({_C_TYPES[kind]})", value)
+                    value = T.call_extern(kind, f"({_C_TYPES[kind]})", value)
                 variable = T.Var(f"shared_{self.names}", kind)
                 self.names += 1
                 self.binds.append(T.Bind(variable, value))
