@@ -46,6 +46,9 @@ def widen(b: Builder, x: str, t: DType, lanes: int) -> str:
 def narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
     """f32 to a narrow float, to nearest even; what overflows an f8e4m3 becomes NaN."""
     if t == f16 and _converts_f16(b):
+        if b.target.architecture == "x86_64":  # LLVM calls a library for f64 to f32 to f16 in one
+            type_ = vector("float", lanes)
+            x = b.call(type_, f"llvm.arithmetic.fence.{suffix(type_)}", (type_, x))
         half = b.v(f"fptrunc {vector('float', lanes)} {x} to {vector('half', lanes)}")
         return b.v(f"bitcast {vector('half', lanes)} {half} to {vector('i16', lanes)}")
     if t != bf16:
