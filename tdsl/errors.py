@@ -243,12 +243,14 @@ class Suggesting:
 
     __slots__ = ()
     _internal: ClassVar[tuple[str, ...]] = ()  # names that only other parts of tdsl use
+    _leads_to: ClassVar[list[tuple[type, str]]] = []  # what has other names, and what to write for them
 
     def __dir__(self) -> list[str]:
         """The names that there are for users."""
         return sorted({*object.__dir__(self)}.difference(type(self)._internal))
 
     def __init_subclass__(cls) -> None:
+        cls._leads_to = []
         for name, method in list(vars(cls).items()):
             if isinstance(method, FunctionType) and (name == "__init__" or name[0] != "_"):
                 setattr(cls, name, told(method))
@@ -263,6 +265,13 @@ class Suggesting:
 
     def _found_elsewhere(self, name: str) -> str:
         """What to write for an attribute that something made of this has; "" for any other."""
+        for other, way in self._leads_to:
+            if name in other.__dict__ and name not in getattr(other, "_internal", ()):
+                return f"{way.format(func=self._func_name())}.{name}"
+        return ""
+
+    def _func_name(self) -> str:
+        """The func that such a hint is about."""
         return ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
@@ -12,6 +12,8 @@ from tdsl.source import Loc
 
 C = TypeVar("C", bound=type)
 N = TypeVar("N", bound="Node")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -105,6 +107,8 @@ class Node:
 
     loc: Loc | None = field(default=None, kw_only=True, compare=False, repr=False)
     _hash: int | None = field(default=None, init=False, compare=False, repr=False)  # found once
+    # An object that only nodes of equal structure share, once they have been compared.
+    _kind: object = field(default=None, init=False, compare=False, repr=False)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -114,29 +118,78 @@ def node(cls: C) -> C:
     Without the cache the hash of a shared DAG costs time exponential in its depth.
     """
     new: Any = frozen(cls)
-    own, compared, equal = "__eq__" in cls.__dict__, new._compared, new.__eq__
     structural, known = new.__hash__, new._hash.__set__
+    new._equal = new.__eq__ if "__eq__" in cls.__dict__ else None
+    new._values = staticmethod(_values_of([f.name for f in dataclasses.fields(new) if f.compare]))
 
     def __hash__(self: Any) -> int:
         value: int | None = self._hash
         if value is None:
+            for child in self._children(self):
+                if child._hash is None:
+                    _hash_below(self)
+                    break
             value = structural(self)
             known(self, value)
         return value
 
-    def __eq__(self: Any, other: object) -> Any:
-        if self is other:
-            return True
-        if self.__class__ is not other.__class__:
-            return False
-        if (self._hash or hash(self)) != (other._hash or hash(other)):  # type: ignore[attr-defined]
-            return False
-        return equal(self, other) if own else compared(self) == compared(other)
+    def __eq__(self: Any, other: object) -> bool:
+        return self is other or (self.__class__ is other.__class__ and _same(self, other))
 
     new.__hash__, new.__eq__ = __hash__, __eq__
     new._fields = tuple(f.name for f in dataclasses.fields(new) if f.init and f.name != "loc")
     new._children = staticmethod(_children_of(new))
     return new  # type: ignore[no-any-return]  # the same class
+
+
+def _hash_below(n: Any) -> None:
+    """Compute the hashes of all nodes below `n`, children first, so that none is found by recursion."""
+    stack = [c for c in n._children(n) if c._hash is None]
+    while stack:
+        missing = [c for c in stack[-1]._children(stack[-1]) if c._hash is None]
+        if missing:
+            stack += missing
+        else:
+            hash(stack.pop())
+
+
+def _values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """The function that gives the values of these fields as a tuple."""
+    get = _getter(names)
+    return get if len(names) != 1 else lambda n: (get(n),)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """True for nodes of one class and equal structure; each pair inside is compared once, without recursion.
+
+    What has been found equal is marked, so it is never compared again: neither are its parents' parts.
+    """
+    stack, pairs = [(a, b)], {}
+    while stack:
+        a, b = stack.pop()
+        if a is b:
+            continue
+        if isinstance(a, Node):
+            if a.__class__ is not b.__class__ or (a._hash or hash(a)) != (b._hash or hash(b)):
+                return False
+            if a._equal is not None:  # type: ignore[attr-defined]  # set by @node
+                if not a._equal(b):  # type: ignore[attr-defined]
+                    return False
+            elif (a._kind is None or a._kind is not b._kind) and (id(a), id(b)) not in pairs:
+                pairs[id(a), id(b)] = a, b
+                stack += zip(a._values(a), b._values(b), strict=True)  # type: ignore[attr-defined]
+        elif isinstance(a, tuple) and isinstance(b, tuple):
+            if len(a) != len(b):
+                return False
+            stack += zip(a, b, strict=True)
+        elif a != b:
+            return False
+    mark = Node._kind.__set__  # type: ignore[attr-defined]  # of a slot
+    for a, b in pairs.values():
+        kind = a._kind or b._kind or object()
+        mark(a, kind)
+        mark(b, kind)
+    return True
 
 
 def _children_of(cls: Any) -> Callable[[Any], tuple[Node, ...]]:
@@ -221,6 +274,38 @@ def post_order(*roots: Node) -> Iterator[Node]:
             else:
                 seen.add(id(n))
                 yield n
+
+
+class Memo(dict[K, V]):
+    """Results by what they follow from; forgets all when there are very many."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if len(self) >= _MOST:
+            self.clear()
+        dict.__setitem__(self, key, value)
+
+
+_MOST = 200_000
+
+
+def remembered(
+    memo: dict[K, V], root: K, value: Callable[[Any], V],
+    parts: Callable[[Any], Iterable[Any]] = children,
+) -> V:  # fmt: skip
+    """`memo[root]`, where `value` gives what is missing: that of a node after those of its `parts`."""
+    if len(memo) >= _MOST:
+        memo.clear()
+    stack = [] if root in memo else [root]
+    while stack:
+        missing = [c for c in parts(stack[-1]) if c not in memo]
+        if missing:
+            stack += missing
+        else:
+            n = stack.pop()
+            dict.__setitem__(memo, n, value(n))
+    return memo[root]
 
 
 def transform(root: N, f: Callable[[Node], Node], done: dict[int, Node] | None = None) -> N:

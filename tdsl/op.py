@@ -22,6 +22,7 @@ from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.lang.types import DType, TensorType
 from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.stage import Stage
 from tdsl.source import Loc, here
 from tdsl.target import Target, as_target
 
@@ -211,10 +212,15 @@ class Operator(Suggesting):
         own = vars(self).get("name", "op")
         if hasattr(Schedule, name):
             return f"schedules have it: {own}.schedule().{name}, or {own}.autoschedule(...).{name}"
+        if hasattr(Stage, name):
+            return f"stages of a schedule have it: {own}.schedule()[{self.program.outputs[0]!r}].{name}"
         return f"what is compiled has it: {own}.compile().{name}" if hasattr(Compiled, name) else ""
 
     def __repr__(self) -> str:
         return f"<operator {self.name}({', '.join(self.program.parameters)})>"
+
+
+Func._leads_to += [(Operator, "operators have it: return {func} from a function op under @td.op, then op")]
 
 
 def op(function: Callable[..., Any]) -> Operator:

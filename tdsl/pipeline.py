@@ -26,6 +26,7 @@ from tdsl.codegen.verify import verify
 from tdsl.debug import run_passes, timed
 from tdsl.errors import TargetError
 from tdsl.lang.bounds import forget
+from tdsl.lang.stored_range import keep_ranges
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.default import complete, decide
 from tdsl.schedule.explain import Decision
@@ -118,13 +119,14 @@ def ready(variant: Variant) -> State:
     return complete(_bound(variant), variant.machine)
 
 
-def decisions(variant: Variant) -> tuple[Decision, ...]:
-    """What was decided for each func while the state was made ready."""
-    return decide(_bound(variant), variant.machine)[1]
+def decided(variant: Variant) -> tuple[State, tuple[Decision, ...]]:
+    """The state that is `ready`, and what was decided for each func on the way."""
+    return decide(_bound(variant), variant.machine)
 
 
 def _bound(variant: Variant) -> State:
     bound = bind_state(variant.state, dict(variant.specialisation.sizes))
     arrays = [p for p in variant.params if isinstance(p, BufferParam) and not p.written]
     apart = tuple(p.name for p in arrays if p.strides and p.strides[-1] != 1)
-    return separate_outputs(replace(bound, apart=apart))
+    program = keep_ranges(bound.program)  # of what directives have added, too
+    return separate_outputs(replace(bound, apart=apart, program=program))

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import gcd
-from typing import TypeVar
+from math import gcd, prod
 
 from tdsl.lang.expr import (
     COMPARISONS,
@@ -39,10 +38,7 @@ from tdsl.lang.expr import (
     dtype_of,
 )
 from tdsl.lang.types import DType, i64
-from tdsl.node import post_order
-
-K = TypeVar("K")
-V = TypeVar("V")
+from tdsl.node import Memo, Node, children, remembered
 
 
 @dataclass(slots=True)
@@ -82,18 +78,6 @@ class Sum:
         return Sum({a: c // factor for a, c in self.terms.items()}, self.constant // factor)
 
 
-class Memo(dict[K, V]):
-    """Results by what they follow from; forgets all when there are very many."""
-
-    __slots__ = ()
-
-    def __setitem__(self, key: K, value: V) -> None:
-        if len(self) >= _MOST:
-            self.clear()
-        dict.__setitem__(self, key, value)
-
-
-_MOST = 200_000
 _SUMS: Memo[Expr, Sum] = Memo()
 
 
@@ -107,10 +91,25 @@ def as_sum(e: Expr) -> Sum:
     'i + j + 3'
     """
     found = _SUMS.get(e)
-    if found is None:
-        sum_ = linear(e)
-        found = _SUMS[e] = Sum({e: 1}) if may_wrap(e) else sum_
-    return found
+    return remembered(_SUMS, e, _as_sum, _addends) if found is None else found
+
+
+def _as_sum(e: Expr) -> Sum:
+    sum_ = linear(e)
+    return Sum({e: 1}) if may_wrap(e) else sum_
+
+
+def _addends(e: Expr) -> tuple[Expr, ...]:
+    """The expressions whose sums make that of `e`."""
+    match e:
+        case Binary("add" | "sub" | "mul", left, right):
+            return left, right
+        case Unary("neg", x):
+            return (x,)
+        case Cast(x, t) if t == i64 and dtype_of(x) == i64:
+            return (x,)
+        case _:
+            return ()
 
 
 def linear(e: Expr) -> Sum:
@@ -162,12 +161,27 @@ def may_wrap(e: Expr) -> bool:
 def data_size(e: Expr) -> int:
     """The magnitude that data give an integer expression; 0 where only loop variables and extents do."""
     found = _SIZES.get(e)
-    if found is None:
-        found = _SIZES[e] = min(_data_size(e), 2**64)
-    return found
+    return remembered(_SIZES, e, _data_size, _sized) if found is None else found
 
 
 def _data_size(e: Expr) -> int:
+    return min(_size(e), 2**64)
+
+
+def _sized(e: Expr) -> tuple[Expr, ...]:
+    """The expressions whose magnitudes make that of `e`."""
+    match e:
+        case Unary(_, x) | Broadcast(x) | Require(_, x) | Show(_, x) | Cast(x):
+            return (x,)
+        case Select(_, yes, no):
+            return yes, no
+        case Binary(_, x, y):
+            return x, y
+        case _:
+            return ()
+
+
+def _size(e: Expr) -> int:
     match e:
         case Read() | Load() | Access() | Param() | Reduce():
             return _most(e.dtype)
@@ -322,22 +336,70 @@ def difference(a: Expr, b: Expr) -> int | None:
 def variables(e: Expr) -> frozenset[str]:
     """The names of the loop variables in an expression."""
     found = _VARIABLES.get(e)
-    if found is None:
-        found = frozenset(n.name for n in post_order(e) if isinstance(n, Var))
-        _VARIABLES[e] = found
-    return found
+    return remembered(_VARIABLES, e, _variables) if found is None else found
+
+
+def _variables(n: Node) -> frozenset[str]:
+    return frozenset((n.name,)) if isinstance(n, Var) else union_of(_VARIABLES, n)
 
 
 def has_data(e: Expr) -> bool:
     """Whether an expression reads a tensor, a func or memory."""
     found = _DATA.get(e)
-    if found is None:
-        found = _DATA[e] = any(isinstance(n, Read | Load) for n in post_order(e))
-    return found
+    return remembered(_DATA, e, _has_data) if found is None else found
 
 
-_VARIABLES: Memo[Expr, frozenset[str]] = Memo()
-_DATA: Memo[Expr, bool] = Memo()
+def _has_data(n: Node) -> bool:
+    return isinstance(n, Read | Load) or any(_DATA[c] for c in children(n))
+
+
+def union_of(memo: Mapping[Node, frozenset[str]], n: Node) -> frozenset[str]:
+    """The union of the sets of a node's children; one of these where it has all."""
+    result: frozenset[str] = frozenset()
+    for c in children(n):
+        names = memo[c]
+        if not names <= result:
+            result = names if result <= names else result | names
+    return result
+
+
+def height(e: Node) -> int:
+    """The number of nodes on the longest way from `e` to a leaf."""
+    found = _HEIGHTS.get(e)
+    return remembered(_HEIGHTS, e, _height) if found is None else found
+
+
+def _height(n: Node) -> int:
+    return 1 + max([_HEIGHTS[c] for c in children(n)], default=0)
+
+
+def arms_of(e: Expr) -> int:
+    """How many sums may be the value of an index with each min and max decided; at most MOST_ARMS.
+
+    >>> i = Var("i")
+    >>> arms_of(Binary("add", Binary("min", i, const(3)), Binary("max", i, const(1))))
+    4
+    """
+    found = _ARMS.get(e)
+    return remembered(_ARMS, e, _arms, _operands) if found is None else found
+
+
+def _arms(e: Expr) -> int:
+    inside = [_ARMS[x] for x in _operands(e)]
+    chosen = isinstance(e, Binary) and e.op in ("min", "max")
+    return min(sum(inside) if chosen else prod(inside), MOST_ARMS)
+
+
+def _operands(e: Expr) -> tuple[Expr, ...]:
+    return (e.left, e.right) if isinstance(e, Binary) and e.op in _ARITHMETIC else ()
+
+
+MOST_ARMS = 16
+_ARITHMETIC = ("add", "sub", "mul", "min", "max", "floordiv", "mod")
+_VARIABLES: Memo[Node, frozenset[str]] = Memo()
+_HEIGHTS: Memo[Node, int] = Memo()
+_ARMS: Memo[Node, int] = Memo()
+_DATA: Memo[Node, bool] = Memo()
 
 
 def divisor(e: Expr) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tdsl.lang.affine import Memo, Sum, as_sum, may_wrap
+from tdsl.lang.affine import Sum, as_sum, height, may_wrap
 from tdsl.lang.expr import (
     COMPARISONS,
     Binary,
@@ -28,7 +28,12 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.types import DType
+from tdsl.node import Memo, children, remembered
 
+Bounds = tuple[int | None, int | None]
+
+DEEP = 32  # levels of operands that are bounded by recursion
+_ATOMS = 16  # quotients and remainders, one inside another, that are written as what they are of
 _ARMS = 64  # min/max combinations tried before each atom is bounded alone
 
 
@@ -36,9 +41,9 @@ _ARMS = 64  # min/max combinations tried before each atom is bounded alone
 class Facts:
     """Inclusive ranges of variables, outermost first: a range names only variables before it.
 
-    Named sizes are at least `size`. `bounds`, `proofs` and `simple` remember what was found from them:
-    constant bounds, what is at most what, simplified indices. One pass after the other asks the same of the
-    same ranges, so these are shared.
+    Named sizes are at least `size`. `bounds`, `values`, `proofs` and `simple` remember what was found from
+    them: constant bounds of indices and of any integers, what is at most what, simplified indices. One pass
+    after the other asks the same of the same ranges, so these are shared.
     """
 
     ranges: dict[str, tuple[Expr, Expr]] = field(default_factory=dict)
@@ -46,6 +51,7 @@ class Facts:
     bounds: Memo[tuple[Expr, bool], int | None] = field(
         default_factory=Memo, compare=False, repr=False
     )
+    values: Memo[Expr, Bounds] = field(default_factory=Memo, compare=False, repr=False)
     proofs: Memo[tuple[Expr, Expr], bool] = field(default_factory=Memo, compare=False, repr=False)
     simple: Memo[Expr, Expr] = field(default_factory=Memo, compare=False, repr=False)
 
@@ -101,9 +107,31 @@ def _remembered(e: Expr, facts: Facts, *, rising: bool) -> int | None:
     key = (e, rising)
     bound = facts.bounds.get(key, _UNKNOWN)
     if bound is _UNKNOWN:
+        _bound_operands(e, facts)
         bound = _upper(as_sum(e) if rising else as_sum(e).times(-1), facts, _ARMS)
         bound = facts.bounds[key] = bound if rising or bound is None else -bound
     return bound  # type: ignore[return-value]  # the object that is not in the memo is replaced above
+
+
+def _bound_operands(e: Expr, facts: Facts) -> None:
+    """Bound what is inside a deep expression, operands first, so that no recursion becomes deep."""
+    if height(e) > DEEP:
+        for x in integer_operands(e):
+            remembered(facts.values, x, lambda n: _value_range(n, facts), integer_operands)
+
+
+def integer_operands(e: Expr) -> list[Expr]:
+    """The operands of an expression that bound it."""
+    match e:
+        case Select(_, yes, no):
+            operands: tuple[Expr, ...] = (yes, no)
+        case Binary(op) if op in COMPARISONS:
+            operands = ()
+        case Binary() | Unary() | Cast() | Broadcast() | Ramp() | Call():
+            operands = children(e)  # type: ignore[assignment]  # of an expression
+        case _:
+            operands = ()
+    return [x for x in operands if not dtype_of(x).is_float]
 
 
 def at_most(a: Expr, b: Expr, facts: Facts = NOTHING) -> bool:
@@ -113,31 +141,37 @@ def at_most(a: Expr, b: Expr, facts: Facts = NOTHING) -> bool:
     proved = facts.proofs.get((a, b))
     if proved is None:
         d = as_sum(a).plus(as_sum(b), -1)
+        for e in (a, b):
+            _bound_operands(e, facts)
         bound = _upper(d, facts, _ARMS) if d.terms else d.constant
         proved = facts.proofs[a, b] = bound is not None and bound <= 0
     return proved
 
 
-def _upper(s: Sum, facts: Facts, arms: int) -> int | None:
+def _upper(s: Sum, facts: Facts, arms: int, atoms: int = _ATOMS) -> int | None:
     choice = _choice(s) if arms > 1 else None
     if choice is not None:
         atom, first, second, larger = choice
         rest, coefficient = s.without(atom), s.terms[atom]
-        left = _upper(rest.plus(as_sum(first), coefficient), facts, arms // 2)
-        right = _upper(rest.plus(as_sum(second), coefficient), facts, arms // 2)
+        left = _upper(rest.plus(as_sum(first), coefficient), facts, arms // 2, atoms)
+        right = _upper(rest.plus(as_sum(second), coefficient), facts, arms // 2, atoms)
         if not larger:
             return _least(left, right)
         return None if left is None or right is None else max(left, right)
     for atom, coefficient in s.terms.items():
         if not isinstance(atom, Var | Size):
-            limits = _limits_of_atom(atom, coefficient, facts)
+            limits = _limits_of_atom(atom, coefficient, facts, atoms > 0)
             if arms <= 1:
                 limits = limits[:1]
             rest, each = s.without(atom), arms // max(len(limits), 1)
-            bounds = [_upper(rest.plus(limit), facts, each) for limit in limits]
+            bounds = [_upper(rest.plus(limit), facts, each, atoms - 1) for limit in limits]
             match atom:
-                case Binary("floordiv", _, Const(k)) if k > 0 and coefficient % k and arms > 1:
-                    whole = _upper(s.times(k), facts, arms // 2)  # k * (x // k) is close to x
+                case Binary("floordiv", _, Const(k)) if (
+                    k > 0 and coefficient % k and arms > 1 and atoms > 0
+                ):
+                    whole = _upper(
+                        s.times(k), facts, arms // 2, atoms - 1
+                    )  # k * (x // k) is close to x
                     bounds.append(None if whole is None else whole // k)
             return min((b for b in bounds if b is not None), default=None)
     if not s.terms:
@@ -153,7 +187,7 @@ def _upper(s: Sum, facts: Facts, arms: int) -> int | None:
     lo, hi = facts.ranges[v.name]
     coefficient = s.terms[v]
     return _upper(
-        s.without(v).plus(as_sum(hi if coefficient > 0 else lo), coefficient), facts, arms
+        s.without(v).plus(as_sum(hi if coefficient > 0 else lo), coefficient), facts, arms, atoms
     )
 
 
@@ -188,11 +222,11 @@ def _least(a: int | None, b: int | None) -> int | None:
     return min(a, b)
 
 
-def _limits_of_atom(atom: Expr, coefficient: int, facts: Facts) -> list[Sum]:
-    """Sums that coefficient * atom never exceeds."""
+def _limits_of_atom(atom: Expr, coefficient: int, facts: Facts, inside: bool) -> list[Sum]:
+    """Sums that coefficient * atom never exceeds: numbers, and sums of what it is of if `inside`."""
     limits: list[Sum] = []
     match atom:
-        case Binary("floordiv", x, Const(k)) if k > 0 and coefficient % k == 0:
+        case Binary("floordiv", x, Const(k)) if inside and k > 0 and coefficient % k == 0:
             m = coefficient // k  # k * (x // k) is between x - (k - 1) and x
             limits.append(as_sum(x).times(m).plus(Sum({}, 0 if m > 0 else -m * (k - 1))))
             if m > 0:
@@ -200,7 +234,7 @@ def _limits_of_atom(atom: Expr, coefficient: int, facts: Facts) -> list[Sum]:
                 return limits if top is None else [*limits, Sum({}, coefficient * (top // int(k)))]
         case Binary("mod", x, Const(k)) if k > 0 and not _within(x, k, facts):
             return [Sum({}, max(coefficient * (k - 1), 0))]
-        case Binary("mod", x, Const(k)) if k > 0:
+        case Binary("mod", x, Const(k)) if inside and k > 0:
             return [as_sum(x).times(coefficient)]
     bound = value_range(atom, facts)[1 if coefficient > 0 else 0]
     return limits if bound is None else [*limits, Sum({}, coefficient * bound)]
@@ -211,13 +245,21 @@ def _within(x: Expr, k: int, facts: Facts) -> bool:
     return lo is not None and hi is not None and lo >= 0 and hi < k
 
 
-def value_range(e: Expr, facts: Facts = NOTHING) -> tuple[int | None, int | None]:
+def value_range(e: Expr, facts: Facts = NOTHING) -> Bounds:
     """Constant bounds of any integer or bool expression, from its operators and its dtype.
 
     >>> from tdsl.lang.types import u8, i64
     >>> value_range(Cast(Param("p", u8), i64))
     (0, 255)
     """
+    found = facts.values.get(e)
+    if found is None:
+        _bound_operands(e, facts)
+        found = facts.values[e] = _value_range(e, facts)
+    return found
+
+
+def _value_range(e: Expr, facts: Facts) -> Bounds:
     match e:
         case Ramp(base, step, lanes):
             furthest = step * (lanes - 1)
@@ -231,7 +273,7 @@ def value_range(e: Expr, facts: Facts = NOTHING) -> tuple[int | None, int | None
             return _one_range(e, facts)
 
 
-def _one_range(e: Expr, facts: Facts) -> tuple[int | None, int | None]:
+def _one_range(e: Expr, facts: Facts) -> Bounds:
     """`value_range` of what is not a vector by its own form."""
     match e:
         case Const(value):
@@ -278,19 +320,30 @@ def _one_range(e: Expr, facts: Facts) -> tuple[int | None, int | None]:
             return 0, None if most is None else max(most - 1, 0)
         case Call("popcount" | "clz" | "ctz", (x,)):
             return 0, dtype_of(x).bits
-        case Load() | Read() | Param() | Call() | Binary() | Unary():
+        case Read():
+            return _held_range(e, facts)
+        case Load() | Param() | Call() | Binary() | Unary():
             return _dtype_range(dtype_of(e))
         case _:
             return None, None
 
 
-def _range(e: Expr, facts: Facts) -> tuple[int | None, int | None]:
+def _held_range(e: Read, facts: Facts) -> Bounds:
+    """The least and the most that a read can give: by what its source stores, or by its dtype."""
+    least, most = _dtype_range(e.dtype)
+    lo, hi = e.held
+    low = None if lo is None else lower(lo, facts)
+    high = None if hi is None else upper(hi, facts)
+    return least if low is None else low, most if high is None else high
+
+
+def _range(e: Expr, facts: Facts) -> Bounds:
     if dtype_of(e).bits == 64 and dtype_of(e).kind == "i":
         return lower(e, facts), upper(e, facts)
     return value_range(e, facts)
 
 
-def _linear(e: Expr, facts: Facts) -> tuple[int | None, int | None]:
+def _linear(e: Expr, facts: Facts) -> Bounds:
     if dtype_of(e).bits == 64 and dtype_of(e).kind == "i" and not isinstance(e, Var):
         return lower(e, facts), upper(e, facts)
     match e:
@@ -311,11 +364,8 @@ def _plus(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
 
 
-def _negate(lo: int | None, hi: int | None) -> tuple[int | None, int | None]:
+def _negate(lo: int | None, hi: int | None) -> Bounds:
     return None if hi is None else -hi, None if lo is None else -lo
-
-
-Bounds = tuple[int | None, int | None]
 
 
 def _product(a: Bounds, b: Bounds) -> Bounds:

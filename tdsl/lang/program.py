@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, Access, Binary, Expr, Param, Read, Size, const
+from tdsl.lang.expr import ONE, TRUE, Access, Binary, Expr, Param, Read, Size, const
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import DType
@@ -119,13 +119,50 @@ class FuncDef:
         return tuple(box[a.dim][1] if a.extent is None else a.extent for a in self.axes())
 
 
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Two axes over which one variable runs, so that a call must give them one extent.
+
+    `sides` has, for each, the extent, the tensor or func, its axis, and where it is read.
+    """
+
+    variable: str
+    sides: tuple[tuple[Expr, str, int, Loc | None], tuple[Expr, str, int, Loc | None]]
+
+    def map_extents(self, f: Callable[[Expr], Expr]) -> Agreement:
+        """The agreement with `f` applied to both extents."""
+        first, second = ((f(e), *rest) for e, *rest in self.sides)
+        return Agreement(self.variable, (first, second))  # type: ignore[arg-type]  # of four each
+
+    @property
+    def sizes(self) -> frozenset[str]:
+        """The named extents of both."""
+        ends = (e for e, *_ in self.sides)
+        return frozenset(n.name for n in post_order(*ends) if isinstance(n, Size))
+
+    @property
+    def is_certain(self) -> bool:
+        """True where the extents are the same for all sizes."""
+        (first, *_), (second, *_) = self.sides
+        return simplify(Binary("eq", first, second)) == TRUE
+
+    @property
+    def related(self) -> tuple[tuple[Loc | None, str], ...]:
+        """The two accesses, for an error."""
+        return tuple(
+            (loc, f"{self.variable} runs over axis {axis} of {name!r} here")
+            for _, name, axis, loc in self.sides
+        )
+
+
 @dataclass(frozen=True, slots=False)
 class Program:
     """Inputs, scalars, and funcs with producers before consumers; `outputs` are names of funcs.
 
     `parameters` is the order of the arguments of a call; `output_names` are the names that the user gave
     the outputs, which stay when a schedule puts a copy in the place of one. `equal` are named extents that
-    indices make the same as others. As text, each func has its range and its definitions.
+    indices make the same as others, `agreements` the accesses by which extents have to be equal. As text,
+    each func has its range and its definitions.
     """
 
     name: str
@@ -136,6 +173,7 @@ class Program:
     parameters: tuple[str, ...]
     output_names: tuple[str, ...] = ()
     equal: tuple[tuple[str, Expr], ...] = field(default=(), compare=False)
+    agreements: tuple[Agreement, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         from tdsl.lang.show import show_program
@@ -165,9 +203,12 @@ class Program:
 
     @functools.cached_property
     def sizes(self) -> tuple[str, ...]:
-        """The named extents of the inputs, then of declared shapes, in order of appearance."""
+        """The named extents of inputs, then of declared shapes and definitions, in order of appearance."""
         shapes = [e for t in self.inputs for e in t.shape]
         shapes += [e for f in self.funcs if f.declared for _, e in f.limits if e is not None]
+        for d in (d for f in self.funcs for d in f.definitions):
+            shapes += [e for _, *ends in d.ranges for e in ends if e is not None]
+            shapes += d.expressions()
         return tuple(dict.fromkeys(n.name for n in post_order(*shapes) if isinstance(n, Size)))
 
 
@@ -175,6 +216,9 @@ def build_program(
     outputs: tuple[Any, ...], parameters: tuple[Any, ...] = (), name: str | None = None
 ) -> Program:
     """The program that computes the funcs `outputs`; `parameters` are handles that come first in a call.
+
+    The other inputs follow in the order in which they were created. Those that an einsum is given stand in
+    the order given there, in the places that are theirs; of two einsums, the later one decides.
 
     Raises DefinitionError for an undefined func, an output or a name used twice, ShapeError where ranges
     disagree.
@@ -189,12 +233,22 @@ def build_program(
         _refuse_again(f, outputs[:n])
         collected.func(f)
     collected.check_extents()
+    order = {name: n for n, name in enumerate(collected.arguments(len(parameters)))}
+    names = tuple(collected.names[id(f)] for f in outputs)
     program = Program(
-        name or outputs[0].name, tuple(collected.inputs), tuple(collected.scalars),
-        tuple(collected.funcs), tuple(collected.names[id(f)] for f in outputs),
-        tuple(collected.order), tuple(collected.names[id(f)] for f in outputs),
+        name or outputs[0].name, tuple(sorted(collected.inputs, key=lambda t: order[t.name])),
+        tuple(sorted(collected.scalars, key=lambda s: order[s.name])), tuple(collected.funcs),
+        names, tuple(order), names,
     )  # fmt: skip
     return known_counts(infer(program))
+
+
+def reading_order(outputs: tuple[Any, ...]) -> tuple[str, ...]:
+    """The inputs of a program in the order in which it reads them."""
+    collected = _Collector()
+    for f in outputs:
+        collected.func(f)
+    return tuple(collected.created)
 
 
 def _refuse_again(f: Any, before: tuple[Any, ...]) -> None:
@@ -231,7 +285,8 @@ class _Collector:
         self.inputs: list[Input] = []
         self.scalars: list[ScalarInput] = []
         self.funcs: list[FuncDef] = []
-        self.order: list[str] = []
+        self.created: dict[str, int] = {}  # the numbers of the inputs by name, in reading order
+        self.given: list[tuple[Any, ...]] = []  # operands of einsums, in the order given
         self.names: dict[int, str] = {}
         self.used: dict[str, Loc | None] = {}
         self.active: set[int] = set()
@@ -250,14 +305,14 @@ class _Collector:
             return
         if id(handle) in self.names:
             return
-        self._new_argument(handle.name, handle.loc)
+        self._new_argument(handle.name, handle._created, handle.loc)
         self.names[id(handle)] = handle.name
         self.inputs.append(Input(handle.name, handle.extents, handle.dtype, handle.loc))
 
     def scalar(self, p: Param) -> None:
         known = next((s for s in self.scalars if s.name == p.name), None)
         if known is None:
-            self._new_argument(p.name, p.loc)
+            self._new_argument(p.name, p.created, p.loc)
             self.scalars.append(ScalarInput(p.name, p.dtype, p.loc))
         elif known.dtype != p.dtype:
             raise TypeMismatch(
@@ -267,6 +322,19 @@ class _Collector:
                 related=((known.loc, "and first here"),),
                 hint="declare it once, or give it one type in both places",
             )
+        self.created[p.name] = min(p.created, self.created[p.name])
+
+    def arguments(self, first: int) -> list[str]:
+        """The inputs in the order of a call; the `first` ones stay where they are."""
+        names = list(self.created)
+        order = names[:first] + sorted(names[first:], key=self.created.__getitem__)
+        for operands in self.given:
+            read = [n for x in operands for n in _inputs_of(x)]
+            given = [n.name if isinstance(n, Param) else self.names.get(id(n)) for n in read]
+            moved = [n for n in dict.fromkeys(given) if n in order[first:]]
+            for place, name in zip(sorted(map(order.index, moved)), moved, strict=True):
+                order[place] = name
+        return order
 
     def check_extents(self) -> None:
         """A name stands for a scalar or for an extent, not for both."""
@@ -283,7 +351,7 @@ class _Collector:
                     hint="give one another name; an extent is used in expressions as x.shape[0]",
                 )
 
-    def _new_argument(self, name: str, loc: Loc | None) -> None:
+    def _new_argument(self, name: str, created: int, loc: Loc | None) -> None:
         if name == "out":
             raise DefinitionError(
                 "an input cannot be named 'out'",
@@ -300,7 +368,7 @@ class _Collector:
                 hint="arguments are passed by name; give each its own",
             )
         self.used[name] = loc
-        self.order.append(name)
+        self.created[name] = created
 
     def func(self, f: Any) -> None:
         if id(f) in self.names or id(f) in self.active:
@@ -322,6 +390,7 @@ class _Collector:
             name = f"{f.name}_{count}"
         self.used[name] = f.loc
         self.names[id(f)] = name
+        self.given.append(f._operands)
         definitions = tuple(self._named(d) for d in f.definitions)
         rank = f.ndim
         limits: tuple[Interval, ...] = ((None, None),) * rank
@@ -347,6 +416,17 @@ class _Collector:
             return n
 
         return map_expressions(d, lambda e: transform(e, visit))
+
+
+def _inputs_of(x: Any) -> Iterator[Any]:
+    """The tensors and scalars that an operand of einsum is, or reads."""
+    match getattr(x, "node", None):
+        case None:
+            yield getattr(x, "source", x)  # of a padding what is padded
+        case e:
+            for n in _reading_order(e):
+                if isinstance(n, Access | Param):
+                    yield n.source if isinstance(n, Access) else n
 
 
 def _reading_order(e: Expr) -> list[Node]:
@@ -398,6 +478,9 @@ def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
                 for t in program.inputs
             ),
             funcs=tuple(_bound(f, key) for f in program.funcs),
+            agreements=tuple(
+                a.map_extents(lambda e: bind_expr(e, sizes)) for a in program.agreements
+            ),
         )
     return known
 

@@ -18,8 +18,17 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
-from tdsl.lang.affine import Sum, as_expr, as_sum, ends_as_numbers, has_data, variables, whole_steps
-from tdsl.lang.bounds import NOTHING, Facts, at_most, value_range
+from tdsl.lang.affine import (
+    Sum,
+    as_expr,
+    as_sum,
+    ends_as_numbers,
+    has_data,
+    height,
+    variables,
+    whole_steps,
+)  # fmt: skip
+from tdsl.lang.bounds import DEEP, NOTHING, Facts, at_most, integer_operands, value_range
 from tdsl.lang.expr import (
     ONE,
     TRUE,
@@ -47,7 +56,7 @@ from tdsl.lang.simplify import (
     subtract,
 )  # fmt: skip
 from tdsl.lang.types import i64
-from tdsl.node import post_order, transform
+from tdsl.node import Node, post_order, remembered, transform
 
 Interval = tuple[Expr | None, Expr | None]  # inclusive ends; None is unbounded
 Ranges = Mapping[str, Interval]
@@ -66,6 +75,26 @@ def interval_of(e: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
     >>> show_expr(lo), show_expr(hi)
     ('t', 't + 18')
     """
+    known = ranges if isinstance(ranges, _Known) else _Known(ranges)
+    if height(e) > DEEP:
+        return remembered(
+            known.intervals, e, lambda n: _interval_of(n, known, facts), integer_operands
+        )
+    if e not in known.intervals:
+        known.intervals[e] = _interval_of(e, known, facts)
+    return known.intervals[e]
+
+
+class _Known(dict[str, Interval]):
+    """Ranges, and the intervals of expressions that have been found for them: of each node once."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        dict.__init__(self, ranges)
+        self.intervals: dict[Node, Interval] = {}
+        self.where: dict[tuple[Expr, Expr], Interval] = {}
+
+
+def _interval_of(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
     numbers = ends_as_numbers(e, ranges)
     if numbers is not None:
         return numbers
@@ -123,8 +152,18 @@ def _atom(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
             return _padded(mode, interval_of(x, ranges, facts), n, facts)
         case Cast(x) if not dtype_of(x).is_float:
             return _cast(e, ranges, facts)
+        case Read(held=held) if held != EVERYTHING:
+            return _held(e, held, ranges, facts)
         case _:
             return _by_value(e, ranges, facts)
+
+
+def _held(e: Expr, held: Interval, ranges: Ranges, facts: Facts) -> Interval:
+    """What is known of a stored value, an end by its type where there is none."""
+    if None not in held:
+        return held
+    (lo, hi), (low, high) = held, _by_value(e, ranges, facts)
+    return low if lo is None else lo, high if hi is None else hi
 
 
 def _by_value(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
@@ -150,6 +189,8 @@ def _narrow(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
             return union(interval_of(yes, ranges, facts), interval_of(no, ranges, facts), facts)
         case Cast(x) if not dtype_of(x).is_float:
             return _cast(e, ranges, facts)
+        case Read(held=held) if held != EVERYTHING:
+            return _held(e, held, ranges, facts)
         case _:
             return _by_value(e, ranges, facts)
 
@@ -243,8 +284,15 @@ def interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts = NOTHING)
     >>> lo.value, hi.value
     (0, 36)
     """
-    if where == TRUE:
-        return interval_of(e, ranges, facts)
+    known = ranges if isinstance(ranges, _Known) else _Known(ranges)
+    if where == TRUE or height(e) > DEEP:
+        return interval_of(e, known, facts)
+    if (e, where) not in known.where:
+        known.where[e, where] = _interval_where(e, known, where, facts)
+    return known.where[e, where]
+
+
+def _interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interval:
     s = whole = as_sum(e)
     known = _quotient_where(s, ranges, where, facts)
     parts: dict[str, Interval] = {}
@@ -450,43 +498,6 @@ def _restrict(ranges: dict[str, Interval], d: Sum, facts: Facts) -> None:
         else:
             limit = subtract(ZERO, floordiv(bound, const(-c), facts), facts)
             ranges[name] = (limit if lo is None else maximum(lo, limit, facts), hi)
-
-
-def solve(
-    e: Expr, name: str, lo: Expr, hi: Expr, ranges: Ranges, facts: Facts = NOTHING
-) -> Interval:
-    """Where a variable may run so that lo <= e <= hi for all of the other `ranges`.
-
-    Unbounded where `e` is no sum or quotient of it.
-
-    >>> e = Binary("add", Binary("mul", const(3), Var("i")), Var("t"))
-    >>> [x.value for x in solve(e, "i", ZERO, const(99), {"t": (ZERO, const(6))})]
-    [0, 31]
-    """
-    s = as_sum(e)
-    holders = [a for a in s.terms if name in variables(a)]
-    if len(holders) != 1:
-        return EVERYTHING
-    atom = holders[0]
-    coefficient, rest = s.terms[atom], as_expr(s.without(atom))
-    least, most = interval_of(rest, ranges, facts)
-    if least is None or most is None:
-        return EVERYTHING
-    low, high = subtract(lo, least, facts), subtract(hi, most, facts)
-    if coefficient < 0:
-        low, high = subtract(ZERO, high, facts), subtract(ZERO, low, facts)
-    k = const(abs(coefficient))
-    low = floordiv(add(low, const(abs(coefficient) - 1), facts), k, facts)
-    high = floordiv(high, k, facts)
-    match atom:
-        case Var():
-            return low, high
-        case Binary("floordiv", x, Const(m)) if m > 0:
-            first = multiply(low, const(m), facts)
-            last = add(multiply(high, const(m), facts), const(m - 1), facts)
-            return solve(x, name, first, last, ranges, facts)
-        case _:
-            return EVERYTHING
 
 
 def is_empty(interval: Interval, facts: Facts = NOTHING) -> bool:

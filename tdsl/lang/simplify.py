@@ -12,7 +12,9 @@ from math import gcd
 
 from tdsl.lang import arithmetic
 from tdsl.lang.affine import (
+    MOST_ARMS,
     Sum,
+    arms_of,
     as_expr,
     as_sum,
     data_size,
@@ -200,14 +202,18 @@ def conjunction(conditions: Iterable[Expr]) -> Expr:
 
 
 def conjuncts(cond: Expr) -> list[Expr]:
-    """The conditions that `cond` is the conjunction of."""
-    match cond:
-        case Binary("and", x, y):
-            return conjuncts(x) + conjuncts(y)
-        case _ if cond == TRUE:
-            return []
-        case _:
-            return [cond]
+    """The conditions that `cond` is the conjunction of, each once."""
+    found, stack, seen = list[Expr](), [cond], set[int]()
+    while stack:
+        c = stack.pop()
+        if id(c) in seen:
+            continue
+        seen.add(id(c))
+        if isinstance(c, Binary) and c.op == "and":
+            stack += (c.right, c.left)
+        elif c != TRUE:
+            found.append(c)
+    return found
 
 
 def _index(e: Binary | Unary, facts: Facts) -> Expr:
@@ -247,6 +253,8 @@ def _push(s: Sum, facts: Facts) -> Expr:
     atom = extremes[0]
     if max(data_size(atom.left), data_size(atom.right)) > _SAFE:
         return as_expr(s)  # an arm by itself could wrap
+    if arms_of(atom) >= MOST_ARMS:
+        return as_expr(s)  # each level of such an index would make it twice as large
     coefficient, rest = s.terms[atom], s.without(atom)
     left, right = (
         _push(as_sum(x).times(coefficient).plus(rest), facts) for x in (atom.left, atom.right)
@@ -285,12 +293,18 @@ def _extreme(op: str, a: Expr, b: Expr, facts: Facts) -> Expr:
     return result
 
 
-def _arms(op: str, e: Expr) -> tuple[Expr, ...]:
-    match e:
-        case Binary(o, x, y) if o == op:
-            return (*_arms(op, x), *_arms(op, y))
-        case _:
-            return (e,)
+def _arms(op: str, e: Expr) -> list[Expr]:
+    """The expressions of which `e` is the min or max; `e` alone where they are very many."""
+    stack, arms = [e], list[Expr]()
+    while stack:
+        match stack.pop():
+            case Binary(o, x, y) if o == op:
+                stack += (y, x)
+            case arm:
+                arms.append(arm)
+        if len(arms) + len(stack) > MOST_ARMS:
+            return [e]
+    return arms
 
 
 def _join(op: str, arms: list[Expr], new: Expr, facts: Facts) -> list[Expr]:
@@ -328,7 +342,7 @@ def _divide(x: Expr, k: int, facts: Facts) -> Expr:
     match rest_expr:
         case Binary("floordiv", y, Const(m)) if m > 0:
             inner: Expr = Binary("floordiv", y, const(m * k))
-        case Binary("min" | "max" as op, y, z):
+        case Binary("min" | "max" as op, y, z) if arms_of(rest_expr) < MOST_ARMS:
             inner = _extreme(op, _divide(y, k, facts), _divide(z, k, facts), facts)
         case _:
             inner = Binary("floordiv", rest_expr, const(k))

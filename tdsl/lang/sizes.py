@@ -47,7 +47,7 @@ def check_sizes(
                 f"{owner!r} has no size {name!r}",
                 loc=here(),
                 label="this call",
-                hint=did_you_mean(str(name), (*known, *others)),
+                hint=_other_name(str(name), known, others),
             )
         if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
             raise ShapeError(
@@ -61,6 +61,14 @@ def check_sizes(
         if name in sizes:
             made |= _as_other(owner, name, other, made.pop(name), {**fixed, **made})
     return made
+
+
+def _other_name(name: str, known: Sequence[str], others: Sequence[str]) -> str:
+    """What may have been meant by a size that there is not."""
+    near = [n for n in others if n.lower() == name.lower() or did_you_mean(name, (n,)).startswith("did")]
+    if near:
+        return f"did you mean {near[0]!r}? It is an argument of its own"
+    return did_you_mean(name, known) if known else "leave it out: no extent has a name"
 
 
 def _as_other(

@@ -30,7 +30,7 @@ from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
 from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
 from tdsl.schedule.fluent import Schedule
-from tdsl.schedule.inlining import inline_funcs
+from tdsl.schedule.inlining import inline_funcs, work_inlined
 from tdsl.schedule.masked import masks_left_out, with_masks, without_masks
 from tdsl.schedule.nest import Inline, State
 from tdsl.schedule.patterns.bands import plan_bands
@@ -57,6 +57,8 @@ from tdsl.schedule.recipes.stencil import write_strips
 from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
 from tdsl.schedule.searched import searched
 from tdsl.schedule.tree import levels_of
+
+FEW_OPERATIONS = 6  # of a func and what is inlined in it, computed again at each of its reads
 
 
 def complete(state: State, machine: Machine) -> State:
@@ -293,6 +295,7 @@ def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -
     d = f.definitions[0]
     if has_effects(d):
         return ""
+    light = cost(d) <= 1 and work_inlined(state, d, FEW_OPERATIONS) <= FEW_OPERATIONS
     sites, chosen = 0, False
     for c, n in state.consumers(f.name):
         reader = c.definitions[n]
@@ -300,13 +303,13 @@ def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -
         sites += _most_alike(found)
         for index in found:
             used = {v for e in index for v in variables(e)}
-            if any(v not in used for v in reader.variables) and cost(d) > 1:
+            if any(v not in used for v in reader.variables) and not light:
                 return ""  # it would be computed again for each value of the other variables
-            if any(True for _ in reads_in(index)) and cost(d) > 1:
+            if any(True for _ in reads_in(index)) and not light:
                 if _is_larger(boxes(), c, f):
                     return ""  # a table: data chooses the same element again and again
                 chosen = True
-    if cost(d) <= 1:
+    if light:
         return "it is one operation or less"
     if sites <= 1:
         return "it is read in one place"

@@ -14,7 +14,7 @@ from tdsl.errors import (
     TypeMismatch,
     did_you_mean,
 )  # fmt: skip
-from tdsl.lang.program import Program, build_program, names_by_handle, outline
+from tdsl.lang.program import Program, build_program, names_by_handle, outline, reading_order
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.notebook import Listing, page
@@ -51,7 +51,7 @@ class Schedule(Suggesting):
     """
 
     _internal = (
-        "all_or_nothing", "check_unchanged", "do", "notes", "of_program", "of_state", "origins", "reasons",
+        "all_or_nothing", "arguments_as_read", "check_unchanged", "do", "notes", "of_program", "of_state", "origins", "reasons",
         "source_name", "state",
     )  # fmt: skip
 
@@ -132,6 +132,11 @@ class Schedule(Suggesting):
                     label="compiled here",
                     hint="make the schedule after the last definition and the shape",
                 )
+
+    def arguments_as_read(self) -> tuple[str, ...]:
+        """The arguments in the order in which the program reads them; an operator's as they are."""
+        order = reading_order(self._outputs) if self._outputs else self.program.parameters
+        return tuple(n for n in order if n in self.program.parameters)
 
     def source_name(self, source: Stage | Func | Tensor | str) -> str:
         """The name in this program of a tensor or func given in any way."""
@@ -337,6 +342,9 @@ class Schedule(Suggesting):
         for d in from_json(text, here()):
             self.do(d)
         return self
+
+    def _func_name(self) -> str:
+        return self.program.outputs[0]
 
     def __str__(self) -> str:
         return show_schedule(self.directives)

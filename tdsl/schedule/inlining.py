@@ -5,33 +5,121 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tdsl.errors import ScheduleError
+from tdsl.lang.affine import as_sum
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Expr, Read
-from tdsl.lang.program import FuncDef
+from tdsl.lang.expr import Expr, Read, Var
+from tdsl.lang.program import FuncDef, Program
+from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import substitute
-from tdsl.node import Node, transform
+from tdsl.node import Node, children, map_children
+from tdsl.schedule.facts import cost
 from tdsl.schedule.nest import Inline, State
+
+MOST_COPIES = 10_000  # values of inlined funcs at different indices in one func
 
 
 def inline_funcs(state: State) -> State:
     """The state without its inlined funcs: each read of one is its value at that index."""
-    inlined: dict[str, Definition] = {}
-    kept: list[FuncDef] = []
-
-    def visit(n: Node) -> Node:
-        return value_at(inlined[n.name], n) if isinstance(n, Read) and n.name in inlined else n
-
-    for f in state.program.funcs:
-        made = f.map_expressions(lambda e: transform(e, visit)) if inlined else f
-        if isinstance(state.plan(f.name).place, Inline):
-            inlined[f.name] = made.definitions[0]
-        else:
-            kept.append(made)
+    inlined = {f.name for f in state.program.funcs if is_inlined(state, f.name)}
     if not inlined:
         return state
+    kept = []
+    for f in state.program.funcs:
+        if f.name not in inlined:
+            reads = any(r.name in inlined for d in f.definitions for r in d.reads)
+            kept.append(f.map_expressions(_Expansion(state.program, inlined, f)) if reads else f)
     plans = tuple((name, plan) for name, plan in state.plans if name not in inlined)
     program = replace(state.program, funcs=tuple(kept))
     return replace(state, program=program, plans=plans)
+
+
+class _Expansion:
+    """Expressions of a func with the values of inlined funcs in the place of reads of them.
+
+    Reads of one value at equal indices become one expression, so the result grows as the number of
+    different reads, however many paths lead to them. Nothing is done by recursion.
+    """
+
+    def __init__(self, program: Program, inlined: set[str], owner: FuncDef) -> None:
+        self.program, self.inlined, self.owner = program, inlined, owner
+        self.done: dict[int, Node] = {}  # by the id of a node before
+        self.copies: dict[
+            object, Expr
+        ] = {}  # by func, component and index: the value at that index
+        self.alive: list[Node] = []  # nodes whose ids are in `done`
+
+    def __call__(self, root: Expr) -> Expr:
+        done, stack = self.done, [root]
+        self.alive.append(root)
+        while stack:
+            n = stack[-1]
+            if id(n) in done:
+                stack.pop()
+                continue
+            missing = [c for c in children(n) if id(c) not in done]
+            if missing:
+                stack += missing  # type: ignore[arg-type]  # of an expression
+                continue
+            new = map_children(n, lambda child: done[id(child)])
+            if isinstance(new, Read) and new.name in self.inlined:
+                value = self.value(new)
+                if id(value) not in done:
+                    stack.append(value)
+                    continue
+                done[id(n)] = done[id(value)]
+            else:
+                done[id(n)] = new
+            stack.pop()
+        return done[id(root)]  # type: ignore[return-value]  # an Expr stays one
+
+    def value(self, read: Read) -> Expr:
+        """The value of an inlined func at an index without reads of others, before it is expanded itself."""
+        key = read.name, read.component, same_index(read.index)
+        value = self.copies.get(key)
+        if value is None:
+            if len(self.copies) >= MOST_COPIES:
+                raise self.too_many(read)
+            value = self.copies[key] = value_at(self.program.func(read.name).definitions[0], read)
+            self.done |= {id(i): i for i in read.index if id(i) not in self.done}
+            self.alive += (read, value)
+        return value
+
+    def too_many(self, read: Read) -> ScheduleError:
+        return ScheduleError(
+            f"{self.owner.name!r} reads funcs that are inlined at more than {MOST_COPIES} different indices",
+            loc=self.owner.loc,
+            label="defined here",
+            related=((self.program.func(read.name).loc, "one of those that are inlined"),),
+            hint=f"store one of them: compute_root() of {read.name!r} in the place of inline()",
+        )
+
+
+def same_index(index: tuple[Expr, ...]) -> tuple[object, ...]:
+    """What two indices have in common if they are equal as sums."""
+    sums = map(as_sum, index)
+    return tuple((s.constant, frozenset(s.terms.items())) for s in sums)
+
+
+def work_inlined(state: State, d: Definition, limit: int) -> int:
+    """About how many operations and reads a point of a definition costs with inlined funcs put into it.
+
+    Each different read of an inlined func counts anew; beyond `limit` nothing more is counted.
+    """
+    total, seen, queue = cost(d), set(), [*d.reads]
+    while queue and total <= limit:
+        read = queue.pop()
+        key = read.name, same_index(read.index)
+        if key in seen or not is_inlined(state, read.name):
+            continue
+        seen.add(key)
+        inner = state.program.func(read.name).definitions[0]
+        reads = {*inner.reads}
+        total += max(cost(inner), 1) + len(reads) - 1
+        if total <= limit:
+            at = dict(zip(inner.free, read.index, strict=True))
+            queue += reads_in(substitute(r, at) for r in reads if is_inlined(state, r.name))
+    return total
 
 
 def is_inlined(state: State, name: str) -> bool:
@@ -73,4 +161,5 @@ def readers_of(state: State, func: str) -> tuple[FuncDef, ...]:
 
 def value_at(d: Definition, read: Read) -> Expr:
     """The value of a pure definition at the index of a read."""
-    return substitute(d.values[read.component], dict(zip(d.free, read.index, strict=True)))
+    values = {n: e for n, e in zip(d.free, read.index, strict=True) if e != Var(n)}
+    return substitute(d.values[read.component], values)

@@ -30,11 +30,11 @@ from tdsl.lang.regions import (
     interval_of,
     interval_where,
     is_empty,
-    solve,
     tighten,
     union,
 )
 from tdsl.lang.simplify import simplify
+from tdsl.lang.solve import solve
 from tdsl.lang.types import i64, u8
 from tdsl.node import transform
 from tests.lang.index_expressions import (

@@ -23,7 +23,7 @@ from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.executable import CpuExecutable, ObjectCode, text_of
 from tdsl.codegen.cpu.machine import CpuTarget, check_runs_here
 from tdsl.codegen.loops import Argument, Kernel
-from tdsl.debug import looks_inside, tell, timed
+from tdsl.debug import asked_for, looks_inside, tell, timed
 from tdsl.errors import CompileWarning
 from tdsl.source import here
 
@@ -54,7 +54,9 @@ def load_or_build(
     where this machine cannot run the code, and CompileLimit where LLVM is given up for all.
     """
     check_runs_here(target)
-    key = cache.key("cpu program", *jit.made_by(target), *_CALLER, program)
+    key = cache.key(
+        "cpu program", *jit.made_by(target), *_CALLER, program, str(asked_for("canaries"))
+    )
     payload = None if looks_inside() else cache.load(key)
     tell("cache", f"{'found' if payload is not None else 'not found'} {key}")
     limit = jit.compile_limit()

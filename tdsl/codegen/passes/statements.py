@@ -29,9 +29,10 @@ from tdsl.codegen.loops import (
     Store,
     Wait,
 )  # fmt: skip
+from tdsl.lang.affine import union_of
 from tdsl.lang.expr import FALSE, TRUE, Expr, Load, Param, Var
 from tdsl.lang.simplify import substitute
-from tdsl.node import post_order
+from tdsl.node import Memo, Node, remembered
 
 S = TypeVar("S", bound=Stmt | Operand)
 
@@ -188,28 +189,26 @@ def _each(items: tuple[T, ...], f: Callable[[T], T]) -> tuple[T, ...]:
 def loads_of(e: Expr) -> frozenset[str]:
     """The buffers that an expression loads from."""
     found = _LOADS.get(e)
-    if found is None:
-        if len(_LOADS) > 200_000:
-            _LOADS.clear()
-        found = _LOADS[e] = frozenset(n.buffer for n in post_order(e) if isinstance(n, Load))
-    return found
+    return remembered(_LOADS, e, _loads_of) if found is None else found
 
 
-_LOADS: dict[Expr, frozenset[str]] = {}
+def _loads_of(n: Node) -> frozenset[str]:
+    inside = union_of(_LOADS, n)
+    return inside | {n.buffer} if isinstance(n, Load) else inside
 
 
 def scalars_of(e: Expr) -> frozenset[str]:
     """The loop variables, lets and parameters in an expression."""
     found = _SCALARS.get(e)
-    if found is None:
-        if len(_SCALARS) > 200_000:
-            _SCALARS.clear()
-        names = (n.name for n in post_order(e) if isinstance(n, Var | Param))
-        found = _SCALARS[e] = frozenset(names)
-    return found
+    return remembered(_SCALARS, e, _scalars_of) if found is None else found
 
 
-_SCALARS: dict[Expr, frozenset[str]] = {}
+def _scalars_of(n: Node) -> frozenset[str]:
+    return frozenset((n.name,)) if isinstance(n, Var | Param) else union_of(_SCALARS, n)
+
+
+_LOADS: Memo[Node, frozenset[str]] = Memo()
+_SCALARS: Memo[Node, frozenset[str]] = Memo()
 
 
 def stored_in(s: Stmt) -> frozenset[str]:
