@@ -14,9 +14,9 @@ from tdsl.lang.definition import walk_order
 from tdsl.lang.expr import Binary, Expr, Var, const
 from tdsl.lang.interp import interpret
 from tdsl.node import post_order
+from tdsl.schedule.default import choose_inline
 from tdsl.schedule.inlining import inline_funcs, work_inlined
 from tdsl.schedule.nest import State
-from tdsl.schedule.default import choose_inline
 
 N = 100
 i = td.vars("i")

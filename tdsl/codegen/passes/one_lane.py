@@ -56,8 +56,6 @@ def lanes(e: Expr, first: int, count: int) -> Expr:
             return Ramp(lane(e, first), stride, count)
         case Broadcast(x):
             return Broadcast(x, count)
-        case Const() | Var() | Param():
-            return e
         case _:
             return map_children(e, lambda x: lanes(x, first, count))  # type: ignore[arg-type]  # of an Expr: Exprs
 
