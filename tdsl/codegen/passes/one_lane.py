@@ -47,7 +47,7 @@ def lanes(e: Expr, first: int, count: int) -> Expr:
     >>> from tdsl.lang.show import show_expr
     >>> from tdsl.lang.types import f32
     >>> show_expr(lanes(Load("a", (Ramp(Var("i"), 2, 7),), f32), 4, 2))
-    'a[i + 8:i + 12:2]'
+    'a[i + 8:i + 8 + 4:2]'
     """
     if count == 1:
         return lane(e, first)
