@@ -5,11 +5,13 @@ Clusters of blocks run one after another, the threads of each in turns from barr
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import re
 import shutil
 import subprocess
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
@@ -181,6 +183,7 @@ HEADER += shim_tiles.HEADER
 HEADER += r"""
 // 0, or one of STATUS
 static int run(const unsigned *shape, void (*kernel)(), int cluster) {
+  struct AtEnd { ~AtEnd() { vector<Fiber>().swap(fibers); } } at_end;  // stacks are 64 KiB a thread
   body = kernel;
   threads_ = {shape[3], shape[4], shape[5]};
   int size = shape[3] * shape[4] * shape[5], count = size * cluster;
@@ -337,10 +340,24 @@ def library_of(launches: Launches, folder: Path, change: Callable[[str], str] = 
     entries = "".join(map(_entry, launches.launches))
     code, emulated = without_assembly(code)
     (folder / "kernels.cpp").write_text(f"{HEADER}\n{emulated}\n{code}\n{entries}")
-    command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-ffp-contract=off", "-o"]
+    command = [
+        *[
+            "g++",
+            "-O1",
+            "-std=c++17",
+            "-shared",
+            "-fPIC",
+            "-w",
+            "-ffp-contract=off",
+            "-fno-gnu-unique",
+            "-o",
+        ]
+    ]
     path = str(folder / "kernels.so")
     subprocess.run([*command, path, str(folder / "kernels.cpp")], check=True)
-    return ctypes.CDLL(path)
+    library = ctypes.CDLL(path)
+    weakref.finalize(library, _ctypes.dlclose, library._handle)  # ctypes keeps them for ever
+    return library
 
 
 def _entry(launch: Launch) -> str:
