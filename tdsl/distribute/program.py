@@ -187,9 +187,8 @@ class Distributed(Suggesting):
                     values[arg.name] = as_scalar(arg, value)
                 elif arg.name in boxes:
                     values[arg.name] = block = as_array(arg, value)
-                    check_shape(
-                        arg, block, extents(boxes[arg.name]), f"pass its block of the whole array: p.block({arg.name!r}, array)"
-                    )
+                    way = f"pass its block of the whole array: p.block({arg.name!r}, array)"
+                    check_shape(arg, block, extents(boxes[arg.name]), way)
         except TdslError as error:
             return {}, error
         return values, None
