@@ -70,6 +70,11 @@ class Definition:
         return tuple(n for n in post_order(*self.expressions()) if isinstance(n, Read))
 
     @functools.cached_property
+    def sources(self) -> frozenset[str]:
+        """The names of the tensors and funcs that these expressions read."""
+        return frozenset(r.name for r in self.reads)
+
+    @functools.cached_property
     def indices(self) -> Indices:
         """Those of these reads, by name and dimension."""
         return indices_in(self.reads)

@@ -14,9 +14,9 @@ from tdsl.lang.definition import walk_order
 from tdsl.lang.expr import Binary, Expr, Var, const
 from tdsl.lang.interp import interpret
 from tdsl.node import post_order
+from tdsl.schedule.default import choose_inline
 from tdsl.schedule.inlining import inline_funcs, work_inlined
 from tdsl.schedule.nest import State
-from tdsl.schedule.default import choose_inline
 
 N = 100
 i = td.vars("i")
@@ -129,7 +129,9 @@ def test_chains_of_light_stages_are_compiled_stage_by_stage(stage: Callable[[Any
 
 
 def nodes(state: State) -> int:
-    return len({id(n) for f in state.program.funcs for d in f.definitions for n in post_order(*d.values)})
+    return len(
+        {id(n) for f in state.program.funcs for d in f.definitions for n in post_order(*d.values)}
+    )
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
