@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tdsl import debug
+
 # The modules that write CUDA text can be imported with the extra "cuda" only.
 if find_spec("tvm") is None:
     collect_ignore_glob = ["tdsl/codegen/cuda/*.py", "tests/codegen/cuda/shim.py"]
@@ -27,6 +29,12 @@ def pytest_collect_file(file_path: Path) -> None:
 def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The cache of the user is neither filled nor used."""
     os.environ["TDSL_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _verified_loops() -> None:
+    """Loops are checked after each pass."""
+    debug.always_verify = True
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,9 +10,11 @@ from tdsl.distribute import mpi
 from tdsl.emulation import emulate
 from tdsl.errors import (
     CacheWarning,
+    CompileWarning,
     DefinitionError,
     Hazard,
     IndexBoundError,
+    InternalError,
     RequireError,
     ScheduleError,
     ShapeError,
@@ -126,6 +128,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CacheWarning",
+    "CompileWarning",
     "Compiled",
     "DType",
     "DefinitionError",
@@ -134,6 +137,7 @@ __all__ = [
     "Grid",
     "Hazard",
     "IndexBoundError",
+    "InternalError",
     "Operator",
     "RegisterFile",
     "RequireError",

@@ -11,7 +11,7 @@ named in `dynamic`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -20,20 +20,22 @@ from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
-from tdsl.errors import ShapeError, Suggesting, TypeMismatch
+from tdsl.errors import ShapeError, Suggesting, TypeMismatch, told
 from tdsl.lang.program import Program, bind_sizes
-from tdsl.lang.sizes import check_sizes
+from tdsl.lang.sizes import check_keywords, check_sizes, dynamic_sizes
 from tdsl.lang.tensor import Func
 from tdsl.notebook import Listing
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import all_terms
 from tdsl.schedule.nest import State
+from tdsl.schedule.stage import Stage
 from tdsl.source import here
 from tdsl.target import Target, as_target
 from tdsl.variant import Variant, machine_of
 
 if TYPE_CHECKING:
+    from tdsl.codegen.cpu.stored import Way
     from tdsl.codegen.cuda.device_call import DeviceCalls
     from tdsl.codegen.cuda.record import Module
     from tdsl.distribute.program import Distributed
@@ -46,6 +48,7 @@ def compile(
     *,
     target: Target | str | None = None,
     dynamic: str | Iterable[str] = (),
+    arguments: str = "created",
     **sizes: int,
 ) -> Any: ...
 @overload
@@ -54,6 +57,7 @@ def compile(
     *,
     target: Target | str | None = None,
     dynamic: str | Iterable[str] = (),
+    arguments: str = "created",
     **sizes: int,
 ) -> Compiled: ...
 def compile(
@@ -61,14 +65,16 @@ def compile(
     *,
     target: Target | str | None = None,
     dynamic: str | Iterable[str] = (),
+    arguments: str = "created",
     **sizes: int,
 ) -> Any:
     """A callable for funcs, or for a schedule of them.
 
-    `what` is a func, a tuple of funcs, or a `Schedule`. The result takes arrays and scalars in the order
-    in which the program reads them (or by name), and returns the outputs; `out=` gives memory for these.
-    It is compiled for the sizes of each call, and remembered; `sizes` fixes some before, sizes named in
-    `dynamic` may differ from call to call without compiling again.
+    `what` is a func, a tuple of funcs, or a `Schedule`. The result takes arrays and scalars in the order in
+    which these tensors and scalars were created, operands of `td.einsum` in the order given there (or all by
+    name), and returns the outputs; `out=` gives memory for these. It is compiled for the sizes of each call,
+    and remembered; `sizes` fixes some before, sizes named in `dynamic` may differ from call to call without
+    compiling again.
 
     >>> import numpy as np, tdsl as td
     >>> i = td.vars("i")
@@ -77,22 +83,46 @@ def compile(
     >>> td.compile(f)(np.arange(3, dtype=np.float32))
     array([0., 2., 4.], dtype=float32)
 
+    `arguments="reads"` is the order of version 0.1, in which the program reads them; it is deprecated.
+
     A schedule with funcs that are distributed over ranks gives a `Distributed` instead, which has plans,
     runs them all in this process, or one of them under MPI.
 
     Raises a TdslError of the kind that fits for a program, schedule or target that cannot be compiled.
     """
     schedule = _schedule_of(what)
-    chosen = as_target(target if target is not None else schedule.target)
     program = schedule.program
+    check_keywords(program, target=target, dynamic=dynamic, arguments=arguments)
+    chosen = as_target(target if target is not None else schedule.target)
+    if arguments != "created":
+        schedule = schedule._with_arguments(arguments)
     given = check_sizes(
-        program.name, program.sizes, sizes, others=("target", "dynamic"), equal=program.equal
+        program.name,
+        program.sizes,
+        sizes,
+        others=("target", "dynamic", "arguments"),
+        equal=program.equal,
     )
     fixed = {**schedule.sizes, **given}
-    free = _dynamic(program, dynamic, fixed)
+    free = dynamic_sizes(program, dynamic, fixed)
     if schedule.state.grid is not None:
         return _distributed(schedule.state, chosen, free, fixed)
-    return Compiled(schedule, chosen, free, fixed)
+    compiled = Compiled(schedule, chosen, free, fixed)
+    _refuse_out_of_range(compiled)
+    return compiled
+
+
+def _refuse_out_of_range(compiled: Compiled) -> None:
+    """IndexBoundError where every call would leave a tensor."""
+    from tdsl.codegen.access import check_every_call
+
+    def lower(size: int) -> None:
+        from tdsl.pipeline import lowered
+
+        signature = compiled.signature
+        lowered(compiled.variant(dense(signature, dict.fromkeys(signature.sizes, size))))
+
+    check_every_call(compiled.state, lower, known=not compiled.signature.sizes)
 
 
 def _schedule_of(what: object) -> Schedule:
@@ -141,29 +171,9 @@ def _distributed(
     def text(local: State) -> str:
         return str(build_for(local, as_target("numba")).source("python"))
 
-    return Distributed(state, signature_of(state.program), sizes, build, text, named)
-
-
-def _dynamic(program: Program, dynamic: object, fixed: Mapping[str, int]) -> frozenset[str]:
-    """The sizes that may differ from call to call."""
-    listed = (dynamic,) if isinstance(dynamic, str) else dynamic
-    if not isinstance(listed, list | tuple | set | frozenset | dict):
-        raise TypeMismatch(
-            f"dynamic= names sizes, it cannot be {dynamic!r}",
-            loc=here(),
-            label="this call",
-            hint='dynamic="N", or dynamic=("M", "N")',
-        )
-    named = dict.fromkeys(map(str, listed), 0)
-    free = frozenset(check_sizes(program.name, program.sizes, named, equal=program.equal))
-    for name in sorted(free & set(fixed)):
-        raise ShapeError(
-            f"size {name!r} is fixed to {fixed[name]} and dynamic",
-            loc=here(),
-            label="this call",
-            hint="give its value, or name it in dynamic=; one of them",
-        )
-    return free
+    signature = signature_of(state.program)
+    check_decided(state.program, signature)
+    return Distributed(state, signature, sizes, build, text, named)
 
 
 class Compiled(Entry, Suggesting):
@@ -184,7 +194,9 @@ class Compiled(Entry, Suggesting):
         self.state, self.sizes = schedule.state, dict(sizes)
         program = bind_sizes(self.state.program, self.sizes) if sizes else self.state.program
         self.state = replace(self.state, program=program)
-        Entry.__init__(self, signature_of(program), dynamic, self._build)
+        signature = signature_of(program)
+        check_decided(program, signature)
+        Entry.__init__(self, signature, dynamic, self._build)
         self.latest: Specialisation | None = None  # the variant built or emulated last
         self._device_calls: DeviceCalls | None = None
         if target.name == "cuda":
@@ -220,6 +232,11 @@ class Compiled(Entry, Suggesting):
         """All that decides what the code for a specialisation is."""
         machine = machine_of(self.target)
         return Variant(self.state, self.target, machine, self.signature, specialisation)
+
+    def _found_elsewhere(self, name: str) -> str:
+        if name in ("block", "gather", "plan", "simulate", "trace"):
+            return f"programs of ranks have it: s[f].distribute(...), then td.compile(s).{name}"
+        return Suggesting._found_elsewhere(self, name)
 
     def __repr__(self) -> str:
         return f"{Entry.__repr__(self)[:-1]} for {self.target}>"
@@ -277,15 +294,18 @@ class Compiled(Entry, Suggesting):
           it is one operation or less
         total: root
           the target has no vectors
+          i: independent iterations, left serial
+          k: a reduction in order
 
         ShapeError where sizes are not known and no call has been made.
         """
         from tdsl.inspection import launch
-        from tdsl.pipeline import decisions
+        from tdsl.pipeline import decided
         from tdsl.schedule.explain import explain
 
         wanted = self.specialisation(sizes, "explain")
-        text = explain(decisions(self.variant(wanted)))
+        state, decisions = decided(self.variant(wanted))
+        text = explain(decisions, state)
         if self.target.name != "cuda":
             return Listing(text)
         return Listing(f"{text}\n{launch(self.variant(wanted), lambda: self.executable(wanted))}")
@@ -344,6 +364,25 @@ class Compiled(Entry, Suggesting):
         return dense(self.signature, sizes, free)
 
 
+Func._leads_to += [
+    (Compiled, "what is compiled has it: td.compile({func})"),
+    (Schedule, "a schedule has it: td.Schedule({func})"),
+    (Stage, "a stage of a schedule has it: td.Schedule({func})[{func}]"),
+]
+Schedule._leads_to += [
+    (Compiled, "what is compiled has it: td.compile(s)"),
+    (Stage, "stages have it: s['{func}']"),
+]
+Stage._leads_to += [
+    (Schedule, "the schedule has it: s"),
+    (Compiled, "what is compiled has it: td.compile(s)"),
+]
+Compiled._leads_to += [
+    (Schedule, "its schedule has it: p.schedule"),
+    (Stage, "a schedule has it, before it is compiled: s = td.Schedule(f); s[f]"),
+]
+
+
 def signature_of(program: Program) -> Signature:
     """What a call of a program takes and gives."""
     names = Names(program)
@@ -359,9 +398,29 @@ def signature_of(program: Program) -> Signature:
             ArrayArg(name, t, shape, f.loc)
             for name, t in zip(names.components(f), f.dtypes, strict=True)
         ]
-    return Signature(program.name, tuple(inputs), tuple(outputs))
+    return Signature(program.name, tuple(inputs), tuple(outputs), program.agreements)
 
 
+def check_decided(program: Program, signature: Signature) -> None:
+    """ShapeError unless every size in the definitions is the extent of an array of a call, or given."""
+    for name in program.sizes:
+        if name in signature.sizes:
+            continue
+        used = (
+            f.definitions[0].loc or f.loc
+            for f in program.funcs
+            if name in replace(program, inputs=(), funcs=(f,)).sizes
+        )
+        raise ShapeError(
+            f"no argument of {program.name!r} decides the size {name}",
+            loc=here(),
+            label="compiled here",
+            related=tuple((loc, "used here") for loc in used),
+            hint=f"give its value, td.compile(..., {name}=100), or read a tensor that has it as an extent",
+        )
+
+
+@told
 def build(variant: Variant) -> Executable:
     """Everything from the state of a schedule to an executable."""
 
@@ -376,7 +435,9 @@ def build(variant: Variant) -> Executable:
         from tdsl.codegen.cpu.stored import load_or_build
 
         cpu = processor(variant.target)
-        return load_or_build(variant.fingerprint(), variant.params, kernel, cpu)
+        return load_or_build(
+            variant.fingerprint(), variant.params, kernel, cpu, lambda: _plainer(variant)
+        )
     if variant.target.name == "cuda":
         from tdsl.codegen.cuda import module
         from tdsl.codegen.cuda.executable import CudaExecutable
@@ -388,3 +449,26 @@ def build(variant: Variant) -> Executable:
     from tdsl.pipeline import backend
 
     return backend(kernel(), variant.target)
+
+
+def _plainer(variant: Variant) -> list[Way]:
+    """What is compiled where LLVM does not end: a default schedule for a lower level, then no vectors."""
+    from tdsl.codegen.cpu.machine import lower_level, processor
+    from tdsl.codegen.cpu.stored import Way
+
+    def of(plainer: Variant, vectors: bool) -> Callable[[], Kernel]:
+        def kernel() -> Kernel:
+            from tdsl.pipeline import make_kernel
+
+            return make_kernel(plainer, vectors)
+
+        return kernel
+
+    cpu = processor(variant.target)
+    ways = [Way(of(variant, False), cpu, "without vectors")]
+    below = lower_level(cpu)
+    if below and not any(plan.touched for _, plan in variant.state.plans):
+        target = Target("cpu", below)
+        lower = replace(variant, target=target, machine=machine_of(target))
+        ways.insert(0, Way(of(lower, True), processor(target), f"for {target} instead"))
+    return ways

@@ -14,18 +14,19 @@ from dataclasses import replace
 
 from tdsl.codegen.access import check_declared
 from tdsl.codegen.call import Executable
-from tdsl.codegen.loops import AXES, PARALLEL, BufferParam, For, Kernel
+from tdsl.codegen.loops import AXES, PARALLEL, SERIAL, BufferParam, For, Kernel, Stmt
 from tdsl.codegen.lower import lower
 from tdsl.codegen.outputs import separate_outputs
 from tdsl.codegen.passes import CUDA_PASSES, PASSES, SCALAR_PASSES
 from tdsl.codegen.passes.bound_loops import bound_loops
 from tdsl.codegen.passes.simplify_loops import simplify_loops
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.passes.statements import map_parts, walk
 from tdsl.codegen.show import show
 from tdsl.codegen.verify import verify
 from tdsl.debug import run_passes, timed
 from tdsl.errors import TargetError
 from tdsl.lang.bounds import forget
+from tdsl.lang.stored_range import keep_ranges
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.default import complete, decide
 from tdsl.schedule.explain import Decision
@@ -35,22 +36,32 @@ from tdsl.target import Target
 from tdsl.variant import Variant
 
 
-def make_kernel(variant: Variant) -> Kernel:
-    """The loops that a backend gets."""
+def make_kernel(variant: Variant, vectors: bool = True) -> Kernel:
+    """The loops that a backend gets; without `vectors` those of the CPU are serial or parallel only."""
     with timed("lower"):
         kernel = lowered(variant)
-    kernel = after_passes(kernel, variant.target)
+    kernel = after_passes(kernel if vectors else _without_vectors(kernel), variant.target, vectors)
     forget()
     return kernel
 
 
-def after_passes(kernel: Kernel, target: Target) -> Kernel:
+def _without_vectors(kernel: Kernel) -> Kernel:
+    def plain(s: Stmt) -> Stmt:
+        if isinstance(s, For) and s.kind != PARALLEL:
+            s = replace(s, kind=SERIAL)
+        return map_parts(s, plain)
+
+    return replace(kernel, body=plain(kernel.body))
+
+
+def after_passes(kernel: Kernel, target: Target, vectors: bool = True) -> Kernel:
     """A kernel as `lowered` gives it, made ready for the backend of a target.
 
     TargetError for loops on axes of a GPU where the target is none, and on threads of a CPU where it is one.
     """
     _refuse_kinds(kernel, target)
-    passes = {"cpu": PASSES, "cuda": CUDA_PASSES}.get(target.name, SCALAR_PASSES)
+    chosen = {"cpu": PASSES, "cuda": CUDA_PASSES} if vectors else {}
+    passes = chosen.get(target.name, SCALAR_PASSES)
     return run_passes(kernel, passes, show=show, verify=verify, name=kernel.name)
 
 
@@ -108,13 +119,14 @@ def ready(variant: Variant) -> State:
     return complete(_bound(variant), variant.machine)
 
 
-def decisions(variant: Variant) -> tuple[Decision, ...]:
-    """What was decided for each func while the state was made ready."""
-    return decide(_bound(variant), variant.machine)[1]
+def decided(variant: Variant) -> tuple[State, tuple[Decision, ...]]:
+    """The state that is `ready`, and what was decided for each func on the way."""
+    return decide(_bound(variant), variant.machine)
 
 
 def _bound(variant: Variant) -> State:
     bound = bind_state(variant.state, dict(variant.specialisation.sizes))
     arrays = [p for p in variant.params if isinstance(p, BufferParam) and not p.written]
     apart = tuple(p.name for p in arrays if p.strides and p.strides[-1] != 1)
-    return separate_outputs(replace(bound, apart=apart))
+    program = keep_ranges(bound.program)  # of what directives have added, too
+    return separate_outputs(replace(bound, apart=apart, program=program))

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import apart, as_array, as_scalar, layout_of, new_output, well_placed
+from tdsl.codegen.arrays import apart, as_array, as_scalar, layout_of, well_placed
 from tdsl.codegen.binding import bind, bind_outputs, bind_sizes, output_array, output_shape
 from tdsl.codegen.call import Executable
 from tdsl.codegen.loops import BufferParam
 from tdsl.codegen.misses import last_level_misses
 from tdsl.codegen.python.counted import count_bytes
+from tdsl.codegen.result_memory import new_output
 from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, extent
 from tdsl.codegen.stages import RootStage, root_stages, stage_kernels
 from tdsl.errors import TypeMismatch
@@ -178,7 +179,7 @@ def arguments_of(
     for made in signature.outputs:
         array = written.get(made.name)
         if array is None or not array.flags.aligned:  # machine code takes aligned memory only
-            array = new_output(output_shape(signature, made, sizes), made.dtype)
+            array = new_output(output_shape(signature, made, sizes), made.dtype.numpy)
         values[made.name] = array
     layouts = tuple(layout_of(values[a.name], True) for a in signature.arrays)
     placed = well_placed(values[a.name] for a in signature.outputs)
@@ -201,7 +202,9 @@ def _inputs_of(
         for arg, value in given
     )
     taken = zip(signature.inputs, inputs, strict=True)
-    return inputs, bind_sizes([(arg, x) for arg, x in taken if isinstance(arg, ArrayArg)])
+    return inputs, bind_sizes(
+        signature, [(arg, x) for arg, x in taken if isinstance(arg, ArrayArg)]
+    )
 
 
 def _run(executable: Executable, arguments: list[Any]) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -92,14 +93,16 @@ def _check(name: object, known: dict[str, str], kind: str, none: str) -> None:
 
 
 def as_target(target: Target | str | None) -> Target:
-    """The target for its text, "cpu", "cpu:avx2" or "cuda:sm_80"; the CPU by default.
+    """The target for its text, "cpu", "cpu:avx2" or "cuda:sm_80"; by default that of TDSL_TARGET, or the CPU.
 
     >>> as_target("cpu:avx2")
     Target(name='cpu', level='avx2', arch='')
     """
     if isinstance(target, Target):
         return target
+    if target is None:
+        target = os.environ.get("TDSL_TARGET") or "cpu"
     if isinstance(target, str) and ":" in target:
         name, part = target.split(":", 1)
         return Target(name, arch=part) if name == "cuda" else Target(name, part)
-    return Target("cpu" if target is None else target)
+    return Target(target)

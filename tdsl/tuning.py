@@ -7,6 +7,7 @@ A process gets a pickle of what to run, from this process alone, and answers in 
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,10 @@ from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
 from tdsl.errors import IndexBoundError, ScheduleError, ShapeError, TargetError, TypeMismatch
 from tdsl.lang.bounds import upper
+from tdsl.lang.expr import Binary, Call, Cast, dtype_of
 from tdsl.lang.program import Program, bind_sizes
+from tdsl.lang.simplify import subtract
+from tdsl.node import post_order
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import machine_for
 from tdsl.schedule.fluent import Schedule
@@ -40,7 +44,7 @@ from tdsl.tilegraph.search import candidates, notes_of
 ROUNDS = 0.3  # seconds in which a schedule is run again and again
 LEAST = 1.0  # seconds that a process gets, however little time is left
 MOST = 86_400.0  # seconds that a process gets, however much time is left
-TOLERANCE = {2: 5e-2, 4: 1e-3, 8: 1e-9}  # of the largest value, by the bytes of a float
+OF_A_FUNCTION = 16  # roundings that an exponential counts for
 
 
 def autoschedule(
@@ -69,7 +73,7 @@ def autoschedule(
         found[0].schedule.notes = notes_of(found)
         found[0].schedule.reasons = reasons_of(found[0], found, pinned)
         return found[0].schedule
-    trials = measure([(c.label, c.schedule) for c in found[:tries]], values, seconds)
+    trials = measure(empty, [(c.label, c.schedule) for c in found[:tries]], values, seconds)
     by_label = {c.label: c for c in found}
     right = [t for t in trials if t.seconds is not None]
     best = min(right, key=lambda t: t.seconds or 0.0) if right else Trial(found[0].label, None)
@@ -173,23 +177,41 @@ class Trial:
 
 
 def measure(
-    schedules: Sequence[tuple[str, Schedule]], values: Mapping[str, Any], seconds: float
+    default: Schedule,
+    schedules: Sequence[tuple[str, Schedule]],
+    values: Mapping[str, Any],
+    seconds: float,
 ) -> list[Trial]:
     """Run schedules of one program on the same inputs, one after another, for so many seconds in all.
 
-    The first one gives the results that all others must give. What is not reached in time is left out.
+    `default` gives the results that all must give, and is no candidate itself: where it fails, all are
+    dropped. A schedule gets half of the time that is left. What is not reached in time is left out.
     """
     end = time.monotonic() + seconds
     trials: list[Trial] = []
+    bound = rounding(default.program, default.sizes)
     with tempfile.TemporaryDirectory(prefix="tdsl-") as folder:
-        wanted = os.path.join(folder, "results")
-        for label, schedule in schedules:
-            left = end - time.monotonic()
-            if trials and left < LEAST:
+
+        def run(label: str, schedule: Schedule, wanted: float | None, share: float) -> Trial:
+            limit = min(max(share * (end - time.monotonic()), LEAST), MOST)
+            results = os.path.join(folder, "results")
+            job = (schedule.state, schedule.sizes, schedule.target, dict(values), results, wanted)
+            return _run(label, job, os.path.join(folder, "job"), limit)
+
+        judge = run("default", default, None, 1.0)
+        if judge.seconds is None:
+            problem = (
+                f"the default schedule, which tells what is right, was dropped: {judge.problem}"
+            )
+            return [Trial(label, None, problem) for label, _ in schedules]
+        for n, (label, schedule) in enumerate(schedules):
+            if trials and end - time.monotonic() < LEAST:
                 break
-            limit = min(max(left, LEAST), MOST)
-            job = (schedule.state, schedule.sizes, schedule.target, dict(values), wanted)
-            trials.append(_run(label, job, os.path.join(folder, "job"), limit))
+            if schedule.state == default.state:
+                trials.append(replace(judge, label=label))
+            else:
+                share = 0.5 if n + 1 < len(schedules) else 1.0
+                trials.append(run(label, schedule, bound, share))
     return trials
 
 
@@ -208,6 +230,8 @@ def _run(label: str, job: object, file: str, limit: float) -> Trial:
         return Trial(label, None, f"it took longer than {limit:.3g} s")
     if done.returncode:
         return Trial(label, None, f"it ended with status {done.returncode}")
+    if not done.stdout:
+        return Trial(label, None, "it ended without an answer")
     answer = json.loads(done.stdout.splitlines()[-1])
     if "problem" in answer:
         return Trial(label, None, f"it failed: {answer['problem']}")
@@ -219,34 +243,73 @@ def _run(label: str, job: object, file: str, limit: float) -> Trial:
 def _work(file: str) -> dict[str, Any]:
     """What a process does: compile, run, compare, run again."""
     with open(file, "rb") as job:
-        state, sizes, target, values, wanted = pickle.load(job)  # written by `_run`
+        state, sizes, target, values, file, bound = pickle.load(job)  # written by `_run`
     schedule = Schedule.of_state(state)
     run: Compiled = compiled(schedule, target=target, **sizes)
     given = {a.name: values[a.name] for a in run.signature.inputs}
     found = run(**given)
     results = found if isinstance(found, tuple) else (found,)
-    if os.path.exists(wanted):
-        with open(wanted, "rb") as of_first:
-            right = all(map(is_close, results, pickle.load(of_first)))
-    else:
-        right = True
-        with open(wanted, "wb") as own:
+    if bound is None:
+        with open(file, "wb") as own:
             pickle.dump(results, own)
     best, end = float("inf"), time.perf_counter() + ROUNDS
-    while right:
+    while True:
         start = time.perf_counter()
         run(**given, out=results if len(results) > 1 else results[0])
         now = time.perf_counter()
         best = min(best, now - start)
         if now >= end:
             break
+    if bound is None:
+        return {"seconds": best, "right": True}
+    with open(file, "rb") as of_default:  # compared with the results of the last run
+        right = all(
+            is_close(x, y, bound) for x, y in zip(results, pickle.load(of_default), strict=True)
+        )
     return {"seconds": best, "right": right}
 
 
-def is_close(found: Any, wanted: Any) -> bool:
-    """Whether results agree: integers exactly, floats as far as sums in another order do.
+def rounding(program: Program, sizes: Mapping[str, int]) -> float:
+    """How far two right results may be apart, as a part of the largest value: 0 without floats.
 
-    >>> is_close(np.float32([1, np.nan]), np.float32([1.0001, np.nan])), is_close(np.int8(1), np.int8(2))
+    An element has been rounded at most once for each operation of each definition, at each point of its
+    ranges, as much as the coarsest type that is computed in rounds. That bounds the error of sums in any
+    order whose terms do not cancel, and of others with near certainty: their errors cancel, too. Results of
+    which half of the digits differ are wrong in any case.
+
+    >>> from tdsl.lang.program import build_program
+    >>> from tdsl.lang.reduction import sum
+    >>> from tdsl.lang.tensor import Func, Tensor
+    >>> from tdsl.lang.value import vars
+    >>> i, k = vars("i k")
+    >>> a, f = Tensor("a", (3, "N"), "f32"), Func("f")
+    >>> f[i] = sum(a[i, k] * 2, axis=k)
+    >>> rounding(build_program((f,)), {"N": 100}) * 2**24  # products and additions
+    200.0
+    """
+    count, unit = 0.0, 0.0
+    for f in bind_sizes(program, sizes).funcs:
+        for d in f.definitions:
+            terms, operations = 1.0, 0
+            for _, lo, hi in d.ranges:
+                assert lo is not None
+                assert hi is not None
+                extent = upper(subtract(hi, lo))
+                terms *= math.inf if extent is None else max(extent, 1)
+            types = {*f.dtypes}
+            for n in post_order(*d.values, *(d.combine.exprs if d.combine else ())):
+                if isinstance(n, Binary | Call | Cast):
+                    types.add(dtype_of(n))
+                    operations += OF_A_FUNCTION if isinstance(n, Call) else 1
+            count += terms * operations
+            unit = max(unit, *(2.0 ** -(t.fraction + 1) for t in types if t.is_float), 0.0)
+    return min(count * unit, math.sqrt(unit))
+
+
+def is_close(found: Any, wanted: Any, bound: float) -> bool:
+    """Whether results agree: integers exactly, floats but for a part of the largest.
+
+    >>> is_close(np.float32([1, np.nan]), np.float32([1.1, np.nan]), 0.2), is_close(np.int8(1), np.int8(2), 2)
     (True, False)
     """
     found, wanted = np.asarray(found), np.asarray(wanted)
@@ -256,10 +319,9 @@ def is_close(found: Any, wanted: Any) -> bool:
         return bool(np.array_equal(found, wanted))
     x, y = found.astype(np.float64), wanted.astype(np.float64)
     finite = np.isfinite(y)
-    same = np.array_equal(np.isnan(x), np.isnan(y))
+    same = np.array_equal(x[~finite], y[~finite], equal_nan=True)
     size = np.abs(y[finite]).max(initial=1e-30)
-    near = np.abs(x[finite] - y[finite]) <= TOLERANCE.get(wanted.dtype.itemsize, 1e-3) * size
-    return bool(same and near.all())
+    return bool(same and (np.abs(x[finite] - y[finite]) <= bound * size).all())
 
 
 def _key(schedule: Schedule) -> str:

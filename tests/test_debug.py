@@ -72,6 +72,7 @@ def test_times_alone_are_one_line_a_stage(monkeypatch, capsys):
 
 
 def test_the_pass_that_breaks_something_is_named(monkeypatch):
+    monkeypatch.setattr(debug, "always_verify", False)
     steps = (add_one, explode, keep)
     assert debug.run_passes(1, steps, verify=not_negative) == -1
     monkeypatch.setenv("TDSL_DEBUG", "verify")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 
 from tdsl.codegen.loops import Check, Message, Stmt
-from tdsl.errors import IndexBoundError
+from tdsl.errors import IndexBoundError, TdslError
 from tdsl.lang.affine import as_sum, variables, whole_steps
 from tdsl.lang.bounds import NOTHING, at_most
 from tdsl.lang.definition import Definition
@@ -26,7 +26,7 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.message import message_parts
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import Box, Interval, Ranges, interval_where, is_empty
+from tdsl.lang.regions import Box, Interval, Ranges, interval_where, is_empty, reads_in
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import i64
@@ -68,8 +68,7 @@ def check_boxes(
         if name in program.outputs or f.declared:
             for d, ranges in nests:  # before reads: an update makes all definitions run further
                 open_ += _writes_left_open(f, d, ranges)
-        for d, ranges in nests:
-            open_ += _reads_left_open(f, d, ranges, limits)
+        open_ += _reads_left_open(f, boxes, limits)
     checks: dict[tuple[str, Expr], Stmt] = {}
     for cond, text, loc in (*open_, *declared):
         if cond != TRUE and (text, cond) not in checks:
@@ -89,12 +88,33 @@ def check_declared(state: State) -> list[Condition]:
     return [] if declared.keys() <= {*state.program.outputs} else _at_root(state, declared)
 
 
+SAMPLE = 64  # of each size that is not known: what is wrong for every size is wrong for this one
+
+
+def check_every_call(state: State, lower: Callable[[int], None], *, known: bool) -> None:
+    """IndexBoundError where every call would leave a tensor; all sizes are `known`, or none has to be.
+
+    Where it may be so for each func alone, lowering decides: less may be read of what is inlined. `lower`
+    does that for a number in the place of each size.
+    """
+    try:
+        check_reads(state)
+    except IndexBoundError as error:
+        try:
+            lower(SAMPLE)
+        except IndexBoundError as exact:
+            if exact.loc == error.loc:
+                raise (exact if known else error) from None
+        except TdslError:  # of these sizes: a call says what is wrong
+            pass
+
+
 def check_reads(state: State) -> None:
-    """IndexBoundError where a read may be outside of a tensor or a func if each func has its own loops.
+    """IndexBoundError where an access may be outside of a tensor or a func if each func has its own loops.
 
     What is inlined may be read within less, so a schedule decides.
     """
-    _at_root(state, _limits(state.program))
+    _at_root(state, _limits(state.program), writes=True)
 
 
 def _limits(program: Program) -> dict[str, Box]:
@@ -103,14 +123,16 @@ def _limits(program: Program) -> dict[str, Box]:
     return inputs | {f.name: f.limits for f in program.funcs}
 
 
-def _at_root(state: State, limits: Mapping[str, Box]) -> list[Condition]:
-    """What reads of that which has limits leave open, were each func at the root."""
+def _at_root(state: State, limits: Mapping[str, Box], *, writes: bool = False) -> list[Condition]:
+    """What reads of that which has limits leave open, and `writes`, were each func at the root."""
     open_: list[Condition] = []
     plans = tuple((n, replace(p, place=Root(), store=None)) for n, p in state.plans)
     boxes = root_boxes(State(state.program, plans))
     for f in state.program.funcs:
-        for d, ranges in _nests(f, boxes):
-            open_ += _reads_left_open(f, d, ranges, limits)
+        if writes and (f.name in state.program.outputs or f.declared):
+            for d, ranges in _nests(f, boxes):
+                open_ += _writes_left_open(f, d, ranges)
+        open_ += _reads_left_open(f, boxes, limits)
     return open_
 
 
@@ -124,11 +146,29 @@ def _nests(f: FuncDef, boxes: Mapping[str, Box]) -> list[tuple[Definition, Range
 
 
 def _reads_left_open(
-    f: FuncDef, d: Definition, ranges: Ranges, limits: Mapping[str, tuple[Interval, ...]]
+    f: FuncDef, boxes: Mapping[str, Box], limits: Mapping[str, tuple[Interval, ...]]
 ) -> Iterator[Condition]:
     """Conditions left to check at a call for the reads of what has limits; an error where one is outside."""
+    for d, ranges in _nests(f, boxes):
+        yield from _sites_left_open(f, d, d.reads, ranges, limits)
+    for d in f.definitions if f.name in boxes else ():
+        if d.tested:  # its conditions read where those without reads hold
+            plain = replace(d, where=d.tested[0])
+            ranges = definition_ranges(f, plain, boxes[f.name], NOTHING)
+            if not any(map(is_empty, ranges.values())):
+                reads = tuple(reads_in((d.where,)))
+                yield from _sites_left_open(f, plain, reads, ranges, limits)
+
+
+def _sites_left_open(
+    f: FuncDef,
+    d: Definition,
+    reads: Iterable[Read],
+    ranges: Ranges,
+    limits: Mapping[str, tuple[Interval, ...]],
+) -> Iterator[Condition]:
     intervals: dict[Expr, Interval] = {}
-    for r in d.reads:
+    for r in reads:
         for axis, e in enumerate(r.index if r.name in limits else ()):
             if e not in intervals:
                 intervals[e] = interval_where(e, ranges, d.where)

@@ -188,13 +188,6 @@ def _wrong_kind(arg: ScalarArg, value: Any) -> TypeMismatch:
     return _mismatch(arg, f"{arg.name} needs {wanted} ({arg.dtype.numpy}), got {got}", hint)
 
 
-def new_output(shape: tuple[int, ...], dtype: DType) -> Array:
-    """Memory for an output; that of a large one begins at a multiple of `ALIGN` bytes."""
-    if math.prod(shape) * dtype.bytes < LARGE:
-        return np.empty(shape, dtype.numpy)
-    return aligned_empty(shape, dtype.numpy)
-
-
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An array of unknown values that begins at a multiple of `ALIGN` bytes."""
     size = math.prod(shape) * dtype.itemsize

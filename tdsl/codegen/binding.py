@@ -10,7 +10,12 @@ import numpy as np
 from tdsl.codegen.arrays import Array, as_array, declared, overlaps_itself, share_memory
 from tdsl.codegen.signature import ArrayArg, Signature, extent, names
 from tdsl.errors import Related, ShapeError, TypeMismatch, counted, did_you_mean
+from tdsl.lang.affine import as_sum
+from tdsl.lang.agreement import Agreement
 from tdsl.lang.expr import Const, Expr, Size
+from tdsl.lang.program import bind_expr
+from tdsl.lang.show import show_expr
+from tdsl.node import post_order
 from tdsl.source import here
 
 
@@ -113,37 +118,126 @@ def refuse_overlap(outputs: Sequence[tuple[ArrayArg, Array]]) -> None:
                 )  # fmt: skip
 
 
-def bind_sizes(arrays: Sequence[tuple[ArrayArg, Array]]) -> dict[str, int]:
-    """The value of each named size, from the arrays where it stands as an extent of its own.
+def bind_sizes(signature: Signature, arrays: Sequence[tuple[ArrayArg, Array]]) -> dict[str, int]:
+    """The value of each named size, from the arrays of a call.
 
-    ShapeError when an array has another rank or another extent than declared, or when a name would have
-    two values. Extents that are expressions are left to `check_shape`.
+    ShapeError when an array has another rank or another extent than declared, when a name would have two
+    values, or when one variable runs over two extents. Those of outputs that are expressions are left to
+    `check_shape`.
     """
     sizes: dict[str, int] = {}
-    givers: dict[str, tuple[ArrayArg, int]] = {}
+    givers: Givers = {}
     for arg, array in arrays:
         if array.ndim != len(arg.shape):
             raise _wrong_shape(arg, array.shape, _text(arg.shape))
         for axis, (got, e) in enumerate(zip(array.shape, arg.shape, strict=True)):
             if isinstance(e, Const) and got != e.value:
-                raise _wrong_shape(arg, array.shape, _text(arg.shape))
+                by = _by_access(signature, arg, axis)
+                hint, places = by and AGREE, _accesses(signature, arg, axis)
+                raise _wrong_shape(arg, array.shape, _text(arg.shape) + by, None, hint, places)
             if isinstance(e, Size) and sizes.setdefault(e.name, got) != got:
-                raise _two_values(e.name, sizes[e.name], givers[e.name], arg, axis, array)
+                places = _accesses(signature, arg, axis)
+                raise _two_values(e.name, sizes, givers, arg, axis, array, places)
             if isinstance(e, Size):
                 givers.setdefault(e.name, (arg, axis))
+    for arg, array in arrays:
+        for axis, e in enumerate(arg.shape):
+            if arg in signature.inputs and not isinstance(e, Const | Size):
+                _check_expression(signature, arg, array, axis, sizes, givers)
+    for a in signature.agreements:
+        _check_agreement(a, sizes)
     return sizes
 
 
+AGREE = "pass arrays that agree"
+Givers = dict[str, tuple[ArrayArg, int]]  # the array and axis that decide a size
+
+
+def _check_expression(
+    signature: Signature,
+    arg: ArrayArg,
+    array: Array,
+    axis: int,
+    sizes: dict[str, int],
+    givers: Givers,
+) -> None:
+    """Check an extent that is an expression; a size that nothing else decides follows from it."""
+    got, e = array.shape[axis], arg.shape[axis]
+    own = [n for n in post_order(e) if isinstance(n, Size)]
+    for open_ in (n for n in own if n.name not in sizes):
+        terms = as_sum(bind_expr(e, sizes))
+        times = terms.terms.get(open_, 0)
+        value, rest = divmod(got - terms.constant, times) if times else (0, 1)
+        if {*terms.terms} != {open_} or rest or value < 0:
+            text = f"{_text(arg.shape)}, in which no argument decides {open_.name}"
+            raise _wrong_shape(arg, array.shape, text, hint=f"td.compile(..., {open_.name}=...)")
+        sizes[open_.name] = value
+        givers[open_.name] = arg, axis
+    expected = extent(e, sizes)
+    if got == expected:
+        return
+    by = ", ".join(
+        f"{n.name} is {sizes[n.name]} by axis {givers[n.name][1]} of {givers[n.name][0].name}"
+        for n in own
+    )
+    raise _wrong_shape(
+        arg,
+        array.shape,
+        f"{_text(arg.shape)}: axis {axis} has {got}, not {expected} elements, as {by}"
+        f"{_by_access(signature, arg, axis)}",
+        givers[own[0].name][0],
+        AGREE,
+        _accesses(signature, arg, axis),
+    )
+
+
+def _agreed(signature: Signature, arg: ArrayArg, axis: int) -> Agreement | None:
+    """The accesses that make an extent of an argument equal to another."""
+    return next(
+        (a for a in signature.agreements if (arg.name, axis) in [side[1:3] for side in a.sides]),
+        None,
+    )
+
+
+def _by_access(signature: Signature, arg: ArrayArg, axis: int) -> str:
+    agreed = _agreed(signature, arg, axis)
+    if agreed is None:
+        return ""
+    others = [side for side in agreed.sides if side[1:3] != (arg.name, axis)]
+    return "".join(
+        f"; {agreed.variable!r} runs over axis {n} of {name!r}, too" for _, name, n, _ in others
+    )
+
+
+def _accesses(signature: Signature, arg: ArrayArg, axis: int) -> tuple[Related, ...]:
+    agreed = _agreed(signature, arg, axis)
+    return () if agreed is None else agreed.related
+
+
+def _check_agreement(a: Agreement, sizes: Mapping[str, int]) -> None:
+    """ShapeError where one variable runs over two extents; not known where they are not."""
+    if not a.sizes <= sizes.keys():
+        return
+    (first, *_), (second, *_) = ends = a.sides
+    if extent(first, sizes) != extent(second, sizes):
+        raise ShapeError(
+            f"{a.variable!r} has two extents: "
+            + ", and ".join(f"{extent(e, sizes)} as axis {n} of {name!r}" for e, name, n, _ in ends),
+            loc=here(), label="this call", related=a.related, hint=AGREE,
+        )  # fmt: skip
+
+
 def _two_values(
-    name: str, value: int, giver: tuple[ArrayArg, int], arg: ArrayArg, axis: int, array: Array
-) -> ShapeError:
-    first, first_axis = giver
+    name: str, sizes: Mapping[str, int], givers: Givers, arg: ArrayArg, axis: int, array: Array,
+    places: Iterable[Related],
+) -> ShapeError:  # fmt: skip
+    first, first_axis = givers[name]
     detail = (
-        f": {name} is {value} by axis {first_axis} of {first.name}, "
+        f": {name} is {sizes[name]} by axis {first_axis} of {first.name}, "
         f"but {array.shape[axis]} by axis {axis} of {arg.name}"
     )
     hint = f"{name} is one extent: pass arrays that agree, or declare two names"
-    return _wrong_shape(arg, array.shape, _text(arg.shape) + detail, first, hint)
+    return _wrong_shape(arg, array.shape, _text(arg.shape) + detail, first, hint, places)
 
 
 def _wrong_shape(
@@ -152,26 +246,27 @@ def _wrong_shape(
     expected: str,
     other: ArrayArg | None = None,
     hint: str = "",
+    places: Iterable[Related] = (),
 ) -> ShapeError:
     rank = len(arg.shape)
     if not hint and len(got) != rank:
         needed = counted(rank, "dimension is", "dimensions are")
-        hint = f"{needed} needed: reshape it, or add axes by indexing with None"
+        axes = ", ".join(["0"] * (len(got) - rank) + [":"] * rank) or "()"
+        more = ", ".join(["None"] * (rank - len(got)) + [":"] * len(got))
+        part, whole = f"take a part, such as {arg.name}[{axes}]", f"add axes: {arg.name}[{more}]"
+        way = part if len(got) > rank else whole
+        hint = f"{needed} needed: reshape it, or {way}"
     elif not hint:
         hint = f"pass an array of shape {expected}; an extent with a name for a number may differ"
     related = declared(arg) if other in (None, arg) else (*declared(arg), *declared(other))
     return ShapeError(
         f"{arg.name} has shape {got}, expected {expected}",
-        loc=here(), label="this call", related=related, hint=hint,
+        loc=here(), label="this call", related=(*related, *places), hint=hint,
     )  # fmt: skip
 
 
 def _text(shape: tuple[Expr, ...]) -> str:
-    parts = [
-        e.name if isinstance(e, Size) else str(e.value) if isinstance(e, Const) else "_"
-        for e in shape
-    ]
-    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+    return f"({', '.join(map(show_expr, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def output_shape(signature: Signature, arg: ArrayArg, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tdsl.errors import ScheduleError
-from tdsl.lang.affine import difference
+from tdsl.lang.affine import difference, variables
 from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Var, const
 from tdsl.lang.program import Axis, FuncDef
@@ -72,6 +72,9 @@ class Buffer:
         return layout.along(axes, rank)
 
 
+_FEW = 1 << 16  # elements up to which memory for all that there may be is worth a constant extent
+
+
 def make_buffer(
     f: FuncDef,
     plan: FuncPlan,
@@ -80,7 +83,10 @@ def make_buffer(
     facts: Facts,
     alike: Alike | None,
 ) -> Buffer:
-    """The buffer for a box, without rings: extents are constant where the box has a constant bound."""
+    """The buffer for a box, without rings: extents are constant where the box has a constant bound.
+
+    Unless this is large and sizes may say less: a bound that follows from the type of an index is.
+    """
     origin: list[Expr] = []
     extents: list[Expr] = []
     for axis, (lo, hi) in enumerate(box):
@@ -88,7 +94,7 @@ def make_buffer(
         origin.append(lo)
         extent = simplify(add(subtract(hi, lo), ONE), facts)
         most = upper(extent, facts)
-        if most is not None:
+        if most is not None and (most <= _FEW or variables(extent)):
             extent = const(max(most, 0))
         else:
             extent = maximum(extent, ZERO, facts)

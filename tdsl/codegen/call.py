@@ -25,7 +25,6 @@ from tdsl.codegen.arrays import (
     as_array,
     as_scalar,
     layout_of,
-    new_output,
     well_placed,
 )
 from tdsl.codegen.binding import (
@@ -39,6 +38,7 @@ from tdsl.codegen.binding import (
 )
 from tdsl.codegen.loops import Argument, Kernel, SizeParam
 from tdsl.codegen.quick_call import Quick, quick_call
+from tdsl.codegen.result_memory import new_output
 from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, names, places
 
 Fast = Callable[..., Any]
@@ -101,7 +101,9 @@ class Entry:
         self.signature, self.dynamic, self.build = signature, dynamic, build
         self._fixed = tuple(name for name in signature.sizes if name not in dynamic)
         self._still = tuple(dynamic.isdisjoint(names(arg)) for arg in signature.arrays)
-        self._decided = set(signature.sizes) == set(places(signature))
+        self._decided = set(signature.sizes) == set(places(signature)) and all(
+            a.is_certain or dynamic.isdisjoint(a.sizes) for a in signature.agreements
+        )
         self._single = len(signature.outputs) == 1
         self._names = tuple(arg.name for arg in signature.inputs)
         self._executables: dict[Specialisation, Executable] = {}
@@ -190,7 +192,7 @@ class Entry:
             for arg, value in zip(signature.outputs, given, strict=True)
             if value is not None
         ]
-        sizes = bind_sizes([*taken, *written])
+        sizes = bind_sizes(signature, [*taken, *written])
         refuse_overlap(written)
         outputs = self._outputs({arg.name: array for arg, array in written}, sizes)
         self._run(apart(inputs, [array for _, array in written]), outputs, sizes)
@@ -206,7 +208,7 @@ class Entry:
             shape = output_shape(self.signature, arg, sizes)
             array = written.get(arg.name)
             if array is None:
-                array = new_output(shape, arg.dtype)
+                array = new_output(shape, arg.dtype.numpy)
             else:
                 check_shape(arg, array, shape)
             outputs.append(array)

@@ -7,8 +7,11 @@ from typing import Any
 
 from tdsl.codegen.loops import Message
 from tdsl.codegen.show import message_text
-from tdsl.errors import IndexBoundError, RequireError, TdslError
+from tdsl.errors import IndexBoundError, RequireError, TargetError, TdslError
 from tdsl.source import Loc, here
+
+TOUCHED = -2
+"""The status of a kernel that wrote beyond the first memory of its own; less by one for each further."""
 
 
 def check_error(message: Message, values: Sequence[Any]) -> TdslError:
@@ -39,6 +42,22 @@ def check_error(message: Message, values: Sequence[Any]) -> TdslError:
         label="required here",
         related=related,
         hint="pass arguments for which the condition holds",
+    )
+
+
+def beyond_memory(kernel: str, name: str) -> TargetError:
+    """TargetError for a kernel that wrote beyond memory of its own, under TDSL_DEBUG=canaries.
+
+    >>> print(beyond_memory("blur_kernel", "rows"))
+    kernel 'blur_kernel' writes beyond the memory of 'rows' [target]
+      ...
+      hint: this is a mistake of the code generator, not of the program: please report it
+    """
+    return TargetError(
+        f"kernel {kernel!r} writes beyond the memory of {name!r}",
+        loc=here(),
+        label="this call",
+        hint="this is a mistake of the code generator, not of the program: please report it",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,20 +10,39 @@ from tdsl.codegen.spot import FULL, GATHER, INIT, Guard, Spot
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts
 from tdsl.lang.expr import ONE, TRUE, Expr
-from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
+from tdsl.lang.regions import reads_in, tighten
+from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.relate import Related
 
 if TYPE_CHECKING:
     from tdsl.codegen.nest import NestBuilder
 
 
-def guards_of(builder: NestBuilder, related: Related) -> tuple[Guard, ...]:
-    """Those of the tails of splits, and of the predicate."""
+def guards_of(
+    builder: NestBuilder, related: Related, bounds: Mapping[str, tuple[Expr, Expr]]
+) -> tuple[Guard, ...]:
+    """Those of the tails of splits, and of the predicate.
+
+    Conditions that read come last: what they read is there only where those without reads hold.
+    """
     tails = [_guard(builder, c, related, predicate=False) for c in related.guards]
     if builder.whole:  # guards say which terms there are, not which results
         tails = [g for g in tails if g.loops & builder.reduced]
-    where = [_guard(builder, c, related, predicate=True) for c in conjuncts(builder.d.where)]
-    return (*tails, *where)
+    conditions = conjuncts(builder.d.where)
+    where = [(c, _guard(builder, c, related, predicate=True)) for c in conditions]
+    if builder.d.tested is None:
+        return (*tails, *(g for _, g in where))
+    plain = [(c, g) for c, g in where if not any(reads_in((c,)))]
+    reading = [(c, g) for c, g in where if any(reads_in((c,)))]
+    ranges = {v: (lo, subtract(add(lo, n), ONE)) for v, (lo, n) in bounds.items()}
+    narrow = tighten(ranges, builder.d.tested[0])
+    waiting = []
+    for c, g in reading:
+        early = tighten(ranges, conjunction(p for p, h in plain if h.loops <= g.loops))
+        if any(early[v] != narrow[v] for v in variables(c) & ranges.keys()):
+            g = replace(g, loops=g.loops.union(*(h.loops for _, h in plain)))
+        waiting.append(g)
+    return (*tails, *(g for _, g in plain), *waiting)
 
 
 def _guard(builder: NestBuilder, cond: Expr, related: Related, *, predicate: bool) -> Guard:

@@ -28,6 +28,7 @@ from tdsl.codegen.loops import Alloc, Argument, CopyTile, For, If, Kernel, Let, 
 from tdsl.codegen.names import Names
 from tdsl.codegen.nest import NestBuilder
 from tdsl.codegen.passes.statements import map_parts, rebuilt, walk
+from tdsl.codegen.planes import Planes, find_planes, keep_planes, step_planes
 from tdsl.codegen.tensorize import check_strides
 from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
@@ -118,6 +119,7 @@ class Lowering:
     rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
     layouts: dict[str, Layout] = field(default_factory=dict)  # of what no instruction lays out
     sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are made
+    planes: dict[str, Planes] = field(default_factory=dict)  # of funcs that are made in steps
     around: dict[str, Box] = field(
         default_factory=dict
     )  # what is needed inside of the places around
@@ -153,7 +155,11 @@ class Lowering:
             if layout is not None:
                 self.layouts[f.name] = layout
             self.needed[f.name] = boxes[f.name]
-            if plan.fold and (here == self.tree.home[f.name] or here.func == f.name):
+            planes = find_planes(self, f, boxes[f.name], around.facts)
+            if planes is not None:
+                self.planes[f.name] = planes
+                keep_planes(self, f, planes)
+            elif plan.fold and (here == self.tree.home[f.name] or here.func == f.name):
                 self._fold(f, boxes[f.name], None, around.facts)
         before, self.around = self.around, {**self.around, **boxes}
         statements: list[Stmt] = []
@@ -261,6 +267,8 @@ class Lowering:
             # seen from further in a box may be looser than its memory, seen from where that is
             box = common_box(box, self.needed[name], around.facts)
             box = self._bit_by_bit(f, box, around)
+        if name in self.planes:
+            return step_planes(self, f, box, around, self.planes[name])
         if self.state.plan(name).bulk:
             return self._once(f, 0, around, [self._tile(f, box, around)])
         new, start, box, facts = self._named_start(f, box, around.facts)

@@ -34,7 +34,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var, const
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, common_box
+from tdsl.lang.regions import Box, common_box, reads_in
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.alike import Alike, find_alike
 from tdsl.schedule.nest import Level, Nest, Tensorization, is_ordered, is_reduction, roots_of
@@ -49,17 +49,20 @@ if TYPE_CHECKING:
 class NestBuilder:
     """Makes the statements of one definition of a func on a box."""
 
-    def __init__(self, lowering: Lowering, f: FuncDef, definition: int) -> None:
+    def __init__(
+        self, lowering: Lowering, f: FuncDef, definition: int, nest: Nest | None = None
+    ) -> None:
         self.low, self.f, self.n = lowering, f, definition
         self.d = f.definitions[definition]
         self.plan = lowering.state.plan(f.name)
         self.own: tuple[str, ...] = ()  # registers in which a thread reduces its part
         self.alike = find_alike(lowering.state, f)
         self.whole = self.plan.scope == FRAGMENT and is_whole(lowering.state, f.name)
+        self.first = nest or self.plan.nests[definition]
 
     def build(self, box: Box, around: Open) -> list[Stmt]:
         """The nest, or one for each specialization under its condition."""
-        chosen: list[Stmt] = self._nest(self.plan.nests[self.n], box, around, {})
+        chosen: list[Stmt] = self._nest(self.first, box, around, {})
         for special in reversed(self.plan.specializations):
             if special.definition == self.n:
                 made = self._nest(special.nest, box, around, {})
@@ -109,7 +112,7 @@ class NestBuilder:
         bounds = bounds_of(self.f, self.d, box)
         related = relate(nest, bounds, around.facts)
         self.reduced = {x for x in nest.names() if is_reduction(self.f, self.n, nest, x)}
-        guards = guards_of(self, related)
+        guards = guards_of(self, related, bounds)
         shared = [
             nest.position(x) + 1
             for x in nest.names()
@@ -259,7 +262,9 @@ class NestBuilder:
         related = relate(self.nest, spot.bounds, facts, spot.tails)
         late = max(self.shared_depth, self.common_depth)
         tested = spot.opened.keys() if spot.depth >= late else set()
-        guards = (g for g in guards_of(self, related) if g.predicate or not g.loops <= tested)
+        guards = (
+            g for g in guards_of(self, related, spot.bounds) if g.predicate or not g.loops <= tested
+        )
         return replace(spot, related=related, guards=tuple(guards))
 
     def _instruction(self, loop: str) -> Tensorization | None:
@@ -326,7 +331,11 @@ class NestBuilder:
         """What a loop over lanes or threads of a reduction merges: the buffers of results and of lanes."""
         reads = [v for v in self.d.values if isinstance(v, Read) and v.index[-1:] == (Var(loop),)]
         lanes = {r.name for r in reads} & self.low.buffers.keys()
+        moving = {
+            v for e in self.d.index for v in variables(e)
+        }  # iterations that write elements apart
         reduces = loop in self.reduced and not is_ordered(self.f, self.n)
+        reduces = reduces and roots_of(self.nest, loop).isdisjoint(moving)
         if self.nest.kind(loop) not in (VECTORIZED, *THREADS) or not reduces or len(lanes) != 1:
             return ()
         if [r.component for r in reads] != [*range(len(self.d.values))]:
@@ -377,9 +386,13 @@ class NestBuilder:
         # what stands here and has points of its own is not under the guards
         apart = bool(joined) or spot.depth <= self.common_depth
         levels = self._levels_from(spot.depth - 1)
-        held = dict.fromkeys(
-            (*around.held, *(ready if apart else ()), *deferred_guards(self, spot))
+        # what a predicate reads may be computed here, after others that are
+        early = (
+            c
+            for c in ready
+            if apart and not any(self.low.program.has_func(r.name) for r in reads_in((c,)))
         )
+        held = dict.fromkeys((*around.held, *early, *deferred_guards(self, spot)))
         around = replace(around, held=tuple(held))
         few = around.where_held()
         actives = [self.active(spot), *self._joined_actives(spot, around)]

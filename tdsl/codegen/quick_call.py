@@ -6,14 +6,15 @@ loop over arguments would take a part; so the function is made as text, with the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import aligned_empty
-from tdsl.codegen.signature import Signature, is_large, places
-from tdsl.lang.expr import Expr, Size, const
+from tdsl.codegen.result_memory import new_output
+from tdsl.codegen.signature import LARGE, ArrayArg, Signature, places
+from tdsl.lang.expr import Const, Expr, Size, const
 from tdsl.lang.program import bind_expr
 from tdsl.lang.show import show_expr
 from tdsl.lang.types import BY_NAME
@@ -28,7 +29,7 @@ def quick_call(signature: Signature, fixed: Mapping[str, int], entry: Callable[.
     `entry(*inputs, *outputs)` returns True when it ran. The inputs must decide every size that is not
     among the `fixed` ones.
     """
-    namespace: dict[str, Any] = {"empty": np.empty, "entry": entry, "aligned": aligned_empty}
+    namespace: dict[str, Any] = {"empty": np.empty, "entry": entry, "result": new_output}
     namespace |= {"where": lambda cond, yes, no: yes if cond else no, "cast": lambda x, _: x}
     namespace |= BY_NAME
     for k, arg in enumerate(signature.outputs):
@@ -48,7 +49,8 @@ def quick_text(signature: Signature, fixed: Mapping[str, int]) -> str:
     def call(args):
         try:
             (a0,) = args
-            r0 = empty((a0.shape[0], 2), t0)
+            s0 = (a0.shape[0], 2)
+            r0 = (empty if s0[0] < 131072 else result)(s0, t0)
         except (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError):
             return None  # the slow way says what is wrong
         if entry(a0, r0) is True:
@@ -64,9 +66,8 @@ def quick_text(signature: Signature, fixed: Mapping[str, int]) -> str:
     ]
     lines = ["def call(args):", "    try:", f"        {_tuple(inputs)} = args"]
     for k, (name, arg) in enumerate(zip(outputs, signature.outputs, strict=True)):
-        shape = _tuple([_text(e, fixed, read) for e in arg.shape])
-        large = is_large(tuple(bind_expr(e, fixed) for e in arg.shape), arg.dtype)
-        lines.append(f"        {name} = {'aligned' if large else 'empty'}({shape}, t{k})")
+        lines.append(f"        s{k} = {_tuple([_text(e, fixed, read) for e in arg.shape])}")
+        lines.append(f"        {name} = {_maker(k, arg, fixed)}(s{k}, t{k})")
     return "\n".join(
         [
             *lines,
@@ -77,6 +78,16 @@ def quick_text(signature: Signature, fixed: Mapping[str, int]) -> str:
             "    return None",
         ]
     )
+
+
+def _maker(k: int, arg: ArrayArg, fixed: Mapping[str, int]) -> str:
+    """What makes the array of output `k`: `result` from `LARGE` bytes on."""
+    extents = [bind_expr(e, fixed) for e in arg.shape]
+    known = arg.dtype.bytes * math.prod(int(e.value) for e in extents if isinstance(e, Const))
+    rest = [f"s{k}[{n}]" for n, e in enumerate(extents) if not isinstance(e, Const)]
+    if not rest or known <= 0:
+        return "result" if known >= LARGE else "empty"
+    return f"(empty if {' * '.join(rest)} < {-(-LARGE // known)} else result)"
 
 
 def _tuple(items: list[str]) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from tdsl.codegen.loops import Argument, BufferParam, ScalarParam, SizeParam, row_major
+from tdsl.lang.agreement import Agreement
 from tdsl.lang.expr import Binary, Cast, Const, Expr, Select, Size, Unary
 from tdsl.lang.program import bind_expr
 from tdsl.lang.types import DType
@@ -18,9 +19,8 @@ from tdsl.source import Loc
 
 @dataclass(frozen=True, slots=True)
 class ArrayArg:
-    """An array: extents of an input are `Const` or `Size`, those of an output any integer expression.
-
-    `loc` is where the user declared it.
+    """An array: extents are `Const`, `Size`, or any integer expression of these. `loc` is where the user
+    declared it.
     """
 
     name: str
@@ -40,11 +40,15 @@ class ScalarArg:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Inputs in the order of a call, and outputs in the order of the result."""
+    """Inputs in the order of a call, and outputs in the order of the result.
+
+    `agreements` are the accesses by which extents have to be equal.
+    """
 
     name: str
     inputs: tuple[ArrayArg | ScalarArg, ...]
     outputs: tuple[ArrayArg, ...]
+    agreements: tuple[Agreement, ...] = field(default=(), compare=False)
 
     @property
     def arrays(self) -> tuple[ArrayArg, ...]:

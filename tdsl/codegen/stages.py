@@ -29,11 +29,11 @@ from tdsl.codegen.signature import extent
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.expr import ONE, Const, Load
 from tdsl.lang.program import FuncDef
-from tdsl.lang.regions import Box, boxes_at, is_empty, union_box
+from tdsl.lang.regions import Box, union_box
 from tdsl.lang.simplify import add, subtract
 from tdsl.node import post_order
 from tdsl.schedule.nest import Level, State
-from tdsl.schedule.required import definition_ranges, inside, required
+from tdsl.schedule.required import inside, read_by, required
 from tdsl.schedule.tree import ROOT, Tree, build_tree
 
 
@@ -84,10 +84,8 @@ def _stage(state: State, tree: Tree, boxes: dict[str, Box], name: str) -> RootSt
 def _reads(f: FuncDef, box: Box) -> dict[str, Box]:
     found: dict[str, Box] = {}
     for d in f.definitions:
-        ranges = definition_ranges(f, d, box, NOTHING)
-        if not any(is_empty(r) for r in ranges.values()):
-            for source, touched in boxes_at(d.indices, ranges, NOTHING, d.where).items():
-                found[source] = union_box(found.get(source), touched)
+        for source, touched in read_by(d, box, NOTHING).items():
+            found[source] = union_box(found.get(source), touched)
     return found
 
 

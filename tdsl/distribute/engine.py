@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import Array, new_output
+from tdsl.codegen.arrays import Array
+from tdsl.codegen.result_memory import new_output
 from tdsl.distribute.plan import (
     Copy,
     Drop,
@@ -137,7 +138,9 @@ class Worker:
             self.marks.append(time.perf_counter())
             match step:
                 case Make(name, tensor, box):
-                    made = tuple(new_output(extents(box), t) for t in self.tasks.dtypes[tensor])
+                    made = tuple(
+                        new_output(extents(box), t.numpy) for t in self.tasks.dtypes[tensor]
+                    )
                     self.buffers[name] = Buffer(tensor, box, made)
                 case Fill(name):
                     fill(self._combine(name), self.buffers[name].arrays, self.scalars)

@@ -29,6 +29,7 @@ from tdsl.errors import (
     counted,
     did_you_mean,
     is_one_of,
+    told,
 )
 from tdsl.lang.sizes import check_sizes
 from tdsl.notebook import Listing
@@ -55,7 +56,8 @@ class Distributed(Suggesting):
         self._works: dict[tuple[tuple[str, int], ...], Work] = {}
         self._marks: Array | None = None  # of the last call under MPI
 
-    def _work(self, sizes: Mapping[str, int]) -> Work:
+    def _work(self, sizes: Mapping[str, int], method: str = "") -> Work:
+        """The plan for sizes; `method` is what may be given those that are missing."""
         missing = [n for n in self.signature.sizes if n not in sizes]
         if missing:
             example = ", ".join(f"{n}=100" for n in missing)
@@ -63,7 +65,7 @@ class Distributed(Suggesting):
                 f"{self.signature.name!r} is planned for sizes that are not known yet: {', '.join(missing)}",
                 loc=here(),
                 label="this call",
-                hint=f"give them: td.compile(s, {example}), or plan({example})",
+                hint=f"give them: td.compile(s, {example}){method and f', or {method}({example})'}",
             )
         key = tuple((n, sizes[n]) for n in self.signature.sizes)
         if key not in self._works:
@@ -85,8 +87,7 @@ class Distributed(Suggesting):
                 label="this call",
                 hint="pass an integer, 0 or more: memory=2**30 is a GiB",
             )
-        known = self._known(sizes)
-        plan = self._work({**self.sizes, **known}).plan
+        plan = self._work({**self.sizes, **self._known(sizes)}, "plan").plan
         most = 0 if memory is None else max(plan.peak_memory)
         if memory is not None and most > memory:
             busiest = plan.peak_memory.index(most)
@@ -112,7 +113,7 @@ class Distributed(Suggesting):
         arrays = {a.name: values[a.name] for a in self.signature.inputs if isinstance(a, ArrayArg)}
         scalars = {n: v for n, v in values.items() if n not in arrays}
         given = [(a, arrays[a.name]) for a in self.signature.inputs if isinstance(a, ArrayArg)]
-        work = self._work({**self.sizes, **bind_sizes(given)})
+        work = self._work({**self.sizes, **bind_sizes(self.signature, given)})
         work.prove()
         workers = []
         for plan in work.plan:
@@ -139,6 +140,7 @@ class Distributed(Suggesting):
         part = work.part(work.arrays[name][0], whole, mpi.rank() if rank is None else rank)
         return None if part is None else np.ascontiguousarray(part).reshape(part.shape)
 
+    @told
     def __call__(self, *args: Any, count: bool = False, **kwargs: Any) -> Any:
         """Run this rank of an MPI program: blocks of inputs in, blocks of outputs out.
 
@@ -185,9 +187,8 @@ class Distributed(Suggesting):
                     values[arg.name] = as_scalar(arg, value)
                 elif arg.name in boxes:
                     values[arg.name] = block = as_array(arg, value)
-                    check_shape(
-                        arg, block, extents(boxes[arg.name]), f"pass block({arg.name!r}, array)"
-                    )
+                    way = f"pass its block of the whole array: p.block({arg.name!r}, array)"
+                    check_shape(arg, block, extents(boxes[arg.name]), way)
         except TdslError as error:
             return {}, error
         return values, None
@@ -236,8 +237,7 @@ class Distributed(Suggesting):
             )
         from tdsl.distribute.emit import emit
 
-        known = self._known(sizes)
-        work = self._work({**self.sizes, **known})
+        work = self._work({**self.sizes, **self._known(sizes)}, "source")
         names = tuple(a.name for a in self.signature.inputs)
         return Listing(emit(work.plan, work.tasks, names, self._text))
 
@@ -285,7 +285,9 @@ class Distributed(Suggesting):
     def _known(self, sizes: dict[str, int]) -> dict[str, int]:
         """Sizes that a call gives by name, by their own names."""
         equal = self.state.program.equal
-        return check_sizes(self.signature.name, self.signature.sizes, sizes, equal=equal)
+        return check_sizes(
+            self.signature.name, self.signature.sizes, sizes, fixed=self.sizes, equal=equal
+        )
 
     def __repr__(self) -> str:
         return f"<distributed {self.signature.name} on {self.state.grid}>"

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import apart, as_array, new_output
+from tdsl.codegen.arrays import apart, as_array
 from tdsl.codegen.binding import bind_outputs, check_shape, output_array, refuse_overlap
 from tdsl.codegen.quick_call import quick_call
+from tdsl.codegen.result_memory import new_output
 from tdsl.codegen.signature import ArrayArg, Signature
 from tdsl.compile import Compiled
 from tdsl.graph.groups import Groups, is_open, sources
@@ -160,7 +161,9 @@ class Plan:
         refuse_overlap(written)
         memory = {arg.name: array for arg, array in written}
         arrays_out = [
-            memory[arg.name] if arg.name in memory else new_output(shapes[arg.name], arg.dtype)
+            memory[arg.name]
+            if arg.name in memory
+            else new_output(shapes[arg.name], arg.dtype.numpy)
             for arg in signature.outputs
         ]
         # a result may be made in the memory of an output of another shape, which has to be one run

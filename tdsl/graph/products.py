@@ -42,8 +42,7 @@ def matmul(x: Any, y: Any) -> Symbol:
     right = value_at(b, y.shape[:-2], whole, index, (k, j))
     result = promote(a.dtype, b.dtype)
     out, exact = Func("matmul"), result.summed
-    terms = left * right if result == exact else cast(left, exact) * cast(right, exact)
-    out[(*index, i, j)] = cast(sum_over(terms, axis=k, dtype=exact), result)
+    out[(*index, i, j)] = cast(sum_over(left * right, axis=k, dtype=exact), result)
     return made_of(trace_of(x, y), out, {a: x, b: y})
 
 

@@ -59,7 +59,7 @@ class Trace:
             for arg, value in given
             if isinstance(arg, ArrayArg)
         ]
-        sizes = bind_sizes(taken)
+        sizes = bind_sizes(signature, taken)
         shapes = [output_shape(signature, arg, sizes) for arg in signature.outputs]
         inputs = tuple(
             self._number(arg, value) if isinstance(arg, ScalarArg) else self._source(arg, value)

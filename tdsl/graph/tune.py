@@ -6,7 +6,8 @@
    compiled as one program, and timed on the arrays of the call beside the two.
 3. What is clearly faster is kept, and takes part in further pairs; until all are tried, or half of the time
    is over.
-4. The groups get the schedules that the tile graph finds promising: each is timed beside the default.
+4. The groups get the schedules that the tile graph finds promising: each that gives what the default gives is
+   timed beside it.
 5. Calls of the whole graph are timed: as it was, with the groups, and with the schedules, too. The fastest
    plan stays.
 """
@@ -16,10 +17,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from tdsl.codegen.arrays import new_output
 from tdsl.codegen.call import quick_entries
+from tdsl.codegen.result_memory import new_output
 from tdsl.errors import TdslError
 from tdsl.graph.groups import Groups, is_open, sources
 from tdsl.graph.kernel import Kernel
@@ -27,7 +29,7 @@ from tdsl.graph.plan import KernelOf, steps_of
 from tdsl.graph.steps import Step
 from tdsl.graph.values import Argument, Array, Call, Constant, Given, Result, Source, View, base_of
 from tdsl.lang.program import Program
-from tdsl.lang.types import from_numpy
+from tdsl.tuning import is_close, rounding
 
 CLEARLY = 0.95  # of the time of two kernels, below which one is taken instead
 SCHEDULES = 6  # of a group that are timed, the most promising ones
@@ -105,7 +107,8 @@ def better_kernels(
         if late or step.program in tried or not all(is_open(calls[n]) for n in group):
             continue
         tried.add(step.program)
-        labels, kernels = zip(("default", step.kernel), *others(step.program), strict=True)
+        promising = clock.right(step, others(step.program))
+        labels, kernels = zip(("default", step.kernel), *promising, strict=True)
         default, *times = clock.seconds([replace(step, kernel=kernel) for kernel in kernels])
         best = min(times, default=default)
         if best < CLEARLY * default:
@@ -246,9 +249,26 @@ class Clock:
 
     def run(self, step: Step) -> None:
         """Keep what a kernel gives."""
+        self._made |= dict(zip(step.outputs, self._results(step), strict=True))
+
+    def right(self, step: Step, others: Sequence[tuple[str, Kernel]]) -> list[tuple[str, Kernel]]:
+        """Those of other kernels, with labels, that give what the kernel of a step gives."""
+        wanted, bound = self._results(step), rounding(step.program, {})
+        return [
+            (label, kernel)
+            for label, kernel in others
+            if all(
+                map(
+                    partial(is_close, bound=bound),
+                    self._results(replace(step, kernel=kernel)),
+                    wanted,
+                )
+            )
+        ]
+
+    def _results(self, step: Step) -> tuple[Any, ...]:
         made = step.kernel.each(*self._inputs(step))
-        several = made if len(step.outputs) > 1 else (made,)
-        self._made |= dict(zip(step.outputs, several, strict=True))
+        return made if len(step.outputs) > 1 else (made,)
 
     def seconds(self, steps: Sequence[Step]) -> list[float]:
         """The times of calls of kernels, taken in turns: whatever slows the machine down slows all."""
@@ -259,7 +279,7 @@ class Clock:
         inputs, kernel = self._inputs(step), step.kernel.each
         made = kernel(*inputs)
         several = made if len(step.outputs) > 1 else (made,)
-        outputs = [new_output(x.shape, from_numpy(x.dtype)) for x in several]
+        outputs = [new_output(x.shape, x.dtype) for x in several]
         for fast in quick_entries(kernel):
             if fast(*inputs, *outputs) is True:
                 return lambda: fast(*inputs, *outputs)

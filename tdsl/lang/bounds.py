@@ -321,9 +321,18 @@ def _one_range(e: Expr, facts: Facts) -> Bounds:
         case Call("popcount" | "clz" | "ctz", (x,)):
             return 0, dtype_of(x).bits
         case Load() | Read() | Param() | Call() | Binary() | Unary():
-            return _dtype_range(dtype_of(e))
+            return _held_range(e, facts) if isinstance(e, Read) else _dtype_range(dtype_of(e))
         case _:
             return None, None
+
+
+def _held_range(e: Read, facts: Facts) -> Bounds:
+    """The least and the most that a read can give: by what its source stores, or by its dtype."""
+    least, most = _dtype_range(e.dtype)
+    lo, hi = e.held
+    low = None if lo is None else lower(lo, facts)
+    high = None if hi is None else upper(hi, facts)
+    return least if low is None else low, most if high is None else high
 
 
 def _range(e: Expr, facts: Facts) -> Bounds:

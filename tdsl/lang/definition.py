@@ -28,8 +28,8 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.reduction import Combine, builtin, combine_of
-from tdsl.lang.regions import Indices, indices_in
-from tdsl.lang.simplify import conjunction
+from tdsl.lang.regions import Indices, indices_in, reads_in
+from tdsl.lang.simplify import add, conjunction, conjuncts
 from tdsl.lang.types import DType
 from tdsl.lang.value import Value, convert
 from tdsl.node import Node, children, post_order, transform
@@ -73,6 +73,18 @@ class Definition:
     def sources(self) -> frozenset[str]:
         """The names of the tensors and funcs that these expressions read."""
         return frozenset(r.name for r in self.reads)
+
+    @functools.cached_property
+    def tested(self) -> tuple[Expr, Indices] | None:
+        """The conditions without reads, and the reads of the others; None where no condition reads."""
+        conditions = [(c, indices_in(reads_in((c,)))) for c in conjuncts(self.where)]
+        plain = [c for c, indices in conditions if not indices]
+        reading = (c for c, indices in conditions if indices)
+        return (
+            None
+            if len(plain) == len(conditions)
+            else (conjunction(plain), indices_in(reads_in(reading)))
+        )
 
     @functools.cached_property
     def indices(self) -> Indices:
@@ -209,21 +221,41 @@ def check_pure(
             )
 
 
+def read_of_another_point(handle: object, d: Definition) -> tuple[str, Access] | None:
+    """A free variable at another value of which an update reads its own func, and that read."""
+    for n in (n for e in d.expressions() for n in post_order(e)):
+        if isinstance(n, Access) and n.source is handle:
+            for mine, own in zip(d.index, n.index, strict=True):
+                if isinstance(mine, Var) and mine.name in d.free and own != mine:
+                    return mine.name, n
+    return None
+
+
+def free_inside(d: Definition, domain: tuple[tuple[Expr, Expr], ...]) -> Definition:
+    """The update whose free variables run in order, inside of its ranges, over the func's `domain`.
+
+    d[i, j] = min(d[i, j], d[i, k] + d[k, j])       ranges k, i, j, where k alone was one
+    """
+    ends = {
+        e.name: (e.name, lo, add(lo, extent))
+        for e, (lo, extent) in zip(d.index, domain, strict=True)
+        if isinstance(e, Var) and e.name in d.free
+    }
+    return replace(d, free=(), ranges=(*d.ranges, *(ends[name] for name in d.free)))
+
+
 def check_update(name: str, handle: object, definition: Definition, loc: Loc | None) -> None:
     """Free variables of an update must not order it: reads of the func itself keep them in place."""
-    for e in definition.expressions():
-        for n in post_order(e):
-            if not (isinstance(n, Access) and n.source is handle):
-                continue
-            for mine, own in zip(definition.index, n.index, strict=True):
-                if isinstance(mine, Var) and mine.name in definition.free and own != mine:
-                    raise DefinitionError(
-                        f"this update of {name!r} reads itself at another {mine.name!r}, so the order "
-                        f"of {mine.name!r} would matter",
-                        loc=n.loc or loc,
-                        label="read here",
-                        hint=f'say the order with a range: {mine.name} = td.range("{mine.name}", lo, hi)',
-                    )
+    found = read_of_another_point(handle, definition)
+    if found is not None:
+        variable, n = found
+        raise DefinitionError(
+            f"this update of {name!r} reads itself at another {variable!r}, so the order "
+            f"of {variable!r} would matter",
+            loc=n.loc or loc,
+            label="read here",
+            hint=f'say the order with a range: {variable} = td.range("{variable}", lo, hi)',
+        )
 
 
 def check_apart(name: str, handle: object, definition: Definition, loc: Loc | None) -> None:

@@ -15,17 +15,21 @@ from itertools import chain
 from operator import mul
 from typing import Any
 
+import numpy as np
+
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.casts import cast
 from tdsl.lang.definition import loop_variables
-from tdsl.lang.expr import Var
+from tdsl.lang.expr import ONE, ZERO, Access, Const, Expr, Var
 from tdsl.lang.pad import Padded
 from tdsl.lang.pairing import pairs
 from tdsl.lang.reduction import sum as sum_over
+from tdsl.lang.show import show_expr
 from tdsl.lang.subscripts import Subscripts, parse
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype, promote
 from tdsl.lang.value import Value, Variable, lift
+from tdsl.node import post_order
 from tdsl.source import Loc, here
 
 UNKNOWN = 1000  # stands for an extent that is not known when the order of pairs is chosen
@@ -47,8 +51,9 @@ def einsum(
     An operand is a tensor, a func, a number, or a value whose loop variables are named as its letters. A
     letter that occurs twice in an operand takes its diagonal. "..." stands for the axes that have no
     letter; they broadcast. Without "->" the result has those, and the letters that occur once, in their
-    order. Types are NumPy's: the common one of the operands, in which is summed too, unless `dtype` is
-    given.
+    order. An axis of extent 1 is repeated where the same letter has another extent elsewhere. Types are
+    NumPy's: the common one of the operands, in which is summed too (in f32 that of narrow floats, rounded
+    at the end), unless `dtype` is given. A call of the compiled func takes the operands in the order given.
 
     Three operands or more are multiplied in pairs, in the order that costs least (extents that are not
     known count as 1000), and each pair is a func; `optimize=False` makes one sum of all.
@@ -65,17 +70,27 @@ def einsum(
     ranks = tuple(_rank(x, n, loc) for n, x in enumerate(operands))
     parsed = parse(subscripts, ranks, loc)
     variables: dict[str, Value] = {n: Variable(Var(n), weak=True) for n in chain(*parsed.terms)}
-    sizes = _sizes(parsed, operands) if parsed.dots or len(operands) > 2 else {}
-    spread = _spread(parsed, sizes)
-    terms = [
-        _term(x, names, variables, spread, loc)
+    infer = bool(parsed.dots) or len(operands) > 2
+    extents = [
+        _extents(x, len(names), infer=infer)
         for names, x in zip(parsed.terms, operands, strict=True)
     ]
+    several = _several(parsed, extents)
+    terms = [
+        _term(x, names, variables, _repeated(x, names, own, several, parsed.dots), loc)
+        for names, x, own in zip(parsed.terms, operands, extents, strict=True)
+    ]
     t = _common(terms) if dtype is None else as_dtype(dtype)
-    terms = [replace(term, value=cast(term.value, t)) for term in terms]
+    exact = t.summed if dtype is None else t
+    terms = [replace(term, value=cast(term.value, exact)) for term in terms]
+    whole = {n: min(own - {ONE} or own, key=show_expr, default=None) for n, own in several.items()}
     if optimize and len(terms) > 1:
-        return _in_pairs(terms, parsed.result, variables, sizes, name)
-    return _product(terms, parsed.result, variables, name)
+        sizes = {n: int(e.value) if isinstance(e, Const) else UNKNOWN for n, e in whole.items()}
+        f = _in_pairs(terms, parsed.result, variables, sizes, name, t)
+    else:
+        f = _product(terms, parsed.result, variables, name, t)
+    f._operands, f._extents = operands, tuple(whole[n] for n in parsed.result)
+    return f
 
 
 def _rank(x: Any, n: int, loc: Loc | None) -> int | None:
@@ -96,48 +111,89 @@ def _rank(x: Any, n: int, loc: Loc | None) -> int | None:
         try:
             lift(x, loc)
         except TypeMismatch:
+            hint = 'td.einsum("ij,jk->ik", a, b): the subscripts come first'
+            if isinstance(x, np.ndarray):
+                t = f'td.Tensor("a{n}", {x.shape}, "{x.dtype}")'
+                hint = f"declare it, a{n} = {t}, and pass the array to what td.compile gives"
             raise TypeMismatch(
-                f"operand {n} of einsum is no tensor, func or value, but {x!r}",
+                f"operand {n} of einsum is no tensor, func or value, but "
+                + ("an array" if isinstance(x, np.ndarray) else repr(x)),
                 loc=loc,
                 label="this einsum",
-                hint='td.einsum("ij,jk->ik", a, b): the subscripts come first',
+                hint=hint,
             ) from None
     return None
 
 
-def _sizes(parsed: Subscripts, operands: Sequence[Any]) -> dict[str, int]:
-    """The extent of each axis where it is known, the largest one where they broadcast."""
-    found: dict[str, int] = {}
-    for names, x in zip(parsed.terms, operands, strict=True):
-        if isinstance(x, Tensor | Padded | Func):
-            for name, extent in zip(names, x.shape, strict=True):
-                size = extent if isinstance(extent, int) else UNKNOWN
-                found[name] = max(size, found.get(name, 0))
+Extents = tuple[Expr | None, ...]  # of an operand, as far as they are known
+
+
+def _extents(x: Any, rank: int, *, infer: bool) -> Extents:
+    """The extents of an operand; of a func what follows from bare reads, or what is inferred."""
+    if isinstance(x, Tensor):
+        return x.extents
+    if isinstance(x, Padded):
+        return tuple(extent for _, extent in x.box)
+    if not isinstance(x, Func):
+        return (None,) * rank
+    known = tuple(_extent(x, dim) for dim in range(rank))
+    if not infer or None not in known:
+        return known
+    return tuple(extent if first == ZERO else None for first, extent in x._domain())
+
+
+def _extent(f: Func, dim: int) -> Expr | None:
+    """The extent of a func along a dimension, if all that is read there at the bare variable has it."""
+    found: set[Expr] = set()
+    seen, stack = set[tuple[int, int]](), [(f, dim)]
+    while stack:
+        f, dim = stack.pop()
+        known = f.declared or f._extents
+        if known:
+            found |= {e for e in (known[dim],) if e is not None}
+        elif (id(f), dim) not in seen and f.definitions:
+            seen.add((id(f), dim))
+            variable = f.definitions[0].index[dim]
+            for n in post_order(*f.definitions[0].values):
+                if isinstance(n, Access):
+                    source: Any = n.source
+                    axes = [axis for axis, e in enumerate(n.index) if e == variable]
+                    if isinstance(source, Tensor):
+                        found |= {source.extents[axis] for axis in axes}
+                    else:
+                        stack += [(source, axis) for axis in axes]
+    return found.pop() if len(found) == 1 else None
+
+
+def _several(parsed: Subscripts, extents: Sequence[Extents]) -> dict[str, set[Expr]]:
+    """The known extents of each axis."""
+    found: dict[str, set[Expr]] = {}
+    for name, extent in zip(chain(*parsed.terms), chain(*extents), strict=True):
+        found.setdefault(name, set()).update(() if extent is None else (extent,))
     return found
 
 
-def _spread(parsed: Subscripts, sizes: dict[str, int]) -> frozenset[str]:
-    """The axes under "..." along which an operand of extent 1 is repeated."""
-    return frozenset(name for name in parsed.dots if sizes[name] > 1)
+def _repeated(
+    x: Any, names: tuple[str, ...], extents: Extents, several: dict[str, set[Expr]],
+    dots: tuple[str, ...],
+) -> set[str]:  # fmt: skip
+    """The axes along which an operand has extent 1, and another operand more."""
+    own = {n: {e for m, e in zip(names, extents, strict=True) if m == n} for n in names}
+    ones = {n for n in names if own[n] == {ONE} and several[n] != {ONE}}
+    return ones.intersection(dots) if isinstance(x, Padded) else ones
 
 
 def _term(
     x: Any,
     names: tuple[str, ...],
     variables: dict[str, Value],
-    spread: frozenset[str],
+    repeated: set[str],
     loc: Loc | None,
 ) -> _Term:
-    """An operand at its variables; where it is repeated it is read at 0."""
+    """An operand at its variables; along axes that are `repeated` it is read at 0."""
     if isinstance(x, Tensor | Padded | Func):
-        extents = x.shape if spread & {*names} else (None,) * len(names)
-        repeated = [
-            name in spread and isinstance(extent, int) and extent == 1
-            for name, extent in zip(names, extents, strict=True)
-        ]
-        both = list(zip(names, repeated, strict=True))
-        index = tuple(0 if again else variables[name] for name, again in both)
-        return _Term(tuple(dict.fromkeys(name for name, again in both if not again)), x[index])
+        index = tuple(0 if name in repeated else variables[name] for name in names)
+        return _Term(tuple(name for name in dict.fromkeys(names) if name not in repeated), x[index])
     value = lift(x, loc)
     for name, own in loop_variables((value.node,)).items():
         if name not in names:
@@ -159,8 +215,9 @@ def _common(terms: Sequence[_Term]) -> DType:
 
 
 def _product(
-    terms: Sequence[_Term], result: tuple[str, ...], variables: dict[str, Value], name: str
-) -> Func:
+    terms: Sequence[_Term], result: tuple[str, ...], variables: dict[str, Value], name: str,
+    rounded: DType | None = None,
+) -> Func:  # fmt: skip
     """The func of a product, summed over the names that the result does not have."""
     names = dict.fromkeys(chain(*(term.names for term in terms)))
     summed = [Variable(variables[n].node, weak=True) for n in names if n not in result]
@@ -168,13 +225,13 @@ def _product(
     f = Func(name)
     # the type is that of the operands: NumPy's einsum does not widen
     total = sum_over(value, axis=summed, dtype=value.dtype) if summed else value
-    f[tuple(variables[n] for n in result)] = total
+    f[tuple(variables[n] for n in result)] = total if rounded is None else cast(total, rounded)
     return f
 
 
 def _in_pairs(
     terms: list[_Term], result: tuple[str, ...], variables: dict[str, Value], sizes: dict[str, int],
-    name: str,
+    name: str, rounded: DType,
 ) -> Func:  # fmt: skip
     """The last func of a product that is made pair by pair."""
     made = 0
@@ -197,4 +254,4 @@ def _in_pairs(
         others = [term for n, term in enumerate(terms) if n not in (first, second)]
         terms[first] = part([terms[first], terms[second]], others)
         del terms[second]
-    return _product(terms, result, variables, name)
+    return _product(terms, result, variables, name, rounded)

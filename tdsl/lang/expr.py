@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from dataclasses import field
 from typing import Any
 
 from tdsl.lang.types import DType, bool_, i64
@@ -83,10 +84,11 @@ class Size(Node):
 
 @node
 class Param(Node):
-    """A scalar input."""
+    """A scalar input; `created` is its number among the inputs that the user created (see `handle.py`)."""
 
     name: str
     dtype: DType
+    created: int = field(default=0, kw_only=True, compare=False, repr=False)
 
 
 @node
@@ -145,12 +147,16 @@ class Access(Node):
 
 @node
 class Read(Node):
-    """A value of an input or func of a program, named by its unique name."""
+    """A value of an input or func of a program, named by its unique name.
+
+    `held` are the least and the most that it can be, as far as these are known (`stored_range.py`).
+    """
 
     name: str
     index: tuple[Expr, ...]
     component: int
     dtype: DType
+    held: tuple[Expr | None, Expr | None] = (None, None)
 
 
 @node

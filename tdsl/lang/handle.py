@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import numbers
 from typing import Any
 
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.source import Loc, here
+
+# Inputs are numbered as they are created, to sort the arguments of a call. The number takes no part in
+# equality, and no text or key of a cache has it.
+created = itertools.count().__next__
 
 
 class Handle:

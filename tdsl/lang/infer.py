@@ -1,25 +1,30 @@
 """Infer the ranges of variables from the tensors that are read.
 
 1. A variable that stands bare in an access must have the range of that axis; all bare accesses agree
-   (named extents are made equal, numbers must be equal).
+   (numbers must be equal; named extents are made equal, or compared at the call).
+   A func without a declared shape that could be computed further (its range begins elsewhere, or an access of
+   such a func shifts the variable) need not agree: its access limits the variable, as by rule 2.
 2. Any other affine access limits its variable to where the access stays inside.
 3. Reads of padding limit nothing; a bare one suggests the range that an output has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from tdsl.errors import ShapeError
-from tdsl.lang.affine import difference, has_data, variables
+from tdsl.lang.affine import as_expr, as_sum, difference, has_data, variables
+from tdsl.lang.agreement import Agreement
+from tdsl.lang.bounds import at_most
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, ZERO, Binary, Call, Expr, Read, Size, Var
+from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Read, Size, Var
 from tdsl.lang.program import FuncDef, Program, map_expressions
 from tdsl.lang.regions import Interval, interval_of, reads_in, tighten
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjunction, maximum, minimum, simplify, subtract
 from tdsl.lang.solve import solve
+from tdsl.lang.stored_range import ranges_held, read_in_indices, with_ranges
 from tdsl.node import Node, post_order, transform
 from tdsl.source import Loc
 
@@ -34,6 +39,11 @@ class _Candidate:
     hi: Expr
     read: Read
     axis: int
+    inferred: bool = False  # of a func without a declared shape
+
+    @property
+    def extent(self) -> Expr:
+        return add(subtract(self.hi, self.lo), ONE)
 
 
 @dataclass(slots=True)
@@ -42,6 +52,8 @@ class _Variable:
 
     name: str
     exact: list[_Candidate] = field(default_factory=list)
+    shifted: bool = False  # in an access of a func without a declared shape
+    loose: bool = False  # bare accesses of such funcs limit it, and need not agree
     suggested: list[_Candidate] = field(default_factory=list)
     limits: Interval = UNBOUNDED
     base: Interval = UNBOUNDED
@@ -49,10 +61,11 @@ class _Variable:
 
 
 class _Sizes:
-    """Named extents found equal to each other or to numbers."""
+    """Named extents that are equal to others or to numbers, and the accesses that make them so."""
 
     def __init__(self) -> None:
         self.equal: dict[str, Expr] = {}
+        self.agreements: list[Agreement] = []
 
     def resolve(self, e: Expr) -> Expr:
         if not self.equal:
@@ -67,30 +80,39 @@ class _Sizes:
         return self.equal.get(n.name, n) if isinstance(n, Size) else n
 
     def unify(self, a: Expr, b: Expr) -> bool:
-        """Make two extents equal if that is possible by naming."""
+        """Make two extents equal by naming where that is possible; False where they never are."""
         a, b = self.resolve(a), self.resolve(b)
-        if difference(a, b) == 0:
-            return True
-        for own, other in ((a, b), (b, a)):
-            if isinstance(own, Size) and own not in post_order(other):
-                self.equal[own.name] = other
-                return True
-        return False
+        apart = as_sum(a).plus(as_sum(b), -1)
+        if at_most(add(a, ONE), b) or at_most(add(b, ONE), a):
+            return False
+        # a name that is one of the extents first, then one in which their difference is linear
+        for name in (a, b, *apart.terms):
+            if isinstance(name, Size) and abs(apart.terms.get(name, 0)) == 1:
+                other = apart.without(name).times(-apart.terms[name])
+                inside = any(name in post_order(atom) for atom in other.terms)
+                if not inside and (other.terms or Const in (type(a), type(b))):
+                    self.equal[name.name] = simplify(as_expr(other))
+                    break
+        return True
 
 
 def infer(program: Program) -> Program:
     """The program with every range known, or ShapeError."""
     sizes = _Sizes()
-    boxes: dict[str, tuple[tuple[Interval, Interval], ...]] = {
+    boxes: Boxes = {
         t.name: tuple(((ZERO, subtract(e, ONE)),) * 2 for e in t.shape) for t in program.inputs
     }
-    funcs = []
+    inferred = {f.name for f in program.funcs if not f.declared}
+    indices = read_in_indices(program)
+    funcs, held = [], dict[str, tuple[Interval, ...]]()
     for f in program.funcs:
-        made = _infer_func(f, boxes, sizes)
+        made = _infer_func(with_ranges(f, held), boxes, sizes, inferred)
+        if f.name in indices:
+            held[f.name] = ranges_held(made)
         boxes[f.name] = tuple(zip(made.limits, made.natural, strict=True))
         funcs.append(made)
     program = replace(program, funcs=tuple(funcs))
-    return _resolve(program, sizes) if sizes.equal else program
+    return _resolve(program, sizes) if sizes.agreements else program
 
 
 def _resolve(program: Program, sizes: _Sizes) -> Program:
@@ -100,6 +122,7 @@ def _resolve(program: Program, sizes: _Sizes) -> Program:
     return replace(
         program,
         equal=tuple((name, sizes.resolve(e)) for name, e in sizes.equal.items()),
+        agreements=tuple(a.map_extents(sizes.resolve) for a in sizes.agreements),
         inputs=tuple(
             replace(t, shape=tuple(sizes.resolve(e) for e in t.shape)) for t in program.inputs
         ),
@@ -118,11 +141,11 @@ def _resolve(program: Program, sizes: _Sizes) -> Program:
 Boxes = dict[str, tuple[tuple[Interval, Interval], ...]]
 
 
-def _infer_func(f: FuncDef, boxes: Boxes, sizes: _Sizes) -> FuncDef:
+def _infer_func(f: FuncDef, boxes: Boxes, sizes: _Sizes, inferred: Collection[str]) -> FuncDef:
     dims = [_Variable(name) for name in f.definitions[0].free]
     scopes = [_scope(d, dims) for d in f.definitions]
     for d, scope in zip(f.definitions, scopes, strict=True):
-        _collect(f, d, scope, boxes)
+        _collect(f, d, scope, boxes, inferred)
     for scope in scopes:
         for v in scope.values():
             _agree(v, f, sizes)
@@ -130,7 +153,7 @@ def _infer_func(f: FuncDef, boxes: Boxes, sizes: _Sizes) -> FuncDef:
         before = [v.limits for scope in scopes for v in scope.values()]
         for d, scope in zip(f.definitions, scopes, strict=True):
             _widen(f, d, scope)
-            _limit(f, d, scope, boxes)
+            _limit(f, d, scope, boxes, inferred)
         if before == [v.limits for scope in scopes for v in scope.values()]:
             break
     definitions = tuple(
@@ -176,13 +199,18 @@ def _accesses(
                 yield r, axis, e, limits, natural
 
 
-def _collect(f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes) -> None:
+def _collect(
+    f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes, inferred: Collection[str]
+) -> None:
     for r, axis, e, (lo, hi), (first, last) in _accesses(f, d, boxes):
         match e:
             case Var(name) if lo is not None and hi is not None:
-                scope[name].exact.append(_Candidate(lo, hi, r, axis))
+                scope[name].exact.append(_Candidate(lo, hi, r, axis, r.name in inferred))
             case Var(name) if first is not None and last is not None:
                 scope[name].suggested.append(_Candidate(first, last, r, axis))
+        if r.name in inferred and not isinstance(e, Var):
+            for name in variables(e) & scope.keys():
+                scope[name].shifted = True
         padded = _padded_variable(e)
         if padded is not None:
             name, start, extent = padded
@@ -202,42 +230,50 @@ def _padded_variable(e: Expr) -> tuple[str, Expr, Expr] | None:
 
 
 def _agree(v: _Variable, f: FuncDef, sizes: _Sizes) -> None:
-    """Rule 1: all bare accesses of a variable give one range."""
+    """Rule 1: all bare accesses of a variable give one range; `exact` keeps those that have to."""
     if v.given or not v.exact:
         return
-    first = v.exact[0]
+    starts = [sizes.resolve(c.lo) for c in v.exact]
+    known = [lo for c, lo in zip(v.exact, starts, strict=True) if not c.inferred] or starts
+    v.loose = v.shifted or any(difference(lo, known[0]) != 0 for lo in starts)
+    if v.loose:
+        v.exact = [c for c in v.exact if not c.inferred]
     for other in v.exact[1:]:
-        same = (
-            sizes.unify(_extent(first), _extent(other))
-            and difference(sizes.resolve(first.lo), sizes.resolve(other.lo)) == 0
-        )
-        if not same:
+        first = v.exact[0]
+        if not sizes.unify(first.extent, other.extent):
             raise _disagreement(v.name, first, other, f.definitions[0].loc)
-    v.base = v.limits = (sizes.resolve(first.lo), sizes.resolve(first.hi))
-
-
-def _extent(c: _Candidate) -> Expr:
-    return add(subtract(c.hi, c.lo), ONE)
+        if first.extent != other.extent:
+            first_side, second_side = (
+                (c.extent, c.read.name, c.axis, c.read.loc) for c in (first, other)
+            )
+            sizes.agreements.append(Agreement(v.name, (first_side, second_side)))
+    if v.exact:
+        c = next((c for c in v.exact if not c.inferred), v.exact[0])
+        v.base = v.limits = (sizes.resolve(c.lo), sizes.resolve(c.hi))
 
 
 def _disagreement(name: str, a: _Candidate, b: _Candidate, loc: Loc | None) -> ShapeError:
     def place(c: _Candidate) -> str:
-        return f"{show_expr(_extent(c))} as axis {c.axis} of {c.read.name!r}"
+        return f"{show_expr(c.extent)} as axis {c.axis} of {c.read.name!r}"
 
     return ShapeError(
         f"{name!r} has two extents: {place(a)}, and {place(b)}",
         loc=b.read.loc or loc,
-        label=f"{name} runs to {show_expr(_extent(b))} here",
-        related=((a.read.loc, f"{name} runs to {show_expr(_extent(a))} here"),),
+        label=f"{name} runs to {show_expr(b.extent)} here",
+        related=((a.read.loc, f"{name} runs to {show_expr(a.extent)} here"),),
         hint="a variable that stands bare in several places must have one extent; check the shapes",
     )
 
 
-def _limit(f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes) -> None:
+def _limit(
+    f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes, inferred: Collection[str]
+) -> None:
     """Rule 2: each access with one variable still open limits it."""
     given = {name for name, lo, _ in d.ranges if lo is not None}
-    for _, _, e, (lo, hi), _ in _accesses(f, d, boxes):
-        if lo is None or hi is None or isinstance(e, Var):
+    for r, _, e, (lo, hi), _ in _accesses(f, d, boxes):
+        if lo is None or hi is None:
+            continue
+        if isinstance(e, Var) and not (scope[e.name].loose and r.name in inferred):
             continue
         open_ = [n for n in variables(e) if n in scope and n not in given]
         # of several, the one that nothing else gives a range

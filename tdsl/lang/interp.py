@@ -93,6 +93,18 @@ def bound(
         known[Param(s.name, s.dtype)] = Const(value, s.dtype)
     program = _substituted(program, known)
     _check_arrays(program, arrays)
+    for a in program.agreements:
+        (first, *_), (second, *_) = a.map_extents(
+            lambda e: transform(e, lambda n: known.get(n, n))
+        ).sides
+        if number_of(first) != number_of(second):
+            raise ShapeError(
+                f"{a.variable!r} has two extents: {number_of(first)} and {number_of(second)}",
+                loc=here(),
+                label="this call",
+                related=a.related,
+                hint="pass arrays that agree",
+            )
     return program, arrays
 
 

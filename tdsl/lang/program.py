@@ -10,16 +10,20 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
+from tdsl.errors import DefinitionError, ShapeError
+from tdsl.lang.agreement import Agreement
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, Access, Binary, Expr, Param, Read, Size, const
+from tdsl.lang.expr import ONE, Binary, Expr, Size, const
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import DType
-from tdsl.node import Node, children, post_order, transform
+from tdsl.node import Node, post_order, transform
 from tdsl.source import Loc, here
+
+if TYPE_CHECKING:
+    from tdsl.lang.collector import Collector
 
 Numbers = tuple[tuple[str, int], ...]  # by name of a size, in order
 
@@ -125,7 +129,8 @@ class Program:
 
     `parameters` is the order of the arguments of a call; `output_names` are the names that the user gave
     the outputs, which stay when a schedule puts a copy in the place of one. `equal` are named extents that
-    indices make the same as others. As text, each func has its range and its definitions.
+    indices make the same as others, `agreements` the accesses by which extents have to be equal. As text,
+    each func has its range and its definitions.
     """
 
     name: str
@@ -136,6 +141,7 @@ class Program:
     parameters: tuple[str, ...]
     output_names: tuple[str, ...] = ()
     equal: tuple[tuple[str, Expr], ...] = field(default=(), compare=False)
+    agreements: tuple[Agreement, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         from tdsl.lang.show import show_program
@@ -165,9 +171,12 @@ class Program:
 
     @functools.cached_property
     def sizes(self) -> tuple[str, ...]:
-        """The named extents of the inputs, then of declared shapes, in order of appearance."""
+        """The named extents of inputs, then of declared shapes and definitions, in order of appearance."""
         shapes = [e for t in self.inputs for e in t.shape]
         shapes += [e for f in self.funcs if f.declared for _, e in f.limits if e is not None]
+        for d in (d for f in self.funcs for d in f.definitions):
+            shapes += [e for _, *ends in d.ranges for e in ends if e is not None]
+            shapes += d.expressions()
         return tuple(dict.fromkeys(n.name for n in post_order(*shapes) if isinstance(n, Size)))
 
 
@@ -176,25 +185,46 @@ def build_program(
 ) -> Program:
     """The program that computes the funcs `outputs`; `parameters` are handles that come first in a call.
 
+    The other inputs follow in the order in which they were created. Those that an einsum is given stand in
+    the order given there, in the places that are theirs; of two einsums, the later one decides.
+
     Raises DefinitionError for an undefined func, an output or a name used twice, ShapeError where ranges
     disagree.
     """
+    from tdsl.lang.collector import Collector
     from tdsl.lang.counts import known_counts
     from tdsl.lang.infer import infer
 
-    collected = _Collector()
+    collected = Collector()
     for p in parameters:
         collected.input(p)
     for n, f in enumerate(outputs):
         _refuse_again(f, outputs[:n])
         collected.func(f)
     collected.check_extents()
+    order = {name: n for n, name in enumerate(collected.arguments(len(parameters)))}
+    names = tuple(collected.names[id(f)] for f in outputs)
     program = Program(
-        name or outputs[0].name, tuple(collected.inputs), tuple(collected.scalars),
-        tuple(collected.funcs), tuple(collected.names[id(f)] for f in outputs),
-        tuple(collected.order), tuple(collected.names[id(f)] for f in outputs),
+        name or outputs[0].name, tuple(sorted(collected.inputs, key=lambda t: order[t.name])),
+        tuple(sorted(collected.scalars, key=lambda s: order[s.name])), tuple(collected.funcs),
+        names, tuple(order), names,
     )  # fmt: skip
     return known_counts(infer(program))
+
+
+def _collected(outputs: tuple[Any, ...]) -> Collector:
+    from tdsl.lang.collector import Collector
+
+    collected = Collector()
+    for f in outputs:
+        collected.func(f)
+    return collected
+
+
+def reading_order(outputs: tuple[Any, ...]) -> tuple[str, ...]:
+    """The inputs of a program in the order in which it reads them."""
+    collected = _collected(outputs)
+    return tuple(collected.created)
 
 
 def _refuse_again(f: Any, before: tuple[Any, ...]) -> None:
@@ -210,156 +240,14 @@ def _refuse_again(f: Any, before: tuple[Any, ...]) -> None:
 
 def outline(outputs: tuple[Any, ...]) -> tuple[tuple[str, int, bool], ...]:
     """What of each func can still change: its name, how many definitions it has, if it has a shape."""
-    collected = _Collector()
-    for f in outputs:
-        collected.func(f)
+    collected = _collected(outputs)
     return tuple((f.name, len(f.definitions), f.declared) for f in collected.funcs)
 
 
 def names_by_handle(outputs: tuple[Any, ...]) -> dict[int, str]:
     """The unique name of each tensor and func that is reachable from `outputs`, by `id` of its handle."""
-    collected = _Collector()
-    for f in outputs:
-        collected.func(f)
+    collected = _collected(outputs)
     return collected.names
-
-
-class _Collector:
-    """Walks from the outputs to the inputs, depth first in reading order, giving names."""
-
-    def __init__(self) -> None:
-        self.inputs: list[Input] = []
-        self.scalars: list[ScalarInput] = []
-        self.funcs: list[FuncDef] = []
-        self.order: list[str] = []
-        self.names: dict[int, str] = {}
-        self.used: dict[str, Loc | None] = {}
-        self.active: set[int] = set()
-
-    def source(self, handle: Any) -> str:
-        if id(handle) not in self.names:
-            if hasattr(handle, "definitions"):
-                self.func(handle)
-            else:
-                self.input(handle)
-        return self.names[id(handle)]
-
-    def input(self, handle: Any) -> None:
-        if isinstance(getattr(handle, "node", None), Param):
-            self.scalar(handle.node)
-            return
-        if id(handle) in self.names:
-            return
-        self._new_argument(handle.name, handle.loc)
-        self.names[id(handle)] = handle.name
-        self.inputs.append(Input(handle.name, handle.extents, handle.dtype, handle.loc))
-
-    def scalar(self, p: Param) -> None:
-        known = next((s for s in self.scalars if s.name == p.name), None)
-        if known is None:
-            self._new_argument(p.name, p.loc)
-            self.scalars.append(ScalarInput(p.name, p.dtype, p.loc))
-        elif known.dtype != p.dtype:
-            raise TypeMismatch(
-                f"scalar {p.name!r} is both {known.dtype} and {p.dtype}",
-                loc=p.loc,
-                label="declared here",
-                related=((known.loc, "and first here"),),
-                hint="declare it once, or give it one type in both places",
-            )
-
-    def check_extents(self) -> None:
-        """A name stands for a scalar or for an extent, not for both."""
-        extents = {
-            n.name: t.loc for t in self.inputs for n in post_order(*t.shape) if isinstance(n, Size)
-        }
-        for s in self.scalars:
-            if s.name in extents:
-                raise DefinitionError(
-                    f"{s.name!r} is a scalar and an extent",
-                    loc=s.loc,
-                    label="the scalar",
-                    related=((extents[s.name], "the extent"),),
-                    hint="give one another name; an extent is used in expressions as x.shape[0]",
-                )
-
-    def _new_argument(self, name: str, loc: Loc | None) -> None:
-        if name == "out":
-            raise DefinitionError(
-                "an input cannot be named 'out'",
-                loc=loc,
-                label="this input",
-                hint="out= is the argument of a call for the memory of results; choose another name",
-            )
-        if name in self.used:
-            raise DefinitionError(
-                f"two inputs are named {name!r}",
-                loc=loc,
-                label="this input",
-                related=((self.used[name], "the other one"),),
-                hint="arguments are passed by name; give each its own",
-            )
-        self.used[name] = loc
-        self.order.append(name)
-
-    def func(self, f: Any) -> None:
-        if id(f) in self.names or id(f) in self.active:
-            return
-        f._first()
-        self.active.add(id(f))
-        for d in f.definitions:
-            for e in (*d.expressions(), *(b for _, lo, hi in d.ranges for b in (lo, hi) if b)):
-                for n in _reading_order(e):
-                    if isinstance(n, Access) and n.source is not f:
-                        self.source(n.source)
-                    elif isinstance(n, Param):
-                        self.scalar(n)
-            for p in d.combine.scalars() if d.combine else ():
-                self.scalar(p)
-        name, count = f.name, 0
-        while name in self.used:
-            count += 1
-            name = f"{f.name}_{count}"
-        self.used[name] = f.loc
-        self.names[id(f)] = name
-        definitions = tuple(self._named(d) for d in f.definitions)
-        rank = f.ndim
-        limits: tuple[Interval, ...] = ((None, None),) * rank
-        if f.declared is not None:
-            limits = tuple((const(0), subtract(e, ONE)) for e in f.declared)
-        self.funcs.append(
-            FuncDef(
-                name,
-                f.dtypes,
-                definitions,
-                limits,
-                limits,
-                f.declared is not None,
-                f.fast_math,
-                f.loc,
-            )
-        )
-
-    def _named(self, d: Definition) -> Definition:
-        def visit(n: Node) -> Node:
-            if isinstance(n, Access):
-                return Read(self.names[id(n.source)], n.index, n.component, n.dtype, loc=n.loc)
-            return n
-
-        return map_expressions(d, lambda e: transform(e, visit))
-
-
-def _reading_order(e: Expr) -> list[Node]:
-    """Nodes in the order they are written: an access before what its index reads."""
-    seen: dict[int, Node] = {}
-    stack: list[Node] = [e]
-    while stack:
-        n = stack.pop()
-        if id(n) not in seen:
-            seen[id(n)] = n
-
-            stack += reversed(list(children(n)))
-    return list(seen.values())
 
 
 def map_expressions(d: Definition, f: Callable[[Expr], Expr]) -> Definition:
@@ -398,6 +286,9 @@ def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
                 for t in program.inputs
             ),
             funcs=tuple(_bound(f, key) for f in program.funcs),
+            agreements=tuple(
+                a.map_extents(lambda e: bind_expr(e, sizes)) for a in program.agreements
+            ),
         )
     return known
 

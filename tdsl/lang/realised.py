@@ -12,17 +12,9 @@ from __future__ import annotations
 from tdsl.errors import IndexBoundError, ShapeError
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Expr, const
+from tdsl.lang.needed import read_at, with_updates
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import (
-    Box,
-    Interval,
-    box_of,
-    boxes_of,
-    free_range,
-    reads_in,
-    tighten,
-    union_box,
-)
+from tdsl.lang.regions import Box, Interval, free_range, reads_in, union_box
 from tdsl.lang.simplify import conjuncts, maximum, minimum, simplify
 from tdsl.source import here
 
@@ -59,7 +51,7 @@ def realised_boxes(program: Program) -> dict[str, Bounds]:
     for f in reversed(program.funcs):
         if f.name not in needed:
             continue
-        box = _with_own_updates(f, needed[f.name])
+        box = with_updates(f, _numbered(needed[f.name]), ranges_at)
         boxes[f.name] = tuple((number_of(lo), number_of(hi)) for lo, hi in box)
         for d in f.definitions:
             for name, touched in touched_boxes(f, d, box).items():
@@ -95,30 +87,12 @@ def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:
 
 
 def touched_boxes(f: FuncDef, d: Definition, box: Box) -> dict[str, Box]:
-    """The boxes that a definition reads, and writes of `f`, when its free variables run over a box.
-
-    A condition is tested at the points at which the conditions without reads hold.
-    """
-    pure, mixed = split_conditions(d)
-    ranges = _tightened(ranges_at(d, box), pure)
-    if _empty(tuple(ranges.values())):
-        return {}
-    found = boxes_of(mixed, ranges)
-    ranges = _tightened(ranges, mixed)
-    if _empty(tuple(ranges.values())):
-        return found
-    found[f.name] = union_box(found.get(f.name), box_of(d.index, ranges))
-    for name, b in boxes_of((*d.index, *d.values), ranges).items():
-        found[name] = union_box(found.get(name), b)
-    return found
+    """The boxes that a definition reads, and writes of `f`, when its free variables run over a box."""
+    return read_at(d, ranges_at(d, box), writes=f.name)
 
 
-def _tightened(ranges: dict[str, Interval], conditions: list[Expr]) -> dict[str, Interval]:
-    if _empty(tuple(ranges.values())):
-        return ranges
-    for c in conditions:
-        ranges = tighten(ranges, c)
-    return ranges
+def _numbered(box: Box) -> Box:
+    return tuple((const(number_of(lo)), const(number_of(hi))) for lo, hi in box)
 
 
 def split_conditions(d: Definition) -> tuple[list[Expr], list[Expr]]:
@@ -127,24 +101,3 @@ def split_conditions(d: Definition) -> tuple[list[Expr], list[Expr]]:
     for c in conjuncts(d.where):
         both[any(True for _ in reads_in((c,)))].append(c)
     return both
-
-
-def _with_own_updates(f: FuncDef, box: Box) -> Box:
-    """The box with what the updates of the func read and write of it, until nothing is added."""
-    for _ in range(2 * len(box) + 2):
-        grown = box
-        for d in f.definitions[1:]:
-            own = touched_boxes(f, d, grown).get(f.name)
-            limited = None if own is None else _limited(f, own)
-            if limited is not None and not _empty(limited):
-                grown = union_box(grown, limited)
-        grown = tuple((const(number_of(lo)), const(number_of(hi))) for lo, hi in grown)
-        if grown == box:
-            return box
-        box = grown
-    raise IndexBoundError(
-        f"the updates of {f.name!r} need an ever larger range of it",
-        loc=f.loc,
-        label="this definition",
-        hint=f"declare its shape: {f.name}.with_shape(...)",
-    )

@@ -132,20 +132,37 @@ def _reduce(kind: str, x: Value, axis: Any, loc: Loc | None) -> Value:
     return Value(Reduce(kind, _axes(axis, loc), (x.node,), c.exprs, c.init, 0, x.dtype, loc=loc))
 
 
-def _accumulator(x: Any, dtype: Any, loc: Loc | None) -> Value:
-    """NumPy's type of a sum: integers narrower than 64 bits widen, floats stay."""
+def _accumulated(kind: str, x: Any, axis: Any, dtype: Any, loc: Loc | None) -> Value:
+    """A sum or product in NumPy's type, to which integers widen; narrow floats by way of f32."""
     v = lift(x, loc)
-    if dtype is not None:
-        t = as_dtype(dtype)
-    elif v.dtype.is_float:
-        t = v.dtype
-    else:
-        t = u64 if v.dtype.kind == "u" else i64
-    return Value(convert(v, t, loc))
+    if dtype is None and v.dtype.is_float:
+        return cast(_reduce(kind, widened(v, loc), axis, loc), v.dtype)
+    t = as_dtype(dtype) if dtype is not None else u64 if v.dtype.kind == "u" else i64
+    v = widened(v, loc) if t.is_float and not t.is_narrow else v
+    return _reduce(kind, Value(convert(v, t, loc)), axis, loc)
+
+
+def widened(v: Value, loc: Loc | None) -> Value:
+    """A float in the type in which many are summed; factors of narrow floats are not rounded before."""
+    if not v.dtype.is_narrow:
+        return v
+    wide, stack = dict[int, Expr](), [v.node]
+    while stack:
+        n = stack.pop()
+        if not (isinstance(n, Binary) and n.op == "mul"):
+            wide[id(n)] = convert(Value(n), v.dtype.summed, loc)
+        elif id(n.left) in wide and id(n.right) in wide:
+            wide[id(n)] = Binary("mul", wide[id(n.left)], wide[id(n.right)], loc=n.loc)
+        else:
+            stack += [n, *(x for x in (n.left, n.right) if id(x) not in wide)]
+    return Value(wide[id(v.node)])
 
 
 def sum(x: Any, axis: Axis | None = None, dtype: Any = None) -> Value:
     """The sum over loop variables, in order. Integers sum in 64 bits unless `dtype` is given, as NumPy.
+
+    The sum of f16, bf16 and floats of 8 bits is made in f32, and rounded at the end: with `dtype`, in that.
+    Factors of a term are multiplied in f32, too.
 
     >>> from tdsl.lang.tensor import Func, Tensor
     >>> from tdsl.lang.casts import cast
@@ -157,13 +174,13 @@ def sum(x: Any, axis: Axis | None = None, dtype: Any = None) -> Value:
     (3,)
     """
     loc = here()
-    return _reduce("sum", _accumulator(x, dtype, loc), axis, loc)
+    return _accumulated("sum", x, axis, dtype, loc)
 
 
 def prod(x: Any, axis: Axis | None = None, dtype: Any = None) -> Value:
     """The product over loop variables, typed as `sum`."""
     loc = here()
-    return _reduce("prod", _accumulator(x, dtype, loc), axis, loc)
+    return _accumulated("prod", x, axis, dtype, loc)
 
 
 def min(x: Any, axis: Axis | None = None) -> Value:
@@ -195,11 +212,19 @@ def _truth(v: Value) -> Value:
 
 
 def mean(x: Any, axis: Axis | None = None) -> Value:
-    """The sum over loop variables divided by their number of points; integers give f64."""
+    """The sum over loop variables divided by their number of points; integers give f64.
+
+    Of narrow floats both are done in f32, and the mean is rounded.
+    """
     loc = here()
     v = lift(x, loc)
-    t = v.dtype if v.dtype.is_float else f64
-    x, axes = convert(v, t, loc), _axes(axis, loc)
+    given = v.dtype if v.dtype.is_float else f64
+    v = widened(v, loc) if v.dtype.is_float else Value(convert(v, f64, loc))
+    return cast(_mean(v.node, axis, v.dtype, loc), given)
+
+
+def _mean(x: Expr, axis: Any, t: DType, loc: Loc | None) -> Value:
+    axes = _axes(axis, loc)
     extents = [_known_extent(x, a) for a in axes]
     if None in extents or _restricted(x):
         # count the points beside the sum

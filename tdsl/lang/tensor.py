@@ -24,7 +24,9 @@ from tdsl.lang.definition import (
     check_pure,
     check_update,
     define,
+    free_inside,
     loop_variables,
+    read_of_another_point,
     reads,
     recognise_combine,
     same_kind,
@@ -41,7 +43,7 @@ from tdsl.lang.expr import (
 )
 from tdsl.lang.extents import as_shape, extent_value
 from tdsl.lang.func_value import FuncValue, Increment, TupleValue
-from tdsl.lang.handle import Handle
+from tdsl.lang.handle import Handle, created
 from tdsl.lang.reduction import Combine, builtin
 from tdsl.lang.types import DType, TensorType, as_dtype
 from tdsl.lang.value import UNKNOWN, Value, as_index, check_name, lift
@@ -78,6 +80,7 @@ class Tensor(Handle, Suggesting):
         check_name(name, self.loc)
         self.name, self.dtype = name, as_dtype(dtype)
         self.extents = as_shape(shape, self.loc)
+        self._created = created()
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -119,7 +122,7 @@ class Scalar(Value):
     def __init__(self, name: str, dtype: Any) -> None:
         self.loc = here()
         check_name(name, self.loc)
-        Value.__init__(self, Param(name, as_dtype(dtype), loc=self.loc))
+        Value.__init__(self, Param(name, as_dtype(dtype), created=created(), loc=self.loc))
 
     @property
     def name(self) -> str:
@@ -142,6 +145,8 @@ class Func(Handle, Suggesting):
         self.dtypes: tuple[DType, ...] = ()
         self.declared: tuple[Expr, ...] | None = None
         self.fast_math = False
+        self._operands: tuple[Any, ...] = ()  # of the einsum that this is, in the order given
+        self._extents: tuple[Expr | None, ...] = ()  # and its extents as far as they are known
         if shape is not None:
             self.declared = as_shape(shape, self.loc)
 
@@ -318,6 +323,8 @@ class Func(Handle, Suggesting):
         hoisted = _Hoisted()
         values = tuple(self._hoist(v, hoisted, top=False) for v in values)
         made = define(index, values, combine, loc, pure=False)
+        if made.ranges and read_of_another_point(self, made) is not None:
+            made = free_inside(made, self._domain())
         check_update(self.name, self, made, loc)
         check_apart(self.name, self, made, loc)
         if combine is None and not made.ranges and not any(reads(v, self) for v in values):
@@ -348,6 +355,13 @@ class Func(Handle, Suggesting):
             return Access(f, outer, n.component, n.dtype, loc=n.loc)
 
         return transform(e, visit)
+
+    def _func_name(self) -> str:
+        return self.name
+
+    def _found_elsewhere(self, name: str) -> str:
+        functions = {"compile": f"td.compile({self.name})", "schedule": f"td.Schedule({self.name})"}
+        return functions.get(name, "") or Suggesting._found_elsewhere(self, name)
 
     def __repr__(self) -> str:
         from tdsl.lang.show import show_func

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tdsl.schedule.nest import SERIAL, FuncPlan
+from tdsl.lang.program import FuncDef
+from tdsl.schedule.nest import (
+    SERIAL,
+    After,
+    At,
+    FuncPlan,
+    Nest,
+    State,
+    With,
+    is_reduction,
+)  # fmt: skip
 from tdsl.schedule.patterns.bands import Bands
 from tdsl.schedule.patterns.contraction import Contraction, Tiles
 from tdsl.schedule.patterns.strips import Strips
 
+INDEPENDENT = "independent iterations, left serial"
 BY_HAND, INLINE, GENERAL, ROOT = "by hand", "inline", "general schedule", "root"
 
 
@@ -30,20 +41,65 @@ class Decision:
     beside: tuple[str, ...] = ()
 
 
-def explain(decisions: Iterable[Decision]) -> str:
+def explain(decisions: Iterable[Decision], state: State | None = None) -> str:
     """Decisions as text: who schedules what, the numbers of the plan, the reasons.
+
+    With the completed `state`, why loops are serial, and the stages that the schedule has added, too.
 
     >>> print(explain([Decision("c", "matmul", (Tiles(16, 6, 4, parallel="j"),), ("acc",), ("a reason",))]))
     c: matmul, with acc inside
       6 x 64 register tiles (4 vectors of 16), all terms at once, nothing copied, threads over j
       a reason
     """
-    lines = []
+    lines, told = [], set[str]()
     for d in decisions:
         inside = f", with {', '.join(d.inside)} inside" if d.inside else ""
         lines += [f"{d.func}: {d.how}{inside}"]
         lines += [f"  {text}" for text in (*map(plan_text, d.plan), *d.why) if text]
+        if state is not None and d.how != INLINE:
+            every = d.how in (BY_HAND, GENERAL, ROOT)
+            lines += [f"  {text}" for text in _serial(state, d.func, every=every)]
+            for name in (*d.inside, *d.beside):
+                lines += [f"  in {name}, {text}" for text in _serial(state, name, every=False)]
+        told |= {d.func, *d.inside, *d.beside}
+    added = () if state is None else [f.name for f in state.program.funcs if f.name not in told]
+    for name in added:
+        assert state is not None
+        plan = state.plan(name)
+        match plan.place:
+            case At(level) | After(level) | With(level):
+                lines.append(f"{name}: added by the schedule, in {level.loop} of {level.func}")
+            case _:
+                lines.append(f"{name}: added by the schedule, at the root")
+        lines += [f"  {text}" for text in (plan_text(plan), *_serial(state, name, every=True))]
     return "\n".join(lines)
+
+
+def _serial(state: State, func: str, *, every: bool) -> Iterator[str]:
+    """Why the serial loops of a func are that; those that need not be only where it is `every` one."""
+    if not state.program.has_func(func):
+        return
+    f = state.program.func(func)
+    for n, nest in enumerate(state.plan(func).nests):
+        found: dict[str, list[str]] = {}
+        for loop in nest.loops:
+            if loop.kind == SERIAL:
+                found.setdefault(why_serial(f, n, nest, loop.name), []).append(loop.name)
+        for why, loops in found.items():
+            if every or why != INDEPENDENT:
+                yield f"{', '.join(loops)}: {why}"
+
+
+def why_serial(f: FuncDef, definition: int, nest: Nest, loop: str) -> str:
+    """Why a loop is serial: a dependence between its iterations, or nothing but the schedule."""
+    d = f.definitions[definition]
+    if not is_reduction(f, definition, nest, loop):
+        return INDEPENDENT
+    if any(r.name == f.name for r in d.reads):
+        return "reads what it wrote"
+    if d.combine is None:
+        return "overwrites what it wrote"
+    return "a reduction in order" + ("" if d.combine.associative else ", as its combiner asks")
 
 
 def plan_text(plan: object) -> str:

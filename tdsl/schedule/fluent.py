@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from tdsl.errors import (
     TypeMismatch,
     did_you_mean,
 )  # fmt: skip
-from tdsl.lang.program import Program, build_program, names_by_handle, outline
+from tdsl.lang.program import Program, build_program, names_by_handle, outline, reading_order
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.notebook import Listing, page
@@ -132,6 +134,27 @@ class Schedule(Suggesting):
                     label="compiled here",
                     hint="make the schedule after the last definition and the shape",
                 )
+
+    def _with_arguments(self, arguments: object) -> Schedule:
+        """The schedule of a program that takes its arguments in the order in which it reads them."""
+        if arguments != "reads":
+            raise TypeMismatch(
+                f"arguments= is an order of arguments, not {arguments!r}",
+                loc=here(),
+                label="this call",
+                hint='"created" for the order in which inputs were created, "reads" for that of the reads',
+            )
+        warnings.warn(
+            'td.compile(..., arguments="reads") is deprecated: create tensors in the order of the arguments',
+            DeprecationWarning,
+            stacklevel=4,  # where td.compile is called
+        )
+        given, made = self.program.parameters, copy(self)
+        if self._outputs:  # an operator has its parameters
+            given = tuple(n for n in reading_order(self._outputs) if n in given)
+        made.program = replace(self.program, parameters=given)
+        made.state = replace(self.state, program=replace(self.state.program, parameters=given))
+        return made
 
     def source_name(self, source: Stage | Func | Tensor | str) -> str:
         """The name in this program of a tensor or func given in any way."""
@@ -337,6 +360,9 @@ class Schedule(Suggesting):
         for d in from_json(text, here()):
             self.do(d)
         return self
+
+    def _func_name(self) -> str:
+        return self.program.outputs[0]
 
     def __str__(self) -> str:
         return show_schedule(self.directives)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from tdsl.errors import did_you_mean
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
+from tdsl.schedule.dependence import is_independent
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.instructions.share_out import by_layout
 from tdsl.schedule.legality import loops_around
@@ -76,7 +77,10 @@ def _is_merged(state: State, func: str, definition: int, loop: str) -> bool:
     """True for a loop of a reduction whose partial results threads can combine with each other."""
     f, plan = state.program.func(func), state.plan(func)
     reduces = is_reduction(f, definition, plan.nests[definition], loop)
-    return reduces and not is_ordered(f, definition) and definition not in plan.atomic
+    if not reduces or is_ordered(f, definition) or definition in plan.atomic:
+        return False
+    update = f.definitions[definition].init is None
+    return not (update and is_independent(state, func, definition, loop))
 
 
 def _are_partial(state: State, func: str, definition: int, loop: str) -> bool:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from tdsl.errors import did_you_mean
+from tdsl.errors import ShapeError, did_you_mean
 from tdsl.lang.affine import difference
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Const, Var
+from tdsl.schedule.dependence import check_dependences, is_independent
 from tdsl.schedule.nest import (
     GUARD,
     PARALLEL,
@@ -281,18 +285,6 @@ def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...])
     by_name = {x.name: x for x in nest.loops}
     order = iter(names)
     new = tuple(by_name[next(order)] if x.name in names else x for x in nest.loops)
-    f = state.program.func(func)
-    if is_ordered(f, definition):
-        before, after = (
-            [x.name for x in ls if is_reduction(f, definition, nest, x.name)]
-            for ls in (nest.loops, new)
-        )
-        if before != after:
-            raise Illegal(
-                f"the points of {', '.join(before)} must run in order, because {func!r} reads itself or "
-                "overwrites",
-                "reorder free loops only",
-            )
     return change(state, func, definition, replace(nest, loops=new))
 
 
@@ -316,20 +308,18 @@ def parallel(state: State, func: str, definition: int, *, loop: str) -> State:
 
 def check_concurrent(state: State, func: str, definition: int, name: str) -> None:
     """Raise Illegal unless the iterations of a loop may run side by side."""
-    plan = state.plan(func)
-    nest, f = plan.nests[definition], state.program.func(func)
-    if is_reduction(f, definition, nest, name) and definition not in plan.atomic:
-        if is_ordered(f, definition):
-            raise Illegal(
-                f"iterations of {name!r} depend on earlier ones ({func!r} reads itself or overwrites)",
-                "parallelise a free loop",
-                ((f.definitions[definition].loc, "this definition"),),
-            )
-        raise Illegal(
-            f"iterations of {name!r} add to the same elements of {func!r}",
-            f"partial = rfactor({name!r}) and parallelise that, or allow it with atomic()",
-            ((f.definitions[definition].loc, "this definition"),),
-        )
+    plan, f = state.plan(func), state.program.func(func)
+    d, nest = f.definitions[definition], plan.nests[definition]
+    if not is_reduction(f, definition, nest, name) or definition in plan.atomic:
+        return
+    if d.init is None or is_ordered(f, definition):
+        check_dependences(state, func, definition, nest.with_kind(name, PARALLEL))
+        return
+    raise Illegal(
+        f"iterations of {name!r} add to the same elements of {func!r}",
+        f"partial = rfactor({name!r}) and parallelise that, or allow it with atomic()",
+        ((d.loc, "this definition"),),
+    )
 
 
 def unroll(
@@ -358,24 +348,40 @@ def _inner_part(
 def vectorize(
     state: State, func: str, definition: int, *, loop: str, factor: int | None = None
 ) -> State:
-    """Run the iterations of a free loop (or groups of `factor` of them) as vector lanes."""
+    """Run the iterations of a loop (or groups of `factor` of them) as vector lanes."""
     name = find_loop(state, func, definition, loop)
     nest, f = state.plan(func).nests[definition], state.program.func(func)
-    if is_reduction(f, definition, nest, name):
-        if is_ordered(f, definition):
-            raise Illegal(
-                f"iterations of {name!r} depend on earlier ones ({func!r} reads itself or overwrites)",
-                "vectorize a free loop",
-            )
-        from tdsl.schedule.rfactor import vectorize_reduction
+    if is_reduction(f, definition, nest, name) and not is_ordered(f, definition):
+        try:
+            made = _as_lanes(state, func, definition, name, factor)
+            lane = name if factor is None else nest.fresh(f"{name}_v")
+            apart = f.definitions[definition].init is None
+            apart = apart and is_independent(made, func, definition, lane)
+        except Illegal:
+            apart = False
+        if not apart:  # lanes add to the same elements
+            from tdsl.schedule.rfactor import vectorize_reduction
 
-        return vectorize_reduction(state, func, definition, name, factor)
+            return vectorize_reduction(state, func, definition, name, factor)
+    made = _as_lanes(state, func, definition, name, factor)
+    try:
+        check_dependences(made, func, definition)
+    except Illegal as reason:  # the loop of lanes is not there yet
+        raise Illegal(reason.reason, f"leave {name!r} serial", reason.related) from None
+    return made
+
+
+def _as_lanes(state: State, func: str, definition: int, name: str, factor: int | None) -> State:
+    """Run the iterations of a loop, or groups of `factor` of them, as vector lanes."""
     if factor is not None:
         lanes = positive(factor, "the number of lanes")
         if lanes > MAX_LANES:
             raise Illegal(f"{lanes} lanes are too many", "use a small multiple of the vector width")
         return _inner_part(state, func, definition, name, lanes, "v", VECTORIZED)
     extent = iterations_of(state, func, definition, name)
+    if extent is None:
+        d = state.program.func(func).definitions[definition]
+        extent = iterations_of(state, func, definition, name, _extents_needed(state, func, d))
     if extent is not None and extent > MAX_LANES:
         raise Illegal(
             f"{name!r} has {extent} iterations, too many for one vector",
@@ -387,6 +393,19 @@ def vectorize(
             f"say how many lanes: vectorize({name!r}, 16)",
         )
     return mark(state, func, definition, name, VECTORIZED)
+
+
+def _extents_needed(state: State, func: str, d: Definition) -> dict[str, int | None]:
+    """The extents of variables of a func that others read, as far as they are constants."""
+    from tdsl.schedule.facts import extent, needed_box
+
+    f, found = state.program.func(func), dict[str, int | None]()
+    with suppress(ShapeError):  # the program has an output whose range is not known
+        box = needed_box(state, f)
+        for axis, e in enumerate(d.index):
+            if isinstance(e, Var) and all(isinstance(end, Const) for end in box[axis]):
+                found[e.name] = extent(box, axis)
+    return found
 
 
 LOOP_DIRECTIVES: dict[str, Callable[..., State]] = {

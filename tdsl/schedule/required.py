@@ -14,6 +14,7 @@ from tdsl.lang.affine import ends_as_numbers, variables
 from tdsl.lang.bounds import Facts, at_most, upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
+from tdsl.lang.needed import read_at, with_updates
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import (
     Box,
@@ -212,14 +213,25 @@ def definition_ranges(
 
     So are masks, unless it is `every` term that counts.
     """
+    ranges = variable_ranges(d, box, facts)
+    ranges = ranges if d.where == TRUE else tighten(ranges, d.where, facts)
+    return ranges if every else with_terms(ranges, d, facts)
+
+
+def variable_ranges(d: Definition, box: Box, facts: Facts) -> dict[str, Interval]:
+    """The range of each variable when a func is computed on a box, whatever the conditions are."""
     ranges: dict[str, Interval] = {}
     for name in d.free:
         ranges[name] = free_range(name, d.index, box, facts)
     for name, lo, hi in d.ranges:
         assert hi is not None
         ranges[name] = (lo, subtract(hi, ONE))
-    ranges = ranges if d.where == TRUE else tighten(ranges, d.where, facts)
-    return ranges if every else with_terms(ranges, d, facts)
+    return ranges
+
+
+def read_by(d: Definition, box: Box, facts: Facts) -> dict[str, Box]:
+    """The boxes that a definition reads when a func is computed on a box."""
+    return read_at(d, with_terms(variable_ranges(d, box, facts), d, facts), facts)
 
 
 def with_terms(
@@ -237,15 +249,7 @@ def with_terms(
 
 def grown(f: FuncDef, box: Box, facts: Facts) -> Box:
     """The box with what the func's own updates write, and read of itself."""
-    for d in reversed(f.definitions[1:]):
-        ranges = definition_ranges(f, d, box, facts)
-        if any(is_empty(r, facts) for r in ranges.values()):
-            continue
-        own = [box_of(d.index, ranges, facts, d.where)]
-        own += [box_of(r.index, ranges, facts, d.where) for r in d.reads if r.name == f.name]
-        for touched in own:
-            box = union_box(box, touched, facts)
-    return box
+    return with_updates(f, box, lambda d, b: variable_ranges(d, b, facts), facts)
 
 
 def rounded(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) -> Box:
@@ -365,22 +369,18 @@ def required(
         for d in f.definitions:
             if whole:
                 d = replace(d, where=TRUE)
-            ranges = definition_ranges(f, d, box, facts)
-            if not any(is_empty(r, facts) for r in ranges.values()):
-                _need(boxes, name, boxes_at(d.indices, ranges, facts, d.where), facts)
+            _need(boxes, name, read_by(d, box, facts), facts)
     return boxes
 
 
 def _read_by(active: Active, facts: Facts, threads: Threads) -> dict[str, Box]:
     """What the open iteration of a nest reads."""
     # threads of a block make tiles together: these have one shape, wherever a mask cuts them
-    where = TRUE if active.whole or threads.runs else active.d.where
+    everywhere = active.whole or threads.runs
     ranges = active.ranges(facts, () if active.whole else active.guards)
-    if where != TRUE:
-        ranges = tighten(ranges, where, facts)
-    if any(is_empty(r, facts) for r in ranges.values()):
-        return {}
-    return boxes_at(active.d.indices, ranges, facts, where)
+    if not everywhere or any(is_empty(r, facts) for r in ranges.values()):
+        return read_at(active.d, ranges, facts)
+    return boxes_at(active.d.indices, ranges, facts)
 
 
 def _for_all(

@@ -8,7 +8,7 @@
 4. Where products in another order take clearly fewer operations, the same of the program that `reassociate`
    makes; with less than half of them, of the program as it stands the default groups alone.
 5. The roofline prices them; what does not fit a managed memory is out. The default is left only for what is
-   clearly faster, since the recipes are tuned and the model is not exact.
+   clearly faster, since the recipes are tuned and the model is not exact, or as fast with half of the bytes.
 6. Pins take out what does not keep to them.
 
 Nothing is random, and ties go to the earlier candidate.
@@ -27,6 +27,7 @@ from tdsl.lang.program import Program
 from tdsl.lang.regions import Box
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
+from tdsl.schedule.cost.moved import total
 from tdsl.schedule.default import (
     by_recipe,
     choose_inline,
@@ -63,6 +64,7 @@ from tdsl.tilegraph.write_blocks import write_blocks
 
 CLEARLY = 0.8  # of the default's time, from which another candidate is taken
 ON_GPUS = 0.9  # of it on GPUs, where recipes are not tuned by measurements either
+CALMER = 0.5  # of the bytes beyond the nearest cache, from which an equal price is enough
 CALLS = "calls apart"  # what other candidates must beat in a small program of several calls
 SMALL = 2e-4  # seconds of these, above which what begins loops and kernels matters little
 OF_CALLS = 0.75  # of its time: small kernels take longer than what the model counts
@@ -141,9 +143,23 @@ def _in_order(found: list[Candidate], clearly: float) -> list[Candidate]:
     first, *others = found
     others.sort(key=lambda c: c.seconds)
     enough = OF_CALLS if first.label == CALLS else clearly
-    if others and others[0].seconds < enough * first.seconds:
+    if others and (others[0].seconds < enough * first.seconds or _is_calmer(others[0], first)):
         return [others[0], first, *others[1:]]
     return [first, *others]
+
+
+def _is_calmer(other: Candidate, first: Candidate) -> bool:
+    """True if another candidate costs no more than the first and exchanges far fewer bytes.
+
+    Counted is what passes the caches beyond the nearest one: of schedules that take equally long by
+    themselves, the one that needs less of the caches and of the memory that all cores share is better.
+    """
+    if first.label == CALLS or other.seconds > first.seconds:
+        return False
+    predictions = [c.schedule.prediction() for c in (first, other)]
+    levels = [x.name for x in predictions[0].machine.caches[1:]]
+    of_first, of_other = (sum(total(p.moved(x)) for x in levels) for p in predictions)
+    return of_other < CALMER * of_first
 
 
 def _check_room(label: str, schedule: Schedule, machine: Machine) -> None:

@@ -80,7 +80,7 @@ class Place:
     @functools.cached_property
     def speed(self) -> float:
         """The bytes a second that all processors read together of what is behind."""
-        return bytes_per_second(self.behind, self.machine.threads)
+        return bytes_per_second(self.behind, self.machine, self.machine.threads)
 
     @property
     def waits(self) -> bool:
@@ -317,7 +317,7 @@ def price(group: Group, shape: Shape, place: Place) -> Tiling:
     if place.outermost:
         busy = count / ceil(count / machine.threads)
         shared = _slowest([s / busy for s in units], bytes_ / place.speed, far) + enter / busy
-        alone = _slowest(units, bytes_ / bytes_per_second(place.behind, 1), far) + enter
+        alone = _slowest(units, bytes_ / bytes_per_second(place.behind, machine, 1), far) + enter
         seconds = min(shared + launch_seconds(machine), alone)
     else:
         idle = place.threads * ceil(count / place.threads) / count  # how often all could have run

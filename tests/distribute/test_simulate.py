@@ -20,7 +20,9 @@ def carried_as_planned(s: Any, *arrays: np.ndarray) -> Any:
     p = td.compile(s)
     out, counted = p.simulate(*arrays, count=True)
     given = zip(p.signature.inputs, arrays, strict=True)
-    plan = p.plan(**bind_sizes([(arg, x) for arg, x in given if isinstance(arg, ArrayArg)]))
+    plan = p.plan(
+        **bind_sizes(p.signature, [(arg, x) for arg, x in given if isinstance(arg, ArrayArg)])
+    )
     assert (counted.received, counted.sent) == (plan.received, plan.sent)
     assert counted.messages == plan.messages
     return out

@@ -372,7 +372,7 @@ def copy_as_a_whole_outside_of_a_pipeline():
 def whole(t, tile=16):
     """Rows of sums, of tiles that can be copied as a whole."""
     f = td.Func("f")
-    f[j] = td.sum(t[k, j], axis=k)
+    f[j] = td.sum(t[k, j], axis=k, dtype=t.dtype)
     s = td.Schedule(f)
     block, lane = s[f].split(j, tile)
     ko, ki = s[f].split(k, 16)

@@ -35,6 +35,14 @@ def dump_where_nothing_can_be_written():
         td.compile(doubled(), target="python")(ones)  # here
 
 
+@wrong(td.TdslError, "TDSL_RESULT_MEMORY='1G' is not a number of MiB", hint="set it to 0")
+def memory_of_results_in_other_words():
+    with patch.dict(os.environ, {"TDSL_RESULT_MEMORY": "1G"}):
+        n, a = td.Func("n"), td.Tensor("a", (1 << 19,), td.f32)
+        n[i] = a[i] * 2
+        td.compile(n, target="python")(np.ones(1 << 19, np.float32))  # here
+
+
 @wrong(td.TargetError, "TDSL_CUDA_COMPILER is 'nvcc', and there is no such", hint="unset it")
 def compiler_that_is_not_here():
     with patch.dict(os.environ, {"TDSL_CUDA_COMPILER": "nvcc", "PATH": ""}):

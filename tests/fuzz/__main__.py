@@ -1,6 +1,6 @@
 """Random programs under random schedules, against their meaning.
 
-    python -m tests.fuzz --programs 2000 --schedules 5 --seed 0 --seconds 3600 --jobs 2
+    python -m tests.fuzz --programs 2000 --seed 0 --seconds 3600 --jobs 2
     python -m tests.fuzz --only 17:3 --seed 0         one case again, made small
 
 A worker is a process of its own: one that dies, computes for too long, or is silent for too long, is a fault
@@ -28,7 +28,7 @@ from tests.fuzz.cases import Case, Meaning, run_case
 from tests.fuzz.schedules import WEIGHTS, Tally
 from tests.fuzz.shrink import shrink
 
-BUSY = 120.0  # seconds of CPU time on one case
+BUSY = 40.0  # seconds of CPU time on one case
 SILENCE = 900.0  # seconds
 
 
@@ -37,7 +37,7 @@ def main() -> int:
         prog="python -m tests.fuzz", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--programs", type=int, default=200)
-    parser.add_argument("--schedules", type=int, default=5)
+    parser.add_argument("--schedules", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first program")
     parser.add_argument("--seconds", type=float, default=1e9)
@@ -45,6 +45,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--stop", type=int, default=0, help="end after so many faults")
     parser.add_argument("--small", type=float, default=60.0, help="seconds to make a fault small")
+    parser.add_argument("--without", default="", help="kinds of programs, with commas between")
     parser.add_argument("--only", metavar="PROGRAM:SCHEDULE")
     parser.add_argument("--worker", type=int, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -58,21 +59,23 @@ def main() -> int:
 def work(options: argparse.Namespace) -> int:
     """Run every `jobs`-th program and tell of it on stdout, a line of JSON each."""
     faulthandler.enable()
-    os.environ["TDSL_DEBUG"] = "verify"
+    os.environ |= {"TDSL_DEBUG": "verify", "TDSL_CACHE": "0"}
 
     def tell(**what: Any) -> None:
         signal.setitimer(signal.ITIMER_PROF, BUSY)  # SIGPROF ends the worker
         print(json.dumps(what), flush=True)
 
     for program in range(options.worker, options.first + options.programs, options.jobs):
-        report = Report()
+        report = Report(frozenset(options.without.split(",")))
+        tell(at=[program, -1, "", False])
 
         def started(schedule: int, case: Case, checked: bool, program: int = program) -> None:
             tell(at=[program, schedule, case.target, checked])
 
         run_program(options.seed, program, options.schedules, report, started)
         tell(
-            program=program, cpu=time.process_time(), outcomes=report.outcomes, taken=report.tally.taken,
+            program=program, count=report.programs, cpu=time.process_time(), cases=report.cases,
+            slowest=report.slowest, outcomes=report.outcomes, taken=report.tally.taken,
             dropped=report.tally.dropped,
             faults=[
                 [f.program, f.schedule, f.outcome.kind, f.outcome.text[-3000:]] for f in report.faults
@@ -97,6 +100,8 @@ class Campaign:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.outcomes: Counter[str] = Counter()
+        self.cases: Counter[str] = Counter()
+        self.slowest: list[list[Any]] = []
         self.tally = Tally()
         self.faults: list[tuple[int, int, str, str]] = []
         self.programs = 0
@@ -131,7 +136,8 @@ class Campaign:
     def hire(self, share: int, first: int) -> Worker:
         o = self.options
         words = ["--worker", first, "--first", o.first, "--programs", o.programs, "--seed", o.seed,
-                 "--schedules", o.schedules, "--jobs", o.jobs]  # fmt: skip
+                 "--schedules", o.schedules, "--jobs", o.jobs,
+                 "--without", o.without]  # fmt: skip
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.fuzz", *map(str, words)],
             stdout=subprocess.PIPE, text=True, env={**os.environ, "TDSL_CACHE_DIR": self.cache.name},
@@ -150,7 +156,9 @@ class Campaign:
         if "at" in told:
             w.at = told["at"]
             return
-        self.programs += 1
+        self.programs += told["count"]
+        self.cases += Counter(told["cases"])
+        self.slowest = sorted([told["slowest"], *self.slowest], reverse=True)[:3]
         self.cpu += told["cpu"] - w.cpu
         w.cpu = told["cpu"]
         w.next, w.at = told["program"] + self.options.jobs, None
@@ -184,9 +192,9 @@ class Campaign:
     def report(self) -> None:
         seconds = time.monotonic() - self.start
         cases = sum(self.outcomes.values())
-        print(
-            f"\n{self.programs} programs, {cases} cases, {seconds:.0f} s, {self.cpu:.0f} s of CPU"
-        )
+        for kind, count in sorted(self.cases.items()):
+            print(f"{count:8} {kind}")
+        print()
         for outcome, count in self.outcomes.most_common():
             print(f"{count:8} {outcome}")
         print("\ndirective            taken  dropped")
@@ -198,6 +206,13 @@ class Campaign:
                 shown.add(kind)
                 others = [f"{p}:{n}" for p, n, k, _ in self.faults if k == kind]
                 print(f"\n=== {kind} ({len(others)}: {', '.join(others[:8])})\n{text[-1500:]}")
+        slow = ", ".join(f"{s:.1f} s at {p}:{n} ({t})" for s, p, n, t in self.slowest)
+        by_kind = Counter(kind for _, _, kind, _ in self.faults)
+        faults = ", ".join(f"{count} {kind}" for kind, count in by_kind.most_common())
+        print(
+            f"\n{self.programs} programs, {cases} cases, {len(self.faults)} faults ({faults or 'none'}); "
+            f"slowest {slow or 'none'}; {seconds:.0f} s, {self.cpu:.0f} s of CPU"
+        )
 
 
 def again(options: argparse.Namespace) -> int:

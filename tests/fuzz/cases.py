@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 import tdsl as td
-from tdsl.codegen.binding import output_shape
+from tdsl.codegen.binding import bind_sizes, output_shape
 from tdsl.codegen.python.run import PythonExecutable
-from tdsl.codegen.signature import dense, places
+from tdsl.codegen.signature import ArrayArg, dense, places
 from tdsl.codegen.verify import verify
 from tdsl.compile import signature_of
+from tdsl.lang.program import Program
 from tdsl.pipeline import make_kernel
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.legality import check_all
 from tdsl.target import as_target
 from tdsl.variant import Variant, machine_of
 from tests.fuzz.errors import Bounded, mismatch, reference
-from tests.fuzz.programs import Made
+from tests.fuzz.made import Made
+from tests.fuzz.placed import Placed
 
 # What may be refused only when sizes are known, although every directive was accepted.
 ALLOWED = (
@@ -60,9 +65,11 @@ ALLOWED = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`directives` is JSON; `dynamic` names sizes that stay open; `strided` asks for odd memory layouts.
+    """`directives` is JSON; `dynamic` names sizes that stay open; `layout` is how arrays lie in memory.
 
-    `text` asks for the CUDA text of kernels, compiled for the CPU, instead of their emulation.
+    `text` asks for the CUDA text of kernels, compiled for the CPU, instead of their emulation; `canaries`
+    for red zones around the memory of kernels of a CPU. `resized` is an input that is given another extent
+    at an axis: (name, axis, extent). `how` tells where the directives come from.
     """
 
     made: Made
@@ -70,8 +77,21 @@ class Case:
     seed: int = 0
     target: str = "cpu"
     dynamic: tuple[str, ...] = ()
-    strided: bool = False
+    layout: str = "dense"
     text: bool = False
+    canaries: bool = False
+    resized: tuple[str, int, int] | None = None
+    how: str = "directives"
+
+    @property
+    def kinds(self) -> list[str]:
+        """What is counted: the kind of program, what made the directives, target, and what is special."""
+        special = {"dynamic": self.dynamic, "canaries": self.canaries, "other extent": self.resized}
+        layout = [] if self.layout == "dense" else [f"layout {self.layout}"]
+        return [
+            f"program {self.made.kind}", f"schedule {self.how}", f"target {self.target}", *layout,
+            *(name for name, there in special.items() if there),
+        ]  # fmt: skip
 
     def schedule(self) -> td.Schedule:
         return td.Schedule(*self.made.outputs).replay(self.directives)
@@ -87,6 +107,8 @@ class Case:
                 "s = td.Schedule(*outputs)",
                 *([lines] if lines else []),
                 "",
+                *([f"# arrays lie in {self.layout}"] if self.layout != "dense" else []),
+                *([f"# {self.resized}: input, axis, its extent"] if self.resized else []),
                 "from tdsl.lang.interp import interpret",
                 "want = interpret(s.program, arguments)",
                 f"got = td.compile(s{call})(**arguments)",
@@ -117,42 +139,52 @@ class Outcome:
 class Meaning:
     """What programs mean, computed once for each and its data."""
 
-    known: dict[tuple[int, int], Any] = field(default_factory=dict)
+    known: dict[Any, Any] = field(default_factory=dict)
 
-    def of(self, made: Made, seed: int) -> tuple[dict[str, Any], tuple[Bounded, ...]]:
-        key = (id(made), seed)
+    def of(self, case: Case) -> tuple[dict[str, Any], tuple[Bounded, ...] | Exception]:
+        """The arguments of a case, and the results or what is wrong with these arguments."""
+        made = case.made
+        key = (id(made), case.seed, case.resized)
         if key not in self.known:
-            self.known.clear()
-            arguments = made.arguments(seed)
-            results = reference(made.program(), arguments, made.sizes)
+            if len(self.known) > 4:
+                self.known.clear()
+            arguments, results = made.arguments(case.seed, case.resized), None
+            try:
+                program = made.program()
+                results = reference(program, arguments, _undecided(program, made.sizes))
+            except Exception as error:  # noqa: BLE001  # of the program, or a fault of the language
+                results = error
             self.known[key] = (made, arguments, results)
         return self.known[key][1:]
 
 
+def _undecided(program: Program, sizes: dict[str, int]) -> dict[str, int]:
+    """The sizes that no argument tells."""
+    decided = places(signature_of(program))
+    return {n: v for n, v in sizes.items() if n in program.sizes and n not in decided}
+
+
 def run_case(case: Case, meaning: Meaning, checked: bool = False) -> Outcome:
     """Compile and run a case; `checked` runs the loops after all passes in Python that checks every index."""
-    try:
-        arguments, want = meaning.of(case.made, case.seed)
-    except td.TdslError as error:
-        return Outcome("refused", f"oracle: {type(error).__name__}")
-    except Exception as error:  # noqa: BLE001  # a fault of the language, not of the compiler
-        return Outcome(
-            f"oracle: {type(error).__name__} {general(str(error))}", traceback.format_exc()
-        )
+    arguments, want = meaning.of(case)
+    if isinstance(want, Exception):
+        return _refused(case, arguments, want)
     try:
         s = case.schedule()
         with np.errstate(all="ignore"):
-            got = _checked(s, case, arguments) if checked else _called(s, case, arguments)
+            got = _checked(s, case, arguments) if checked else _called(s, case, arguments, want)
     except td.TdslError as error:
         text = str(error)
         rounded = '"round_up"' in case.directives and isinstance(error, td.IndexBoundError)
         if rounded or any(re.search(pattern, text) for pattern in ALLOWED):
             return Outcome("refused", re.sub(r"'[^']*'|\d+", "_", text.splitlines()[0]))
-        return Outcome(f"{type(error).__name__}: {general(text)}", traceback.format_exc())
+        if case.resized is not None and isinstance(error, td.ShapeError | td.IndexBoundError):
+            return Outcome("refused", f"other extent: {type(error).__name__}")
+        return Outcome(f"{type(error).__name__}: {general(text)}", _told(error))
+    except Touched as error:
+        return Outcome("touched", str(error))
     except Exception as error:  # noqa: BLE001  # any other exception is a fault of the compiler
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        kind = f"{type(error).__name__} in {where.filename.rpartition('/')[2]}:{where.name}"
-        return Outcome(kind, traceback.format_exc())
+        return Outcome(_kind(error), _told(error))
     for n, (x, y) in enumerate(zip(want, got, strict=True)):
         wrong = mismatch(y, x)
         if wrong:
@@ -160,41 +192,100 @@ def run_case(case: Case, meaning: Meaning, checked: bool = False) -> Outcome:
     return Outcome("same")
 
 
+def _refused(case: Case, arguments: dict[str, Any], why: Exception) -> Outcome:
+    """What the interpreter refuses must be refused, or at least stay within memory."""
+    if not isinstance(why, td.TdslError):  # a fault of the language, not of the compiler
+        return Outcome(f"oracle: {type(why).__name__} {general(str(why))}", _told(why))
+    oracle = f"oracle: {type(why).__name__}"
+    try:
+        s = case.schedule()
+        with np.errstate(all="ignore"):
+            _called(s, case, arguments, None)
+            if case.resized is None:
+                _checked(s, case, arguments)
+                return Outcome("refused", f"{oracle}, though loops stay inside")
+    except td.TdslError as error:
+        if "report it" in str(error):
+            return Outcome(f"{type(error).__name__}: {general(str(error))}", _told(error))
+        return Outcome("refused", oracle)
+    except Touched as error:
+        return Outcome("touched", str(error))
+    except Exception as error:  # noqa: BLE001
+        return Outcome(f"accepted, {oracle}, {_kind(error)}", _told(why) + _told(error))
+    return Outcome(f"accepted, {oracle}", _told(why))
+
+
+def _told(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def _kind(error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {where.filename.rpartition('/')[2]}:{where.name}"
+
+
 def general(text: str) -> str:
     """The beginning of a message without the names and numbers in it."""
     return re.sub(r"'[^']*'|\d+", "_", text.splitlines()[0])[:90]
 
 
-def _called(s: td.Schedule, case: Case, arguments: dict[str, Any]) -> tuple[np.ndarray, ...]:
-    decided = places(signature_of(s.program))
+class Touched(Exception):
+    """A call changed what it must not."""
+
+
+def _called(
+    s: td.Schedule, case: Case, arguments: dict[str, Any], want: tuple[Bounded, ...] | None
+) -> tuple[np.ndarray, ...]:
+    """The results of a call with arrays in larger memory; those of `want` are written there, too."""
+    signature = signature_of(s.program)
+    decided = places(signature)
     fixed = {n: v for n, v in case.made.sizes.items() if n in s.program.sizes and n not in decided}
     dynamic = [n for n in case.dynamic if n in decided]
-    compiled = td.compile(s, target=case.target, dynamic=dynamic, **fixed)
-    call = compiled
-    if case.target == "cuda":
-        call = td.emulate(compiled)
-        if case.text:
-            from tests.codegen.cuda.shim import text_of
+    memory = Placed(case.seed, case.layout)
+    given = {n: memory.input(n, x) for n, x in arguments.items()}
+    out: Any = None
+    if want is not None and (case.canaries or case.layout != "dense"):
+        arrays = [
+            memory.output(a.name, w.value.shape, w.value.dtype)
+            for a, w in zip(signature.outputs, want, strict=True)
+        ]
+        out = tuple(arrays) if len(arrays) > 1 else arrays[0]
+    with _debug("verify,canaries" if case.canaries else "verify"):
+        compiled = td.compile(s, target=case.target, dynamic=dynamic, **fixed)
+        call = compiled
+        if case.target == "cuda":
+            call = td.emulate(compiled)
+            if case.text:
+                from tests.codegen.cuda.shim import text_of
 
-            call = text_of(compiled)
-    got = call(**{n: _strided(x) if case.strided else x for n, x in arguments.items()})
-    return got if isinstance(got, tuple) else (got,)
+                call = text_of(compiled)
+        got = call(**given) if out is None else call(**given, out=out)
+    results = tuple(np.array(x) for x in (got if isinstance(got, tuple) else (got,)))
+    if beside := memory.touched():
+        raise Touched(beside)
+    return results
 
 
-def _strided(x: Any) -> Any:
-    """The same values in memory that is neither dense nor in order."""
-    if not isinstance(x, np.ndarray) or x.ndim == 0:
-        return x
-    wide = np.zeros((*(2 * n for n in x.shape[::-1]),), x.dtype).T
-    view = wide[tuple(slice(None, None, -2) for _ in x.shape)]
-    view[...] = x
-    return view
+@contextlib.contextmanager
+def _debug(topics: str) -> Iterator[None]:
+    before = os.environ.get("TDSL_DEBUG")
+    os.environ["TDSL_DEBUG"] = topics
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TDSL_DEBUG"]
+        else:
+            os.environ["TDSL_DEBUG"] = before
 
 
 def _checked(s: td.Schedule, case: Case, arguments: dict[str, Any]) -> tuple[np.ndarray, ...]:
     """The kernel of the cpu target, after all passes, run in Python that checks every index."""
     signature = signature_of(s.program)
     sizes = {n: v for n, v in case.made.sizes.items() if n in s.program.sizes}
+    if case.resized is not None:
+        arrays = [(a, arguments[a.name]) for a in signature.inputs if isinstance(a, ArrayArg)]
+        sizes |= bind_sizes(arrays)
     check_all(s.state)
     state = bind_state(s.state, sizes)
     target = as_target("cpu")

@@ -13,7 +13,7 @@ from typing import Any
 import tdsl as td
 from tdsl.lang.types import DType
 from tests.fuzz.choices import Choices
-from tests.fuzz.programs import Made
+from tests.fuzz.made import Made
 
 SIDES = {33: 3, 64: 3, 17: 2, 70: 2, 128: 1, 96: 1, 5: 1, 1: 1}  # of matrices
 BATCHES = (2, 3, 5)

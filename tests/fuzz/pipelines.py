@@ -9,7 +9,8 @@ from typing import Any
 
 import tdsl as td
 from tests.fuzz.choices import Choices
-from tests.fuzz.programs import EXTENTS, Made
+from tests.fuzz.made import Made
+from tests.fuzz.programs import EXTENTS
 
 MODES = ("edge", "reflect", "symmetric", "wrap", "constant")
 
@@ -44,7 +45,15 @@ class _Pipeline:
             stages.append(f"f{at}")
         extents = ", ".join(str(c.pick((1, 2, 5, 7, 8, 13, 16, 17))) for _ in range(rank))
         self.run(f"{stages[-1]}.with_shape({extents})")
-        return Made(self.lines, self.names, [stages[-1]], sizes, {"a0": (shape, td.i32)}, {})
+        return Made(
+            self.lines,
+            self.names,
+            [stages[-1]],
+            sizes,
+            {"a0": (shape, td.i32)},
+            {},
+            kind="pipeline",
+        )
 
     def stage(self, name: str, stages: list[str]) -> None:
         self.run(f'{name} = td.Func("{name}")')

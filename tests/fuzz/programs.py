@@ -12,12 +12,9 @@ next. A stage that turns out to have no range is dropped.
 
 from __future__ import annotations
 
-import inspect
 import re
-from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 import tdsl as td
@@ -28,82 +25,14 @@ from tdsl.lang.realised import Bounds, number_of, realised_boxes, touched_boxes
 from tdsl.lang.simplify import subtract
 from tdsl.lang.types import DType
 from tests.fuzz.choices import Choices
+from tests.fuzz.made import Made
 from tests.fuzz.terms import COMBINERS, CORRECTED, PRODUCTS, Ends, Readable, Scope, Term, Terms
 
 EXTENTS = {5: 4, 8: 3, 3: 3, 7: 3, 13: 2, 16: 2, 2: 1, 1: 2, 11: 1, 4: 1, 0: 1}
 TYPES = {"f32": 8, "i32": 4, "u8": 4, "f64": 3, "i64": 1, "i16": 1, "u16": 1, "bool_": 1, "i8": 1,
          "u32": 1, "u64": 1, "f16": 1, "bf16": 1, "f8e4m3": 1, "f8e5m2": 1}  # fmt: skip
 VARIABLES = ("i", "j", "k", "l")
-MOST_POINTS = 3000
-
-
-def array(seed: int, shape: tuple[int, ...], dtype: str, even: bool = True) -> np.ndarray:
-    """Small numbers; `even` floats are sums of few powers of two, integers are extreme sometimes."""
-    rng = np.random.default_rng(seed)
-    if dtype == "bool":
-        return rng.random(shape) < 0.5
-    t = td.lang.types.as_dtype(getattr(ml_dtypes, dtype, dtype))
-    if t.is_float and not even:
-        return rng.standard_normal(shape).astype(t.numpy)
-    if t.is_float:
-        few = {8: 1, 16: 4}.get(t.bits, 8)
-        return (rng.integers(-8 * few, 8 * few + 1, shape) / few).astype(t.numpy)
-    ends = np.iinfo(dtype)
-    small = rng.integers(max(ends.min, -9), 10, shape).astype(dtype)
-    wide = rng.integers(ends.min, ends.max, shape, dtype=dtype, endpoint=True)
-    return np.where(rng.random(shape) < 0.6, small, wide)
-
-
-@dataclass(slots=True)
-class Made:
-    """A program as handles and as text; sums of its inputs are exact where these are `even`."""
-
-    lines: list[str]
-    names: dict[str, Any]
-    output_names: list[str]
-    sizes: dict[str, int]
-    inputs: dict[str, tuple[tuple[int, ...], DType]]
-    scalars: dict[str, DType]
-    even: bool = True
-
-    @property
-    def outputs(self) -> tuple[Any, ...]:
-        """The funcs that the program computes."""
-        return tuple(self.names[name] for name in self.output_names)
-
-    def program(self) -> Program:
-        return build_program(self.outputs)
-
-    def arguments(self, seed: int) -> dict[str, Any]:
-        """Arrays and numbers for the inputs that the program reads."""
-        used = self.program().parameters
-        made: dict[str, Any] = {
-            name: array(seed + at, shape, t.numpy.name, self.even)
-            for at, (name, (shape, t)) in enumerate(self.inputs.items())
-            if name in used
-        }
-        for at, (name, t) in enumerate(self.scalars.items()):
-            if name in used:
-                made[name] = array(seed + 100 + at, (), t.numpy.name)[()]
-        return made
-
-    def source(self, seed: int) -> str:
-        """Python that makes the program and its arguments."""
-        data = [
-            f'    "{n}": array({seed + at}, {shape}, "{t.numpy.name}", {self.even}),'
-            for at, (n, (shape, t)) in enumerate(self.inputs.items())
-        ]
-        data += [
-            f'    "{n}": array({seed + 100 + at}, (), "{t.numpy.name}")[()],'
-            for at, (n, t) in enumerate(self.scalars.items())
-        ]
-        head = ["import ml_dtypes", "import numpy as np", "import tdsl as td", ""]
-        tail = [f"outputs = ({', '.join(self.output_names)},)", "data = {", *data, "}"]
-        tail += [
-            "used = td.Schedule(*outputs).program.parameters",
-            "arguments = {n: x for n, x in data.items() if n in used}",
-        ]
-        return "\n".join([*head, *self.lines, "", inspect.getsource(array), "", *tail])
+MOST_POINTS = 1200
 
 
 def check_inside(program: Program, boxes: dict[str, Bounds]) -> None:

@@ -24,7 +24,7 @@ from tests.fuzz.campaign import program_of
 from tests.fuzz.cases import Case, Meaning, Outcome, general, run_case
 from tests.fuzz.choices import Seeded
 from tests.fuzz.graphs import random_graph
-from tests.fuzz.programs import Made
+from tests.fuzz.made import Made
 
 TAKEN = 3  # candidates of a program that are run
 SHOWN = 1500  # characters of what is said of a fault

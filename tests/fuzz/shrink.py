@@ -13,7 +13,7 @@ from dataclasses import replace
 import tdsl as td
 from tdsl.lang.expr import Size
 from tests.fuzz.cases import Case
-from tests.fuzz.programs import Made
+from tests.fuzz.made import Made
 
 Fails = Callable[[Case], bool]
 
@@ -45,7 +45,13 @@ def _first(candidates: Iterator[Case | None], fails: Fails, end: float) -> Case 
 
 
 def _plainer(case: Case) -> Iterator[Case]:
-    for simple in (replace(case, strided=False), replace(case, dynamic=())):
+    for simple in (
+        replace(case, layout="dense"),
+        replace(case, dynamic=()),
+        replace(case, canaries=False),
+        replace(case, resized=None),
+        replace(case, target="cpu"),
+    ):
         if simple != case:
             yield simple
 

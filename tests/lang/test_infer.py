@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tdsl as td
@@ -131,12 +132,16 @@ def test_an_extent_cannot_be_part_of_itself() -> None:
         td.Schedule(g)
 
 
-def test_an_extent_cannot_be_part_of_itself_by_way_of_a_minimum() -> None:
+def test_extents_that_no_name_makes_equal_are_compared_at_the_call() -> None:
     a, b, f, g = one("a", "N"), one("b", "M"), td.Func("f"), td.Func("g")
     f[i] = a[i + 0] + b[i + 0]
     g[i] = f[i] * b[i]
-    with pytest.raises(ShapeError, match="two extents"):
-        td.Schedule(g)
+    call, x = td.compile(g), np.arange(5, dtype=np.float32)
+    np.testing.assert_array_equal(call(x, x[:3]), (x[:3] + x[:3]) * x[:3])
+    with pytest.raises(
+        ShapeError, match="'i' has two extents: 3 as axis 0 of 'f', and 5 as axis 0"
+    ):
+        call(x[:3], x)
 
 
 @pytest.mark.parametrize(

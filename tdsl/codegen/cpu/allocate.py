@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
+from tdsl.codegen.cpu import canaries
 from tdsl.codegen.cpu.context import Buffer, Context, Held
 from tdsl.codegen.cpu.emit_expr import scalar_index
 from tdsl.codegen.cpu.ir_types import memory
@@ -42,27 +42,36 @@ def allocated(cx: Context, a: Alloc) -> Iterator[Buffer]:
 
     Memory of a size that is not known, or too large for the stack, comes from the heap in any scope.
     """
+    guarded = bool(a.extents) and bool(cx.b.module.guarded)
+    zones = 2 * canaries.BYTES * guarded
     extents = [scalar_index(cx, e) for e in a.extents]
     sizes = [max(e.constant, 0) for e in extents if e.constant is not None]
+    elements, on_stack = None, False
     if len(sizes) < len(extents):
-        buffer = _on_heap(cx, a, *_dynamic(cx, a, extents))
+        strides, size = _dynamic(cx, a, extents)
+        whole = _checked(cx, "uadd", size, str(zones)) if zones else size
     else:
-        strides = a.strides or row_major(tuple(sizes))
-        size = _bytes(a, sizes)
-        if a.scope != HEAP and (size <= _SMALL or cx.stacked + size <= _LARGEST_FRAME):
-            cx.stacked += size
-            type_ = f"[{max(size // a.dtype.bytes, 1)} x {memory(a.dtype)}]"
-            pointer = cx.b.alloca(type_, ALIGN)
-            if a.scope == STACK:
-                _lifetime(cx, "start", pointer)
-            yield Buffer(pointer, a.dtype, strides, ALIGN, size=size // a.dtype.bytes)
-            if a.scope == STACK:
-                _lifetime(cx, "end", pointer)
-            return
-        buffer = replace(_on_heap(cx, a, strides, str(size)), size=size // a.dtype.bytes)
-    cx.owned.append(Held(buffer.pointer, cx.b.labels("out")[0]))
-    yield buffer
-    release(cx)
+        strides, count = a.strides or row_major(tuple(sizes)), _bytes(a, sizes)
+        elements, size, whole = count // a.dtype.bytes, str(count), str(count + zones)
+        fits = count <= _SMALL or cx.stacked + count <= _LARGEST_FRAME
+        on_stack = a.scope != HEAP and fits
+    if on_stack:
+        cx.stacked += int(whole)
+        type_ = f"[{max(int(whole) // a.dtype.bytes, 1)} x {memory(a.dtype)}]"
+        pointer = cx.b.alloca(type_, ALIGN)
+        if a.scope == STACK:
+            _lifetime(cx, "start", pointer)
+    else:
+        pointer = _from_heap(cx, whole)
+        cx.owned.append(Held(pointer, cx.b.labels("out")[0]))
+    first = canaries.begin(cx, pointer, size) if guarded else pointer
+    yield Buffer(first, a.dtype, strides, ALIGN, size=elements)
+    if guarded:
+        canaries.end(cx, a.name, first, size)
+    if not on_stack:
+        release(cx)
+    elif a.scope == STACK:
+        _lifetime(cx, "end", pointer)
 
 
 def _dynamic(cx: Context, a: Alloc, extents: list[Value]) -> tuple[tuple[int | str, ...], str]:
@@ -94,14 +103,14 @@ def _checked(cx: Context, operation: str, x: str, y: str) -> str:
     return b.v(f"extractvalue {{ i64, i1 }} {pair}, 0")
 
 
-def _on_heap(cx: Context, a: Alloc, strides: tuple[int | str, ...], size: str) -> Buffer:
+def _from_heap(cx: Context, size: str) -> str:
     b = cx.b
     b.declare("declare noalias ptr @tdsl_malloc(i64)")
     b.declare("declare void @tdsl_free(ptr)")
     pointer = b.get(f"call ptr @tdsl_malloc(i64 {size})")
     with b.escape(b.v(f"icmp eq ptr {pointer}, null")):
         fail(cx, NO_MEMORY, [])
-    return Buffer(pointer, a.dtype, strides, ALIGN)
+    return pointer
 
 
 def _lifetime(cx: Context, end: str, pointer: str) -> None:

@@ -19,10 +19,11 @@ _SYMBOL = re.compile(r"@([\w.$]+)|^!\d+")
 
 @dataclass
 class Module:
-    """The functions, globals and declarations of one IR text."""
+    """The functions, globals and declarations of one IR text; `guarded` is memory with zones around it."""
 
     target: CpuTarget
     fast: bool = False
+    guarded: tuple[str, ...] = ()
     parts: dict[str, str] = field(default_factory=dict)
 
     def declare(self, text: str) -> None:

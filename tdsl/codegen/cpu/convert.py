@@ -11,7 +11,7 @@ import struct
 
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.halves import narrow, odd, widen
-from tdsl.codegen.cpu.ir_types import literal, register, suffix, vector
+from tdsl.codegen.cpu.ir_types import literal, register, suffix
 from tdsl.codegen.cpu.values import Value, full, select, splat
 from tdsl.lang.types import DType, f16, f32, f64, i32
 
@@ -51,11 +51,8 @@ def _to_bool(b: Builder, x: Value) -> str:
     zero = splat(b, register(x.dtype), literal(0, x.dtype), x.lanes)
     if x.dtype.is_narrow:  # all bits but the sign
         word = f"i{x.dtype.bits}"
-        words, bits = vector(word, x.lanes), x.name
-        if x.dtype == f16:
-            bits = b.v(f"bitcast {x.type} {x.name} to {words}")
-        bits = b.v(f"shl {words} {bits}, {splat(b, word, '1', x.lanes)}")
-        return b.v(f"icmp ne {words} {bits}, {splat(b, word, '0', x.lanes)}")
+        bits = b.v(f"shl {x.type} {x.name}, {splat(b, word, '1', x.lanes)}")
+        return b.v(f"icmp ne {x.type} {bits}, {splat(b, word, '0', x.lanes)}")
     return b.v(f"{'fcmp une' if x.dtype.is_float else 'icmp ne'} {x.type} {x.name}, {zero}")
 
 

@@ -7,7 +7,8 @@
 The frame is an array of 8-byte slots: for each parameter its data pointer and, where a stride is not known,
 that stride in bytes; or the bytes of a scalar; or a size. After them 8 slots take the values of a failed
 check, integers as i64, floats as f64. The runtime is {parallel_for, print, handle}. The status is 0, or 1 +
-the site of the check, or -1 when there was no memory. The text holds no addresses.
+the site of the check, or -1 when there was no memory, or less where it wrote beyond memory of its own
+(`canaries.py`). The text holds no addresses.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tdsl.codegen.cpu.builder import Builder, Module
+from tdsl.codegen.cpu.canaries import names_of_memory
 from tdsl.codegen.cpu.context import LARGEST_INDEX, Buffer, Context
 from tdsl.codegen.cpu.emit_stmt import statement
 from tdsl.codegen.cpu.function import (
@@ -29,6 +31,7 @@ from tdsl.codegen.cpu.machine import CpuTarget
 from tdsl.codegen.cpu.register_file import entering
 from tdsl.codegen.cpu.values import Value
 from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam, SizeParam, Store
+from tdsl.debug import asked_for
 from tdsl.lang.expr import Const
 from tdsl.lang.types import DType, i64
 from tdsl.node import post_order
@@ -45,7 +48,8 @@ def emit(kernel: Kernel, target: CpuTarget) -> str:
     >>> "load float, ptr" in text and "store float" in text
     True
     """
-    module = Module(target, kernel.fast_math)
+    guarded = names_of_memory(kernel) if asked_for("canaries") else ()
+    module = Module(target, kernel.fast_math, guarded)
     entry = Builder(module, f"define i64 @{kernel.name}(ptr %frame, ptr %runtime) nounwind")
     module.declare(f"; @{kernel.name}")
     read = _Frame(entry, kernel)

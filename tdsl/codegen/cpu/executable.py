@@ -13,11 +13,11 @@ import numpy as np
 from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.machine import CpuTarget, host
 from tdsl.codegen.cpu.runtime import Structure, runtime
-from tdsl.codegen.failure import check_error
+from tdsl.codegen.failure import TOUCHED, beyond_memory, check_error
 from tdsl.codegen.loops import Argument, BufferParam, Check, Kernel, Print, SizeParam
 from tdsl.codegen.show import message_text
 from tdsl.debug import dump, tell
-from tdsl.errors import TdslError
+from tdsl.errors import TargetError, TdslError
 from tdsl.lang.expr import dtype_of
 from tdsl.lang.types import DType
 from tdsl.node import post_order
@@ -107,6 +107,8 @@ class CpuExecutable:
         for param, value in zip(self.params, arguments, strict=True):
             slot = _fill(frame, slot, param, value)
         status = self._entry(ctypes.addressof(frame), ctypes.addressof(self._code.structure))
+        if status <= TOUCHED:
+            raise self._code.messages.beyond(TOUCHED - status)
         if status < 0:
             raise MemoryError(f"no memory for what {self._code.name} computes on the way")
         if status:
@@ -187,6 +189,13 @@ class _Messages:
     def error(self, site: int, address: int) -> TdslError:
         """What a failed check raises."""
         return check_error(self._origin.kernel.messages[site], self._values(site, address))
+
+    def beyond(self, number: int) -> TargetError:
+        """What a store beyond memory of the kernel raises: that of a number among `names_of_memory`."""
+        from tdsl.codegen.cpu.canaries import names_of_memory
+
+        kernel = self._origin.kernel
+        return beyond_memory(kernel.name, names_of_memory(kernel)[number])
 
     def _values(self, site: int, address: int) -> tuple[int | float | bool, ...]:
         """The values of a site: 8 bytes each, integers or the bits of doubles."""

@@ -45,7 +45,7 @@ def float_compare(b: Builder, op: str, x: Value, y: Value) -> str:
 
 def float_unary(b: Builder, op: str, x: Value) -> str:
     """neg and abs; they change the sign bit only."""
-    if x.dtype.kind == "e":  # bits
+    if x.dtype.is_narrow:  # bits
         sign = 1 << (x.dtype.bits - 1)
         mask = splat(b, scalar(x.dtype), str(sign - 1 if op == "abs" else -sign), x.lanes)
         return b.v(f"{'and' if op == 'abs' else 'xor'} {x.type} {full(b, x)}, {mask}")

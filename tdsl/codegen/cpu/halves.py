@@ -19,15 +19,14 @@ NAN = {f8e4m3: 0x7F, f8e5m2: 0x7E, f16: 0x7E00}
 def widen(b: Builder, x: str, t: DType, lanes: int) -> str:
     """A narrow float to f32, exact."""
     if t == f16 and _converts_f16(b):
-        return b.v(f"fpext {vector('half', lanes)} {x} to {vector('float', lanes)}")
+        half = b.v(f"bitcast {vector('i16', lanes)} {x} to {vector('half', lanes)}")
+        return b.v(f"fpext {vector('half', lanes)} {half} to {vector('float', lanes)}")
     if t == f8e5m2 and _converts_f16(b):  # the upper half of an f16
         words = vector("i16", lanes)
         word = b.v(f"zext {vector('i8', lanes)} {x} to {words}")
         word = b.v(f"shl {words} {word}, {splat(b, 'i16', '8', lanes)}")
-        return widen(b, b.v(f"bitcast {words} {word} to {vector('half', lanes)}"), f16, lanes)
+        return widen(b, word, f16, lanes)
     w = _Words(b, lanes)
-    if t == f16:
-        x = b.v(f"bitcast {vector('half', lanes)} {x} to {vector('i16', lanes)}")
     word = b.v(f"zext {vector(f'i{t.bits}', lanes)} {x} to {w.int}")
     if t == bf16:
         return w.as_float(w.op("shl", word, 16))
@@ -47,12 +46,13 @@ def widen(b: Builder, x: str, t: DType, lanes: int) -> str:
 def narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
     """f32 to a narrow float, to nearest even; what overflows an f8e4m3 becomes NaN."""
     if t == f16 and _converts_f16(b):
-        return b.v(f"fptrunc {vector('float', lanes)} {x} to {vector('half', lanes)}")
+        if b.target.architecture == "x86_64":  # LLVM calls a library for f64 to f32 to f16 in one
+            type_ = vector("float", lanes)
+            x = b.call(type_, f"llvm.arithmetic.fence.{suffix(type_)}", (type_, x))
+        half = b.v(f"fptrunc {vector('float', lanes)} {x} to {vector('half', lanes)}")
+        return b.v(f"bitcast {vector('half', lanes)} {half} to {vector('i16', lanes)}")
     if t != bf16:
-        bits = _narrow(b, x, t, lanes)
-        if t != f16:
-            return bits
-        return b.v(f"bitcast {vector('i16', lanes)} {bits} to {vector('half', lanes)}")
+        return _narrow(b, x, t, lanes)
     if b.module.fast and "avx512bf16" in b.target.has:
         brief = b.v(f"fptrunc {vector('float', lanes)} {x} to {vector('bfloat', lanes)}")
         return b.v(f"bitcast {vector('bfloat', lanes)} {brief} to {vector('i16', lanes)}")

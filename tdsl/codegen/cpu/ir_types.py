@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from tdsl.lang.types import DType, f16, f32, f64
+from tdsl.lang.types import DType, f32, f64
 
-# LLVM turns bfloat values into calls of a run-time library, and has no floats of 8 bits: these are bits.
-_FLOATS = {"f16": "half", "f32": "float", "f64": "double"}
+# LLVM has no floats of 8 bits, and turns what it does with bfloat, and with half where the processor has no
+# F16C, into calls of a run-time library that a process need not have: narrow floats are bits.
+_FLOATS = {"f32": "float", "f64": "double"}
 
 
 def scalar(t: DType) -> str:
@@ -60,9 +61,9 @@ def suffix(type_: str) -> str:
 def literal(value: Any, t: DType) -> str:
     """A constant of a type; floats by their bits, because LLVM refuses inexact decimals.
 
-    >>> from tdsl.lang.types import bool_, i32
+    >>> from tdsl.lang.types import bool_, f16, i32
     >>> literal(0.1, f32), literal(1.5, f16), literal(True, bool_), literal(-3, i32)
-    ('0x3FB99999A0000000', '0xH3E00', 'true', '-3')
+    ('0x3FB99999A0000000', '15872', 'true', '-3')
     """
     if t.kind == "b":
         return "true" if value else "false"
@@ -73,8 +74,7 @@ def literal(value: Any, t: DType) -> str:
     rounded = t.numpy.type(value)
     if t == f32:
         return f"0x{_bits('<d', float(rounded)):016X}"
-    bits = int.from_bytes(rounded.tobytes(), "little")
-    return f"0xH{bits:04X}" if t == f16 else str(bits)
+    return str(int.from_bytes(rounded.tobytes(), "little"))
 
 
 def wrap(value: int, t: DType) -> int:

@@ -2,6 +2,11 @@
 
     text -> optimize -> module -> emit_object -> object file (kept on disk) -> load -> addresses
 
+What may take LLVM long is compiled in a child process, and given up after TDSL_COMPILE_LIMIT seconds. That is
+text of more than `_SHORT` bytes, for which a child costs less than 2 % of the time, and shorter text with
+vectors that no register holds, for which LLVM 22 may search without end. The sweep of
+`python -m tests.fuzz.processors` looks for others.
+
 The passes are those of -O2 for one function without loop vectorization and unrolling: the text holds
 explicit vectors already, what it needs is registers for allocas, invariant addresses and accumulators
 out of loops, and clean control flow.
@@ -12,21 +17,27 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from tdsl.codegen import cache
+from tdsl.codegen.cpu.limited import GivenUp, limited
 from tdsl.codegen.cpu.machine import CpuTarget, host, llvm_version, target_machine
 from tdsl.errors import TargetError
 from tdsl.source import here
 
 PIPELINE = "always-inline,function<O2>(no vectorize, no unroll)"
 _LINES_OF_A_MESSAGE = 4
+_LIMIT = 30.0  # seconds
+_SHORT = 200_000  # bytes of text
+_SHUFFLE = re.compile(r"<(\d+) x i32> <i32")  # the lanes that a shuffle takes
+_MOST_LANES = 128
 
 # LLVM works for one thread at a time, and a fork waits until it is idle: a child made in the middle of
 # a call would wait for ever for locks of a thread that it does not have. Whoever waits holds the
@@ -60,6 +71,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
     )
+
+
+class CompileLimit(TargetError):
+    """LLVM was given up before it had the machine code of a kernel."""
 
 
 class Loaded:
@@ -139,7 +154,11 @@ def header(name: str, target: CpuTarget) -> dict[str, object]:
 
 
 def generate(text: str, target: CpuTarget, name: str = "kernel") -> bytes:
-    """The object file of IR `text`."""
+    """The object file of IR `text`; CompileLimit where LLVM is given up."""
+    return _within_limit(lambda: _object(text, target, name), text, target, name)
+
+
+def _object(text: str, target: CpuTarget, name: str) -> bytes:
     with _llvm_alone():
         module = _optimized(text, target, name)
         try:
@@ -150,10 +169,61 @@ def generate(text: str, target: CpuTarget, name: str = "kernel") -> bytes:
 
 
 def assembly(text: str, target: CpuTarget, name: str = "kernel") -> str:
-    """The assembly of IR `text`, for any target that this LLVM knows."""
+    """The assembly of IR `text`, for any target that this LLVM knows; CompileLimit as `generate`."""
+
+    def compute() -> bytes:
+        with _llvm_alone():
+            module = _optimized(text, target, name)
+            return str(target_machine(target).emit_assembly(module)).encode()
+
+    return _within_limit(compute, text, target, name).decode()
+
+
+def compile_limit() -> float:
+    """How many seconds of processor time LLVM may take for a kernel; 0 for any number.
+
+    TargetError where TDSL_COMPILE_LIMIT is no number of seconds.
+    """
+    given = os.environ.get("TDSL_COMPILE_LIMIT", "")
+    try:
+        seconds = float(given or _LIMIT)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < float("inf"):
+        raise TargetError(
+            f"TDSL_COMPILE_LIMIT is {given!r}, which is no number of seconds",
+            loc=here(),
+            label="this call",
+            hint="TDSL_COMPILE_LIMIT=60, or 0 for no limit",
+        )
+    return seconds
+
+
+def _within_limit(compute: Callable[[], bytes], text: str, target: CpuTarget, name: str) -> bytes:
+    seconds = compile_limit()
+    if not seconds or not hasattr(os, "fork") or _is_soon_compiled(text):
+        return compute()
     with _llvm_alone():
-        result: str = target_machine(target).emit_assembly(_optimized(text, target, name))
-    return result
+        _passes(target)  # which the child then has
+    try:
+        result = limited(compute, seconds)
+    except GivenUp as reason:
+        raise CompileLimit(
+            f"LLVM {reason} for kernel {name!r}",
+            loc=here(),
+            label="this call",
+            hint="vectorize or unroll less, or let it take longer: TDSL_COMPILE_LIMIT=SECONDS, "
+            "0 for no limit",
+        ) from None
+    return compute() if result is None else result  # raises what the child raised
+
+
+def _is_soon_compiled(text: str) -> bool:
+    """True for short text with no shuffles but those of LLVM's well-trodden ways."""
+    if len(text) > _SHORT:
+        return False
+    lanes = {int(n) for n in _SHUFFLE.findall(text)}
+    return all(n & (n - 1) == 0 and n <= _MOST_LANES for n in lanes)
 
 
 def load(

@@ -121,6 +121,23 @@ def level(name: str) -> CpuTarget:
     return CpuTarget(triple, cpu, flatten(dict.fromkeys(features, True)), vector_bytes(has), has)
 
 
+def lower_level(target: CpuTarget) -> str:
+    """The highest level whose vectors or instructions are fewer than those of `target`; "" if none is.
+
+    >>> lower_level(level("amx")), lower_level(level("avx2")), lower_level(level("sse2"))
+    ('avx512', 'sse4', '')
+    """
+    names = [n for n in _LEVELS if level(n).architecture == target.architecture]
+    least = {n: level(n).has for n in names}
+    below = [n for n in names if least[n] < target.has and not _same_code(level(n), target)]
+    return below[-1] if below else ""
+
+
+def _same_code(level: CpuTarget, target: CpuTarget) -> bool:
+    """True where a level lacks nothing of a processor that schedules ask for."""
+    return not (target.has - level.has) & {*_SPR}
+
+
 def processor(target: Target) -> CpuTarget:
     """What code for a target of the CPU is made for: a level, or this machine."""
     return level(target.level) if target.level else host()

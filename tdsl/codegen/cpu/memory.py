@@ -19,7 +19,7 @@ from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.context import Context
 from tdsl.codegen.cpu.ir_types import constants, register, suffix, vector
 from tdsl.codegen.cpu.values import Value, full, select, splat
-from tdsl.lang.types import DType, bool_, f16
+from tdsl.lang.types import DType, bool_, f32, f64
 
 _LARGEST_STEP = 4
 # Bytes of a streaming store where no larger alignment is known: that of any large array.
@@ -319,13 +319,13 @@ def _reversed(b: Builder, type_: str, x: str, lanes: int) -> str:
 
 
 def _element_align(at: Address) -> int:
-    return {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4}.get(at.element, 8)
+    return {"i8": 1, "i16": 2, "i32": 4, "float": 4}.get(at.element, 8)
 
 
 def _zero(t: DType) -> str:
     if t.kind == "b":
         return "false"
-    return {"f": "0xH0000" if t == f16 else "0.0"}.get(t.kind, "0")
+    return "0.0" if t in (f32, f64) else "0"
 
 
 def _from_memory(b: Builder, x: str, t: DType, lanes: int) -> Value:

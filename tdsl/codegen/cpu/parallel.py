@@ -96,7 +96,7 @@ def _used(cx: Context, body: Stmt) -> tuple[dict[str, Value], dict[str, Buffer],
             case Check():
                 fails = True
             case Alloc():
-                fails = fails or may_fail(n)
+                fails = fails or may_fail(n) or bool(cx.b.module.guarded)
             case _:
                 pass
     return names, buffers, updated, fails

@@ -3,6 +3,8 @@
 An entry holds the object file behind what is needed to load it, as JSON:
 
     length of the JSON | {"name": of the kernel, "quick": whether it has an entry for Python} | object file
+
+The JSON of plainer code says, too, which it is, and why and after how many seconds LLVM was given up.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from __future__ import annotations
 import json
 import struct
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,45 +23,94 @@ from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.executable import CpuExecutable, ObjectCode, text_of
 from tdsl.codegen.cpu.machine import CpuTarget, check_runs_here
 from tdsl.codegen.loops import Argument, Kernel
-from tdsl.debug import looks_inside, tell, timed
+from tdsl.debug import asked_for, looks_inside, tell, timed
+from tdsl.errors import CompileWarning
+from tdsl.source import here
 
 _LENGTH = struct.Struct("<I")
 _CALLER = (sys.version, np.__version__)  # whose objects the entry for Python reads
 
 
+class Way(NamedTuple):
+    """A kernel and the processor that it is compiled for; `about` says what it does without."""
+
+    make: Callable[[], Kernel]
+    target: CpuTarget
+    about: str
+
+
 def load_or_build(
-    program: str, params: tuple[Argument, ...], make: Callable[[], Kernel], target: CpuTarget
+    program: str,
+    params: tuple[Argument, ...],
+    make: Callable[[], Kernel],
+    target: CpuTarget,
+    plainer: Callable[[], Sequence[Way]] = tuple,
 ) -> CpuExecutable:
     """The machine code of `make()` for this machine or a level of it, from the disk cache where it is there.
 
     `program` is the fingerprint of all that the kernel is made of, `params` are what it takes. The kernel
-    is made only where the cache does not have its code, or when someone asks for it. TargetError where
-    this machine cannot run the code.
+    is made only where the cache does not have its code, or when someone asks for it. Where LLVM is given up,
+    the first of `plainer()` that it compiles is taken, with a warning; the cache remembers which. TargetError
+    where this machine cannot run the code, and CompileLimit where LLVM is given up for all.
     """
     check_runs_here(target)
-    key = cache.key("cpu program", *jit.made_by(target), *_CALLER, program)
+    key = cache.key(
+        "cpu program", *jit.made_by(target), *_CALLER, program, str(asked_for("canaries"))
+    )
     payload = None if looks_inside() else cache.load(key)
     tell("cache", f"{'found' if payload is not None else 'not found'} {key}")
+    limit = jit.compile_limit()
     if payload is not None:
-        return CpuExecutable.of_object(_unpack(payload, params), make, target)
-    kernel = make()
-    assert kernel.params == params, "a kernel takes what its signature says"
-    with timed("emit"):
-        text = text_of(kernel, target)
-    with timed("llvm"):
-        file = jit.generate(text, target, kernel.name)
+        code, taken, reason, limited_to = _unpack(payload, params)
+        if not taken:
+            return CpuExecutable.of_object(code, make, target)
+        if 0 < limit <= limited_to:
+            way = plainer()[taken - 1]
+            _warn(reason, way)
+            return CpuExecutable.of_object(code, way.make, way.target)
+    ways: Iterator[Way] = iter(())
+    taken, reason, way = 0, "", Way(make, target, "")
+    while True:
+        kernel = way.make()
+        assert kernel.params == params, "a kernel takes what its signature says"
+        with timed("emit"):
+            text = text_of(kernel, way.target)
+        try:
+            with timed("llvm"):
+                file = jit.generate(text, way.target, kernel.name)
+            break
+        except jit.CompileLimit as error:
+            ways = ways if taken else iter(plainer())
+            following = next(ways, None)
+            if following is None:
+                raise
+            taken, reason, way = taken + 1, reason or error.message, following
+    if taken:
+        _warn(reason, way)
     code = ObjectCode(kernel.name, params, f"@{kernel.name}_call(" in text, file)
-    cache.store(key, _pack(code), jit.header(kernel.name, target))
-    return CpuExecutable.of_object(code, lambda: kernel, target)
+    cache.store(key, _pack(code, taken, reason, limit), jit.header(kernel.name, way.target))
+    return CpuExecutable.of_object(code, lambda: kernel, way.target)
 
 
-def _pack(code: ObjectCode) -> bytes:
-    about = json.dumps({"name": code.name, "quick": code.quick}).encode()
-    return _LENGTH.pack(len(about)) + about + code.file
+def _warn(reason: str, way: Way) -> None:
+    text, loc = f"{reason}: it is compiled {way.about} (TDSL_COMPILE_LIMIT)", here()
+    if loc is None:
+        warnings.warn(text, CompileWarning, stacklevel=4)
+    else:
+        warnings.warn_explicit(text, CompileWarning, loc.file, loc.line)
 
 
-def _unpack(payload: bytes, params: tuple[Argument, ...]) -> ObjectCode:
+def _pack(code: ObjectCode, taken: int, reason: str, limit: float) -> bytes:
+    about = {"name": code.name, "quick": code.quick}
+    given_up = {"taken": taken, "reason": reason, "limit": limit} if taken else {}
+    head = json.dumps({**about, **given_up}).encode()
+    return _LENGTH.pack(len(head)) + head + code.file
+
+
+def _unpack(payload: bytes, params: tuple[Argument, ...]) -> tuple[ObjectCode, int, str, float]:
+    """The code, which of the ways it is, and why the first was given up after how many seconds."""
     (length,) = _LENGTH.unpack_from(payload)
     start = _LENGTH.size + length
     about = json.loads(payload[_LENGTH.size : start])
-    return ObjectCode(about["name"], params, about["quick"], payload[start:])
+    code = ObjectCode(about["name"], params, about["quick"], payload[start:])
+    return code, about.get("taken", 0), about.get("reason", ""), about.get("limit", 0.0)

@@ -11,7 +11,7 @@ or four elements, as dot products of neighbours want them, are interleaved.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tdsl.codegen.cpu import memory
@@ -21,6 +21,7 @@ from tdsl.codegen.cpu.emit_expr import access, value
 from tdsl.codegen.cpu.ir_types import constants, scalar, vector
 from tdsl.codegen.cpu.values import Value, full, spread
 from tdsl.codegen.loops import Stmt, Store
+from tdsl.codegen.passes.one_lane import lanes as part
 from tdsl.codegen.passes.statements import loads_of
 from tdsl.lang.affine import difference
 from tdsl.lang.expr import Ramp, const, dtype_of, lanes_of
@@ -45,25 +46,59 @@ def turn(cx: Context, body: Sequence[Stmt], begin: int) -> int:
     dense = cx.buffers[first.buffer].strides[axis] == count and count in (2, 4)
     if count < _LEAST and not dense:
         return 0
-    rows = [full(cx.b, spread(value(cx, s.value), lanes)) for s in stores]
     t = dtype_of(first.value)
-    if dense:
-        whole = _interleaved(cx.b, scalar(t), rows, lanes)
-        _store(cx, first, axis, 0, Value(whole, t, count * lanes))
-        return count
-    columns = _turned(cx.b, scalar(t), rows, lanes)
-    for k, name in enumerate(columns):
-        _store(cx, first, axis, k, Value(name, t, count))
+    longest = cx.b.target.vector_bytes * 8 // max(t.bits, 8)
+    for start, several in _powers(lanes, longest):
+        values = [spread(value(cx, part(s.value, start, several)), several) for s in stores]
+        rows = [full(cx.b, x) for x in values]
+        if several == 1:
+            for n, x in enumerate(values):
+                _store(cx, first, axis, start, n, x)
+        elif dense:
+            whole = _interleaved(cx.b, scalar(t), rows, several)
+            _store(cx, first, axis, start, 0, Value(whole, t, count * several))
+        else:
+            for n in range(0, count, longest):
+                _store_columns(cx, first, axis, start, n, rows[n : n + longest], several)
     return count
 
 
-def _store(cx: Context, first: Store, axis: int, k: int, v: Value) -> None:
-    """Store elements side by side from lane k of the first store on."""
+def _powers(total: int, longest: int) -> Iterator[tuple[int, int]]:
+    """Beginning and length of parts of `total` that are powers of two, none above `longest`, itself one.
+
+    LLVM (22) does not end where it combines shuffles of vectors of 17 to 20 bytes into one of AVX-512.
+
+    >>> list(_powers(23, 16))
+    [(0, 16), (16, 4), (20, 2), (22, 1)]
+    """
+    start = 0
+    while start < total:
+        several = min(longest, 1 << (total - start).bit_length() - 1)
+        yield start, several
+        start += several
+
+
+def _store_columns(
+    cx: Context, first: Store, axis: int, start: int, n: int, rows: list[str], lanes: int
+) -> None:
+    """Store the lanes of rows n, n + 1, ..., each lane side by side in memory."""
+    t = dtype_of(first.value)
+    size, columns = _turned(cx.b, scalar(t), rows, lanes)
+    for k, column in enumerate(columns):
+        for offset, several in _powers(len(rows), size):
+            x = _part(cx.b, scalar(t), column, size, offset, several)
+            _store(cx, first, axis, start + k, n + offset, Value(x, t, several))
+
+
+def _store(cx: Context, first: Store, axis: int, k: int, n: int, v: Value) -> None:
+    """Store elements side by side in memory, from the n-th behind lane k of the first store on."""
     index = list(first.index)
     ramp = index[axis]
     assert isinstance(ramp, Ramp)
     index[axis] = add(ramp.base, const(k))
-    index[-1] = Ramp(index[-1], 1, v.lanes)
+    index[-1] = add(index[-1], const(n))
+    if v.lanes > 1:
+        index[-1] = Ramp(index[-1], 1, v.lanes)
     at = access(cx, first.buffer, tuple(index), certain=True)
     memory.store(cx, at, v, None, first.streaming)
     cx.forget(first.buffer)
@@ -95,8 +130,8 @@ def _follows(cx: Context, first: Store, s: Store, n: int) -> bool:
     return offset == n and s.buffer not in loads_of(s.value)
 
 
-def _turned(b: Builder, element: str, rows: list[str], lanes: int) -> list[str]:
-    """The columns of rows, by exchanging halves of ever larger squares."""
+def _turned(b: Builder, element: str, rows: list[str], lanes: int) -> tuple[int, list[str]]:
+    """The columns of rows and their length, by exchanging halves of ever larger squares."""
     count = len(rows)
     size = 1 << (max(count, lanes) - 1).bit_length()
     type_ = vector(element, size)
@@ -110,7 +145,7 @@ def _turned(b: Builder, element: str, rows: list[str], lanes: int) -> list[str]:
                 high = [n + step if not n & step else size + n for n in range(size)]
                 whole[i], whole[i + step] = (_picked(b, type_, x, y, n) for n in (low, high))
         step *= 2
-    return [_resized(b, element, x, size, count) for x in whole[:lanes]]
+    return size, whole[:lanes]
 
 
 def _interleaved(b: Builder, element: str, rows: list[str], lanes: int) -> str:
@@ -128,8 +163,18 @@ def _picked(b: Builder, type_: str, x: str, y: str, lanes: list[int]) -> str:
     return b.v(f"shufflevector {type_} {x}, {type_} {y}, <{len(lanes)} x i32> {chosen}")
 
 
+def _part(b: Builder, element: str, x: str, lanes: int, first: int, count: int) -> str:
+    """Some lanes of a vector; one is a scalar."""
+    if count == lanes:
+        return x
+    type_ = vector(element, lanes)
+    if count == 1:
+        return b.v(f"extractelement {type_} {x}, i64 {first}")
+    return _picked(b, type_, x, "poison", list(range(first, first + count)))
+
+
 def _resized(b: Builder, element: str, x: str, lanes: int, wanted: int) -> str:
-    """The first lanes of a vector; those that it does not have are undefined."""
+    """The lanes of a vector, then some that are undefined."""
     if lanes == wanted:
         return x
     type_ = vector(element, lanes)

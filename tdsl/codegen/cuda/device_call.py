@@ -79,7 +79,7 @@ class DeviceCalls:
                 held[output.name] = device_array(output, value, device, stream)
                 _check_apart(output, held)
         arrays = [(arg, held[arg.name]) for arg in signature.arrays if arg.name in held]
-        sizes = bind_sizes(arrays)
+        sizes = bind_sizes(signature, arrays)
         for output in signature.outputs:
             shape = output_shape(signature, output, sizes)
             if output.name in held:

@@ -1,4 +1,4 @@
-"""One lane of vector code."""
+"""One lane, or some lanes, of vector code."""
 
 from __future__ import annotations
 
@@ -38,6 +38,26 @@ def _lane(e: Expr, n: int, lanes: Mapping[Any, Expr]) -> Expr:
             return x
         case _:
             return map_children(e, lambda x: lanes[x])
+
+
+def lanes(e: Expr, first: int, count: int) -> Expr:
+    """The lanes `first`, ..., `first + count - 1` of a vector expression, as a shorter vector.
+
+    >>> from tdsl.lang.expr import Binary, Load
+    >>> from tdsl.lang.show import show_expr
+    >>> from tdsl.lang.types import f32
+    >>> show_expr(lanes(Load("a", (Ramp(Var("i"), 2, 7),), f32), 4, 2))
+    'a[i + 8:i + 12:2]'
+    """
+    if count == 1:
+        return lane(e, first)
+    match e:
+        case Ramp(_, stride):
+            return Ramp(lane(e, first), stride, count)
+        case Broadcast(x):
+            return Broadcast(x, count)
+        case _:
+            return map_children(e, lambda x: lanes(x, first, count))  # type: ignore[arg-type]  # of an Expr: Exprs
 
 
 def one_lane(s: Stmt, n: int) -> Stmt:

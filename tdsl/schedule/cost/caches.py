@@ -247,6 +247,8 @@ def _chosen(spot: NestSpot, k: int, boxes: Mapping[str, Box], line: int) -> Touc
                 runs = spot.ranges(spot.first(k), wide=True) if own else None
                 ranges = runs or definition_ranges(f, d, box, NOTHING)
                 for read, several in branches.items():
+                    if read not in boxes:
+                        continue  # loops over empty ranges read nothing
                     made = [
                         (b.part(ranges), _touch(nests, read, b.box(ranges), line)) for b in several
                     ]

@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parents[2] / "machines"
 DEVICES = {
     "sm_80": "a100", "sm_86": "rtx3090", "sm_89": "l40", "sm_90": "h100", "sm_90a": "h200",
 }  # fmt: skip
+PROCESSORS = ("zen3", "zen4")
 BLOCK_THREADS = 256
 
 
@@ -45,9 +46,16 @@ def least_shared() -> int:
 
 
 @functools.cache
-def typical() -> Machine:
-    """A processor that has been measured: its times stand for those of one that has not."""
-    return _file("zen4")
+def typical(vector_bytes: int = 0) -> Machine:
+    """The measured processor whose times stand for those of one that was not measured.
+
+    It is the one with vectors of `vector_bytes`, or with the next wider ones; 0 asks for the widest.
+
+    >>> [typical(n).vector_bytes for n in (16, 32, 64, 0)]
+    [32, 32, 64, 64]
+    """
+    measured = sorted((_file(name) for name in PROCESSORS), key=lambda m: m.vector_bytes)
+    return next((m for m in measured if 0 < vector_bytes <= m.vector_bytes), measured[-1])
 
 
 def _file(name: str) -> Machine:

@@ -340,6 +340,8 @@ class NestSpot:
                 for name, box in spot._needs(spot.first(k), k, wide=wide).items():
                     found[name] = union_box(found.get(name), box)
         index = self.func.definitions[self.definition].index
+        # loops over empty ranges read nothing, though an iteration in their midst would
+        found = {name: box for name, box in found.items() if name in nests.whole}
         return {**found, self.func.name: box_of(index, self.ranges(loops, wide=wide))}
 
     @remembered

@@ -133,7 +133,7 @@ def _on_cpu(spot: NestSpot, machine: Machine, moved: Mapping[str, Bytes]) -> Nes
             size = total(moved[level.name])
             if behind is levels[-1]:
                 size += sum(_filled(spot, name, m) for name, m in moved[level.name].items())
-            memory.append((behind.name, size / bytes_per_second(behind, threads)))
+            memory.append((behind.name, size / bytes_per_second(behind, machine, threads)))
     launch = launch_seconds(machine) if shared else 0.0
     units = unit_seconds(work_of(spot, machine.vector_bytes), machine, threads)
     return NestTime(spot.func.name, tuple(memory), units, launch, levels[-1].name)
@@ -143,7 +143,7 @@ def _loading(spot: NestSpot, machine: Machine, threads: int) -> tuple[str, float
     """The time in which the nearest cache gives registers what a nest loads."""
     near = machine.caches[0]
     size = loaded_of(spot, machine)
-    return near.name, size / bytes_per_second(near, threads)
+    return near.name, size / bytes_per_second(near, machine, threads)
 
 
 def loaded_of(spot: NestSpot, machine: Machine) -> float:
@@ -175,8 +175,9 @@ def _streams(nests: Nests, name: str) -> bool:
 
 def unit_seconds(work: Work, machine: Machine, threads: int) -> tuple[tuple[str, float], ...]:
     """The time that so many threads take for operations, by unit."""
+    measured = typical(machine.vector_bytes)
     return tuple(
-        (unit, n / (threads * (machine.rate(unit) or typical().rate(unit) or inf)))
+        (unit, n / (threads * (machine.rate(unit) or measured.rate(unit) or inf)))
         for unit, n in (
             ("vector", work.vector),
             ("scalar", work.scalar),
@@ -188,17 +189,14 @@ def unit_seconds(work: Work, machine: Machine, threads: int) -> tuple[tuple[str,
 
 def launch_seconds(machine: Machine) -> float:
     """What a parallel loop takes beyond its work."""
-    return machine.launch or typical().launch or 0.0
+    return machine.launch or typical(machine.vector_bytes).launch or 0.0
 
 
-def bytes_per_second(level: MemoryLevel, threads: int) -> float:
-    """What threads read of a level, or of one like it of a processor that was measured."""
-    return level.bytes_per_second(threads) or _typical_speed(level.name, threads)
-
-
-def _typical_speed(name: str, threads: int) -> float:
-    known = {x.name: x for x in typical().levels}
-    return known.get(name, typical().levels[-1]).bytes_per_second(threads) or inf
+def bytes_per_second(level: MemoryLevel, machine: Machine, threads: int) -> float:
+    """The bytes a second that threads read of a level, where not measured those of a like processor."""
+    measured = {x.name: x for x in typical(machine.vector_bytes).levels}
+    like = measured.get(level.name, measured["memory"])
+    return level.bytes_per_second(threads) or like.bytes_per_second(threads) or inf
 
 
 def _on_gpu(spot: NestSpot, machine: Machine) -> NestTime:

@@ -302,8 +302,8 @@ def _kept(chain: _Chain) -> tuple[str, ...]:
 def _is_of_row(chain: _Chain, f: FuncDef, r: Read) -> bool:
     """True for a read of the element of a row that has the number of the func's own."""
     names = chain.along(f)
-    box = chain.near[r.name]
-    if len(names) != 1 or r.index[-1:] != (Var(names[0]),):
+    box = chain.near.get(r.name)  # none where it is read over an empty range
+    if box is None or len(names) != 1 or r.index[-1:] != (Var(names[0]),):
         return False
     lo, _ = bounds_of(f, f.definitions[0], chain.near[f.name])[names[0]]
     same = lo == ZERO == box[-1][0] and chain.sizes(f)[names[0]] == chain.length

@@ -1,0 +1,85 @@
+"""Red zones around the memory of kernels, under TDSL_DEBUG=canaries.
+
+Memory that a kernel makes for itself gets BYTES more on both sides. All of it is filled with a pattern when
+it is made, and the zones are compared with it when its use ends: a store beyond memory is an error that names
+the func, whatever it destroyed. The pattern is a NaN in every float type and a large number in wide integers,
+so what is read beyond memory, or before it is written, shows in the results.
+"""
+
+from __future__ import annotations
+
+from tdsl.codegen.cpu.context import Context
+from tdsl.codegen.cpu.leave import fail
+from tdsl.codegen.failure import TOUCHED
+from tdsl.codegen.loops import Alloc, Kernel
+from tdsl.codegen.passes.statements import walk
+
+BYTES = 256  # of one zone: a multiple of the alignment of any memory
+
+# The bytes of the pattern are 0xff and 0x7f in turn, from an even address on: words of 0x7fff.
+_FUNCTIONS = f"""\
+define internal void @tdsl.guard(ptr %first, i64 %bytes) noinline nounwind {{
+entry:
+  %begin = getelementptr i8, ptr %first, i64 {-BYTES}
+  %end = add i64 %bytes, {2 * BYTES}
+  br label %next
+next:
+  %k = phi i64 [ 0, %entry ], [ %after, %next ]
+  %at = getelementptr i8, ptr %begin, i64 %k
+  %odd = trunc i64 %k to i1
+  %byte = select i1 %odd, i8 127, i8 -1
+  store i8 %byte, ptr %at
+  %after = add i64 %k, 1
+  %more = icmp ult i64 %after, %end
+  br i1 %more, label %next, label %done
+done:
+  ret void
+}}
+
+define internal i1 @tdsl.touched(ptr %first, i64 %bytes) noinline nounwind {{
+entry:
+  %begin = getelementptr i8, ptr %first, i64 {-BYTES}
+  %inside = add i64 %bytes, {BYTES}
+  br label %next
+next:
+  %n = phi i64 [ 0, %entry ], [ %after, %good ]
+  %above = icmp uge i64 %n, {BYTES}
+  %skipped = select i1 %above, i64 %bytes, i64 0
+  %k = add i64 %n, %skipped
+  %at = getelementptr i8, ptr %begin, i64 %k
+  %odd = trunc i64 %k to i1
+  %want = select i1 %odd, i8 127, i8 -1
+  %byte = load i8, ptr %at
+  %same = icmp eq i8 %byte, %want
+  br i1 %same, label %good, label %bad
+good:
+  %after = add i64 %n, 1
+  %more = icmp ult i64 %after, {2 * BYTES}
+  br i1 %more, label %next, label %done
+done:
+  ret i1 false
+bad:
+  ret i1 true
+}}
+"""
+
+
+def names_of_memory(kernel: Kernel) -> tuple[str, ...]:
+    """The names of the memory that a kernel makes, each once, in the order of the text."""
+    return tuple(dict.fromkeys(s.name for s in walk(kernel.body) if isinstance(s, Alloc)))
+
+
+def begin(cx: Context, outer: str, size: str) -> str:
+    """The pointer behind the first zone, with the pattern in both zones and `size` bytes between them."""
+    guard, touched = _FUNCTIONS.split("\n\n")
+    cx.b.declare(guard)
+    cx.b.declare(touched)
+    first = cx.b.v(f"getelementptr i8, ptr {outer}, i64 {BYTES}")
+    cx.b.do(f"call void @tdsl.guard(ptr {first}, i64 {size})")
+    return first
+
+
+def end(cx: Context, name: str, first: str, size: str) -> None:
+    """Leave with the status of the memory of this name where a zone around it has changed."""
+    with cx.b.escape(cx.b.get(f"call i1 @tdsl.touched(ptr {first}, i64 {size})")):
+        fail(cx, TOUCHED - cx.b.module.guarded.index(name), [])

@@ -1,0 +1,82 @@
+"""A computation in a forked child, which can be given up: LLVM in this process cannot be interrupted.
+
+The child has this process's compilers ready, and is limited in processor time, so that a machine with much to
+do gives up no more than an idle one. It ends without any of this process's handlers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from typing import NoReturn
+
+_DONE, _RAISED = b"done", b"rais"
+_PATIENCE = 20  # seconds to wait for one second of processor time, where a machine has much to do
+
+
+class GivenUp(Exception):
+    """A computation did not end within its limit, or ended its process; the text says which."""
+
+
+def limited(compute: Callable[[], bytes], seconds: float) -> bytes | None:
+    """The bytes that `compute` returns in a child process; None if it raises.
+
+    GivenUp if it takes more than `seconds` of processor time, or the child dies.
+    """
+    read, write = os.pipe()
+    with warnings.catch_warnings():  # Python 3.12: other threads are known of, see `jit`
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        _compute(compute, seconds, write)
+    os.close(write)
+    try:
+        result = _read(read, time.monotonic() + _PATIENCE * seconds)
+    finally:
+        os.close(read)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        status = 0
+        with contextlib.suppress(ChildProcessError):  # a program may reap all its children itself
+            status = os.waitpid(child, 0)[1]
+    if result[:4] == _DONE:
+        return result[4:]
+    if result[:4] == _RAISED:
+        return None
+    ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if ended in (0, signal.SIGPROF, signal.SIGKILL):
+        raise GivenUp(f"takes more than {seconds:g} s of processor time")
+    raise GivenUp(f"ends with signal {ended}")
+
+
+def _compute(compute: Callable[[], bytes], seconds: float, write: int) -> NoReturn:
+    try:
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            result = _DONE + compute()
+        except Exception:  # noqa: BLE001  # the parent computes it again, to raise it
+            result = _RAISED
+        rest = memoryview(result)
+        while rest:
+            rest = rest[os.write(write, rest) :]
+    finally:
+        os._exit(0)
+
+
+def _read(pipe: int, deadline: float) -> bytes:
+    """What a pipe gives until its end; b"" if that takes until the deadline."""
+    parts, ready = [], select.poll()
+    ready.register(pipe)
+    while ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        part = os.read(pipe, 1 << 20)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+    return b""

@@ -1,0 +1,194 @@
+"""Integer points of a system of linear constraints: Fourier-Motzkin elimination, then a search.
+
+A constraint is a `Linear` that is at least 0, or equal to 0. Elimination decides what has no real solution;
+where it leaves some, values are tried from the last eliminated variable on. The answer is exact but for
+systems whose search is cut off: `UNKNOWN`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import gcd
+
+Name = tuple[object, ...]
+Point = dict[Name, int]
+_MOST = 400  # constraints of a system
+_TRIES = 2000  # values of variables in a search
+_FROM_END = 8  # values of a variable without a last one
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """constant + the sum of coefficient * variable; no coefficient is 0."""
+
+    terms: Mapping[Name, int] = field(default_factory=dict)
+    constant: int = 0
+
+    def plus(self, other: Linear, times: int = 1) -> Linear:
+        """self + times * other."""
+        terms = dict(self.terms)
+        for name, c in other.terms.items():
+            terms[name] = terms.get(name, 0) + times * c
+        return Linear({n: c for n, c in terms.items() if c}, self.constant + times * other.constant)
+
+    def less(self, constant: int) -> Linear:
+        """self - constant."""
+        return Linear(self.terms, self.constant - constant)
+
+    def at(self, point: Mapping[Name, int]) -> int:
+        """The value at a point."""
+        return self.constant + sum(c * point[n] for n, c in self.terms.items())
+
+
+class Unknown:
+    """The answer where a search was cut off: there may be a point."""
+
+
+UNKNOWN = Unknown()
+
+
+def find_point(zero: Iterable[Linear], least: Iterable[Linear]) -> Point | Unknown | None:
+    """Integers for which all of `zero` are 0 and all of `least` are at least 0; None where there are none.
+
+    >>> i, j = Linear({("i",): 1}), Linear({("j",): 1})
+    >>> below = [i, j.plus(i, -1).less(1), Linear({}, 9).plus(j, -1)]  # 0 <= i < j <= 9
+    >>> sorted(find_point([i.plus(j, -2).less(-11)], below).items())  # i + 11 == 2 * j
+    [(('i',), 1), (('j',), 6)]
+    >>> find_point([Linear({("i",): 2, ("j",): -4}, 1)], below) is None
+    True
+    """
+    made: list[tuple[Name, Linear]] = []
+    equal, system = list(zero), list(least)
+    while equal:
+        e = equal.pop()
+        if not e.terms:
+            if e.constant:
+                return None
+            continue
+        g = gcd(*e.terms.values())
+        if e.constant % g:
+            return None
+        e = Linear({n: c // g for n, c in e.terms.items()}, e.constant // g)
+        name = next((n for n, c in e.terms.items() if abs(c) == 1), None)
+        if name is None:
+            system += [e, Linear().plus(e, -1)]
+            continue
+        # name = value, wherever it stands
+        c = e.terms[name]
+        value = Linear().plus(
+            Linear({n: k for n, k in e.terms.items() if n != name}, e.constant), -c
+        )
+        made.append((name, value))
+        equal = [_replaced(x, name, value) for x in equal]
+        system = [_replaced(x, name, value) for x in system]
+    point = _search(system)
+    if isinstance(point, dict):
+        for name, value in reversed(made):
+            for n in value.terms:
+                point.setdefault(n, 0)
+            point[name] = value.at(point)
+    return point
+
+
+def _replaced(e: Linear, name: Name, value: Linear) -> Linear:
+    c = e.terms.get(name)
+    if c is None:
+        return e
+    return Linear({n: k for n, k in e.terms.items() if n != name}, e.constant).plus(value, c)
+
+
+def _reduced(system: Iterable[Linear]) -> list[Linear] | None:
+    """The system without what follows from single constraints of it; None where one cannot hold."""
+    tight: dict[frozenset[tuple[Name, int]], int] = {}
+    for e in system:
+        if not e.terms:
+            if e.constant < 0:
+                return None
+            continue
+        g = gcd(*e.terms.values())
+        key = frozenset((n, c // g) for n, c in e.terms.items())
+        tight[key] = min(tight.get(key, e.constant // g), e.constant // g)
+    return [Linear(dict(key), c) for key, c in tight.items()]
+
+
+def _search(system: list[Linear]) -> Point | Unknown | None:
+    """A point at which all of a system are at least 0."""
+    levels: list[tuple[Name, list[Linear]]] = []
+    now = _reduced(system)
+    while now:
+        name = min({n: _growth(now, n) for e in now for n in e.terms}.items(), key=lambda x: x[1])[
+            0
+        ]
+        levels.append((name, [e for e in now if name in e.terms]))
+        low = [e for e in now if e.terms.get(name, 0) > 0]
+        high = [e for e in now if e.terms.get(name, 0) < 0]
+        rest = [e for e in now if name not in e.terms]
+        for a in low:
+            for b in high:
+                scaled = Linear().plus(a, -b.terms[name]).plus(b, a.terms[name])
+                rest.append(
+                    Linear({n: c for n, c in scaled.terms.items() if n != name}, scaled.constant)
+                )
+        now = _reduced(rest)
+        if now is not None and len(now) > _MOST:
+            return UNKNOWN
+    if now is None:
+        return None
+    budget = [_TRIES]
+    point: Point = {}
+    whole = _assign(levels, len(levels) - 1, point, budget)
+    if whole is None:
+        return None
+    return point if whole else UNKNOWN
+
+
+def _growth(system: list[Linear], name: Name) -> int:
+    low = sum(e.terms.get(name, 0) > 0 for e in system)
+    high = sum(e.terms.get(name, 0) < 0 for e in system)
+    return low * high - low - high
+
+
+def _assign(
+    levels: list[tuple[Name, list[Linear]]], n: int, point: Point, budget: list[int]
+) -> bool | None:
+    """True where `point` was completed, None where that is impossible, False where it was cut off."""
+    if n < 0:
+        return True
+    name, system = levels[n]
+    cut = False
+    for value in _values(name, system, point):
+        if value is None or budget[0] <= 0:
+            cut = True
+            break
+        budget[0] -= 1
+        point[name] = value
+        done = _assign(levels, n - 1, point, budget)
+        if done:
+            return True
+        cut = cut or done is False
+    point.pop(name, None)
+    return False if cut else None
+
+
+def _values(name: Name, system: list[Linear], point: Point) -> Iterator[int | None]:
+    """The values of a variable that its constraints leave, near 0 first where these are without end."""
+    lo: int | None = None
+    hi: int | None = None
+    for e in system:
+        c = e.terms[name]
+        rest = e.constant + sum(k * point[n] for n, k in e.terms.items() if n != name)
+        if c > 0:
+            lo = -(rest // c) if lo is None else max(lo, -(rest // c))
+        else:
+            hi = rest // -c if hi is None else min(hi, rest // -c)
+    if lo is not None and hi is not None:
+        yield from range(lo, hi + 1)
+        return
+    if lo is not None:
+        yield from range(lo, lo + _FROM_END)
+    elif hi is not None:
+        yield from range(hi, hi - _FROM_END, -1)
+    else:
+        yield from (0, 1, -1)
+    yield None

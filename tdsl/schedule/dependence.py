@@ -1,0 +1,369 @@
+"""Iterations of an update that must run in order: which loops carry a dependence.
+
+Two iterations conflict where one writes an element that the other one reads or writes. They run in the order
+of the definition, its ranges from the first to the last, unless they are terms of one reduction: these may be
+taken in any order, but not at a time. A nest keeps the order where the outermost loop in which two
+conflicting iterations differ runs in order, with the earlier one first.
+
+Indices, bounds, predicates and the relations of loops become linear constraints on two iterations, whose
+integer points are such pairs (`lang/integers.py`). What is not affine may be anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from tdsl.lang.affine import Sum, as_sum, variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import ZERO, Binary, Const, Expr, Read, Size, Var
+from tdsl.lang.integers import Linear, Name, Point, Unknown, find_point
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import differences
+from tdsl.lang.simplify import subtract
+from tdsl.node import post_order
+from tdsl.schedule.nest import (
+    CONCURRENT,
+    PARALLEL,
+    THREADS,
+    VECTORIZED,
+    Fuse,
+    Illegal,
+    Nest,
+    Rename,
+    Rotate,
+    Split,
+    State,
+    is_ordered,
+    is_reduction,
+    roots_of,
+)  # fmt: skip
+from tdsl.schedule.relate import relate
+from tdsl.source import Loc
+
+_A, _B = 0, 1  # the earlier and the later iteration
+
+
+def check_dependences(state: State, func: str, definition: int, nest: Nest | None = None) -> None:
+    """Raise Illegal where a nest, by default that of the state, does not keep the order of iterations."""
+    f, plan = state.program.func(func), state.plan(func)
+    d, nest = f.definitions[definition], nest or plan.nests[definition]
+    own = [x for x in nest.loops if is_reduction(f, definition, nest, x.name)]
+    at_a_time = [x for x in own if x.kind in (VECTORIZED, *CONCURRENT)]
+    if not is_ordered(f, definition):
+        if d.init is not None or definition in plan.atomic:
+            return  # `check_concurrent` has looked at the loops of terms
+        moving = {v for e in d.index for v in variables(e)}
+        at_a_time = [
+            x
+            for x in at_a_time
+            if x.kind not in (VECTORIZED, *THREADS) or roots_of(nest, x.name) & moving
+        ]  # others merge what their iterations have reduced
+    elif not at_a_time and _is_in_order(d, nest):
+        return
+    if at_a_time or is_ordered(f, definition):
+        pair = _Pair(f, definition, nest)
+        pair.check({x.name for x in at_a_time})
+
+
+def is_independent(state: State, func: str, definition: int, loop: str) -> bool:
+    """True where the iterations of a loop may run side by side, each on elements of its own."""
+    nest = state.plan(func).nests[definition].with_kind(loop, PARALLEL)
+    try:
+        check_dependences(state, func, definition, nest)
+    except Illegal:
+        return False
+    return True
+
+
+def _is_in_order(d: Definition, nest: Nest) -> bool:
+    """True where the loops of ranges stand as those that they came from did."""
+    order = [name for name, _, _ in d.ranges]
+    for r in nest.relations:
+        match r:
+            case Split(parent, outer, inner) if parent in order:
+                at = order.index(parent)
+                order[at : at + 1] = [outer, inner]
+            case Fuse(fused, outer, inner) if outer in order or inner in order:
+                if inner not in order or outer not in order:
+                    return False
+                at = order.index(outer)
+                if order[at + 1 : at + 2] != [inner]:
+                    return False
+                order[at : at + 2] = [fused]
+            case Rename(old, new) if old in order:
+                order[order.index(old)] = new
+            case Rotate(old) if old in order:
+                return False
+    return order == [x for x in nest.names() if x in order]
+
+
+@dataclass(slots=True)
+class _System:
+    """What is 0, and what is at least 0, of two iterations."""
+
+    zero: list[Linear] = field(default_factory=list)
+    least: list[Linear] = field(default_factory=list)
+
+
+class _Pair:
+    """Two iterations of a definition, the first one earlier, as the integer points of linear systems."""
+
+    def __init__(self, f: FuncDef, definition: int, nest: Nest) -> None:
+        self.f, self.d, self.nest = f, f.definitions[definition], nest
+        self.ordered = is_ordered(f, definition)
+        self.ranges = [name for name, _, _ in self.d.ranges]
+        self.least: list[Linear] = []
+        self.guesses: set[Name] = set()  # variables for what is not affine
+        self.known: set[Name] = set()
+        for side in (_A, _B):
+            self._bounds(side)
+        self.cases = self._relations()
+
+    def check(self, at_a_time: set[str]) -> None:
+        """Raise Illegal where two conflicting iterations would not run in order."""
+        loops = [x for x in self.nest.names() if roots_of(self.nest, x) & set(self.ranges)]
+        for first, second, same in self._conflicts():
+            for earlier in self._in_order():
+                zero, least = [*same, *earlier.zero], [*self.least, *earlier.least]
+                if find_point(zero, least) is None:
+                    continue
+                for case, (loop, wrong) in product(
+                    self.cases, self._out_of_order(loops, at_a_time)
+                ):
+                    found = find_point(
+                        [*zero, *case.zero, *wrong.zero], [*least, *case.least, *wrong.least]
+                    )
+                    if found is not None:
+                        raise self._refused(first, second, found, loop, loop in at_a_time)
+
+    def _out_of_order(self, loops: list[str], at_a_time: set[str]) -> Iterator[tuple[str, _System]]:
+        """How the second iteration may come before the first, or with it: by the first loop that differs."""
+        for n, loop in enumerate(loops):
+            same = [self._distance(x) for x in loops[:n]]
+            step = self._distance(loop)
+            if loop in at_a_time:
+                yield loop, _System(same, [step.less(1)])
+            if loop in at_a_time or self.ordered:
+                yield loop, _System(same, [Linear().plus(step, -1).less(1)])
+
+    def _refused(
+        self, first: _Touch, second: _Touch, found: Point | Unknown, loop: str, at_a_time: bool
+    ) -> Illegal:
+        f = self.f.name
+        if isinstance(found, Unknown) or self._is_guessed(found):
+            do = (
+                "write the same element"
+                if first.writes and second.writes
+                else "need each other's elements"
+            )
+            text = f"iterations of {loop!r} may {do} of {f!r}, by indices that are not affine"
+        else:
+            a, b = (self._iteration(side, found) for side in (_A, _B))
+            element = f"{f}[{', '.join(str(self._value(e, _B, found)) for e in second.index)}]"
+            if first.writes and second.writes:
+                text = f"iterations {a} and {b} write {element}"
+            else:
+                earlier, later = ("writes", "reads") if first.writes else ("reads", "writes")
+                text = f"iteration {b} {later} {element}, which iteration {a} {earlier}"
+        if not self.ordered:
+            hint = (
+                f"partial = rfactor({loop!r}) and run that side by side, or allow it with atomic()"
+            )
+            return Illegal(text, hint, ((self.d.loc, "this definition"),))
+        what = "would run at a time" if at_a_time else "would run in another order"
+        hint = "put loops into an order in which the one that has to be first comes first"
+        if at_a_time:
+            hint = f"leave {loop!r} serial"
+        if at_a_time and not isinstance(found, Unknown):
+            inside = self.nest.names()[self.nest.position(loop) + 1 :]
+            apart = [x for x in inside if found.get((x, _B), 0) > found.get((x, _A), 0)]
+            hint += "".join(f", or put {x!r} outside of it" for x in apart[:1])
+        return Illegal(
+            f"{text}, and they {what}", hint, ((second.loc or self.d.loc, "this access"),)
+        )
+
+    def _is_guessed(self, found: Point) -> bool:
+        return any(name in self.guesses for name in found)
+
+    def _iteration(self, side: int, found: Point) -> str:
+        return ", ".join(f"{v}={found.get((v, side), 0)}" for v in self.ranges)
+
+    def _value(self, e: Expr, side: int, found: Point) -> int:
+        value = self._linear(as_sum(e), side)
+        return value.constant + sum(c * found.get(n, 0) for n, c in value.terms.items())
+
+    def _conflicts(self) -> Iterator[tuple[_Touch, _Touch, list[Linear]]]:
+        """What two iterations touch, of which one writes: where that is the same element."""
+        write = _Touch(self.d.index, True)
+        reads = [_Touch(r.index, False, r) for r in self.d.reads if r.name == self.f.name]
+        pairs = [(write, write)]
+        if self.ordered:
+            pairs += [(write, r) for r in reads] + [(r, write) for r in reads]
+        for first, second in pairs:
+            ends = zip(first.index, second.index, strict=True)
+            yield (
+                first,
+                second,
+                [
+                    self._linear(as_sum(a), _A).plus(self._linear(as_sum(b), _B), -1)
+                    for a, b in ends
+                ],
+            )
+
+    def _in_order(self) -> Iterator[_System]:
+        """That the first iteration is earlier: by the first range in which the two differ."""
+        for n, name in enumerate(self.ranges):
+            same = [self._distance(x) for x in self.ranges[:n]]
+            yield _System(same, [self._distance(name).less(1)])
+
+    def _distance(self, name: str) -> Linear:
+        return Linear({(name, _B): 1, (name, _A): -1})
+
+    def _bounds(self, side: int) -> None:
+        """That an iteration is one of the definition."""
+        least = self.least
+        for name, lo, hi in self.d.ranges:
+            here = Linear({(name, side): 1})
+            if lo is not None:
+                least.append(here.plus(self._linear(as_sum(lo), side), -1))
+            if hi is not None:
+                least.append(self._linear(as_sum(hi), side).plus(here, -1).less(1))
+        if side == _A:
+            for e, (lo, hi) in zip(self.d.index, self.f.limits, strict=True):
+                if isinstance(e, Var) and e.name in self.d.free:
+                    here = Linear({(e.name,): 1})
+                    if lo is not None:
+                        least.append(here.plus(self._linear(as_sum(lo), side), -1))
+                    if hi is not None:
+                        least.append(self._linear(as_sum(hi), side).plus(here, -1))
+        least += [Linear().plus(self._linear(s, side), -1) for s in differences(self.d.where)]
+
+    def _linear(self, s: Sum, side: int) -> Linear:
+        """A sum as linear in variables of one iteration, or of both where it is the same in both."""
+        total = Linear({}, s.constant)
+        for atom, c in s.terms.items():
+            total = total.plus(self._atom(atom, side), c)
+        return total
+
+    def _atom(self, atom: Expr, side: int) -> Linear:
+        match atom:
+            case Var(name):
+                return Linear({(name, side) if name in self.ranges else (name,): 1})
+            case Size(name):
+                self._once(("size", name), [Linear({("size", name): 1})])
+                return Linear({("size", name): 1})
+            case Binary("floordiv" | "mod" as op, x, Const(k)) if k > 0:
+                inner = self._linear(as_sum(x), side)
+                quotient: Name = ("quotient", x, k, *self._sides(x, side))
+                rest = inner.plus(Linear({quotient: int(k)}), -1)
+                self._once(quotient, [rest, Linear({}, int(k) - 1).plus(rest, -1)])
+                return Linear({quotient: 1}) if op == "floordiv" else rest
+            case _:
+                own = any(isinstance(n, Read) and n.name == self.f.name for n in post_order(atom))
+                sides = (side,) if own else self._sides(atom, side)
+                value: Name = ("value", atom, *sides)
+                if sides:
+                    self.guesses.add(value)
+                return Linear({value: 1})
+
+    def _sides(self, e: Expr, side: int) -> tuple[int, ...]:
+        return () if variables(e).isdisjoint(self.ranges) else (side,)
+
+    def _once(self, name: Name, least: list[Linear]) -> None:
+        if name not in self.known:
+            self.known.add(name)
+            self.least += least
+
+    def _relations(self) -> list[_System]:
+        """How loops make the variables of ranges; several systems where that is no linear relation."""
+        unknown = {v: (ZERO, Size(f"extent of {v}")) for v in self.d.free}
+        ends = {n: (lo, subtract(hi, lo)) for n, lo, hi in self.d.ranges if lo and hi}
+        extents = relate(self.nest, {**unknown, **ends}).extents
+        cases = [_System()]
+        first = dict(ends)
+        for n, r in enumerate(self.nest.relations):
+            before = replace(self.nest, relations=self.nest.relations[:n])
+            parents = (
+                (r.outer, r.inner)
+                if isinstance(r, Fuse)
+                else (r.parent if isinstance(r, Split) else r.old,)
+            )
+            if not any(roots_of(before, p) & set(self.ranges) for p in parents):
+                continue
+            made: list[_System] = []
+            match r:
+                case Split(parent, outer, inner, factor):
+                    size = factor or _constant(extents[inner])
+                    made = (
+                        [self._whole(parent, outer, inner, size, first)]
+                        if size
+                        else self._by_cases(outer, inner, parent)
+                    )
+                case Fuse(fused, outer, inner):
+                    size = _constant(extents[inner])
+                    made = (
+                        [self._whole(fused, outer, inner, size, first)]
+                        if size
+                        else self._by_cases(outer, inner, fused)
+                    )
+                case Rename(old, new):
+                    here = (
+                        self._counted(old, s, first).plus(Linear({(new, s): 1}), -1)
+                        for s in (_A, _B)
+                    )
+                    made = [_System(list(here))]
+                case Rotate():
+                    made = [_System()]
+            cases = [
+                _System([*a.zero, *b.zero], [*a.least, *b.least]) for a, b in product(cases, made)
+            ]
+        return cases
+
+    def _counted(self, name: str, side: int, first: dict[str, tuple[Expr, Expr]]) -> Linear:
+        """A loop or range, counted from 0."""
+        if name in self.d.free:
+            return Linear({(name,): 1})
+        here = Linear({(name, side): 1})
+        return here.plus(self._linear(as_sum(first[name][0]), side), -1) if name in first else here
+
+    def _whole(
+        self, parent: str, outer: str, inner: str, size: int, first: dict[str, tuple[Expr, Expr]]
+    ) -> _System:
+        """parent == outer * size + inner, in both iterations."""
+        made = _System()
+        for side in (_A, _B):
+            o, i = (self._counted(x, side, first) for x in (outer, inner))
+            made.zero.append(self._counted(parent, side, first).plus(o, -size).plus(i, -1))
+            made.least += [i, Linear({}, size - 1).plus(i, -1)]
+        return made
+
+    def _by_cases(self, outer: str, inner: str, whole: str) -> list[_System]:
+        """The order of a loop and of the two whose number of iterations inside is not known."""
+        o, i, w = (
+            Linear() if x in self.d.free else self._distance(x) for x in (outer, inner, whole)
+        )
+        back_o, back_w = Linear().plus(o, -1), Linear().plus(w, -1)
+        return [
+            _System([o, w.plus(i, -1)]),
+            _System([], [o.less(1), w.less(1)]),
+            _System([], [back_o.less(1), back_w.less(1)]),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Touch:
+    """An element that an iteration reads or writes."""
+
+    index: tuple[Expr, ...]
+    writes: bool
+    read: Read | None = None
+
+    @property
+    def loc(self) -> Loc | None:
+        return None if self.read is None else self.read.loc
+
+
+def _constant(e: Expr) -> int | None:
+    return int(e.value) if isinstance(e, Const) and e.value > 0 else None

@@ -1,0 +1,72 @@
+"""Predicates of ranges, and bounds that are data, which are predicates, too: where they are tested.
+
+A predicate is tested as soon as the loops of its variables are open, around all that stands in the body of
+the innermost of them. What it reads has to be computed before:
+
+for r in range(1, 8):                      s[f0].compute_at(f, r) is refused where
+  if f0[r] > 0:                            r = td.range("r", 1, 8, where=lambda r: f0[r] > 0)
+    f[r] = f[r - 1] + 10
+"""
+
+from __future__ import annotations
+
+from tdsl.lang.affine import variables
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import TRUE, Expr, Read
+from tdsl.lang.simplify import conjuncts
+from tdsl.node import post_order
+from tdsl.schedule.inlining import inlined_into
+from tdsl.schedule.nest import AXES, SHARED, Illegal, Level, State, is_reduction, parts_of
+
+
+def check_predicates(state: State, func: str, level: Level, *, final: bool) -> None:
+    """Raise Illegal where a func is computed in a loop behind the test of a predicate that reads it.
+
+    What a block of threads shares is made in front of that test; its scope may be said after its place.
+    """
+    d = state.program.func(level.func).definitions[level.definition]
+    nest = state.plan(level.func).nests[level.definition]
+    shared = state.plan(func).scope == SHARED
+    if d.where == TRUE or shared or not (final or {x.kind for x in nest.loops}.isdisjoint(AXES)):
+        return
+    names = nest.names()
+    for cond in conjuncts(d.where):
+        read = _read_of(state, d, cond, func)
+        if read is None:
+            continue
+        tested = _tested_at(state, level, cond)
+        if tested > names.index(level.loop):
+            continue
+        around = f"at loop {names[tested - 1]!r}, or " if tested else ""
+        raise Illegal(
+            f"a predicate of {level.func!r} that reads {func!r} is tested at loop {names[tested]!r}, before "
+            f"loop {level.loop!r} computes {func!r}",
+            f"place it {around}outside of all loops",
+            ((read.loc or d.loc, "this read"),),
+        )
+
+
+def _read_of(state: State, d: Definition, cond: Expr, func: str) -> Read | None:
+    """How a condition reads a func, itself or through inlined ones."""
+    for n in post_order(cond):
+        if not isinstance(n, Read):
+            continue
+        if n.name == func:
+            return n
+        own = Definition((), (), (), TRUE, (n,), None, None)
+        if any(r.name == func for e in inlined_into(state, (own,)) for r in e.reads):
+            return n
+    return None
+
+
+def _tested_at(state: State, level: Level, cond: Expr) -> int:
+    """The position of the loop in whose body a condition is tested first."""
+    f = state.program.func(level.func)
+    d, nest = f.definitions[level.definition], state.plan(level.func).nests[level.definition]
+    loops = {x for v in variables(cond) & {*d.variables} for x in parts_of(nest, v)}
+    at = max(map(nest.position, loops), default=0)
+    if d.init is None:
+        return at
+    # every element of a reduction is started, also one without terms
+    reduced = (n for n, x in enumerate(nest.names()) if is_reduction(f, level.definition, nest, x))
+    return max(at, next(reduced, at))
