@@ -11,9 +11,7 @@ named in `dynamic`.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
-from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -22,9 +20,9 @@ from tdsl.codegen.call import Entry, Executable
 from tdsl.codegen.loops import Kernel
 from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
-from tdsl.errors import IndexBoundError, ShapeError, Suggesting, TdslError, TypeMismatch
+from tdsl.errors import ShapeError, Suggesting, TypeMismatch, told
 from tdsl.lang.program import Program, bind_sizes
-from tdsl.lang.sizes import check_sizes
+from tdsl.lang.sizes import check_keywords, check_sizes, dynamic_sizes
 from tdsl.lang.tensor import Func
 from tdsl.notebook import Listing
 from tdsl.schedule.fluent import Schedule
@@ -72,10 +70,11 @@ def compile(
 ) -> Any:
     """A callable for funcs, or for a schedule of them.
 
-    `what` is a func, a tuple of funcs, or a `Schedule`. The result takes arrays and scalars in the order
-    in which these tensors and scalars were created, operands of `td.einsum` in the order given there (or all
-    by name), and returns the outputs; `out=` gives memory for these. It is compiled for the sizes of each call, and remembered; `sizes` fixes some before, sizes named in
-    `dynamic` may differ from call to call without compiling again.
+    `what` is a func, a tuple of funcs, or a `Schedule`. The result takes arrays and scalars in the order in
+    which these tensors and scalars were created, operands of `td.einsum` in the order given there (or all by
+    name), and returns the outputs; `out=` gives memory for these. It is compiled for the sizes of each call,
+    and remembered; `sizes` fixes some before, sizes named in `dynamic` may differ from call to call without
+    compiling again.
 
     >>> import numpy as np, tdsl as td
     >>> i = td.vars("i")
@@ -93,15 +92,19 @@ def compile(
     """
     schedule = _schedule_of(what)
     program = schedule.program
-    _check_keywords(program, target=target, dynamic=dynamic, arguments=arguments)
+    check_keywords(program, target=target, dynamic=dynamic, arguments=arguments)
     chosen = as_target(target if target is not None else schedule.target)
     if arguments != "created":
-        schedule = _as_read(schedule, arguments)
+        schedule = schedule._with_arguments(arguments)
     given = check_sizes(
-        program.name, program.sizes, sizes, others=("target", "dynamic", "arguments"), equal=program.equal
+        program.name,
+        program.sizes,
+        sizes,
+        others=("target", "dynamic", "arguments"),
+        equal=program.equal,
     )
     fixed = {**schedule.sizes, **given}
-    free = _dynamic(program, dynamic, fixed)
+    free = dynamic_sizes(program, dynamic, fixed)
     if schedule.state.grid is not None:
         return _distributed(schedule.state, chosen, free, fixed)
     compiled = Compiled(schedule, chosen, free, fixed)
@@ -109,29 +112,17 @@ def compile(
     return compiled
 
 
-SAMPLE = 64  # of each size that is not known: what is wrong for every size is wrong for this one
-
-
 def _refuse_out_of_range(compiled: Compiled) -> None:
-    """IndexBoundError where every call would leave a tensor.
+    """IndexBoundError where every call would leave a tensor."""
+    from tdsl.codegen.access import check_every_call
 
-    Where it may be so for each func alone, lowering decides: less may be read of what is inlined.
-    """
-    from tdsl.codegen.access import check_reads
-
-    try:
-        check_reads(compiled.state)
-    except IndexBoundError as error:
-        sizes = dict.fromkeys(compiled.signature.sizes, SAMPLE)
+    def lower(size: int) -> None:
         from tdsl.pipeline import lowered
 
-        try:
-            lowered(compiled.variant(dense(compiled.signature, sizes)))
-        except IndexBoundError as exact:
-            if exact.loc == error.loc:
-                raise (error if sizes else exact) from None
-        except TdslError:  # of these sizes: a call says what is wrong
-            pass
+        signature = compiled.signature
+        lowered(compiled.variant(dense(signature, dict.fromkeys(signature.sizes, size))))
+
+    check_every_call(compiled.state, lower, known=not compiled.signature.sizes)
 
 
 def _schedule_of(what: object) -> Schedule:
@@ -152,38 +143,6 @@ def _schedule_of(what: object) -> Schedule:
         label="this call",
         hint="pass a td.Func or a td.Schedule; @td.op makes an operator of a function",
     )
-
-
-def _check_keywords(program: Program, **given: object) -> None:
-    """ShapeError for the value of a size whose name is that of another argument."""
-    for name, value in given.items():
-        if isinstance(value, int) and name in program.sizes:
-            raise ShapeError(
-                f"{name}= of td.compile is not the size {name!r} of {program.name!r}",
-                loc=here(),
-                label="this call",
-                hint=f"give it to the schedule: td.Schedule(f, sizes={{{name!r}: {value}}})",
-            )
-
-
-def _as_read(schedule: Schedule, arguments: object) -> Schedule:
-    """The schedule of a program that takes its arguments in the order in which it reads them."""
-    if arguments != "reads":
-        raise TypeMismatch(
-            f"arguments= is an order of arguments, not {arguments!r}",
-            loc=here(),
-            label="this call",
-            hint='"created" for the order in which the inputs were created, "reads" for that of the reads',
-        )
-    warnings.warn(
-        'td.compile(..., arguments="reads") is deprecated: create tensors in the order of the arguments',
-        DeprecationWarning,
-        stacklevel=4,
-    )
-    made, order = copy(schedule), schedule.arguments_as_read()
-    made.program = replace(schedule.program, parameters=order)
-    made.state = replace(schedule.state, program=replace(schedule.state.program, parameters=order))
-    return made
 
 
 def _distributed(
@@ -215,28 +174,6 @@ def _distributed(
     signature = signature_of(state.program)
     check_decided(state.program, signature)
     return Distributed(state, signature, sizes, build, text, named)
-
-
-def _dynamic(program: Program, dynamic: object, fixed: Mapping[str, int]) -> frozenset[str]:
-    """The sizes that may differ from call to call."""
-    listed = (dynamic,) if isinstance(dynamic, str) else dynamic
-    if not isinstance(listed, list | tuple | set | frozenset | dict):
-        raise TypeMismatch(
-            f"dynamic= names sizes, it cannot be {dynamic!r}",
-            loc=here(),
-            label="this call",
-            hint='dynamic="N", or dynamic=("M", "N")',
-        )
-    named = dict.fromkeys(map(str, listed), 0)
-    free = frozenset(check_sizes(program.name, program.sizes, named, equal=program.equal))
-    for name in sorted(free & set(fixed)):
-        raise ShapeError(
-            f"size {name!r} is fixed to {fixed[name]} and dynamic",
-            loc=here(),
-            label="this call",
-            hint="give its value, or name it in dynamic=; one of them",
-        )
-    return free
 
 
 class Compiled(Entry, Suggesting):
@@ -357,6 +294,8 @@ class Compiled(Entry, Suggesting):
           it is one operation or less
         total: root
           the target has no vectors
+          i: independent iterations, left serial
+          k: a reduction in order
 
         ShapeError where sizes are not known and no call has been made.
         """
@@ -481,6 +420,7 @@ def check_decided(program: Program, signature: Signature) -> None:
         )
 
 
+@told
 def build(variant: Variant) -> Executable:
     """Everything from the state of a schedule to an executable."""
 
@@ -500,9 +440,7 @@ def build(variant: Variant) -> Executable:
         from tdsl.codegen.cpu.stored import load_or_build
 
         cpu = processor(variant.target)
-        return load_or_build(
-            variant.fingerprint(), variant.params, kernel, cpu, plainer
-        )
+        return load_or_build(variant.fingerprint(), variant.params, kernel, cpu, plainer)
     if variant.target.name == "cuda":
         from tdsl.codegen.cuda import module
         from tdsl.codegen.cuda.executable import CudaExecutable

@@ -31,7 +31,9 @@ TOPICS = {
     "cache": "what is found in the disk cache, and what is not",
 }
 
-always_verify = False  # as TDSL_DEBUG=verify does: set by the tests, whose kernels may be in the cache
+always_verify = (
+    False  # as TDSL_DEBUG=verify does: set by the tests, whose kernels may be in the cache
+)
 
 
 def topics() -> frozenset[str]:

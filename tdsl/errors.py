@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+
+import numpy as np
 
 from tdsl.source import Loc, here
 
@@ -97,6 +100,12 @@ class Hazard(TdslError, AssertionError):
             hint="no schedule may lead to this: look at what td.instruction says of instructions of your "
             "own, else report the program",
         )
+
+
+class InternalError(TdslError, AssertionError):
+    """A fault of tdsl itself, to be reported; `__cause__` is the exception that was raised in it."""
+
+    code = "internal"
 
 
 class UnknownAttribute(TdslError, AttributeError):
@@ -189,6 +198,8 @@ Called = TypeVar("Called", bound=Callable[..., Any])
 def told(function: Called) -> Called:
     """A function that is a TypeMismatch where it is called with other arguments than it has.
 
+    An exception that only a fault of tdsl can raise in it is an InternalError.
+
     >>> @told
     ... def light(lamp, hours=1): ...
     >>> light("red", hour=2)
@@ -202,13 +213,72 @@ def told(function: Called) -> Called:
     def call(*args: Any, **named: Any) -> Any:
         try:
             return function(*args, **named)
-        except TypeError as error:
+        except _FAULTS as error:
+            if isinstance(error, TdslError):
+                raise
             trace = error.__traceback__
-            if isinstance(error, TdslError) or trace is None or trace.tb_next is not None:
-                raise  # of what the function does
-            raise _wrong_arguments(function, args, named) from None
+            if isinstance(error, TypeError) and trace is not None and trace.tb_next is None:
+                raise _wrong_arguments(function, args, named) from None
+            fault = _fault(error)
+            if fault is None:
+                raise
+            raise fault from error
 
     return call  # type: ignore[return-value]  # it has the signature of the function
+
+
+_FAULTS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RecursionError, TypeError,
+    ValueError,
+)  # fmt: skip
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_LIBRARIES = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(np.__file__) + os.sep, "<")
+
+
+def _fault(error: Exception) -> InternalError | None:
+    """What is said of an exception that was raised in this package; None for one of code that it calls."""
+    frames = list(traceback.walk_tb(error.__traceback__))[::-1]  # the innermost first
+    own = [frame.f_code.co_filename.startswith(_PACKAGE) for frame, _ in frames]
+    first = next(
+        n
+        for n, (f, _) in enumerate(frames)
+        if own[n] or not f.f_code.co_filename.startswith(_LIBRARIES)
+    )
+    raised, line = frames[first]
+    if not own[first] or first + 1 == len(frames):
+        return None
+    asked = raised.f_code.co_name.startswith("__") or raised.f_code.co_filename == __file__
+    if asked and not own[first + 1]:
+        return None  # what a protocol of Python asks for
+    place = f"{raised.f_code.co_filename.removeprefix(_PACKAGE)}:{line}"
+    steps = [f.f_locals["step"] for f, _ in frames if f.f_code.co_name == "run_passes"]
+    step = f", pass {getattr(steps[0], '__name__', steps[0])}" if steps else ""
+    of, loc, call = "", None, here()
+    func = _func_in([x for f, _ in frames for x in f.f_locals.values()])
+    if func is not None:
+        of, loc = f" for {func.name!r}", func.definitions[0].loc or func.loc
+    return InternalError(
+        f"a fault of tdsl{of}: {type(error).__name__} in {place}{step}: {error}",
+        loc=loc or call,
+        label="defined here" if loc else "this call",
+        related=((call, "in this call"),) if loc else (),
+        hint="please report it with the program, its schedule and the whole trace; TDSL_DEBUG=verify names a "
+        "pass that breaks the loops, TDSL_DUMP=folder keeps the loops after each pass",
+    )
+
+
+def _func_in(values: list[Any]) -> Any:
+    """The first func among values of variables, else the output of the first program; None without any."""
+    for x in values:
+        if type(x).__name__ == "FuncDef":
+            return x
+    for x in values:
+        kind = type(x).__name__
+        state = getattr(x, "state", None) if kind in ("Schedule", "Variant") else x
+        program: Any = x if kind == "Program" else getattr(state, "program", None)
+        if type(program).__name__ == "Program":
+            return program.func(program.outputs[0])
+    return None
 
 
 def _wrong_arguments(
@@ -243,7 +313,9 @@ class Suggesting:
 
     __slots__ = ()
     _internal: ClassVar[tuple[str, ...]] = ()  # names that only other parts of tdsl use
-    _leads_to: ClassVar[list[tuple[type, str]]] = []  # what has other names, and what to write for them
+    _leads_to: ClassVar[
+        list[tuple[type, str]]
+    ] = []  # what has other names, and what to write for them
 
     def __dir__(self) -> list[str]:
         """The names that there are for users."""
@@ -252,7 +324,8 @@ class Suggesting:
     def __init_subclass__(cls) -> None:
         cls._leads_to = []
         for name, method in list(vars(cls).items()):
-            if isinstance(method, FunctionType) and (name == "__init__" or name[0] != "_"):
+            public = name[0] != "_" or name in ("__init__", "__setitem__")
+            if isinstance(method, FunctionType) and public:
                 setattr(cls, name, told(method))
 
     if not TYPE_CHECKING:  # a type checker sees which attributes there are

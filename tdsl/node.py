@@ -136,10 +136,39 @@ def node(cls: C) -> C:
     def __eq__(self: Any, other: object) -> bool:
         return self is other or (self.__class__ is other.__class__ and _same(self, other))
 
-    new.__hash__, new.__eq__ = __hash__, __eq__
+    new.__hash__, new.__eq__, new.__reduce__ = __hash__, __eq__, _reduce_graph
     new._fields = tuple(f.name for f in dataclasses.fields(new) if f.init and f.name != "loc")
     new._children = staticmethod(_children_of(new))
     return new  # type: ignore[no-any-return]  # the same class
+
+
+class _Row(int):
+    """The place of a node in the rows of a pickled graph."""
+
+
+def _reduce_graph(root: Any) -> tuple[Any, ...]:
+    """A graph as rows, children before parents: pickle itself would take a level of recursion for each node."""
+    rows: list[tuple[Any, ...]] = []
+    places: dict[int, _Row] = {}
+    for n in post_order(root):
+        values = [_replaced(getattr(n, name), Node, lambda c: places[id(c)]) for name in n._fields]  # type: ignore[attr-defined]  # set by @node
+        places[id(n)] = _Row(len(rows))
+        rows.append((n.__class__, n.loc, values))
+    return _from_rows, (rows,)
+
+
+def _from_rows(rows: list[tuple[Any, ...]]) -> Node:
+    nodes: list[Node] = []
+    for cls, loc, values in rows:
+        nodes.append(cls(*[_replaced(v, _Row, nodes.__getitem__) for v in values], loc=loc))
+    return nodes[-1]
+
+
+def _replaced(value: Any, cls: type, new: Callable[[Any], Any]) -> Any:
+    """The value of a field with `new` of everything of a class that is in it."""
+    if isinstance(value, cls):
+        return new(value)
+    return tuple([_replaced(x, cls, new) for x in value]) if isinstance(value, tuple) else value
 
 
 def _hash_below(n: Any) -> None:
@@ -243,17 +272,11 @@ def map_children(n: N, f: Callable[[Node], Node]) -> N:
     if all(map(operator.is_, old, new)):
         return n
     following = iter(new)
-    values = [_refilled(getattr(n, name), following) for name in n._fields]  # type: ignore[attr-defined]
+    values = [
+        _replaced(getattr(n, name), Node, lambda _: next(following))
+        for name in n._fields  # type: ignore[attr-defined]  # set by @node
+    ]
     return n.__class__(*values, loc=n.loc)
-
-
-def _refilled(value: Any, following: Iterator[Node]) -> Any:
-    """The value of a field with the nodes in it replaced by those that follow."""
-    if isinstance(value, Node):
-        return next(following)
-    if isinstance(value, tuple):
-        return tuple([_refilled(item, following) for item in value])
-    return value
 
 
 def post_order(*roots: Node) -> Iterator[Node]:

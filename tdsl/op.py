@@ -112,7 +112,9 @@ class Operator(Suggesting):
     ) -> Compiled:
         """The operator compiled with its default schedule; see `td.compile`."""
         schedule = Schedule.of_program(self.program)
-        made: Compiled = compile(schedule, target=target, dynamic=dynamic, **sizes)
+        made: Compiled = compile(
+            schedule, target=target, dynamic=dynamic, arguments="created", **sizes
+        )
         return made
 
     def autoschedule(
@@ -212,15 +214,19 @@ class Operator(Suggesting):
         own = vars(self).get("name", "op")
         if hasattr(Schedule, name):
             return f"schedules have it: {own}.schedule().{name}, or {own}.autoschedule(...).{name}"
+        if hasattr(Compiled, name):
+            return f"what is compiled has it: {own}.compile().{name}"
         if hasattr(Stage, name):
             return f"stages of a schedule have it: {own}.schedule()[{self.program.outputs[0]!r}].{name}"
-        return f"what is compiled has it: {own}.compile().{name}" if hasattr(Compiled, name) else ""
+        return ""
 
     def __repr__(self) -> str:
         return f"<operator {self.name}({', '.join(self.program.parameters)})>"
 
 
-Func._leads_to += [(Operator, "operators have it: return {func} from a function op under @td.op, then op")]
+Func._leads_to += [
+    (Operator, "operators have it: return {func} from a function op under @td.op, then op")
+]
 
 
 def op(function: Callable[..., Any]) -> Operator:

@@ -228,3 +228,35 @@ def test_large_results_begin_at_a_line_of_the_caches():
         assert double(x, out=out) is out
         np.testing.assert_array_equal(out, 2 * x)
     assert len(double.executables) == 2
+
+
+def test_arguments_in_the_order_of_reads_are_deprecated() -> None:
+    a, s, b, f = (
+        td.Tensor("a", (2,), td.f32),
+        td.Scalar("s", td.f32),
+        td.Tensor("b", (2,), td.f32),
+        td.Func("f"),
+    )
+    i = td.vars("i")
+    f[i] = b[i] - s * a[i]
+    one, two = np.float32([1, 2]), np.float32([3, 5])
+    np.testing.assert_array_equal(td.compile(f)(one, 2, two), [1, 1])
+    for what in (f, td.Schedule(f)):
+        with pytest.warns(DeprecationWarning, match="create tensors in the order") as caught:
+            compiled = td.compile(what, arguments="reads")
+        assert caught[0].filename == __file__
+        assert repr(compiled) == "<compiled f(b, s, a) -> f for cpu>"
+        np.testing.assert_array_equal(compiled(two, 2, one), [1, 1])
+    with pytest.raises(td.TypeMismatch, match="arguments= is an order") as wrong:
+        td.compile(f, arguments="name")
+    assert '"created"' in wrong.value.hint
+
+
+def test_arguments_of_an_operator_are_its_parameters_in_any_order_of_reads() -> None:
+    @td.op
+    def f(x: td.f32["N"], y: td.f32["N"]) -> td.Func:
+        return td.einsum("i,i->i", y, x, name="f")
+
+    assert repr(f.compile()) == "<compiled f(x, y) -> f for cpu>"
+    with pytest.warns(DeprecationWarning, match="create tensors"):
+        assert repr(td.compile(f, arguments="reads")) == "<compiled f(x, y) -> f for cpu>"

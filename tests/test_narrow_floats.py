@@ -5,9 +5,14 @@ import pytest
 
 import tdsl as td
 from tdsl.lang import arithmetic
+from tdsl.lang.interp import interpret
+from tdsl.lang.program import build_program
 from tdsl.lang.types import ALL
+from tdsl.node import post_order
+from tdsl.pipeline import decided
+from tdsl.schedule.explain import explain
 
-i, k = td.vars("i k")
+i, j, k = td.vars("i j k")
 NARROW = [t for t in ALL if t.is_narrow]
 BYTES = [t for t in ALL if t.is_float and t.bits == 8]
 TARGETS = {
@@ -157,3 +162,103 @@ def test_scalars_and_literals_of_8_bits(t, compiled):
     same(got, np.array([3.5, 3.5, 3.5, 1, 3.5]).astype(t.numpy))
     with pytest.raises(td.TypeMismatch, match="does not fit"):
         compiled(f)(x=np.arange(5).astype(t.numpy), s=1e6)
+
+
+@pytest.mark.parametrize("t", NARROW, ids=str)
+@pytest.mark.parametrize("target", TARGETS)
+def test_sums_and_means_of_many_are_made_in_f32_and_rounded_once(t, target):
+    x, total, mean = td.Tensor("x", (50_000,), t), td.Func("total"), td.Func("mean")
+    total[()] = td.sum(x[i], axis=i)
+    mean[()] = td.mean(x[i], axis=i)
+    assert total.dtype == mean.dtype == t
+    got = TARGETS[target](td.Schedule(total, mean))(np.full(50_000, 0.5, t.numpy))
+    with np.errstate(all="ignore"):
+        want = np.float32(25_000).astype(t.numpy)
+    np.testing.assert_array_equal(np.float32(got[0]), np.float32(want))
+    assert float(got[1]) == 0.5
+
+
+@pytest.mark.parametrize("t", NARROW, ids=str)
+def test_factors_in_a_sum_are_not_rounded_and_the_product_of_many_is_rounded_once(t, compiled):
+    x, w, (dots, prods) = (
+        td.Tensor("x", ("N", 40), t),
+        td.Tensor("w", ("N", 40), t),
+        map(td.Func, "dp"),
+    )
+    dots[i] = td.sum(x[i, k] * w[i, k] * x[i, k], axis=k)
+    prods[i] = td.prod(x[i, k], axis=k)
+    rng = np.random.default_rng(0)
+    a, b = ((1 + rng.integers(-1, 2, (3, 40)) / 4).astype(t.numpy) for _ in range(2))
+    program = build_program((dots, prods))
+    exact, wide = interpret(program, {"x": a, "w": b}), a.astype(np.float32)
+    same(exact[0], (wide * b.astype(np.float32) * wide).sum(1).astype(t.numpy))
+    same(exact[1], wide.prod(1, dtype=np.float64).astype(np.float32).astype(t.numpy))
+    for got, want in zip(compiled(dots, prods)(a, b), exact, strict=True):
+        np.testing.assert_allclose(
+            got.astype(np.float64), want.astype(np.float64), rtol=2.0**-t.fraction
+        )
+
+
+def test_another_type_of_a_sum_is_that_in_which_is_summed():
+    x, sums = td.Tensor("x", ("N",), td.bf16), [td.Func(n) for n in ("own", "wide", "narrow")]
+    for f, t in zip(sums, (td.bf16, td.f32, td.f16), strict=True):
+        f[()] = td.sum(x[i] * x[i], axis=i, dtype=t)
+        assert f.dtype == t
+    values = np.full(600, 1 + 2**-7, td.bf16.numpy)
+    program = build_program(tuple(sums))
+    own, wide, narrow = interpret(program, {"x": values})
+    assert float(own) == 512  # where a term is a quarter of the last place
+    np.testing.assert_allclose(wide, 600 * np.float32(1 + 2**-7) ** 2, rtol=1e-6)
+    assert narrow.dtype == np.float16
+
+
+def test_updates_of_a_narrow_func_round_each_time():
+    x, f = td.Tensor("x", (600,), td.bf16), td.Func("f")
+    r = td.range("r", 0, 600)
+    f[()] = td.cast(0, td.bf16)
+    f[()] += x[r]
+    values = np.ones(600, td.bf16.numpy)
+    assert float(interpret(build_program((f,)), {"x": values})[0]) == 256
+    assert float(td.compile(f, target="python")(values)) == 256
+
+
+@pytest.mark.parametrize("t", [td.bf16, td.f16], ids=str)
+def test_a_mean_whose_points_are_counted_is_made_in_f32(t):
+    x, f = td.Tensor("x", (3, 5000), t), td.Func("f")
+    r = td.range("r", 0, 5000, where=lambda r: r % 2 == 0)
+    f[i] = td.mean(x[i, r], axis=r)
+    values = np.full((3, 5000), 0.5, t.numpy)
+    for target in ("cpu", "python"):
+        assert (td.compile(f, target=target)(values).astype(np.float32) == 0.5).all()
+
+
+@pytest.mark.parametrize("t", [td.bf16, td.f16], ids=str)
+def test_a_product_without_casts_is_the_program_with_casts(t):
+    a, b = td.Tensor("a", (64, 64), t), td.Tensor("b", (64, 64), t)
+    plain, casts, by_letters = td.Func("c"), td.Func("c"), td.einsum("ik,kj->ij", a, b, name="c")
+    plain[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    wide = td.sum(td.cast(a[i, k], td.f32) * td.cast(b[k, j], td.f32), axis=k)
+    casts[i, j] = td.cast(wide, t)
+    assert build_program((plain,)) == build_program((casts,)) == build_program((by_letters,))
+
+
+def test_a_product_of_narrow_matrices_runs_on_matrix_instructions():
+    a, b, c = td.Tensor("a", (64, 64), td.f16), td.Tensor("b", (64, 64), td.f16), td.Func("c")
+    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    assert "tensor cores" in decisions_on("cuda", c)
+    a, b, c = td.Tensor("a", (256, 512), td.bf16), td.Tensor("b", (512, 256), td.bf16), td.Func("c")
+    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)
+    assert "terms summed by tile_bf16" in decisions_on("cpu:amx", c)
+
+
+def decisions_on(target, f):
+    compiled = td.compile(f, target=target)
+    state, decisions = decided(compiled.variant(compiled.specialisation({})))
+    return explain(decisions, state)
+
+
+def test_sharing_factors_of_a_sum_costs_nothing():
+    e = td.Tensor("x", (8,), td.f16)[i]
+    for _ in range(60):
+        e = e * e
+    assert len(list(post_order(td.sum(e, axis=i).node))) < 100

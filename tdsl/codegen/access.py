@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from tdsl.codegen.loops import Check, Message, Stmt
-from tdsl.errors import IndexBoundError
+from tdsl.errors import IndexBoundError, TdslError
 from tdsl.lang.affine import as_sum, variables, whole_steps
 from tdsl.lang.bounds import NOTHING, at_most
 from tdsl.lang.definition import Definition
@@ -86,6 +86,27 @@ def check_declared(state: State) -> list[Condition]:
     """
     declared = {f.name: f.limits for f in state.program.funcs if f.declared}
     return [] if declared.keys() <= {*state.program.outputs} else _at_root(state, declared)
+
+
+SAMPLE = 64  # of each size that is not known: what is wrong for every size is wrong for this one
+
+
+def check_every_call(state: State, lower: Callable[[int], None], *, known: bool) -> None:
+    """IndexBoundError where every call would leave a tensor; all sizes are `known`, or none has to be.
+
+    Where it may be so for each func alone, lowering decides: less may be read of what is inlined. `lower`
+    does that for a number in the place of each size.
+    """
+    try:
+        check_reads(state)
+    except IndexBoundError as error:
+        try:
+            lower(SAMPLE)
+        except IndexBoundError as exact:
+            if exact.loc == error.loc:
+                raise (exact if known else error) from None
+        except TdslError:  # of these sizes: a call says what is wrong
+            pass
 
 
 def check_reads(state: State) -> None:

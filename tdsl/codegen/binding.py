@@ -11,8 +11,9 @@ from tdsl.codegen.arrays import Array, as_array, declared, overlaps_itself, shar
 from tdsl.codegen.signature import ArrayArg, Signature, extent, names
 from tdsl.errors import Related, ShapeError, TypeMismatch, counted, did_you_mean
 from tdsl.lang.affine import as_sum
+from tdsl.lang.agreement import Agreement
 from tdsl.lang.expr import Const, Expr, Size
-from tdsl.lang.program import Agreement, bind_expr
+from tdsl.lang.program import bind_expr
 from tdsl.lang.show import show_expr
 from tdsl.node import post_order
 from tdsl.source import here
@@ -252,7 +253,8 @@ def _wrong_shape(
         needed = counted(rank, "dimension is", "dimensions are")
         axes = ", ".join(["0"] * (len(got) - rank) + [":"] * rank) or "()"
         more = ", ".join(["None"] * (rank - len(got)) + [":"] * len(got))
-        way = f"take a part, such as {arg.name}[{axes}]" if len(got) > rank else f"add axes: {arg.name}[{more}]"
+        part, whole = f"take a part, such as {arg.name}[{axes}]", f"add axes: {arg.name}[{more}]"
+        way = part if len(got) > rank else whole
         hint = f"{needed} needed: reshape it, or {way}"
     elif not hint:
         hint = f"pass an array of shape {expected}; an extent with a name for a number may differ"

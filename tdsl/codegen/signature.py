@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tdsl.codegen.loops import Argument, BufferParam, ScalarParam, SizeParam, row_major
+from tdsl.lang.agreement import Agreement
 from tdsl.lang.expr import Binary, Cast, Const, Expr, Select, Size, Unary
-from tdsl.lang.program import Agreement, bind_expr
+from tdsl.lang.program import bind_expr
 from tdsl.lang.types import DType
 from tdsl.node import post_order
 from tdsl.source import Loc

@@ -29,6 +29,7 @@ from tdsl.errors import (
     counted,
     did_you_mean,
     is_one_of,
+    told,
 )
 from tdsl.lang.sizes import check_sizes
 from tdsl.notebook import Listing
@@ -139,6 +140,7 @@ class Distributed(Suggesting):
         part = work.part(work.arrays[name][0], whole, mpi.rank() if rank is None else rank)
         return None if part is None else np.ascontiguousarray(part).reshape(part.shape)
 
+    @told
     def __call__(self, *args: Any, count: bool = False, **kwargs: Any) -> Any:
         """Run this rank of an MPI program: blocks of inputs in, blocks of outputs out.
 
@@ -185,9 +187,8 @@ class Distributed(Suggesting):
                     values[arg.name] = as_scalar(arg, value)
                 elif arg.name in boxes:
                     values[arg.name] = block = as_array(arg, value)
-                    check_shape(
-                        arg, block, extents(boxes[arg.name]), f"pass its block of the whole array: p.block({arg.name!r}, array)"
-                    )
+                    way = f"pass its block of the whole array: p.block({arg.name!r}, array)"
+                    check_shape(arg, block, extents(boxes[arg.name]), way)
         except TdslError as error:
             return {}, error
         return values, None

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch
+from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch, told
 from tdsl.source import here
 from tdsl.target import Target, as_target
 
@@ -88,6 +88,7 @@ class Graph(Suggesting):
                     return known.results(result)
         return self._other(args, kwargs, out)
 
+    @told
     def _other(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """A call that is not like the last ones."""
         from tdsl.graph.structure import has_symbols, is_array

@@ -373,6 +373,16 @@ def _height(n: Node) -> int:
     return 1 + max([_HEIGHTS[c] for c in children(n)], default=0)
 
 
+def written_nodes(e: Node) -> int:
+    """The number of nodes of `e` written without sharing, a node as often as there are ways to it."""
+    found = _WRITTEN.get(e)
+    return remembered(_WRITTEN, e, _written) if found is None else found
+
+
+def _written(n: Node) -> int:
+    return min(1 + sum([_WRITTEN[c] for c in children(n)]), 2**60)
+
+
 def arms_of(e: Expr) -> int:
     """How many sums may be the value of an index with each min and max decided; at most MOST_ARMS.
 
@@ -398,6 +408,7 @@ MOST_ARMS = 16
 _ARITHMETIC = ("add", "sub", "mul", "min", "max", "floordiv", "mod")
 _VARIABLES: Memo[Node, frozenset[str]] = Memo()
 _HEIGHTS: Memo[Node, int] = Memo()
+_WRITTEN: Memo[Node, int] = Memo()
 _ARMS: Memo[Node, int] = Memo()
 _DATA: Memo[Node, bool] = Memo()
 

@@ -320,10 +320,8 @@ def _one_range(e: Expr, facts: Facts) -> Bounds:
             return 0, None if most is None else max(most - 1, 0)
         case Call("popcount" | "clz" | "ctz", (x,)):
             return 0, dtype_of(x).bits
-        case Read():
-            return _held_range(e, facts)
-        case Load() | Param() | Call() | Binary() | Unary():
-            return _dtype_range(dtype_of(e))
+        case Load() | Read() | Param() | Call() | Binary() | Unary():
+            return _held_range(e, facts) if isinstance(e, Read) else _dtype_range(dtype_of(e))
         case _:
             return None, None
 

@@ -51,9 +51,9 @@ def einsum(
     An operand is a tensor, a func, a number, or a value whose loop variables are named as its letters. A
     letter that occurs twice in an operand takes its diagonal. "..." stands for the axes that have no
     letter; they broadcast. Without "->" the result has those, and the letters that occur once, in their
-    order. Types are NumPy's: the common one of the operands, in which is summed too (in f32 that of narrow
-    floats, rounded at the end), unless `dtype` is given. A call of the compiled func takes the operands in the order given here. An axis of extent 1 is
-    repeated where the same letter has another extent elsewhere.
+    order. An axis of extent 1 is repeated where the same letter has another extent elsewhere. Types are
+    NumPy's: the common one of the operands, in which is summed too (in f32 that of narrow floats, rounded
+    at the end), unless `dtype` is given. A call of the compiled func takes the operands in the order given.
 
     Three operands or more are multiplied in pairs, in the order that costs least (extents that are not
     known count as 1000), and each pair is a func; `optimize=False` makes one sum of all.

@@ -264,24 +264,32 @@ def dtype_of(e: Expr) -> DType:
 
 def lanes_of(e: Expr) -> int:
     """The number of lanes of an expression of the loop IR; 1 for a scalar. Operands agree in it."""
-    while True:
-        match e:
-            case Binary(_, left):
-                e = left
-            case Var() | Const():
-                return 1
-            case Ramp() | Broadcast():
-                return e.lanes
-            case Unary(_, x) | Cast(x):
-                e = x
-            case Select(cond):
-                e = cond
-            case Call(_, (first, *_)):
-                e = first
-            case Load(_, index, _, mask):
-                return max((lanes_of(i) for i in (*index, *((mask,) if mask else ()))), default=1)
-            case _:
-                return 1
+    most, stack, seen = 1, [e], set[int]()
+    while stack:
+        e = stack.pop()
+        while True:
+            match e:
+                case Binary(_, left):
+                    e = left
+                    continue
+                case Ramp() | Broadcast():
+                    most = max(most, e.lanes)
+                case Unary(_, x) | Cast(x):
+                    e = x
+                    continue
+                case Select(cond):
+                    e = cond
+                    continue
+                case Call(_, (first, *_)):
+                    e = first
+                    continue
+                case Load(_, index, _, mask) if id(e) not in seen:
+                    seen.add(id(e))
+                    stack += index if mask is None else (*index, mask)
+                case _:
+                    pass
+            break
+    return most
 
 
 @functools.lru_cache(maxsize=1 << 14, typed=True)

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from tdsl.errors import ShapeError
 from tdsl.lang.affine import as_expr, as_sum, difference, has_data, variables
+from tdsl.lang.agreement import Agreement
 from tdsl.lang.bounds import at_most
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Read, Size, Var
-from tdsl.lang.program import Agreement, FuncDef, Program, map_expressions
+from tdsl.lang.program import FuncDef, Program, map_expressions
 from tdsl.lang.regions import Interval, interval_of, reads_in, tighten
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjunction, maximum, minimum, simplify, subtract

@@ -61,34 +61,46 @@ def with_updates(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NOTHI
     """A box of a func with all that its updates read and write of it when they run over the whole.
 
     `ranges_at` gives the ranges of the variables of a definition on a box. IndexBoundError where the updates
-    need ever more of a func that has no declared shape.
+    need ever more of a func.
     """
     if len(f.definitions) == 1:
         return box
-
-    def grown(box: Box, over: Box) -> Box:
-        for d in reversed(f.definitions[1:]):
-            own = read_at(d, ranges_at(d, over), facts, writes=f.name).get(f.name)
-            if own is not None:
-                box = union_box(box, common_box(own, f.limits, facts) if f.declared else own, facts)
-        return box
-
-    for _ in range(2 * len(box) + 2):
-        before, box = box, grown(box, box)
-        if box == before:
-            return box
-    # ends that still move lie as far as indices reach from anywhere, or as there are elements
-    moving = zip(box, before, strict=True)
-    wide = tuple((a if a == c else None, b if b == d else None) for (a, b), (c, d) in moving)
-    reached = zip(grown(box, wide), f.limits, strict=True)
-    box = tuple(
-        (low if lo is None else lo, high if hi is None else hi) for (lo, hi), (low, high) in reached
+    before = box
+    for widened in (False, True, True):
+        for _ in range(2 * len(box) + 2):
+            before, box = box, _grown(f, box, ranges_at, facts)
+            if box == before:
+                return box
+        # ends that still move lie as far as indices reach from anywhere, or as there are elements
+        moving = zip(box, before, strict=True)
+        over = tuple((a if a == c else None, b if b == d else None) for (a, b), (c, d) in moving)
+        box = _with_ends(over, f.limits) if widened else _grown(f, box, ranges_at, facts, over)
+        if any(None in ends for ends in box):
+            break
+    raise IndexBoundError(
+        f"the updates of {f.name!r} need an ever larger range of it",
+        loc=f.loc,
+        label="this definition",
+        hint=f"declare its shape: {f.name}.with_shape(...)",
     )
-    if any(None in ends for ends in box) or grown(box, box) != box:
-        raise IndexBoundError(
-            f"the updates of {f.name!r} need an ever larger range of it",
-            loc=f.loc,
-            label="this definition",
-            hint=f"declare its shape: {f.name}.with_shape(...)",
-        )
+
+
+def _grown(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts, over: Box | None = None) -> Box:
+    """A box with what the updates of a func read and write of it when they run over that.
+
+    Or when they run `over` another, which may be unbounded: what has no bounds then adds nothing.
+    """
+    for d in reversed(f.definitions[1:]):
+        own = read_at(d, ranges_at(d, over or box), facts, writes=f.name).get(f.name)
+        if own is None:
+            continue
+        if over is not None:
+            own = _with_ends(own, box)
+        box = union_box(box, common_box(own, f.limits, facts) if f.declared else own, facts)
     return box
+
+
+def _with_ends(box: Box, other: Box) -> Box:
+    """A box in which the ends of another stand for those that are not known."""
+    both = zip(box, other, strict=True)
+    return tuple((a if lo is None else lo, b if hi is None else hi) for (lo, hi), (a, b) in both)

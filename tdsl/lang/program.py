@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
+from tdsl.errors import DefinitionError, ShapeError
+from tdsl.lang.agreement import Agreement
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, TRUE, Access, Binary, Expr, Param, Read, Size, const
+from tdsl.lang.expr import ONE, Binary, Expr, Size, const
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import DType
-from tdsl.node import Node, children, post_order, transform
+from tdsl.node import Node, post_order, transform
 from tdsl.source import Loc, here
+
+if TYPE_CHECKING:
+    from tdsl.lang.collector import Collector
 
 Numbers = tuple[tuple[str, int], ...]  # by name of a size, in order
 
@@ -119,42 +123,6 @@ class FuncDef:
         return tuple(box[a.dim][1] if a.extent is None else a.extent for a in self.axes())
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Two axes over which one variable runs, so that a call must give them one extent.
-
-    `sides` has, for each, the extent, the tensor or func, its axis, and where it is read.
-    """
-
-    variable: str
-    sides: tuple[tuple[Expr, str, int, Loc | None], tuple[Expr, str, int, Loc | None]]
-
-    def map_extents(self, f: Callable[[Expr], Expr]) -> Agreement:
-        """The agreement with `f` applied to both extents."""
-        first, second = ((f(e), *rest) for e, *rest in self.sides)
-        return Agreement(self.variable, (first, second))  # type: ignore[arg-type]  # of four each
-
-    @property
-    def sizes(self) -> frozenset[str]:
-        """The named extents of both."""
-        ends = (e for e, *_ in self.sides)
-        return frozenset(n.name for n in post_order(*ends) if isinstance(n, Size))
-
-    @property
-    def is_certain(self) -> bool:
-        """True where the extents are the same for all sizes."""
-        (first, *_), (second, *_) = self.sides
-        return simplify(Binary("eq", first, second)) == TRUE
-
-    @property
-    def related(self) -> tuple[tuple[Loc | None, str], ...]:
-        """The two accesses, for an error."""
-        return tuple(
-            (loc, f"{self.variable} runs over axis {axis} of {name!r} here")
-            for _, name, axis, loc in self.sides
-        )
-
-
 @dataclass(frozen=True, slots=False)
 class Program:
     """Inputs, scalars, and funcs with producers before consumers; `outputs` are names of funcs.
@@ -223,10 +191,11 @@ def build_program(
     Raises DefinitionError for an undefined func, an output or a name used twice, ShapeError where ranges
     disagree.
     """
+    from tdsl.lang.collector import Collector
     from tdsl.lang.counts import known_counts
     from tdsl.lang.infer import infer
 
-    collected = _Collector()
+    collected = Collector()
     for p in parameters:
         collected.input(p)
     for n, f in enumerate(outputs):
@@ -243,11 +212,18 @@ def build_program(
     return known_counts(infer(program))
 
 
-def reading_order(outputs: tuple[Any, ...]) -> tuple[str, ...]:
-    """The inputs of a program in the order in which it reads them."""
-    collected = _Collector()
+def _collected(outputs: tuple[Any, ...]) -> Collector:
+    from tdsl.lang.collector import Collector
+
+    collected = Collector()
     for f in outputs:
         collected.func(f)
+    return collected
+
+
+def reading_order(outputs: tuple[Any, ...]) -> tuple[str, ...]:
+    """The inputs of a program in the order in which it reads them."""
+    collected = _collected(outputs)
     return tuple(collected.created)
 
 
@@ -264,182 +240,14 @@ def _refuse_again(f: Any, before: tuple[Any, ...]) -> None:
 
 def outline(outputs: tuple[Any, ...]) -> tuple[tuple[str, int, bool], ...]:
     """What of each func can still change: its name, how many definitions it has, if it has a shape."""
-    collected = _Collector()
-    for f in outputs:
-        collected.func(f)
+    collected = _collected(outputs)
     return tuple((f.name, len(f.definitions), f.declared) for f in collected.funcs)
 
 
 def names_by_handle(outputs: tuple[Any, ...]) -> dict[int, str]:
     """The unique name of each tensor and func that is reachable from `outputs`, by `id` of its handle."""
-    collected = _Collector()
-    for f in outputs:
-        collected.func(f)
+    collected = _collected(outputs)
     return collected.names
-
-
-class _Collector:
-    """Walks from the outputs to the inputs, depth first in reading order, giving names."""
-
-    def __init__(self) -> None:
-        self.inputs: list[Input] = []
-        self.scalars: list[ScalarInput] = []
-        self.funcs: list[FuncDef] = []
-        self.created: dict[str, int] = {}  # the numbers of the inputs by name, in reading order
-        self.given: list[tuple[Any, ...]] = []  # operands of einsums, in the order given
-        self.names: dict[int, str] = {}
-        self.used: dict[str, Loc | None] = {}
-        self.active: set[int] = set()
-
-    def source(self, handle: Any) -> str:
-        if id(handle) not in self.names:
-            if hasattr(handle, "definitions"):
-                self.func(handle)
-            else:
-                self.input(handle)
-        return self.names[id(handle)]
-
-    def input(self, handle: Any) -> None:
-        if isinstance(getattr(handle, "node", None), Param):
-            self.scalar(handle.node)
-            return
-        if id(handle) in self.names:
-            return
-        self._new_argument(handle.name, handle._created, handle.loc)
-        self.names[id(handle)] = handle.name
-        self.inputs.append(Input(handle.name, handle.extents, handle.dtype, handle.loc))
-
-    def scalar(self, p: Param) -> None:
-        known = next((s for s in self.scalars if s.name == p.name), None)
-        if known is None:
-            self._new_argument(p.name, p.created, p.loc)
-            self.scalars.append(ScalarInput(p.name, p.dtype, p.loc))
-        elif known.dtype != p.dtype:
-            raise TypeMismatch(
-                f"scalar {p.name!r} is both {known.dtype} and {p.dtype}",
-                loc=p.loc,
-                label="declared here",
-                related=((known.loc, "and first here"),),
-                hint="declare it once, or give it one type in both places",
-            )
-        self.created[p.name] = min(p.created, self.created[p.name])
-
-    def arguments(self, first: int) -> list[str]:
-        """The inputs in the order of a call; the `first` ones stay where they are."""
-        names = list(self.created)
-        order = names[:first] + sorted(names[first:], key=self.created.__getitem__)
-        for operands in self.given:
-            read = [n for x in operands for n in _inputs_of(x)]
-            given = [n.name if isinstance(n, Param) else self.names.get(id(n)) for n in read]
-            moved = [n for n in dict.fromkeys(given) if n in order[first:]]
-            for place, name in zip(sorted(map(order.index, moved)), moved, strict=True):
-                order[place] = name
-        return order
-
-    def check_extents(self) -> None:
-        """A name stands for a scalar or for an extent, not for both."""
-        extents = {
-            n.name: t.loc for t in self.inputs for n in post_order(*t.shape) if isinstance(n, Size)
-        }
-        for s in self.scalars:
-            if s.name in extents:
-                raise DefinitionError(
-                    f"{s.name!r} is a scalar and an extent",
-                    loc=s.loc,
-                    label="the scalar",
-                    related=((extents[s.name], "the extent"),),
-                    hint="give one another name; an extent is used in expressions as x.shape[0]",
-                )
-
-    def _new_argument(self, name: str, created: int, loc: Loc | None) -> None:
-        if name == "out":
-            raise DefinitionError(
-                "an input cannot be named 'out'",
-                loc=loc,
-                label="this input",
-                hint="out= is the argument of a call for the memory of results; choose another name",
-            )
-        if name in self.used:
-            raise DefinitionError(
-                f"two inputs are named {name!r}",
-                loc=loc,
-                label="this input",
-                related=((self.used[name], "the other one"),),
-                hint="arguments are passed by name; give each its own",
-            )
-        self.used[name] = loc
-        self.created[name] = created
-
-    def func(self, f: Any) -> None:
-        if id(f) in self.names or id(f) in self.active:
-            return
-        f._first()
-        self.active.add(id(f))
-        for d in f.definitions:
-            for e in (*d.expressions(), *(b for _, lo, hi in d.ranges for b in (lo, hi) if b)):
-                for n in _reading_order(e):
-                    if isinstance(n, Access) and n.source is not f:
-                        self.source(n.source)
-                    elif isinstance(n, Param):
-                        self.scalar(n)
-            for p in d.combine.scalars() if d.combine else ():
-                self.scalar(p)
-        name, count = f.name, 0
-        while name in self.used:
-            count += 1
-            name = f"{f.name}_{count}"
-        self.used[name] = f.loc
-        self.names[id(f)] = name
-        self.given.append(f._operands)
-        definitions = tuple(self._named(d) for d in f.definitions)
-        rank = f.ndim
-        limits: tuple[Interval, ...] = ((None, None),) * rank
-        if f.declared is not None:
-            limits = tuple((const(0), subtract(e, ONE)) for e in f.declared)
-        self.funcs.append(
-            FuncDef(
-                name,
-                f.dtypes,
-                definitions,
-                limits,
-                limits,
-                f.declared is not None,
-                f.fast_math,
-                f.loc,
-            )
-        )
-
-    def _named(self, d: Definition) -> Definition:
-        def visit(n: Node) -> Node:
-            if isinstance(n, Access):
-                return Read(self.names[id(n.source)], n.index, n.component, n.dtype, loc=n.loc)
-            return n
-
-        return map_expressions(d, lambda e: transform(e, visit))
-
-
-def _inputs_of(x: Any) -> Iterator[Any]:
-    """The tensors and scalars that an operand of einsum is, or reads."""
-    match getattr(x, "node", None):
-        case None:
-            yield getattr(x, "source", x)  # of a padding what is padded
-        case e:
-            for n in _reading_order(e):
-                if isinstance(n, Access | Param):
-                    yield n.source if isinstance(n, Access) else n
-
-
-def _reading_order(e: Expr) -> list[Node]:
-    """Nodes in the order they are written: an access before what its index reads."""
-    seen: dict[int, Node] = {}
-    stack: list[Node] = [e]
-    while stack:
-        n = stack.pop()
-        if id(n) not in seen:
-            seen[id(n)] = n
-
-            stack += reversed(list(children(n)))
-    return list(seen.values())
 
 
 def map_expressions(d: Definition, f: Callable[[Expr], Expr]) -> Definition:

@@ -101,7 +101,7 @@ def _interval_of(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
     if not _moves(e, ranges):
         return _fixed(e, facts)
     if dtype_of(e) != i64:
-        return _narrow(e, ranges, facts)
+        return _of_any_type(e, ranges, facts)
     s = whole_steps(as_sum(e))
     lo: Expr | None = const(s.constant)
     hi: Expr | None = const(s.constant)
@@ -144,18 +144,10 @@ def _atom(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
                 return lo, hi
             # the result has the sign of n
             return minimum(add(n, ONE), ZERO, facts), maximum(subtract(n, ONE), ZERO, facts)
-        case Binary("min" | "max" as op, x, y):
-            return _extreme(op, interval_of(x, ranges, facts), interval_of(y, ranges, facts), facts)
-        case Select(_, yes, no):
-            return union(interval_of(yes, ranges, facts), interval_of(no, ranges, facts), facts)
         case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap" as mode, (x, n)):
             return _padded(mode, interval_of(x, ranges, facts), n, facts)
-        case Cast(x) if not dtype_of(x).is_float:
-            return _cast(e, ranges, facts)
-        case Read(held=held) if held != EVERYTHING:
-            return _held(e, held, ranges, facts)
         case _:
-            return _by_value(e, ranges, facts)
+            return _of_any_type(e, ranges, facts)
 
 
 def _held(e: Expr, held: Interval, ranges: Ranges, facts: Facts) -> Interval:
@@ -180,8 +172,8 @@ def _known(ranges: Ranges, facts: Facts) -> Facts:
     return result
 
 
-def _narrow(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
-    """An integer expression of a narrower type: exact through min and max, else by its type."""
+def _of_any_type(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
+    """An integer expression, also of a narrower type: exact through min and max, else by its type."""
     match e:
         case Binary("min" | "max" as op, x, y):
             return _extreme(op, interval_of(x, ranges, facts), interval_of(y, ranges, facts), facts)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tdsl.errors import ShapeError, TypeMismatch, did_you_mean
 from tdsl.lang.expr import Expr, Size, const
-from tdsl.lang.program import bind_expr
+from tdsl.lang.program import Program, bind_expr
 from tdsl.lang.show import show_expr
 from tdsl.source import here
 
@@ -65,7 +65,9 @@ def check_sizes(
 
 def _other_name(name: str, known: Sequence[str], others: Sequence[str]) -> str:
     """What may have been meant by a size that there is not."""
-    near = [n for n in others if n.lower() == name.lower() or did_you_mean(name, (n,)).startswith("did")]
+    near = [
+        n for n in others if n.lower() == name.lower() or did_you_mean(name, (n,)).startswith("did")
+    ]
     if near:
         return f"did you mean {near[0]!r}? It is an argument of its own"
     return did_you_mean(name, known) if known else "leave it out: no extent has a name"
@@ -88,3 +90,37 @@ def _as_other(
         label="this call",
         hint=f"leave {name} out; what an index stands in twice has one extent",
     )
+
+
+def check_keywords(program: Program, **given: object) -> None:
+    """ShapeError for the value of a size whose name is that of another argument."""
+    for name, value in given.items():
+        if isinstance(value, int) and name in program.sizes:
+            raise ShapeError(
+                f"{name}= of td.compile is not the size {name!r} of {program.name!r}",
+                loc=here(),
+                label="this call",
+                hint=f"give it to the schedule: td.Schedule(f, sizes={{{name!r}: {value}}})",
+            )
+
+
+def dynamic_sizes(program: Program, dynamic: object, fixed: Mapping[str, int]) -> frozenset[str]:
+    """The sizes that may differ from call to call."""
+    listed = (dynamic,) if isinstance(dynamic, str) else dynamic
+    if not isinstance(listed, list | tuple | set | frozenset | dict):
+        raise TypeMismatch(
+            f"dynamic= names sizes, it cannot be {dynamic!r}",
+            loc=here(),
+            label="this call",
+            hint='dynamic="N", or dynamic=("M", "N")',
+        )
+    named = dict.fromkeys(map(str, listed), 0)
+    free = frozenset(check_sizes(program.name, program.sizes, named, equal=program.equal))
+    for name in sorted(free & set(fixed)):
+        raise ShapeError(
+            f"size {name!r} is fixed to {fixed[name]} and dynamic",
+            loc=here(),
+            label="this call",
+            hint="give its value, or name it in dynamic=; one of them",
+        )
+    return free

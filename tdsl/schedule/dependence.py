@@ -173,9 +173,13 @@ class _Pair:
             )
             return Illegal(text, hint, ((self.d.loc, "this definition"),))
         what = "would run at a time" if at_a_time else "would run in another order"
-        hint = "leave it serial, inside of the loop that orders the two"
-        if not at_a_time:
-            hint = "leave the loops of its ranges in an order in which the first of the two comes first"
+        hint = "put loops into an order in which the one that has to be first comes first"
+        if at_a_time:
+            hint = f"leave {loop!r} serial"
+        if at_a_time and not isinstance(found, Unknown):
+            inside = self.nest.names()[self.nest.position(loop) + 1 :]
+            apart = [x for x in inside if found.get((x, _B), 0) > found.get((x, _A), 0)]
+            hint += "".join(f", or put {x!r} outside of it" for x in apart[:1])
         return Illegal(
             f"{text}, and they {what}", hint, ((second.loc or self.d.loc, "this access"),)
         )
@@ -252,18 +256,17 @@ class _Pair:
                 return Linear({("size", name): 1})
             case Binary("floordiv" | "mod" as op, x, Const(k)) if k > 0:
                 inner = self._linear(as_sum(x), side)
-                name = ("quotient", x, k, *self._sides(x, side))
-                whole = Linear({name: int(k)})
-                rest = inner.plus(whole, -1)
-                self._once(name, [rest, Linear({}, int(k) - 1).plus(rest, -1)])
-                return Linear({name: 1}) if op == "floordiv" else rest
+                quotient: Name = ("quotient", x, k, *self._sides(x, side))
+                rest = inner.plus(Linear({quotient: int(k)}), -1)
+                self._once(quotient, [rest, Linear({}, int(k) - 1).plus(rest, -1)])
+                return Linear({quotient: 1}) if op == "floordiv" else rest
             case _:
                 own = any(isinstance(n, Read) and n.name == self.f.name for n in post_order(atom))
                 sides = (side,) if own else self._sides(atom, side)
-                name = ("value", atom, *sides)
+                value: Name = ("value", atom, *sides)
                 if sides:
-                    self.guesses.add(name)
-                return Linear({name: 1})
+                    self.guesses.add(value)
+                return Linear({value: 1})
 
     def _sides(self, e: Expr, side: int) -> tuple[int, ...]:
         return () if variables(e).isdisjoint(self.ranges) else (side,)

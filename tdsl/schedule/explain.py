@@ -57,7 +57,7 @@ def explain(decisions: Iterable[Decision], state: State | None = None) -> str:
         lines += [f"{d.func}: {d.how}{inside}"]
         lines += [f"  {text}" for text in (*map(plan_text, d.plan), *d.why) if text]
         if state is not None and d.how != INLINE:
-            every = any(isinstance(x, FuncPlan) for x in d.plan)
+            every = d.how in (BY_HAND, GENERAL, ROOT)
             lines += [f"  {text}" for text in _serial(state, d.func, every=every)]
             for name in (*d.inside, *d.beside):
                 lines += [f"  in {name}, {text}" for text in _serial(state, name, every=False)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +53,7 @@ class Schedule(Suggesting):
     """
 
     _internal = (
-        "all_or_nothing", "arguments_as_read", "check_unchanged", "do", "notes", "of_program", "of_state", "origins", "reasons",
+        "all_or_nothing", "check_unchanged", "do", "notes", "of_program", "of_state", "origins", "reasons",
         "source_name", "state",
     )  # fmt: skip
 
@@ -133,10 +135,26 @@ class Schedule(Suggesting):
                     hint="make the schedule after the last definition and the shape",
                 )
 
-    def arguments_as_read(self) -> tuple[str, ...]:
-        """The arguments in the order in which the program reads them; an operator's as they are."""
-        order = reading_order(self._outputs) if self._outputs else self.program.parameters
-        return tuple(n for n in order if n in self.program.parameters)
+    def _with_arguments(self, arguments: object) -> Schedule:
+        """The schedule of a program that takes its arguments in the order in which it reads them."""
+        if arguments != "reads":
+            raise TypeMismatch(
+                f"arguments= is an order of arguments, not {arguments!r}",
+                loc=here(),
+                label="this call",
+                hint='"created" for the order in which inputs were created, "reads" for that of the reads',
+            )
+        warnings.warn(
+            'td.compile(..., arguments="reads") is deprecated: create tensors in the order of the arguments',
+            DeprecationWarning,
+            stacklevel=4,  # where td.compile is called
+        )
+        given, made = self.program.parameters, copy(self)
+        if self._outputs:  # an operator has its parameters
+            given = tuple(n for n in reading_order(self._outputs) if n in given)
+        made.program = replace(self.program, parameters=given)
+        made.state = replace(self.state, program=replace(self.state.program, parameters=given))
+        return made
 
     def source_name(self, source: Stage | Func | Tensor | str) -> str:
         """The name in this program of a tensor or func given in any way."""

@@ -364,7 +364,10 @@ def vectorize(
 
             return vectorize_reduction(state, func, definition, name, factor)
     made = _as_lanes(state, func, definition, name, factor)
-    check_dependences(made, func, definition)
+    try:
+        check_dependences(made, func, definition)
+    except Illegal as reason:  # the loop of lanes is not there yet
+        raise Illegal(reason.reason, f"leave {name!r} serial", reason.related) from None
     return made
 
 

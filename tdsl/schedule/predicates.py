@@ -37,11 +37,11 @@ def check_predicates(state: State, func: str, level: Level, *, final: bool) -> N
         tested = _tested_at(state, level, cond)
         if tested > names.index(level.loop):
             continue
-        around = f"loop {names[tested - 1]!r}, or " if tested else ""
+        around = f"at loop {names[tested - 1]!r}, or " if tested else ""
         raise Illegal(
             f"a predicate of {level.func!r} that reads {func!r} is tested at loop {names[tested]!r}, before "
             f"loop {level.loop!r} computes {func!r}",
-            f"place it at {around}outside of all loops",
+            f"place it {around}outside of all loops",
             ((read.loc or d.loc, "this read"),),
         )
 

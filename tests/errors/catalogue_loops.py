@@ -272,22 +272,45 @@ def reorder_with_a_tuple():
     doubled().reorder((j, i))  # here
 
 
-@wrong(td.ScheduleError, "r, t must run in order", hint="free loops")
+@wrong(
+    td.ScheduleError,
+    "r=2, t=1 reads f[1, 2], which iteration r=1, t=2",
+    "order",
+    hint="comes first",
+)
 def reorder_of_ordered_loops():
     f, r, t = td.Func("f"), td.range("r", 1, 20), td.range("t", 1, 30)
     f[i, j] = a[i, j]
-    f[r, t] = f[r - 1, t] + f[r, t - 1]
+    f[r, t] = f[r - 1, t + 1] + f[r, t - 1]
     td.Schedule(f)[f].update(0).reorder("t", "r")  # here
 
 
-@wrong(td.ScheduleError, "parallel", "'r' depend on earlier ones", hint="free loop")
+@wrong(
+    td.ScheduleError,
+    "parallel",
+    "r=2 reads f[1], which iteration r=1 writes",
+    hint="leave 'r' serial",
+)
 def parallel_scan():
     scanned().parallel("r")  # here
 
 
-@wrong(td.ScheduleError, "vectorize", "'r' depend on earlier ones", hint="free loop")
+@wrong(
+    td.ScheduleError,
+    "vectorize",
+    "r=2 reads f[1], which iteration r=1 writes",
+    hint="leave 'r' serial",
+)
 def vectorized_scan():
     scanned().vectorize("r", 8)  # here
+
+
+@wrong(td.ScheduleError, "may write the same element of 'f'", hint="leave 'r' serial")
+def parallel_scatter():
+    f, r = td.Func("f", shape=(9,)), td.range("r", 0, 20)
+    f[i] = 0.0
+    f[td.clip(td.cast(a[r, 0], td.i64), 0, 8)] = a[r, 1]
+    td.Schedule(f)[f].update(0).parallel(r)  # here
 
 
 @wrong(td.ScheduleError, "parallel", "'k'", hint="rfactor")

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,14 @@ def errors_of_settings() -> None:
 
 def hazard() -> None:
     raise td.Hazard("thread 1 of block 0 reads what nobody wrote: x[3]")
+
+
+def internal() -> None:
+    a, f, g = td.Tensor("a", (4,), td.f32), td.Func("f"), td.Func("g")
+    f[i] = a[i] * 3
+    g[i] = f[i] + f[3 - i]
+    with patch("tdsl.pipeline.lower", None):  # as if it were forgotten
+        td.compile(g, target="python")(np.zeros(4, np.float32))
 
 
 TEXTS: dict[type[td.TdslError], tuple[Callable[[], None], str]] = {
@@ -161,6 +170,19 @@ thread 1 of block 0 reads what nobody wrote: x[3] [hazard]
   hint: no schedule may lead to this: look at what td.instruction says of instructions of your own, else \
 report the program""",
     ),
+    td.InternalError: (
+        internal,
+        """\
+a fault of tdsl for 'g': TypeError in pipeline.py:LINE: 'NoneType' object is not callable [internal]
+  at test_messages.py:LINE
+   LINE | g[i] = f[i] + f[3 - i]
+          ^^^^ defined here
+  at test_messages.py:LINE
+   LINE | td.compile(g, target="python")(np.zeros(4, np.float32))
+          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ in this call
+  hint: please report it with the program, its schedule and the whole trace; TDSL_DEBUG=verify names a pass \
+that breaks the loops, TDSL_DUMP=folder keeps the loops after each pass""",
+    ),
     td.UnknownAttribute: (
         attribute,
         """\
@@ -185,11 +207,7 @@ TDSL_DEBUG has no topic 'pases' [tdsl]
 
 def without_line_numbers(error: td.TdslError) -> str:
     """The text with LINE for each number of a line, which moves when this file is edited."""
-    text = str(error)
-    for place in (error.loc, *(loc for loc, _ in error.related)):
-        text = text.replace(f".py:{place.line}", ".py:LINE")
-        text = text.replace(f"{place.line:>7} | ", f"{'LINE':>7} | ")
-    return text
+    return re.sub(r" +\d+ \| ", "   LINE | ", re.sub(r"\.py:\d+", ".py:LINE", str(error)))
 
 
 @pytest.mark.parametrize("kind", TEXTS, ids=lambda kind: kind.__name__)

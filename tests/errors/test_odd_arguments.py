@@ -38,6 +38,7 @@ def answered(call: Callable[[], Any]) -> None:
     except td.TdslError as raised:
         error = raised
     if error is not None:
+        assert not isinstance(error, td.InternalError), error
         assert error.hint, error
         assert error.loc is not None, error
 

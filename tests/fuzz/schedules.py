@@ -32,7 +32,7 @@ WEIGHTS = {
     "cache_read": 6, "cache_write": 6, "reorder_storage": 3, "align_storage": 3, "fold_storage": 3,
     "rfactor": 7, "atomic": 5, "specialize": 4, "prefetch": 3, "stream_stores": 2, "set_scope": 2, "pin": 1,
     "unsigned": 1, "online": 1, "reassociate": 1, "skip_masked": 1,
-    "bound_extent": 3,
+    "bound_extent": 3, "flatten": 3,
 }  # fmt: skip
 FIRST = ("reassociate", "online", "unsigned")  # those that want loops that nothing has changed
 
@@ -221,6 +221,15 @@ class Directives:
         count = self.c.integer(2, len(names))
         chosen = [names.pop(self.c.integer(0, len(names) - 1)) for _ in range(count)]
         stage.reorder(*chosen)
+
+    def do_flatten(self) -> None:
+        stage = self.stage()
+        d = self.s.state.program.func(stage.func).definitions[stage.definition]
+        free, summed = d.free, [name for name, _, _ in d.ranges]
+        names = list(self.pick([x for x in (free, summed) if len(x) > 1]))
+        count = self.c.integer(2, len(names))
+        first = self.c.integer(0, len(names) - count)
+        stage.flatten(*names[first : first + count])
 
     def do_rename(self) -> None:
         stage = self.stage()

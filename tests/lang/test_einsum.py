@@ -170,3 +170,60 @@ def test_order_of_many_operands_is_found_quickly():
     terms = [frozenset(x) for x in zip("abcdefghijklmnop", "bcdefghijklmnopq", strict=True)]
     order = pairs(terms, frozenset("aq"), dict.fromkeys("abcdefghijklmnopq", 10))
     assert multiplications(terms, "aq", dict.fromkeys("abcdefghijklmnopq", 10), order) == 15_000
+
+
+ONES = (
+    ("ij,jk->ik", (3, 1), (4, 5)),
+    ("ij,jk->ik", (3, 4), (1, 5)),
+    ("ij,jk->ik", (3, 1), (1, 5)),
+    ("ij,jk->ik", (3, 1), (0, 5)),
+    ("ij,ij->ij", (3, 1), (1, 5)),
+    ("ij,ij->", (1, 4), (3, 1)),
+    ("ii,i->i", (1, 1), (4,)),
+    ("i,i->i", (1,), (4,)),
+    ("ij,jk,kl->il", (3, 1), (4, 5), (1, 2)),
+    ("...ij,jk->...ik", (2, 1, 3, 1), (4, 5)),
+)
+
+
+@pytest.mark.parametrize("text, shapes", [(text, shapes) for text, *shapes in ONES])
+@pytest.mark.parametrize("of_funcs", [False, True])
+def test_an_extent_of_1_is_repeated_along_a_longer_axis_of_its_letter(rng, text, shapes, of_funcs):
+    arrays = [np.asarray(rng.integers(-3, 4, s)) for s in shapes]
+    operands = [td.Tensor(n, a.shape, a.dtype) for n, a in zip("pqr", arrays, strict=False)]
+    for n, t in enumerate(operands if of_funcs else ()):
+        index = td.vars("w x y z")[: t.ndim]
+        between, operands[n] = td.Func("between"), td.Func("twice")
+        between[index] = t[index] * 2
+        operands[n][index] = between[index] + t[index] * -1
+    expected = np.einsum(text, *arrays)
+    np.testing.assert_array_equal(value_of(td.einsum(text, *operands), arrays), expected)
+
+
+def test_an_extent_of_1_is_repeated_along_one_that_has_a_name(rng):
+    a, b = rng.integers(-3, 4, (3, 1)), rng.integers(-3, 4, (4, 5))
+    func = td.einsum("ij,jk->ik", td.Tensor("p", (3, 1), td.i64), td.Tensor("q", ("K", 5), td.i64))
+    np.testing.assert_array_equal(value_of(func, [a, b]), np.einsum("ij,jk->ik", a, b))
+
+
+@pytest.mark.parametrize("shapes", [((3, 2), (4, 5)), ((2, 1), (1, 4, 4))])
+def test_other_extents_of_a_letter_are_one(shapes):
+    p, q = (td.Tensor(n, s, td.f32) for n, s in zip("pq", shapes, strict=True))
+    text = "ij,jk->ik" if len(shapes[1]) == 2 else "ij,jjk->ik"
+    with pytest.raises(td.ShapeError):
+        build_program((td.einsum(text, p, q),))
+
+
+@pytest.mark.parametrize("spec", ["ab,bc,cd->ad", "bc,cd,ab->ad", "ab,bc,ad->cd", "ab,ca,bc->a"])
+@pytest.mark.parametrize("sides", [(6, 6, 6, 6), (4, 400, 40, 4), (400, 4, 40, 8)])
+def test_a_call_takes_the_operands_in_the_order_given_whatever_the_pairs(rng, spec, sides):
+    shapes = [
+        tuple(dict(zip("abcd", sides, strict=True))[x] for x in t) for t in spec[:8].split(",")
+    ]
+    made = {n: td.Tensor(n, s, td.f64) for n, s in reversed([*zip("pqr", shapes, strict=True)])}
+    func = td.einsum(spec, *(made[n] for n in "pqr"))
+    assert build_program((func,)).parameters == ("p", "q", "r")
+    if sides[0] == sides[1]:
+        arrays = [rng.random(s) for s in shapes]
+        expected = np.einsum(spec, *arrays)
+        np.testing.assert_allclose(td.compile(func, target="python")(*arrays), expected)

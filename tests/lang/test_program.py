@@ -1,27 +1,83 @@
 """Programs: unique names, order, arguments, sizes, text."""
 
+import copy
+
 import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.codegen.fingerprint import fingerprint
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
 from tdsl.lang.expr import Size, const
-from tdsl.lang.program import bind_sizes, build_program
+from tdsl.lang.program import Program, bind_sizes, build_program, reading_order
 from tdsl.node import post_order
 
 i, j, k = td.vars("i j k")
 
 
-def test_arguments_come_in_the_order_in_which_they_are_read() -> None:
-    b, a, s = (
-        td.Tensor("b", (3,), td.f32),
-        td.Tensor("a", (3,), td.f32),
-        td.Scalar("s", td.f32),
-    )
+def test_arguments_come_in_the_order_in_which_they_were_created() -> None:
+    b, s, a = td.Tensor("b", (3,), td.f32), td.Scalar("s", td.f32), td.Tensor("a", (3,), td.f32)
     f = td.Func("f")
-    f[i] = b[i] * s + a[i]
-    assert build_program((f,)).parameters == ("b", "s", "a")
+    f[i] = a[i] * s + b[i]
+    program = build_program((f,))
+    assert program.parameters == ("b", "s", "a")
+    assert [t.name for t in program.inputs] == ["b", "a"]
     assert build_program((f,), (a,)).parameters == ("a", "b", "s")
+    assert reading_order((f,)) == ("a", "s", "b")
+
+
+def test_a_copied_and_renamed_tensor_keeps_its_place_among_arguments() -> None:
+    a, b = td.Tensor("a", (3,), td.f32), td.Tensor("b", (3,), td.f32)
+    first = copy.copy(a)
+    first.name = "z"
+    f = td.Func("f")
+    f[i] = b[i] + first[i]
+    assert build_program((f,)).parameters == ("z", "b")
+
+
+def test_a_scalar_that_is_declared_again_keeps_its_first_place() -> None:
+    early, a = td.Scalar("s", td.f32), td.Tensor("a", (3,), td.f32)
+    late = td.Scalar("s", td.f32)
+    f = td.Func("f")
+    f[i] = a[i] * late + early
+    assert build_program((f,)).parameters == ("s", "a")
+
+
+def test_when_inputs_were_created_is_in_no_text_and_no_fingerprint() -> None:
+    def made() -> Program:
+        a, s, b = td.Tensor("a", (3,), td.f32), td.Scalar("s", td.f32), td.Tensor("b", (3,), td.f32)
+        f = td.Func("f")
+        f[i] = b[i] * s + a[i]
+        return build_program((f,))
+
+    one, other = made(), made()
+    assert one == other
+    assert (str(one), repr(one), hash(one)) == (str(other), repr(other), hash(other))
+    assert fingerprint(one) == fingerprint(other)
+
+
+def test_operands_of_an_einsum_stand_in_the_order_given_in_the_places_that_are_theirs() -> None:
+    a, b, c, x = (td.Tensor(n, (4, 4), td.f32) for n in "abcx")
+    product = td.einsum("ij,jk,kl->il", c, x, a)
+    assert build_program((product,)).parameters == ("c", "x", "a")
+    f, g = td.Func("f"), td.Func("g")
+    f[i, j] = b[i, j] + product[i, j]
+    assert build_program((f,)).parameters == ("c", "b", "x", "a")
+    again = td.einsum("ij,jk->ik", a, td.pad(c, shape=(4, 4)))
+    g[i, j] = product[i, j] + again[i, j]
+    assert build_program((g,)).parameters == ("a", "x", "c")
+
+
+def test_operands_of_an_einsum_may_be_scalars_values_funcs_and_numbers() -> None:
+    a, b = td.Tensor("a", (4, 4), td.f32), td.Tensor("b", (4, 4), td.f32)
+    s, f = td.Scalar("s", td.f32), td.Func("f")
+    f[i, j] = a[i, j] * 2
+    assert build_program((td.einsum(",ij,ij->ij", s, b[i, j] + 1, a),)).parameters == (
+        "s",
+        "b",
+        "a",
+    )
+    assert build_program((td.einsum(",ij,ij->ij", 2, b, f),)).parameters == ("a", "b")
 
 
 def test_producers_come_before_consumers() -> None:

@@ -332,3 +332,14 @@ def test_a_tile_may_be_copied_as_a_whole_of_what_followed_another_kernel():
     y[i, m] = td.sum(td.cast(r[i, k], td.f32) * td.cast(u[k, m], td.f32), axis=k)
     text = str(td.compile(y, target="cuda").loops())
     assert text.count("wgmma") == 2
+
+
+def test_a_load_whose_mask_never_holds_is_zero_on_a_single_thread():
+    a, first, f = td.Tensor("a", (7, 1), td.i32), td.Func("first"), td.Func("f")
+    padded = td.pad(a, mode="constant")
+    first[i, j] = padded[i, j - 3]
+    f[i, j] = first[0, j]
+    s = td.Schedule(f.with_shape(1, 1))
+    s.cache_write(s[first], at="i")
+    got = td.emulate(td.compile(s, target="cuda"))(np.full((7, 1), 4, np.int32))
+    np.testing.assert_array_equal(got, [[0]])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import tdsl as td
-from tdsl import demo
+from tdsl import demo, pipeline
 from tdsl.errors import ShapeError
+from tdsl.pipeline import ready
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.default import complete, decide
@@ -194,3 +195,53 @@ def test_a_plan_without_words_of_its_own_is_told_by_its_fields():
         plan_text(Decision("f", "root"))
         == "func f, how root, plan (), inside (), why (), beside ()"
     )
+
+
+def explained(what, **sizes):
+    return td.compile(what, target="cpu:avx2").explain(**sizes)
+
+
+def test_serial_loops_are_told_with_why_they_are():
+    a, sums, last = td.Tensor("a", (8, 100), td.f32), td.Func("sums"), td.Func("last")
+    r = td.range("r", 1, 100)
+    sums[i, j] = a[i, j]
+    sums[i, r] += sums[i, r - 1]
+    last[i] = td.reduce(lambda x, y: y, 0.0, sums[i, k], axis=k, associative=False)
+    s = td.Schedule(last)
+    s["sums"].compute_root()
+    text = explained(s)
+    assert "r: reads what it wrote" in text
+    assert "k: a reduction in order, as its combiner asks" in text
+    total = td.Func("total")
+    total[i] = td.sum(a[i, k], axis=k)
+    s = td.Schedule(total)
+    s["total"].serial(i)
+    assert explained(s).splitlines() == [
+        "total: by hand",
+        "  loops i > k",
+        "  i: independent iterations, left serial",
+        "  k: a reduction in order",
+    ]
+
+
+def test_stages_that_a_schedule_adds_are_all_told():
+    w, c = td.Tensor("w", (512, 512), td.f32), td.Func("c")
+    c[i, j] = td.sum(w[i, k] * w[k, j], axis=k)
+    by_hand = td.Schedule(c)
+    outer, inner = by_hand[c].split(k, 16)
+    partial = by_hand[c].rfactor(inner)
+    by_hand.cache_read(w, partial, at=outer)
+    for what, target in ((c, "cpu:avx2"), (c, "cuda"), (by_hand, "cpu:avx2"), (by_hand, "python")):
+        compiled = td.compile(what, target=target)
+        stages = [
+            f.name for f in ready(compiled.variant(compiled.specialisation({}))).program.funcs
+        ]
+        assert len(stages) > 1
+        text = str(compiled.explain()) if target != "cuda" else decided_text(compiled)
+        for name in stages:
+            assert f"{name}: " in text or f"with {name} inside" in text
+
+
+def decided_text(compiled):
+    state, decisions = pipeline.decided(compiled.variant(compiled.specialisation({})))
+    return explain(decisions, state)

@@ -27,3 +27,30 @@ def test_a_loop_of_unknown_length_needs_a_number_of_lanes():
     s = td.Schedule(f)
     with pytest.raises(td.ScheduleError, match="not a constant"):
         s[f].vectorize(s[f].fuse(i, j))
+
+
+def test_lanes_of_a_stage_that_others_read_are_those_of_its_extent():
+    t, f = td.Tensor("t", (1003,), td.i64), td.Func("f")
+    f[()] = td.sum(t[i], axis=i)
+    s = td.Schedule(f)
+    _, inner = s[f].split(i, 16)
+    partial = s[f].rfactor(inner)
+    s[partial].vectorize(inner)
+    assert "for f_partial_i_i in range(0, 16):  # vectorized" in td.compile(s).loops()
+    assert td.compile(s)(np.arange(1003)) == 1003 * 501
+
+
+@pytest.mark.parametrize("rows", [5, "N"])
+@pytest.mark.parametrize("place", ["compute_root", "compute_at", "inside"])
+def test_lanes_of_a_func_in_the_middle_are_those_of_its_extent(rows, place):
+    t, f, g = td.Tensor("t", (rows, 8), td.f32), td.Func("f"), td.Func("g")
+    f[i, j] = t[i, j] * 2
+    g[i, j] = f[i, j] + f[i, 7 - j]
+    s = td.Schedule(g)
+    if place == "compute_at":
+        s[f].compute_at(s[g], i)
+    s[f].vectorize(j)
+    if place == "inside":
+        s[f].compute_at(s[g], j)
+    a = np.random.default_rng(0).random((5, 8), dtype=np.float32)
+    np.testing.assert_allclose(td.compile(s)(a), 2 * (a + a[:, ::-1]))

@@ -70,7 +70,7 @@ def names_of_memory(kernel: Kernel) -> tuple[str, ...]:
 
 
 def begin(cx: Context, outer: str, size: str) -> str:
-    """The pointer to `size` bytes behind the first zone at `outer`, with the pattern in them and around them."""
+    """The pointer behind the first zone, with the pattern in both zones and `size` bytes between them."""
     guard, touched = _FUNCTIONS.split("\n\n")
     cx.b.declare(guard)
     cx.b.declare(touched)

@@ -7,8 +7,8 @@
 The frame is an array of 8-byte slots: for each parameter its data pointer and, where a stride is not known,
 that stride in bytes; or the bytes of a scalar; or a size. After them 8 slots take the values of a failed
 check, integers as i64, floats as f64. The runtime is {parallel_for, print, handle}. The status is 0, or 1 +
-the site of the check, or -1 when there was no memory, or less where memory of the kernel's own was left (`canaries.py`).
-The text holds no addresses.
+the site of the check, or -1 when there was no memory, or less where it wrote beyond memory of its own
+(`canaries.py`). The text holds no addresses.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import assert_never
 
 from tdsl.codegen.cpu import arith, memory
@@ -10,7 +11,7 @@ from tdsl.codegen.cpu.context import LARGEST_INDEX, Context
 from tdsl.codegen.cpu.convert import cast
 from tdsl.codegen.cpu.ir_types import constants, literal
 from tdsl.codegen.cpu.values import Value, index, splat, spread
-from tdsl.lang.affine import Sum
+from tdsl.lang.affine import Sum, has_data
 from tdsl.lang.bounds import lower
 from tdsl.lang.expr import (
     COMPARISONS,
@@ -37,6 +38,7 @@ from tdsl.lang.expr import (
     lanes_of,
 )  # fmt: skip
 from tdsl.lang.types import bool_, i64, u64
+from tdsl.node import post_order
 
 
 def value(cx: Context, e: Expr) -> Value:
@@ -76,11 +78,16 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
         case Call(_, args):
             return args
         case Load(_, indices, _, mask):
-            return tuple(i for i in indices if not isinstance(i, Ramp | Binary | Broadcast)) + (
-                (mask,) if mask is not None else ()
-            )
+            return (*chain.from_iterable(map(_found_first, indices)), *((mask,) if mask else ()))
         case _:
             return ()
+
+
+def _found_first(index: Expr) -> list[Expr]:
+    """What an index is made of that is found before it: loads, and the index itself where it is no sum."""
+    if not isinstance(index, Ramp | Binary | Broadcast):
+        return [index]
+    return [n for n in post_order(index) if isinstance(n, Load)] if has_data(index) else []
 
 
 def _node(cx: Context, e: Expr) -> Value:

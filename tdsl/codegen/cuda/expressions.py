@@ -5,7 +5,9 @@ Indices are i64 in the loops and 32 bits wide here wherever the ranges of their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +17,7 @@ from tdsl.codegen.fragments import Fragment
 from tdsl.codegen.shared_memory import Swizzle
 from tdsl.codegen.strides import Strides
 from tdsl.errors import TargetError
-from tdsl.lang.affine import as_expr, as_sum
+from tdsl.lang.affine import as_expr, as_sum, has_data, height, written_nodes
 from tdsl.lang.bounds import NOTHING, Facts, value_range
 from tdsl.lang.expr import (
     COMPARISONS,
@@ -35,10 +37,14 @@ from tdsl.lang.expr import (
 from tdsl.lang.expr import const as integer
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32, i64, u64
-from tdsl.node import post_order
+from tdsl.node import Node, children, post_order, remembered
 from tdsl.source import here
 
 TIR = Any
+
+_MUCH = 200  # nodes of an expression as text, from which on its parts may be variables
+_SEVERAL = 8  # nodes of such a part
+_DEEP = 60  # operators inside each other
 
 BYTES = (f8e4m3, f8e5m2)
 _NAMES = {"b": "bool", "i": "int", "u": "uint", "f": "float"}
@@ -97,18 +103,27 @@ def c_type(t: DType) -> str:
 
 def in_int32(e: Expr, facts: Facts) -> bool:
     """True when an index and all that it is made of certainly fit into 32 bits."""
-    for n in post_order(e):
-        match n:
-            case Var() | Const() | Binary() | Select() | Unary():
-                if dtype_of(n) == i64:
-                    lo, hi = value_range(n, facts)
-                    if lo is None or hi is None or lo < -(2**31) or hi >= 2**31:
-                        return False
-                elif dtype_of(n) != bool_:
-                    return False
-            case _:
-                return False
-    return True
+    global _narrow
+    if _narrow[0] is not facts:
+        _narrow = facts, {}
+    narrow = _narrow[1]
+    return remembered(
+        narrow, e, lambda n: _fits(n, facts) and all(narrow[c] for c in children(n)), _indices
+    )
+
+
+_narrow: tuple[Facts, dict[Node, bool]] = NOTHING, {}  # what was found for the facts asked about last
+
+
+def _indices(n: Node) -> tuple[Node, ...]:
+    return children(n) if isinstance(n, Binary | Select | Unary) else ()
+
+
+def _fits(n: Expr, facts: Facts) -> bool:
+    if not isinstance(n, Var | Const | Binary | Select | Unary) or dtype_of(n) not in (i64, bool_):
+        return False
+    lo, hi = (0, 1) if dtype_of(n) == bool_ else value_range(n, facts)
+    return lo is not None and hi is not None and lo >= -(2**31) and hi < 2**31
 
 
 def _is_place(e: Expr) -> bool:
@@ -131,6 +146,17 @@ class Expressions:
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
     swizzles: Mapping[str, Swizzle] = field(default_factory=dict)
     fast: bool = False  # arithmetic may be less exact
+    names: int = 0  # variables that have been bound
+    bound: dict[Expr, TIR] = field(default_factory=dict)  # variables, by what they are the value of
+    binds: list[TIR] = field(default_factory=list)  # the statements that bind them
+
+    @contextmanager
+    def statement(self) -> Iterator[list[TIR]]:
+        """The statements that have to be before those that are written inside: values read several times."""
+        outer = self.bound, self.binds
+        self.bound, self.binds = {}, []
+        yield self.binds
+        self.bound, self.binds = outer
 
     def call(self, name: str, dtype: str, *args: TIR) -> TIR:
         """A call of a function of CUDA or of `device_functions`."""
@@ -140,7 +166,29 @@ class Expressions:
 
     def value(self, e: Expr) -> TIR:
         """A scalar expression, of its own type."""
+        self.bind_shared(e)
         return self.node(e, {})
+
+    def bind_shared(self, e: Expr) -> None:
+        """Bind variables to what an expression that shares much reads in several places, or deep inside."""
+        if written_nodes(e) < _MUCH and height(e) < _DEEP:
+            return
+        distinct = dict.fromkeys(post_order(e))
+        uses = Counter(c for n in distinct for c in dict.fromkeys(children(n)))
+        masked = [n for n in distinct if isinstance(n, Load) and n.mask is not None]
+        guarded = {x for n in masked for x in post_order(*n.index) if has_data(x)}  # type: ignore[arg-type]
+        for n in distinct:
+            again = uses[n] > 1 and written_nodes(n) >= _SEVERAL
+            if (again or height(n) % _DEEP == 0) and not (n in self.bound or n in guarded):
+                narrow = dtype_of(n) == i64 and in_int32(n, self.facts)  # type: ignore[arg-type]
+                value = self.index(n) if narrow else self.node(n, {})  # type: ignore[arg-type]
+                kind = dtype_text(value)
+                if "int" in kind:  # TVM would put the value into what uses the variable
+                    value = T.call_extern(kind, f"({_C_TYPES[kind]})", value)
+                variable = T.Var(f"shared_{self.names}", kind)
+                self.names += 1
+                self.binds.append(T.Bind(variable, value))
+                self.bound[n] = variable  # type: ignore[index]  # what is inside an Expr is one
 
     def node(self, e: Expr, done: dict[Expr, TIR]) -> TIR:
         """An expression, each part of it made once."""
@@ -150,6 +198,8 @@ class Expressions:
 
     def made(self, e: Expr, done: dict[Expr, TIR]) -> TIR:
         """An expression from its parts."""
+        if e in self.bound:
+            return as_type(tir_type(dtype_of(e)), self.bound[e])
         if dtype_of(e) == i64 and not isinstance(e, Const) and in_int32(e, self.facts):
             return as_type("int64", self.index(e))
         match e:
@@ -175,7 +225,8 @@ class Expressions:
                 return self.function(fn, [self.node(a, done) for a in args], args, dtype)
             case Load(buffer, index, dtype, mask):
                 memory, _ = self.buffers[buffer]
-                loaded = T.BufferLoad(memory, [self.offset(buffer, index)])
+                certain = mask is None or not any(map(has_data, index))
+                loaded = T.BufferLoad(memory, [self.offset(buffer, index, certain=certain)])
                 if mask is None:
                     return loaded
                 return T.if_then_else(self.node(mask, done), loaded, _constant(0, dtype))
@@ -184,8 +235,10 @@ class Expressions:
 
     def index(self, e: Expr) -> TIR:
         """An index, in 32 bits where it fits."""
+        if e in self.bound:
+            return as_type(dtype_text(self.bound[e]), self.bound[e])
         if not in_int32(e, self.facts):
-            return self.long_index(e) if _is_place(e) else self.value(e)
+            return self.long_index(e) if _is_place(e) else self.node(e, {})
         match e:
             case Const(value):
                 return T.const(int(value), "int32")
@@ -196,7 +249,7 @@ class Expressions:
             case Binary(op, x, y) if op in _PLAIN:
                 return _PLAIN[op](self.index(x), self.index(y))
             case Select(cond, yes, no):
-                return T.Select(self.value(cond), self.index(yes), self.index(no))
+                return T.Select(self.node(cond, {}), self.index(yes), self.index(no))
             case Unary("neg", x):
                 return T.Sub(T.const(0, "int32"), self.index(x))
             case _:
@@ -213,7 +266,7 @@ class Expressions:
                 divide = T.truncdiv if op == "floordiv" else T.truncmod
                 return divide(self.long_index(x), T.const(int(n), "int64"))
             case _:
-                return self.value(e)
+                return self.node(e, {})
 
     def is_natural(self, e: Expr) -> bool:
         """True for an index that is certainly not negative."""
@@ -239,21 +292,24 @@ class Expressions:
             return divide(self.index(x), self.index(y))
         return self.call(f"tdsl_{op}", "int32", self.index(x), self.index(y))
 
-    def offset(self, buffer: str, index: tuple[Expr, ...]) -> TIR:
-        """Where an element lies in the flat memory of a buffer."""
+    def offset(self, buffer: str, index: tuple[Expr, ...], *, certain: bool = True) -> TIR:
+        """Where an element lies in the flat memory of a buffer; `certain` if it is one in any case."""
         swizzle = self.swizzles.get(buffer)
         if swizzle is None:
-            return self.index(self.flat(buffer, index))
+            place = self.flat(buffer, index)
+            if certain:
+                self.bind_shared(place)
+            return self.index(place)
         inner, outer = swizzle.parts(self.in_panels(buffer, index), self.facts)
         chunk, line = (T.const(n, "int32") for n in (swizzle.chunk, swizzle.line))
         own = self.index(inner)
         order = T.truncmod(T.truncdiv(own, line), T.const(swizzle.count, "int32"))
         if simplify(Binary("mod", inner, integer(swizzle.chunk)), self.facts) == integer(0):
             # a multiple of a chunk, as the compiler has to see of an access as wide as one
-            place = T.Mul(T.bitwise_xor(T.truncdiv(own, chunk), order), chunk)
+            at = T.Mul(T.bitwise_xor(T.truncdiv(own, chunk), order), chunk)
         else:
-            place = T.bitwise_xor(own, T.Mul(order, chunk))
-        return T.Add(place, self.index(outer))
+            at = T.bitwise_xor(own, T.Mul(order, chunk))
+        return T.Add(at, self.index(outer))
 
     def in_panels(self, buffer: str, index: tuple[Expr, ...]) -> Expr:
         """Where an element of a swizzled memory would lie without the order of its chunks."""

@@ -163,6 +163,11 @@ class _Writer:
 
     def statement(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
         """The statements of one of the loops, inside loops over some axes."""
+        with self.e.statement() as values:
+            made = self.alone(s, bound)
+        return [*values, *made]
+
+    def alone(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
         if not self.grouped and is_asynchronous(s):
             return self.in_group(s, bound)
         alone = [x for x in AXES if x not in bound and self.launch.extent(x) > 1]

@@ -46,8 +46,9 @@ def piece(e: Expressions, s: Store, start: int, count: int) -> list[TIR]:
     result = T.decl_buffer((count,), str(target.dtype), "result", scope="local")
     made.append(T.AllocBuffer(result))
     for k in range(count):
-        value = _in_parts(s.value, near, start + k, k)
-        made.append(T.BufferStore(result, e.value(value), [T.const(k, "int32")]))
+        with e.statement() as values:
+            value = e.value(_in_parts(s.value, near, start + k, k))
+        made += [*values, T.BufferStore(result, value, [T.const(k, "int32")])]
     whole = T.BufferLoad(result, [T.Ramp(T.const(0, "int32"), 1, count)])
     return [*made, _write(e, s, start, count, whole)]
 

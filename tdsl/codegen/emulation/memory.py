@@ -183,12 +183,15 @@ class Memory:
         """The elements at an index, 0 where the mask does not hold: as many columns as lanes."""
         own = self._own_column(index)
         if own is not None and self.written[:, own].all():
-            return self.data[:, own, None].copy()  # a later store does not change it
+            known = self.data[:, own, None]
+            if mask is None:
+                return known.copy()  # a later store does not change it
+            return np.where(mask, known, np.zeros((), known.dtype))
         at, rows, shape = self._places(index, mask, crew)
         self._check_arrived("reads", at, rows, crew)
-        known = self.written.ravel()[at]
-        if not known.all():
-            self._fail("reads what nobody wrote", at[~known], rows[~known], crew)
+        there = self.written.ravel()[at]
+        if not there.all():
+            self._fail("reads what nobody wrote", at[~there], rows[~there], crew)
         if self.writes is not None and self.reads is not None:
             bad = self.writes.others(at, crew, rows)
             if bad.any():

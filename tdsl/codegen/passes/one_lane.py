@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from tdsl.codegen.loops import Stmt, Store
 from tdsl.codegen.passes.statements import map_exprs, map_parts
 from tdsl.lang.affine import as_expr, as_sum
-from tdsl.lang.expr import Broadcast, Const, Expr, Param, Ramp, Var, const, lanes_of
-from tdsl.node import map_children
+from tdsl.lang.expr import Broadcast, Expr, Ramp, const, lanes_of
+from tdsl.node import children, map_children, remembered
 
 
 def lane(e: Expr, n: int) -> Expr:
     """The n-th lane of a vector expression.
 
-    >>> from tdsl.lang.expr import Binary, Load
+    >>> from tdsl.lang.expr import Binary, Load, Param, Var
     >>> from tdsl.lang.show import show_expr
     >>> from tdsl.lang.types import f32
     >>> x = Load("a", (Ramp(Var("i"), 2, 4),), f32)
     >>> show_expr(lane(Binary("mul", x, Broadcast(Param("s", f32), 4)), 3))
     'a[i + 6] * s'
     """
+    lanes: dict[Expr, Expr] = {}
+    return remembered(lanes, e, lambda x: _lane(x, n, lanes), _vectors)
+
+
+def _vectors(e: Expr) -> tuple[Expr, ...]:
+    return () if isinstance(e, Ramp | Broadcast) else children(e)  # type: ignore[return-value]  # Exprs
+
+
+def _lane(e: Expr, n: int, lanes: Mapping[Any, Expr]) -> Expr:
     match e:
         case Ramp(base, stride):
             return as_expr(as_sum(base).plus(as_sum(const(stride * n))))
         case Broadcast(x):
             return x
-        case Const() | Var() | Param():
-            return e
         case _:
-            return map_children(e, lambda x: lane(x, n))  # type: ignore[arg-type]  # of an Expr: Exprs
+            return map_children(e, lambda x: lanes[x])
 
 
 def lanes(e: Expr, first: int, count: int) -> Expr:
@@ -46,8 +56,6 @@ def lanes(e: Expr, first: int, count: int) -> Expr:
             return Ramp(lane(e, first), stride, count)
         case Broadcast(x):
             return Broadcast(x, count)
-        case Const() | Var() | Param():
-            return e
         case _:
             return map_children(e, lambda x: lanes(x, first, count))  # type: ignore[arg-type]  # of an Expr: Exprs
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Var
+from tdsl.lang.expr import TRUE, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule import loops
-from tdsl.schedule.facts import Sizes, cost, extents, is_near, stride_of, widest
+from tdsl.schedule.dependence import is_independent
+from tdsl.schedule.facts import Sizes, cost, extents, is_near, step, stride_of, widest
 from tdsl.schedule.nest import PARALLEL, PEEL, SERIAL, State, is_ordered, roots_of
 
 PARALLEL_WORK = 30_000  # operations below which threads cost more than they bring
@@ -61,7 +62,37 @@ def shape_nest(
     if threads and row is not None and (sizes[row] or 0) >= 2 * SCANS:
         state = _scans(state, f, definition, row)
     state = _vectors(state, f, definition, sizes, vector_bytes, whole=outer)
-    return _threads(state, f, definition, sizes) if threads else state
+    state = _threads(state, f, definition, sizes) if threads else state
+    if d.init is None and d.ranges:
+        state = _ranges_apart(state, f, definition, sizes, vector_bytes, threads=threads)
+    return state
+
+
+def _ranges_apart(
+    state: State, f: FuncDef, definition: int, sizes: dict[str, int | None], vector_bytes: int,
+    *, threads: bool,
+) -> State:  # fmt: skip
+    """Vectors and threads over ranges of an update whose iterations do not depend on each other."""
+    d = f.definitions[definition]
+    kinds = {x.kind for x in state.plan(f.name).nests[definition].loops}
+    work = _work(d, sizes) if threads and PARALLEL not in kinds else 0
+    for x in state.plan(f.name).nests[definition].names():
+        if work < PARALLEL_WORK or x not in sizes:
+            break
+        if sizes[x] != 1 and is_independent(state, f.name, definition, x):
+            state = loops.parallel(state, f.name, definition, loop=x)
+            break
+        work //= _many(sizes[x])
+    nest, reads = state.plan(f.name).nests[definition], list(reads_in(d.values))
+    inner, last = nest.loops[-1], d.ranges[-1][0]
+    if not kinds <= {SERIAL, PARALLEL} or (inner.name, inner.kind) != (last, SERIAL):
+        return state
+    lanes = lanes_for(d, sizes[last], vector_bytes)
+    even = d.where == TRUE and [step(e, last) for e in d.index[-1:]] == [1]
+    even = even and 2 * sum(is_near(r, last) for r in reads) >= len(reads)
+    if lanes == 1 or not even or not is_independent(state, f.name, definition, last):
+        return state
+    return loops.vectorize(state, f.name, definition, loop=last, factor=lanes)
 
 
 def scanned_row(f: FuncDef, definition: int) -> str | None:
@@ -153,10 +184,19 @@ def _vectors(
 
 
 def _is_much(d: Definition, sizes: dict[str, int | None]) -> bool:
+    return _work(d, sizes) >= PARALLEL_WORK
+
+
+def _work(d: Definition, sizes: dict[str, int | None]) -> int:
+    """About how many operations a definition takes."""
     work = cost(d) + len(list(reads_in(d.values)))
     for n in sizes.values():
-        work *= 1000 if n is None else max(n, 0)
-    return work >= PARALLEL_WORK
+        work *= _many(n) if n != 0 else 0
+    return work
+
+
+def _many(extent: int | None) -> int:
+    return 1000 if extent is None else max(extent, 1)
 
 
 def _threads(state: State, f: FuncDef, definition: int, sizes: dict[str, int | None]) -> State:

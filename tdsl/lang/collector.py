@@ -1,0 +1,183 @@
+"""`Collector`: what is reachable from the outputs of a program by handles, and the order of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tdsl.errors import DefinitionError, TypeMismatch
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import ONE, Access, Expr, Param, Read, Size, const
+from tdsl.lang.program import FuncDef, Input, ScalarInput, map_expressions
+from tdsl.lang.regions import Interval
+from tdsl.lang.simplify import subtract
+from tdsl.node import Node, children, post_order, transform
+from tdsl.source import Loc
+
+
+class Collector:
+    """Walks from the outputs to the inputs, depth first in reading order, giving names."""
+
+    def __init__(self) -> None:
+        self.inputs: list[Input] = []
+        self.scalars: list[ScalarInput] = []
+        self.funcs: list[FuncDef] = []
+        self.created: dict[str, int] = {}  # the numbers of the inputs by name, in reading order
+        self.given: list[tuple[Any, ...]] = []  # operands of einsums, in the order given
+        self.names: dict[int, str] = {}
+        self.used: dict[str, Loc | None] = {}
+        self.active: set[int] = set()
+
+    def source(self, handle: Any) -> str:
+        """The name of a tensor or func that is read, which is collected."""
+        if id(handle) not in self.names:
+            if hasattr(handle, "definitions"):
+                self.func(handle)
+            else:
+                self.input(handle)
+        return self.names[id(handle)]
+
+    def input(self, handle: Any) -> None:
+        """Collect a tensor or scalar."""
+        if isinstance(getattr(handle, "node", None), Param):
+            self.scalar(handle.node)
+            return
+        if id(handle) in self.names:
+            return
+        self._new_argument(handle.name, handle._created, handle.loc)
+        self.names[id(handle)] = handle.name
+        self.inputs.append(Input(handle.name, handle.extents, handle.dtype, handle.loc))
+
+    def scalar(self, p: Param) -> None:
+        """Collect a scalar, which may be declared several times."""
+        known = next((s for s in self.scalars if s.name == p.name), None)
+        if known is None:
+            self._new_argument(p.name, p.created, p.loc)
+            self.scalars.append(ScalarInput(p.name, p.dtype, p.loc))
+        elif known.dtype != p.dtype:
+            raise TypeMismatch(
+                f"scalar {p.name!r} is both {known.dtype} and {p.dtype}",
+                loc=p.loc,
+                label="declared here",
+                related=((known.loc, "and first here"),),
+                hint="declare it once, or give it one type in both places",
+            )
+        self.created[p.name] = min(p.created, self.created[p.name])
+
+    def arguments(self, first: int) -> list[str]:
+        """The inputs in the order of a call; the `first` ones stay where they are."""
+        names = list(self.created)
+        order = names[:first] + sorted(names[first:], key=self.created.__getitem__)
+        for operands in self.given:
+            read = [n for x in operands for n in _inputs_of(x)]
+            given = [n.name if isinstance(n, Param) else self.names.get(id(n)) for n in read]
+            moved = [n for n in dict.fromkeys(given) if n in order[first:]]
+            for place, name in zip(sorted(map(order.index, moved)), moved, strict=True):
+                order[place] = name
+        return order
+
+    def check_extents(self) -> None:
+        """A name stands for a scalar or for an extent, not for both."""
+        extents = {
+            n.name: t.loc for t in self.inputs for n in post_order(*t.shape) if isinstance(n, Size)
+        }
+        for s in self.scalars:
+            if s.name in extents:
+                raise DefinitionError(
+                    f"{s.name!r} is a scalar and an extent",
+                    loc=s.loc,
+                    label="the scalar",
+                    related=((extents[s.name], "the extent"),),
+                    hint="give one another name; an extent is used in expressions as x.shape[0]",
+                )
+
+    def _new_argument(self, name: str, created: int, loc: Loc | None) -> None:
+        if name == "out":
+            raise DefinitionError(
+                "an input cannot be named 'out'",
+                loc=loc,
+                label="this input",
+                hint="out= is the argument of a call for the memory of results; choose another name",
+            )
+        if name in self.used:
+            raise DefinitionError(
+                f"two inputs are named {name!r}",
+                loc=loc,
+                label="this input",
+                related=((self.used[name], "the other one"),),
+                hint="arguments are passed by name; give each its own",
+            )
+        self.used[name] = loc
+        self.created[name] = created
+
+    def func(self, f: Any) -> None:
+        """Collect a func after all that it reads."""
+        if id(f) in self.names or id(f) in self.active:
+            return
+        f._first()
+        self.active.add(id(f))
+        for d in f.definitions:
+            for e in (*d.expressions(), *(b for _, lo, hi in d.ranges for b in (lo, hi) if b)):
+                for n in _reading_order(e):
+                    if isinstance(n, Access) and n.source is not f:
+                        self.source(n.source)
+                    elif isinstance(n, Param):
+                        self.scalar(n)
+            for p in d.combine.scalars() if d.combine else ():
+                self.scalar(p)
+        name, count = f.name, 0
+        while name in self.used:
+            count += 1
+            name = f"{f.name}_{count}"
+        self.used[name] = f.loc
+        self.names[id(f)] = name
+        self.given.append(f._operands)
+        definitions = tuple(self._named(d) for d in f.definitions)
+        rank = f.ndim
+        limits: tuple[Interval, ...] = ((None, None),) * rank
+        if f.declared is not None:
+            limits = tuple((const(0), subtract(e, ONE)) for e in f.declared)
+        self.funcs.append(
+            FuncDef(
+                name,
+                f.dtypes,
+                definitions,
+                limits,
+                limits,
+                f.declared is not None,
+                f.fast_math,
+                f.loc,
+            )
+        )
+
+    def _named(self, d: Definition) -> Definition:
+        def visit(n: Node) -> Node:
+            if isinstance(n, Access):
+                return Read(self.names[id(n.source)], n.index, n.component, n.dtype, loc=n.loc)
+            return n
+
+        return map_expressions(d, lambda e: transform(e, visit))
+
+
+def _inputs_of(x: Any) -> Iterator[Any]:
+    """The tensors and scalars that an operand of einsum is, or reads."""
+    match getattr(x, "node", None):
+        case None:
+            yield getattr(x, "source", x)  # of a padding what is padded
+        case e:
+            for n in _reading_order(e):
+                if isinstance(n, Access | Param):
+                    yield n.source if isinstance(n, Access) else n
+
+
+def _reading_order(e: Expr) -> list[Node]:
+    """Nodes in the order they are written: an access before what its index reads."""
+    seen: dict[int, Node] = {}
+    stack: list[Node] = [e]
+    while stack:
+        n = stack.pop()
+        if id(n) not in seen:
+            seen[id(n)] = n
+
+            stack += reversed(list(children(n)))
+    return list(seen.values())

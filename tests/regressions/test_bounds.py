@@ -1,0 +1,244 @@
+"""No access beyond memory: extents are compared at every call, bounds of indices outlive being stored."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tdsl as td
+from tdsl.lang.interp import interpret
+from tdsl.lang.program import build_program
+
+i, j = td.vars("i j")
+
+
+def pair_sums(a: Any, c: Any) -> Any:
+    """c[i] * (a[i] + a[i + 1]): c is one shorter than a."""
+    lap, o = td.Func("lap"), td.Func("o")
+    lap[i] = a[i + 1] + a[i]
+    o[i] = c[i] * lap[i]
+    return o
+
+
+def tensors(*shapes: Any) -> list[Any]:
+    return [td.Tensor(n, s, td.f64) for n, s in zip("acd", shapes, strict=False)]
+
+
+CALLS = {
+    "cpu": lambda a, c: td.compile(pair_sums(*tensors(("P",), ("I",)))),
+    "python": lambda a, c: td.compile(pair_sums(*tensors(("P",), ("I",))), target="python"),
+    "dynamic": lambda a, c: td.compile(pair_sums(*tensors(("P",), ("I",))), dynamic="P"),
+    "known": lambda a, c: td.compile(pair_sums(*tensors(("P",), ("I",))), P=9),
+}
+
+
+@pytest.mark.parametrize("how", CALLS)
+@pytest.mark.parametrize("wrong", [0, 3, 7, 9, 20])
+def test_an_extent_that_an_expression_decides_is_compared_at_the_call(how: str, wrong: int) -> None:
+    f, a = CALLS[how](None, None), np.arange(9.0)
+    for _ in range(2):  # the second call is the quick one
+        np.testing.assert_array_equal(f(a=a, c=np.ones(8)), a[1:] + a[:-1])
+        with pytest.raises(td.ShapeError, match=r"c has shape \(\d+,\), expected .*") as caught:
+            f(a=a, c=np.full(64, 7.0)[:wrong])
+    assert "'i' runs over axis 0 of 'lap'" in str(caught.value)
+    assert "lap[i]" in str(caught.value)
+
+
+def test_operators_and_graphs_compare_it() -> None:
+    @td.op
+    def op(a: td.f64["P"], c: td.f64["I"]) -> Any:  # type: ignore[name-defined]
+        return pair_sums(a, c)
+
+    np.testing.assert_array_equal(op(np.ones(9), np.ones(8)), np.full(8, 2.0))
+    for n in (3, 9):
+        with pytest.raises(td.ShapeError, match="c has shape"):
+            op(np.ones(9), np.ones(n))
+        with pytest.raises(td.ShapeError, match="c has shape"):
+            td.Graph(lambda a, c: op(a, c))(np.ones(9), np.ones(n))
+
+
+@pytest.mark.parametrize("dynamic", [(), ("P", "Q")])
+def test_extents_of_two_expressions_are_compared_at_the_call(dynamic: Any) -> None:
+    a, c, f, g, o = *tensors(("P",), ("Q",)), *map(td.Func, "fgo")
+    f[i], g[i] = a[2 * i] + a[2 * i + 1], c[3 * i] + c[3 * i + 2]
+    o[i] = f[i] * g[i]
+    call = td.compile(o, dynamic=dynamic)
+    x, y = np.arange(9.0), np.arange(13.0)
+    for _ in range(2):
+        want = (x[:8:2] + x[1:8:2]) * (y[:12:3] + y[2:12:3])
+        np.testing.assert_array_equal(call(a=x, c=y), want)
+        with pytest.raises(td.ShapeError, match="two extents: 4 as axis 0 of 'f', and 5 as axis 0"):
+            call(a=x, c=np.ones(15))
+
+
+def test_a_size_that_only_an_expression_has_follows_from_its_array() -> None:
+    c, f = (
+        td.Tensor("c", ("I",), td.f64),
+        td.Func("f", shape=(td.Tensor("n", ("N",), td.f64).shape[0] * 2,)),
+    )
+    f[i] = td.cast(i, td.f64)
+    o = td.Func("o")
+    o[i] = c[i] * f[i]
+    call = td.compile(o)
+    np.testing.assert_array_equal(call(np.ones(6)), np.arange(6.0))
+    with pytest.raises(td.ShapeError, match=r"c has shape \(5,\), expected \(N \* 2,\)"):
+        call(np.ones(5))
+
+
+def hdiff(a: Any, c: Any) -> Any:
+    lap, fx, fy, o = map(td.Func, ("lap", "fx", "fy", "o"))
+    lap[i, j] = 4 * a[i + 1, j + 1] - (
+        a[i + 2, j + 1] + a[i, j + 1] + a[i + 1, j + 2] + a[i + 1, j]
+    )
+    fx[i, j] = lap[i + 1, j + 1] - lap[i, j + 1]
+    fy[i, j] = (lap[i + 1, j + 1] - lap[i + 1, j]) * (a[i + 2, j + 2] - a[i + 2, j + 1])
+    o[i, j] = a[i + 2, j + 2] - c[i, j] * (fx[i + 1, j] - fx[i, j] + fy[i, j + 1] - fy[i, j])
+    return o
+
+
+def shifted(a: Any, c: Any) -> Any:
+    lap, o = td.Func("lap"), td.Func("o")
+    lap[i, j] = a[i + 2, j + 1] - a[i, j + 1] + a[i + 1, j] * a[i + 1, j + 2]
+    o[i, j] = c[i, j] * (lap[i + 2, j + 1] - lap[i + 1, j + 1] + lap[i, j + 1])
+    return o
+
+
+@pytest.mark.parametrize("program", [hdiff, shifted, lambda a, c: pair_sums(a, c)])
+@pytest.mark.parametrize("extra", [-1, 0, 1, 4])
+def test_names_and_numbers_of_extents_give_the_same(program: Any, extra: int) -> None:
+    flat = program not in (hdiff, shifted)
+    big, small = (9 + extra,) if flat else (12 + extra,) * 2, (8,) if flat else (8, 8)
+    rng = np.random.default_rng(1)
+    data = {"a": rng.random(big), "c": rng.random(small)}
+
+    def run(*shapes: Any) -> Any:
+        try:
+            return td.compile(program(*tensors(*shapes)))(**data)
+        except td.TdslError as error:
+            return type(error)
+
+    names = (("P",), ("I",)) if flat else (("P", "Q"), ("I", "J"))
+    by_name, by_number = run(*names), run(big, small)
+    if isinstance(by_number, type):
+        assert isinstance(by_name, type)
+    else:
+        (want,) = interpret(build_program((program(*tensors(big, small)),)), data)
+        np.testing.assert_allclose(by_number, want, rtol=1e-12)
+        np.testing.assert_array_equal(by_name, by_number)
+    if not flat and extra == 0:
+        assert by_name.shape == (8, 8)
+
+
+def test_updates_that_need_ever_more_are_refused_when_they_are_compiled() -> None:
+    f, g = td.Func("f"), td.Func("g", shape=(3,))
+    f[i, j] = td.cast(0, td.i32)
+    f[i, i + 1] += 1
+    f[j + 1, j] += 1
+    g[i] = f[i, i]
+    with pytest.raises(td.IndexBoundError, match="ever larger range"):
+        td.compile(g)
+    f.with_shape(6, 6)
+    with pytest.raises(td.IndexBoundError, match="written"):  # the hint leads on to what is wrong
+        td.compile(g)
+
+
+def test_updates_may_reach_as_far_as_their_indices_do() -> None:
+    f, g = td.Func("f"), td.Func("g", shape=(2,))
+    f[i, j] = td.cast(i + 10 * j, td.i32)
+    f[i, td.minimum(i + 1, 9)] += 1
+    f[td.minimum(j + 1, 9), j] += 1
+    g[i] = f[i, i]
+    program = build_program((g,))
+    np.testing.assert_array_equal(td.compile(g)(), interpret(program, {})[0])
+
+
+def test_a_condition_reads_only_where_those_without_reads_hold() -> None:
+    n, f, keep = td.Tensor("n", (5,), td.i32), td.Func("f"), td.Func("keep")
+    keep[i] = n[i] + 1
+    r = td.range("r", 0, 10, where=lambda r: (keep[r] > 1) & (r < 5))
+    f[()] = td.sum(n[td.clip(r, 0, 4)], axis=r)
+    call = td.compile(f)
+    text = str(call.loops())
+    assert text.index("< 5") < text.index("n[f_lanes_r_o * 8")
+    assert call(np.int32([1, 0, 2, 0, 3])) == 6
+    u, g = td.Tensor("u", (280,), td.u8), td.Func("g")
+    r = td.range("r", 0, 300, where=lambda r: r < u[r])
+    g[()] = td.sum(td.cast(r, td.i64), axis=r)
+    with pytest.raises(td.IndexBoundError, match=r"'u' (may be|is) read at 299"):
+        td.compile(g)
+
+
+def histogram(stored: bool, at_of: Any) -> Any:
+    w, x = td.Tensor("w", ("N",), td.f64), td.Tensor("x", ("N",), td.i32)
+    at, s, count, o = map(td.Func, ("at", "s", "count", "o"))
+    at[i] = at_of(x)
+    if stored:  # an update of what others read
+        r = td.range("r", 0, 2)
+        at[r] = td.cast(3, at.dtype)
+    s[j] = td.cast(0, td.f64)
+    s[at[i]] += w[i]
+    count[j] = td.cast(0, td.i64)
+    count[at[i]] += 1
+    o[j] = s[j] * td.cast(count[j], td.f64)
+    return o.with_shape(10)
+
+
+@pytest.mark.parametrize("dynamic", [(), ("N",)])
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize(
+    "at_of",
+    [
+        lambda x: td.clip(x[i], 0, 9),
+        lambda x: x[i] % 10,
+        lambda x: td.cast(x[i] & 7, td.u32),
+        lambda x: td.clip(td.cast(x[i], td.i64), 0, x.shape[0] - 1),
+    ],
+)
+def test_bounds_of_an_index_outlive_being_stored(dynamic: Any, stored: bool, at_of: Any) -> None:
+    o = histogram(stored, at_of)
+    x = np.random.default_rng(0).integers(-20, 20, 40).astype(np.int32)
+    w = np.arange(40.0)
+    (want,) = interpret(build_program((o,)), {"w": w, "x": x})
+    np.testing.assert_array_equal(td.compile(o, dynamic=dynamic)(w=w, x=x), want)
+
+
+def test_a_symbolic_bound_is_not_lost_to_that_of_a_type() -> None:
+    a = td.Tensor("a", ("N",), td.i32)
+    n = a.shape[0]
+    f, g, r = td.Func("f", shape=(n, n)), td.Func("g"), td.range("r", 0, n)
+    f[i, j] = a[i]
+    f[td.clip(td.cast(a[r], td.i64), 0, n - 1), r] += a[r]
+    g[()] = f[0, 0]
+    assert td.compile(g, dynamic="N")(np.arange(31, dtype=np.int32)) == 0
+
+
+@pytest.mark.parametrize(
+    "shape, read, match",
+    [
+        ((8, 9), lambda a, n: a[i, j + 1], "'a' is read at 9 in axis 1"),
+        ((8, 9), lambda a, n: a[n[i], 0], "the index n\\[i\\] of 'a' has no bounds"),
+        (("M", 9), lambda a, n: a[i, j + 1], "'a' is read at 9 in axis 1"),
+        (("M", "K"), lambda a, n: a[n[i], 0], "the index n\\[i\\] of 'a' has no bounds"),
+        (("M", "K"), lambda a, n: a[td.cast(n[i], td.i32), j], "'a' may be read at -2147483648"),
+    ],
+)
+def test_what_leaves_a_tensor_in_every_call_is_refused_when_it_is_compiled(
+    shape: Any, read: Any, match: str
+) -> None:
+    a, n, f = (
+        td.Tensor("a", shape, td.f32),
+        td.Tensor("n", (8,), td.i64),
+        td.Func("f", shape=(8, 9)),
+    )
+    f[i, j] = read(a, n)
+    with pytest.raises(td.IndexBoundError, match=match) as caught:
+        td.compile(f)
+    assert "td.clip" in caught.value.hint
+    assert "read(a, n)" in str(caught.value) or "lambda a, n" in str(caught.value)
+
+
+def test_what_is_inside_where_it_is_inlined_is_taken() -> None:
+    a, f, g = td.Tensor("a", (8, 8), td.f32), td.Func("f"), td.Func("g", shape=(8,))
+    f[i, j] = a[td.clip(i, 0, 7), i + j]  # at the root, i + j would reach 14
+    g[i] = f[i, 7 - i]
+    np.testing.assert_array_equal(td.compile(g)(np.ones((8, 8), np.float32)), np.ones(8))
