@@ -160,7 +160,8 @@ def _reduce_graph(root: Any) -> tuple[Any, ...]:
 def _from_rows(rows: list[tuple[Any, ...]]) -> Node:
     nodes: list[Node] = []
     for cls, loc, values in rows:
-        nodes.append(cls(*[_replaced(v, _Row, nodes.__getitem__) for v in values], loc=loc))
+        fields = [_replaced(v, _Row, nodes.__getitem__) for v in values]
+        nodes.append(cls(**dict(zip(cls._fields, fields, strict=True)), loc=loc))
     return nodes[-1]
 
 

@@ -200,7 +200,7 @@ TDSL_DEBUG has no topic 'pases' [tdsl]
   at test_messages.py:LINE
    LINE | td.compile(f, target="python")(np.zeros(4, np.float32))
           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ this call
-  hint: did you mean 'passes'? There are: passes, time, verify, llvm, asm, python, cuda, cache""",
+  hint: did you mean 'passes'? There are: passes, time, verify, canaries, llvm, asm, python, cuda, cache""",
     ),
 }
 
@@ -242,7 +242,7 @@ def test_no_class_of_errors_is_missing() -> None:
         for c in vars(errors).values()
         if isinstance(c, type) and issubclass(c, Exception | Warning)
     }
-    assert classes == {*TEXTS, td.CacheWarning}
+    assert classes == {*TEXTS, td.CacheWarning, td.CompileWarning}
     codes = [c.code for c in TEXTS]
     assert len(set(codes)) == len(codes)
 

@@ -298,7 +298,7 @@ def test_unrolled_iterations_that_store_to_one_element_pass_no_values_on():
     f[r + u] = f[r + u - 1] * 3 + a[r, u]
     s = td.Schedule(f)
     s[f].update(0).unroll(u)
-    same(s, np.arange(12, dtype=np.int32), np.arange(32, dtype=np.int32).reshape(8, 4))
+    same(s, np.arange(32, dtype=np.int32).reshape(8, 4), np.arange(12, dtype=np.int32))
 
 
 @pytest.mark.parametrize("target", ["cpu", "python", "numba"])

@@ -201,9 +201,9 @@ def test_a_declared_shape_of_a_dynamic_size_is_checked_wherever_its_func_is_comp
     s = td.Schedule(f)
     getattr(s[g], place)()
     compiled, data = td.compile(s, dynamic=("N", "M")), np.arange(6, dtype=np.int32)
-    np.testing.assert_array_equal(compiled(data, data[:4]), data + 1)
+    np.testing.assert_array_equal(compiled(data[:4], data), data + 1)
     with pytest.raises(td.IndexBoundError, match="'g' is read out of range in axis 0"):
-        compiled(data, data[:2])
+        compiled(data[:2], data)
 
 
 @pytest.mark.parametrize("target", ["cpu", "python"])
