@@ -11,7 +11,7 @@ named in `dynamic`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -430,14 +430,17 @@ def build(variant: Variant) -> Executable:
 
         return make_kernel(variant)
 
+    def plainer() -> list[Way]:
+        from tdsl.pipeline import plainer
+
+        return plainer(variant)
+
     if variant.target.name == "cpu":
         from tdsl.codegen.cpu.machine import processor
         from tdsl.codegen.cpu.stored import load_or_build
 
         cpu = processor(variant.target)
-        return load_or_build(
-            variant.fingerprint(), variant.params, kernel, cpu, lambda: _plainer(variant)
-        )
+        return load_or_build(variant.fingerprint(), variant.params, kernel, cpu, plainer)
     if variant.target.name == "cuda":
         from tdsl.codegen.cuda import module
         from tdsl.codegen.cuda.executable import CudaExecutable
@@ -449,26 +452,3 @@ def build(variant: Variant) -> Executable:
     from tdsl.pipeline import backend
 
     return backend(kernel(), variant.target)
-
-
-def _plainer(variant: Variant) -> list[Way]:
-    """What is compiled where LLVM does not end: a default schedule for a lower level, then no vectors."""
-    from tdsl.codegen.cpu.machine import lower_level, processor
-    from tdsl.codegen.cpu.stored import Way
-
-    def of(plainer: Variant, vectors: bool) -> Callable[[], Kernel]:
-        def kernel() -> Kernel:
-            from tdsl.pipeline import make_kernel
-
-            return make_kernel(plainer, vectors)
-
-        return kernel
-
-    cpu = processor(variant.target)
-    ways = [Way(of(variant, False), cpu, "without vectors")]
-    below = lower_level(cpu)
-    if below and not any(plan.touched for _, plan in variant.state.plans):
-        target = Target("cpu", below)
-        lower = replace(variant, target=target, machine=machine_of(target))
-        ways.insert(0, Way(of(lower, True), processor(target), f"for {target} instead"))
-    return ways

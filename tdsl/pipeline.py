@@ -11,6 +11,7 @@ passes    the same loops, faster                                 codegen/passes/
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tdsl.codegen.access import check_declared
 from tdsl.codegen.call import Executable
@@ -33,7 +34,10 @@ from tdsl.schedule.explain import Decision
 from tdsl.schedule.nest import State
 from tdsl.source import here
 from tdsl.target import Target
-from tdsl.variant import Variant
+from tdsl.variant import Variant, machine_of
+
+if TYPE_CHECKING:
+    from tdsl.codegen.cpu.stored import Way
 
 
 def make_kernel(variant: Variant, vectors: bool = True) -> Kernel:
@@ -52,6 +56,21 @@ def _without_vectors(kernel: Kernel) -> Kernel:
         return map_parts(s, plain)
 
     return replace(kernel, body=plain(kernel.body))
+
+
+def plainer(variant: Variant) -> list[Way]:
+    """What is compiled where LLVM is given up: a default schedule for a lower level, then no vectors."""
+    from tdsl.codegen.cpu.machine import lower_level, processor
+    from tdsl.codegen.cpu.stored import Way
+
+    cpu = processor(variant.target)
+    ways = [Way(lambda: make_kernel(variant, vectors=False), cpu, "without vectors")]
+    below = lower_level(cpu)
+    if below and not any(plan.touched for _, plan in variant.state.plans):
+        target = Target("cpu", below)
+        lower = replace(variant, target=target, machine=machine_of(target))
+        ways.insert(0, Way(lambda: make_kernel(lower), processor(target), f"for {target} instead"))
+    return ways
 
 
 def after_passes(kernel: Kernel, target: Target, vectors: bool = True) -> Kernel:

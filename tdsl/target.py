@@ -102,7 +102,7 @@ def as_target(target: Target | str | None) -> Target:
         return target
     if target is None:
         target = os.environ.get("TDSL_TARGET") or "cpu"
-    if isinstance(target, str) and ":" in target:
+    if ":" in target:
         name, part = target.split(":", 1)
         return Target(name, arch=part) if name == "cuda" else Target(name, part)
     return Target(target)

@@ -4,8 +4,8 @@
     python -m tests.fuzz.processors --benchmarks --processors graniterapids,aarch64
 
 The kernels are random programs under random schedules, with arrays of several layouts, or those of the
-benchmarks. A kernel that LLVM refuses, or for which it takes more than `--limit` seconds of processor time, is a
-fault, and so is an internal error.
+benchmarks. A fault is a kernel that LLVM refuses, or that takes it more than `--limit` seconds of processor
+time, and an internal error.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ def _compute(compute: Callable[[], bytes], seconds: float, write: int) -> NoRetu
 
 def _read(pipe: int, deadline: float) -> bytes:
     """What a pipe gives until its end; b"" if that takes until the deadline."""
-    parts, ready = [], select.poll()
+    parts: list[bytes] = []
+    ready = select.poll()
     ready.register(pipe)
     while ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
         part = os.read(pipe, 1 << 20)

@@ -13,7 +13,8 @@ import json
 import struct
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -68,28 +69,36 @@ def load_or_build(
             way = plainer()[taken - 1]
             _warn(reason, way)
             return CpuExecutable.of_object(code, way.make, way.target)
-    ways: Iterator[Way] = iter(())
-    taken, reason, way = 0, "", Way(make, target, "")
-    while True:
-        kernel = way.make()
-        assert kernel.params == params, "a kernel takes what its signature says"
-        with timed("emit"):
-            text = text_of(kernel, way.target)
-        try:
-            with timed("llvm"):
-                file = jit.generate(text, way.target, kernel.name)
-            break
-        except jit.CompileLimit as error:
-            ways = ways if taken else iter(plainer())
-            following = next(ways, None)
-            if following is None:
-                raise
-            taken, reason, way = taken + 1, reason or error.message, following
-    if taken:
-        _warn(reason, way)
-    code = ObjectCode(kernel.name, params, f"@{kernel.name}_call(" in text, file)
-    cache.store(key, _pack(code, taken, reason, limit), jit.header(kernel.name, way.target))
-    return CpuExecutable.of_object(code, lambda: kernel, way.target)
+    try:
+        kernel, code = _compiled(Way(make, target, ""), params)
+        taken, reason = 0, ""
+    except jit.CompileLimit as error:
+        ways = plainer()
+        if not ways:
+            raise
+        taken, kernel, code = _plain(ways, params)
+        reason, target = error.message, ways[taken - 1].target
+        _warn(reason, ways[taken - 1])
+    cache.store(key, _pack(code, taken, reason, limit), jit.header(kernel.name, target))
+    return CpuExecutable.of_object(code, lambda: kernel, target)
+
+
+def _plain(ways: Sequence[Way], params: tuple[Argument, ...]) -> tuple[int, Kernel, ObjectCode]:
+    """The first way that LLVM compiles, counted from 1, with its kernel and code."""
+    for taken, way in enumerate(ways[:-1], 1):
+        with suppress(jit.CompileLimit):
+            return taken, *_compiled(way, params)
+    return len(ways), *_compiled(ways[-1], params)
+
+
+def _compiled(way: Way, params: tuple[Argument, ...]) -> tuple[Kernel, ObjectCode]:
+    kernel = way.make()
+    assert kernel.params == params, "a kernel takes what its signature says"
+    with timed("emit"):
+        text = text_of(kernel, way.target)
+    with timed("llvm"):
+        file = jit.generate(text, way.target, kernel.name)
+    return kernel, ObjectCode(kernel.name, params, f"@{kernel.name}_call(" in text, file)
 
 
 def _warn(reason: str, way: Way) -> None:
