@@ -458,12 +458,8 @@ def boxes_at(
     return {name: box(axes) for name, axes in indices.items()}
 
 
-def tighten(
-    ranges: Ranges, cond: Expr, facts: Facts = NOTHING, asked: str | None = None
-) -> dict[str, Interval]:
-    """Ranges restricted to where a condition may hold: each affine comparison bounds each variable.
-
-    The others may be left as they are where one is `asked` for: a comparison adds nothing to what it says.
+def tighten(ranges: Ranges, cond: Expr, facts: Facts = NOTHING, v: str = "") -> dict[str, Interval]:
+    """Ranges restricted to where a condition may hold: each affine comparison bounds each variable, or `v`.
 
     >>> r = tighten({"i": (ZERO, const(9))}, Binary("lt", Binary("mul", const(2), Var("i")), const(7)))
     >>> r["i"][1].value
@@ -471,16 +467,15 @@ def tighten(
     """
     result = dict(ranges)
     several = list(differences(cond))
+    names = {v} if v and len(several) == 1 else {*ranges}
     for d in several:
-        _restrict(result, d, facts, asked if len(several) == 1 else None)
+        _restrict(result, d, facts, names)
     return result
 
 
-def _restrict(ranges: dict[str, Interval], d: Sum, facts: Facts, asked: str | None) -> None:
-    """Use d <= 0 on each variable in turn."""
-    for name in [a.name for a in d.terms if isinstance(a, Var) and a.name in ranges]:
-        if asked not in (None, name):
-            continue
+def _restrict(ranges: dict[str, Interval], d: Sum, facts: Facts, names: set[str]) -> None:
+    """Use d <= 0 on each variable of these in turn."""
+    for name in [a.name for a in d.terms if isinstance(a, Var) and a.name in names]:
         c = d.terms[Var(name)]
         rest = d.without(Var(name))
         others = {n: r for n, r in ranges.items() if n != name}
