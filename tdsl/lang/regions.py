@@ -465,11 +465,9 @@ def tighten(ranges: Ranges, cond: Expr, facts: Facts = NOTHING, v: str = "") -> 
     >>> r["i"][1].value
     3
     """
-    result = dict(ranges)
-    several = list(differences(cond))
-    names = {v} if v and len(several) == 1 else {*ranges}
+    result, several = dict(ranges), list(differences(cond))
     for d in several:
-        _restrict(result, d, facts, names)
+        _restrict(result, d, facts, {v} if v and len(several) == 1 else {*ranges})
     return result
 
 
