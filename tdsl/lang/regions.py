@@ -458,22 +458,22 @@ def boxes_at(
     return {name: box(axes) for name, axes in indices.items()}
 
 
-def tighten(ranges: Ranges, cond: Expr, facts: Facts = NOTHING) -> dict[str, Interval]:
-    """Ranges restricted to where a condition may hold: each affine comparison bounds each variable.
+def tighten(ranges: Ranges, cond: Expr, facts: Facts = NOTHING, v: str = "") -> dict[str, Interval]:
+    """Ranges restricted to where a condition may hold: each affine comparison bounds each variable, or `v`.
 
     >>> r = tighten({"i": (ZERO, const(9))}, Binary("lt", Binary("mul", const(2), Var("i")), const(7)))
     >>> r["i"][1].value
     3
     """
-    result = dict(ranges)
-    for d in differences(cond):
-        _restrict(result, d, facts)
+    result, several = dict(ranges), list(differences(cond))
+    for d in several:
+        _restrict(result, d, facts, {v} if v and len(several) == 1 else {*ranges})
     return result
 
 
-def _restrict(ranges: dict[str, Interval], d: Sum, facts: Facts) -> None:
-    """Use d <= 0 on each variable in turn."""
-    for name in [a.name for a in d.terms if isinstance(a, Var) and a.name in ranges]:
+def _restrict(ranges: dict[str, Interval], d: Sum, facts: Facts, names: set[str]) -> None:
+    """Use d <= 0 on each variable of these in turn."""
+    for name in [a.name for a in d.terms if isinstance(a, Var) and a.name in names]:
         c = d.terms[Var(name)]
         rest = d.without(Var(name))
         others = {n: r for n, r in ranges.items() if n != name}

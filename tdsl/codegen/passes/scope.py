@@ -77,7 +77,7 @@ def where(facts: Facts, cond: Expr) -> Facts:
         names = [name for name in facts.ranges if name in used]
         for k, name in enumerate(names):
             here = {n: facts.ranges[n] for n in names[k:]}
-            lo, hi = tighten(here, c, facts)[name]
+            lo, hi = tighten(here, c, facts, name)[name]
             if (lo, hi) == here[name] or lo is None or hi is None:
                 continue
             if _only_outer(facts, name, lo) and _only_outer(facts, name, hi):
