@@ -1,4 +1,5 @@
-"""`python -m benchmarks run [--suite cpu|compile|mpi] [--group G] [--case NAME] [--peer NAME] [--json FILE]`,
+"""`python -m benchmarks run [--suite cpu|compile|growth|mpi] [--group G] [--case NAME] [--peer NAME]
+    [--json FILE]`,
 `python -m benchmarks cuda [--emulate] [--group G] [--case NAME] [--peer NAME] [--bundle DIR]`,
 `python -m benchmarks predicted [--group NAME] [--json FILE]`,
 `python -m benchmarks kernels [--case NAME] [--arch ARCH] [--json FILE]`,
@@ -14,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import cases, compile_time, goals, page, report, rounds
+from benchmarks import cases, compile_time, goals, growth, page, report, rounds
 from benchmarks.chains import kernels
 from benchmarks.cuda import command as cuda_command
 from benchmarks.mpi import page as mpi_page
@@ -28,7 +29,10 @@ console = Console(width=None if sys.stdout.isatty() else 110)
 @app.command()
 def run(
     suite: Annotated[
-        str, typer.Option(help="cpu: run time; compile: time until it runs; mpi: on ranks")
+        str,
+        typer.Option(
+            help="cpu: run time; compile: time until it runs; growth: that by n; mpi: on ranks"
+        ),
     ] = "cpu",
     group: Annotated[
         list[str] | None, typer.Option(help="cases of this group; may be repeated")
@@ -47,6 +51,8 @@ def run(
     console.print(f"{head['date']}  {head['cpu']}, {head['cores']} cores, load {head['load']:.1f}")
     if suite == "compile":
         results = compile_time.run(console, case or [], count)
+    elif suite == "growth":
+        results = growth.run(console, case or [], count)
     elif suite == "mpi":
         results = mpi_suite.run(console, case or [], count)
     else:

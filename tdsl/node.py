@@ -147,7 +147,7 @@ class _Row(int):
 
 
 def _reduce_graph(root: Any) -> tuple[Any, ...]:
-    """A graph as rows, children before parents: pickle itself would take a level of recursion for each node."""
+    """How pickle makes a graph: of rows, children before parents, so that it does not recurse by node."""
     rows: list[tuple[Any, ...]] = []
     places: dict[int, _Row] = {}
     for n in post_order(root):

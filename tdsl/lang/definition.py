@@ -70,6 +70,11 @@ class Definition:
         return tuple(n for n in post_order(*self.expressions()) if isinstance(n, Read))
 
     @functools.cached_property
+    def sources(self) -> frozenset[str]:
+        """The names of the tensors and funcs that these expressions read."""
+        return frozenset(r.name for r in self.reads)
+
+    @functools.cached_property
     def tested(self) -> tuple[Expr, Indices] | None:
         """The conditions without reads, and the reads of the others; None where no condition reads."""
         conditions = [(c, indices_in(reads_in((c,)))) for c in conjuncts(self.where)]

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tdsl.lang.program import FuncDef
+from tdsl.schedule.dependence import is_independent
 from tdsl.schedule.nest import (
     SERIAL,
     After,
     At,
     FuncPlan,
-    Nest,
     State,
     With,
+    is_ordered,
     is_reduction,
 )  # fmt: skip
 from tdsl.schedule.patterns.bands import Bands
@@ -84,16 +85,18 @@ def _serial(state: State, func: str, *, every: bool) -> Iterator[str]:
         found: dict[str, list[str]] = {}
         for loop in nest.loops:
             if loop.kind == SERIAL:
-                found.setdefault(why_serial(f, n, nest, loop.name), []).append(loop.name)
+                found.setdefault(why_serial(state, f, n, loop.name), []).append(loop.name)
         for why, loops in found.items():
             if every or why != INDEPENDENT:
                 yield f"{', '.join(loops)}: {why}"
 
 
-def why_serial(f: FuncDef, definition: int, nest: Nest, loop: str) -> str:
+def why_serial(state: State, f: FuncDef, definition: int, loop: str) -> str:
     """Why a loop is serial: a dependence between its iterations, or nothing but the schedule."""
     d = f.definitions[definition]
-    if not is_reduction(f, definition, nest, loop):
+    nest = state.plan(f.name).nests[definition]
+    reduces = is_reduction(f, definition, nest, loop) and not is_ordered(f, definition)
+    if not reduces and is_independent(state, f.name, definition, loop):
         return INDEPENDENT
     if any(r.name == f.name for r in d.reads):
         return "reads what it wrote"

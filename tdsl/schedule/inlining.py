@@ -27,7 +27,7 @@ def inline_funcs(state: State) -> State:
     kept = []
     for f in state.program.funcs:
         if f.name not in inlined:
-            reads = any(r.name in inlined for d in f.definitions for r in d.reads)
+            reads = any(not d.sources.isdisjoint(inlined) for d in f.definitions)
             kept.append(f.map_expressions(_Expansion(state.program, inlined, f)) if reads else f)
     plans = tuple((name, plan) for name, plan in state.plans if name not in inlined)
     program = replace(state.program, funcs=tuple(kept))

@@ -357,7 +357,7 @@ def _readers(program: Program) -> Readers:
     readers: Readers = {}
     for f in program.funcs:
         for n, d in enumerate(f.definitions):
-            for name in {r.name for r in d.reads} - {f.name}:
+            for name in d.sources - {f.name}:
                 readers.setdefault(name, []).append((f, n))
     _latest = (program, readers)
     return readers

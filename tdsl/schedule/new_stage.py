@@ -6,7 +6,6 @@ import keyword
 from dataclasses import replace
 
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import reads_in
 from tdsl.schedule.nest import (
     FuncPlan,
     Illegal,
@@ -52,7 +51,7 @@ def replace_func(state: State, f: FuncDef) -> State:
 def without_unread(state: State, names: set[str]) -> State:
     """The state without those of some funcs that nothing reads, and those that only they read."""
     program = state.program
-    read = {r.name for f in program.funcs for d in f.definitions for r in reads_in(d.expressions())}
+    read = frozenset[str]().union(*(d.sources for f in program.funcs for d in f.definitions))
     gone = {n for n in names if program.has_func(n)} - read - {*program.outputs}
     if not gone:
         return state

@@ -86,16 +86,15 @@ def ordered(state: State) -> list[str]:
             name = group[name]
         return name
 
+    leaders = {name: leader(name) for name in position}
     members: dict[str, list[str]] = {}
     producers: dict[str, set[str]] = {}
     for f in state.program.funcs:
-        own = leader(f.name)
+        own = leaders[f.name]
         members.setdefault(own, []).append(f.name)
         needed = producers.setdefault(own, set())
         for d in f.definitions:
-            for r in d.reads:
-                if r.name in position and leader(r.name) != own:
-                    needed.add(leader(r.name))
+            needed |= {leaders[name] for name in d.sources if name in leaders} - {own}
     sorter = TopologicalSorter(producers)
     sorter.prepare()
     order: list[str] = []
@@ -119,9 +118,15 @@ def levels_of(plan: FuncPlan) -> Iterator[Level]:
 
 def placed_in(state: State, func: str) -> set[str]:
     """The funcs whose places are in the loops of a func, directly or through others."""
-    found, new = set(), {func}
+    inside: dict[str, list[str]] = {}
+    for name, plan in state.plans:
+        if plan.store is not None or isinstance(plan.place, At | After | With):
+            for level in levels_of(plan):
+                inside.setdefault(level.func, []).append(name)
+    found, new = set(), [func]
     while new:
-        found |= new
-        hosts = ((name, {x.func for x in levels_of(plan)}) for name, plan in state.plans)
-        new = {name for name, theirs in hosts if name not in found and theirs & new}
+        name = new.pop()
+        if name not in found:
+            found.add(name)
+            new += inside.get(name, ())
     return found

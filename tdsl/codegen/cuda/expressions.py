@@ -112,7 +112,10 @@ def in_int32(e: Expr, facts: Facts) -> bool:
     )
 
 
-_narrow: tuple[Facts, dict[Node, bool]] = NOTHING, {}  # what was found for the facts asked about last
+_narrow: tuple[Facts, dict[Node, bool]] = (
+    NOTHING,
+    {},
+)  # what was found for the facts asked about last
 
 
 def _indices(n: Node) -> tuple[Node, ...]:

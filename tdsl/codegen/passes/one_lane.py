@@ -43,11 +43,11 @@ def _lane(e: Expr, n: int, lanes: Mapping[Any, Expr]) -> Expr:
 def lanes(e: Expr, first: int, count: int) -> Expr:
     """The lanes `first`, ..., `first + count - 1` of a vector expression, as a shorter vector.
 
-    >>> from tdsl.lang.expr import Binary, Load
+    >>> from tdsl.lang.expr import Load, Var
     >>> from tdsl.lang.show import show_expr
     >>> from tdsl.lang.types import f32
     >>> show_expr(lanes(Load("a", (Ramp(Var("i"), 2, 7),), f32), 4, 2))
-    'a[i + 8:i + 12:2]'
+    'a[i + 8:i + 8 + 4:2]'
     """
     if count == 1:
         return lane(e, first)

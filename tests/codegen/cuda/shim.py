@@ -5,11 +5,15 @@ Clusters of blocks run one after another, the threads of each in turns from barr
 
 from __future__ import annotations
 
+import _ctypes
+import atexit
 import ctypes
+import functools
 import re
 import shutil
 import subprocess
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
@@ -181,6 +185,7 @@ HEADER += shim_tiles.HEADER
 HEADER += r"""
 // 0, or one of STATUS
 static int run(const unsigned *shape, void (*kernel)(), int cluster) {
+  struct AtEnd { ~AtEnd() { vector<Fiber>().swap(fibers); } } at_end;  // stacks are 64 KiB a thread
   body = kernel;
   threads_ = {shape[3], shape[4], shape[5]};
   int size = shape[3] * shape[4] * shape[5], count = size * cluster;
@@ -323,6 +328,20 @@ def run_text(
     return library
 
 
+COMPILER = ("g++", "-O1", "-std=c++17", "-fPIC", "-w", "-ffp-contract=off", "-fno-gnu-unique")
+
+
+@functools.cache
+def _headers() -> Path:
+    """The headers of the library of C++, compiled once: reading them takes longer than a kernel does."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    path = Path(folder, "headers.h")
+    path.write_text("\n".join(re.findall("#include <.*>", HEADER)))
+    subprocess.run([*COMPILER, "-x", "c++-header", path, "-o", f"{path}.gch"], check=True)
+    return path
+
+
 def library_of(launches: Launches, folder: Path, change: Callable[[str], str] = str) -> ctypes.CDLL:
     """The text of launches, compiled for the CPU as `kernels.so` in a folder."""
     with patch.dict(FUNCTIONS, ON_CPU | shim_tiles.ON_CPU | shim_tensor_cores.ON_CPU):
@@ -337,10 +356,12 @@ def library_of(launches: Launches, folder: Path, change: Callable[[str], str] = 
     entries = "".join(map(_entry, launches.launches))
     code, emulated = without_assembly(code)
     (folder / "kernels.cpp").write_text(f"{HEADER}\n{emulated}\n{code}\n{entries}")
-    command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-ffp-contract=off", "-o"]
     path = str(folder / "kernels.so")
-    subprocess.run([*command, path, str(folder / "kernels.cpp")], check=True)
-    return ctypes.CDLL(path)
+    source = str(folder / "kernels.cpp")
+    subprocess.run([*COMPILER, "-shared", "-include", _headers(), "-o", path, source], check=True)
+    library = ctypes.CDLL(path)
+    weakref.finalize(library, _ctypes.dlclose, library._handle)  # ctypes keeps them for ever
+    return library
 
 
 def _entry(launch: Launch) -> str:
