@@ -41,3 +41,10 @@ def _verified_loops() -> None:
 def _built_in_machine() -> None:
     """What the user has measured does not change the schedules of tests."""
     os.environ["TDSL_MACHINE"] = "builtin"
+
+
+@pytest.fixture(autouse=True)
+def _target_of_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages show what there is without TDSL_TARGET."""
+    if request.path.suffix == ".md" or request.path.name == "test_docs.py":
+        monkeypatch.delenv("TDSL_TARGET", raising=False)
