@@ -309,8 +309,7 @@ def cache_write(
         if g.name == func:
             funcs += [replace(f, declared=False), copy]
         else:
-            reads = any(func in d.sources for d in g.definitions)
-            funcs.append(g.map_expressions(_of_reads(func, moved)) if reads else g)
+            funcs.append(g.map_expressions(_of_reads(func, moved)))
     outputs = tuple(made if o == func else o for o in state.program.outputs)
     program = replace(state.program, funcs=tuple(funcs), outputs=outputs)
     level = Level(func, 0, at)

@@ -24,11 +24,11 @@ def inline_funcs(state: State) -> State:
     inlined = {f.name for f in state.program.funcs if is_inlined(state, f.name)}
     if not inlined:
         return state
-    kept = []
-    for f in state.program.funcs:
-        if f.name not in inlined:
-            reads = any(not d.sources.isdisjoint(inlined) for d in f.definitions)
-            kept.append(f.map_expressions(_Expansion(state.program, inlined, f)) if reads else f)
+    kept = [
+        f.map_expressions(_Expansion(state.program, inlined, f))
+        for f in state.program.funcs
+        if f.name not in inlined
+    ]
     plans = tuple((name, plan) for name, plan in state.plans if name not in inlined)
     program = replace(state.program, funcs=tuple(kept))
     return replace(state, program=program, plans=plans)
@@ -44,9 +44,7 @@ class _Expansion:
     def __init__(self, program: Program, inlined: set[str], owner: FuncDef) -> None:
         self.program, self.inlined, self.owner = program, inlined, owner
         self.done: dict[int, Node] = {}  # by the id of a node before
-        self.copies: dict[
-            object, Expr
-        ] = {}  # by func, component and index: the value at that index
+        self.copies: dict[object, Expr] = {}  # values, by func, component and index
         self.alive: list[Node] = []  # nodes whose ids are in `done`
 
     def __call__(self, root: Expr) -> Expr:

@@ -100,7 +100,10 @@ def change(
         communicated=tuple((t, names.get(loop, loop)) for t, loop in plan.communicated),
     )
     state = state.with_plan(func, plan)
-    plans = tuple((n, _move(p, func, definition, moved)) for n, p in state.plans)
+    plans = tuple(
+        (n, p if p.place is None and p.store is None else _move(p, func, definition, moved))
+        for n, p in state.plans
+    )
     return replace(state, plans=plans)
 
 

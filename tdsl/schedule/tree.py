@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 
+from tdsl.lang.program import Program
 from tdsl.schedule.nest import After, At, FuncPlan, Level, State, With
 
 ROOT = Level("", 0, "")
@@ -75,11 +76,23 @@ def _values_at(state: State, name: str) -> Level:
 
 def ordered(state: State) -> list[str]:
     """Producers before consumers, with stages that share loops treated as one."""
+    global _latest
     group: dict[str, str] = {}
     for name, plan in state.plans:
         if isinstance(plan.place, With | After):
             group[name] = plan.place.level.func
-    position = {f.name: n for n, f in enumerate(state.program.funcs)}
+    if _latest is None or _latest[0] is not state.program or _latest[1] != group:
+        _latest = state.program, group, _ordered(state.program, group)
+    return _latest[2]
+
+
+_latest: tuple[Program, dict[str, str], list[str]] | None = (
+    None  # each directive asks for the order
+)
+
+
+def _ordered(program: Program, group: dict[str, str]) -> list[str]:
+    position = {f.name: n for n, f in enumerate(program.funcs)}
 
     def leader(name: str) -> str:
         while name in group:
@@ -89,7 +102,7 @@ def ordered(state: State) -> list[str]:
     leaders = {name: leader(name) for name in position}
     members: dict[str, list[str]] = {}
     producers: dict[str, set[str]] = {}
-    for f in state.program.funcs:
+    for f in program.funcs:
         own = leaders[f.name]
         members.setdefault(own, []).append(f.name)
         needed = producers.setdefault(own, set())
