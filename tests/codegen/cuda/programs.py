@@ -21,7 +21,7 @@ def matmul(
     makes a tile after the other, in so many `rounds`.
     """
     a, b, c = td.Tensor("a", ("M", "K"), dtype), td.Tensor("b", ("K", "N"), dtype), td.Func("c")
-    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k, dtype=dtype)
+    c[i, j] = td.sum(a[i, k] * b[k, j], axis=k, dtype=None if dtype.kind == "i" else dtype)
     s = td.Schedule(c)
     io, jo, ii, ji = s[c].tile((i, j), (16, 32))
     ty, tx, i0, j0 = s[c].tile((ii, ji), (2, 4))
