@@ -332,6 +332,20 @@ def remembered(
     return memo[root]
 
 
+def outermost(root: Node, wanted: Callable[[Node], bool]) -> Iterator[Node]:
+    """Each distinct node that is wanted and not only inside of such a node, parents' order first to last."""
+    seen: set[int] = set()
+    stack = [root]
+    while stack:
+        n = stack.pop()
+        if id(n) not in seen:
+            seen.add(id(n))
+            if wanted(n):
+                yield n
+            else:
+                stack += reversed(n._children(n))  # type: ignore[attr-defined]  # set by @node
+
+
 def transform(root: N, f: Callable[[Node], Node], done: dict[int, Node] | None = None) -> N:
     """Rebuild a tree bottom-up: `f` sees each node after its children were replaced.
 

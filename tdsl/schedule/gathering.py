@@ -11,7 +11,7 @@ from tdsl.lang.expr import ONE, Const, Expr, Read, Select, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import substitute, subtract
-from tdsl.node import Node, children
+from tdsl.node import Node, outermost
 from tdsl.schedule.facts import needed_box
 from tdsl.schedule.nest import Illegal, State
 
@@ -76,12 +76,15 @@ def moving(d: Definition, part: Expr) -> list[str]:
 
 def _parts(e: Node, source: str) -> Iterator[Expr]:
     """The largest expressions that read the source, or 0 in its place."""
-    match e:
-        case Select(_, Read(name), Const()) | Read(name) if name == source:
-            yield e
-        case _:
-            for child in children(e):
-                yield from _parts(child, source)
+
+    def reads_source(n: Node) -> bool:
+        match n:
+            case Select(_, Read(name), Const()) | Read(name):
+                return name == source
+            case _:
+                return False
+
+    yield from outermost(e, reads_source)  # type: ignore[misc]  # Exprs
 
 
 def _runs(state: State, f: FuncDef, d: Definition) -> dict[str, Interval]:

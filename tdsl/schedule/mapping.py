@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Cast, Expr, Read, Require, Show, Var
-from tdsl.node import Node, children, transform
+from tdsl.node import Node, children, outermost, post_order, transform
 from tdsl.schedule.padding import Lifted
 
 
@@ -31,15 +32,28 @@ def mapped_reads(d: Definition, source: str) -> dict[Expr, Lifted]:
     return found
 
 
-def _parts(n: Node, source: str) -> Iterator[tuple[Expr, Read]]:
-    leaves = {*_leaves(n)}
-    if len(leaves) == 1:
-        (leaf,) = leaves
-        if isinstance(leaf, Read) and leaf.name == source and isinstance(n, Expr):
-            yield rounded_part(n), leaf
-            return
-    for child in () if isinstance(n, Read) else children(n):
-        yield from _parts(child, source)
+def _parts(root: Node, source: str) -> Iterator[tuple[Expr, Read]]:
+    """The largest parts with a single leaf, an element of the source, each with that element."""
+    leaves: dict[int, frozenset[Node]] = {}  # of each node, two of them at most
+    for n in post_order(root):
+        below = [leaves[id(c)] for c in children(n)]
+        leaves[id(n)] = (
+            frozenset((n,))
+            if isinstance(n, Read | Var | Require | Show)
+            else frozenset(islice(frozenset().union(*below), 2))
+        )
+
+    def leaf_of(n: Node) -> Node | None:
+        return next(iter(leaves[id(n)])) if len(leaves[id(n)]) == 1 else None
+
+    def is_mapped(n: Node) -> bool:
+        leaf = leaf_of(n)
+        return isinstance(n, Expr) and isinstance(leaf, Read) and leaf.name == source
+
+    for part in outermost(root, lambda n: isinstance(n, Read) or is_mapped(n)):
+        leaf = leaf_of(part)
+        if is_mapped(part) and isinstance(part, Expr) and isinstance(leaf, Read):
+            yield rounded_part(part), leaf
 
 
 def rounded_part(e: Expr) -> Expr:
@@ -55,15 +69,6 @@ def rounded_part(e: Expr) -> Expr:
             return inner
         case _:
             return e
-
-
-def _leaves(n: Node) -> Iterator[Expr]:
-    """What an expression depends on: elements that it reads, variables outside of their indices, checks."""
-    if isinstance(n, Read | Var | Require | Show):
-        yield n
-        return
-    for child in children(n):
-        yield from _leaves(child)
 
 
 def _lifted(e: Expr, read: Read) -> Lifted:

@@ -9,7 +9,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Call, Const, Expr, Read, Select, Var
 from tdsl.lang.simplify import conjuncts
-from tdsl.node import Node, children, map_children
+from tdsl.node import Node, map_children, outermost
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,15 @@ def padded_reads(d: Definition, source: str) -> dict[Expr, Lifted]:
 
 def _parts(e: Node, source: str) -> Iterator[Expr]:
     """The largest expressions that may be reads of padding."""
-    match e:
-        case Select(_, Read(name), Const()) | Read(name) if name == source:
-            yield e
-        case _:
-            for child in children(e):
-                yield from _parts(child, source)
+
+    def reads_source(n: Node) -> bool:
+        match n:
+            case Select(_, Read(name), Const()) | Read(name):
+                return name == source
+            case _:
+                return False
+
+    yield from outermost(e, reads_source)  # type: ignore[misc]  # Exprs
 
 
 def padded_read(e: Expr) -> Lifted | None:

@@ -17,6 +17,7 @@ from tdsl.lang.simplify import add, conjuncts, subtract
 from tdsl.node import children
 
 _OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+_MOST = 5000  # parts, each under its conditions; beyond them, conditions on shared parts are not followed
 Branches = dict[str, tuple["Branch", ...]]
 
 
@@ -92,7 +93,7 @@ def _chosen(
     seen.add((id(e), where))
     if isinstance(e, Read):
         yield e, where
-    if isinstance(e, Select) and not any(reads_in((e.cond,))):
+    if isinstance(e, Select) and len(seen) < _MOST and not any(reads_in((e.cond,))):
         yield from _chosen(e.yes, (*where, *conjuncts(e.cond)), seen)
         yield from _chosen(e.no, (*where, _not(e.cond)), seen)
         return
