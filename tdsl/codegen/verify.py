@@ -152,7 +152,8 @@ class _Verifier:
         self.instructions = {str(getattr(i, "name", i)) for i in k.instructions}
         for p in k.params:
             name = p.name
-            bound = name in self.scalars or name in self.sizes or name in self.buffers
+            is_array = isinstance(p, BufferParam)  # which may have the name of a size
+            bound = name in (self.buffers if is_array else {*self.scalars, *self.sizes})
             self.require(not bound, f"parameter {name!r} is bound twice")
             match p:
                 case BufferParam(_, dtype, extents, strides):
