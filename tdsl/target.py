@@ -102,7 +102,7 @@ def as_target(target: Target | str | None) -> Target:
         return target
     if target is None:
         target = os.environ.get("TDSL_TARGET") or "cpu"
-    if ":" in target:
-        name, part = target.split(":", 1)
-        return Target(name, arch=part) if name == "cuda" else Target(name, part)
-    return Target(target)
+    name, separator, part = str(target).partition(":")  # a wrong type is refused by `Target`
+    if not separator:
+        return Target(target)
+    return Target(name, arch=part) if name == "cuda" else Target(name, part)
