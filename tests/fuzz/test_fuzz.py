@@ -25,8 +25,11 @@ def test_scheduled_programs_give_what_they_mean(first, monkeypatch):
         for f in report.faults
     ]
     assert not shown, "\n".join(shown)
-    # some programs are wrong on purpose: the compiler refuses them as the interpreter does
-    assert report.outcomes["same"] > report.programs, dict(report.outcomes)
+    # Programs that are wrong on purpose are refused by the interpreter; of the others two thirds run.
+    outcomes = report.outcomes.items()
+    right = sum(n for kind, n in outcomes if not kind.startswith("refused: oracle"))
+    assert 3 * report.outcomes["same"] > 2 * right, dict(outcomes)
+    assert right > PER_TEST, dict(outcomes)
 
 
 @pytest.mark.parametrize("first", range(0, 24, 6))
