@@ -7,11 +7,11 @@ from typing import Any
 
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, Access, Expr, Param, Read, Size, const
+from tdsl.lang.expr import ONE, Access, Param, Read, Size, const
 from tdsl.lang.program import FuncDef, Input, ScalarInput, map_expressions
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import subtract
-from tdsl.node import Node, children, post_order, transform
+from tdsl.node import Node, post_order, pre_order, transform
 from tdsl.source import Loc
 
 
@@ -118,7 +118,7 @@ class Collector:
         self.active.add(id(f))
         for d in f.definitions:
             for e in (*d.expressions(), *(b for _, lo, hi in d.ranges for b in (lo, hi) if b)):
-                for n in _reading_order(e):
+                for n in pre_order(e):
                     if isinstance(n, Access) and n.source is not f:
                         self.source(n.source)
                     elif isinstance(n, Param):
@@ -165,19 +165,6 @@ def _inputs_of(x: Any) -> Iterator[Any]:
         case None:
             yield getattr(x, "source", x)  # of a padding what is padded
         case e:
-            for n in _reading_order(e):
+            for n in pre_order(e):
                 if isinstance(n, Access | Param):
                     yield n.source if isinstance(n, Access) else n
-
-
-def _reading_order(e: Expr) -> list[Node]:
-    """Nodes in the order they are written: an access before what its index reads."""
-    seen: dict[int, Node] = {}
-    stack: list[Node] = [e]
-    while stack:
-        n = stack.pop()
-        if id(n) not in seen:
-            seen[id(n)] = n
-
-            stack += reversed(list(children(n)))
-    return list(seen.values())

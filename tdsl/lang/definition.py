@@ -9,7 +9,6 @@ f[i, r] = f[i, r - 1] * 2                       free i; ranges r; no combine
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +31,7 @@ from tdsl.lang.regions import Indices, indices_in, reads_in
 from tdsl.lang.simplify import add, conjunction, conjuncts
 from tdsl.lang.types import DType
 from tdsl.lang.value import Value, convert
-from tdsl.node import Node, children, post_order, transform
+from tdsl.node import Node, children, post_order, pre_order, transform
 from tdsl.source import Loc
 
 
@@ -102,24 +101,16 @@ def free_names(index: tuple[Expr, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(e.name for e in index if isinstance(e, Var)))
 
 
-def walk_order(e: Expr) -> Iterator[Node]:
-    """Each distinct node once, in the order in which they are first written, without what a Reduce binds."""
-    stack: list[Node] = [e]
-    seen: set[int] = set()
-    while stack:
-        n = stack.pop()
-        if id(n) not in seen:
-            seen.add(id(n))
-            yield n
-            if not isinstance(n, Reduce):
-                stack += reversed(children(n))
+def _unbound_children(n: Node) -> tuple[Node, ...]:
+    """The children of a node, but none of a Reduce, which binds variables."""
+    return () if isinstance(n, Reduce) else children(n)
 
 
 def loop_variables(exprs: tuple[Expr, ...]) -> dict[str, Range | None]:
     """Variables in order of appearance, with their own range if they have one."""
     found: dict[str, Range | None] = {}
     for e in exprs:
-        for n in walk_order(e):
+        for n in pre_order(e, inside=_unbound_children):
             match n:
                 case Var(name):
                     found.setdefault(name, None)
