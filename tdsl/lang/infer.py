@@ -106,7 +106,7 @@ def infer(program: Program) -> Program:
     indices = read_in_indices(program)
     funcs, held = [], dict[str, tuple[Interval, ...]]()
     for f in program.funcs:
-        made = _infer_func(with_ranges(f, held), boxes, sizes, inferred)
+        made = _infer_func(with_ranges(f, held, values=f.name in indices), boxes, sizes, inferred)
         if f.name in indices:
             held[f.name] = ranges_held(made)
         boxes[f.name] = tuple(zip(made.limits, made.natural, strict=True))

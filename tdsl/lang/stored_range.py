@@ -3,8 +3,8 @@
     at[i] = td.clip(n[i], 0, 9)        what `at` holds is between 0 and 9
     sums[at[i]] += x[i]                so that this writes `sums` from 0 to 9, wherever `at` is stored
 
-The ends are expressions of sizes. What is computed from what is stored before, as sums are, is known by its
-type alone.
+The ends are expressions of sizes. A copy, and what else a func computes of others, has a range that follows
+from theirs; that of a sum is known by its type alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def keep_ranges(program: Program) -> Program:
         return program
     funcs = []
     for f in program.funcs:
-        f = with_ranges(f, known)
+        f = with_ranges(f, known, values=f.name in read)
         if f.name in read:
             known[f.name] = ranges_held(f)
         funcs.append(f)
@@ -38,13 +38,17 @@ def keep_ranges(program: Program) -> Program:
 
 
 def read_in_indices(program: Program) -> set[str]:
-    """The funcs that others read in an index, a condition or an end of a range."""
-    return {name for f in program.funcs for name in _read_in_indices(f) if program.has_func(name)}
+    """The funcs that others read in an index, a condition or an end of a range, and what these are computed of."""
+    names = {name for f in program.funcs for name in _read_in_indices(f)}
+    for f in reversed(program.funcs):
+        if f.name in names:
+            names |= _read(f)
+    return {name for name in names if program.has_func(name)}
 
 
-def with_ranges(f: FuncDef, known: Known) -> FuncDef:
-    """The func in which what its indices and conditions read has the ranges `known`."""
-    names = _read_in_indices(f) & known.keys()
+def with_ranges(f: FuncDef, known: Known, *, values: bool) -> FuncDef:
+    """The func in which what its indices and conditions read has the ranges `known`, and what `values` do."""
+    names = (_read(f) if values else _read_in_indices(f)) & known.keys()
     if not names:
         return f
 
@@ -55,6 +59,10 @@ def with_ranges(f: FuncDef, known: Known) -> FuncDef:
         return n if n.held == held else replace(n, held=held)
 
     return f.map_expressions(lambda e: transform(e, visit))
+
+
+def _read(f: FuncDef) -> set[str]:
+    return {name for d in f.definitions for name in d.sources}
 
 
 def _read_in_indices(f: FuncDef) -> set[str]:
