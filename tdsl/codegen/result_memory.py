@@ -39,7 +39,7 @@ class _Block(np.ndarray[Any, Any]):
     start: int  # the first byte of a line
     room: int  # bytes from there on
     __eq__ = object.__eq__  # the list finds the block itself
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__  # type: ignore[assignment]  # of arrays None
 
 
 class _Lease(np.ndarray[Any, Any]):
