@@ -38,7 +38,7 @@ def keep_ranges(program: Program) -> Program:
 
 
 def read_in_indices(program: Program) -> set[str]:
-    """The funcs that others read in an index, a condition or an end of a range, and what these are computed of."""
+    """The funcs read in an index, a condition or an end of a range, and those that these are computed of."""
     names = {name for f in program.funcs for name in _read_in_indices(f)}
     for f in reversed(program.funcs):
         if f.name in names:
