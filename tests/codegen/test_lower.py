@@ -42,3 +42,18 @@ def test_a_shared_func_has_no_condition_where_each_block_has_points():
         "if f_i_i_i == 0:",
         "if f_i_o * 8 + f_i_i_i < 12:",
     ]
+
+
+def test_terms_whose_condition_never_holds_read_nothing():
+    a, f, total, out = td.Tensor("a", (7,), td.i32), td.Func("f"), td.Func("total"), td.Func("out")
+    f[i] = a[td.clip(i + 3, 0, 6)] * 3
+    m = td.range("m", -3, -2, where=lambda m: m >= i - 2)
+    total[i] = td.sum(f[i + m], axis=m)
+    out[i] = total[i] + 1
+    s = td.Schedule(out.with_shape(2))
+    s[f].compute_root()
+    s[total].vectorize("m", 4)
+    s[out].split(i, 8)
+    s[out].bind("i_o", "blockIdx.x").bind("i_i", "threadIdx.x")
+    got = td.emulate(td.compile(s, target="cuda"))(np.arange(7, dtype=np.int32))
+    np.testing.assert_array_equal(got, [1, 1])
