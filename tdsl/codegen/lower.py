@@ -134,7 +134,7 @@ class Lowering:
     rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
     layouts: dict[str, Layout] = field(default_factory=dict)  # of what no instruction lays out
     sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are made
-    planes: dict[str, Planes] = field(default_factory=dict)  # of funcs that are made in steps
+    planes: dict[str, Planes] = field(default_factory=dict)  # of funcs computed plane by plane
     around: dict[str, Box] = field(
         default_factory=dict
     )  # what is needed inside of the places around

@@ -331,9 +331,8 @@ class NestBuilder:
         """What a loop over lanes or threads of a reduction merges: the buffers of results and of lanes."""
         reads = [v for v in self.d.values if isinstance(v, Read) and v.index[-1:] == (Var(loop),)]
         lanes = {r.name for r in reads} & self.low.buffers.keys()
-        moving = {
-            v for e in self.d.index for v in variables(e)
-        }  # iterations that write elements apart
+        # iterations along these write different elements
+        moving = {v for e in self.d.index for v in variables(e)}
         reduces = loop in self.reduced and not is_ordered(self.f, self.n)
         reduces = reduces and roots_of(self.nest, loop).isdisjoint(moving)
         if self.nest.kind(loop) not in (VECTORIZED, *THREADS) or not reduces or len(lanes) != 1:

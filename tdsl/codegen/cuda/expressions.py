@@ -115,7 +115,7 @@ def in_int32(e: Expr, facts: Facts) -> bool:
 _narrow: tuple[Facts, dict[Node, bool]] = (
     NOTHING,
     {},
-)  # what was found for the facts asked about last
+)  # for the latest facts, the integers that fit in 32 bits
 
 
 def _indices(n: Node) -> tuple[Node, ...]:
@@ -297,7 +297,7 @@ class Expressions:
         return self.call(f"tdsl_{op}", "int32", self.index(x), self.index(y))
 
     def offset(self, buffer: str, index: tuple[Expr, ...], *, certain: bool = True) -> TIR:
-        """Where an element lies in the flat memory of a buffer; `certain` if it is one in any case."""
+        """The offset of an element in the flat memory of a buffer; `certain` if it is inside in any case."""
         swizzle = self.swizzles.get(buffer)
         if swizzle is None:
             place = self.flat(buffer, index)
