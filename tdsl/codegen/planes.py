@@ -77,7 +77,11 @@ def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | N
     last_plane = add(subtract(hi, ONE), const(ahead))
     read = _first_read(low, f, axis, facts)
     window = None if read is None else elements(((read, end),), 0, facts)
-    if window is None or difference(end, last_plane) != 0 or any(n is None or n < 0 for n in behind):
+    if (
+        window is None
+        or difference(end, last_plane) != 0
+        or any(n is None or n < 0 for n in behind)
+    ):
         return None
     alive = max(window, 1, *(n + 1 for n in behind if n is not None))
     return (

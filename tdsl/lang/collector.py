@@ -1,4 +1,4 @@
-"""`Collector`: what is reachable from the outputs of a program by handles, and the order of its arguments."""
+"""`Collector`: the funcs and inputs that handles of the outputs reach, and the order of the arguments."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Collector:
         return order
 
     def check_extents(self) -> None:
-        """A name stands for a scalar or for an extent, not for both."""
+        """DefinitionError for a name of a scalar and of an extent."""
         extents = {
             n.name: t.loc for t in self.inputs for n in post_order(*t.shape) if isinstance(n, Size)
         }

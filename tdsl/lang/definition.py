@@ -213,12 +213,12 @@ def check_pure(
 
 
 def read_of_another_point(handle: object, d: Definition) -> tuple[str, Access] | None:
-    """A free variable at another value of which an update reads its own func, and that read."""
+    """A free variable at another value of which an update reads the func that it updates, and that read."""
     for n in (n for e in d.expressions() for n in post_order(e)):
         if isinstance(n, Access) and n.source is handle:
-            for mine, own in zip(d.index, n.index, strict=True):
-                if isinstance(mine, Var) and mine.name in d.free and own != mine:
-                    return mine.name, n
+            for written, read in zip(d.index, n.index, strict=True):
+                if isinstance(written, Var) and written.name in d.free and read != written:
+                    return written.name, n
     return None
 
 
@@ -237,9 +237,9 @@ def free_inside(d: Definition, domain: tuple[tuple[Expr, Expr], ...]) -> Definit
 
 def check_update(name: str, handle: object, definition: Definition, loc: Loc | None) -> None:
     """Free variables of an update must not order it: reads of the func itself keep them in place."""
-    found = read_of_another_point(handle, definition)
-    if found is not None:
-        variable, n = found
+    other = read_of_another_point(handle, definition)
+    if other is not None:
+        variable, n = other
         raise DefinitionError(
             f"this update of {name!r} reads itself at another {variable!r}, so the order "
             f"of {variable!r} would matter",

@@ -1,9 +1,9 @@
 """Red zones around the memory of kernels, under TDSL_DEBUG=canaries.
 
 Memory that a kernel allocates gets BYTES more on both sides. All of it is filled with a pattern when it is
-allocated, and the zones are compared with the pattern when it is freed: a store out of bounds is an error that
-names the func, whatever it overwrote. The pattern is a NaN in every float type and a large number in wide
-integers, so a load out of bounds, or of memory that is not initialised, shows in the results.
+allocated, and the zones are compared with the pattern when it is freed: a store out of bounds is an error
+that names the func, whatever it overwrote. The pattern is a NaN in every float type and a large number in
+wide integers, so a load out of bounds, or of memory that is not initialised, shows in the results.
 """
 
 from __future__ import annotations

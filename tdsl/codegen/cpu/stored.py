@@ -50,8 +50,8 @@ def load_or_build(
     """The machine code of `make()` for this machine or a level of it, from the disk cache if it has an entry.
 
     `program` is the fingerprint of everything that the kernel depends on, `params` are its parameters. The
-    kernel is lowered only if the cache has no entry, or when its loops are asked for. If LLVM reaches the time
-    limit, the first of `plainer()` that it compiles is taken, with a warning; the cache remembers which.
+    kernel is lowered only if the cache has no entry, or when its loops are asked for. If LLVM reaches the
+    time limit, the first of `plainer()` that it compiles is taken, with a warning; the cache remembers which.
     TargetError if this machine cannot run the code, CompileLimit if LLVM reaches the limit for all.
     """
     check_runs_here(target)
