@@ -177,7 +177,8 @@ def _values(name: Name, system: list[Linear], point: Point) -> Iterator[int | No
     hi: int | None = None
     for e in system:
         c = e.terms[name]
-        rest = e.constant + sum(k * point[n] for n, k in e.terms.items() if n != name)
+        # a variable without a level of its own may have any value: `name` is unbounded on one side
+        rest = e.constant + sum(k * point.setdefault(n, 0) for n, k in e.terms.items() if n != name)
         if c > 0:
             lo = -(rest // c) if lo is None else max(lo, -(rest // c))
         else:
