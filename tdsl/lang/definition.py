@@ -19,6 +19,7 @@ from tdsl.lang.expr import (
     Access,
     Binary,
     Expr,
+    Param,
     Range,
     Read,
     Reduce,
@@ -65,6 +66,18 @@ class Definition:
         return (*self.index, *self.values, self.where)
 
     @functools.cached_property
+    def named(self) -> tuple[Access | Param, ...]:
+        """The accesses by handle and the scalars, those of bounds included, in the order they are written."""
+        ends = [e for _, *both in self.ranges for e in both if e is not None]
+        nodes = (n for e in (*self.expressions(), *ends) for n in reading_order(e))
+        return tuple(n for n in nodes if isinstance(n, Access | Param))
+
+    @functools.cached_property
+    def by_names(self) -> dict[tuple[str, ...], Definition]:
+        """The definition by names, for those of the tensors and funcs that were asked for last."""
+        return {}
+
+    @functools.cached_property
     def reads(self) -> tuple[Read, ...]:
         """Every read in these expressions, those inside indices included."""
         return tuple(n for n in post_order(*self.expressions()) if isinstance(n, Read))
@@ -73,6 +86,13 @@ class Definition:
     def sources(self) -> frozenset[str]:
         """The names of the tensors and funcs that these expressions read."""
         return frozenset(r.name for r in self.reads)
+
+    @functools.cached_property
+    def mentions(self) -> frozenset[str]:
+        """The names of the tensors and funcs that anything in it reads, bounds of ranges included."""
+        ends = [e for _, *both in self.ranges for e in both if e is not None]
+        more = (n.name for n in post_order(*ends, self.mask) if isinstance(n, Read))
+        return self.sources.union(more)
 
     @functools.cached_property
     def tested(self) -> tuple[Expr, Indices] | None:
@@ -90,6 +110,18 @@ class Definition:
     def indices(self) -> Indices:
         """Those of these reads, by name and dimension."""
         return indices_in(self.reads)
+
+
+def reading_order(e: Expr) -> list[Node]:
+    """Nodes in the order they are written: an access before what its index reads."""
+    seen: dict[int, Node] = {}
+    stack: list[Node] = [e]
+    while stack:
+        n = stack.pop()
+        if id(n) not in seen:
+            seen[id(n)] = n
+            stack += reversed(list(children(n)))
+    return list(seen.values())
 
 
 def has_effects(d: Definition) -> bool:
