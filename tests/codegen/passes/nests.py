@@ -74,6 +74,7 @@ class Scope:
     strips: tuple[tuple[str, str, int], ...] = ()  # inner variable, outer variable, factor
     depth: int = 0
     copies: int = 1  # of a statement, once loops are unrolled
+    runs: int = 1  # of a statement, at most
 
 
 class Nests:
