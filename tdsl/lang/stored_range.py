@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tdsl.lang.affine import has_data
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, Binary, Const, Expr, Read, Size
 from tdsl.lang.program import FuncDef, Program
@@ -63,9 +64,8 @@ def _read_in_indices(f: FuncDef) -> set[str]:
     for d in f.definitions:
         ends = [e for _, *ends in d.ranges for e in ends if e is not None]
         indices = [e for r in d.reads for e in r.index]
-        found |= {
-            n.name for n in post_order(*indices, *d.index, d.where, *ends) if isinstance(n, Read)
-        }
+        reading = filter(has_data, (*indices, *d.index, d.where, *ends))
+        found |= {n.name for n in post_order(*reading) if isinstance(n, Read)}
     return found
 
 

@@ -205,7 +205,7 @@ def _refused(case: Case, arguments: dict[str, Any], why: Exception) -> Outcome:
                 _checked(s, case, arguments)
                 return Outcome("refused", f"{oracle}, though loops stay inside")
     except td.TdslError as error:
-        if "report it" in str(error):
+        if isinstance(error, td.InternalError):
             return Outcome(f"{type(error).__name__}: {general(str(error))}", _told(error))
         return Outcome("refused", oracle)
     except Touched as error:
