@@ -117,12 +117,11 @@ class Collector:
         f._first()
         self.active.add(id(f))
         for d in f.definitions:
-            for e in (*d.expressions(), *(b for _, lo, hi in d.ranges for b in (lo, hi) if b)):
-                for n in pre_order(e):
-                    if isinstance(n, Access) and n.source is not f:
-                        self.source(n.source)
-                    elif isinstance(n, Param):
-                        self.scalar(n)
+            for n in d.named:
+                if isinstance(n, Access) and n.source is not f:
+                    self.source(n.source)
+                elif isinstance(n, Param):
+                    self.scalar(n)
             for p in d.combine.scalars() if d.combine else ():
                 self.scalar(p)
         name, count = f.name, 0
@@ -151,12 +150,18 @@ class Collector:
         )
 
     def _named(self, d: Definition) -> Definition:
+        """The definition by names; that of the program before, if these are the same."""
+
         def visit(n: Node) -> Node:
             if isinstance(n, Access):
                 return Read(self.names[id(n.source)], n.index, n.component, n.dtype, loc=n.loc)
             return n
 
-        return map_expressions(d, lambda e: transform(e, visit))
+        names = tuple(self.names[id(n.source)] for n in d.named if isinstance(n, Access))
+        if names not in d.by_names:
+            d.by_names.clear()
+            d.by_names[names] = map_expressions(d, lambda e: transform(e, visit))
+        return d.by_names[names]
 
 
 def _inputs_of(x: Any) -> Iterator[Any]:

@@ -18,6 +18,7 @@ from tdsl.lang.expr import (
     Access,
     Binary,
     Expr,
+    Param,
     Range,
     Read,
     Reduce,
@@ -64,6 +65,18 @@ class Definition:
         return (*self.index, *self.values, self.where)
 
     @functools.cached_property
+    def named(self) -> tuple[Access | Param, ...]:
+        """The accesses by handle and the scalars, those of bounds included, in the order they are written."""
+        ends = [e for _, *both in self.ranges for e in both if e is not None]
+        nodes = pre_order(*self.expressions(), *ends)
+        return tuple(n for n in nodes if isinstance(n, Access | Param))
+
+    @functools.cached_property
+    def by_names(self) -> dict[tuple[str, ...], Definition]:
+        """The definition by names, for those of the tensors and funcs that were asked for last."""
+        return {}
+
+    @functools.cached_property
     def reads(self) -> tuple[Read, ...]:
         """Every read in these expressions, those inside indices included."""
         return tuple(n for n in post_order(*self.expressions()) if isinstance(n, Read))
@@ -72,6 +85,13 @@ class Definition:
     def sources(self) -> frozenset[str]:
         """The names of the tensors and funcs that these expressions read."""
         return frozenset(r.name for r in self.reads)
+
+    @functools.cached_property
+    def mentions(self) -> frozenset[str]:
+        """The names of the tensors and funcs that anything in it reads, bounds of ranges included."""
+        ends = [e for _, *both in self.ranges for e in both if e is not None]
+        more = (n.name for n in post_order(*ends, self.mask) if isinstance(n, Read))
+        return self.sources.union(more)
 
     @functools.cached_property
     def tested(self) -> tuple[Expr, Indices] | None:

@@ -40,6 +40,7 @@ from tdsl.lang.expr import (
     Range,
     Reduce,
     Var,
+    const,
 )
 from tdsl.lang.extents import as_shape, extent_value
 from tdsl.lang.func_value import FuncValue, Increment, TupleValue
@@ -175,6 +176,8 @@ class Func(Handle, Suggesting):
         from tdsl.lang.program import build_program
 
         self._first()
+        if self.declared is not None:  # a chain of n funcs asks each for its domain
+            return tuple((const(0), e) for e in self.declared)
         program = build_program((self,))
         return program.func(program.outputs[0]).output_box(here())
 

@@ -100,11 +100,9 @@ def change(
         communicated=tuple((t, names.get(loop, loop)) for t, loop in plan.communicated),
     )
     state = state.with_plan(func, plan)
-    plans = tuple(
-        (n, p if p.place is None and p.store is None else _move(p, func, definition, moved))
-        for n, p in state.plans
-    )
-    return replace(state, plans=plans)
+    for name in dict.fromkeys(state.placed_in.get(func, ())):
+        state = state.with_plan(name, _move(state.plan(name), func, definition, moved))
+    return state
 
 
 def _move(plan: FuncPlan, func: str, definition: int, moved: dict[str, str]) -> FuncPlan:

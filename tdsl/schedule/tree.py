@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 
 from tdsl.lang.program import Program
-from tdsl.schedule.nest import After, At, FuncPlan, Level, State, With
+from tdsl.schedule.nest import After, At, Level, State, With
 
 ROOT = Level("", 0, "")
 
@@ -118,28 +117,12 @@ def _ordered(program: Program, group: dict[str, str]) -> list[str]:
     return [name for top in order for name in sorted(members[top], key=lambda n: n != top)]
 
 
-def levels_of(plan: FuncPlan) -> Iterator[Level]:
-    """The loops that a plan names as places."""
-    match plan.place:
-        case At(level) | After(level) | With(level):
-            yield level
-        case _:
-            pass
-    if plan.store is not None:
-        yield plan.store
-
-
 def placed_in(state: State, func: str) -> set[str]:
     """The funcs whose places are in the loops of a func, directly or through others."""
-    inside: dict[str, list[str]] = {}
-    for name, plan in state.plans:
-        if plan.store is not None or isinstance(plan.place, At | After | With):
-            for level in levels_of(plan):
-                inside.setdefault(level.func, []).append(name)
     placed, queue = set(), [func]
     while queue:
         name = queue.pop()
         if name not in placed:
             placed.add(name)
-            queue += inside.get(name, ())
+            queue += state.placed_in.get(name, ())
     return placed
