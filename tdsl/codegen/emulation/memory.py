@@ -134,8 +134,7 @@ class _Log:
         if together:
             last = self.thread[at]
             several = (self.epoch[at] >= crew.seen[rows]) & (last != number)
-        self.thread[at], self.epoch[at] = number, now
-        if together:
+            self.thread[at], self.epoch[at] = number, now
             lost = self.thread[at] != number  # to another one that reads the element now
             if lost.any() or several.any():
                 group = crew.group_of(number)
@@ -144,6 +143,8 @@ class _Log:
                 several |= lost
                 self.thread[at[several]] = SEVERAL_OF - group[several]
                 self.thread[at[mixed]] = SEVERAL
+        else:
+            self.thread[at], self.epoch[at] = number, now
         if self.block is not None:
             own, before = crew.block[rows], self.block[at]
             self.block[at] = own
