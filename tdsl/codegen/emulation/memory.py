@@ -131,9 +131,8 @@ class _Log:
     def enter(self, at: Array, crew: Crew, rows: Array, *, together: bool) -> None:
         """Note a touch; with `together`, readers of one element are remembered as several."""
         number, now = crew.number[rows], crew.epoch[rows]
-        if together:
-            last = self.thread[at]
-            several = (self.epoch[at] >= crew.seen[rows]) & (last != number)
+        last = self.thread[at]
+        several = (self.epoch[at] >= crew.seen[rows]) & (last != number)
         self.thread[at], self.epoch[at] = number, now
         if together:
             lost = self.thread[at] != number  # to another one that reads the element now
