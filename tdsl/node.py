@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
@@ -350,18 +350,21 @@ def remembered(
     return memo[root]
 
 
-def outermost(root: Node, wanted: Callable[[Node], bool]) -> Iterator[Node]:
-    """Each distinct node that is wanted and not only inside of such a node, parents' order first to last."""
+def pre_order(*roots: Node, inside: Callable[[Node], Sequence[Node]] = children) -> Iterator[Node]:
+    """Each distinct node once, parents before children, as written; `inside` says which children."""
     seen: set[int] = set()
-    stack = [root]
+    stack = list(reversed(roots))
     while stack:
         n = stack.pop()
         if id(n) not in seen:
             seen.add(id(n))
-            if wanted(n):
-                yield n
-            else:
-                stack += reversed(n._children(n))  # type: ignore[attr-defined]  # set by @node
+            yield n
+            stack += reversed(inside(n))
+
+
+def outermost(root: Node, wanted: Callable[[Node], bool]) -> Iterator[Node]:
+    """Each distinct node that is wanted and not only inside of such a node, in the order written."""
+    return filter(wanted, pre_order(root, inside=lambda n: () if wanted(n) else children(n)))
 
 
 def transform(root: N, f: Callable[[Node], Node], done: dict[int, Node] | None = None) -> N:

@@ -59,7 +59,7 @@ def _without_vectors(kernel: Kernel) -> Kernel:
 
 
 def plainer(variant: Variant) -> list[Way]:
-    """What is compiled where LLVM is given up: a default schedule for a lower level, then no vectors."""
+    """The fallbacks at the time limit of LLVM: the default schedule of a lower level, then no vectors."""
     from tdsl.codegen.cpu.machine import lower_level, processor
     from tdsl.codegen.cpu.stored import Way
 

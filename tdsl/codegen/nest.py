@@ -24,7 +24,7 @@ from tdsl.codegen.loops import (
     as_stmt,
 )  # fmt: skip
 from tdsl.codegen.prefetch import prefetch_box
-from tdsl.codegen.skip import needed_run, with_terms_left
+from tdsl.codegen.skip import needed_run, never_reads, with_terms_left
 from tdsl.codegen.spot import FULL, GATHER, INIT, PART, UPDATE, Guard, Spot
 from tdsl.codegen.tensorize import fits, invoke, kept_tile, may_read_beyond
 from tdsl.codegen.together import gather, is_gathered, start_together
@@ -460,7 +460,9 @@ class NestBuilder:
         return made
 
     def point(self, spot: Spot, around: Open) -> list[Stmt]:
-        """The statements at one point of the definition."""
+        """The statements at one point of the definition; none where its conditions never hold."""
+        if spot.mode != INIT and never_reads(self):
+            return []
         values = self.free_values(spot) if spot.mode == INIT else self.active(spot).values()
         writer = ValueWriter(self.low, self.f, values, around.facts)
         if spot.mode == PART:

@@ -1,4 +1,4 @@
-"""`Collector`: what is reachable from the outputs of a program by handles, and the order of its arguments."""
+"""`Collector`: the funcs and inputs that handles of the outputs reach, and the order of the arguments."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, Access, Expr, Param, Read, Size, const
+from tdsl.lang.expr import ONE, Access, Param, Read, Size, const
 from tdsl.lang.program import FuncDef, Input, ScalarInput, map_expressions
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import subtract
-from tdsl.node import Node, children, post_order, transform
+from tdsl.node import Node, post_order, pre_order, transform
 from tdsl.source import Loc
 
 
@@ -77,7 +77,7 @@ class Collector:
         return order
 
     def check_extents(self) -> None:
-        """A name stands for a scalar or for an extent, not for both."""
+        """DefinitionError for a name of a scalar and of an extent."""
         extents = {
             n.name: t.loc for t in self.inputs for n in post_order(*t.shape) if isinstance(n, Size)
         }
@@ -117,12 +117,11 @@ class Collector:
         f._first()
         self.active.add(id(f))
         for d in f.definitions:
-            for e in (*d.expressions(), *(b for _, lo, hi in d.ranges for b in (lo, hi) if b)):
-                for n in _reading_order(e):
-                    if isinstance(n, Access) and n.source is not f:
-                        self.source(n.source)
-                    elif isinstance(n, Param):
-                        self.scalar(n)
+            for n in d.named:
+                if isinstance(n, Access) and n.source is not f:
+                    self.source(n.source)
+                elif isinstance(n, Param):
+                    self.scalar(n)
             for p in d.combine.scalars() if d.combine else ():
                 self.scalar(p)
         name, count = f.name, 0
@@ -151,12 +150,18 @@ class Collector:
         )
 
     def _named(self, d: Definition) -> Definition:
+        """The definition by names; that of the program before, if these are the same."""
+
         def visit(n: Node) -> Node:
             if isinstance(n, Access):
                 return Read(self.names[id(n.source)], n.index, n.component, n.dtype, loc=n.loc)
             return n
 
-        return map_expressions(d, lambda e: transform(e, visit))
+        names = tuple(self.names[id(n.source)] for n in d.named if isinstance(n, Access))
+        if names not in d.by_names:
+            d.by_names.clear()
+            d.by_names[names] = map_expressions(d, lambda e: transform(e, visit))
+        return d.by_names[names]
 
 
 def _inputs_of(x: Any) -> Iterator[Any]:
@@ -165,19 +170,6 @@ def _inputs_of(x: Any) -> Iterator[Any]:
         case None:
             yield getattr(x, "source", x)  # of a padding what is padded
         case e:
-            for n in _reading_order(e):
+            for n in pre_order(e):
                 if isinstance(n, Access | Param):
                     yield n.source if isinstance(n, Access) else n
-
-
-def _reading_order(e: Expr) -> list[Node]:
-    """Nodes in the order they are written: an access before what its index reads."""
-    seen: dict[int, Node] = {}
-    stack: list[Node] = [e]
-    while stack:
-        n = stack.pop()
-        if id(n) not in seen:
-            seen[id(n)] = n
-
-            stack += reversed(list(children(n)))
-    return list(seen.values())

@@ -9,7 +9,6 @@ f[i, r] = f[i, r - 1] * 2                       free i; ranges r; no combine
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +18,7 @@ from tdsl.lang.expr import (
     Access,
     Binary,
     Expr,
+    Param,
     Range,
     Read,
     Reduce,
@@ -32,7 +32,7 @@ from tdsl.lang.regions import Indices, indices_in, reads_in
 from tdsl.lang.simplify import add, conjunction, conjuncts
 from tdsl.lang.types import DType
 from tdsl.lang.value import Value, convert
-from tdsl.node import Node, children, post_order, transform
+from tdsl.node import Node, children, post_order, pre_order, transform
 from tdsl.source import Loc
 
 
@@ -65,6 +65,18 @@ class Definition:
         return (*self.index, *self.values, self.where)
 
     @functools.cached_property
+    def named(self) -> tuple[Access | Param, ...]:
+        """The accesses by handle and the scalars, those of bounds included, in the order they are written."""
+        ends = [e for _, *both in self.ranges for e in both if e is not None]
+        nodes = pre_order(*self.expressions(), *ends)
+        return tuple(n for n in nodes if isinstance(n, Access | Param))
+
+    @functools.cached_property
+    def by_names(self) -> dict[tuple[str, ...], Definition]:
+        """The definition by names, for those of the tensors and funcs that were asked for last."""
+        return {}
+
+    @functools.cached_property
     def reads(self) -> tuple[Read, ...]:
         """Every read in these expressions, those inside indices included."""
         return tuple(n for n in post_order(*self.expressions()) if isinstance(n, Read))
@@ -73,6 +85,13 @@ class Definition:
     def sources(self) -> frozenset[str]:
         """The names of the tensors and funcs that these expressions read."""
         return frozenset(r.name for r in self.reads)
+
+    @functools.cached_property
+    def mentions(self) -> frozenset[str]:
+        """The names of the tensors and funcs that anything in it reads, bounds of ranges included."""
+        ends = [e for _, *both in self.ranges for e in both if e is not None]
+        more = (n.name for n in post_order(*ends, self.mask) if isinstance(n, Read))
+        return self.sources.union(more)
 
     @functools.cached_property
     def tested(self) -> tuple[Expr, Indices] | None:
@@ -102,24 +121,16 @@ def free_names(index: tuple[Expr, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(e.name for e in index if isinstance(e, Var)))
 
 
-def walk_order(e: Expr) -> Iterator[Node]:
-    """Each distinct node once, in the order in which they are first written, without what a Reduce binds."""
-    stack: list[Node] = [e]
-    seen: set[int] = set()
-    while stack:
-        n = stack.pop()
-        if id(n) not in seen:
-            seen.add(id(n))
-            yield n
-            if not isinstance(n, Reduce):
-                stack += reversed(children(n))
+def _unbound_children(n: Node) -> tuple[Node, ...]:
+    """The children of a node, but none of a Reduce, which binds variables."""
+    return () if isinstance(n, Reduce) else children(n)
 
 
 def loop_variables(exprs: tuple[Expr, ...]) -> dict[str, Range | None]:
     """Variables in order of appearance, with their own range if they have one."""
     found: dict[str, Range | None] = {}
     for e in exprs:
-        for n in walk_order(e):
+        for n in pre_order(e, inside=_unbound_children):
             match n:
                 case Var(name):
                     found.setdefault(name, None)
@@ -222,12 +233,12 @@ def check_pure(
 
 
 def read_of_another_point(handle: object, d: Definition) -> tuple[str, Access] | None:
-    """A free variable at another value of which an update reads its own func, and that read."""
+    """A free variable at another value of which an update reads the func that it updates, and that read."""
     for n in (n for e in d.expressions() for n in post_order(e)):
         if isinstance(n, Access) and n.source is handle:
-            for mine, own in zip(d.index, n.index, strict=True):
-                if isinstance(mine, Var) and mine.name in d.free and own != mine:
-                    return mine.name, n
+            for written, read in zip(d.index, n.index, strict=True):
+                if isinstance(written, Var) and written.name in d.free and read != written:
+                    return written.name, n
     return None
 
 
@@ -246,9 +257,9 @@ def free_inside(d: Definition, domain: tuple[tuple[Expr, Expr], ...]) -> Definit
 
 def check_update(name: str, handle: object, definition: Definition, loc: Loc | None) -> None:
     """Free variables of an update must not order it: reads of the func itself keep them in place."""
-    found = read_of_another_point(handle, definition)
-    if found is not None:
-        variable, n = found
+    other = read_of_another_point(handle, definition)
+    if other is not None:
+        variable, n = other
         raise DefinitionError(
             f"this update of {name!r} reads itself at another {variable!r}, so the order "
             f"of {variable!r} would matter",

@@ -31,9 +31,9 @@ from tdsl.schedule.nest import (
     State,
     With,
     is_reduction,
+    levels_of,
     roots_of,
 )  # fmt: skip
-from tdsl.schedule.tree import levels_of
 
 _IN_ORDER = (SERIAL, UNROLLED, VECTORIZED)
 

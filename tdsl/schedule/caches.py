@@ -308,8 +308,10 @@ def cache_write(
     for g in state.program.funcs:
         if g.name == func:
             funcs += [replace(f, declared=False), copy]
-        else:
+        elif any(func in d.mentions for d in g.definitions):
             funcs.append(g.map_expressions(_of_reads(func, moved)))
+        else:
+            funcs.append(g)
     outputs = tuple(made if o == func else o for o in state.program.outputs)
     program = replace(state.program, funcs=tuple(funcs), outputs=outputs)
     level = Level(func, 0, at)

@@ -32,7 +32,7 @@ from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_b
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.inlining import inline_funcs, work_inlined
 from tdsl.schedule.masked import masks_left_out, with_masks, without_masks
-from tdsl.schedule.nest import Inline, State
+from tdsl.schedule.nest import Inline, State, levels_of
 from tdsl.schedule.patterns.bands import plan_bands
 from tdsl.schedule.patterns.beside import find_beside, sum_together
 from tdsl.schedule.patterns.contraction import Contraction, find_window, plan_tiles, recognize
@@ -56,7 +56,6 @@ from tdsl.schedule.recipes.rows import RowChain, plan_rows, write_rows
 from tdsl.schedule.recipes.stencil import write_strips
 from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
 from tdsl.schedule.searched import searched
-from tdsl.schedule.tree import levels_of
 
 FEW_OPERATIONS = 6  # of a func and what is inlined in it, computed again at each of its reads
 

@@ -91,12 +91,10 @@ def apply(directive: Directive, state: State) -> State:
             related=reason.related,
             hint=reason.hint,
         ) from None
-    before = {name for name, _ in state.plans} - {directive.func}
-    plans = (
-        (name, plan if name in before else replace(plan, loc=directive.loc))
-        for name, plan in made.plans
-    )
-    return replace(made, plans=tuple(plans))
+    new = made.by_name.keys() - state.by_name.keys()
+    for name in new | ({directive.func} & made.by_name.keys()):
+        made = made.with_plan(name, replace(made.plan(name), loc=directive.loc))
+    return made
 
 
 def _call_text(directive: Directive) -> str:

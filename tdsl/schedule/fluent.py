@@ -34,7 +34,7 @@ from tdsl.schedule.nest import State, initial_state
 from tdsl.schedule.show import show_nests, show_schedule
 from tdsl.schedule.stage import Stage
 from tdsl.source import here
-from tdsl.target import as_target
+from tdsl.target import Target, as_target
 
 if TYPE_CHECKING:
     from tdsl.schedule.cost.machine import Machine
@@ -68,37 +68,43 @@ class Schedule(Suggesting):
                 label="this schedule",
                 hint="td.Schedule(f), or td.Schedule(f, g) for two outputs; for an operator, op.schedule()",
             )
-        self._start(build_program(outputs), outputs, {} if sizes is None else sizes, target)
+        self._start(initial_state(build_program(outputs)), outputs)
+        self._take(sizes, target)
 
     @classmethod
     def of_program(
         cls, program: Program, sizes: Mapping[str, int] | None = None, target: Any = None
     ) -> Schedule:
         """The empty schedule of a program."""
-        made = cls.__new__(cls)
-        made._start(program, (), {} if sizes is None else sizes, target)
+        made = cls.of_state(initial_state(program))
+        made._take(sizes, target)
         return made
 
     @classmethod
     def of_state(cls, state: State) -> Schedule:
         """A schedule that goes on from a state."""
-        made = cls.of_program(state.program)
-        made.state = state
+        made = cls.__new__(cls)
+        made._start(state, ())
         return made
 
-    def _start(
-        self, program: Program, outputs: tuple[Func, ...], sizes: Mapping[str, int], target: Any
-    ) -> None:
-        self.program, self.target = program, None if target is None else as_target(target)
-        self.sizes = check_sizes(program.name, program.sizes, sizes, equal=program.equal)
+    def _start(self, state: State, outputs: tuple[Func, ...]) -> None:
+        self.program = state.program
+        self.target: Target | None = None
+        self.sizes: dict[str, int] = {}
         self._outputs = outputs  # keeps what `_names` has by id alive
         self._names, self._outline = names_by_handle(outputs), outline(outputs)
         self.origins: dict[str, str] = {}  # the func for which a directive made another one
-        self.state: State = initial_state(program)
+        self.state = state
         self.directives: tuple[Directive, ...] = ()
         self.notes: tuple[str, ...] = ()  # what a search has to say of its choices
         self.reasons: dict[str, str] = {}  # why it has left funcs as a whole, by name
         self._prediction: tuple[State, Machine, Prediction] | None = None
+
+    def _take(self, sizes: Mapping[str, int] | None, target: Any) -> None:
+        """Remember the sizes and the target that are given for a schedule."""
+        program, sizes = self.program, {} if sizes is None else sizes
+        self.target = None if target is None else as_target(target)
+        self.sizes = check_sizes(program.name, program.sizes, sizes, equal=program.equal)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what can be asked for again: a prediction, and names by where handles lie in memory."""
@@ -149,12 +155,12 @@ class Schedule(Suggesting):
             DeprecationWarning,
             stacklevel=4,  # where td.compile is called
         )
-        given, made = self.program.parameters, copy(self)
+        names, schedule = self.program.parameters, copy(self)
         if self._outputs:  # an operator has its parameters
-            given = tuple(n for n in reading_order(self._outputs) if n in given)
-        made.program = replace(self.program, parameters=given)
-        made.state = replace(self.state, program=replace(self.state.program, parameters=given))
-        return made
+            names = tuple(n for n in reading_order(self._outputs) if n in names)
+        schedule.program = replace(self.program, parameters=names)
+        schedule.state = replace(self.state, program=replace(self.state.program, parameters=names))
+        return schedule
 
     def source_name(self, source: Stage | Func | Tensor | str) -> str:
         """The name in this program of a tensor or func given in any way."""
@@ -164,10 +170,11 @@ class Schedule(Suggesting):
         """Apply a directive and record it."""
         arguments = tuple((name, plain(value)) for name, value in directive.arguments)
         directive = replace(directive, arguments=arguments)
-        known = {name for name, _ in self.state.plans}
+        known = self.state.by_name
         self.state = apply(directive, self.state)
-        made = {n: directive.func for n, _ in self.state.plans if n not in known}
-        self.origins = {**self.origins, **made}
+        if len(self.state.plans) > len(known):
+            made = {n: directive.func for n, _ in self.state.plans if n not in known}
+            self.origins = {**self.origins, **made}
         self.directives = (*self.directives, directive)
         if self.notes and self.notes[0] != EDITED:
             self.notes, self.reasons = (EDITED, *self.notes), {}

@@ -37,12 +37,13 @@ from tdsl.schedule.nest import (
     State,
     With,
     is_reduction,
+    levels_of,
     parts_of,
 )  # fmt: skip
 from tdsl.schedule.pipelines import check_pipelined
 from tdsl.schedule.predicates import check_predicates
 from tdsl.schedule.rfactor import check_merged
-from tdsl.schedule.tree import levels_of, ordered, placed_in
+from tdsl.schedule.tree import ordered, placed_in
 
 AT_ROOT = -1  # the definition of a store level that stands for the whole kernel
 
@@ -60,8 +61,9 @@ def recheck(state: State, func: str) -> None:
     inside = placed_in(state, func)
     own = [d for name in inside for d in state.program.func(name).definitions]
     read = {r.name for d in (*own, *inlined_into(state, own)) for r in d.reads}
+    concerned = inside | read
     for name, _ in state.plans:
-        if name in inside | read:
+        if name in concerned:
             check_place(state, name, final=False)
 
 

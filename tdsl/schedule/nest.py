@@ -309,6 +309,17 @@ class FuncPlan:
         return replace(self, nests=nests)
 
 
+def levels_of(plan: FuncPlan) -> Iterator[Level]:
+    """The loops that a plan names as places."""
+    match plan.place:
+        case At(level) | After(level) | With(level):
+            yield level
+        case _:
+            pass
+    if plan.store is not None:
+        yield plan.store
+
+
 @dataclass(frozen=True, slots=False)
 class State:
     """A program and the plan of each of its funcs; where tensors and funcs live on a grid of ranks.
@@ -326,15 +337,34 @@ class State:
 
     def plan(self, func: str) -> FuncPlan:
         """The plan of a func, which must be one of the program."""
-        return self._by_name[func]
+        return self.by_name[func]
 
     @functools.cached_property
-    def _by_name(self) -> dict[str, FuncPlan]:
+    def by_name(self) -> dict[str, FuncPlan]:
+        """The plan of each func by its name."""
         return dict(self.plans)
+
+    @functools.cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: n for n, (name, _) in enumerate(self.plans)}
+
+    @functools.cached_property
+    def placed_in(self) -> dict[str, tuple[str, ...]]:
+        """For each func, those whose plans name a loop of it as a place."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name, plan in self.plans:
+            for level in levels_of(plan):
+                found[level.func] = (*found.get(level.func, ()), name)
+        return found
 
     def with_plan(self, func: str, plan: FuncPlan) -> State:
         """The state with the plan of one func replaced."""
-        return replace(self, plans=tuple((n, plan if n == func else p) for n, p in self.plans))
+        at, old = self._positions[func], self.plan(func)
+        made = replace(self, plans=(*self.plans[:at], (func, plan), *self.plans[at + 1 :]))
+        vars(made)["_positions"] = self._positions  # most directives change one plan of many
+        if (old.place, old.store) == (plan.place, plan.store):
+            vars(made)["placed_in"] = self.placed_in
+        return made
 
     def consumers(self, func: str) -> Iterator[tuple[FuncDef, int]]:
         """Each definition of another func that reads `func`."""

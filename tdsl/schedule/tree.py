@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 
 from tdsl.lang.program import Program
-from tdsl.schedule.nest import After, At, FuncPlan, Level, State, With
+from tdsl.schedule.nest import After, At, Level, State, With
 
 ROOT = Level("", 0, "")
 
@@ -103,11 +102,11 @@ def _ordered(program: Program, group: dict[str, str]) -> list[str]:
     members: dict[str, list[str]] = {}
     producers: dict[str, set[str]] = {}
     for f in program.funcs:
-        own = leaders[f.name]
-        members.setdefault(own, []).append(f.name)
-        needed = producers.setdefault(own, set())
+        leader_of_f = leaders[f.name]
+        members.setdefault(leader_of_f, []).append(f.name)
+        needed = producers.setdefault(leader_of_f, set())
         for d in f.definitions:
-            needed |= {leaders[name] for name in d.sources if name in leaders} - {own}
+            needed |= {leaders[name] for name in d.sources if name in leaders} - {leader_of_f}
     sorter = TopologicalSorter(producers)
     sorter.prepare()
     order: list[str] = []
@@ -118,28 +117,12 @@ def _ordered(program: Program, group: dict[str, str]) -> list[str]:
     return [name for top in order for name in sorted(members[top], key=lambda n: n != top)]
 
 
-def levels_of(plan: FuncPlan) -> Iterator[Level]:
-    """The loops that a plan names as places."""
-    match plan.place:
-        case At(level) | After(level) | With(level):
-            yield level
-        case _:
-            pass
-    if plan.store is not None:
-        yield plan.store
-
-
 def placed_in(state: State, func: str) -> set[str]:
     """The funcs whose places are in the loops of a func, directly or through others."""
-    inside: dict[str, list[str]] = {}
-    for name, plan in state.plans:
-        if plan.store is not None or isinstance(plan.place, At | After | With):
-            for level in levels_of(plan):
-                inside.setdefault(level.func, []).append(name)
-    found, new = set(), [func]
-    while new:
-        name = new.pop()
-        if name not in found:
-            found.add(name)
-            new += inside.get(name, ())
-    return found
+    placed, queue = set(), [func]
+    while queue:
+        name = queue.pop()
+        if name not in placed:
+            placed.add(name)
+            queue += state.placed_in.get(name, ())
+    return placed

@@ -18,7 +18,7 @@ _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _USED = re.compile(r"Used (\d+) registers")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _SHARED = re.compile(r"(\d+) bytes smem")
-_SERIAL = re.compile(r".*\b(?:C7507|C7510|C7515)\b.*")  # registers as they are, products in turn
+_SERIAL = re.compile(r"\b(?:C7507|C7510|C7515)\b")  # registers as they are, products in turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,4 +133,4 @@ def read_log(log: str) -> tuple[tuple[tuple[str, Usage], ...], tuple[str, ...]]:
         elif (used := _USED.search(line)) and name:
             shared = _SHARED.search(line)
             found[name] = Usage(int(used[1]), stack, spills, int(shared[1]) if shared else 0)
-    return tuple(sorted(found.items())), tuple(_SERIAL.findall(log))
+    return tuple(sorted(found.items())), tuple(filter(_SERIAL.search, log.splitlines()))

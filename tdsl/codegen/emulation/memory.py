@@ -195,9 +195,9 @@ class Memory:
             return np.where(mask, known, np.zeros((), known.dtype))
         at, rows, shape = self._places(index, mask, crew)
         self._check_arrived("reads", at, rows, crew)
-        there = self.written.ravel()[at]
-        if not there.all():
-            self._fail("reads what nobody wrote", at[~there], rows[~there], crew)
+        written = self.written.ravel()[at]
+        if not written.all():
+            self._fail("reads what nobody wrote", at[~written], rows[~written], crew)
         if self.writes is not None and self.reads is not None:
             bad = self.writes.others(at, crew, rows)
             if bad.any():

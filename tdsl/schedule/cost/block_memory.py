@@ -30,11 +30,12 @@ from tdsl.schedule.nest import (
     Loop,
     State,
     is_reduction,
+    levels_of,
 )  # fmt: skip
 from tdsl.schedule.pipelines import whole_rows
 from tdsl.schedule.relate import relate
 from tdsl.schedule.required import Active, Threads, bounds_of, inside, required
-from tdsl.schedule.tree import ROOT, Tree, levels_of
+from tdsl.schedule.tree import ROOT, Tree
 from tdsl.schedule.whole import is_whole
 
 CHUNK = 16  # bytes that stay together
