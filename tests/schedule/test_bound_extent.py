@@ -136,3 +136,14 @@ def test_loops_that_are_moved_back_twice_have_one_extent():
     text = str(td.compile(steps_within_edges(64, "cpu")).loops())
     assert "range(f0_i_first, f0_i_first + 9)" in text
     assert "range(f1_i_first, f1_i_first + 6)" in text
+
+
+def test_a_func_that_no_point_needs_may_have_an_extent():
+    i = td.vars("i")
+    f, g = td.Func("f"), td.Func("g", shape=(2,))
+    f[i] = 7
+    g[i] = td.sum(f[i], axis=td.range("m", 0, 0, where=lambda m: m >= i), dtype=td.i32)
+    s = td.Schedule(g)
+    s[f].bound_extent(0)
+    s[f].compute_at(s[g], "m")
+    np.testing.assert_array_equal(td.compile(s)(), [0, 0])

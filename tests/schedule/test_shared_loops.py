@@ -111,3 +111,17 @@ def test_a_sum_starts_in_front_of_loops_of_the_stage_that_runs_them():
     s[g].compute_with(f, i)
     with pytest.raises(td.ScheduleError, match="shares with another stage"):
         s[h].reorder(k, j).compute_with(g, j)
+
+
+def test_a_shared_loop_in_which_others_stand_is_not_removed():
+    i, j = td.vars("i j")
+    a = td.Tensor("a", (8, 8), td.f32)
+    f, g, h = td.Func("f"), td.Func("g"), td.Func("h")
+    f[i, j] = a[i, j] * 2
+    g[i, j] = f[i, j] + 1
+    h[i, j] = a[i, j] + 3
+    s = td.Schedule(g, h)
+    s[g].compute_with(s[h], "i")
+    s[f].compute_at(s[g], "j")
+    with pytest.raises(td.ScheduleError, match="'g' has its place at loop 'i' of 'h', which would"):
+        s[h].fuse("i", "j")
