@@ -1,7 +1,9 @@
 """Expressions and programs are graphs: work and code grow with distinct nodes, not with ways to them."""
 
 import copy
+import math
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from benchmarks.growth import FAMILIES
 from tdsl.errors import TdslError
 from tdsl.lang.definition import walk_order
 from tdsl.lang.expr import Binary, Expr, Var, const
@@ -201,3 +204,44 @@ def test_deep_expressions_end_in_no_recursion_error(
 def test_deep_graphs_are_pickled() -> None:
     e = doubled(3000)
     assert pickle.loads(pickle.dumps(e)) == e
+
+
+def calls_of(run: Callable[[], Any]) -> int:
+    """How many calls of Python functions it takes."""
+    count = 0
+
+    def seen(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def padded_by_declared_shapes(n: int) -> Any:
+    return chain(lambda p: td.pad(p, mode="wrap")[i - 1], n)
+
+
+def tiled(n: int) -> Any:
+    s = td.Schedule(FAMILIES["products"](n))
+    for q in range(n):
+        stage = s[f"f{q}"]
+        x, y = stage.loops[:2]
+        _, y_i = stage.split(y, 8)
+        s.cache_write(stage, x)
+        stage.unroll(y_i)
+    return s
+
+
+@pytest.mark.parametrize("build", [padded_by_declared_shapes, tiled])
+def test_writing_n_stages_and_their_schedule_takes_time_in_proportion(
+    build: Callable[[int], Any],
+) -> None:
+    build(4)  # what is imported and remembered once
+    few, many = (calls_of(lambda n=n: build(n)) for n in (20, 40))
+    assert math.log2(many / few) < 1.2
