@@ -40,8 +40,8 @@ def run(console: Console, names: list[str], rounds: int) -> list[dict[str, Any]]
         for name, taken in samples.items():
             with tempfile.TemporaryDirectory() as cache:
                 if name == "stencil, cached":
-                    sample("stencil", cache)
-                taken.append(sample(name.partition(",")[0], cache))
+                    sample(__name__, "stencil", cache=cache)
+                taken.append(sample(__name__, name.partition(",")[0], cache=cache))
     table = Table(title="compile time", title_justify="left")
     table.add_column("what")
     for head in ("min ms", "median ms", "max ms"):
@@ -53,11 +53,11 @@ def run(console: Console, names: list[str], rounds: int) -> list[dict[str, Any]]
     return [{"case": name, "samples_ms": taken} for name, taken in samples.items()]
 
 
-def sample(name: str, cache: str) -> float:
-    """One measurement in a process with the disk cache in `cache`."""
+def sample(module: str, *arguments: str, cache: str) -> float:
+    """The number that a module prints in a process of its own, with the disk cache in `cache`."""
     # The folder of a TemporaryDirectory is closed to others, as the cache wants it.
     out = subprocess.run(
-        [sys.executable, "-m", "benchmarks.compile_time", name],
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         env=os.environ | {"TDSL_CACHE_DIR": cache},
         check=True,

@@ -6,19 +6,17 @@ program, compiling it and one call, after the compiler was loaded by another pro
 
 import json
 import math
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-ROOT = Path(__file__).parent.parent
+from benchmarks.compile_time import first_ms, sample, timed
+
 COUNTS = (10, 20, 40, 80)
 
 
@@ -29,7 +27,7 @@ def run(console: Console, names: list[str], rounds: int) -> list[dict[str, Any]]
         table.add_column(head, justify="left" if head == "family" else "right")
     results = []
     for name in names or FAMILIES:
-        samples = {n: [sample(name, n) for _ in range(rounds)] for n in COUNTS}
+        samples = {n: [point(name, n) for _ in range(rounds)] for n in COUNTS}
         medians = [statistics.median(samples[n]) for n in COUNTS]
         exponent = fitted_exponent(COUNTS, medians)
         table.add_row(name, *(f"{ms:.0f}" for ms in medians), f"{exponent:.2f}")
@@ -48,18 +46,10 @@ def fitted_exponent(counts: Sequence[int], times: Sequence[float]) -> float:
     return statistics.linear_regression(x, y).slope
 
 
-def sample(name: str, n: int) -> float:
-    """Milliseconds of one point in a process of its own."""
+def point(name: str, n: int) -> float:
+    """Milliseconds of one point."""
     with tempfile.TemporaryDirectory() as cache:
-        out = subprocess.run(
-            [sys.executable, "-m", "benchmarks.growth", name, str(n)],
-            cwd=ROOT,
-            env=os.environ | {"TDSL_CACHE_DIR": cache},
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-    return float(json.loads(out.stdout))
+        return sample(__name__, name, str(n), cache=cache)
 
 
 def _stages(n: int, body: Callable[[Any, Any], Any]) -> Any:
@@ -195,7 +185,6 @@ def main() -> None:
     import numpy as np
 
     import tdsl as td
-    from benchmarks.compile_time import first_ms, timed
 
     family, n = FAMILIES[sys.argv[1]], int(sys.argv[2])
     first_ms()  # what is measured is compiling, not loading the compiler

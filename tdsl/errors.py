@@ -119,7 +119,7 @@ class CacheWarning(UserWarning):
 
 
 class CompileWarning(UserWarning):
-    """Machine code took too long to make, and plainer code runs in its place."""
+    """Machine code took too long to generate; simpler code runs instead."""
 
 
 def render(error: TdslError) -> str:

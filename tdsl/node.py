@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
@@ -97,6 +97,9 @@ def _made(cls: Any, values: dict[str, Any]) -> Any:
     return cls(**values)
 
 
+_known_hash = operator.attrgetter("_hash")
+
+
 def _refuse(self: Any, name: str, value: object = None) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
 
@@ -125,16 +128,21 @@ def node(cls: C) -> C:
     def __hash__(self: Any) -> int:
         value: int | None = self._hash
         if value is None:
-            for child in self._children(self):
-                if child._hash is None:
-                    _hash_below(self)
-                    break
+            if None in map(_known_hash, self._children(self)):
+                _hash_below(self)
             value = structural(self)
             known(self, value)
         return value
 
-    def __eq__(self: Any, other: object) -> bool:
-        return self is other or (self.__class__ is other.__class__ and _same(self, other))
+    def __eq__(self: Any, other: Any) -> bool:
+        if self is other:
+            return True
+        if self.__class__ is not other.__class__:
+            return False
+        if (self._hash or hash(self)) != (other._hash or hash(other)):
+            return False
+        kind = self._kind
+        return (kind is not None and kind is other._kind) or _same(self, other)
 
     new.__hash__, new.__eq__, new.__reduce__ = __hash__, __eq__, _reduce_graph
     new._fields = tuple(f.name for f in dataclasses.fields(new) if f.init and f.name != "loc")
@@ -190,35 +198,39 @@ def _values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """True for nodes of one class and equal structure; each pair inside is compared once, without recursion.
+    """True for nodes of one class, one hash and equal structure; each pair inside is compared once.
 
-    What has been found equal is marked, so it is never compared again: neither are its parents' parts.
+    There is no recursion. What has been found equal is marked, so it is never compared again: neither are
+    its parents' parts.
     """
-    stack, pairs = [(a, b)], {}
+    pairs: dict[tuple[int, int], tuple[Any, Any]] = {}
+    stack = [((a,), (b,))]  # of tuples of one length
     while stack:
-        a, b = stack.pop()
-        if a is b:
-            continue
-        if isinstance(a, Node):
-            if a.__class__ is not b.__class__ or (a._hash or hash(a)) != (b._hash or hash(b)):
-                return False
-            if a._equal is not None:  # type: ignore[attr-defined]  # set by @node
-                if not a._equal(b):  # type: ignore[attr-defined]
+        for x, y in zip(*stack.pop(), strict=True):
+            if x is y:
+                continue
+            if isinstance(x, Node):
+                if x.__class__ is not y.__class__:
                     return False
-            elif (a._kind is None or a._kind is not b._kind) and (id(a), id(b)) not in pairs:
-                pairs[id(a), id(b)] = a, b
-                stack += zip(a._values(a), b._values(b), strict=True)  # type: ignore[attr-defined]
-        elif isinstance(a, tuple) and isinstance(b, tuple):
-            if len(a) != len(b):
+                if (x._hash or hash(x)) != (y._hash or hash(y)):
+                    return False
+                if x._equal is not None:  # type: ignore[attr-defined]  # set by @node
+                    if not x._equal(y):  # type: ignore[attr-defined]
+                        return False
+                elif (x._kind is None or x._kind is not y._kind) and (id(x), id(y)) not in pairs:
+                    pairs[id(x), id(y)] = x, y
+                    stack.append((x._values(x), y._values(y)))  # type: ignore[attr-defined]
+            elif x.__class__ is tuple and y.__class__ is tuple:
+                if len(x) != len(y):
+                    return False
+                stack.append((x, y))
+            elif x != y:
                 return False
-            stack += zip(a, b, strict=True)
-        elif a != b:
-            return False
     mark = Node._kind.__set__  # type: ignore[attr-defined]  # of a slot
-    for a, b in pairs.values():
-        kind = a._kind or b._kind or object()
-        mark(a, kind)
-        mark(b, kind)
+    for x, y in pairs.values():
+        kind = x._kind or y._kind or object()
+        mark(x, kind)
+        mark(y, kind)
     return True
 
 
@@ -269,14 +281,20 @@ def _in_tuple(items: tuple[Any, ...]) -> Iterator[Node]:
 def map_children(n: N, f: Callable[[Node], Node]) -> N:
     """`n` with each child replaced by `f(child)`; `n` itself when nothing changed."""
     old = n._children(n)  # type: ignore[attr-defined]  # set by @node
+    if not old:
+        return n
     new = [f(child) for child in old]
     if all(map(operator.is_, old, new)):
         return n
     following = iter(new)
-    values = [
-        _replaced(getattr(n, name), Node, lambda _: next(following))
-        for name in n._fields  # type: ignore[attr-defined]  # set by @node
-    ]
+    values: list[Any] = []
+    for name in n._fields:  # type: ignore[attr-defined]  # set by @node
+        value = getattr(n, name)
+        if isinstance(value, Node):
+            value = next(following)
+        elif value.__class__ is tuple:
+            value = _replaced(value, Node, lambda _: next(following))
+        values.append(value)
     return n.__class__(*values, loc=n.loc)
 
 
@@ -332,18 +350,21 @@ def remembered(
     return memo[root]
 
 
-def outermost(root: Node, wanted: Callable[[Node], bool]) -> Iterator[Node]:
-    """Each distinct node that is wanted and not only inside of such a node, parents' order first to last."""
+def pre_order(*roots: Node, inside: Callable[[Node], Sequence[Node]] = children) -> Iterator[Node]:
+    """Each distinct node once, parents before children, as written; `inside` says which children."""
     seen: set[int] = set()
-    stack = [root]
+    stack = list(reversed(roots))
     while stack:
         n = stack.pop()
         if id(n) not in seen:
             seen.add(id(n))
-            if wanted(n):
-                yield n
-            else:
-                stack += reversed(n._children(n))  # type: ignore[attr-defined]  # set by @node
+            yield n
+            stack += reversed(inside(n))
+
+
+def outermost(root: Node, wanted: Callable[[Node], bool]) -> Iterator[Node]:
+    """Each distinct node that is wanted and not only inside of such a node, in the order written."""
+    return filter(wanted, pre_order(root, inside=lambda n: () if wanted(n) else children(n)))
 
 
 def transform(root: N, f: Callable[[Node], Node], done: dict[int, Node] | None = None) -> N:

@@ -112,10 +112,10 @@ class Operator(Suggesting):
     ) -> Compiled:
         """The operator compiled with its default schedule; see `td.compile`."""
         schedule = Schedule.of_program(self.program)
-        made: Compiled = compile(
+        compiled: Compiled = compile(
             schedule, target=target, dynamic=dynamic, arguments="created", **sizes
         )
-        return made
+        return compiled
 
     def autoschedule(
         self, *args: Any, target: Target | str | None = None, pin: object = None, measure: int = 0,

@@ -23,7 +23,7 @@ from tdsl.codegen.passes.bound_loops import bound_loops
 from tdsl.codegen.passes.simplify_loops import simplify_loops
 from tdsl.codegen.passes.statements import map_parts, walk
 from tdsl.codegen.show import show
-from tdsl.codegen.verify import verify
+from tdsl.codegen.verify import Verifier
 from tdsl.debug import run_passes, timed
 from tdsl.errors import TargetError
 from tdsl.lang.bounds import forget
@@ -59,7 +59,7 @@ def _without_vectors(kernel: Kernel) -> Kernel:
 
 
 def plainer(variant: Variant) -> list[Way]:
-    """What is compiled where LLVM is given up: a default schedule for a lower level, then no vectors."""
+    """The fallbacks at the time limit of LLVM: the default schedule of a lower level, then no vectors."""
     from tdsl.codegen.cpu.machine import lower_level, processor
     from tdsl.codegen.cpu.stored import Way
 
@@ -81,7 +81,7 @@ def after_passes(kernel: Kernel, target: Target, vectors: bool = True) -> Kernel
     _refuse_kinds(kernel, target)
     chosen = {"cpu": PASSES, "cuda": CUDA_PASSES} if vectors else {}
     passes = chosen.get(target.name, SCALAR_PASSES)
-    return run_passes(kernel, passes, show=show, verify=verify, name=kernel.name)
+    return run_passes(kernel, passes, show=show, verify=Verifier(), name=kernel.name)
 
 
 def _refuse_kinds(kernel: Kernel, target: Target) -> None:

@@ -270,7 +270,7 @@ def _work(file: str) -> dict[str, Any]:
 
 
 def rounding(program: Program, sizes: Mapping[str, int]) -> float:
-    """How far two right results may be apart, as a part of the largest value: 0 without floats.
+    """The largest difference of two right results relative to their largest value: 0 without floats.
 
     An element has been rounded at most once for each operation of each definition, at each point of its
     ranges, as much as the coarsest type that is computed in rounds. That bounds the error of sums in any
@@ -306,18 +306,18 @@ def rounding(program: Program, sizes: Mapping[str, int]) -> float:
     return min(count * unit, math.sqrt(unit))
 
 
-def is_close(found: Any, wanted: Any, bound: float) -> bool:
+def is_close(result: Any, wanted: Any, bound: float) -> bool:
     """Whether results agree: integers exactly, floats but for a part of the largest.
 
     >>> is_close(np.float32([1, np.nan]), np.float32([1.1, np.nan]), 0.2), is_close(np.int8(1), np.int8(2), 2)
     (True, False)
     """
-    found, wanted = np.asarray(found), np.asarray(wanted)
-    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+    result, wanted = np.asarray(result), np.asarray(wanted)
+    if result.shape != wanted.shape or result.dtype != wanted.dtype:
         return False
     if wanted.dtype.kind in "biu":
-        return bool(np.array_equal(found, wanted))
-    x, y = found.astype(np.float64), wanted.astype(np.float64)
+        return bool(np.array_equal(result, wanted))
+    x, y = result.astype(np.float64), wanted.astype(np.float64)
     finite = np.isfinite(y)
     same = np.array_equal(x[~finite], y[~finite], equal_nan=True)
     size = np.abs(y[finite]).max(initial=1e-30)

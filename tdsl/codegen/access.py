@@ -88,14 +88,14 @@ def check_declared(state: State) -> list[Condition]:
     return [] if declared.keys() <= {*state.program.outputs} else _at_root(state, declared)
 
 
-SAMPLE = 64  # of each size that is not known: what is wrong for every size is wrong for this one
+SAMPLE = 64  # the value of each unknown size: an access that is wrong for all sizes is wrong for this one
 
 
 def check_every_call(state: State, lower: Callable[[int], None], *, known: bool) -> None:
-    """IndexBoundError where every call would leave a tensor; all sizes are `known`, or none has to be.
+    """IndexBoundError if an access is out of bounds in every call; `known` if no size is left open.
 
-    Where it may be so for each func alone, lowering decides: less may be read of what is inlined. `lower`
-    does that for a number in the place of each size.
+    An access that may be out of bounds with each func in its own loops is decided by `lower`, which lowers
+    the program with a number for each size: an inlined func may be read on a smaller box.
     """
     try:
         check_reads(state)
@@ -105,14 +105,14 @@ def check_every_call(state: State, lower: Callable[[int], None], *, known: bool)
         except IndexBoundError as exact:
             if exact.loc == error.loc:
                 raise (exact if known else error) from None
-        except TdslError:  # of these sizes: a call says what is wrong
+        except TdslError:  # of these sizes only: a call raises it
             pass
 
 
 def check_reads(state: State) -> None:
-    """IndexBoundError where an access may be outside of a tensor or a func if each func has its own loops.
+    """IndexBoundError if an access may be out of bounds of a tensor or func with each func in its own loops.
 
-    What is inlined may be read within less, so a schedule decides.
+    An inlined func may be read on a smaller box, so a schedule decides.
     """
     _at_root(state, _limits(state.program), writes=True)
 

@@ -165,36 +165,36 @@ def _check_expression(
 ) -> None:
     """Check an extent that is an expression; a size that nothing else decides follows from it."""
     got, e = array.shape[axis], arg.shape[axis]
-    own = [n for n in post_order(e) if isinstance(n, Size)]
-    for open_ in (n for n in own if n.name not in sizes):
+    names = [n for n in post_order(e) if isinstance(n, Size)]
+    for unknown in (n for n in names if n.name not in sizes):
         terms = as_sum(bind_expr(e, sizes))
-        times = terms.terms.get(open_, 0)
+        times = terms.terms.get(unknown, 0)
         value, rest = divmod(got - terms.constant, times) if times else (0, 1)
-        if {*terms.terms} != {open_} or rest or value < 0:
-            text = f"{_text(arg.shape)}, in which no argument decides {open_.name}"
-            raise _wrong_shape(arg, array.shape, text, hint=f"td.compile(..., {open_.name}=...)")
-        sizes[open_.name] = value
-        givers[open_.name] = arg, axis
+        if {*terms.terms} != {unknown} or rest or value < 0:
+            text = f"{_text(arg.shape)}, in which no argument decides {unknown.name}"
+            raise _wrong_shape(arg, array.shape, text, hint=f"td.compile(..., {unknown.name}=...)")
+        sizes[unknown.name] = value
+        givers[unknown.name] = arg, axis
     expected = extent(e, sizes)
     if got == expected:
         return
     by = ", ".join(
         f"{n.name} is {sizes[n.name]} by axis {givers[n.name][1]} of {givers[n.name][0].name}"
-        for n in own
+        for n in names
     )
     raise _wrong_shape(
         arg,
         array.shape,
         f"{_text(arg.shape)}: axis {axis} has {got}, not {expected} elements, as {by}"
         f"{_by_access(signature, arg, axis)}",
-        givers[own[0].name][0],
+        givers[names[0].name][0],
         AGREE,
         _accesses(signature, arg, axis),
     )
 
 
 def _agreed(signature: Signature, arg: ArrayArg, axis: int) -> Agreement | None:
-    """The accesses that make an extent of an argument equal to another."""
+    """The agreement, if any, by which an extent of an argument has to equal another."""
     return next(
         (a for a in signature.agreements if (arg.name, axis) in [side[1:3] for side in a.sides]),
         None,

@@ -72,7 +72,7 @@ class Buffer:
         return layout.along(axes, rank)
 
 
-_FEW = 1 << 16  # elements up to which memory for all that there may be is worth a constant extent
+_FEW = 1 << 16  # elements up to which a buffer gets the largest extent it may need, as a constant
 
 
 def make_buffer(

@@ -11,7 +11,7 @@ from tdsl.errors import IndexBoundError, RequireError, TargetError, TdslError
 from tdsl.source import Loc, here
 
 TOUCHED = -2
-"""The status of a kernel that wrote beyond the first memory of its own; less by one for each further."""
+"""The status of a kernel that wrote outside of the first buffer that it allocates; one less for each next."""
 
 
 def check_error(message: Message, values: Sequence[Any]) -> TdslError:
@@ -46,7 +46,7 @@ def check_error(message: Message, values: Sequence[Any]) -> TdslError:
 
 
 def beyond_memory(kernel: str, name: str) -> TargetError:
-    """TargetError for a kernel that wrote beyond memory of its own, under TDSL_DEBUG=canaries.
+    """TargetError for a kernel that wrote outside of memory that it allocates, under TDSL_DEBUG=canaries.
 
     >>> print(beyond_memory("blur_kernel", "rows"))
     kernel 'blur_kernel' writes beyond the memory of 'rows' [target]

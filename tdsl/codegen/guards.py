@@ -23,7 +23,7 @@ def guards_of(
 ) -> tuple[Guard, ...]:
     """Those of the tails of splits, and of the predicate.
 
-    Conditions that read come last: what they read is there only where those without reads hold.
+    Conditions that read come last: what they read is computed only where those without reads are true.
     """
     tails = [_guard(builder, c, related, predicate=False) for c in related.guards]
     if builder.whole:  # guards say which terms there are, not which results

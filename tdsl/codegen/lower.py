@@ -34,9 +34,9 @@ from tdsl.codegen.values import ValueWriter
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import difference, divisor, variables
 from tdsl.lang.bounds import NOTHING, Facts, at_most
-from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Read, Select, Var, const
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Load, Read, Select, Var, const
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import Box, Interval, common_box, is_empty, tighten
+from tdsl.lang.regions import Box, Interval, common_box, interval_of, is_empty, tighten
 from tdsl.lang.simplify import (
     add,
     conjunction,
@@ -103,6 +103,21 @@ class Open:
         threads = tuple((kind, name, runs[name]) for kind, name, _ in self.threads)
         return replace(self, facts=facts, threads=threads)
 
+    def some_thread_has_points(self) -> Expr:
+        """The condition, the same for all threads, under which the ranges of `where_held` are not empty.
+
+        Boxes that follow from these ranges are those of an iteration in which it is true.
+        """
+        runs: dict[str, Interval] = {}
+        conditions: list[Expr] = []
+        for _, name, (first, last) in self.where_held().threads if self.held else ():
+            if first is not None and last is not None:
+                lo, hi = (interval_of(e, runs, self.facts)[n] for n, e in enumerate((first, last)))
+                runs[name] = lo, hi
+                if lo is not None and hi is not None:
+                    conditions.append(Binary("le", lo, hi))
+        return simplify(conjunction(conditions), self.facts)
+
 
 @dataclass(slots=True)
 class Lowering:
@@ -119,7 +134,7 @@ class Lowering:
     rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
     layouts: dict[str, Layout] = field(default_factory=dict)  # of what no instruction lays out
     sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are made
-    planes: dict[str, Planes] = field(default_factory=dict)  # of funcs that are made in steps
+    planes: dict[str, Planes] = field(default_factory=dict)  # of funcs computed plane by plane
     around: dict[str, Box] = field(
         default_factory=dict
     )  # what is needed inside of the places around
@@ -315,10 +330,13 @@ class Lowering:
         return CopyTile(buffer.names[0], index, load.buffer, load.index, extents, loc=loc)
 
     def _once(self, f: FuncDef, n: int, around: Open, made: list[Stmt]) -> list[Stmt]:
-        """What threads share is made by the first one on each axis that its loops do not run on."""
+        """The nest of what threads share: where some thread has points, run by the first thread on each axis
+        that its loops do not run on."""
         plan = self.state.plan(f.name)
         if plan.scope != SHARED or not made:
             return made
+        points = around.some_thread_has_points()
+        made = made if points == TRUE else [If(points, as_stmt(made))]
         own = {x.kind for x in plan.nests[n].loops}
         tests: dict[str, Expr] = {
             axis: Binary("eq", Var(name), first)

@@ -24,7 +24,7 @@ from tdsl.codegen.loops import (
     as_stmt,
 )  # fmt: skip
 from tdsl.codegen.prefetch import prefetch_box
-from tdsl.codegen.skip import needed_run, with_terms_left
+from tdsl.codegen.skip import needed_run, never_reads, with_terms_left
 from tdsl.codegen.spot import FULL, GATHER, INIT, PART, UPDATE, Guard, Spot
 from tdsl.codegen.tensorize import fits, invoke, kept_tile, may_read_beyond
 from tdsl.codegen.together import gather, is_gathered, start_together
@@ -329,14 +329,14 @@ class NestBuilder:
 
     def _merges(self, loop: str) -> tuple[tuple[str, str], ...]:
         """What a loop over lanes or threads of a reduction merges: the buffers of results and of lanes."""
+        if self.nest.kind(loop) not in (VECTORIZED, *THREADS) or loop not in self.reduced:
+            return ()
         reads = [v for v in self.d.values if isinstance(v, Read) and v.index[-1:] == (Var(loop),)]
         lanes = {r.name for r in reads} & self.low.buffers.keys()
-        moving = {
-            v for e in self.d.index for v in variables(e)
-        }  # iterations that write elements apart
-        reduces = loop in self.reduced and not is_ordered(self.f, self.n)
-        reduces = reduces and roots_of(self.nest, loop).isdisjoint(moving)
-        if self.nest.kind(loop) not in (VECTORIZED, *THREADS) or not reduces or len(lanes) != 1:
+        if len(lanes) != 1 or is_ordered(self.f, self.n):
+            return ()
+        written = {v for e in self.d.index for v in variables(e)}
+        if not roots_of(self.nest, loop).isdisjoint(written):  # iterations write different elements
             return ()
         if [r.component for r in reads] != [*range(len(self.d.values))]:
             return ()
@@ -460,7 +460,9 @@ class NestBuilder:
         return made
 
     def point(self, spot: Spot, around: Open) -> list[Stmt]:
-        """The statements at one point of the definition."""
+        """The statements at one point of the definition; none where its conditions never hold."""
+        if spot.mode != INIT and never_reads(self):
+            return []
         values = self.free_values(spot) if spot.mode == INIT else self.active(spot).values()
         writer = ValueWriter(self.low, self.f, values, around.facts)
         if spot.mode == PART:

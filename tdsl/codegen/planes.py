@@ -4,8 +4,8 @@ u[t, y, x] = a[y, x]                       for p in range(0, 100):
 u[r, y, x] = step(u[r - 1, ...])             u[p % 2, ...] = a[...]
 out[y, x] = u[99, y, x]            -->       if p >= 1: u[p % 2, ...] = step(u[(p - 1) % 2, ...])
 
-Each plane gets its first values, then those of the updates, before the next one does. That is the same where
-an update that steps reads planes up to its own, and all other updates, which come first, stay in one plane.
+Each plane gets its initial values, then those of the updates, before the next plane does. The results do not
+change if the update that steps reads no later plane, and every update before it writes and reads one plane.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Planes:
     """The dimension `axis` of a func, along which its last update steps: at index `step` + `ahead`.
 
-    So many planes are `alive` at a time.
+    `alive` is the number of planes in use at a time.
     """
 
     axis: int
@@ -47,7 +47,7 @@ class Planes:
 
 
 def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | None:
-    """The planes of a func that is made at the root in steps, where it needs fewer than it has."""
+    """The planes of a func at the root that its last update steps along; None if that needs all of them."""
     plan, last = low.state.plan(f.name), f.definitions[-1]
     places = {level.func for level in (*low.tree.after, *low.tree.joined)}
     if (
@@ -74,10 +74,14 @@ def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | N
     first, end = box[axis]
     if ahead is None or first is None or end is None or not all(_in_one_plane(f, axis)):
         return None
-    made = add(subtract(hi, ONE), const(ahead))
+    last_plane = add(subtract(hi, ONE), const(ahead))
     read = _first_read(low, f, axis, facts)
     window = None if read is None else elements(((read, end),), 0, facts)
-    if window is None or difference(end, made) != 0 or any(n is None or n < 0 for n in behind):
+    if (
+        window is None
+        or difference(end, last_plane) != 0
+        or any(n is None or n < 0 for n in behind)
+    ):
         return None
     alive = max(window, 1, *(n + 1 for n in behind if n is not None))
     return (
@@ -89,8 +93,8 @@ def _in_one_plane(f: FuncDef, axis: int) -> Iterable[bool]:
     """Whether each update but the last one writes, and reads of its func, one plane."""
     for d in f.definitions[1:-1]:
         plane = d.index[axis]
-        own = [r.index[axis] for r in d.reads if r.name == f.name]
-        yield not variables(plane) and all(difference(e, plane) == 0 for e in own)
+        read = [r.index[axis] for r in d.reads if r.name == f.name]
+        yield not variables(plane) and all(difference(e, plane) == 0 for e in read)
 
 
 def _first_read(low: Lowering, f: FuncDef, axis: int, facts: Facts) -> Expr | None:
@@ -147,8 +151,8 @@ def step_planes(low: Lowering, f: FuncDef, box: Box, around: Open, planes: Plane
             one, here
         )
         for n, d in enumerate(f.definitions[1:-1], 1):
-            made = NestBuilder(low, f, n).build(box, here)
-            body.append(If(Binary("eq", plane, d.index[axis]), as_stmt(made)))
+            update = NestBuilder(low, f, n).build(box, here)
+            body.append(If(Binary("eq", plane, d.index[axis]), as_stmt(update)))
         if steps:
             last = f.definitions[-1]
             at = subtract(plane, const(planes.ahead))

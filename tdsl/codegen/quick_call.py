@@ -81,7 +81,7 @@ def quick_text(signature: Signature, fixed: Mapping[str, int]) -> str:
 
 
 def _maker(k: int, arg: ArrayArg, fixed: Mapping[str, int]) -> str:
-    """What makes the array of output `k`: `result` from `LARGE` bytes on."""
+    """The function that allocates the array of output `k`: `result` from `LARGE` bytes on."""
     extents = [bind_expr(e, fixed) for e in arg.shape]
     known = arg.dtype.bytes * math.prod(int(e.value) for e in extents if isinstance(e, Const))
     rest = [f"s{k}[{n}]" for n, e in enumerate(extents) if not isinstance(e, Const)]

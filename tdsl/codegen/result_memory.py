@@ -1,8 +1,8 @@
 """Memory for the results of calls, kept when nothing refers to a result any more.
 
 The C library gives the memory of large arrays back to the system and asks for it again, so each call would
-fault for every page of its result. A result of `LARGE` bytes and more is made in a block that outlives the
-result. The base of the result, and so of every view of it, is a lease: whatever can reach the memory, be it
+fault for every page of its result. A result of `LARGE` bytes and more is allocated in a block that outlives
+it. The base of the result, and so of every view of it, is a lease: whatever can reach the memory, be it
 an array, a memoryview, a DLPack capsule or the frame of an exception, keeps the lease alive, and the end of
 the lease gives the block back. A block that something else refers to then is not kept.
 
@@ -35,11 +35,11 @@ _limit = 0  # bytes of these
 class _Block(np.ndarray[Any, Any]):
     """Memory that is used for one result after another."""
 
-    __slots__ = ("room", "start")
-    start: int  # the first byte of a line
-    room: int  # bytes from there on
+    __slots__ = ("capacity", "start")
+    start: int  # offset of the first byte at a multiple of ALIGN
+    capacity: int  # bytes from `start` on
     __eq__ = object.__eq__  # the list finds the block itself
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__  # type: ignore[assignment]  # of arrays None
 
 
 class _Lease(np.ndarray[Any, Any]):
@@ -74,7 +74,7 @@ def new_output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, 
 def _kept_block(size: int) -> _Block | None:
     """A block that was kept and has about this size, which is kept no more."""
     for block in reversed(_kept):
-        if size <= block.room <= _SPARE * size:
+        if size <= block.capacity <= _SPARE * size:
             try:
                 _kept.remove(block)
             except ValueError:  # another thread has taken it
@@ -91,19 +91,19 @@ def _new_block(size: int) -> _Block:
         _kept.clear()
         block = _Block((size + ALIGN,), np.uint8)
     block.start = -block.ctypes.data % ALIGN
-    block.room = block.nbytes - block.start
+    block.capacity = block.nbytes - block.start
     return block
 
 
 def _keep(block: _Block) -> None:
-    if block.room <= _limit:
+    if block.capacity <= _limit:
         _kept.append(block)
         _trim()
 
 
 def _trim() -> None:
     """Free the blocks that were used the longest time ago, until the others are within the limits."""
-    while len(_kept) > _COUNT or sum([b.room for b in _kept]) > _limit:
+    while len(_kept) > _COUNT or sum([b.capacity for b in _kept]) > _limit:
         try:
             _kept.pop(0)
         except IndexError:  # another thread was faster

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 
 from tdsl.codegen.loops import PIPELINED, SERIAL
 from tdsl.codegen.spot import INIT, Spot
-from tdsl.lang.expr import ONE, TRUE, Const, Expr
+from tdsl.lang.expr import ONE, TRUE, Const, Expr, Read, Select
 from tdsl.lang.regions import interval_of, tighten
 from tdsl.lang.simplify import add, simplify, subtract
+from tdsl.node import children, pre_order
 from tdsl.schedule.nest import Level, parts_of, roots_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,16 @@ def _skips(builder: NestBuilder, spot: Spot, loop: str) -> bool:
     plain = loop in spot.bounds and builder.nest.kind(loop) in (SERIAL, PIPELINED)
     terms = spot.mode != INIT and loop in builder.reduced and builder.d.where != TRUE
     return plain and terms and inside
+
+
+def never_reads(builder: NestBuilder) -> bool:
+    """True where a func that each point reads is needed nowhere: the conditions on points never hold."""
+    low = builder.low
+    always = pre_order(
+        *builder.d.values, inside=lambda n: (n.cond,) if isinstance(n, Select) else children(n)
+    )
+    funcs = {n.name for n in always if isinstance(n, Read) and low.program.has_func(n.name)}
+    return not funcs <= low.buffers.keys()
 
 
 def needed_run(

@@ -82,11 +82,11 @@ def _stage(state: State, tree: Tree, boxes: dict[str, Box], name: str) -> RootSt
 
 
 def _reads(f: FuncDef, box: Box) -> dict[str, Box]:
-    found: dict[str, Box] = {}
+    boxes: dict[str, Box] = {}
     for d in f.definitions:
         for source, touched in read_by(d, box, NOTHING).items():
-            found[source] = union_box(found.get(source), touched)
-    return found
+            boxes[source] = union_box(boxes.get(source), touched)
+    return boxes
 
 
 def _sources(f: FuncDef) -> set[str]:

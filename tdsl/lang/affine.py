@@ -100,7 +100,7 @@ def _as_sum(e: Expr) -> Sum:
 
 
 def _addends(e: Expr) -> tuple[Expr, ...]:
-    """The expressions whose sums make that of `e`."""
+    """The operands from whose sums that of `e` is computed."""
     match e:
         case Binary("add" | "sub" | "mul", left, right):
             return left, right
@@ -169,7 +169,7 @@ def _data_size(e: Expr) -> int:
 
 
 def _sized(e: Expr) -> tuple[Expr, ...]:
-    """The expressions whose magnitudes make that of `e`."""
+    """The operands from whose magnitudes that of `e` is computed."""
     match e:
         case Unary(_, x) | Broadcast(x) | Require(_, x) | Show(_, x) | Cast(x):
             return (x,)
@@ -374,7 +374,7 @@ def _height(n: Node) -> int:
 
 
 def written_nodes(e: Node) -> int:
-    """The number of nodes of `e` written without sharing, a node as often as there are ways to it."""
+    """The number of nodes of `e` as a tree: a shared node counts once for each path to it."""
     found = _WRITTEN.get(e)
     return remembered(_WRITTEN, e, _written) if found is None else found
 

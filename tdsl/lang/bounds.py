@@ -114,7 +114,7 @@ def _remembered(e: Expr, facts: Facts, *, rising: bool) -> int | None:
 
 
 def _bound_operands(e: Expr, facts: Facts) -> None:
-    """Bound what is inside a deep expression, operands first, so that no recursion becomes deep."""
+    """Bound the operands of a deep expression from the leaves up, so that no recursion becomes deep."""
     if height(e) > DEEP:
         for x in integer_operands(e):
             remembered(facts.values, x, lambda n: _value_range(n, facts), integer_operands)

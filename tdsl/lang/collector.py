@@ -1,4 +1,4 @@
-"""`Collector`: what is reachable from the outputs of a program by handles, and the order of its arguments."""
+"""`Collector`: the funcs and inputs that handles of the outputs reach, and the order of the arguments."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from tdsl.errors import DefinitionError, TypeMismatch
-from tdsl.lang.definition import Definition, reading_order
+from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, Access, Param, Read, Size, const
 from tdsl.lang.program import FuncDef, Input, ScalarInput, map_expressions
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import subtract
-from tdsl.node import Node, post_order, transform
+from tdsl.node import Node, post_order, pre_order, transform
 from tdsl.source import Loc
 
 
@@ -77,7 +77,7 @@ class Collector:
         return order
 
     def check_extents(self) -> None:
-        """A name stands for a scalar or for an extent, not for both."""
+        """DefinitionError for a name of a scalar and of an extent."""
         extents = {
             n.name: t.loc for t in self.inputs for n in post_order(*t.shape) if isinstance(n, Size)
         }
@@ -170,6 +170,6 @@ def _inputs_of(x: Any) -> Iterator[Any]:
         case None:
             yield getattr(x, "source", x)  # of a padding what is padded
         case e:
-            for n in reading_order(e):
+            for n in pre_order(e):
                 if isinstance(n, Access | Param):
                     yield n.source if isinstance(n, Access) else n

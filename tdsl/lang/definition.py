@@ -9,7 +9,6 @@ f[i, r] = f[i, r - 1] * 2                       free i; ranges r; no combine
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,7 +32,7 @@ from tdsl.lang.regions import Indices, indices_in, reads_in
 from tdsl.lang.simplify import add, conjunction, conjuncts
 from tdsl.lang.types import DType
 from tdsl.lang.value import Value, convert
-from tdsl.node import Node, children, post_order, transform
+from tdsl.node import Node, children, post_order, pre_order, transform
 from tdsl.source import Loc
 
 
@@ -69,7 +68,7 @@ class Definition:
     def named(self) -> tuple[Access | Param, ...]:
         """The accesses by handle and the scalars, those of bounds included, in the order they are written."""
         ends = [e for _, *both in self.ranges for e in both if e is not None]
-        nodes = (n for e in (*self.expressions(), *ends) for n in reading_order(e))
+        nodes = pre_order(*self.expressions(), *ends)
         return tuple(n for n in nodes if isinstance(n, Access | Param))
 
     @functools.cached_property
@@ -112,18 +111,6 @@ class Definition:
         return indices_in(self.reads)
 
 
-def reading_order(e: Expr) -> list[Node]:
-    """Nodes in the order they are written: an access before what its index reads."""
-    seen: dict[int, Node] = {}
-    stack: list[Node] = [e]
-    while stack:
-        n = stack.pop()
-        if id(n) not in seen:
-            seen[id(n)] = n
-            stack += reversed(list(children(n)))
-    return list(seen.values())
-
-
 def has_effects(d: Definition) -> bool:
     """True when a definition checks or prints: it should run once a point."""
     return any(isinstance(n, Require | Show) for n in post_order(*d.values))
@@ -134,24 +121,16 @@ def free_names(index: tuple[Expr, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(e.name for e in index if isinstance(e, Var)))
 
 
-def walk_order(e: Expr) -> Iterator[Node]:
-    """Each distinct node once, in the order in which they are first written, without what a Reduce binds."""
-    stack: list[Node] = [e]
-    seen: set[int] = set()
-    while stack:
-        n = stack.pop()
-        if id(n) not in seen:
-            seen.add(id(n))
-            yield n
-            if not isinstance(n, Reduce):
-                stack += reversed(children(n))
+def _unbound_children(n: Node) -> tuple[Node, ...]:
+    """The children of a node, but none of a Reduce, which binds variables."""
+    return () if isinstance(n, Reduce) else children(n)
 
 
 def loop_variables(exprs: tuple[Expr, ...]) -> dict[str, Range | None]:
     """Variables in order of appearance, with their own range if they have one."""
     found: dict[str, Range | None] = {}
     for e in exprs:
-        for n in walk_order(e):
+        for n in pre_order(e, inside=_unbound_children):
             match n:
                 case Var(name):
                     found.setdefault(name, None)
@@ -254,12 +233,12 @@ def check_pure(
 
 
 def read_of_another_point(handle: object, d: Definition) -> tuple[str, Access] | None:
-    """A free variable at another value of which an update reads its own func, and that read."""
+    """A free variable at another value of which an update reads the func that it updates, and that read."""
     for n in (n for e in d.expressions() for n in post_order(e)):
         if isinstance(n, Access) and n.source is handle:
-            for mine, own in zip(d.index, n.index, strict=True):
-                if isinstance(mine, Var) and mine.name in d.free and own != mine:
-                    return mine.name, n
+            for written, read in zip(d.index, n.index, strict=True):
+                if isinstance(written, Var) and written.name in d.free and read != written:
+                    return written.name, n
     return None
 
 
@@ -278,9 +257,9 @@ def free_inside(d: Definition, domain: tuple[tuple[Expr, Expr], ...]) -> Definit
 
 def check_update(name: str, handle: object, definition: Definition, loc: Loc | None) -> None:
     """Free variables of an update must not order it: reads of the func itself keep them in place."""
-    found = read_of_another_point(handle, definition)
-    if found is not None:
-        variable, n = found
+    other = read_of_another_point(handle, definition)
+    if other is not None:
+        variable, n = other
         raise DefinitionError(
             f"this update of {name!r} reads itself at another {variable!r}, so the order "
             f"of {variable!r} would matter",

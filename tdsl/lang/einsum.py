@@ -77,13 +77,13 @@ def einsum(
     ]
     several = _several(parsed, extents)
     terms = [
-        _term(x, names, variables, _repeated(x, names, own, several, parsed.dots), loc)
-        for names, x, own in zip(parsed.terms, operands, extents, strict=True)
+        _term(x, names, variables, _repeated(x, names, shape, several, parsed.dots), loc)
+        for names, x, shape in zip(parsed.terms, operands, extents, strict=True)
     ]
     t = _common(terms) if dtype is None else as_dtype(dtype)
     exact = t.summed if dtype is None else t
     terms = [replace(term, value=cast(term.value, exact)) for term in terms]
-    whole = {n: min(own - {ONE} or own, key=show_expr, default=None) for n, own in several.items()}
+    whole = {n: min(e - {ONE} or e, key=show_expr, default=None) for n, e in several.items()}
     if optimize and len(terms) > 1:
         sizes = {n: int(e.value) if isinstance(e, Const) else UNKNOWN for n, e in whole.items()}
         f = _in_pairs(terms, parsed.result, variables, sizes, name, t)
@@ -129,7 +129,7 @@ Extents = tuple[Expr | None, ...]  # of an operand, as far as they are known
 
 
 def _extents(x: Any, rank: int, *, infer: bool) -> Extents:
-    """The extents of an operand; of a func what follows from bare reads, or what is inferred."""
+    """The extents of an operand; those of a func follow from its bare reads, or are inferred."""
     if isinstance(x, Tensor):
         return x.extents
     if isinstance(x, Padded):
@@ -143,14 +143,14 @@ def _extents(x: Any, rank: int, *, infer: bool) -> Extents:
 
 
 def _extent(f: Func, dim: int) -> Expr | None:
-    """The extent of a func along a dimension, if all that is read there at the bare variable has it."""
-    found: set[Expr] = set()
+    """The extent of a func along a dimension, if everything read there at the bare variable has that."""
+    extents: set[Expr] = set()
     seen, stack = set[tuple[int, int]](), [(f, dim)]
     while stack:
         f, dim = stack.pop()
         known = f.declared or f._extents
         if known:
-            found |= {e for e in (known[dim],) if e is not None}
+            extents |= {e for e in (known[dim],) if e is not None}
         elif (id(f), dim) not in seen and f.definitions:
             seen.add((id(f), dim))
             variable = f.definitions[0].index[dim]
@@ -159,18 +159,18 @@ def _extent(f: Func, dim: int) -> Expr | None:
                     source: Any = n.source
                     axes = [axis for axis, e in enumerate(n.index) if e == variable]
                     if isinstance(source, Tensor):
-                        found |= {source.extents[axis] for axis in axes}
+                        extents |= {source.extents[axis] for axis in axes}
                     else:
                         stack += [(source, axis) for axis in axes]
-    return found.pop() if len(found) == 1 else None
+    return extents.pop() if len(extents) == 1 else None
 
 
 def _several(parsed: Subscripts, extents: Sequence[Extents]) -> dict[str, set[Expr]]:
     """The known extents of each axis."""
-    found: dict[str, set[Expr]] = {}
+    by_axis: dict[str, set[Expr]] = {}
     for name, extent in zip(chain(*parsed.terms), chain(*extents), strict=True):
-        found.setdefault(name, set()).update(() if extent is None else (extent,))
-    return found
+        by_axis.setdefault(name, set()).update(() if extent is None else (extent,))
+    return by_axis
 
 
 def _repeated(
@@ -178,8 +178,8 @@ def _repeated(
     dots: tuple[str, ...],
 ) -> set[str]:  # fmt: skip
     """The axes along which an operand has extent 1, and another operand more."""
-    own = {n: {e for m, e in zip(names, extents, strict=True) if m == n} for n in names}
-    ones = {n for n in names if own[n] == {ONE} and several[n] != {ONE}}
+    by_axis = {n: {e for m, e in zip(names, extents, strict=True) if m == n} for n in names}
+    ones = {n for n in names if by_axis[n] == {ONE} and several[n] != {ONE}}
     return ones.intersection(dots) if isinstance(x, Padded) else ones
 
 

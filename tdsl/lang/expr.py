@@ -149,7 +149,7 @@ class Access(Node):
 class Read(Node):
     """A value of an input or func of a program, named by its unique name.
 
-    `held` are the least and the most that it can be, as far as these are known (`stored_range.py`).
+    `held` is the range of its value, None for an unknown end (`stored_range.py`).
     """
 
     name: str

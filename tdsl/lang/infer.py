@@ -1,7 +1,7 @@
 """Infer the ranges of variables from the tensors that are read.
 
 1. A variable that stands bare in an access must have the range of that axis; all bare accesses agree
-   (numbers must be equal; named extents are made equal, or compared at the call).
+   (numbers must be equal; named extents are unified, or compared at the call).
    A func without a declared shape that could be computed further (its range begins elsewhere, or an access of
    such a func shifts the variable) need not agree: its access limits the variable, as by rule 2.
 2. Any other affine access limits its variable to where the access stays inside.
@@ -61,7 +61,7 @@ class _Variable:
 
 
 class _Sizes:
-    """Named extents that are equal to others or to numbers, and the accesses that make them so."""
+    """The named extents that equal others or numbers, and the accesses from which that follows."""
 
     def __init__(self) -> None:
         self.equal: dict[str, Expr] = {}
@@ -82,13 +82,13 @@ class _Sizes:
     def unify(self, a: Expr, b: Expr) -> bool:
         """Make two extents equal by naming where that is possible; False where they never are."""
         a, b = self.resolve(a), self.resolve(b)
-        apart = as_sum(a).plus(as_sum(b), -1)
+        difference = as_sum(a).plus(as_sum(b), -1)
         if at_most(add(a, ONE), b) or at_most(add(b, ONE), a):
             return False
         # a name that is one of the extents first, then one in which their difference is linear
-        for name in (a, b, *apart.terms):
-            if isinstance(name, Size) and abs(apart.terms.get(name, 0)) == 1:
-                other = apart.without(name).times(-apart.terms[name])
+        for name in (a, b, *difference.terms):
+            if isinstance(name, Size) and abs(difference.terms.get(name, 0)) == 1:
+                other = difference.without(name).times(-difference.terms[name])
                 inside = any(name in post_order(atom) for atom in other.terms)
                 if not inside and (other.terms or Const in (type(a), type(b))):
                     self.equal[name.name] = simplify(as_expr(other))
@@ -104,13 +104,14 @@ def infer(program: Program) -> Program:
     }
     inferred = {f.name for f in program.funcs if not f.declared}
     indices = read_in_indices(program)
-    funcs, held = [], dict[str, tuple[Interval, ...]]()
+    funcs, value_ranges = [], dict[str, tuple[Interval, ...]]()
     for f in program.funcs:
-        made = _infer_func(with_ranges(f, held), boxes, sizes, inferred)
+        f = with_ranges(f, value_ranges, values=f.name in indices)
+        f = _infer_func(f, boxes, sizes, inferred)
         if f.name in indices:
-            held[f.name] = ranges_held(made)
-        boxes[f.name] = tuple(zip(made.limits, made.natural, strict=True))
-        funcs.append(made)
+            value_ranges[f.name] = ranges_held(f)
+        boxes[f.name] = tuple(zip(f.limits, f.natural, strict=True))
+        funcs.append(f)
     program = replace(program, funcs=tuple(funcs))
     return _resolve(program, sizes) if sizes.agreements else program
 

@@ -42,14 +42,14 @@ class Linear:
 
 
 class Unknown:
-    """The answer where a search was cut off: there may be a point."""
+    """The result of a search that was cut off: a point may exist."""
 
 
 UNKNOWN = Unknown()
 
 
 def find_point(zero: Iterable[Linear], least: Iterable[Linear]) -> Point | Unknown | None:
-    """Integers for which all of `zero` are 0 and all of `least` are at least 0; None where there are none.
+    """Integers for which all of `zero` are 0 and all of `least` are at least 0; None if there are none.
 
     >>> i, j = Linear({("i",): 1}), Linear({("j",): 1})
     >>> below = [i, j.plus(i, -1).less(1), Linear({}, 9).plus(j, -1)]  # 0 <= i < j <= 9
@@ -58,7 +58,7 @@ def find_point(zero: Iterable[Linear], least: Iterable[Linear]) -> Point | Unkno
     >>> find_point([Linear({("i",): 2, ("j",): -4}, 1)], below) is None
     True
     """
-    made: list[tuple[Name, Linear]] = []
+    eliminated: list[tuple[Name, Linear]] = []
     equal, system = list(zero), list(least)
     while equal:
         e = equal.pop()
@@ -74,17 +74,17 @@ def find_point(zero: Iterable[Linear], least: Iterable[Linear]) -> Point | Unkno
         if name is None:
             system += [e, Linear().plus(e, -1)]
             continue
-        # name = value, wherever it stands
+        # substitute value for name
         c = e.terms[name]
         value = Linear().plus(
             Linear({n: k for n, k in e.terms.items() if n != name}, e.constant), -c
         )
-        made.append((name, value))
+        eliminated.append((name, value))
         equal = [_replaced(x, name, value) for x in equal]
         system = [_replaced(x, name, value) for x in system]
     point = _search(system)
     if isinstance(point, dict):
-        for name, value in reversed(made):
+        for name, value in reversed(eliminated):
             for n in value.terms:
                 point.setdefault(n, 0)
             point[name] = value.at(point)
@@ -172,12 +172,13 @@ def _assign(
 
 
 def _values(name: Name, system: list[Linear], point: Point) -> Iterator[int | None]:
-    """The values of a variable that its constraints leave, near 0 first where these are without end."""
+    """The values that satisfy the constraints of a variable, from 0 outwards if these are unbounded."""
     lo: int | None = None
     hi: int | None = None
     for e in system:
         c = e.terms[name]
-        rest = e.constant + sum(k * point[n] for n, k in e.terms.items() if n != name)
+        # a variable without a level of its own may have any value: `name` is unbounded on one side
+        rest = e.constant + sum(k * point.setdefault(n, 0) for n, k in e.terms.items() if n != name)
         if c > 0:
             lo = -(rest // c) if lo is None else max(lo, -(rest // c))
         else:

@@ -50,6 +50,7 @@ from tdsl.source import here
 
 Arguments = Mapping[str, Any]
 Limits = tuple[tuple[float, float], ...]  # inclusive ends of each dimension
+Orders = dict[int, tuple[Node, ...]]  # the nodes of expressions, by `id`, as they are evaluated
 
 
 def interpret(
@@ -217,6 +218,7 @@ class Run:
     ) -> None:
         self.program, self.out = program, out
         self.stored = {name: _input(array) for name, array in arrays.items()}
+        self.orders: Orders = {}
 
     def outputs(self) -> list[tuple[Array, ...]]:
         """For each output, the values of its components on its own range."""
@@ -256,7 +258,8 @@ class Run:
         free = [np.arange(ranges[n][0], ranges[n][1] + 1) for n in d.free]
         mesh = dict(zip(d.free, np.ix_(*free), strict=True))
         if d.init is not None:
-            self.write(f, d, mesh, [arithmetic.constant(c) for c in map(_constant, d.init)])
+            initial = [arithmetic.constant(c) for c in map(_constant, d.init)]
+            self.write(f, self.place(f, d, mesh), initial)
         ordered = [n for n, _, _ in d.ranges]
         spans = (range(ranges[n][0], ranges[n][1] + 1) for n in ordered)
         for point in itertools.product(*spans):
@@ -283,19 +286,17 @@ class Run:
     def step(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> None:
         """One point of the ranges, all points of the free variables that are kept."""
         values = [self.evaluate(v, variables) for v in d.values]
+        place = self.place(f, d, variables)
         if d.combine is not None:
-            place = self.place(f, d, variables)
             so_far = [part[place] for part in self.stored[f.name].parts]
             params = {f"a{n}": v for n, v in enumerate(so_far)}
             params |= {f"b{n}": v for n, v in enumerate(values)}
-            values = [Evaluator(variables, self.stored, [], params)(e) for e in d.combine.exprs]
-        self.write(f, d, variables, values)
+            both = Evaluator(variables, self.stored, [], params, self.orders)
+            values = [both(e) for e in d.combine.exprs]
+        self.write(f, place, values)
 
-    def write(
-        self, f: FuncDef, d: Definition, variables: dict[str, Array], values: list[Array]
-    ) -> None:
+    def write(self, f: FuncDef, place: tuple[Array, ...], values: list[Array]) -> None:
         """f[index] = values."""
-        place = self.place(f, d, variables)
         for part, value in zip(self.stored[f.name].parts, values, strict=True):
             assert part.dtype == value.dtype, f"{f.name} holds {part.dtype}, gets {value.dtype}"
             part[place] = value
@@ -308,7 +309,7 @@ class Run:
     def evaluate(self, e: Expr, variables: dict[str, Array]) -> Array:
         """An expression at points; what it prints is printed."""
         shown: list[str] = []
-        result = Evaluator(variables, self.stored, shown)(e)
+        result = Evaluator(variables, self.stored, shown, None, self.orders)(e)
         for line in shown:
             self.out(line)
         return result
@@ -334,7 +335,7 @@ def _inside(name: str, stored: Stored, index: tuple[Array, ...]) -> tuple[Array,
     """
     places = tuple(i - first for i, first in zip(index, stored.first, strict=True))
     shape = stored.parts[0].shape
-    if all(np.all((p >= 0) & (p < extent)) for p, extent in zip(places, shape, strict=True)):
+    if all(((p >= 0) & (p < extent)).all() for p, extent in zip(places, shape, strict=True)):
         return places
     touched = [(np.min(i), np.max(i)) for i in index]
     for axis, ((lo, hi), (first, last)) in enumerate(zip(touched, stored.limits, strict=True)):
@@ -358,14 +359,18 @@ class Evaluator:
         stored: Mapping[str, Stored],
         shown: list[str],
         params: Mapping[str, Array] | None = None,
+        orders: Orders | None = None,
     ) -> None:
         self.variables, self.stored, self.shown = variables, stored, shown
-        self.params = params or {}
+        self.params, self.orders = params or {}, {} if orders is None else orders
 
     def __call__(self, root: Expr) -> Array:
         """The value of an expression."""
         done: dict[int, Array] = {}
-        for n in post_order(root):
+        order = self.orders.get(id(root))
+        if order is None:
+            order = self.orders[id(root)] = tuple(post_order(root))
+        for n in order:
             done[id(n)] = np.asarray(self.node(n, lambda e: done[id(e)], root))  # type: ignore[arg-type]  # an Expr
         return done[id(root)]
 

@@ -33,35 +33,35 @@ RangesAt = Callable[[Definition, Box], dict[str, Interval]]
 def read_at(
     d: Definition, ranges: Ranges, facts: Facts = NOTHING, writes: str = ""
 ) -> dict[str, Box]:
-    """The boxes that a definition reads where its variables run over `ranges`, no condition applied to these.
+    """The boxes that a definition reads where its variables run over `ranges` and its conditions are true.
 
-    With what it writes, of the func `writes`, where there is such a name.
+    The box that it writes is added to that of the func `writes`, if a name is given.
     """
-    found: dict[str, Box] = {}
+    boxes: dict[str, Box] = {}
     if any(is_empty(r, facts) for r in ranges.values()):
-        return found
+        return boxes
     if d.where != TRUE:
         if d.tested:
             where, indices = d.tested
             ranges = tighten(ranges, where, facts)
             if any(is_empty(r, facts) for r in ranges.values()):
-                return found
-            found = boxes_at(indices, ranges, facts, where)
+                return boxes
+            boxes = boxes_at(indices, ranges, facts, where)
         ranges = tighten(ranges, d.where, facts)
         if any(is_empty(r, facts) for r in ranges.values()):
-            return found
+            return boxes
     for name, box in boxes_at(d.indices, ranges, facts, d.where).items():
-        found[name] = union_box(found.get(name), box, facts)
+        boxes[name] = union_box(boxes.get(name), box, facts)
     if writes:
-        found[writes] = union_box(found.get(writes), box_of(d.index, ranges, facts, d.where), facts)
-    return found
+        boxes[writes] = union_box(boxes.get(writes), box_of(d.index, ranges, facts, d.where), facts)
+    return boxes
 
 
 def with_updates(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NOTHING) -> Box:
-    """A box of a func with all that its updates read and write of it when they run over the whole.
+    """The smallest box around `box` that contains what the updates of a func read and write of it, run on it.
 
-    `ranges_at` gives the ranges of the variables of a definition on a box. IndexBoundError where the updates
-    need ever more of a func.
+    `ranges_at` gives the ranges of the variables of a definition on a box. IndexBoundError if there is no
+    such box.
     """
     if len(f.definitions) == 1:
         return box
@@ -71,7 +71,7 @@ def with_updates(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NOTHI
             before, box = box, _grown(f, box, ranges_at, facts)
             if box == before:
                 return box
-        # ends that still move lie as far as indices reach from anywhere, or as there are elements
+        # ends that still move are set to those of the indices on an unbounded box, then of the func
         moving = zip(box, before, strict=True)
         over = tuple((a if a == c else None, b if b == d else None) for (a, b), (c, d) in moving)
         box = _with_ends(over, f.limits) if widened else _grown(f, box, ranges_at, facts, over)
@@ -86,21 +86,21 @@ def with_updates(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NOTHI
 
 
 def _grown(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts, over: Box | None = None) -> Box:
-    """A box with what the updates of a func read and write of it when they run over that.
+    """The union of a box and what the updates of a func read and write of it when they run on the box.
 
-    Or when they run `over` another, which may be unbounded: what has no bounds then adds nothing.
+    Or when they run on the box `over`, which may be unbounded: ends that are unbounded then are not moved.
     """
     for d in reversed(f.definitions[1:]):
-        own = read_at(d, ranges_at(d, over or box), facts, writes=f.name).get(f.name)
-        if own is None:
+        touched = read_at(d, ranges_at(d, over or box), facts, writes=f.name).get(f.name)
+        if touched is None:
             continue
         if over is not None:
-            own = _with_ends(own, box)
-        box = union_box(box, common_box(own, f.limits, facts) if f.declared else own, facts)
+            touched = _with_ends(touched, box)
+        box = union_box(box, common_box(touched, f.limits, facts) if f.declared else touched, facts)
     return box
 
 
 def _with_ends(box: Box, other: Box) -> Box:
-    """A box in which the ends of another stand for those that are not known."""
+    """The box with the ends of another in the place of those that are unbounded."""
     both = zip(box, other, strict=True)
     return tuple((a if lo is None else lo, b if hi is None else hi) for (lo, hi), (a, b) in both)

@@ -129,7 +129,7 @@ class Program:
 
     `parameters` is the order of the arguments of a call; `output_names` are the names that the user gave
     the outputs, which stay when a schedule puts a copy in the place of one. `equal` are named extents that
-    indices make the same as others, `agreements` the accesses by which extents have to be equal. As text,
+    equal others because of indices, `agreements` the accesses by which extents have to be equal. As text,
     each func has its range and its definitions.
     """
 
@@ -185,8 +185,8 @@ def build_program(
 ) -> Program:
     """The program that computes the funcs `outputs`; `parameters` are handles that come first in a call.
 
-    The other inputs follow in the order in which they were created. Those that an einsum is given stand in
-    the order given there, in the places that are theirs; of two einsums, the later one decides.
+    The other inputs follow in the order in which they were created. The operands of an einsum trade places to
+    follow the order of its call; of two einsums, the later one decides.
 
     Raises DefinitionError for an undefined func, an output or a name used twice, ShapeError where ranges
     disagree.

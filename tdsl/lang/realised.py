@@ -14,8 +14,16 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Expr, const
 from tdsl.lang.needed import read_at, with_updates
 from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import Box, Interval, free_range, reads_in, union_box
-from tdsl.lang.simplify import conjuncts, maximum, minimum, simplify
+from tdsl.lang.regions import (
+    Box,
+    Interval,
+    common_box,
+    free_range,
+    is_empty,
+    reads_in,
+    union_box,
+)
+from tdsl.lang.simplify import conjuncts, simplify
 from tdsl.source import here
 
 Bounds = tuple[tuple[int, int], ...]  # inclusive ends of each dimension
@@ -56,23 +64,10 @@ def realised_boxes(program: Program) -> dict[str, Bounds]:
         for d in f.definitions:
             for name, touched in touched_boxes(f, d, box).items():
                 if name != f.name and program.has_func(name):
-                    limited = _limited(program.func(name), touched)
-                    if not _empty(limited):
+                    limited = common_box(touched, program.func(name).limits)
+                    if not any(map(is_empty, limited)):
                         needed[name] = union_box(needed.get(name), limited)
     return boxes
-
-
-def _empty(box: Box) -> bool:
-    return any(number_of(lo) > number_of(hi) for lo, hi in box)
-
-
-def _limited(f: FuncDef, box: Box) -> Box:
-    """A box without what lies outside the range of the func: a box may be larger than what is read."""
-    return tuple(
-        (lo if low is None or lo is None else maximum(lo, low),
-         hi if high is None or hi is None else minimum(hi, high))
-        for (lo, hi), (low, high) in zip(box, f.limits, strict=True)
-    )  # fmt: skip
 
 
 def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:

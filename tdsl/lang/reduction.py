@@ -161,7 +161,7 @@ def widened(v: Value, loc: Loc | None) -> Value:
 def sum(x: Any, axis: Axis | None = None, dtype: Any = None) -> Value:
     """The sum over loop variables, in order. Integers sum in 64 bits unless `dtype` is given, as NumPy.
 
-    The sum of f16, bf16 and floats of 8 bits is made in f32, and rounded at the end: with `dtype`, in that.
+    The sum of f16, bf16 and floats of 8 bits is computed in f32, or in `dtype`, and rounded at the end.
     Factors of a term are multiplied in f32, too.
 
     >>> from tdsl.lang.tensor import Func, Tensor

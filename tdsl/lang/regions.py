@@ -86,7 +86,7 @@ def interval_of(e: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
 
 
 class _Known(dict[str, Interval]):
-    """Ranges, and the intervals of expressions that have been found for them: of each node once."""
+    """Ranges of variables, with a cache of the intervals of expressions over them."""
 
     def __init__(self, ranges: Ranges) -> None:
         dict.__init__(self, ranges)
@@ -151,7 +151,7 @@ def _atom(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
 
 
 def _held(e: Expr, held: Interval, ranges: Ranges, facts: Facts) -> Interval:
-    """What is known of a stored value, an end by its type where there is none."""
+    """The range of a stored value, with an end of its type in the place of one that is unknown."""
     if None not in held:
         return held
     (lo, hi), (low, high) = held, _by_value(e, ranges, facts)

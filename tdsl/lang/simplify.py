@@ -254,7 +254,7 @@ def _push(s: Sum, facts: Facts) -> Expr:
     if max(data_size(atom.left), data_size(atom.right)) > _SAFE:
         return as_expr(s)  # an arm by itself could wrap
     if arms_of(atom) >= MOST_ARMS:
-        return as_expr(s)  # each level of such an index would make it twice as large
+        return as_expr(s)  # each level of such an index would double its size
     coefficient, rest = s.terms[atom], s.without(atom)
     left, right = (
         _push(as_sum(x).times(coefficient).plus(rest), facts) for x in (atom.left, atom.right)

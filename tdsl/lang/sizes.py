@@ -86,12 +86,12 @@ def check_agreement(a: Agreement, sizes: Mapping[str, int], hint: str) -> None:
 
 
 def _other_name(name: str, known: Sequence[str], others: Sequence[str]) -> str:
-    """What may have been meant by a size that there is not."""
-    near = [
+    """A hint for a size that does not exist: the name that may have been meant."""
+    similar = [
         n for n in others if n.lower() == name.lower() or did_you_mean(name, (n,)).startswith("did")
     ]
-    if near:
-        return f"did you mean {near[0]!r}? It is an argument of its own"
+    if similar:
+        return f"did you mean {similar[0]!r}? It is an argument of its own"
     return did_you_mean(name, known) if known else "leave it out: no extent has a name"
 
 

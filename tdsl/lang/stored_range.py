@@ -1,10 +1,10 @@
-"""The range of the values that a func holds, kept with the reads of it by which others are indexed.
+"""The range of the values of a func, stored with the reads of it that are used in indices.
 
-    at[i] = td.clip(n[i], 0, 9)        what `at` holds is between 0 and 9
+    at[i] = td.clip(n[i], 0, 9)        values of `at` are between 0 and 9
     sums[at[i]] += x[i]                so that this writes `sums` from 0 to 9, wherever `at` is stored
 
-The ends are expressions of sizes. What is computed from what is stored before, as sums are, is known by its
-type alone.
+The ends are expressions of sizes. A copy, and what else a func computes of others, has a range that follows
+from theirs; that of a sum is known by its type alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tdsl.lang.affine import has_data
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, Binary, Const, Expr, Read, Size
 from tdsl.lang.program import FuncDef, Program
@@ -23,14 +24,14 @@ Known = Mapping[str, tuple[Interval, ...]]  # by func and component
 
 
 def keep_ranges(program: Program) -> Program:
-    """The program in which every func that is read in an index is read with the range of what it holds."""
+    """The program with the range of its values on each read of a func that is used in an index."""
     known: dict[str, tuple[Interval, ...]] = {}
     read = read_in_indices(program)
     if not read:
         return program
     funcs = []
     for f in program.funcs:
-        f = with_ranges(f, known)
+        f = with_ranges(f, known, values=f.name in read)
         if f.name in read:
             known[f.name] = ranges_held(f)
         funcs.append(f)
@@ -38,53 +39,60 @@ def keep_ranges(program: Program) -> Program:
 
 
 def read_in_indices(program: Program) -> set[str]:
-    """The funcs that others read in an index, a condition or an end of a range."""
-    return {name for f in program.funcs for name in _read_in_indices(f) if program.has_func(name)}
+    """The funcs read in an index, a condition or an end of a range, and what they are computed from."""
+    names = {name for f in program.funcs for name in _read_in_indices(f)}
+    for f in reversed(program.funcs):
+        if f.name in names:
+            names |= _read(f)
+    return {name for name in names if program.has_func(name)}
 
 
-def with_ranges(f: FuncDef, known: Known) -> FuncDef:
-    """The func in which what its indices and conditions read has the ranges `known`."""
-    names = _read_in_indices(f) & known.keys()
+def with_ranges(f: FuncDef, known: Known, *, values: bool) -> FuncDef:
+    """The func with the ranges `known` on reads in its indices and conditions, or with `values` on all."""
+    names = (_read(f) if values else _read_in_indices(f)) & known.keys()
     if not names:
         return f
 
     def visit(n: Node) -> Node:
         if not isinstance(n, Read) or n.name not in names:
             return n
-        held = known[n.name][n.component]
-        return n if n.held == held else replace(n, held=held)
+        values = known[n.name][n.component]
+        return n if n.held == values else replace(n, held=values)
 
     return f.map_expressions(lambda e: transform(e, visit))
 
 
+def _read(f: FuncDef) -> set[str]:
+    return {name for d in f.definitions for name in d.sources}
+
+
 def _read_in_indices(f: FuncDef) -> set[str]:
-    """What is read in an index, a condition or an end of a range."""
-    found: set[str] = set()
+    """The names of what a func reads in an index, a condition or an end of a range."""
+    names: set[str] = set()
     for d in f.definitions:
         ends = [e for _, *ends in d.ranges for e in ends if e is not None]
         indices = [e for r in d.reads for e in r.index]
-        found |= {
-            n.name for n in post_order(*indices, *d.index, d.where, *ends) if isinstance(n, Read)
-        }
-    return found
+        reading = filter(has_data, (*indices, *d.index, d.where, *ends))
+        names |= {n.name for n in post_order(*reading) if isinstance(n, Read)}
+    return names
 
 
 def ranges_held(f: FuncDef) -> tuple[Interval, ...]:
-    """For each component of a func the range of what it holds, unbounded where that is not known."""
-    held: list[Interval] = []
+    """The range of the values of each component of a func, unbounded if it is not known."""
+    ranges: list[Interval] = []
     for n, t in enumerate(f.dtypes):
         if not t.is_integer or any(d.combine is not None for d in f.definitions):
-            held.append(EVERYTHING)
+            ranges.append(EVERYTHING)
             continue
         lo, hi = _value(f, f.definitions[0], n)
         for d in f.definitions[1:]:
             lo, hi = union((lo, hi), _value(f, d, n))
-        held.append((lo if _is_fixed(lo) else None, hi if _is_fixed(hi) else None))
-    return tuple(held)
+        ranges.append((lo if _is_fixed(lo) else None, hi if _is_fixed(hi) else None))
+    return tuple(ranges)
 
 
 def _value(f: FuncDef, d: Definition, n: int) -> Interval:
-    """The range of a component of what a definition assigns."""
+    """The range of the values that a definition assigns to a component."""
     ranges: dict[str, Interval] = {name: free_range(name, d.index, f.limits) for name in d.free}
     for name, lo, hi in d.ranges:
         ranges[name] = lo, None if hi is None else subtract(hi, ONE)
@@ -92,5 +100,5 @@ def _value(f: FuncDef, d: Definition, n: int) -> Interval:
 
 
 def _is_fixed(e: Expr | None) -> bool:
-    """True for an end that is the same throughout a call."""
+    """True for an end of constants and sizes, which does not change during a call."""
     return e is not None and all(isinstance(n, Const | Size | Binary) for n in post_order(e))

@@ -325,12 +325,12 @@ class Func(Handle, Suggesting):
     ) -> None:
         hoisted = _Hoisted()
         values = tuple(self._hoist(v, hoisted, top=False) for v in values)
-        made = define(index, values, combine, loc, pure=False)
-        if made.ranges and read_of_another_point(self, made) is not None:
-            made = free_inside(made, self._domain())
-        check_update(self.name, self, made, loc)
-        check_apart(self.name, self, made, loc)
-        if combine is None and not made.ranges and not any(reads(v, self) for v in values):
+        update = define(index, values, combine, loc, pure=False)
+        if update.ranges and read_of_another_point(self, update) is not None:
+            update = free_inside(update, self._domain())
+        check_update(self.name, self, update, loc)
+        check_apart(self.name, self, update, loc)
+        if combine is None and not update.ranges and not any(reads(v, self) for v in values):
             whole = all(isinstance(e, Var) for e in index) and len(set(index)) == len(index)
             if whole:
                 raise DefinitionError(
@@ -340,7 +340,7 @@ class Func(Handle, Suggesting):
                     related=((self.definitions[0].loc, "first definition"),),
                     hint="use another td.Func, or an update such as += or over a td.range",
                 )
-        self.definitions.append(made)
+        self.definitions.append(update)
 
     def _hoist(self, e: Expr, made: _Hoisted, *, top: bool) -> Expr:
         """Give every reduction inside an expression a func of its own, named after this one."""

@@ -46,29 +46,29 @@ _A, _B = 0, 1  # the earlier and the later iteration
 
 
 def check_dependences(state: State, func: str, definition: int, nest: Nest | None = None) -> None:
-    """Raise Illegal where a nest, by default that of the state, does not keep the order of iterations."""
+    """Raise Illegal if a nest, by default that of the state, breaks a dependence of a definition."""
     f, plan = state.program.func(func), state.plan(func)
     d, nest = f.definitions[definition], nest or plan.nests[definition]
-    own = [x for x in nest.loops if is_reduction(f, definition, nest, x.name)]
-    at_a_time = [x for x in own if x.kind in (VECTORIZED, *CONCURRENT)]
+    range_loops = [x for x in nest.loops if is_reduction(f, definition, nest, x.name)]
+    parallel = [x for x in range_loops if x.kind in (VECTORIZED, *CONCURRENT)]
     if not is_ordered(f, definition):
         if d.init is not None or definition in plan.atomic:
             return  # `check_concurrent` has looked at the loops of terms
-        moving = {v for e in d.index for v in variables(e)}
-        at_a_time = [
+        in_index = {v for e in d.index for v in variables(e)}
+        parallel = [
             x
-            for x in at_a_time
-            if x.kind not in (VECTORIZED, *THREADS) or roots_of(nest, x.name) & moving
+            for x in parallel
+            if x.kind not in (VECTORIZED, *THREADS) or roots_of(nest, x.name) & in_index
         ]  # others merge what their iterations have reduced
-    elif not at_a_time and _is_in_order(d, nest):
+    elif not parallel and _is_in_order(d, nest):
         return
-    if at_a_time or is_ordered(f, definition):
+    if parallel or is_ordered(f, definition):
         pair = _Pair(f, definition, nest)
-        pair.check({x.name for x in at_a_time})
+        pair.check({x.name for x in parallel})
 
 
 def is_independent(state: State, func: str, definition: int, loop: str) -> bool:
-    """True where the iterations of a loop may run side by side, each on elements of its own."""
+    """True if the iterations of a loop may run in parallel: it carries no dependence of the definition."""
     nest = state.plan(func).nests[definition].with_kind(loop, PARALLEL)
     try:
         check_dependences(state, func, definition, nest)
@@ -78,7 +78,7 @@ def is_independent(state: State, func: str, definition: int, loop: str) -> bool:
 
 
 def _is_in_order(d: Definition, nest: Nest) -> bool:
-    """True where the loops of ranges stand as those that they came from did."""
+    """True if the loops of ranges are nested in the order of the ranges."""
     order = [name for name, _, _ in d.ranges]
     for r in nest.relations:
         match r:
@@ -101,14 +101,14 @@ def _is_in_order(d: Definition, nest: Nest) -> bool:
 
 @dataclass(slots=True)
 class _System:
-    """What is 0, and what is at least 0, of two iterations."""
+    """Linear constraints on two iterations: `zero` are equal to 0, `least` at least 0."""
 
     zero: list[Linear] = field(default_factory=list)
     least: list[Linear] = field(default_factory=list)
 
 
 class _Pair:
-    """Two iterations of a definition, the first one earlier, as the integer points of linear systems."""
+    """The pairs of iterations of a definition, earlier and later, as the integer points of linear systems."""
 
     def __init__(self, f: FuncDef, definition: int, nest: Nest) -> None:
         self.f, self.d, self.nest = f, f.definitions[definition], nest
@@ -121,38 +121,36 @@ class _Pair:
             self._bounds(side)
         self.cases = self._relations()
 
-    def check(self, at_a_time: set[str]) -> None:
-        """Raise Illegal where two conflicting iterations would not run in order."""
+    def check(self, parallel: set[str]) -> None:
+        """Raise Illegal if two conflicting iterations would not run in order."""
         loops = [x for x in self.nest.names() if roots_of(self.nest, x) & set(self.ranges)]
         for first, second, same in self._conflicts():
             for earlier in self._in_order():
                 zero, least = [*same, *earlier.zero], [*self.least, *earlier.least]
                 if find_point(zero, least) is None:
                     continue
-                for case, (loop, wrong) in product(
-                    self.cases, self._out_of_order(loops, at_a_time)
-                ):
-                    found = find_point(
+                for case, (loop, wrong) in product(self.cases, self._out_of_order(loops, parallel)):
+                    point = find_point(
                         [*zero, *case.zero, *wrong.zero], [*least, *case.least, *wrong.least]
                     )
-                    if found is not None:
-                        raise self._refused(first, second, found, loop, loop in at_a_time)
+                    if point is not None:
+                        raise self._refused(first, second, point, loop, loop in parallel)
 
-    def _out_of_order(self, loops: list[str], at_a_time: set[str]) -> Iterator[tuple[str, _System]]:
-        """How the second iteration may come before the first, or with it: by the first loop that differs."""
+    def _out_of_order(self, loops: list[str], parallel: set[str]) -> Iterator[tuple[str, _System]]:
+        """Each loop as the outermost in which a pair differs, with the constraints of a wrong order."""
         for n, loop in enumerate(loops):
             same = [self._distance(x) for x in loops[:n]]
             step = self._distance(loop)
-            if loop in at_a_time:
+            if loop in parallel:
                 yield loop, _System(same, [step.less(1)])
-            if loop in at_a_time or self.ordered:
+            if loop in parallel or self.ordered:
                 yield loop, _System(same, [Linear().plus(step, -1).less(1)])
 
     def _refused(
-        self, first: _Touch, second: _Touch, found: Point | Unknown, loop: str, at_a_time: bool
+        self, first: _Touch, second: _Touch, point: Point | Unknown, loop: str, parallel: bool
     ) -> Illegal:
         f = self.f.name
-        if isinstance(found, Unknown) or self._is_guessed(found):
+        if isinstance(point, Unknown) or self._is_guessed(point):
             do = (
                 "write the same element"
                 if first.writes and second.writes
@@ -160,8 +158,8 @@ class _Pair:
             )
             text = f"iterations of {loop!r} may {do} of {f!r}, by indices that are not affine"
         else:
-            a, b = (self._iteration(side, found) for side in (_A, _B))
-            element = f"{f}[{', '.join(str(self._value(e, _B, found)) for e in second.index)}]"
+            a, b = (self._iteration(side, point) for side in (_A, _B))
+            element = f"{f}[{', '.join(str(self._value(e, _B, point)) for e in second.index)}]"
             if first.writes and second.writes:
                 text = f"iterations {a} and {b} write {element}"
             else:
@@ -172,30 +170,30 @@ class _Pair:
                 f"partial = rfactor({loop!r}) and run that side by side, or allow it with atomic()"
             )
             return Illegal(text, hint, ((self.d.loc, "this definition"),))
-        what = "would run at a time" if at_a_time else "would run in another order"
+        what = "would run at a time" if parallel else "would run in another order"
         hint = "put loops into an order in which the one that has to be first comes first"
-        if at_a_time:
+        if parallel:
             hint = f"leave {loop!r} serial"
-        if at_a_time and not isinstance(found, Unknown):
+        if parallel and not isinstance(point, Unknown):
             inside = self.nest.names()[self.nest.position(loop) + 1 :]
-            apart = [x for x in inside if found.get((x, _B), 0) > found.get((x, _A), 0)]
-            hint += "".join(f", or put {x!r} outside of it" for x in apart[:1])
+            carried = [x for x in inside if point.get((x, _B), 0) > point.get((x, _A), 0)]
+            hint += "".join(f", or put {x!r} outside of it" for x in carried[:1])
         return Illegal(
             f"{text}, and they {what}", hint, ((second.loc or self.d.loc, "this access"),)
         )
 
-    def _is_guessed(self, found: Point) -> bool:
-        return any(name in self.guesses for name in found)
+    def _is_guessed(self, point: Point) -> bool:
+        return any(name in self.guesses for name in point)
 
-    def _iteration(self, side: int, found: Point) -> str:
-        return ", ".join(f"{v}={found.get((v, side), 0)}" for v in self.ranges)
+    def _iteration(self, side: int, point: Point) -> str:
+        return ", ".join(f"{v}={point.get((v, side), 0)}" for v in self.ranges)
 
-    def _value(self, e: Expr, side: int, found: Point) -> int:
+    def _value(self, e: Expr, side: int, point: Point) -> int:
         value = self._linear(as_sum(e), side)
-        return value.constant + sum(c * found.get(n, 0) for n, c in value.terms.items())
+        return value.constant + sum(c * point.get(n, 0) for n, c in value.terms.items())
 
     def _conflicts(self) -> Iterator[tuple[_Touch, _Touch, list[Linear]]]:
-        """What two iterations touch, of which one writes: where that is the same element."""
+        """The pairs of accesses of which one writes, with the constraints that both are of one element."""
         write = _Touch(self.d.index, True)
         reads = [_Touch(r.index, False, r) for r in self.d.reads if r.name == self.f.name]
         pairs = [(write, write)]
@@ -213,7 +211,7 @@ class _Pair:
             )
 
     def _in_order(self) -> Iterator[_System]:
-        """That the first iteration is earlier: by the first range in which the two differ."""
+        """The constraints that the first iteration is earlier, for each range as the first that differs."""
         for n, name in enumerate(self.ranges):
             same = [self._distance(x) for x in self.ranges[:n]]
             yield _System(same, [self._distance(name).less(1)])
@@ -222,7 +220,7 @@ class _Pair:
         return Linear({(name, _B): 1, (name, _A): -1})
 
     def _bounds(self, side: int) -> None:
-        """That an iteration is one of the definition."""
+        """Add the constraints that an iteration is in the ranges and predicates of the definition."""
         least = self.least
         for name, lo, hi in self.d.ranges:
             here = Linear({(name, side): 1})
@@ -241,7 +239,7 @@ class _Pair:
         least += [Linear().plus(self._linear(s, side), -1) for s in differences(self.d.where)]
 
     def _linear(self, s: Sum, side: int) -> Linear:
-        """A sum as linear in variables of one iteration, or of both where it is the same in both."""
+        """A sum over the variables of one iteration; an atom without ranges has one variable for both."""
         total = Linear({}, s.constant)
         for atom, c in s.terms.items():
             total = total.plus(self._atom(atom, side), c)
@@ -261,8 +259,10 @@ class _Pair:
                 self._once(quotient, [rest, Linear({}, int(k) - 1).plus(rest, -1)])
                 return Linear({quotient: 1}) if op == "floordiv" else rest
             case _:
-                own = any(isinstance(n, Read) and n.name == self.f.name for n in post_order(atom))
-                sides = (side,) if own else self._sides(atom, side)
+                reads_func = any(
+                    isinstance(n, Read) and n.name == self.f.name for n in post_order(atom)
+                )
+                sides = (side,) if reads_func else self._sides(atom, side)
                 value: Name = ("value", atom, *sides)
                 if sides:
                     self.guesses.add(value)
@@ -277,7 +277,7 @@ class _Pair:
             self.least += least
 
     def _relations(self) -> list[_System]:
-        """How loops make the variables of ranges; several systems where that is no linear relation."""
+        """The relations between loops and ranges; several systems if one of them is not linear."""
         unknown = {v: (ZERO, Size(f"extent of {v}")) for v in self.d.free}
         ends = {n: (lo, subtract(hi, lo)) for n, lo, hi in self.d.ranges if lo and hi}
         extents = relate(self.nest, {**unknown, **ends}).extents
@@ -292,18 +292,18 @@ class _Pair:
             )
             if not any(roots_of(before, p) & set(self.ranges) for p in parents):
                 continue
-            made: list[_System] = []
+            systems: list[_System] = []
             match r:
                 case Split(parent, outer, inner, factor):
                     size = factor or _constant(extents[inner])
-                    made = (
+                    systems = (
                         [self._whole(parent, outer, inner, size, first)]
                         if size
                         else self._by_cases(outer, inner, parent)
                     )
                 case Fuse(fused, outer, inner):
                     size = _constant(extents[inner])
-                    made = (
+                    systems = (
                         [self._whole(fused, outer, inner, size, first)]
                         if size
                         else self._by_cases(outer, inner, fused)
@@ -313,16 +313,17 @@ class _Pair:
                         self._counted(old, s, first).plus(Linear({(new, s): 1}), -1)
                         for s in (_A, _B)
                     )
-                    made = [_System(list(here))]
+                    systems = [_System(list(here))]
                 case Rotate():
-                    made = [_System()]
+                    systems = [_System()]
             cases = [
-                _System([*a.zero, *b.zero], [*a.least, *b.least]) for a, b in product(cases, made)
+                _System([*a.zero, *b.zero], [*a.least, *b.least])
+                for a, b in product(cases, systems)
             ]
         return cases
 
     def _counted(self, name: str, side: int, first: dict[str, tuple[Expr, Expr]]) -> Linear:
-        """A loop or range, counted from 0."""
+        """The value of a loop or range, counted from 0."""
         if name in self.d.free:
             return Linear({(name,): 1})
         here = Linear({(name, side): 1})
@@ -332,15 +333,15 @@ class _Pair:
         self, parent: str, outer: str, inner: str, size: int, first: dict[str, tuple[Expr, Expr]]
     ) -> _System:
         """parent == outer * size + inner, in both iterations."""
-        made = _System()
+        system = _System()
         for side in (_A, _B):
             o, i = (self._counted(x, side, first) for x in (outer, inner))
-            made.zero.append(self._counted(parent, side, first).plus(o, -size).plus(i, -1))
-            made.least += [i, Linear({}, size - 1).plus(i, -1)]
-        return made
+            system.zero.append(self._counted(parent, side, first).plus(o, -size).plus(i, -1))
+            system.least += [i, Linear({}, size - 1).plus(i, -1)]
+        return system
 
     def _by_cases(self, outer: str, inner: str, whole: str) -> list[_System]:
-        """The order of a loop and of the two whose number of iterations inside is not known."""
+        """The orders of two loops and of the loop that they are parts of, for any extent of `inner`."""
         o, i, w = (
             Linear() if x in self.d.free else self._distance(x) for x in (outer, inner, whole)
         )
@@ -354,7 +355,7 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class _Touch:
-    """An element that an iteration reads or writes."""
+    """An access of the func that is updated: its index, and the read if it is one."""
 
     index: tuple[Expr, ...]
     writes: bool

@@ -77,22 +77,22 @@ def explain(decisions: Iterable[Decision], state: State | None = None) -> str:
 
 
 def _serial(state: State, func: str, *, every: bool) -> Iterator[str]:
-    """Why the serial loops of a func are that; those that need not be only where it is `every` one."""
+    """The reasons for the serial loops of a func; with `every` also of those that could run in parallel."""
     if not state.program.has_func(func):
         return
     f = state.program.func(func)
     for n, nest in enumerate(state.plan(func).nests):
-        found: dict[str, list[str]] = {}
+        by_reason: dict[str, list[str]] = {}
         for loop in nest.loops:
             if loop.kind == SERIAL:
-                found.setdefault(why_serial(state, f, n, loop.name), []).append(loop.name)
-        for why, loops in found.items():
+                by_reason.setdefault(why_serial(state, f, n, loop.name), []).append(loop.name)
+        for why, loops in by_reason.items():
             if every or why != INDEPENDENT:
                 yield f"{', '.join(loops)}: {why}"
 
 
 def why_serial(state: State, f: FuncDef, definition: int, loop: str) -> str:
-    """Why a loop is serial: a dependence between its iterations, or nothing but the schedule."""
+    """The reason for a serial loop: a dependence between its iterations, or the schedule alone."""
     d = f.definitions[definition]
     nest = state.plan(f.name).nests[definition]
     reduces = is_reduction(f, definition, nest, loop) and not is_ordered(f, definition)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -28,7 +28,7 @@ from tdsl.lang.expr import (
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, interval_of, reads_in
 from tdsl.lang.simplify import add, subtract
-from tdsl.node import Node, children
+from tdsl.node import Node, children, pre_order
 from tdsl.schedule.nest import Root, State
 from tdsl.schedule.required import bounds_of, required
 from tdsl.schedule.tree import ROOT, build_tree
@@ -100,7 +100,7 @@ def cost(d: Definition, along: str | None = None) -> int:
     Only those that give something else for each value of the variable `along`, where one is given.
     """
     total = 0
-    for n in _computed(d.values):
+    for n in pre_order(*d.values, inside=_but_indices):
         if not isinstance(n, Binary | Call | Unary | Select):
             continue
         if along is None or along in variables(n):
@@ -126,17 +126,9 @@ def weight(n: Node) -> int:
             return 0
 
 
-def _computed(values: tuple[Expr, ...]) -> Iterator[Node]:
-    """Each distinct node of some values once, without those of indices."""
-    stack: list[Node] = list(values)
-    seen: set[int] = set()
-    while stack:
-        n = stack.pop()
-        if id(n) not in seen:
-            seen.add(id(n))
-            yield n
-            if not isinstance(n, Read | Access):
-                stack += children(n)
+def _but_indices(n: Node) -> tuple[Node, ...]:
+    """The children of a node that are no indices."""
+    return () if isinstance(n, Read | Access) else children(n)
 
 
 def operations(state: State, free: Collection[str] = ()) -> int | None:

@@ -157,12 +157,12 @@ class Schedule(Suggesting):
             DeprecationWarning,
             stacklevel=4,  # where td.compile is called
         )
-        given, made = self.program.parameters, copy(self)
+        names, schedule = self.program.parameters, copy(self)
         if self._outputs:  # an operator has its parameters
-            given = tuple(n for n in reading_order(self._outputs) if n in given)
-        made.program = replace(self.program, parameters=given)
-        made.state = replace(self.state, program=replace(self.state.program, parameters=given))
-        return made
+            names = tuple(n for n in reading_order(self._outputs) if n in names)
+        schedule.program = replace(self.program, parameters=names)
+        schedule.state = replace(self.state, program=replace(self.state.program, parameters=names))
+        return schedule
 
     def source_name(self, source: Stage | Func | Tensor | str) -> str:
         """The name in this program of a tensor or func given in any way."""

@@ -1,4 +1,4 @@
-"""Whether a func can follow its producer inside a loop of that: on the points that the loop's body makes."""
+"""Whether a func can follow its producer in a loop: on the points that the body of the loop computes."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def _check_elementwise(f: FuncDef, producer: str) -> None:
     reads = [r for r in f.definitions[0].reads if r.name == producer]
     if not reads:
         raise Illegal(f"{f.name!r} does not read {producer!r}", "name its producer")
-    own = sorted(f.variables)
+    variables = sorted(f.variables)
     for r in reads:
-        if sorted(e.name if isinstance(e, Var) else "" for e in r.index) != own:
+        if sorted(e.name if isinstance(e, Var) else "" for e in r.index) != variables:
             raise Illegal(
                 f"{f.name!r} reads {producer!r} at other points than its own",
                 "only element-wise consumers can follow their producer; use compute_at the other way",
@@ -71,7 +71,7 @@ def _check_complete(source: FuncDef, nest: Nest, level: Level) -> None:
 
 
 def _check_exact(nest: Nest, level: Level) -> None:
-    """Raise Illegal where the points that a body makes are not a box, which alone can be copied."""
+    """Raise Illegal if the points that a body computes are not a box, the only shape that can be copied."""
     whole, block, fixed = "whole", "block", "fixed"
     at = nest.position(level.loop)
     parts = {x: fixed if n <= at else whole for n, x in enumerate(nest.names())}

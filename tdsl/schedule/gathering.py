@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
-from tdsl.lang.expr import ONE, Const, Expr, Read, Select, Var
+from tdsl.lang.expr import ONE, Expr, Read, Select, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import substitute, subtract
-from tdsl.node import Node, outermost
+from tdsl.node import Node
 from tdsl.schedule.facts import needed_box
 from tdsl.schedule.nest import Illegal, State
+from tdsl.schedule.padding import reads_or_padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def gathered_reads(
     Illegal where it reads at several indices, or where a range is not known.
     """
     d = f.definitions[definition]
-    parts = dict.fromkeys(part for e in d.expressions() for part in _parts(e, source))
+    parts = dict.fromkeys(part for e in d.expressions() for part in reads_or_padding(e, source))
     found = [part for part in parts if moves_along(part, along)]
     if len(found) != 1:
         raise Illegal(
@@ -72,19 +72,6 @@ def moving(d: Definition, part: Expr) -> list[str]:
     last = variables(read.index[-1]) if read.index else frozenset()
     used = variables(part)
     return sorted((v for v in d.variables if v in used), key=lambda v: (v in last, v in d.free))
-
-
-def _parts(e: Node, source: str) -> Iterator[Expr]:
-    """The largest expressions that read the source, or 0 in its place."""
-
-    def reads_source(n: Node) -> bool:
-        match n:
-            case Select(_, Read(name), Const()) | Read(name):
-                return name == source
-            case _:
-                return False
-
-    yield from outermost(e, reads_source)  # type: ignore[misc]  # Exprs
 
 
 def _runs(state: State, f: FuncDef, d: Definition) -> dict[str, Interval]:

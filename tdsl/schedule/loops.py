@@ -354,22 +354,22 @@ def vectorize(
     nest, f = state.plan(func).nests[definition], state.program.func(func)
     if is_reduction(f, definition, nest, name) and not is_ordered(f, definition):
         try:
-            made = _as_lanes(state, func, definition, name, factor)
+            vectorized = _as_lanes(state, func, definition, name, factor)
             lane = name if factor is None else nest.fresh(f"{name}_v")
-            apart = f.definitions[definition].init is None
-            apart = apart and is_independent(made, func, definition, lane)
+            independent = f.definitions[definition].init is None
+            independent = independent and is_independent(vectorized, func, definition, lane)
         except Illegal:
-            apart = False
-        if not apart:  # lanes add to the same elements
+            independent = False
+        if not independent:  # lanes update the same elements
             from tdsl.schedule.rfactor import vectorize_reduction
 
             return vectorize_reduction(state, func, definition, name, factor)
-    made = _as_lanes(state, func, definition, name, factor)
+    vectorized = _as_lanes(state, func, definition, name, factor)
     try:
-        check_dependences(made, func, definition)
-    except Illegal as reason:  # the loop of lanes is not there yet
+        check_dependences(vectorized, func, definition)
+    except Illegal as reason:  # the user's schedule does not have the loop of lanes
         raise Illegal(reason.reason, f"leave {name!r} serial", reason.related) from None
-    return made
+    return vectorized
 
 
 def _as_lanes(state: State, func: str, definition: int, name: str, factor: int | None) -> State:
@@ -397,16 +397,16 @@ def _as_lanes(state: State, func: str, definition: int, name: str, factor: int |
 
 
 def _extents_needed(state: State, func: str, d: Definition) -> dict[str, int | None]:
-    """The extents of variables of a func that others read, as far as they are constants."""
+    """The constant extents of the variables of a func on the box that its readers need."""
     from tdsl.schedule.facts import extent, needed_box
 
-    f, found = state.program.func(func), dict[str, int | None]()
+    f, extents = state.program.func(func), dict[str, int | None]()
     with suppress(ShapeError):  # the program has an output whose range is not known
         box = needed_box(state, f)
         for axis, e in enumerate(d.index):
             if isinstance(e, Var) and all(isinstance(end, Const) for end in box[axis]):
-                found[e.name] = extent(box, axis)
-    return found
+                extents[e.name] = extent(box, axis)
+    return extents
 
 
 LOOP_DIRECTIVES: dict[str, Callable[..., State]] = {

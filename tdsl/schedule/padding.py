@@ -34,15 +34,15 @@ def padded_reads(d: Definition, source: str) -> dict[Expr, Lifted]:
     """The reads of paddings of a tensor or func in a definition, which are one as its first one is."""
     found: dict[Expr, Lifted] = {}
     for e in d.expressions():
-        for part in _parts(e, source):
+        for part in reads_or_padding(e, source):
             read = padded_read(part)
             if read is not None and all(read.value == other.value for other in found.values()):
                 found[part] = read
     return found
 
 
-def _parts(e: Node, source: str) -> Iterator[Expr]:
-    """The largest expressions that may be reads of padding."""
+def reads_or_padding(e: Node, source: str) -> Iterator[Expr]:
+    """The reads of a tensor or func in an expression, and the choices between one and a constant."""
 
     def reads_source(n: Node) -> bool:
         match n:

@@ -1,7 +1,7 @@
 """Predicates of ranges, and bounds that are data, which are predicates, too: where they are tested.
 
-A predicate is tested as soon as the loops of its variables are open, around all that stands in the body of
-the innermost of them. What it reads has to be computed before:
+A predicate is tested as soon as the loops of its variables are open, around the whole body of the innermost
+of them. What it reads has to be computed before:
 
 for r in range(1, 8):                      s[f0].compute_at(f, r) is refused where
   if f0[r] > 0:                            r = td.range("r", 1, 8, where=lambda r: f0[r] > 0)
@@ -20,9 +20,10 @@ from tdsl.schedule.nest import AXES, SHARED, Illegal, Level, State, is_reduction
 
 
 def check_predicates(state: State, func: str, level: Level, *, final: bool) -> None:
-    """Raise Illegal where a func is computed in a loop behind the test of a predicate that reads it.
+    """Raise Illegal if a func is computed in a loop after the test of a predicate that reads it.
 
-    What a block of threads shares is made in front of that test; its scope may be said after its place.
+    A func in shared memory is computed before that test. Its scope may be given after its place, so nests
+    with loops on axes of a GPU are looked at in the `final` check only.
     """
     d = state.program.func(level.func).definitions[level.definition]
     nest = state.plan(level.func).nests[level.definition]
@@ -47,14 +48,14 @@ def check_predicates(state: State, func: str, level: Level, *, final: bool) -> N
 
 
 def _read_of(state: State, d: Definition, cond: Expr, func: str) -> Read | None:
-    """How a condition reads a func, itself or through inlined ones."""
+    """The read by which a condition reads a func, itself or through inlined funcs; None without one."""
     for n in post_order(cond):
         if not isinstance(n, Read):
             continue
         if n.name == func:
             return n
-        own = Definition((), (), (), TRUE, (n,), None, None)
-        if any(r.name == func for e in inlined_into(state, (own,)) for r in e.reads):
+        alone = Definition((), (), (), TRUE, (n,), None, None)
+        if any(r.name == func for e in inlined_into(state, (alone,)) for r in e.reads):
             return n
     return None
 

@@ -258,8 +258,6 @@ def rotate(
     for x in turns:
         if nest.position(x) >= nest.position(name):
             raise Illegal(f"{x!r} is not outside of {name!r}", "rotate by loops around it")
-    if is_reduction(f, definition, nest, name) and is_ordered(f, definition):
-        raise Illegal(f"the points of {name!r} must run in order", "rotate a free loop")
     if name in f.definitions[definition].variables:
         raise Illegal(
             f"{name!r} is a variable of the definition, not a part of one",

@@ -102,11 +102,11 @@ def _ordered(program: Program, group: dict[str, str]) -> list[str]:
     members: dict[str, list[str]] = {}
     producers: dict[str, set[str]] = {}
     for f in program.funcs:
-        own = leaders[f.name]
-        members.setdefault(own, []).append(f.name)
-        needed = producers.setdefault(own, set())
+        leader_of_f = leaders[f.name]
+        members.setdefault(leader_of_f, []).append(f.name)
+        needed = producers.setdefault(leader_of_f, set())
         for d in f.definitions:
-            needed |= {leaders[name] for name in d.sources if name in leaders} - {own}
+            needed |= {leaders[name] for name in d.sources if name in leaders} - {leader_of_f}
     sorter = TopologicalSorter(producers)
     sorter.prepare()
     order: list[str] = []
@@ -119,10 +119,10 @@ def _ordered(program: Program, group: dict[str, str]) -> list[str]:
 
 def placed_in(state: State, func: str) -> set[str]:
     """The funcs whose places are in the loops of a func, directly or through others."""
-    found, new = set(), [func]
-    while new:
-        name = new.pop()
-        if name not in found:
-            found.add(name)
-            new += state.placed_in.get(name, ())
-    return found
+    placed, queue = set(), [func]
+    while queue:
+        name = queue.pop()
+        if name not in placed:
+            placed.add(name)
+            queue += state.placed_in.get(name, ())
+    return placed

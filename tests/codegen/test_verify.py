@@ -20,7 +20,8 @@ from tdsl.codegen.loops import (
     SizeParam,
     Store,
 )  # fmt: skip
-from tdsl.codegen.verify import BadIR, verify
+from tdsl.codegen.typed import BadIR
+from tdsl.codegen.verify import Verifier, verify
 from tdsl.lang.expr import (
     TRUE,
     Access,
@@ -207,3 +208,18 @@ def test_a_shared_expression_is_looked_at_once():
     for _ in range(80):
         e = Binary("add", e, e)
     verify(kernel(Block((store(e), store(e)))))
+
+
+def test_a_shared_expression_is_looked_at_once_in_kernels_after_one_another():
+    verifier, shared = Verifier(), Binary("add", n, const(1))
+    verifier(kernel(loop(store(ZERO), extent=shared)))
+    seen = set(verifier.typed)
+    verifier(kernel(loop(store(ONE), extent=shared)))
+    assert [x.expr for at, x in verifier.typed.items() if at not in seen] == [ONE]
+
+
+def test_a_name_of_an_expression_that_is_known_is_looked_up_in_each_kernel():
+    verifier, good = Verifier(), loop(store(ZERO, (i,)))
+    verifier(kernel(good))
+    with pytest.raises(BadIR, match="Store: out: Var: 'i' is used outside"):
+        verifier(kernel(good.body))

@@ -207,7 +207,11 @@ TDSL_DEBUG has no topic 'pases' [tdsl]
 
 def without_line_numbers(error: td.TdslError) -> str:
     """The text with LINE for each number of a line, which moves when this file is edited."""
-    return re.sub(r" +\d+ \| ", "   LINE | ", re.sub(r"\.py:\d+", ".py:LINE", str(error)))
+    text = str(error)
+    for place in (error.loc, *(loc for loc, _ in error.related)):
+        text = text.replace(f".py:{place.line}", ".py:LINE")
+        text = text.replace(f"{place.line:>7} | ", f"{'LINE':>7} | ")
+    return re.sub(r"( in \w+\.py):\d+", r"\1:LINE", text)  # of the compiler, in an InternalError
 
 
 @pytest.mark.parametrize("kind", TEXTS, ids=lambda kind: kind.__name__)

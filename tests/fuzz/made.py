@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -43,6 +43,7 @@ class Made:
     scalars: dict[str, DType]
     even: bool = True
     kind: str = "random"
+    _program: Program | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def outputs(self) -> tuple[Any, ...]:
@@ -50,7 +51,10 @@ class Made:
         return tuple(self.names[name] for name in self.output_names)
 
     def program(self) -> Program:
-        return build_program(self.outputs)
+        """The canonical program, built once."""
+        if self._program is None:
+            self._program = build_program(self.outputs)
+        return self._program
 
     def arguments(self, seed: int, resized: tuple[str, int, int] | None = None) -> dict[str, Any]:
         """Arrays and numbers for the inputs that the program reads.

@@ -74,6 +74,7 @@ class _Builder:
         self.inputs: dict[str, tuple[tuple[int, ...], DType]] = {}
         self.scalars: dict[str, DType] = {}
         self.stages: list[str] = []
+        self.programs: dict[tuple[tuple[str, ...], ...], Program] = {}  # by outputs and lines
 
     def build(self, count: int) -> Made:
         self.run('i, j, k, l, m, n = td.vars("i j k l m n")')
@@ -201,11 +202,14 @@ class _Builder:
 
     def bound(self, *outputs: Any) -> Program:
         """The program with numbers for sizes; ShapeError where its arrays cannot have these sizes."""
-        program = bind_sizes(build_program(outputs), self.sizes)
-        for t in program.inputs:
-            if tuple(getattr(e, "value", None) for e in t.shape) != self.inputs[t.name][0]:
-                raise ShapeError("named extents are in conflict")
-        return program
+        key = tuple(f.name for f in outputs), tuple(self.lines)
+        if key not in self.programs:
+            program = bind_sizes(build_program(outputs), self.sizes)
+            for t in program.inputs:
+                if tuple(getattr(e, "value", None) for e in t.shape) != self.inputs[t.name][0]:
+                    raise ShapeError("named extents are in conflict")
+            self.programs[key] = program
+        return self.programs[key]
 
     def domain(self, name: str) -> tuple[tuple[Ends | None, ...], tuple[Ends | None, ...]]:
         """Where a stage may be read, and what is computed of it as an output, as numbers."""

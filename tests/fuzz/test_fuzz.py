@@ -11,7 +11,6 @@ from tests.fuzz.gpu import outcome_of
 
 SEED = 20_000
 PER_TEST = 8
-OPEN_FAULTS = [(0, 1)]  # of GPUs, each a test below that fails until it is mended
 
 
 @pytest.mark.parametrize("first", range(0, 12 * PER_TEST, PER_TEST))
@@ -39,21 +38,9 @@ def test_kernels_of_a_gpu_give_what_programs_mean(first, monkeypatch):
     for program in range(first, first + 6):
         meaning = Meaning()
         for schedule in range(3):
-            if (program, schedule) in OPEN_FAULTS:
-                continue
             outcome = outcome_of(SEED, program, schedule, meaning)
             assert not outcome.fault, (
                 f"python -m tests.fuzz.gpu --seed {SEED} --only {program}:{schedule}"
             )
             same += outcome.kind == "same"
     assert same > 6
-
-
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a func in shared memory, computed under a guarded tail, has the box of the guard",
-)
-@pytest.mark.parametrize("program, schedule", OPEN_FAULTS)
-def test_a_func_in_shared_memory_under_a_guarded_tail_stays_in_its_memory(program, schedule):
-    assert not outcome_of(SEED, program, schedule, Meaning()).fault

@@ -29,3 +29,10 @@ def test_a_point_is_found_where_there_is_one(seed):
     ]
     found = find_point(zero, least)
     assert (found in fits) if fits else found is None
+
+
+def test_a_point_of_variables_without_ends_is_found():
+    x, y = Linear({("x",): 1}), Linear({("y",): 1})
+    least = [x.plus(y, -1).less(1), x.plus(y, 2).less(-3)]
+    point = find_point([], least)
+    assert all(e.at(point) >= 0 for e in least)

@@ -244,6 +244,28 @@ def test_what_is_inside_where_it_is_inlined_is_taken() -> None:
     np.testing.assert_array_equal(td.compile(g)(np.ones((8, 8), np.float32)), np.ones(8))
 
 
+@pytest.mark.parametrize("place", ["i", "root", "rfactor"])
+def test_bounds_of_an_index_outlive_copies(place: str) -> None:
+    n, at, again, f = td.Tensor("n", ("N",), td.i64), td.Func("at"), td.Func("again"), td.Func("f")
+    at[i] = td.clip(n[i], 0, n.shape[0] - 1)
+    again[i] = td.where(i % 2 == 0, at[i], 0)
+    r, g = td.range("r", 0, n.shape[0]), td.Func("g", shape=(n.shape[0],))
+    g[i] = 0
+    g[again[r]] += r
+    f[i] = n[again[i]] + g[i]
+    s = td.Schedule(f)
+    for func in (at, again, g):
+        s[func].compute_root()
+    if place == "i":
+        s.cache_read(again, s[f], at=i)
+    else:
+        s[g].update(0).split(r, 2)
+        reader = s[g].update(0).rfactor("r_o") if place == "rfactor" else s[g].update(0)
+        s.cache_read(again, reader.update(0) if place == "rfactor" else reader, at="r_o")
+    x = np.int64([3, 9, -1, 0])
+    np.testing.assert_array_equal(td.compile(s)(x), interpret(build_program((f,)), {"n": x})[0])
+
+
 @pytest.mark.parametrize("target", ["python", "cpu"])
 def test_a_size_that_only_the_bound_of_a_range_has_is_given_by_name(target: str) -> None:
     unread, b = td.Tensor("unread", ("N",), td.i64), td.Tensor("b", ("M",), td.i32)

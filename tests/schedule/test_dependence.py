@@ -8,6 +8,7 @@ import pytest
 
 import tdsl as td
 from tdsl.errors import ScheduleError
+from tdsl.lang.interp import interpret
 from tdsl.schedule.nest import PARALLEL, VECTORIZED, Split
 
 S, OFF = 60, 30  # extent of a dimension, and what keeps indices inside of it
@@ -301,3 +302,19 @@ def test_shortest_paths_run_over_the_intermediate_node_outside():
     refused(
         lambda: td.Schedule(d)[d].update(0).reorder("i", "j", "k"), "would run in another order"
     )
+
+
+@pytest.mark.parametrize("back, legal", [(1, False), (30, True)])
+def test_a_loop_may_start_elsewhere_where_no_iteration_needs_another(back, legal):
+    a, f, r = td.Tensor("a", (60,), td.f32), td.Func("f"), td.range("r", 0, 8)
+    f[i] = a[i]
+    f[r + 40] = f[r + 40 - back] * 2
+    s = td.Schedule(f)
+    outer, inner = s[f].update(0).split(r, 2)
+    if not legal:
+        with pytest.raises(ScheduleError, match="would run in another order"):
+            s[f].update(0).rotate(inner, [outer])
+        return
+    s[f].update(0).rotate(inner, [outer])
+    x = np.arange(60, dtype=np.float32)
+    np.testing.assert_array_equal(td.compile(s)(x), interpret(s.program, {"a": x})[0])

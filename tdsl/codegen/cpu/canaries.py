@@ -1,9 +1,9 @@
 """Red zones around the memory of kernels, under TDSL_DEBUG=canaries.
 
-Memory that a kernel makes for itself gets BYTES more on both sides. All of it is filled with a pattern when
-it is made, and the zones are compared with it when its use ends: a store beyond memory is an error that names
-the func, whatever it destroyed. The pattern is a NaN in every float type and a large number in wide integers,
-so what is read beyond memory, or before it is written, shows in the results.
+Memory that a kernel allocates gets BYTES more on both sides. All of it is filled with a pattern when it is
+allocated, and the zones are compared with the pattern when it is freed: a store out of bounds is an error
+that names the func, whatever it overwrote. The pattern is a NaN in every float type and a large number in
+wide integers, so a load out of bounds, or of memory that is not initialised, shows in the results.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ bad:
 
 
 def names_of_memory(kernel: Kernel) -> tuple[str, ...]:
-    """The names of the memory that a kernel makes, each once, in the order of the text."""
+    """The names of the buffers that a kernel allocates, each once, in the order of the text."""
     return tuple(dict.fromkeys(s.name for s in walk(kernel.body) if isinstance(s, Alloc)))
 
 

@@ -74,7 +74,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class CompileLimit(TargetError):
-    """LLVM was given up before it had the machine code of a kernel."""
+    """LLVM reached the time limit before it had the machine code of a kernel."""
 
 
 class Loaded:
@@ -154,7 +154,7 @@ def header(name: str, target: CpuTarget) -> dict[str, object]:
 
 
 def generate(text: str, target: CpuTarget, name: str = "kernel") -> bytes:
-    """The object file of IR `text`; CompileLimit where LLVM is given up."""
+    """The object file of IR `text`; CompileLimit if LLVM reaches the time limit."""
     return _within_limit(lambda: _object(text, target, name), text, target, name)
 
 

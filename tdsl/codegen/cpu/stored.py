@@ -1,10 +1,10 @@
-"""Machine code from the disk cache: a program that has been compiled before runs without making its loops.
+"""Machine code from the disk cache: a program that has been compiled before runs without being lowered.
 
 An entry holds the object file behind what is needed to load it, as JSON:
 
     length of the JSON | {"name": of the kernel, "quick": whether it has an entry for Python} | object file
 
-The JSON of plainer code says, too, which it is, and why and after how many seconds LLVM was given up.
+The JSON of a fallback also has its number, and the reason and time limit with which LLVM was stopped before.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def load_or_build(
     target: CpuTarget,
     plainer: Callable[[], Sequence[Way]] = tuple,
 ) -> CpuExecutable:
-    """The machine code of `make()` for this machine or a level of it, from the disk cache where it is there.
+    """The machine code of `make()` for this machine or a level of it, from the disk cache if it has an entry.
 
-    `program` is the fingerprint of all that the kernel is made of, `params` are what it takes. The kernel
-    is made only where the cache does not have its code, or when someone asks for it. Where LLVM is given up,
-    the first of `plainer()` that it compiles is taken, with a warning; the cache remembers which. TargetError
-    where this machine cannot run the code, and CompileLimit where LLVM is given up for all.
+    `program` is the fingerprint of everything that the kernel depends on, `params` are its parameters. The
+    kernel is lowered only if the cache has no entry, or when its loops are asked for. If LLVM reaches the
+    time limit, the first of `plainer()` that it compiles is taken, with a warning; the cache remembers which.
+    TargetError if this machine cannot run the code, CompileLimit if LLVM reaches the limit for all.
     """
     check_runs_here(target)
     key = cache.key(
@@ -117,7 +117,7 @@ def _pack(code: ObjectCode, taken: int, reason: str, limit: float) -> bytes:
 
 
 def _unpack(payload: bytes, params: tuple[Argument, ...]) -> tuple[ObjectCode, int, str, float]:
-    """The code, which of the ways it is, and why the first was given up after how many seconds."""
+    """The code, the number of its fallback or 0, and the reason and time limit of the first attempt."""
     (length,) = _LENGTH.unpack_from(payload)
     start = _LENGTH.size + length
     about = json.loads(payload[_LENGTH.size : start])

@@ -115,7 +115,7 @@ def in_int32(e: Expr, facts: Facts) -> bool:
 _narrow: tuple[Facts, dict[Node, bool]] = (
     NOTHING,
     {},
-)  # what was found for the facts asked about last
+)  # for the latest facts, the integers that fit in 32 bits
 
 
 def _indices(n: Node) -> tuple[Node, ...]:
@@ -176,22 +176,23 @@ class Expressions:
         """Bind variables to what an expression that shares much reads in several places, or deep inside."""
         if written_nodes(e) < _MUCH and height(e) < _DEEP:
             return
-        distinct = dict.fromkeys(post_order(e))
+        distinct = [n for n in dict.fromkeys(post_order(e)) if isinstance(n, Expr)]
         uses = Counter(c for n in distinct for c in dict.fromkeys(children(n)))
         masked = [n for n in distinct if isinstance(n, Load) and n.mask is not None]
-        guarded = {x for n in masked for x in post_order(*n.index) if has_data(x)}  # type: ignore[arg-type]
+        indices = post_order(*(x for n in masked for x in n.index))
+        guarded = {n for n in indices if isinstance(n, Expr) and has_data(n)}
         for n in distinct:
             again = uses[n] > 1 and written_nodes(n) >= _SEVERAL
             if (again or height(n) % _DEEP == 0) and not (n in self.bound or n in guarded):
-                narrow = dtype_of(n) == i64 and in_int32(n, self.facts)  # type: ignore[arg-type]
-                value = self.index(n) if narrow else self.node(n, {})  # type: ignore[arg-type]
+                narrow = dtype_of(n) == i64 and in_int32(n, self.facts)
+                value = self.index(n) if narrow else self.node(n, {})
                 kind = dtype_text(value)
                 if "int" in kind:  # TVM would put the value into what uses the variable
                     value = T.call_extern(kind, f"({_C_TYPES[kind]})", value)
                 variable = T.Var(f"shared_{self.names}", kind)
                 self.names += 1
                 self.binds.append(T.Bind(variable, value))
-                self.bound[n] = variable  # type: ignore[index]  # what is inside an Expr is one
+                self.bound[n] = variable
 
     def node(self, e: Expr, done: dict[Expr, TIR]) -> TIR:
         """An expression, each part of it made once."""
@@ -296,7 +297,7 @@ class Expressions:
         return self.call(f"tdsl_{op}", "int32", self.index(x), self.index(y))
 
     def offset(self, buffer: str, index: tuple[Expr, ...], *, certain: bool = True) -> TIR:
-        """Where an element lies in the flat memory of a buffer; `certain` if it is one in any case."""
+        """The offset of an element in the flat memory of a buffer; `certain` if it is inside in any case."""
         swizzle = self.swizzles.get(buffer)
         if swizzle is None:
             place = self.flat(buffer, index)

@@ -164,8 +164,8 @@ class _Writer:
     def statement(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
         """The statements of one of the loops, inside loops over some axes."""
         with self.e.statement() as values:
-            made = self.alone(s, bound)
-        return [*values, *made]
+            body = self.alone(s, bound)
+        return [*values, *body]
 
     def alone(self, s: Stmt, bound: frozenset[str]) -> list[TIR]:
         if not self.grouped and is_asynchronous(s):

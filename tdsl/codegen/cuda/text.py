@@ -16,6 +16,12 @@ from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 DEVICE_CODE = "// device functions and kernels"  # after what depends on the compiler
 _KERNEL = 'extern "C" __global__'
 _SO_MANY = re.compile(r"#pragma unroll 1\n(\s*for )")
+_STANDARD = re.compile(r"  #include <cuda/std/cstdint>\n.*?\n(?=\n  // NVRTC uses asm)", re.DOTALL)
+_INTEGERS = "".join(
+    f"  using {'u' * unsigned}int{bits}_t = {'un' * unsigned}signed {name};\n"
+    for unsigned in (False, True)
+    for bits, name in ((8, "char"), (16, "short"), (32, "int"), (64, "long long"))
+)
 
 
 def cuda_text(launches: Launches, arch: str) -> str:
@@ -33,7 +39,17 @@ def cuda_text(launches: Launches, arch: str) -> str:
     text = _SO_MANY.sub(rf"#pragma unroll {AT_ONCE}\n\1", text)
     head, mark, kernels = text.partition(_KERNEL)
     own = "".join(INSTRUCTIONS[name].cuda for name in sorted(used) if name in INSTRUCTIONS)
-    return f"{head}{DEVICE_CODE}\n{functions_text(used)}{own}\n{mark}{kernels}"
+    text = f"{DEVICE_CODE}\n{functions_text(used)}{own}\n{mark}{kernels}"
+    return _without_standard_library(head, text) + text
+
+
+def _without_standard_library(head: str, text: str) -> str:
+    """The head that TVM writes, with integer types in place of the headers from which NVRTC would have these.
+
+    NVRTC takes far longer for these headers than for a kernel. They stay where something else uses them.
+    """
+    lean = _STANDARD.sub(_INTEGERS, head)
+    return head if "std::" in lean + text else lean
 
 
 def _cluster(launch: Launch) -> str:

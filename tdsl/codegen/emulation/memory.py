@@ -116,11 +116,13 @@ class _Log:
 
     def others(self, at: Array, crew: Crew, rows: Array) -> Array:
         """Where someone else touched an element, unseen; other blocks never wait."""
-        thread = self.thread[at]
-        known = np.where(thread == UNIT, crew.awaited[rows], crew.seen[rows])
-        same = crew.group_of(thread) == crew.group_of(crew.number[rows])
-        known = np.where(same, np.maximum(known, crew.near[rows]), known)
-        near: Array = (self.epoch[at] >= known) & (thread != crew.number[rows])
+        thread, number, epoch = self.thread[at], crew.number[rows], self.epoch[at]
+        seen, awaited = crew.seen[rows], crew.awaited[rows]
+        near: Array = (thread != number) & (epoch >= np.minimum(seen, awaited))
+        if near.any():
+            known = np.where(thread == UNIT, awaited, seen)
+            same = crew.group_of(thread) == crew.group_of(number)
+            near &= epoch >= np.where(same, np.maximum(known, crew.near[rows]), known)
         if self.block is None:
             return near
         block, own = self.block[at], crew.block[rows]
@@ -129,14 +131,19 @@ class _Log:
     def enter(self, at: Array, crew: Crew, rows: Array, *, together: bool) -> None:
         """Note a touch; with `together`, readers of one element are remembered as several."""
         number, now = crew.number[rows], crew.epoch[rows]
-        several = (self.epoch[at] >= crew.seen[rows]) & (self.thread[at] != number)
-        before, group = crew.group_of(self.thread[at]), crew.group_of(number)
+        if together:
+            last = self.thread[at]
+            several = (self.epoch[at] >= crew.seen[rows]) & (last != number)
         self.thread[at], self.epoch[at] = number, now
         if together:
-            mixed = (several & (before != group)) | (crew.group_of(self.thread[at]) != group)
-            several = several | (self.thread[at] != number)
-            self.thread[at[several]] = SEVERAL_OF - group[several]
-            self.thread[at[mixed]] = SEVERAL
+            lost = self.thread[at] != number  # to another one that reads the element now
+            if lost.any() or several.any():
+                group = crew.group_of(number)
+                mixed = several & (crew.group_of(last) != group)
+                mixed |= lost & (crew.group_of(self.thread[at]) != group)
+                several |= lost
+                self.thread[at[several]] = SEVERAL_OF - group[several]
+                self.thread[at[mixed]] = SEVERAL
         if self.block is not None:
             own, before = crew.block[rows], self.block[at]
             self.block[at] = own
@@ -189,9 +196,9 @@ class Memory:
             return np.where(mask, known, np.zeros((), known.dtype))
         at, rows, shape = self._places(index, mask, crew)
         self._check_arrived("reads", at, rows, crew)
-        there = self.written.ravel()[at]
-        if not there.all():
-            self._fail("reads what nobody wrote", at[~there], rows[~there], crew)
+        written = self.written.ravel()[at]
+        if not written.all():
+            self._fail("reads what nobody wrote", at[~written], rows[~written], crew)
         if self.writes is not None and self.reads is not None:
             bad = self.writes.others(at, crew, rows)
             if bad.any():
@@ -341,10 +348,9 @@ class Memory:
         self, index: list[Array], mask: Array | None, crew: Crew
     ) -> tuple[Array, Array, tuple[int, int]]:
         """The places in `data`, the threads, and the shape of all lanes; only where the mask holds."""
-        lanes = np.broadcast_shapes(
-            (1, 1), *(i.shape for i in index), () if mask is None else mask.shape
-        )
-        shape = (crew.size, lanes[1])
+        lanes = max((x.shape[1] for x in (*index, mask) if x is not None), default=1)
+        mask = None if mask is None or mask.all() else mask
+        shape = (crew.size, lanes)
         offset = np.zeros((1, 1), np.int64)
         for axis, (i, extent) in enumerate(zip(index, self.extents, strict=True)):
             inside = (i >= 0) & (i < extent)
@@ -363,12 +369,11 @@ class Memory:
         if self.owners is not None:
             elements = np.broadcast_to(offset, shape) % self.owners.shape[1]
             self._check_owners(elements, mask, crew)
-        offset = np.broadcast_to(offset, shape)
-        rows = np.broadcast_to(np.arange(crew.size)[:, None], shape)
+        offset, rows = np.broadcast_to(offset, shape), np.arange(crew.size)
         if mask is None:
-            return offset.ravel(), rows.ravel(), shape
+            return offset.ravel(), np.repeat(rows, shape[1]), shape
         chosen = np.broadcast_to(mask, shape)
-        return offset[chosen], rows[chosen], shape
+        return offset[chosen], np.broadcast_to(rows[:, None], shape)[chosen], shape
 
     def _check_owners(self, element: Array, mask: Array | None, crew: Crew) -> None:
         assert self.owners is not None

@@ -129,7 +129,8 @@ def accumulate(op, buffer, index, mask, value):
 def inside(buffer, *index):
     """The index; an AssertionError where it leaves the buffer."""
     for axis, (i, extent) in enumerate(zip(index, buffer.shape, strict=True)):
-        if not np.all((0 <= np.asarray(i)) & (np.asarray(i) < extent)):
+        within = (0 <= i) & (i < extent)
+        if not (within.all() if isinstance(i, np.ndarray) else within):
             raise AssertionError(f"index {i} on axis {axis} of extent {extent}")
     return index
 ''',

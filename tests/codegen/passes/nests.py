@@ -28,6 +28,7 @@ from tdsl.lang.expr import (
     Binary,
     Call,
     Cast,
+    Const,
     Expr,
     Load,
     Param,
@@ -40,6 +41,9 @@ from tdsl.lang.expr import (
 from tdsl.lang.types import i32, i64
 
 ROWS, COLUMNS, LENGTH = 6, 23, 9
+MANY = (
+    100  # times that a statement runs, from which loops inside are short, so that tests stay quick
+)
 PARAMS = (
     BufferParam("out", i64, (const(ROWS), const(COLUMNS)), (None, None), True),
     BufferParam("line", i64, (const(COLUMNS),), (None,), True),
@@ -74,6 +78,7 @@ class Scope:
     strips: tuple[tuple[str, str, int], ...] = ()  # inner variable, outer variable, factor
     depth: int = 0
     copies: int = 1  # of a statement, once loops are unrolled
+    runs: int = 1  # of a statement, at most
 
 
 class Nests:
@@ -124,18 +129,20 @@ class Nests:
         name = self.name("i")
         kind = self.one_of("serial", "serial", "parallel", "vectorized", "vectorized", "unrolled")
         lo = const(self.random.choice((0, 0, 0, 1, -2)))
-        extent: Expr = const(self.random.randint(0, 5))
+        extent: Expr = const(self.random.randint(0, 5 if s.runs < MANY else 2))
         if kind == "vectorized":
-            extent = const(self.random.choice((1, 2, 4, 5, 8)))
+            extent = const(self.random.choice((1, 2, 4, 5, 8) if s.runs < MANY else (1, 2)))
         pick = self.random.random()
         if pick < 0.15:
             extent = Binary("min", add(self.affine(s), const(2)), const(self.random.randint(1, 5)))
-        elif pick < 0.25 and kind != "unrolled":
+        elif pick < 0.25 and kind != "unrolled" and s.runs < MANY:
             extent = Size("n")
         elif pick < 0.3 and kind != "unrolled":
             extent = Binary("mod", self.value(s), const(4))
         kind, s = self.affordable(kind, 5, s)
-        return For(name, lo, extent, kind, self.block(replace(s, variables=(*s.variables, name))))
+        runs = s.runs * (extent.value if isinstance(extent, Const) else 5)
+        s = replace(s, variables=(*s.variables, name), runs=runs)
+        return For(name, lo, extent, kind, self.block(s))
 
     def affordable(self, kind: str, copies: int, s: Scope) -> tuple[str, Scope]:
         """Few loops are unrolled inside each other, so that tests stay quick."""
@@ -147,12 +154,13 @@ class Nests:
     def strip(self, s: Scope) -> Stmt:
         """A split loop, of which the inner one is vectorized, perhaps with a tail."""
         outer, inner, factor = self.name("o"), self.name("v"), self.random.choice((2, 4))
-        steps = self.random.randint(1, COLUMNS // factor + 1)
+        steps = self.random.randint(1, COLUMNS // factor + 1 if s.runs < MANY else 2)
         s = replace(
             s,
             variables=(*s.variables, outer, inner),
             strips=(*s.strips, (inner, outer, factor)),
             depth=s.depth + 1,
+            runs=s.runs * steps * factor,
         )
         kind = self.one_of("serial", "serial", "serial", "parallel", "unrolled")
         kind, s = self.affordable(kind, steps, s)

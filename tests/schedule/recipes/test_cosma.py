@@ -15,7 +15,7 @@ from tests.distribute.matmuls import LEAST_RECEIVED, matmul
 def multiplies(s: Any, rng: np.random.Generator, m: int = 21, n: int = 17, k: int = 30) -> Any:
     """The plan of a schedule that gives the product, and moves what it says."""
     a, b = rng.integers(-9, 9, (m, k)).astype(float), rng.integers(-9, 9, (k, n)).astype(float)
-    p = td.compile(s, target="python")
+    p = td.compile(s, target="cpu" if m * n * k > 1_000_000 else "python")
     out, counted = p.simulate(a, b, count=True)
     np.testing.assert_array_equal(out, a @ b)
     assert counted.received == p.plan().received
