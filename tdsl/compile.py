@@ -115,7 +115,7 @@ def compile(
 
 
 def _refuse_out_of_range(compiled: Compiled) -> None:
-    """IndexBoundError where every call would leave a tensor."""
+    """IndexBoundError where every call with arrays that are not empty would leave a tensor."""
     from tdsl.codegen.access import check_every_call
 
     def lower(size: int) -> None:

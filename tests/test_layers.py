@@ -1,6 +1,7 @@
 """Imports go one way, and heavy packages are imported in one folder each, when they are needed."""
 
 import ast
+import functools
 import json
 import subprocess
 import sys
@@ -42,6 +43,20 @@ IMPORT_BUDGET = 6  # times NumPy's own import, which a slow or busy machine make
 
 def modules() -> list[Path]:
     return [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
+
+
+@functools.cache
+def imports_at_top(path: Path) -> set[str]:
+    """The packages that a module imports outside of its functions and classes."""
+    body = ast.parse(path.read_text()).body
+    top = ast.Module([s for s in body if not _is_definition(s)], [])
+    return {name.split(".")[0] for name, _ in imports(top)}
+
+
+@functools.cache
+def imports_anywhere(path: Path) -> set[str]:
+    """The packages that a module imports."""
+    return {name.split(".")[0] for name, _ in imports(ast.parse(path.read_text()))}
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -97,10 +112,7 @@ def test_a_wrong_import_is_found(module: str, line: str) -> None:
 def test_a_heavy_package_is_imported_in_one_place(heavy: str) -> None:
     home, _ = HEAVY[heavy]
     users = {
-        str(path.relative_to(PACKAGE))
-        for path in modules()
-        for name, _ in imports(ast.parse(path.read_text()))
-        if name.split(".")[0] == heavy
+        str(path.relative_to(PACKAGE)) for path in modules() if heavy in imports_anywhere(path)
     }
     assert all(user == home or user.startswith(home + "/") for user in users), users
 
@@ -108,8 +120,7 @@ def test_a_heavy_package_is_imported_in_one_place(heavy: str) -> None:
 @pytest.mark.parametrize("heavy", [name for name, (_, at_top) in HEAVY.items() if not at_top])
 def test_a_package_for_a_few_users_is_imported_by_a_function(heavy: str) -> None:
     for path in modules():
-        top = ast.Module([s for s in ast.parse(path.read_text()).body if not _is_definition(s)], [])
-        assert heavy not in {name.split(".")[0] for name, _ in imports(top)}, path
+        assert heavy not in imports_at_top(path), path
 
 
 def test_import_linter_checks_the_same_ranks() -> None:

@@ -92,7 +92,9 @@ SAMPLE = 64  # the value of each unknown size: an access that is wrong for all s
 
 
 def check_every_call(state: State, lower: Callable[[int], None], *, known: bool) -> None:
-    """IndexBoundError if an access is out of bounds in every call; `known` if no size is left open.
+    """IndexBoundError if an access is out of bounds in every call with arrays that are not empty.
+
+    `known` is true if no size is left open.
 
     An access that may be out of bounds with each func in its own loops is decided by `lower`, which lowers
     the program with a number for each size: an inlined func may be read on a smaller box.

@@ -219,6 +219,8 @@ class Lowering:
             plan = self.state.plan(name) if self.program.has_func(name) else None
             if plan is None or not plan.extents or here == ROOT or here != self._made_at(name):
                 continue
+            if name not in self.boxes:  # no point of it is needed
+                continue
             f = self.program.func(name)
             check_extents(f, plan, boxes[name], self.boxes[name], around.facts)
             for axis, _ in plan.extents:

@@ -153,11 +153,13 @@ def _check_level(state: State, func: str, level: Level) -> None:
             f"{func!r} has its place at loop {level.loop!r} of {level.func!r}, which would be gone",
             f"change the loops of {level.func!r} before placing {func!r}",
         )
-    if isinstance(host.place, With) and nest.position(level.loop) < _depth(state, host.place.level):
-        raise Illegal(
-            f"loop {level.loop!r} of {level.func!r} is shared with {host.place.level.func!r}",
-            f"name the loop of {host.place.level.func!r}",
-        )
+    if isinstance(host.place, With):
+        _check_level(state, level.func, host.place.level)
+        if nest.position(level.loop) < _depth(state, host.place.level):
+            raise Illegal(
+                f"loop {level.loop!r} of {level.func!r} is shared with {host.place.level.func!r}",
+                f"name the loop of {host.place.level.func!r}",
+            )
 
 
 def _check_acyclic(state: State, func: str) -> None:

@@ -52,7 +52,7 @@ def ranks(
 
 @needs_mpi
 def test_products_and_collectives_on_four_ranks_are_right() -> None:
-    """Collectives also in messages of 40 bytes at most, or 150, too few on some ranks only, and modules."""
+    """Collectives also in messages of at most 40 bytes, or 150, too few on some ranks only; and as modules."""
     done = ranks(4, str(PROGRAM))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == [f"right: {what}" for what in PARTS]

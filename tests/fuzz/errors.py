@@ -155,12 +155,9 @@ class ErrorRun(Run):
         """A value and its error."""
         return ErrorEvaluator(self, variables).pair(e)
 
-    def write(
-        self, f: FuncDef, d: Definition, variables: dict[str, Array], values: list[Array]
-    ) -> None:
+    def write(self, f: FuncDef, place: tuple[Array, ...], values: list[Array]) -> None:
         """What is written without a word of its error has none: an identity."""
-        super().write(f, d, variables, values)
-        place = self.place(f, d, variables)
+        super().write(f, place, values)
         for error in self.errors[f.name]:
             error[place] = 0.0
 
@@ -177,7 +174,7 @@ class ErrorRun(Run):
                 sides |= {f"b{n}": x for n, x in enumerate(pairs)}
                 evaluator = ErrorEvaluator(self, variables, sides)
                 pairs = [evaluator.pair(e) for e in d.combine.exprs]
-        self.write(f, d, variables, [v for v, _ in pairs])
+        self.write(f, place, [v for v, _ in pairs])
         for error, (_, e) in zip(self.errors[f.name], pairs, strict=True):
             error[place] = e
 

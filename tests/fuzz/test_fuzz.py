@@ -28,7 +28,7 @@ def test_scheduled_programs_give_what_they_mean(first, monkeypatch):
     outcomes = report.outcomes.items()
     right = sum(n for kind, n in outcomes if not kind.startswith("refused: oracle"))
     assert 3 * report.outcomes["same"] > 2 * right, dict(outcomes)
-    assert right > PER_TEST, dict(outcomes)
+    assert right >= 2 * PER_TEST, dict(outcomes)
 
 
 @pytest.mark.parametrize("first", range(0, 24, 6))

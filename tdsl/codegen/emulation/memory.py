@@ -131,11 +131,10 @@ class _Log:
     def enter(self, at: Array, crew: Crew, rows: Array, *, together: bool) -> None:
         """Note a touch; with `together`, readers of one element are remembered as several."""
         number, now = crew.number[rows], crew.epoch[rows]
-        if together:
-            last = self.thread[at]
-            several = (self.epoch[at] >= crew.seen[rows]) & (last != number)
+        last, touched = self.thread[at], self.epoch[at]
         self.thread[at], self.epoch[at] = number, now
         if together:
+            several = (touched >= crew.seen[rows]) & (last != number)
             lost = self.thread[at] != number  # to another one that reads the element now
             if lost.any() or several.any():
                 group = crew.group_of(number)
