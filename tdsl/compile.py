@@ -22,7 +22,7 @@ from tdsl.codegen.names import Names
 from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
 from tdsl.errors import ShapeError, Suggesting, TypeMismatch, told
 from tdsl.lang.program import Program, bind_sizes
-from tdsl.lang.sizes import check_keywords, check_sizes, dynamic_sizes
+from tdsl.lang.sizes import AGREE, check_agreement, check_keywords, check_sizes, dynamic_sizes
 from tdsl.lang.tensor import Func
 from tdsl.notebook import Listing
 from tdsl.schedule.fluent import Schedule
@@ -104,6 +104,8 @@ def compile(
         equal=program.equal,
     )
     fixed = {**schedule.sizes, **given}
+    for a in program.agreements:
+        check_agreement(a, fixed, AGREE)
     free = dynamic_sizes(program, dynamic, fixed)
     if schedule.state.grid is not None:
         return _distributed(schedule.state, chosen, free, fixed)
@@ -346,7 +348,7 @@ class Compiled(Entry, Suggesting):
         """
         sizes = check_sizes(
             self.signature.name, self.signature.sizes, sizes, fixed=self.sizes,
-            equal=self.state.program.equal,
+            equal=self.state.program.equal, agreements=self.signature.agreements,
         )  # fmt: skip
         if self.latest is not None and not sizes:
             return self.latest

@@ -198,7 +198,8 @@ Called = TypeVar("Called", bound=Callable[..., Any])
 def told(function: Called) -> Called:
     """A function that is a TypeMismatch where it is called with other arguments than it has.
 
-    An exception that only a fault of tdsl can raise in it is an InternalError.
+    An exception that only a fault of tdsl can raise in it is an InternalError, and a RecursionError a
+    DefinitionError.
 
     >>> @told
     ... def light(lamp, hours=1): ...
@@ -235,7 +236,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(np.__file__) + os.sep, "<")
 
 
-def _fault(error: Exception) -> InternalError | None:
+def _fault(error: Exception) -> TdslError | None:
     """What is said of an exception that was raised in this package; None for one of code that it calls."""
     frames = list(traceback.walk_tb(error.__traceback__))[::-1]  # the innermost first
     own = [frame.f_code.co_filename.startswith(_PACKAGE) for frame, _ in frames]
@@ -257,11 +258,20 @@ def _fault(error: Exception) -> InternalError | None:
     func = _func_in([x for f, _ in frames for x in f.f_locals.values()])
     if func is not None:
         of, loc = f" for {func.name!r}", func.definitions[0].loc or func.loc
+    label, related = ("defined here", ((call, "in this call"),)) if loc else ("this call", ())
+    if isinstance(error, RecursionError):
+        return DefinitionError(
+            f"loops or expressions{of} are nested more deeply than the stack of Python allows",
+            loc=loc or call,
+            label=label,
+            related=related,
+            hint="sys.setrecursionlimit(10_000) lets it be deeper",
+        )
     return InternalError(
         f"a fault of tdsl{of}: {type(error).__name__} in {place}{step}: {error}",
         loc=loc or call,
-        label="defined here" if loc else "this call",
-        related=((call, "in this call"),) if loc else (),
+        label=label,
+        related=related,
         hint="please report it with the program, its schedule and the whole trace; TDSL_DEBUG=verify names a "
         "pass that breaks the loops, TDSL_DUMP=folder keeps the loops after each pass",
     )

@@ -153,7 +153,13 @@ class Operator(Suggesting):
     ) -> tuple[dict[str, int], dict[str, Any] | None]:
         """The sizes of arrays, and these, or the sizes given by name."""
         if not args and not set(given).intersection(t.name for t in self.program.inputs):
-            sizes = check_sizes(self.name, self.program.sizes, given, equal=self.program.equal)
+            sizes = check_sizes(
+                self.name,
+                self.program.sizes,
+                given,
+                equal=self.program.equal,
+                agreements=self.program.agreements,
+            )
             self._check_complete(sizes)
             return sizes, None
         from tdsl.profiling import arguments_of, sizes_of

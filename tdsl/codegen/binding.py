@@ -15,6 +15,7 @@ from tdsl.lang.agreement import Agreement
 from tdsl.lang.expr import Const, Expr, Size
 from tdsl.lang.program import bind_expr
 from tdsl.lang.show import show_expr
+from tdsl.lang.sizes import check_agreement
 from tdsl.node import post_order
 from tdsl.source import here
 
@@ -145,7 +146,8 @@ def bind_sizes(signature: Signature, arrays: Sequence[tuple[ArrayArg, Array]]) -
             if arg in signature.inputs and not isinstance(e, Const | Size):
                 _check_expression(signature, arg, array, axis, sizes, givers)
     for a in signature.agreements:
-        _check_agreement(a, sizes)
+        if a.sizes <= sizes.keys() and len({extent(e, sizes) for e, *_ in a.sides}) > 1:
+            check_agreement(a, sizes, AGREE)
     return sizes
 
 
@@ -212,19 +214,6 @@ def _by_access(signature: Signature, arg: ArrayArg, axis: int) -> str:
 def _accesses(signature: Signature, arg: ArrayArg, axis: int) -> tuple[Related, ...]:
     agreed = _agreed(signature, arg, axis)
     return () if agreed is None else agreed.related
-
-
-def _check_agreement(a: Agreement, sizes: Mapping[str, int]) -> None:
-    """ShapeError where one variable runs over two extents; not known where they are not."""
-    if not a.sizes <= sizes.keys():
-        return
-    (first, *_), (second, *_) = ends = a.sides
-    if extent(first, sizes) != extent(second, sizes):
-        raise ShapeError(
-            f"{a.variable!r} has two extents: "
-            + ", and ".join(f"{extent(e, sizes)} as axis {n} of {name!r}" for e, name, n, _ in ends),
-            loc=here(), label="this call", related=a.related, hint=AGREE,
-        )  # fmt: skip
 
 
 def _two_values(

@@ -284,10 +284,11 @@ class Distributed(Suggesting):
 
     def _known(self, sizes: dict[str, int]) -> dict[str, int]:
         """Sizes that a call gives by name, by their own names."""
-        equal = self.state.program.equal
+        program = self.state.program
         return check_sizes(
-            self.signature.name, self.signature.sizes, sizes, fixed=self.sizes, equal=equal
-        )
+            self.signature.name, self.signature.sizes, sizes, fixed=self.sizes, equal=program.equal,
+            agreements=program.agreements,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<distributed {self.signature.name} on {self.state.grid}>"

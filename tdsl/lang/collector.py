@@ -28,15 +28,6 @@ class Collector:
         self.used: dict[str, Loc | None] = {}
         self.active: set[int] = set()
 
-    def source(self, handle: Any) -> str:
-        """The name of a tensor or func that is read, which is collected."""
-        if id(handle) not in self.names:
-            if hasattr(handle, "definitions"):
-                self.func(handle)
-            else:
-                self.input(handle)
-        return self.names[id(handle)]
-
     def input(self, handle: Any) -> None:
         """Collect a tensor or scalar."""
         if isinstance(getattr(handle, "node", None), Param):
@@ -112,14 +103,26 @@ class Collector:
 
     def func(self, f: Any) -> None:
         """Collect a func after all that it reads."""
+        waiting = [self._collected(f)]  # no recursion: there may be thousands of stages
+        while waiting:
+            read = next(waiting[-1], None)
+            if read is None:
+                waiting.pop()
+            else:
+                waiting.append(self._collected(read))
+
+    def _collected(self, f: Any) -> Iterator[Any]:
+        """Collect a func; yields each that it reads, which is collected before it goes on."""
         if id(f) in self.names or id(f) in self.active:
             return
         f._first()
         self.active.add(id(f))
         for d in f.definitions:
             for n in d.named:
-                if isinstance(n, Access) and n.source is not f:
-                    self.source(n.source)
+                if isinstance(n, Access) and hasattr(n.source, "definitions"):
+                    yield n.source
+                elif isinstance(n, Access):
+                    self.input(n.source)
                 elif isinstance(n, Param):
                     self.scalar(n)
             for p in d.combine.scalars() if d.combine else ():

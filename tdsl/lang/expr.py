@@ -246,28 +246,41 @@ def dtype_of(e: Expr) -> DType:
     >>> dtype_of(Binary("lt", Var("i"), Const(3, i64)))
     bool_
     """
-    while True:  # the kinds that are asked about most come first
-        match e:
+    first, steps = e, 0
+    while (found := e._dtype) is None:
+        steps += 1
+        match e:  # the kinds that are asked about most come first
             case Binary(op, left):
                 if op in _COMPARES:
-                    return bool_
+                    found = bool_
+                    break
                 e = left
             case Var() | Size() | Range() | Ramp():
-                return i64
+                found = i64
+                break
             case Const() | Load() | Read() | Call() | Cast() | Param() | Access() | Reduce():
-                return e.dtype
+                found = e.dtype
+                break
             case Unary(_, x) | Broadcast(x) | Require(_, x) | Show(_, x):
                 e = x
             case Select(_, yes):
                 e = yes
+    if steps > _FAR:
+        Node._dtype.__set__(first, found)  # of a slot
+    return found  # type: ignore[no-any-return]  # a node knows nothing of types
+
+
+_FAR = 8  # steps down an expression, after which what was found is remembered
 
 
 def lanes_of(e: Expr) -> int:
     """The number of lanes of an expression of the loop IR; 1 for a scalar. Operands agree in it."""
+    first, steps = e, 0
     most, stack, seen = 1, [e], set[int]()
     while stack:
         e = stack.pop()
-        while True:
+        while not e._lanes:
+            steps += 1
             match e:
                 case Binary(_, left):
                     e = left
@@ -280,8 +293,8 @@ def lanes_of(e: Expr) -> int:
                 case Select(cond):
                     e = cond
                     continue
-                case Call(_, (first, *_)):
-                    e = first
+                case Call(_, (x, *_)):
+                    e = x
                     continue
                 case Load(_, index, _, mask) if id(e) not in seen:
                     seen.add(id(e))
@@ -289,6 +302,10 @@ def lanes_of(e: Expr) -> int:
                 case _:
                     pass
             break
+        else:
+            most = max(most, e._lanes)
+    if steps > _FAR:
+        Node._lanes.__set__(first, most)  # type: ignore[attr-defined]  # of a slot
     return most
 
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tdsl.errors import ShapeError, TypeMismatch, did_you_mean
+from tdsl.lang.agreement import Agreement
 from tdsl.lang.expr import Expr, Size, const
 from tdsl.lang.program import Program, bind_expr
 from tdsl.lang.show import show_expr
 from tdsl.source import here
 
+AGREE = "give sizes that agree"
+
 
 def check_sizes(
     owner: str, known: Sequence[str], sizes: object, *, others: Sequence[str] = (),
     fixed: Mapping[str, int] | None = None, equal: Iterable[tuple[str, Expr]] = (),
+    agreements: Iterable[Agreement] = (),
 ) -> dict[str, int]:  # fmt: skip
     """Sizes given by name as integers; ShapeError for an unknown name and what is no number of elements.
 
-    And for another value than one that is `fixed` already, or that it is `equal` to. `others` are names of
-    arguments beside sizes.
+    And for another value than one that is `fixed` already, that it is `equal` to, or that `agreements` ask
+    for. `others` are names of arguments beside sizes.
 
     >>> check_sizes("f", ("M", "N"), {"N": 3})
     {'N': 3}
@@ -60,7 +64,25 @@ def check_sizes(
     for name, other in equal:
         if name in sizes:
             made |= _as_other(owner, name, other, made.pop(name), {**fixed, **made})
+    for a in agreements:
+        check_agreement(a, {**fixed, **made}, AGREE)
     return made
+
+
+def check_agreement(a: Agreement, sizes: Mapping[str, int], hint: str) -> None:
+    """ShapeError where one variable runs over two extents; not known where a size of theirs is not."""
+    if not a.sizes <= sizes.keys():
+        return
+    (first, *_), (second, *_) = sides = a.map_extents(lambda e: bind_expr(e, sizes)).sides
+    if first != second:
+        raise ShapeError(
+            f"{a.variable!r} has two extents: "
+            + ", and ".join(f"{show_expr(e)} as axis {n} of {name!r}" for e, name, n, _ in sides),
+            loc=here(),
+            label="this call",
+            related=a.related,
+            hint=hint,
+        )
 
 
 def _other_name(name: str, known: Sequence[str], others: Sequence[str]) -> str:

@@ -104,7 +104,9 @@ class Schedule(Suggesting):
         """Remember the sizes and the target that are given for a schedule."""
         program, sizes = self.program, {} if sizes is None else sizes
         self.target = None if target is None else as_target(target)
-        self.sizes = check_sizes(program.name, program.sizes, sizes, equal=program.equal)
+        self.sizes = check_sizes(
+            program.name, program.sizes, sizes, equal=program.equal, agreements=program.agreements
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what can be asked for again: a prediction, and names by where handles lie in memory."""

@@ -77,7 +77,13 @@ class TileGraph:
     @staticmethod
     def of(program: Program, sizes: Mapping[str, int] | None = None) -> TileGraph:
         """The graph of a program, with every edge at the last level; ShapeError where a size is missing."""
-        known = check_sizes(program.name, program.sizes, sizes or {}, equal=program.equal)
+        known = check_sizes(
+            program.name,
+            program.sizes,
+            sizes or {},
+            equal=program.equal,
+            agreements=program.agreements,
+        )
         missing = [n for n in program.sizes if n not in known]
         if missing:
             raise ShapeError(

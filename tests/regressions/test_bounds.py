@@ -264,3 +264,40 @@ def test_bounds_of_an_index_outlive_copies(place: str) -> None:
         s.cache_read(again, reader.update(0) if place == "rfactor" else reader, at="r_o")
     x = np.int64([3, 9, -1, 0])
     np.testing.assert_array_equal(td.compile(s)(x), interpret(build_program((f,)), {"n": x})[0])
+
+
+@pytest.mark.parametrize("target", ["python", "cpu"])
+def test_a_size_that_only_the_bound_of_a_range_has_is_given_by_name(target: str) -> None:
+    unread, b = td.Tensor("unread", ("N",), td.i64), td.Tensor("b", ("M",), td.i32)
+    f = td.Func("f", shape=b.shape)
+    f[i] = td.sum(b[i], axis=td.range("r", 0, unread.shape[0]))
+    with pytest.raises(td.ShapeError, match="decides the size N") as caught:
+        td.compile(f, target=target)
+    assert "N=100" in caught.value.hint
+    assert td.compile(f, target=target, N=3)(np.int32([1, 2])).tolist() == [3, 6]
+
+
+def test_extents_that_do_not_agree_are_refused_wherever_sizes_are_given() -> None:
+    a, c, f, g, o = *tensors(("P",), ("Q",)), *map(td.Func, "fgo")
+    f[i], g[i] = a[2 * i] + a[2 * i + 1], c[3 * i] + c[3 * i + 2]
+    o[i] = f[i] * g[i]
+    grid, sizes = td.Grid(x=2), {"P": 9, "Q": 17}
+    s = td.Schedule(o)
+    s.place("a", "r -> *", grid).place("c", "r -> *", grid).place("o", "r -> r", grid)
+    s[o].distribute([s[o].loops[0]], grid)
+    ranks = td.compile(s)
+    x, y = np.ones(9), np.ones(17)
+    for call in (
+        lambda: td.compile(o, **sizes),
+        lambda: td.compile(o, target="cuda", **sizes),
+        lambda: td.compile(td.Schedule(o, sizes={"P": 9}), Q=17),
+        lambda: td.compile(o).loops(**sizes),
+        lambda: td.Schedule(o, sizes=sizes),
+        lambda: ranks.plan(**sizes),
+        lambda: td.compile(s, **sizes),
+        lambda: ranks.simulate(x, y),
+        lambda: td.emulate(td.compile(o, target="cuda"))(x, y),
+    ):
+        with pytest.raises(td.ShapeError, match="two extents: 4 as axis 0 of 'f', and 5 as axis 0"):
+            call()
+    assert ranks.simulate(x, np.ones(14)).tolist() == [4, 4, 4, 4]

@@ -324,3 +324,19 @@ def test_bands_of_more_rows_than_there_are_have_a_price() -> None:
     y[b, i, j] = td.sum(halves * td.cast(w[b, k, j], td.f32), axis=k) / 8
     found = candidates(td.Schedule(y).program, {}, Target("cpu"))
     assert "bands of 64 rows" in {c.label for c in found}
+
+
+@pytest.mark.parametrize("first", [1, 3])
+@pytest.mark.parametrize("beyond", [3, 64])
+def test_what_is_read_in_an_empty_range_alone_leaves_candidates(first: int, beyond: int) -> None:
+    i, j = td.vars("i j")
+    c, f, g = td.Tensor("c", (64,), td.i32), td.Func("f", shape=(1, 7)), td.Func("g", shape=(7, 7))
+    f[i, j] = c[j] < 3
+    f[i, 1] = c[i] >= 2
+    g[i, j] = c[j]
+    r, q, o = td.range("r", first, 0), td.range("q", 1, 7), td.Func("o", shape=(3,))
+    g[r, q] = td.where(td.pad(f)[q * -2, q + beyond], c[q * 2], c[q])
+    o[i] = g[(i * 3 + 1) % 7, i]
+    x = np.arange(64, dtype=np.int32)
+    for candidate in candidates(td.Schedule(o).program, {}, Target("cpu"), None):
+        np.testing.assert_array_equal(td.compile(candidate.schedule)(x), x[:3])

@@ -1,7 +1,10 @@
 """Expressions and programs are graphs: work and code grow with distinct nodes, not with ways to them."""
 
 import copy
+import inspect
+import math
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +12,11 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from benchmarks.growth import FAMILIES
 from tdsl.errors import TdslError
-from tdsl.lang.definition import walk_order
 from tdsl.lang.expr import Binary, Expr, Var, const
 from tdsl.lang.interp import interpret
-from tdsl.node import post_order
+from tdsl.node import post_order, pre_order
 from tdsl.schedule.default import choose_inline
 from tdsl.schedule.inlining import inline_funcs, work_inlined
 from tdsl.schedule.nest import State
@@ -101,7 +104,7 @@ def test_equal_graphs_are_compared_pair_by_pair() -> None:
 
 def test_the_nodes_of_a_graph_are_walked_once() -> None:
     e = doubled(200)
-    assert len(list(walk_order(e))) == len(list(post_order(e)))
+    assert len(list(pre_order(e))) == len(list(post_order(e)))
 
 
 STAGES: dict[str, Callable[[Any], Any]] = {
@@ -201,3 +204,73 @@ def test_deep_expressions_end_in_no_recursion_error(
 def test_deep_graphs_are_pickled() -> None:
     e = doubled(3000)
     assert pickle.loads(pickle.dumps(e)) == e
+
+
+def calls_of(run: Callable[[], Any]) -> int:
+    """How many calls of Python functions it takes."""
+    count = 0
+
+    def seen(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def padded_by_declared_shapes(n: int) -> Any:
+    return chain(lambda p: td.pad(p, mode="wrap")[i - 1], n)
+
+
+def tiled(n: int) -> Any:
+    s = td.Schedule(FAMILIES["products"](n))
+    for q in range(n):
+        stage = s[f"f{q}"]
+        x, y = stage.loops[:2]
+        _, y_i = stage.split(y, 8)
+        s.cache_write(stage, x)
+        stage.unroll(y_i)
+    return s
+
+
+@pytest.mark.parametrize("build", [padded_by_declared_shapes, tiled])
+def test_writing_n_stages_and_their_schedule_takes_time_in_proportion(
+    build: Callable[[int], Any],
+) -> None:
+    build(4)  # what is imported and remembered once
+    few, many = (calls_of(lambda n=n: build(n)) for n in (20, 40))
+    assert math.log2(many / few) < 1.2
+
+
+def sums_of_sums(depth: int) -> Any:
+    b, e = td.Tensor("b", (1,), td.f32), tensor()[i] * 1
+    for q in range(depth):
+        e = td.sum(e * b[k := td.vars(f"k{q}")], axis=k)
+    f = td.Func("f", shape=N)
+    f[i] = e
+    return f
+
+
+def test_stages_are_collected_without_recursion() -> None:
+    f = chain(lambda p: p[i] + 1, 700)
+    values = np.zeros(N, np.float32)
+    np.testing.assert_array_equal(td.compile(f, target="python")(values), np.full(N, 700))
+
+
+def test_loops_that_are_too_deep_for_python_are_an_error_of_the_func() -> None:
+    f = sums_of_sums(20)
+    call, limit = td.compile(f, target="python"), sys.getrecursionlimit()
+    values = {"a": np.ones(N, np.float32), "b": np.ones(1, np.float32)}
+    sys.setrecursionlimit(len(inspect.stack(0)) + 90)
+    try:
+        with pytest.raises(td.DefinitionError, match="nested more deeply") as caught:
+            call(**values)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert "setrecursionlimit" in caught.value.hint
+    np.testing.assert_array_equal(call(**values), values["a"])
