@@ -112,9 +112,6 @@ class Node:
     _hash: int | None = field(default=None, init=False, compare=False, repr=False)  # found once
     # An object that only nodes of equal structure share, once they have been compared.
     _kind: object = field(default=None, init=False, compare=False, repr=False)
-    # The element type and the lanes of an expression, where they were far below it.
-    _dtype: Any = field(default=None, init=False, compare=False, repr=False)
-    _lanes: int = field(default=0, init=False, compare=False, repr=False)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -19,7 +19,7 @@ from dataclasses import field
 from typing import Any
 
 from tdsl.lang.types import DType, bool_, i64
-from tdsl.node import Node, node
+from tdsl.node import Memo, Node, node, remembered
 
 # Operators by arity. Integer `floordiv` and `mod` floor, and give 0 for a zero divisor, as NumPy.
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -246,67 +246,73 @@ def dtype_of(e: Expr) -> DType:
     >>> dtype_of(Binary("lt", Var("i"), Const(3, i64)))
     bool_
     """
-    first, steps = e, 0
-    while (found := e._dtype) is None:
-        steps += 1
-        match e:  # the kinds that are asked about most come first
+    for _ in range(_STEPS):  # the kinds that are asked about most come first
+        match e:
             case Binary(op, left):
                 if op in _COMPARES:
-                    found = bool_
-                    break
+                    return bool_
                 e = left
             case Var() | Size() | Range() | Ramp():
-                found = i64
-                break
+                return i64
             case Const() | Load() | Read() | Call() | Cast() | Param() | Access() | Reduce():
-                found = e.dtype
-                break
+                return e.dtype
             case Unary(_, x) | Broadcast(x) | Require(_, x) | Show(_, x):
                 e = x
             case Select(_, yes):
                 e = yes
-    if steps > _FAR:
-        Node._dtype.__set__(first, found)  # of a slot
-    return found  # type: ignore[no-any-return]  # a node knows nothing of types
+    return remembered(_DTYPES, e, _dtype, _of_one_type)
 
 
-_FAR = 8  # steps down an expression, after which what was found is remembered
+_STEPS = 8  # down an expression, after which the results for all below are remembered
+
+
+def _of_one_type(e: Expr) -> tuple[Expr, ...]:
+    """The operand whose element type an expression has, if any."""
+    match e:
+        case Binary(op, left) if op not in _COMPARES:
+            return (left,)
+        case Unary(_, x) | Broadcast(x) | Require(_, x) | Show(_, x) | Select(_, x):
+            return (x,)
+        case _:
+            return ()
+
+
+def _dtype(e: Expr) -> DType:
+    operand = _of_one_type(e)
+    return _DTYPES[operand[0]] if operand else dtype_of(e)
 
 
 def lanes_of(e: Expr) -> int:
     """The number of lanes of an expression of the loop IR; 1 for a scalar. Operands agree in it."""
-    first, steps = e, 0
-    most, stack, seen = 1, [e], set[int]()
-    while stack:
-        e = stack.pop()
-        while not e._lanes:
-            steps += 1
-            match e:
-                case Binary(_, left):
-                    e = left
-                    continue
-                case Ramp() | Broadcast():
-                    most = max(most, e.lanes)
-                case Unary(_, x) | Cast(x):
-                    e = x
-                    continue
-                case Select(cond):
-                    e = cond
-                    continue
-                case Call(_, (x, *_)):
-                    e = x
-                    continue
-                case Load(_, index, _, mask) if id(e) not in seen:
-                    seen.add(id(e))
-                    stack += index if mask is None else (*index, mask)
-                case _:
-                    pass
-            break
-        else:
-            most = max(most, e._lanes)
-    if steps > _FAR:
-        Node._lanes.__set__(first, most)  # type: ignore[attr-defined]  # of a slot
-    return most
+    for _ in range(_STEPS):
+        if isinstance(e, Ramp | Broadcast):
+            return e.lanes
+        operands = _of_some_lanes(e)
+        if len(operands) != 1:
+            return remembered(_LANES, e, _lanes, _of_some_lanes) if operands else 1
+        (e,) = operands
+    return remembered(_LANES, e, _lanes, _of_some_lanes)
+
+
+def _of_some_lanes(e: Expr) -> tuple[Expr, ...]:
+    """The operands by which the lanes of an expression are known."""
+    match e:
+        case Binary(_, x) | Unary(_, x) | Cast(x) | Select(x) | Call(_, (x, *_)):
+            return (x,)
+        case Load(_, index, _, mask):
+            return index if mask is None else (*index, mask)
+        case _:
+            return ()
+
+
+def _lanes(e: Expr) -> int:
+    if isinstance(e, Ramp | Broadcast):
+        return e.lanes
+    return max([_LANES[x] for x in _of_some_lanes(e)], default=1)
+
+
+_DTYPES: Memo[Expr, DType] = Memo()
+_LANES: Memo[Expr, int] = Memo()
 
 
 @functools.lru_cache(maxsize=1 << 14, typed=True)
