@@ -192,6 +192,12 @@ def _cast(e: Cast, ranges: Ranges, facts: Facts) -> Interval:
     t = e.dtype
     if t == i64 and (dtype_of(e.x).kind != "u" or dtype_of(e.x).bits < 64):
         return lo, hi
+    if e.saturate and t.bits < 64:
+        low, high = const(int(t.low)), const(int(t.high))
+        return (
+            low if lo is None else maximum(minimum(lo, high, facts), low, facts),
+            high if hi is None else maximum(minimum(hi, high, facts), low, facts),
+        )
     if lo is None or hi is None:
         return _by_value(e, ranges, facts)
     fits = at_most(const(int(t.low)), lo, facts) and at_most(hi, const(int(t.high)), facts)

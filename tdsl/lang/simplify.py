@@ -94,6 +94,9 @@ def simplify_node(e: Node, facts: Facts) -> Node:
             return Const(_fit(int(value), e), t)
         case Cast(x, t) if dtype_of(x) == t:
             return x
+        case Cast(Cast(x, t, True), wide) if wide == dtype_of(x) == i64 and t.bits < 64:
+            low, high = const(int(t.low)), const(int(t.high))
+            return maximum(minimum(x, high, facts), low, facts)
         case Call("pad_edge", (i, n)):
             return maximum(minimum(i, subtract(n, ONE, facts), facts), ZERO, facts)
         case Call("pad_reflect" | "pad_symmetric" | "pad_wrap", (i, n)):

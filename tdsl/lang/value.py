@@ -252,12 +252,12 @@ def _lift_number(x: Any, loc: Loc | None) -> Value:
     )
 
 
-def convert(v: Value, t: DType, loc: Loc | None) -> Expr:
+def convert(v: Value, t: DType, loc: Loc | None, saturate: bool = False) -> Expr:
     """The node of `v` as type `t`; a constant is converted here and now."""
     node = v.node
     if isinstance(node, Const):
         return convert_const(node, t, loc)
-    return node if dtype_of(node) == t else Cast(node, t, loc=loc)
+    return node if dtype_of(node) == t else Cast(node, t, saturate and v.weak, loc=loc)
 
 
 def convert_const(c: Const, t: DType, loc: Loc | None) -> Const:
@@ -316,7 +316,9 @@ def binary(op: str, left: Any, right: Any) -> Value:
         )
     if t.kind == "b" and op in ("add", "mul"):
         op = "or" if op == "add" else "and"
-    x, y = convert(a, t, loc), convert(b, t, loc)
+    # the smaller of a narrow integer and of an extent that it cannot hold is the narrow integer
+    limits = op in ("min", "max") and t.is_integer
+    x, y = convert(a, t, loc, saturate=limits), convert(b, t, loc, saturate=limits)
     if op == "pow" and t.is_integer and isinstance(y, Const) and y.value < 0:
         raise TypeMismatch(
             f"{t} to the power {y.value} is no integer",

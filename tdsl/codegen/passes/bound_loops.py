@@ -9,6 +9,7 @@ from tdsl.codegen.loops import (
     PARALLEL,
     PIPELINED,
     SERIAL,
+    Alloc,
     Block,
     BufferParam,
     For,
@@ -33,7 +34,7 @@ from tdsl.lang.types import i64
 from tdsl.node import post_order
 
 Arrays = Mapping[str, tuple[Expr, ...]]
-"""The extents of arguments."""
+"""The extents of arguments and of memory around."""
 
 
 def bound_loops(kernel: Kernel) -> Kernel:
@@ -70,6 +71,8 @@ def _bound(s: Stmt, facts: Facts, arrays: Arrays) -> Stmt:
             if orelse is not None:
                 no = _bound(orelse, where(facts, simplify(Unary("not", cond))), arrays)
             return conditional(cond, yes, no, s)
+        case Alloc(name, extents=extents):
+            return rebuilt(s, body=_bound(s.body, facts, {**arrays, name: extents}))
         case _:
             return map_parts(s, lambda part: _bound(part, inside(facts, s), arrays))
 
@@ -148,7 +151,7 @@ def _may_move(c: Expr, loop: For, facts: Facts, arrays: Arrays) -> bool:
 
 
 def _is_there(c: Expr, facts: Facts, arrays: Arrays) -> bool:
-    """True where all that a condition loads is certainly within arguments."""
+    """True where all that a condition loads is certainly within arguments or memory around."""
     return all(
         n.buffer in arrays
         and n.mask is None
