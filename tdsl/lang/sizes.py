@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tdsl.errors import ShapeError, TypeMismatch, did_you_mean
+from tdsl.lang.affine import as_sum
 from tdsl.lang.agreement import Agreement
 from tdsl.lang.expr import Expr, Size, const
 from tdsl.lang.program import Program, bind_expr
 from tdsl.lang.show import show_expr
+from tdsl.node import post_order
 from tdsl.source import here
 
 AGREE = "give sizes that agree"
@@ -98,20 +100,32 @@ def _other_name(name: str, known: Sequence[str], others: Sequence[str]) -> str:
 def _as_other(
     owner: str, name: str, other: Expr, value: int, known: Mapping[str, int]
 ) -> dict[str, int]:
-    """What the value of a size is for the extent that it is equal to; ShapeError where that is another."""
-    if isinstance(other, Size) and other.name not in known:
-        return {other.name: value}
-    there = bind_expr(other, known)
-    if there == const(value):
+    """The size that follows from the value of another one that is equal to an expression of it, if any.
+
+    ShapeError where the expression has another value, or no size of it follows.
+    """
+    is_now = bind_expr(other, known)
+    if is_now == const(value):
         return {}
+    total = as_sum(is_now)
+    match list(total.terms.items()):
+        case [(Size(open_), 1 | -1 as sign)] if (follows := sign * (value - total.constant)) >= 0:
+            return {open_: int(follows)}
     text = show_expr(other)
-    is_now = f", which is {show_expr(there)}" if there != other else ""
+    which = f", which is {show_expr(is_now)}" if is_now != other else ""
+    left = sizes_in(is_now)
     raise ShapeError(
-        f"size {name!r} of {owner!r} is {text} by its indices{is_now}, it cannot be {value}",
+        f"size {name!r} of {owner!r} is {text} by its indices{which}, not {value}",
         loc=here(),
         label="this call",
-        hint=f"leave {name} out; what an index stands in twice has one extent",
-    )
+        hint=f"give {' and '.join(left)} in place of {name}" if left
+        else f"leave {name} out; what an index stands in twice has one extent",
+    )  # fmt: skip
+
+
+def sizes_in(e: Expr) -> list[str]:
+    """The names of the sizes in an expression, in alphabetical order."""
+    return sorted({n.name for n in post_order(e) if isinstance(n, Size)})
 
 
 def check_keywords(program: Program, **given: object) -> None:
@@ -136,8 +150,10 @@ def dynamic_sizes(program: Program, dynamic: object, fixed: Mapping[str, int]) -
             label="this call",
             hint='dynamic="N", or dynamic=("M", "N")',
         )
-    named = dict.fromkeys(map(str, listed), 0)
-    free = frozenset(check_sizes(program.name, program.sizes, named, equal=program.equal))
+    equal = dict(program.equal)
+    names = [n for name in map(str, listed) for n in sizes_in(equal.get(name, Size(name)))]
+    named = dict.fromkeys(names, 0)
+    free = frozenset(check_sizes(program.name, program.sizes, named))
     for name in sorted(free & set(fixed)):
         raise ShapeError(
             f"size {name!r} is fixed to {fixed[name]} and dynamic",

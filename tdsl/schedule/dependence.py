@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import islice, product
 
 from tdsl.lang.affine import Sum, as_sum, variables
 from tdsl.lang.definition import Definition
@@ -112,6 +112,7 @@ class _Pair:
 
     def __init__(self, f: FuncDef, definition: int, nest: Nest) -> None:
         self.f, self.d, self.nest = f, f.definitions[definition], nest
+        self.definition = definition
         self.ordered = is_ordered(f, definition)
         self.ranges = [name for name, _, _ in self.d.ranges]
         self.least: list[Linear] = []
@@ -123,6 +124,15 @@ class _Pair:
 
     def check(self, parallel: set[str]) -> None:
         """Raise Illegal if two conflicting iterations would not run in order."""
+        conflict = self._conflict_of(parallel)
+        if conflict is not None:
+            first, second, point, loop = conflict
+            raise self._refused(first, second, point, loop, loop in parallel)
+
+    def _conflict_of(
+        self, parallel: set[str]
+    ) -> tuple[_Touch, _Touch, Point | Unknown, str] | None:
+        """Two accesses of iterations that would not run in order, these iterations, and their loop."""
         loops = [x for x in self.nest.names() if roots_of(self.nest, x) & set(self.ranges)]
         for first, second, same in self._conflicts():
             for earlier in self._in_order():
@@ -134,7 +144,8 @@ class _Pair:
                         [*zero, *case.zero, *wrong.zero], [*least, *case.least, *wrong.least]
                     )
                     if point is not None:
-                        raise self._refused(first, second, point, loop, loop in parallel)
+                        return first, second, point, loop
+        return None
 
     def _out_of_order(self, loops: list[str], parallel: set[str]) -> Iterator[tuple[str, _System]]:
         """Each loop as the outermost in which a pair differs, with the constraints of a wrong order."""
@@ -177,10 +188,18 @@ class _Pair:
         if parallel and not isinstance(point, Unknown):
             inside = self.nest.names()[self.nest.position(loop) + 1 :]
             carried = [x for x in inside if point.get((x, _B), 0) > point.get((x, _A), 0)]
-            hint += "".join(f", or put {x!r} outside of it" for x in carried[:1])
+            legal = (x for x in carried if self._may_be_outside(x, loop))
+            hint += "".join(f", or put {x!r} outside of it" for x in islice(legal, 1))
         return Illegal(
             f"{text}, and they {what}", hint, ((second.loc or self.d.loc, "this access"),)
         )
+
+    def _may_be_outside(self, inner: str, loop: str) -> bool:
+        """True if a loop may run in parallel once an inner one is moved outside of it."""
+        loops, at = list(self.nest.loops), self.nest.position(loop)
+        loops.insert(at, loops.pop(self.nest.position(inner)))
+        moved = replace(self.nest, loops=tuple(loops))
+        return _Pair(self.f, self.definition, moved)._conflict_of({loop}) is None
 
     def _is_guessed(self, point: Point) -> bool:
         return any(name in self.guesses for name in point)

@@ -218,7 +218,7 @@ def test_a_size_that_indices_make_another_may_be_given_by_either_name() -> None:
     for name in ("K", "C"):
         assert td.compile(product, dynamic=name).dynamic == {k_}
     with pytest.raises(
-        ShapeError, match=r"size '.' of 'product' is . by its indices, which is ., it"
+        ShapeError, match=r"size '.' of 'product' is . by its indices, which is ., not"
     ):
         product.autoschedule(M=8, O=9, C=4)
 
@@ -231,5 +231,37 @@ def test_a_size_that_indices_make_a_number_is_that() -> None:
         return f
 
     assert [*plus.schedule(Q=3, N=4).sizes.values()] == [4]
-    with pytest.raises(ShapeError, match="size 'Q' of 'plus' is 3 by its indices, it cannot be 4"):
+    with pytest.raises(ShapeError, match="size 'Q' of 'plus' is 3 by its indices, not 4"):
         plus.schedule(Q=4)
+
+
+def windows() -> td.Func:
+    i = td.vars("i")
+    x, y = td.Tensor("x", ("N",), td.f32), td.Tensor("y", ("P",), td.f32)
+    h, q, f = td.Func("h"), td.Func("q"), td.Func("f")
+    h[i] = x[i] + x[i + 2]
+    q[i] = y[i] + y[i + 3]
+    f[i] = h[i] * q[i]
+    return f
+
+
+@pytest.mark.parametrize("given", [{"N": 5}, {"P": 6}, {"N": 5, "P": 6}])
+def test_a_size_follows_from_one_that_is_equal_to_an_expression_of_it(given) -> None:
+    loops = td.compile(windows(), **given).loops().splitlines()[0]
+    assert "x: f32[5]" in loops
+    assert "y: f32[6]" in loops
+
+
+@pytest.mark.parametrize("dynamic", ["N", "P", ("N", "P")])
+def test_each_name_of_equal_sizes_leaves_both_open(dynamic) -> None:
+    f = td.compile(windows(), dynamic=dynamic)
+    for n in (5, 3):
+        ones = np.ones(n, np.float32), np.ones(n + 1, np.float32)
+        np.testing.assert_array_equal(f(*ones), np.full(n - 2, 4.0))
+
+
+def test_sizes_that_do_not_follow_from_each_other_are_told() -> None:
+    with pytest.raises(
+        ShapeError, match="size 'N' of 'f' is P - 1 by its indices, which is 6, not"
+    ):
+        td.compile(windows(), N=5, P=7)

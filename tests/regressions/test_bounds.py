@@ -301,3 +301,64 @@ def test_extents_that_do_not_agree_are_refused_wherever_sizes_are_given() -> Non
         with pytest.raises(td.ShapeError, match="two extents: 4 as axis 0 of 'f', and 5 as axis 0"):
             call()
     assert ranks.simulate(x, np.ones(14)).tolist() == [4, 4, 4, 4]
+
+
+@pytest.mark.parametrize("reduce", [td.sum, td.max, td.mean])
+@pytest.mark.parametrize("dynamic", [(), ("M", "K")])
+def test_a_stored_length_of_few_bits_has_the_extent_that_it_is_clipped_to(reduce, dynamic) -> None:
+    i = td.vars("i")
+    n, a = td.Tensor("n", ("M",), td.i32), td.Tensor("a", ("M", "K"), td.f32)
+    length, s = td.Func("length"), td.Func("s")
+    length[i] = td.clip(n[i], 0, a.shape[1])
+    s[i] = reduce(a[i, (r := td.range("r", 0, length[i]))], axis=r)
+    schedule = td.Schedule(s)
+    schedule[length].compute_root()
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    lengths = np.array([2, 2**31 - 1], np.int32)
+    want = {td.sum: x.sum, td.max: x.max, td.mean: x.mean}[reduce](axis=1)
+    first = {td.sum: np.sum, td.max: np.max, td.mean: np.mean}[reduce](x[0, :2])
+    got = td.compile(schedule, dynamic=dynamic)(lengths, x)
+    np.testing.assert_array_equal(got, [first, want[1]])
+
+
+def test_a_stored_index_of_few_bits_may_be_clipped_to_an_open_size() -> None:
+    i = td.vars("i")
+    a, n = td.Tensor("a", ("N",), td.f32), td.Tensor("n", ("M",), td.i32)
+    at, f = td.Func("at"), td.Func("f")
+    at[i] = td.clip(n[i], 0, a.shape[0] - 1)
+    f[i] = a[at[i]]
+    s = td.Schedule(f)
+    s[at].compute_root()
+    got = td.compile(s, dynamic=("N", "M"))(np.arange(5, dtype=np.float32), np.int32([9, -1, 2]))
+    np.testing.assert_array_equal(got, [4, 0, 2])
+
+
+def test_loops_end_by_data_that_is_stored_before_them() -> None:
+    i = td.vars("i")
+    n, a = td.Tensor("n", ("M",), td.i32), td.Tensor("a", (4,), td.f32)
+    most, s = td.Func("most"), td.Func("s")
+    most[()] = td.max(n[i], axis=i)
+    s[()] = td.sum(a[td.clip(r := td.range("r", 0, most[()]), 0, 3)], axis=r)
+    f = td.compile(s)
+    assert any("in range(" in line and "most" in line for line in f.loops(M=2).splitlines())
+    assert f(np.int32([2, 3]), np.ones(4, np.float32)) == 3
+
+
+@pytest.mark.parametrize("target", ["cpu", "python"])
+@pytest.mark.parametrize("dtype", [td.u8, td.i8, td.i64])
+def test_extremes_of_narrow_integers_and_loop_variables_are_those_of_all_integers(
+    dtype, target
+) -> None:
+    i = td.vars("i")
+    x, low, high = td.Tensor("x", (600,), dtype), td.Func("low"), td.Func("high")
+    low[i] = td.minimum(x[i], 250 - i)
+    high[i] = td.maximum(x[i], i - 300)
+    low.with_shape(600)
+    ends = np.iinfo(dtype.numpy)
+    values = np.arange(600).astype(dtype.numpy)
+    wide, at = values.astype(np.int64), np.arange(600)
+    mine = td.compile((low, high), target=target)(values)
+    for got, want in zip(
+        mine, (np.minimum(wide, 250 - at), np.maximum(wide, at - 300)), strict=True
+    ):
+        np.testing.assert_array_equal(got, np.clip(want, ends.min, ends.max))

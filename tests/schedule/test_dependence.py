@@ -318,3 +318,16 @@ def test_a_loop_may_start_elsewhere_where_no_iteration_needs_another(back, legal
     s[f].update(0).rotate(inner, [outer])
     x = np.arange(60, dtype=np.float32)
     np.testing.assert_array_equal(td.compile(s)(x), interpret(s.program, {"a": x})[0])
+
+
+def test_a_loop_is_only_told_to_be_put_outside_where_it_may_be() -> None:
+    y, x = td.vars("y x")
+    p, u = td.Tensor("p", (9, 9), td.f64), td.Func("u", shape=(9, 9, 9))
+    t, st, r = td.vars("t"), td.range("st", 1, 9), td.range("r", 1, 8)
+    u[t, y, x] = p[y, x]
+    u[st, r, x] = u[st - 1, r - 1, x] + u[st - 1, r + 1, x]
+    with pytest.raises(td.ScheduleError) as caught:
+        td.Schedule(u)[u].update(0).parallel("st")
+    assert caught.value.hint == "leave 'st' serial"
+    with pytest.raises(td.ScheduleError, match="would run in another order"):
+        td.Schedule(u)[u].update(0).reorder("r", "st")
