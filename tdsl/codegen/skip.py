@@ -45,7 +45,7 @@ def never_reads(builder: NestBuilder) -> bool:
         *builder.d.values, inside=lambda n: (n.cond,) if isinstance(n, Select) else children(n)
     )
     funcs = {n.name for n in always if isinstance(n, Read) and low.program.has_func(n.name)}
-    return not funcs <= low.buffers.keys()
+    return not funcs <= low.boxes.keys()
 
 
 def needed_run(
