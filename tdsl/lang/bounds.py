@@ -158,6 +158,9 @@ def _upper(s: Sum, facts: Facts, arms: int, atoms: int = _ATOMS) -> int | None:
         if not larger:
             return _least(left, right)
         return None if left is None or right is None else max(left, right)
+    without = _without_an_atom(s, facts)
+    if without is not None:
+        return _upper(without, facts, arms, atoms)
     for atom, coefficient in s.terms.items():
         if not isinstance(atom, Var | Size):
             limits = _limits_of_atom(atom, coefficient, facts, atoms > 0)
@@ -189,6 +192,20 @@ def _upper(s: Sum, facts: Facts, arms: int, atoms: int = _ATOMS) -> int | None:
     return _upper(
         s.without(v).plus(as_sum(hi if coefficient > 0 else lo), coefficient), facts, arms, atoms
     )
+
+
+def _without_an_atom(s: Sum, facts: Facts) -> Sum | None:
+    """A sum that is never less, in which the end of a variable's range cancels an atom; None if none does.
+
+    4 * (i // 2) - 2 * d for d up to 2 * (i // 2) + 1 is -2 at least, whatever i // 2 is.
+    """
+    others = [atom for atom in s.terms if not isinstance(atom, Var | Size)]
+    for v, coefficient in s.terms.items() if others else ():
+        if isinstance(v, Var) and v.name in facts.ranges:
+            end = as_sum(facts.ranges[v.name][coefficient > 0])
+            if any(end.terms.get(atom, 0) * coefficient == -s.terms[atom] for atom in others):
+                return s.without(v).plus(end, coefficient)
+    return None
 
 
 def _innermost(variables: list[Var], facts: Facts) -> Var:

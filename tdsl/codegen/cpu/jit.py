@@ -38,6 +38,7 @@ _LIMIT = 30.0  # seconds
 _SHORT = 200_000  # bytes of text
 _SHUFFLE = re.compile(r"<(\d+) x i32> <i32")  # the lanes that a shuffle takes
 _MOST_LANES = 128
+_FEW_LANES = 16  # any number of them is soon compiled
 
 # LLVM works for one thread at a time, and a fork waits until it is idle: a child made in the middle of
 # a call would wait for ever for locks of a thread that it does not have. Whoever waits holds the
@@ -223,7 +224,7 @@ def _is_soon_compiled(text: str) -> bool:
     if len(text) > _SHORT:
         return False
     lanes = {int(n) for n in _SHUFFLE.findall(text)}
-    return all(n & (n - 1) == 0 and n <= _MOST_LANES for n in lanes)
+    return all(n <= (_FEW_LANES if n & (n - 1) else _MOST_LANES) for n in lanes)
 
 
 def load(
