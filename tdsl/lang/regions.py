@@ -19,41 +19,14 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from tdsl.lang.affine import (
-    Sum,
-    as_expr,
-    as_sum,
-    ends_as_numbers,
-    has_data,
-    height,
-    variables,
-    whole_steps,
+    Sum, as_expr, as_sum, ends_as_numbers, has_data, height, variables, whole_steps,
 )  # fmt: skip
 from tdsl.lang.bounds import DEEP, NOTHING, Facts, at_most, integer_operands, value_range
 from tdsl.lang.expr import (
-    ONE,
-    TRUE,
-    ZERO,
-    Binary,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Read,
-    Select,
-    Size,
-    Var,
-    const,
-    dtype_of,
+    ONE, TRUE, ZERO, Binary, Call, Cast, Const, Expr, Read, Select, Size, Var, const, dtype_of,
 )  # fmt: skip
 from tdsl.lang.simplify import (
-    add,
-    conjuncts,
-    floordiv,
-    maximum,
-    minimum,
-    multiply,
-    simplify,
-    subtract,
+    add, conjuncts, floordiv, maximum, minimum, multiply, simplify, subtract,
 )  # fmt: skip
 from tdsl.lang.types import i64
 from tdsl.node import Node, post_order, remembered, transform
@@ -192,16 +165,19 @@ def _cast(e: Cast, ranges: Ranges, facts: Facts) -> Interval:
     t = e.dtype
     if t == i64 and (dtype_of(e.x).kind != "u" or dtype_of(e.x).bits < 64):
         return lo, hi
+    low, high = const(int(t.low)), const(int(t.high))
     if e.saturate and t.bits < 64:
-        low, high = const(int(t.low)), const(int(t.high))
-        return (
-            low if lo is None else maximum(minimum(lo, high, facts), low, facts),
-            high if hi is None else maximum(minimum(hi, high, facts), low, facts),
+        first, last = (
+            maximum(minimum(x or y, high, facts), low, facts) for x, y in ((lo, low), (hi, high))
         )
+        return first, last
     if lo is None or hi is None:
         return _by_value(e, ranges, facts)
-    fits = at_most(const(int(t.low)), lo, facts) and at_most(hi, const(int(t.high)), facts)
-    return (lo, hi) if fits else _by_value(e, ranges, facts)
+    return (
+        (lo, hi)
+        if at_most(low, lo, facts) and at_most(hi, high, facts)
+        else _by_value(e, ranges, facts)
+    )
 
 
 def _modulo(x: Expr, k: int, ranges: Ranges, facts: Facts) -> Interval:
