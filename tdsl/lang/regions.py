@@ -19,14 +19,41 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from tdsl.lang.affine import (
-    Sum, as_expr, as_sum, ends_as_numbers, has_data, height, variables, whole_steps,
+    Sum,
+    as_expr,
+    as_sum,
+    ends_as_numbers,
+    has_data,
+    height,
+    variables,
+    whole_steps,
 )  # fmt: skip
 from tdsl.lang.bounds import DEEP, NOTHING, Facts, at_most, integer_operands, value_range
 from tdsl.lang.expr import (
-    ONE, TRUE, ZERO, Binary, Call, Cast, Const, Expr, Read, Select, Size, Var, const, dtype_of,
+    ONE,
+    TRUE,
+    ZERO,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Read,
+    Select,
+    Size,
+    Var,
+    const,
+    dtype_of,
 )  # fmt: skip
 from tdsl.lang.simplify import (
-    add, conjuncts, floordiv, maximum, minimum, multiply, simplify, subtract,
+    add,
+    conjuncts,
+    floordiv,
+    maximum,
+    minimum,
+    multiply,
+    simplify,
+    subtract,
 )  # fmt: skip
 from tdsl.lang.types import i64
 from tdsl.node import Node, post_order, remembered, transform
