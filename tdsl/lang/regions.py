@@ -179,6 +179,8 @@ def _of_any_type(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
             return _extreme(op, interval_of(x, ranges, facts), interval_of(y, ranges, facts), facts)
         case Select(_, yes, no):
             return union(interval_of(yes, ranges, facts), interval_of(no, ranges, facts), facts)
+        case Cast(x, t, True) if dtype_of(x) == i64 and t.bits < 64:
+            return interval_of(simplify(Cast(e, i64), facts), ranges, facts)
         case Cast(x) if not dtype_of(x).is_float:
             return _cast(e, ranges, facts)
         case Read(held=held) if held != EVERYTHING:
@@ -192,19 +194,10 @@ def _cast(e: Cast, ranges: Ranges, facts: Facts) -> Interval:
     t = e.dtype
     if t == i64 and (dtype_of(e.x).kind != "u" or dtype_of(e.x).bits < 64):
         return lo, hi
-    low, high = const(int(t.low)), const(int(t.high))
-    if e.saturate and t.bits < 64:
-        first, last = (
-            maximum(minimum(x or y, high, facts), low, facts) for x, y in ((lo, low), (hi, high))
-        )
-        return first, last
     if lo is None or hi is None:
         return _by_value(e, ranges, facts)
-    return (
-        (lo, hi)
-        if at_most(low, lo, facts) and at_most(hi, high, facts)
-        else _by_value(e, ranges, facts)
-    )
+    fits = at_most(const(int(t.low)), lo, facts) and at_most(hi, const(int(t.high)), facts)
+    return (lo, hi) if fits else _by_value(e, ranges, facts)
 
 
 def _modulo(x: Expr, k: int, ranges: Ranges, facts: Facts) -> Interval:
@@ -414,10 +407,7 @@ def free_range(name: str, index: Iterable[Expr], box: Box, facts: Facts = NOTHIN
     """
     places = zip(index, box, strict=True)
     own = [interval for e, interval in places if isinstance(e, Var) and e.name == name]
-    found = own[0]
-    for other in own[1:]:
-        found = common(found, other, facts)
-    return found
+    return functools.reduce(lambda a, b: common(a, b, facts), own)
 
 
 def reads_in(exprs: Iterable[Expr]) -> Iterator[Read]:
