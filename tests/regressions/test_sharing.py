@@ -263,7 +263,7 @@ def test_stages_are_collected_without_recursion() -> None:
 
 
 def test_loops_that_are_too_deep_for_python_are_an_error_of_the_func() -> None:
-    f = sums_of_sums(20)
+    f = sums_of_sums(60)
     call, limit = td.compile(f, target="python"), sys.getrecursionlimit()
     values = {"a": np.ones(N, np.float32), "b": np.ones(1, np.float32)}
     sys.setrecursionlimit(len(inspect.stack(0)) + 90)
