@@ -12,6 +12,8 @@ from tdsl.lang.bounds import Facts
 from tdsl.lang.expr import ONE, TRUE, Expr
 from tdsl.lang.regions import reads_in, tighten
 from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, substitute, subtract
+from tdsl.schedule.nest import Level
+from tdsl.schedule.predicates import read_of
 from tdsl.schedule.relate import Related
 
 if TYPE_CHECKING:
@@ -47,7 +49,13 @@ def guards_of(
 
 def _guard(builder: NestBuilder, cond: Expr, related: Related, *, predicate: bool) -> Guard:
     over_loops = substitute(cond, related.roots)
-    needed = variables(over_loops) & frozenset(builder.nest.names())
+    names = builder.nest.names()
+    needed = variables(over_loops) & frozenset(names)
+    if predicate:  # sizes that are numbers may leave it fewer variables than `check_predicates` saw
+        for x, inner in zip(names, names[1:], strict=False):
+            computed = builder.low.tree.computed.get(Level(builder.f.name, builder.n, x), ())
+            if any(read_of(builder.low.state, builder.d, cond, name) for name in computed):
+                needed |= {inner}
     return Guard(over_loops, needed, predicate)
 
 

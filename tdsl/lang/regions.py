@@ -49,6 +49,7 @@ from tdsl.lang.simplify import (
     add,
     conjuncts,
     floordiv,
+    last_quotient,
     maximum,
     minimum,
     multiply,
@@ -129,12 +130,11 @@ def _atom(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
     match e:
         case Var(name):
             return ranges[name]
-        case Binary("floordiv", x, Const(k)) if k > 0:
+        case Binary("floordiv", x, n) if not _moves(n, ranges) and at_most(ZERO, n, facts):
             lo, hi = interval_of(x, ranges, facts)
-            return (
-                None if lo is None else floordiv(lo, const(k), facts),
-                None if hi is None else floordiv(hi, const(k), facts),
-            )
+            last = last_quotient if lo is not None and at_most(ZERO, lo, facts) else floordiv
+            first = None if lo is None else floordiv(lo, n, facts)
+            return first, None if hi is None else last(hi, n, facts)
         case Binary("mod", x, Const(k)) if k > 0:
             return _modulo(x, k, ranges, facts)
         case Binary("mod", x, n) if not _moves(n, ranges):

@@ -196,6 +196,15 @@ def ceildiv(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
     return floordiv(add(a, subtract(b, ONE, facts), facts), b, facts)
 
 
+def last_quotient(last: Expr, n: Expr, facts: Facts = NOTHING) -> Expr:
+    """The largest x // n for all x from 0 up to `last`, of which there is one: m - 1 for m * n - 1."""
+    match add(last, ONE, facts):
+        case Binary("mul", m, factor) if n in (m, factor):
+            return subtract(m if factor == n else factor, ONE, facts)
+        case _:
+            return floordiv(last, n, facts)
+
+
 def conjunction(conditions: Iterable[Expr]) -> Expr:
     """All of the conditions; TRUE for none."""
     result: Expr = TRUE

@@ -85,7 +85,8 @@ def _both(left: list[Factor] | None, right: list[Factor] | None) -> list[Factor]
 
 def _number(value: int, types: tuple[DType, ...], dtype: DType) -> Const:
     t = types[-1] if types else dtype
-    return Const(float(value) if t.is_float else value, t)
+    wrapped = value % 2**t.bits if t.kind == "u" else value
+    return Const(float(value) if t.is_float else wrapped, t)
 
 
 def _distributes(source: DType, target: DType) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Read, Var
 from tdsl.lang.program import Axis, FuncDef
 from tdsl.lang.regions import Interval
-from tdsl.lang.simplify import add, multiply, substitute, subtract
+from tdsl.lang.simplify import add, maximum, multiply, substitute, subtract
 from tdsl.node import Node, transform
 from tdsl.schedule.facts import needed_box
 from tdsl.schedule.loops import change, find_loop, new_name
@@ -31,10 +31,7 @@ class _Flat:
 
     @property
     def extent(self) -> Expr:
-        total: Expr = ONE
-        for _, _, extent in self.parts:
-            total = multiply(total, extent)
-        return total
+        return multiply(self.parts[0][2], self.steps()[0])
 
     def steps(self) -> list[Expr]:
         """By how much the flat variable grows with each of the others."""
@@ -105,7 +102,7 @@ def flatten(
 def _check(state: State, f: FuncDef, plan: FuncPlan, definition: int) -> None:
     if len(f.definitions) > 1:
         raise Illegal(f"{f.name!r} has updates", "only a func with one definition can be flattened")
-    if plan.order is not None or plan.align or plan.fold:
+    if plan.order is not None or plan.align or plan.fold or plan.extents:
         raise Illegal(f"the memory of {f.name!r} has been laid out", "flatten before that")
     if plan.specializations:
         raise Illegal(f"{f.name!r} has loops for special cases already", "specialize after it")
@@ -135,7 +132,7 @@ def _extent(v: str, lo: Expr | None, hi: Expr | None) -> tuple[Expr, Expr]:
             f"the range of {v!r} is not known",
             "flatten it before what reads it, or declare a shape: with_shape(...)",
         )
-    return lo, add(subtract(hi, lo), ONE)
+    return lo, maximum(add(subtract(hi, lo), ONE), ZERO)
 
 
 def _rewritten(state: State, f: FuncDef, flat: _Flat) -> State:
@@ -188,14 +185,14 @@ def _rewritten(state: State, f: FuncDef, flat: _Flat) -> State:
 
 def _array(f: FuncDef, flat: _Flat, kept: list[str]) -> tuple[Axis, ...]:
     """The axes of the array of an output over the dimensions that it has then."""
-    steps = {v: (s, e) for (v, _, e), s in zip(flat.parts, flat.steps(), strict=True)}
+    steps = dict(zip((v for v, _, _ in flat.parts), flat.steps(), strict=True))
     found = []
     for axis in f.axes():
         v = f.variables[axis.dim]
         if v in steps:
-            step, extent = steps[v]
-            whole = extent if axis.extent is None else axis.extent
-            at = Axis(kept.index(flat.parts[-1][0]), multiply(step, axis.step), whole)
+            lo, hi = f.natural[axis.dim]  # both are known, and are not empty for a shape that is refused
+            whole = add(subtract(hi, lo), ONE) if axis.extent is None else axis.extent
+            at = Axis(kept.index(flat.parts[-1][0]), multiply(steps[v], axis.step), whole)
         else:
             at = replace(axis, dim=kept.index(v))
         found.append(at)

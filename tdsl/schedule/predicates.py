@@ -32,7 +32,7 @@ def check_predicates(state: State, func: str, level: Level, *, final: bool) -> N
         return
     names = nest.names()
     for cond in conjuncts(d.where):
-        read = _read_of(state, d, cond, func)
+        read = read_of(state, d, cond, func)
         if read is None:
             continue
         tested = _tested_at(state, level, cond)
@@ -47,7 +47,7 @@ def check_predicates(state: State, func: str, level: Level, *, final: bool) -> N
         )
 
 
-def _read_of(state: State, d: Definition, cond: Expr, func: str) -> Read | None:
+def read_of(state: State, d: Definition, cond: Expr, func: str) -> Read | None:
     """The read by which a condition reads a func, itself or through inlined funcs; None without one."""
     for n in post_order(cond):
         if not isinstance(n, Read):
