@@ -461,7 +461,7 @@ class NestBuilder:
 
     def point(self, spot: Spot, around: Open) -> list[Stmt]:
         """The statements at one point of the definition; none where its conditions never hold."""
-        if spot.mode != INIT and never_reads(self):
+        if spot.mode != INIT and never_reads(self, spot):
             return []
         values = self.free_values(spot) if spot.mode == INIT else self.active(spot).values()
         writer = ValueWriter(self.low, self.f, values, around.facts)

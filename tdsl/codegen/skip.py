@@ -38,14 +38,16 @@ def _skips(builder: NestBuilder, spot: Spot, loop: str) -> bool:
     return plain and terms and inside
 
 
-def never_reads(builder: NestBuilder) -> bool:
-    """True where a func that each point reads is needed nowhere: the conditions on points never hold."""
-    low = builder.low
+def never_reads(builder: NestBuilder, spot: Spot) -> bool:
+    """True where a func that each point reads has no memory: the conditions on points never hold."""
+    low, values = builder.low, builder.d.values
+    if spot.components is not None:
+        values = tuple(values[n] for n in spot.components)
     always = pre_order(
-        *builder.d.values, inside=lambda n: (n.cond,) if isinstance(n, Select) else children(n)
+        *values, inside=lambda n: (n.cond,) if isinstance(n, Select) else children(n)
     )
     funcs = {n.name for n in always if isinstance(n, Read) and low.program.has_func(n.name)}
-    return not funcs <= low.boxes.keys()
+    return not funcs <= low.buffers.keys()
 
 
 def needed_run(

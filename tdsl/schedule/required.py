@@ -14,7 +14,7 @@ from tdsl.lang.affine import ends_as_numbers, variables
 from tdsl.lang.bounds import Facts, at_most, upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
-from tdsl.lang.needed import read_at, with_updates
+from tdsl.lang.needed import read_at, with_touched, with_updates
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import (
     Box,
@@ -255,12 +255,13 @@ def grown(f: FuncDef, box: Box, facts: Facts) -> Box:
 def rounded(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) -> Box:
     """The box enlarged for splits that round up; as seen from outside of its place, by a whole factor.
 
-    Outputs have no room for more, and what follows its producer has no more to read.
+    It contains what an update reads and writes of the func at the points beyond. Outputs have no room for
+    more, and what follows its producer has no more to read.
     """
-    made = list(box)
     if f.name in state.program.outputs or isinstance(state.plan(f.name).place, After):
         return box
     for d, nest in zip(f.definitions, state.plan(f.name).nests, strict=True):
+        made = list(box)
         for r in nest.relations:
             match r:
                 case Split(parent, _, _, factor, parts, tail) if (
@@ -277,7 +278,9 @@ def rounded(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) ->
                         made[axis] = (lo, simplify(subtract(add(lo, full), ONE), facts))
                     else:
                         made[axis] = (lo, add(hi, subtract(step, ONE)))
-    return tuple(made)
+        if box != (box := tuple(made)):
+            box = with_touched(f, d, box, variable_ranges(d, box, facts), facts)
+    return box
 
 
 def bounded(state: State, name: str, box: Box, limits: Mapping[str, Box], facts: Facts) -> Box:
