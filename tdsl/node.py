@@ -203,6 +203,13 @@ def _same(a: Any, b: Any) -> bool:
     There is no recursion. What has been found equal is marked, so it is never compared again: neither are
     its parents' parts.
     """
+    mark = Node._kind.__set__  # type: ignore[attr-defined]  # of a slot
+    if a._equal is not None:
+        return bool(a._equal(b))
+    if _same_by_parts(a, b):
+        mark(a, kind := a._kind or b._kind or object())
+        mark(b, kind)
+        return True
     pairs: dict[tuple[int, int], tuple[Any, Any]] = {}
     stack = [((a,), (b,))]  # of tuples of one length
     while stack:
@@ -226,11 +233,23 @@ def _same(a: Any, b: Any) -> bool:
                 stack.append((x, y))
             elif x != y:
                 return False
-    mark = Node._kind.__set__  # type: ignore[attr-defined]  # of a slot
     for x, y in pairs.values():
         kind = x._kind or y._kind or object()
         mark(x, kind)
         mark(y, kind)
+    return True
+
+
+def _same_by_parts(a: Any, b: Any) -> bool:
+    """True for nodes whose parts are known to be equal, as those of most are."""
+    for x, y in zip(a._values(a), b._values(b), strict=True):
+        if x is y:
+            continue
+        if isinstance(x, Node):
+            if x._kind is None or x._kind is not y._kind:
+                return False
+        elif x.__class__ is tuple or x != y:
+            return False
     return True
 
 

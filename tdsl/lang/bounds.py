@@ -166,16 +166,15 @@ def _upper(s: Sum, facts: Facts, arms: int, atoms: int = _ATOMS) -> int | None:
             limits = _limits_of_atom(atom, coefficient, facts, atoms > 0)
             if arms <= 1:
                 limits = limits[:1]
-            rest, each = s.without(atom), arms // max(len(limits), 1)
-            bounds = [_upper(rest.plus(limit), facts, each, atoms - 1) for limit in limits]
+            factor = 1
             match atom:
-                case Binary("floordiv", _, Const(k)) if (
-                    k > 0 and coefficient % k and arms > 1 and atoms > 0
-                ):
-                    whole = _upper(
-                        s.times(k), facts, arms // 2, atoms - 1
-                    )  # k * (x // k) is close to x
-                    bounds.append(None if whole is None else whole // k)
+                case Binary("floordiv", _, Const(k)) if k > 0 and coefficient % k and arms > 1:
+                    factor = int(k) if atoms > 0 else 1
+            rest, each = s.without(atom), arms // max(len(limits) + (factor > 1), 1)
+            bounds = [_upper(rest.plus(limit), facts, each, atoms - 1) for limit in limits]
+            if factor > 1:
+                whole = _upper(s.times(factor), facts, each, atoms - 1)  # k * (x // k) is close to x
+                bounds.append(None if whole is None else whole // factor)
             return min((b for b in bounds if b is not None), default=None)
     if not s.terms:
         return s.constant

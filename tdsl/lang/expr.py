@@ -65,7 +65,7 @@ class Const(Node):
     def __hash__(self) -> int:
         if self.dtype.kind in "fe":
             return hash((self.dtype, struct.pack("<d", self.value)))
-        return hash((self.dtype, int(self.value)))
+        return hash((self.dtype, 2 * int(self.value)))  # -1 and -2 have one hash in Python
 
 
 @node

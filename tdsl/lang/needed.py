@@ -100,15 +100,6 @@ def _grown(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts, over: Box | 
     return box
 
 
-def with_touched(f: FuncDef, d: Definition, box: Box, ranges: Ranges, facts: Facts) -> Box:
-    """The union of a box and what a definition reads and writes of its func for these ranges of variables.
-
-    Ends that data decide are not moved.
-    """
-    touched = read_at(d, ranges, facts, writes=f.name).get(f.name)
-    return box if touched is None else union_box(box, _with_ends(touched, box), facts)
-
-
 def _with_ends(box: Box, other: Box) -> Box:
     """The box with the ends of another in the place of those that are unbounded."""
     both = zip(box, other, strict=True)

@@ -14,7 +14,7 @@ from tdsl.lang.affine import ends_as_numbers, variables
 from tdsl.lang.bounds import Facts, at_most, upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Expr, Var, const
-from tdsl.lang.needed import read_at, with_touched, with_updates
+from tdsl.lang.needed import read_at, with_updates
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import (
     Box,
@@ -255,13 +255,13 @@ def grown(f: FuncDef, box: Box, facts: Facts) -> Box:
 def rounded(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) -> Box:
     """The box enlarged for splits that round up; as seen from outside of its place, by a whole factor.
 
-    It contains what an update reads and writes of the func at the points beyond. Outputs have no room for
-    more, and what follows its producer has no more to read.
+    It contains what updates touch at the points beyond. Outputs have no room for more, and what follows its
+    producer has no more to read.
     """
     if f.name in state.program.outputs or isinstance(state.plan(f.name).place, After):
         return box
+    made = list(box)
     for d, nest in zip(f.definitions, state.plan(f.name).nests, strict=True):
-        made = list(box)
         for r in nest.relations:
             match r:
                 case Split(parent, _, _, factor, parts, tail) if (
@@ -278,9 +278,8 @@ def rounded(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) ->
                         made[axis] = (lo, simplify(subtract(add(lo, full), ONE), facts))
                     else:
                         made[axis] = (lo, add(hi, subtract(step, ONE)))
-        if box != (box := tuple(made)):
-            box = with_touched(f, d, box, variable_ranges(d, box, facts), facts)
-    return box
+    larger = tuple(made)
+    return box if larger == box else grown(replace(f, declared=False), larger, facts)
 
 
 def bounded(state: State, name: str, box: Box, limits: Mapping[str, Box], facts: Facts) -> Box:

@@ -196,7 +196,7 @@ class _Group:
         return frozenset(
             name
             for name in self.names
-            if name in near and name in self.boxes and near[name] != further[name]
+            if name in self.boxes and name in near and near[name] != further.get(name, near[name])
         )
 
     def inside(self, near: dict[str, Box], further: dict[str, Box], room: int) -> tuple[str, ...]:
