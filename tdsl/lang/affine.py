@@ -71,7 +71,9 @@ class Sum:
 
     def without(self, atom: Expr) -> Sum:
         """The sum without the term of an atom."""
-        return Sum({a: c for a, c in self.terms.items() if a != atom}, self.constant)
+        terms = dict(self.terms)
+        terms.pop(atom, None)
+        return Sum(terms, self.constant)
 
     def divided(self, factor: int) -> Sum:
         """Exact division; every number is a multiple of `factor`."""

@@ -158,11 +158,11 @@ def _upper(s: Sum, facts: Facts, arms: int, atoms: int = _ATOMS) -> int | None:
         if not larger:
             return _least(left, right)
         return None if left is None or right is None else max(left, right)
-    without = _without_an_atom(s, facts)
-    if without is not None:
-        return _upper(without, facts, arms, atoms)
     for atom, coefficient in s.terms.items():
         if not isinstance(atom, Var | Size):
+            without = _without_an_atom(s, facts)
+            if without is not None:
+                return _upper(without, facts, arms, atoms)
             limits = _limits_of_atom(atom, coefficient, facts, atoms > 0)
             if arms <= 1:
                 limits = limits[:1]
@@ -198,12 +198,12 @@ def _without_an_atom(s: Sum, facts: Facts) -> Sum | None:
 
     4 * (i // 2) - 2 * d for d up to 2 * (i // 2) + 1 is -2 at least, whatever i // 2 is.
     """
-    others = [atom for atom in s.terms if not isinstance(atom, Var | Size)]
-    for v, coefficient in s.terms.items() if others else ():
+    for v, coefficient in s.terms.items():
         if isinstance(v, Var) and v.name in facts.ranges:
             end = as_sum(facts.ranges[v.name][coefficient > 0])
-            if any(end.terms.get(atom, 0) * coefficient == -s.terms[atom] for atom in others):
-                return s.without(v).plus(end, coefficient)
+            for atom, times in end.terms.items():
+                if not isinstance(atom, Var | Size) and s.terms.get(atom) == -times * coefficient:
+                    return s.without(v).plus(end, coefficient)
     return None
 
 
