@@ -49,12 +49,21 @@ def replace_func(state: State, f: FuncDef) -> State:
 
 
 def without_unread(state: State, names: set[str]) -> State:
-    """The state without those of some funcs that nothing reads, and those that only they read."""
+    """The state without those of some funcs that nothing reads, and those that only they read.
+
+    Illegal where another func is computed in the loops of one of these.
+    """
     program = state.program
     read = frozenset[str]().union(*(d.sources for f in program.funcs for d in f.definitions))
     gone = {n for n in names if program.has_func(n)} - read - {*program.outputs}
     if not gone:
         return state
+    for name in gone:
+        for other in {*state.placed_in.get(name, ())} - gone:
+            raise Illegal(
+                f"{other!r} has its place in the loops of {name!r}, which is not needed any more",
+                "give this directive first",
+            )
     funcs = tuple(f for f in program.funcs if f.name not in gone)
     plans = tuple((n, plan) for n, plan in state.plans if n not in gone)
     return without_unread(replace(state, program=replace(program, funcs=funcs), plans=plans), names)
