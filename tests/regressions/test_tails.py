@@ -48,3 +48,24 @@ def test_sums_whose_start_goes_apart_have_no_tail_that_is_computed_twice(tail):
     s[f].split(i, 4, tail=tail)
     with pytest.raises(td.ScheduleError, match=f"'i' is split with tail='{tail}'"):
         s[f].atomic()
+
+
+@pytest.mark.parametrize("at", ["below", "right"])
+@pytest.mark.parametrize("factor", [2, 4, 16])
+@pytest.mark.parametrize("inside", [False, True])
+def test_rounded_loops_of_one_definition_have_memory_in_all_of_them(at, factor, inside):
+    """Columns by vectors are more columns, at which f[i + 1, i] is in more rows."""
+    f, g = td.Func("f"), td.Func("g", shape=5)
+    f[i, j] = i * 2 + j
+    if at == "below":
+        f[i + 1, i] += 1
+    else:
+        f[i, i + 1] += 1
+    g[i] = f[i, i]
+    s = td.Schedule(g)
+    s[f].split(j, factor, tail="round_up")
+    s[f].update(0).split(i, factor, tail="round_up")
+    if inside:
+        s[f].compute_at(g, i)
+    for target in ("python", "cpu"):
+        np.testing.assert_array_equal(td.compile(s, target=target)(), 3 * np.arange(5))

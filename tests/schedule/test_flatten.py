@@ -62,13 +62,14 @@ def test_readers_that_are_flat_in_the_same_way_read_their_own_point():
     assert "f[i_j, k] * 10" in str(s.state.program)
 
 
-def test_what_is_needed_of_a_func_has_to_be_known():
+def test_what_a_flattened_func_reads_is_flattened(rng):
     _, f, g = windows()
     s = td.Schedule(g)
     s[g].flatten("i", "j")
-    with pytest.raises(ScheduleError, match="range of 'i' is not known") as caught:
-        s[f].flatten("i", "j")
-    assert "before what reads it" in str(caught.value)
+    s[f].flatten("i", "j")
+    got, (x, w) = run(s, rng)
+    (want,) = interpret(td.Schedule(g).program, {"a": x, "w": w})
+    np.testing.assert_array_equal(got, want, strict=True)
 
 
 def test_flat_outputs_are_flattened_again(rng):
@@ -146,3 +147,37 @@ def test_only_one_index_is_gathered():
     s = td.Schedule(f)
     with pytest.raises(ScheduleError, match="at 2 indices"):
         s.cache_read(a, f, gathered=True)
+
+
+@pytest.mark.parametrize("names", [("i", "j"), ("j", "k"), ("i", "j", "k")])
+@pytest.mark.parametrize("dynamic", [("A", "B", "C"), ("B",), ("C",)])
+def test_extents_may_be_dynamic(names, dynamic):
+    a, f = td.Tensor("a", ("A", "B", "C"), td.i32), td.Func("f")
+    f[i, j, k] = a[i, j, k] * 2 + a[i, j + 1, k]
+    s = td.Schedule(f)
+    s[f].flatten(*names)
+    run = td.compile(s, dynamic=dynamic)
+    for shape in ((3, 5, 7), (1, 1, 1), (2, 1, 4), (4, 2, 0), (0, 3, 2), (9, 2, 3)):
+        x = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+        np.testing.assert_array_equal(run(x), x[:, :-1] * 2 + x[:, 1:])
+    with pytest.raises(td.ShapeError, match="would have shape"):
+        run(np.zeros((2, 0, 3), np.int32))
+
+
+def test_what_is_reduced_over_may_be_dynamic():
+    a, f = td.Tensor("a", ("A", "B", "C"), td.i32), td.Func("f")
+    f[i] = td.sum(a[i, p, q], axis=(p, q))
+    s = td.Schedule(f)
+    s[f].flatten("p", "q")
+    run = td.compile(s, dynamic=("B", "C"))
+    for shape in ((3, 5, 7), (1, 1, 1), (2, 0, 4), (4, 2, 0)):
+        x = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+        np.testing.assert_array_equal(run(x), x.sum((1, 2)))
+
+
+def test_a_func_with_an_extent_given_is_not_flattened():
+    _, f, g = windows(7, 12)
+    s = td.Schedule(g)
+    s[f].bound_extent("i", 6)
+    with pytest.raises(ScheduleError, match="has been laid out"):
+        s[f].flatten("i", "j")

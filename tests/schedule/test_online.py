@@ -215,3 +215,14 @@ def test_a_variance_far_from_zero_is_not_lost() -> None:
     given = (3000 + np.random.default_rng(0).standard_normal((4, 5000))).astype(np.float32)
     want = given.astype(np.float64).var(1)
     np.testing.assert_allclose(td.compile(s)(given), want, rtol=1e-4)
+
+
+def test_what_is_computed_in_the_loops_of_a_member_stands_in_the_way() -> None:
+    i, m = td.vars("i m")
+    a, top, f = td.Tensor("a", (8, 3), td.f32), td.Func("top"), td.Func("f")
+    top[i] = td.max(a[m, i], axis=m)
+    f[i] = td.sum(a[m, i] - top[i], axis=m) + i
+    s = td.Schedule(f)
+    s[top].vectorize("m", 8)
+    with pytest.raises(td.ScheduleError, match="'top_lanes' has its place in the loops of 'top'"):
+        s["f_sum"].online("m", 2)

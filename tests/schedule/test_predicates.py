@@ -138,3 +138,31 @@ def test_a_predicate_reads_what_a_block_of_threads_shares():
     s[f0].compute_at(f, q).set_scope("shared")
     got = td.emulate(td.compile(s, target="cuda"))(DATA["c"])
     np.testing.assert_array_equal(got, run(f))
+
+
+def test_a_predicate_that_sizes_simplify_is_tested_where_its_reads_are_there():
+    """r is 0: as numbers, the test depends on no loop that is inside of where f0 is computed."""
+    i, j = td.vars("i j")
+    f0, f, g = td.Func("f0", shape=1), td.Func("f", shape=(1, 7)), td.Func("g", shape=(1, 7))
+    f0[i] = td.cast(i * 2, td.i32)
+    f[i, j] = td.cast(i + j, td.i32)
+    end = td.clip(j + 0, 0, 1)
+    r = td.range("r", 0, end, where=lambda r: f0[td.clip(r, 0, 0)] <= f0[td.clip(j, 0, 0)])
+    f[r, j] += f0[td.clip(r, 0, 0)] + 5
+    g[i, j] = f[i, j] * 2 + 1
+    s = td.Schedule(g)
+    s[f0].compute_at(s[f].update(0), "j")
+    for target in ("python", "cpu"):
+        np.testing.assert_array_equal(run(s, target), run(g))
+
+
+def test_conditions_that_exclude_each_other_need_no_memory_for_what_they_guard():
+    i, m = td.vars("i m")
+    f0, f = td.Func("f0", shape=3), td.Func("f", shape=3)
+    f0[i] = i * 2
+    m = td.range("m", td.clip(i, 0, 1), td.clip(i, 0, 1), where=lambda m: m != i)
+    f[i] = td.min(f0[td.clip(m, 0, 0)], axis=m)
+    s = td.Schedule(f)
+    s[f0].compute_at(f, "i")
+    for target in ("python", "cpu"):
+        np.testing.assert_array_equal(run(s, target), run(f))

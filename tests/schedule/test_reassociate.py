@@ -200,3 +200,13 @@ def test_integers_that_wrapped_before_they_were_widened_are_refused() -> None:
     y[i, l] = td.sum(td.cast(s[i, j], td.i32) * td.cast(r[j, l], td.i32), axis=j, dtype=td.i32)
     with pytest.raises(td.ScheduleError, match="no products with 's'"):
         td.Schedule(y)["y"].reassociate("s")
+
+
+def test_the_sign_of_an_unsigned_factor_wraps() -> None:
+    a, f = td.Tensor("a", (5,), td.u8), td.Func("f", shape=3)
+    f[i] = td.sum(a[k] * -td.sum(a[l], axis=l, dtype=td.u8), axis=k, dtype=td.u8)
+    s = td.Schedule(f)
+    s[f].reassociate("f_sum")
+    x = np.uint8([250, 3, 7, 255, 1])
+    (want,) = interpret(td.Schedule(f).program, {"a": x})
+    np.testing.assert_array_equal(td.compile(s)(x), want)
