@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
@@ -238,7 +237,10 @@ _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(np.__file__
 
 def _fault(error: Exception) -> TdslError | None:
     """What is said of an exception that was raised in this package; None for one of code that it calls."""
-    frames = list(traceback.walk_tb(error.__traceback__))[::-1]  # the innermost first
+    frames, at = list[tuple[FrameType, int]](), error.__traceback__
+    while at is not None:
+        frames.insert(0, (at.tb_frame, at.tb_lineno))  # the innermost first
+        at = at.tb_next
     own = [frame.f_code.co_filename.startswith(_PACKAGE) for frame, _ in frames]
     first = next(
         n

@@ -259,9 +259,11 @@ def _children_of(cls: Any) -> Callable[[Any], tuple[Node, ...]]:
     holders = [name for name, t in types.items() if _may_hold_nodes(t)]
     if not holders:
         return lambda n: ()
-    if all(types[name] in ("Expr", "Stmt") for name in holders):
-        get = operator.attrgetter(*holders)
-        return get if len(holders) > 1 else lambda n: (get(n),)  # type: ignore[return-value]  # a tuple
+    if all(types[name] in _HOLDERS for name in holders):
+        if len(holders) == 1 and types[holders[0]] == "tuple[Expr, ...]":
+            return operator.attrgetter(holders[0])
+        inside = ", ".join([_HOLDERS[types[name]].format(f"n.{name}") for name in holders])
+        return eval(f"lambda n: ({inside},)")  # type: ignore[no-any-return]  # quicker than a loop
 
     def found(n: Any) -> tuple[Node, ...]:
         inside: list[Node] = []
@@ -276,7 +278,16 @@ def _children_of(cls: Any) -> Callable[[Any], tuple[Node, ...]]:
     return found
 
 
-_PLAIN = ("str", "int", "bool", "float", "DType")
+# How the nodes of a field are written out in a tuple, by its annotation.
+_HOLDERS = {
+    "Expr": "{0}",
+    "Stmt": "{0}",
+    "tuple[Expr, ...]": "*{0}",
+    "Expr | None": "*(() if {0} is None else ({0},))",
+    "Stmt | None": "*(() if {0} is None else ({0},))",
+    "tuple[Expr | None, Expr | None]": "*[x for x in {0} if x is not None]",
+}
+_PLAIN = ("str", "int", "bool", "float", "DType", "Number")
 
 
 def _may_hold_nodes(annotation: str) -> bool:
@@ -355,18 +366,23 @@ def remembered(
     memo: dict[K, V], root: K, value: Callable[[Any], V],
     parts: Callable[[Any], Iterable[Any]] = children,
 ) -> V:  # fmt: skip
-    """`memo[root]`, where `value` gives what is missing: that of a node after those of its `parts`."""
+    """`value(root)`, kept in `memo`: that of a node after those of its `parts`, so that none recurses."""
+    if root in memo:
+        return memo[root]
     if len(memo) >= _MOST:
         memo.clear()
-    stack = [] if root in memo else [root]
-    while stack:
-        missing = [c for c in parts(stack[-1]) if c not in memo]
+    stack = [root]
+    while True:
+        n = stack[-1]
+        missing = [c for c in parts(n) if c not in memo]
         if missing:
             stack += missing
-        else:
-            n = stack.pop()
-            dict.__setitem__(memo, n, value(n))
-    return memo[root]
+            continue
+        result = value(n)
+        dict.__setitem__(memo, n, result)
+        stack.pop()
+        if not stack:
+            return result
 
 
 def pre_order(*roots: Node, inside: Callable[[Node], Sequence[Node]] = children) -> Iterator[Node]:

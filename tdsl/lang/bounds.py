@@ -173,7 +173,9 @@ def _upper(s: Sum, facts: Facts, arms: int, atoms: int = _ATOMS) -> int | None:
             rest, each = s.without(atom), arms // max(len(limits) + (factor > 1), 1)
             bounds = [_upper(rest.plus(limit), facts, each, atoms - 1) for limit in limits]
             if factor > 1:
-                whole = _upper(s.times(factor), facts, each, atoms - 1)  # k * (x // k) is close to x
+                whole = _upper(
+                    s.times(factor), facts, each, atoms - 1
+                )  # k * (x // k) is close to x
                 bounds.append(None if whole is None else whole // factor)
             return min((b for b in bounds if b is not None), default=None)
     if not s.terms:

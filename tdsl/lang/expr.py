@@ -48,11 +48,14 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+Number = Any  # of Python or NumPy
+
+
 @node
 class Const(Node):
     """A number of a type. Floats are compared by their bits, so 0.0 and -0.0 differ and NaN equals NaN."""
 
-    value: Any
+    value: Number
     dtype: DType
 
     def __eq__(self, other: object) -> bool:
@@ -247,22 +250,23 @@ def dtype_of(e: Expr) -> DType:
     bool_
     """
     for _ in range(_STEPS):  # the kinds that are asked about most come first
-        match e:
-            case Binary(op, left):
-                if op in _COMPARES:
-                    return bool_
-                e = left
-            case Var() | Size() | Range() | Ramp():
-                return i64
-            case Const() | Load() | Read() | Call() | Cast() | Param() | Access() | Reduce():
-                return e.dtype
-            case Unary(_, x) | Broadcast(x) | Require(_, x) | Show(_, x):
-                e = x
-            case Select(_, yes):
-                e = yes
+        if isinstance(e, Binary):
+            if e.op in _COMPARES:
+                return bool_
+            e = e.left
+        elif isinstance(e, _OF_A_TYPE):
+            return e.dtype
+        elif isinstance(e, _INDICES):
+            return i64
+        elif isinstance(e, Select):
+            e = e.yes
+        else:
+            e = e.x
     return remembered(_DTYPES, e, _dtype, _of_one_type)
 
 
+_INDICES = (Var, Size, Range, Ramp)
+_OF_A_TYPE = (Const, Load, Read, Call, Cast, Param, Access, Reduce)
 _STEPS = 8  # down an expression, after which the results for all below are remembered
 
 
@@ -284,14 +288,8 @@ def _dtype(e: Expr) -> DType:
 
 def lanes_of(e: Expr) -> int:
     """The number of lanes of an expression of the loop IR; 1 for a scalar. Operands agree in it."""
-    for _ in range(_STEPS):
-        if isinstance(e, Ramp | Broadcast):
-            return e.lanes
-        operands = _of_some_lanes(e)
-        if len(operands) != 1:
-            return remembered(_LANES, e, _lanes, _of_some_lanes) if operands else 1
-        (e,) = operands
-    return remembered(_LANES, e, _lanes, _of_some_lanes)
+    found = _LANES.get(e)
+    return remembered(_LANES, e, _lanes, _of_some_lanes) if found is None else found
 
 
 def _of_some_lanes(e: Expr) -> tuple[Expr, ...]:

@@ -89,10 +89,11 @@ def flatten(
             raise Illegal(
                 f"the terms of {func!r} are taken in order", "flatten free variables only"
             )
-        flat = _Flat(made, tuple((x, *_extent(x, *_upto(*ranges[x]))) for x in loops))
+        box = {x: _upto(*ranges[x]) for x in loops}
     else:
         box = dict(zip(f.variables, _needed(state, f), strict=True))
-        flat = _Flat(made, tuple((x, *_extent(x, *box[x])) for x in loops))
+    ends = ((x, *_extent(x, *box[x])) for x in loops)
+    flat = _Flat(made, tuple((x, lo, maximum(extent, ZERO)) for x, lo, extent in ends))
     state = _rewritten(state, f, flat)
     merged = [x for x in nest.loops if x.name not in loops[:-1]]
     merged[[x.name for x in merged].index(loops[-1])] = Loop(made)
@@ -132,7 +133,7 @@ def _extent(v: str, lo: Expr | None, hi: Expr | None) -> tuple[Expr, Expr]:
             f"the range of {v!r} is not known",
             "flatten it before what reads it, or declare a shape: with_shape(...)",
         )
-    return lo, maximum(add(subtract(hi, lo), ONE), ZERO)
+    return lo, add(subtract(hi, lo), ONE)
 
 
 def _rewritten(state: State, f: FuncDef, flat: _Flat) -> State:
@@ -190,8 +191,9 @@ def _array(f: FuncDef, flat: _Flat, kept: list[str]) -> tuple[Axis, ...]:
     for axis in f.axes():
         v = f.variables[axis.dim]
         if v in steps:
-            lo, hi = f.natural[axis.dim]  # both are known, and are not empty for a shape that is refused
-            whole = add(subtract(hi, lo), ONE) if axis.extent is None else axis.extent
+            whole = axis.extent
+            if whole is None:  # may be negative, for which the shape is refused
+                _, whole = _extent(v, *f.natural[axis.dim])
             at = Axis(kept.index(flat.parts[-1][0]), multiply(steps[v], axis.step), whole)
         else:
             at = replace(axis, dim=kept.index(v))

@@ -364,6 +364,13 @@ class State:
         vars(made)["_positions"] = self._positions  # most directives change one plan of many
         if (old.place, old.store) == (plan.place, plan.store):
             vars(made)["placed_in"] = self.placed_in
+        else:
+            found = dict(self.placed_in)
+            for level in levels_of(old):
+                found[level.func] = tuple(name for name in found[level.func] if name != func)
+            for level in levels_of(plan):
+                found[level.func] = (*found.get(level.func, ()), func)
+            vars(made)["placed_in"] = found
         return made
 
     def consumers(self, func: str) -> Iterator[tuple[FuncDef, int]]:
