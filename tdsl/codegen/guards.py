@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tdsl.codegen.spot import FULL, GATHER, INIT, Guard, Spot
@@ -52,7 +53,7 @@ def _guard(builder: NestBuilder, cond: Expr, related: Related, *, predicate: boo
     names = builder.nest.names()
     needed = variables(over_loops) & frozenset(names)
     if predicate:  # sizes that are numbers may leave it fewer variables than `check_predicates` saw
-        for x, inner in zip(names, names[1:], strict=False):
+        for x, inner in pairwise(names):
             computed = builder.low.tree.computed.get(Level(builder.f.name, builder.n, x), ())
             if any(read_of(builder.low.state, builder.d, cond, name) for name in computed):
                 needed |= {inner}

@@ -175,7 +175,8 @@ def run_case(case: Case, meaning: Meaning, checked: bool = False) -> Outcome:
             got = _checked(s, case, arguments) if checked else _called(s, case, arguments, want)
     except td.TdslError as error:
         text = str(error)
-        rounded = '"round_up"' in case.directives and isinstance(error, td.IndexBoundError)
+        rounds = '"round_up"' in case.directives or '"pack"' in case.directives
+        rounded = rounds and isinstance(error, td.IndexBoundError)
         # `td.compile` refuses what is right for empty arrays and results alone
         empty = 0 in case.made.sizes.values() or any(np.size(x.value) == 0 for x in want)
         rounded |= isinstance(error, td.IndexBoundError) and empty
