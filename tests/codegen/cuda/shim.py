@@ -333,11 +333,11 @@ COMPILER = ("g++", "-O1", "-std=c++17", "-fPIC", "-w", "-ffp-contract=off", "-fn
 
 @functools.cache
 def _headers() -> Path:
-    """The headers of the library of C++, compiled once: reading them takes longer than a kernel does."""
+    """The headers of the library of C++ and of the emulation, compiled once: they take longer than a kernel."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     path = Path(folder, "headers.h")
-    path.write_text("\n".join(re.findall("#include <.*>", HEADER)))
+    path.write_text(HEADER)
     subprocess.run([*COMPILER, "-x", "c++-header", path, "-o", f"{path}.gch"], check=True)
     return path
 
@@ -355,7 +355,7 @@ def library_of(launches: Launches, folder: Path, change: Callable[[str], str] = 
     code = re.sub(named, r'\1 *\2 = (\1 *)memory_named("\2", sizeof(\1) * \3);', code)
     entries = "".join(map(_entry, launches.launches))
     code, emulated = without_assembly(code)
-    (folder / "kernels.cpp").write_text(f"{HEADER}\n{emulated}\n{code}\n{entries}")
+    (folder / "kernels.cpp").write_text(f"{emulated}\n{code}\n{entries}")
     path = str(folder / "kernels.so")
     source = str(folder / "kernels.cpp")
     subprocess.run([*COMPILER, "-shared", "-include", _headers(), "-o", path, source], check=True)
