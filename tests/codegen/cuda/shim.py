@@ -333,7 +333,7 @@ COMPILER = ("g++", "-O1", "-std=c++17", "-fPIC", "-w", "-ffp-contract=off", "-fn
 
 @functools.cache
 def _headers() -> Path:
-    """The headers of the library of C++ and of the emulation, compiled once: they take longer than a kernel."""
+    """The headers of the library of C++ and of the emulation, compiled once: longer work than a kernel."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     path = Path(folder, "headers.h")
