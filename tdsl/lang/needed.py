@@ -26,6 +26,7 @@ from tdsl.lang.regions import (
     tighten,
     union_box,
 )
+from tdsl.node import post_order
 
 RangesAt = Callable[[Definition, Box], dict[str, Interval]]
 
@@ -57,11 +58,18 @@ def read_at(
     return boxes
 
 
-def with_updates(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NOTHING) -> Box:
+_MOST_NODES = (
+    100  # ends of a box with more, of updates run on it time and again, hardly come to rest
+)
+
+
+def with_updates(
+    f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NOTHING, most: Box | None = None
+) -> Box:
     """The smallest box around `box` that contains what the updates of a func read and write of it, run on it.
 
-    `ranges_at` gives the ranges of the variables of a definition on a box. IndexBoundError if there is no
-    such box.
+    `ranges_at` gives the ranges of the variables of a definition on a box. `most` is such a box, though not
+    the smallest: the result where the ends of smaller ones keep moving. IndexBoundError if there is none.
     """
     if len(f.definitions) == 1:
         return box
@@ -71,12 +79,16 @@ def with_updates(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NOTHI
             before, box = box, _grown(f, box, ranges_at, facts)
             if box == before:
                 return box
+            if most is not None and _nodes(box) > _MOST_NODES:
+                return most
         # ends that still move are set to those of the indices on an unbounded box, then of the func
         moving = zip(box, before, strict=True)
         over = tuple((a if a == c else None, b if b == d else None) for (a, b), (c, d) in moving)
         box = _with_ends(over, f.limits) if widened else _grown(f, box, ranges_at, facts, over)
         if any(None in ends for ends in box):
             break
+    if most is not None:
+        return most
     raise IndexBoundError(
         f"the updates of {f.name!r} need an ever larger range of it",
         loc=f.loc,
@@ -98,6 +110,11 @@ def _grown(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts, over: Box | 
             touched = _with_ends(touched, box)
         box = union_box(box, common_box(touched, f.limits, facts) if f.declared else touched, facts)
     return box
+
+
+def _nodes(box: Box) -> int:
+    """The number of different nodes of the ends of a box."""
+    return sum(1 for _ in post_order(*(end for ends in box for end in ends if end is not None)))
 
 
 def _with_ends(box: Box, other: Box) -> Box:

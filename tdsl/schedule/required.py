@@ -247,9 +247,9 @@ def with_terms(
     return ranges | {n: narrow[n] for n, _, _ in d.ranges if n not in begun}
 
 
-def grown(f: FuncDef, box: Box, facts: Facts) -> Box:
-    """The box with what the func's own updates write, and read of itself."""
-    return with_updates(f, box, lambda d, b: variable_ranges(d, b, facts), facts)
+def grown(f: FuncDef, box: Box, facts: Facts, most: Box | None = None) -> Box:
+    """The box with what the func's own updates write, and read of itself; `most` where this has no end."""
+    return with_updates(f, box, lambda d, b: variable_ranges(d, b, facts), facts, most)
 
 
 def rounded(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) -> Box:
@@ -261,25 +261,28 @@ def rounded(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) ->
     if f.name in state.program.outputs or isinstance(state.plan(f.name).place, After):
         return box
     made = list(box)
-    for d, nest in zip(f.definitions, state.plan(f.name).nests, strict=True):
-        for r in nest.relations:
-            match r:
-                case Split(parent, _, _, factor, parts, tail) if (
-                    tail == ROUND_UP and parent in d.free
-                ):
-                    axis = next(n for n, e in enumerate(d.index) if e == Var(parent))
-                    lo, hi = made[axis]
-                    step = const(factor or parts or 1)
-                    if lo is None or hi is None:
-                        continue
-                    extent = add(subtract(hi, lo), ONE)
-                    if whole:
-                        full = multiply(ceildiv(extent, step, facts), step)
-                        made[axis] = (lo, simplify(subtract(add(lo, full), ONE), facts))
-                    else:
-                        made[axis] = (lo, add(hi, subtract(step, ONE)))
+    for axis, step in _rounded_axes(state, f):
+        lo, hi = made[axis]
+        if lo is None or hi is None:
+            continue
+        if whole:
+            extent = add(subtract(hi, lo), ONE)
+            full = multiply(ceildiv(extent, const(step), facts), const(step))
+            made[axis] = (lo, simplify(subtract(add(lo, full), ONE), facts))
+        else:
+            made[axis] = (lo, add(hi, const(step - 1)))
     larger = tuple(made)
     return box if larger == box else grown(replace(f, declared=False), larger, facts)
+
+
+def _rounded_axes(state: State, f: FuncDef) -> list[tuple[int, int]]:
+    """The axis and the factor of each split that rounds up the range of an axis of a func."""
+    return [
+        (next(n for n, e in enumerate(d.index) if e == Var(r.parent)), r.factor or r.parts or 1)
+        for d, nest in zip(f.definitions, state.plan(f.name).nests, strict=True)
+        for r in nest.relations
+        if isinstance(r, Split) and r.tail == ROUND_UP and r.parent in d.free
+    ]
 
 
 def bounded(state: State, name: str, box: Box, limits: Mapping[str, Box], facts: Facts) -> Box:
@@ -300,11 +303,17 @@ def bounded(state: State, name: str, box: Box, limits: Mapping[str, Box], facts:
     >>> print(show_expr(lo), show_expr(hi))
     min(b * 16, 84) min(b * 16 + 15, 99)
     """
-    made = list(box)
+    made, f = list(box), state.program.func(name)
+    rounds = _rounded_axes(state, f)
     for axis, asked in state.plan(name).extents:
         (lo, hi), (first, last) = box[axis], limits.get(name, box)[axis]
         if lo is None or hi is None or first is None or last is None:
             continue
+        if name in limits and (steps := [step for n, step in rounds if n == axis]):
+            if len(f.definitions) > 1:
+                continue
+            # the limits contain what is rounded up, once
+            last = subtract(last, const(sum(steps) - len(steps)))
         extent = (
             upper(simplify(add(subtract(hi, lo), ONE), facts), facts) if asked is None else asked
         )
@@ -361,7 +370,10 @@ def required(
             continue
         f, plan = state.program.func(name), state.plan(name)
         follows = _is_continued(state, name, names)
-        box = _for_all(plan, name, grown(f, boxes[name], facts), threads, facts, follows=follows)
+        # limits that are rounded up must not be rounded again
+        most = None if _rounded_axes(state, f) else limits.get(name)
+        own = grown(f, boxes[name], facts, most)
+        box = _for_all(plan, name, own, threads, facts, follows=follows)
         if plan.extents and not follows:
             box = bounded(state, name, box, limits, facts)
         if not exact:

@@ -144,14 +144,16 @@ class Meaning:
     def of(self, case: Case) -> tuple[dict[str, Any], tuple[Bounded, ...] | Exception]:
         """The arguments of a case, and the results or what is wrong with these arguments."""
         made = case.made
-        key = (id(made), case.seed, case.resized)
+        moves_factors = '"reassociate"' in case.directives
+        key = (id(made), case.seed, case.resized, moves_factors)
         if key not in self.known:
             if len(self.known) > 4:
                 self.known.clear()
             arguments, results = made.arguments(case.seed, case.resized), None
             try:
                 program = made.program()
-                results = reference(program, arguments, _undecided(program, made.sizes))
+                sizes = _undecided(program, made.sizes)
+                results = reference(program, arguments, sizes, moves_factors=moves_factors)
             except Exception as error:  # noqa: BLE001  # of the program, or a fault of the language
                 results = error
             self.known[key] = (made, arguments, results)

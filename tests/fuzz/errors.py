@@ -72,11 +72,16 @@ class Bounded:
 
 
 def reference(
-    program: Program, arguments: Mapping[str, Any], sizes: Mapping[str, int] | None = None
-) -> tuple[Bounded, ...]:
-    """The outputs of a program with their errors, one for each component of each output."""
+    program: Program, arguments: Mapping[str, Any], sizes: Mapping[str, int] | None = None,
+    *, moves_factors: bool = False,
+) -> tuple[Bounded, ...]:  # fmt: skip
+    """The outputs of a program with their errors, one for each component of each output.
+
+    With `moves_factors` a quotient may be computed elsewhere, of what is cast before: it is rounded so too.
+    """
     program, arrays = bound(program, arguments, sizes or {})
     run = ErrorRun(program, arrays, lambda _: None)
+    run.moves_factors = moves_factors
     with np.errstate(all="ignore"):
         values = run.outputs()
     made = []
@@ -131,7 +136,7 @@ class ErrorRun(Run):
         self.errors: dict[str, list[Array]] = {
             name: [np.zeros(s.parts[0].shape)] for name, s in self.stored.items()
         }
-        self.doubt = False
+        self.doubt = self.moves_factors = False
         self.sums: _Sums | None = None
 
     def realise(self, f: FuncDef, box: Bounds | None) -> None:
@@ -295,7 +300,7 @@ class ErrorEvaluator(Evaluator):
                 assert op == "div"
                 least = np.maximum(np.abs(y) - ey, 0)
                 spread = np.where(ex + ey == 0, 0, (ex + np.abs(x / y) * ey) / least)
-        return spread + _rounding(t, r, spread == 0)
+        return spread + _rounding(t, r, (spread == 0) & (op != "div" or not self.run.moves_factors))
 
     def fused(
         self, t: DType, r: Array, x: Array, y: Array, z: Array, ex: Array, ey: Array, ez: Array

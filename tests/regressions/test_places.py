@@ -395,3 +395,23 @@ def test_what_is_read_through_an_inlined_func_can_be_prefetched():
     assert "prefetch" in str(td.compile(s).loops())
     with pytest.raises(td.ScheduleError, match="'f' does not read 'b'"):
         s[f].prefetch("b", "i", 4)
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+def test_updates_along_diagonals_are_computed_inside_a_loop(rounds):
+    """The ends of the range of one iteration, which never come to rest, are those of all iterations."""
+    f, g = td.Func("f"), td.Func("g", shape=7)
+    f[i, j] = td.cast(0, td.i32)
+    f[i, 5 - i] = td.cast(i, td.i32)
+    r = td.range("r", 1, 2)
+    f[r + 2, r + 1] += 1
+    f[i, i] = td.cast(i, td.i32)
+    g[i] = f[i, i + 1]
+    s = td.Schedule(g)
+    s[f].compute_at(g, i)
+    if rounds:
+        s[f].split(i, 4, tail="round_up")
+        with pytest.raises(td.IndexBoundError, match="ever larger range"):
+            td.compile(s)()
+    else:
+        np.testing.assert_array_equal(td.compile(s)(), [0, 0, 2, 0, 0, 0, 0])

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.codegen.call import Entry
 from tdsl.codegen.cpu import machine
+from tdsl.codegen.python.run import PythonExecutable
+from tdsl.pipeline import make_kernel
 
 i, j, m = td.vars("i j m")
 
@@ -69,3 +72,21 @@ def test_rounded_loops_of_one_definition_have_memory_in_all_of_them(at, factor, 
         s[f].compute_at(g, i)
     for target in ("python", "cpu"):
         np.testing.assert_array_equal(td.compile(s, target=target)(), 3 * np.arange(5))
+
+
+@pytest.mark.parametrize("extent", [4, 8])
+def test_loops_that_round_up_a_bounded_range_read_what_is_computed(extent):
+    """The limits of a bounded range have room for one rounding up, not for another."""
+    f, g, h, out = td.Func("f"), td.Func("g"), td.Func("h"), td.Func("out", shape=2)
+    f[i] = i * 3
+    g[i] = f[0] ^ f[i]
+    h[i] = g[i]
+    out[i] = h[1] + h[i]
+    s = td.Schedule(out)
+    s[f].compute_root()
+    s[g].compute_at(h, i).bound_extent(i, extent).split(i, 2, tail="round_up")
+    c = td.compile(s, target="python")
+    checked = Entry(
+        c.signature, c.dynamic, lambda x: PythonExecutable(make_kernel(c.variant(x)), checked=True)
+    )
+    np.testing.assert_array_equal(checked(), [3, 6])
