@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tdsl import debug
+from tdsl.core import debug
 
 # The modules that write CUDA text can be imported with the extra "cuda" only.
 if find_spec("tvm") is None:

@@ -1,6 +1,6 @@
 """`python -m tdsl` is the command `tdsl`."""
 
-from tdsl.cli import main
+from tdsl.tools.cli import main
 
 if __name__ == "__main__":
     main()

@@ -15,27 +15,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
-from tdsl.codegen.arrays import Array
-from tdsl.codegen.call import Entry, Executable
-from tdsl.codegen.loops import Kernel
-from tdsl.codegen.names import Names
-from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
+from tdsl.codegen.ir.loops import Kernel
+from tdsl.codegen.ir.names import Names
+from tdsl.codegen.runtime.arrays import Array
+from tdsl.codegen.runtime.call import Entry, Executable
+from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature, Specialisation, dense
+from tdsl.core.notebook import Listing
+from tdsl.core.source import here
 from tdsl.errors import ShapeError, Suggesting, TypeMismatch, told
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.sizes import AGREE, check_agreement, check_keywords, check_sizes, dynamic_sizes
 from tdsl.lang.tensor import Func
-from tdsl.notebook import Listing
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import all_terms
 from tdsl.schedule.nest import State
 from tdsl.schedule.stage import Stage
-from tdsl.source import here
 from tdsl.target import Target, as_target
 from tdsl.variant import Variant, machine_of
 
 if TYPE_CHECKING:
-    from tdsl.codegen.cpu.stored import Way
+    from tdsl.codegen.cpu.cached_kernel import Way
     from tdsl.codegen.cuda.device_call import DeviceCalls
     from tdsl.codegen.cuda.record import Module
     from tdsl.distribute.program import Distributed
@@ -116,7 +116,7 @@ def compile(
 
 def _refuse_out_of_range(compiled: Compiled) -> None:
     """IndexBoundError where every call with arrays that are not empty would leave a tensor."""
-    from tdsl.codegen.access import check_every_call
+    from tdsl.codegen.lowering.access import check_every_call
 
     def lower(size: int) -> None:
         from tdsl.pipeline import lowered
@@ -438,15 +438,15 @@ def build(variant: Variant) -> Executable:
         return plainer(variant)
 
     if variant.target.name == "cpu":
+        from tdsl.codegen.cpu.cached_kernel import load_or_build
         from tdsl.codegen.cpu.machine import processor
-        from tdsl.codegen.cpu.stored import load_or_build
 
         cpu = processor(variant.target)
         return load_or_build(variant.fingerprint(), variant.params, kernel, cpu, plainer)
     if variant.target.name == "cuda":
         from tdsl.codegen.cuda import module
         from tdsl.codegen.cuda.executable import CudaExecutable
-        from tdsl.codegen.cuda.limits import DEFAULT_ARCH
+        from tdsl.codegen.gpu.limits import DEFAULT_ARCH
 
         arch = variant.target.arch or DEFAULT_ARCH
         made = module.load_or_build(variant.fingerprint(), kernel, arch)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tdsl.codegen.call import Entry, Executable
-from tdsl.codegen.signature import Signature, Specialisation
+from tdsl.codegen.runtime.call import Entry, Executable
+from tdsl.codegen.runtime.signature import Signature, Specialisation
+from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 from tdsl.schedule.fluent import Schedule
-from tdsl.source import here
 from tdsl.target import Target
 from tdsl.variant import Variant
 
@@ -61,8 +61,8 @@ def emulate(compiled: Compiled) -> Entry:
         )
 
     def build(specialisation: Specialisation) -> Executable:
-        from tdsl.codegen.cuda.limits import DEFAULT_ARCH
         from tdsl.codegen.emulation.run import EmulatedExecutable
+        from tdsl.codegen.gpu.limits import DEFAULT_ARCH
         from tdsl.pipeline import make_kernel
 
         compiled.latest = specialisation

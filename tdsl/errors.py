@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
-from tdsl.source import Loc, here
+from tdsl.core.source import Loc, here
 
 Related = tuple[Loc | None, str]
 

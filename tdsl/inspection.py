@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tdsl.codegen.call import Executable
-from tdsl.codegen.show import show
-from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature
+from tdsl.codegen.ir.show import show
+from tdsl.codegen.runtime.call import Executable
+from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
+from tdsl.core.notebook import Listing, page
+from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean, is_one_of
 from tdsl.lang.show import show_expr
-from tdsl.notebook import Listing, page
 from tdsl.pipeline import after_passes, lowered, make_kernel, scheduled
 from tdsl.schedule.fluent import Schedule
-from tdsl.source import here
 from tdsl.target import Target
 from tdsl.variant import Variant
 

@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tdsl.codegen.arrays import stand_in
+from tdsl.codegen.runtime.arrays import stand_in
 from tdsl.compile import Compiled, compile, signature_of
+from tdsl.core.source import Loc, here
 from tdsl.errors import (
     DefinitionError,
     ShapeError,
@@ -23,7 +24,6 @@ from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.lang.types import DType, TensorType
 from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.stage import Stage
-from tdsl.source import Loc, here
 from tdsl.target import Target, as_target
 
 

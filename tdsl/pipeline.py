@@ -1,10 +1,10 @@
 """From the state of a schedule to the loops that a backend compiles.
 
 bind      named sizes become the numbers of a specialisation     schedule/bind.py
-separate  outputs that are needed beyond their array             codegen/outputs.py
+separate  outputs that are needed beyond their array             codegen/lowering/outputs.py
 complete  what the schedule left open gets a default; inlined    schedule/default.py
           funcs go into their readers
-lower     loops                                                  codegen/lower.py
+lower     loops                                                  codegen/lowering/lower.py
 passes    the same loops, faster                                 codegen/passes/
 """
 
@@ -13,18 +13,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tdsl.codegen.access import check_declared
-from tdsl.codegen.call import Executable
-from tdsl.codegen.loops import AXES, PARALLEL, SERIAL, BufferParam, For, Kernel, Stmt
-from tdsl.codegen.lower import lower
-from tdsl.codegen.outputs import separate_outputs
+from tdsl.codegen.ir.loops import AXES, PARALLEL, SERIAL, BufferParam, For, Kernel, Stmt
+from tdsl.codegen.ir.show import show
+from tdsl.codegen.ir.statements import map_parts, walk
+from tdsl.codegen.ir.verify import Verifier
+from tdsl.codegen.lowering.access import check_declared
+from tdsl.codegen.lowering.lower import lower
+from tdsl.codegen.lowering.outputs import separate_outputs
 from tdsl.codegen.passes import CUDA_PASSES, PASSES, SCALAR_PASSES
 from tdsl.codegen.passes.bound_loops import bound_loops
 from tdsl.codegen.passes.simplify_loops import simplify_loops
-from tdsl.codegen.passes.statements import map_parts, walk
-from tdsl.codegen.show import show
-from tdsl.codegen.verify import Verifier
-from tdsl.debug import run_passes, timed
+from tdsl.codegen.runtime.call import Executable
+from tdsl.core.debug import run_passes, timed
+from tdsl.core.source import here
 from tdsl.errors import TargetError
 from tdsl.lang.bounds import forget
 from tdsl.lang.stored_range import keep_ranges
@@ -32,12 +33,11 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.default import complete, decide
 from tdsl.schedule.explain import Decision
 from tdsl.schedule.nest import State
-from tdsl.source import here
 from tdsl.target import Target
 from tdsl.variant import Variant, machine_of
 
 if TYPE_CHECKING:
-    from tdsl.codegen.cpu.stored import Way
+    from tdsl.codegen.cpu.cached_kernel import Way
 
 
 def make_kernel(variant: Variant, vectors: bool = True) -> Kernel:
@@ -60,8 +60,8 @@ def _without_vectors(kernel: Kernel) -> Kernel:
 
 def plainer(variant: Variant) -> list[Way]:
     """The fallbacks at the time limit of LLVM: the default schedule of a lower level, then no vectors."""
+    from tdsl.codegen.cpu.cached_kernel import Way
     from tdsl.codegen.cpu.machine import lower_level, processor
-    from tdsl.codegen.cpu.stored import Way
 
     cpu = processor(variant.target)
     ways = [Way(lambda: make_kernel(variant, vectors=False), cpu, "without vectors")]

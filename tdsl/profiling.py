@@ -10,22 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import apart, as_array, as_scalar, layout_of, well_placed
-from tdsl.codegen.binding import bind, bind_outputs, bind_sizes, output_array, output_shape
-from tdsl.codegen.call import Executable
-from tdsl.codegen.loops import BufferParam
-from tdsl.codegen.misses import last_level_misses
+from tdsl.codegen.ir.loops import BufferParam
+from tdsl.codegen.lowering.root_stages import RootStage, root_stages, stage_kernels
 from tdsl.codegen.python.counted import count_bytes
-from tdsl.codegen.result_memory import new_output
-from tdsl.codegen.signature import ArrayArg, Signature, Specialisation, extent
-from tdsl.codegen.stages import RootStage, root_stages, stage_kernels
+from tdsl.codegen.runtime.arrays import apart, as_array, as_scalar, layout_of, well_placed
+from tdsl.codegen.runtime.binding import bind, bind_outputs, bind_sizes, output_array, output_shape
+from tdsl.codegen.runtime.cache_misses import last_level_misses
+from tdsl.codegen.runtime.call import Executable
+from tdsl.codegen.runtime.result_memory import new_output
+from tdsl.codegen.runtime.signature import ArrayArg, Signature, Specialisation, extent
+from tdsl.core.source import here
+from tdsl.core.text import columns
 from tdsl.errors import TypeMismatch
 from tdsl.pipeline import after_passes, backend, lowered, ready
 from tdsl.schedule.cost.moved import total
 from tdsl.schedule.cost.predict import Prediction
-from tdsl.source import here
 from tdsl.target import Target
-from tdsl.text import columns
 from tdsl.variant import Variant
 
 Run = Callable[[], object]
@@ -104,7 +104,7 @@ class Profile:
         return f"{text}\nbytes as one thread moves them\n{columns(counts)}\n{self.misses}"
 
     def _repr_html_(self) -> str:
-        from tdsl.notebook import Listing
+        from tdsl.core.notebook import Listing
 
         return Listing(str(self))._repr_html_()
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean, is_one_of
-from tdsl.source import here
 
 TARGETS = {
     "cpu": "LLVM, for the processor of this machine",

@@ -20,23 +20,23 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen import cache
-from tdsl.codegen.access import check_reads
-from tdsl.codegen.fingerprint import PACKAGE, fingerprint
+from tdsl.codegen.lowering.access import check_reads
+from tdsl.codegen.runtime import cache
+from tdsl.codegen.runtime.fingerprint import PACKAGE, fingerprint
 from tdsl.compile import Compiled
 from tdsl.compile import compile as compiled
+from tdsl.core.node import post_order
+from tdsl.core.source import here
+from tdsl.core.text import in_seconds
 from tdsl.errors import IndexBoundError, ScheduleError, ShapeError, TargetError, TypeMismatch
 from tdsl.lang.bounds import upper
 from tdsl.lang.expr import Binary, Call, Cast, dtype_of
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.simplify import subtract
-from tdsl.node import post_order
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import machine_for
 from tdsl.schedule.fluent import Schedule
-from tdsl.source import here
 from tdsl.target import Target, as_target
-from tdsl.text import in_seconds
 from tdsl.tilegraph.pins import read_pins
 from tdsl.tilegraph.reasons import reasons_of
 from tdsl.tilegraph.search import candidates, notes_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tdsl.codegen.fingerprint import PACKAGE, fingerprint
-from tdsl.codegen.loops import Argument
-from tdsl.codegen.signature import Signature, Specialisation, parameters
+from tdsl.codegen.ir.loops import Argument
+from tdsl.codegen.runtime.fingerprint import PACKAGE, fingerprint
+from tdsl.codegen.runtime.signature import Signature, Specialisation, parameters
 from tdsl.schedule.cost.description import read
 from tdsl.schedule.cost.devices import describe_gpu
 from tdsl.schedule.cost.machine import Machine, described_by

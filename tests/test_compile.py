@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen import cache
+from tdsl.codegen.runtime import cache
 
 # Blank lines in front shift the line of the program in the source; what is compiled stays the same.
 PROGRAM = """
 import json, sys
 import numpy as np, tdsl as td
-from tdsl.codegen import cache
+from tdsl.codegen.runtime import cache
 i, j = td.vars("i j")
 a, limit = td.Tensor("a", ("H", "W"), td.f32), td.Scalar("limit", td.f32)
 b, c = td.Func("b"), td.Func("c")
@@ -29,7 +29,7 @@ result = f(image, 100.0)
 told = {
     "result": result.tolist(),
     "misses": cache.info().misses,
-    "lowered": "tdsl.codegen.lower" in sys.modules,
+    "lowered": "tdsl.codegen.lowering.lower" in sys.modules,
     "quick": f.executables[next(iter(f.executables))].fast is not None,
 }
 try:

@@ -9,8 +9,8 @@ import pytest
 
 import tdsl as td
 from tdsl import tuning
-from tdsl.codegen import cache
 from tdsl.codegen.cpu.machine import host
+from tdsl.codegen.runtime import cache
 
 
 @td.op

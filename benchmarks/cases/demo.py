@@ -2,7 +2,7 @@
 
 from benchmarks import numba_peers
 from benchmarks.case import SEARCH, Case, function, kernel, searched
-from tdsl import demo
+from tdsl.tools import demo
 
 WORK = {
     "blur": {"bytes": 2 * 4 * 2048**2},

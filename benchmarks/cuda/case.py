@@ -9,7 +9,7 @@ import numpy as np
 import tdsl as td
 from benchmarks.case import Array, Arrays, Case
 from tdsl.codegen.cuda.manifest import error_of, numbers, tolerance
-from tdsl.codegen.signature import ArrayArg, extent
+from tdsl.codegen.runtime.signature import ArrayArg, extent
 
 Sizes = Mapping[str, int]
 Peer = Callable[..., Any]  # (torch, *tensors) -> a tensor

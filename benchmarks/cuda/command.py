@@ -14,9 +14,9 @@ from benchmarks import goals, report
 from benchmarks.cuda import emulated, measure
 from benchmarks.cuda.case import GpuCase
 from benchmarks.cuda.cases import ALL
-from tdsl import bundle
 from tdsl.codegen.cuda.driver import Device, driver
 from tdsl.codegen.cuda.timing import Clock
+from tdsl.tools import bundle
 
 RESULTS = Path(__file__).parent.parent / "results"
 PACKAGES = ("apache-tvm", "nvidia-cuda-nvrtc", "torch", "triton")

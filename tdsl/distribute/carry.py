@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import Array
+from tdsl.codegen.runtime.arrays import Array
+from tdsl.core.source import here
 from tdsl.distribute import mpi
 from tdsl.distribute.engine import Begun, Ended, Parcel, Reduction, Transfer, Worker
 from tdsl.distribute.plan import Exchange, Finish, RankPlan, Reduce
@@ -22,7 +23,6 @@ from tdsl.distribute.show import show_box, show_step
 from tdsl.distribute.simulate import volume
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary
-from tdsl.source import here
 
 OPERATORS = {"add": "SUM", "mul": "PROD", "min": "MIN", "max": "MAX", "or": "LOR", "and": "LAND"}
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tdsl.core.text import Names, Writer
 from tdsl.distribute.engine import Tasks
 from tdsl.distribute.plan import Plan, RankPlan
 from tdsl.distribute.rank_text import RESERVED, Kernels, RankText, Text
 from tdsl.distribute.show import summary
-from tdsl.text import Names, Writer
 
 AMONG = '''GROUPS = {}
 

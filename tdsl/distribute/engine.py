@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import Array
-from tdsl.codegen.result_memory import new_output
+from tdsl.codegen.runtime.arrays import Array
+from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.distribute.plan import (
     Copy,
     Drop,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tdsl.core.source import here
 from tdsl.distribute.collective import FEWEST, is_of_mpi
 from tdsl.distribute.stages import Part, members_of, needed_by, parts_of_nest
 from tdsl.distribute.task import dtypes_of
@@ -37,7 +38,6 @@ from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Copies, Fixed, Partial, Placement
 from tdsl.schedule.facts import rest_at_root, root_boxes
 from tdsl.schedule.nest import Split, State
-from tdsl.source import here
 
 RangesAt = Callable[[Coordinates], dict[str, Interval]]  # of the variables on a rank, in a step
 Ends = tuple[tuple[Expr, Expr], ...]  # a box: first and behind the last

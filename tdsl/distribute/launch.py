@@ -11,9 +11,9 @@ import subprocess
 import sys
 import tempfile
 
+from tdsl.core.source import here
 from tdsl.distribute.places import FOLDER, processes, whereabouts
 from tdsl.errors import TargetError
-from tdsl.source import here
 
 LOOK_S = 0.1  # how often processes are looked for that have begun
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import Array
+from tdsl.codegen.runtime.arrays import Array
+from tdsl.core.source import here
 from tdsl.errors import TargetError
-from tdsl.source import here
 
 LAUNCHED = (
     "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS",

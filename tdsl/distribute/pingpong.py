@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import Array
+from tdsl.codegen.runtime.arrays import Array
 from tdsl.distribute import mpi
 
 LARGE = 1 << 23  # bytes of a message in which a latency is lost

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tdsl.codegen.arrays import Array
+from tdsl.codegen.runtime.arrays import Array
 from tdsl.distribute.plan import RankPlan
 from tdsl.distribute.show import show_step
 

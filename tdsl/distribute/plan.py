@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tdsl.core.source import here
 from tdsl.errors import TypeMismatch, did_you_mean, is_one_of
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement
 from tdsl.placement.ownership import Box, block, elements, owned
-from tdsl.source import here
 
 if TYPE_CHECKING:
     from tdsl.schedule.nest import State

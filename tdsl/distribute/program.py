@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import Array, as_array, as_scalar
-from tdsl.codegen.binding import bind, bind_sizes, check_shape
-from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature
+from tdsl.codegen.runtime.arrays import Array, as_array, as_scalar
+from tdsl.codegen.runtime.binding import bind, bind_sizes, check_shape
+from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
+from tdsl.core.notebook import Listing
+from tdsl.core.source import here
 from tdsl.distribute import carry, mpi
 from tdsl.distribute.clock import Clock
 from tdsl.distribute.engine import Task, Worker
@@ -32,11 +34,9 @@ from tdsl.errors import (
     told,
 )
 from tdsl.lang.sizes import check_sizes
-from tdsl.notebook import Listing
 from tdsl.placement.ownership import extents, within
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.nest import State
-from tdsl.source import here
 
 EXTRA = "outputs are returned: pass the inputs only"
 PROVED_BY_ALL = 64  # ranks up to which each one proves the plans of all of them before a run

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from tdsl.core.source import here
+from tdsl.core.text import Names, Writer
 from tdsl.distribute.carry import OPERATORS
 from tdsl.distribute.engine import Tasks
 from tdsl.distribute.mpi import TAGS
@@ -27,8 +29,6 @@ from tdsl.lang.expr import Binary, Call, Cast, Const, Expr, Param, Select, Unary
 from tdsl.lang.reduction import Combine
 from tdsl.placement.ownership import Box, elements, extents
 from tdsl.placement.spans import is_around, standing
-from tdsl.source import here
-from tdsl.text import Names, Writer
 
 Text = Callable[..., str]  # the module of a task, by its state
 RESERVED = {"np", "MPI", "comm", "requests", "run", "RANKS", "GROUPS", "among", "prange", "njit"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tdsl.codegen.arrays import Array
+from tdsl.codegen.runtime.arrays import Array
 from tdsl.distribute.engine import Begun, Ended, Reduction, Transfer, Worker, merge
 from tdsl.distribute.plan import reduced, share
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tdsl.core.node import Node, transform
 from tdsl.distribute.plan import Run
 from tdsl.distribute.stages import Stage
 from tdsl.errors import ScheduleError
@@ -23,7 +24,6 @@ from tdsl.lang.program import FuncDef, Input, Program, map_expressions
 from tdsl.lang.regions import Ranges, interval_of, runs_around
 from tdsl.lang.simplify import add, simplify, substitute, subtract
 from tdsl.lang.types import DType
-from tdsl.node import Node, transform
 from tdsl.placement.ownership import Box, extents
 from tdsl.placement.spans import Dealt, Span, is_around
 from tdsl.schedule.nest import (

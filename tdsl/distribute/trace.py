@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tdsl.codegen.arrays import Array
+from tdsl.codegen.runtime.arrays import Array
+from tdsl.core.source import here
 from tdsl.distribute.clock import COMPUTE, RECEIVE, SEND, Machine, Slice
 from tdsl.distribute.plan import (
     Copy,
@@ -31,7 +32,6 @@ from tdsl.errors import TypeMismatch
 from tdsl.placement.grid import Grid
 from tdsl.placement.ownership import Box, elements
 from tdsl.schedule.facts import cost
-from tdsl.source import here
 
 TRACKS = (COMPUTE, SEND, RECEIVE)
 MICRO = 1e6

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import Array
-from tdsl.codegen.fingerprint import fingerprint
-from tdsl.codegen.signature import extent
+from tdsl.codegen.runtime.arrays import Array
+from tdsl.codegen.runtime.fingerprint import fingerprint
+from tdsl.codegen.runtime.signature import extent
 from tdsl.distribute import mpi
 from tdsl.distribute.bounds import bound_of
 from tdsl.distribute.check import check

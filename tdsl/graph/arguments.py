@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
+from tdsl.core.source import here
 from tdsl.errors import ShapeError, TypeMismatch, counted
 from tdsl.graph.symbol import Symbol, not_in_place
-from tdsl.source import here
 
 if TYPE_CHECKING:
     from tdsl.graph.trace import Trace

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tdsl.core.source import here
 from tdsl.errors import ShapeError, TypeMismatch
 from tdsl.graph.arguments import axis_of, name_of, refuse, symbol, trace_of
 from tdsl.graph.elementwise import element_type, made_of, tensor_index
@@ -16,7 +17,6 @@ from tdsl.lang.functions import clip, where
 from tdsl.lang.pad import pad as padded
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, from_numpy
-from tdsl.source import here
 
 if TYPE_CHECKING:
     from tdsl.graph.trace import Trace

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdsl.compile import compile
+from tdsl.core.source import here
 from tdsl.errors import ShapeError, TypeMismatch
 from tdsl.graph.symbol import Symbol
 from tdsl.lang.casts import cast
@@ -15,7 +16,6 @@ from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype, from_numpy
 from tdsl.lang.ufunc import call_ufunc
 from tdsl.lang.value import vars
-from tdsl.source import here
 
 if TYPE_CHECKING:
     from tdsl.graph.trace import Trace

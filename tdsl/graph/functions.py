@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 from tdsl.graph import arrangement, gather, products, reductions
 from tdsl.graph.arguments import name_of, refuse, symbol, trace_of, wrong
 from tdsl.graph.elementwise import copied, elementwise, of_elements
 from tdsl.graph.symbol import Symbol
 from tdsl.lang.ufunc import call_function
-from tdsl.source import here
 
 if TYPE_CHECKING:
     from tdsl.graph.trace import Trace

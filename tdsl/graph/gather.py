@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.core.source import here
 from tdsl.errors import IndexBoundError, TypeMismatch, is_one_of
 from tdsl.graph.arguments import axis_of, refuse, symbol
 from tdsl.graph.arrangement import filled
@@ -21,7 +22,6 @@ from tdsl.lang.effects import require
 from tdsl.lang.functions import clip, where
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import from_numpy, i64
-from tdsl.source import here
 
 MODES = ("raise", "wrap", "clip")
 

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tdsl.core.source import here
 from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch, told
-from tdsl.source import here
 from tdsl.target import Target, as_target
 
 if TYPE_CHECKING:  # what traces and plans is not needed to import tdsl

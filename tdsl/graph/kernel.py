@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tdsl.codegen.arrays import aligned_empty
-from tdsl.codegen.binding import output_shape
+from tdsl.codegen.runtime.arrays import aligned_empty
+from tdsl.codegen.runtime.binding import output_shape
 from tdsl.compile import Compiled, compile
 from tdsl.graph.values import Array, Call, Constant, Given, Source, base_of
 from tdsl.lang.program import Program

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import stand_in, view_of
-from tdsl.codegen.signature import ArrayArg
+from tdsl.codegen.runtime.arrays import stand_in, view_of
+from tdsl.codegen.runtime.signature import ArrayArg
 from tdsl.compile import Compiled, compile
+from tdsl.core.source import here
 from tdsl.errors import DefinitionError
 from tdsl.graph.graph import Graph
 from tdsl.graph.groups import each_alone, join_elementwise
@@ -36,7 +37,6 @@ from tdsl.graph.values import Argument, Array, Constant, Spec
 from tdsl.lang.program import Program
 from tdsl.lang.types import f32
 from tdsl.schedule.cost.machine import machine_for
-from tdsl.source import here
 from tdsl.target import Target
 from tdsl.tilegraph.search import candidates
 

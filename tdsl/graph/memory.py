@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tdsl.codegen.signature import ALIGN
+from tdsl.codegen.runtime.signature import ALIGN
 
 Key = TypeVar("Key")
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+from tdsl.core.node import Node, transform
 from tdsl.graph.values import Base, Call, Given, Result, Source, Spec, View, base_of
 from tdsl.graph.views import index_of_base
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Param, Read, const
 from tdsl.lang.program import FuncDef, Input, Program, ScalarInput, bind_sizes, map_expressions
 from tdsl.lang.simplify import add
-from tdsl.node import Node, transform
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import apart, as_array
-from tdsl.codegen.binding import bind_outputs, check_shape, output_array, refuse_overlap
-from tdsl.codegen.quick_call import quick_call
-from tdsl.codegen.result_memory import new_output
-from tdsl.codegen.signature import ArrayArg, Signature
+from tdsl.codegen.runtime.arrays import apart, as_array
+from tdsl.codegen.runtime.binding import bind_outputs, check_shape, output_array, refuse_overlap
+from tdsl.codegen.runtime.quick_call import quick_call
+from tdsl.codegen.runtime.result_memory import new_output
+from tdsl.codegen.runtime.signature import ArrayArg, Signature
 from tdsl.compile import Compiled
 from tdsl.graph.groups import Groups, is_open, sources
 from tdsl.graph.kernel import Kernel, as_scheduled, with_constants

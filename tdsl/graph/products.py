@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.core.source import here
 from tdsl.errors import ShapeError, counted
 from tdsl.graph.arguments import axis_of, name_of, refuse, trace_of
 from tdsl.graph.elementwise import element_type, joined, made_of, tensor_index, value_at
@@ -25,7 +26,6 @@ from tdsl.lang.subscripts import parse
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import from_numpy, promote
 from tdsl.lang.value import vars
-from tdsl.source import here
 
 
 def matmul(x: Any, y: Any) -> Symbol:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.core.source import here
 from tdsl.errors import ShapeError, TypeMismatch, counted
 from tdsl.graph.arguments import axes_of, axis_of, bound, name_of, refuse, symbol
 from tdsl.graph.elementwise import element_type, made_of, tensor_index
@@ -24,7 +25,6 @@ from tdsl.lang.functions import absolute, maximum, sqrt
 from tdsl.lang.reduction import range as ordered
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype, bool_, from_numpy
-from tdsl.source import here
 
 Value = Any  # of the index language
 

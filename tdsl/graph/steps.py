@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import aligned_empty
-from tdsl.codegen.call import quick_entries
-from tdsl.codegen.signature import ScalarArg
+from tdsl.codegen.runtime.arrays import aligned_empty
+from tdsl.codegen.runtime.call import quick_entries
+from tdsl.codegen.runtime.signature import ScalarArg
 from tdsl.graph.kernel import Kernel, Making
 from tdsl.graph.memory import Memory
 from tdsl.graph.values import Argument, Array, Constant, Given, Result, Source, Spec, View, base_of

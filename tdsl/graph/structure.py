@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 from tdsl.lang.types import TensorType
-from tdsl.source import here
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tdsl.compile import Compiled
+from tdsl.core.source import here
 from tdsl.errors import DefinitionError, ShapeError, Suggesting, TypeMismatch
 from tdsl.graph.values import Change, Source, Spec, View, base_of
-from tdsl.source import here
 
 if TYPE_CHECKING:
     from tdsl.graph.trace import Trace

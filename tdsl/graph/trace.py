@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import as_array, as_scalar, without_values
-from tdsl.codegen.binding import bind, bind_sizes, output_shape
-from tdsl.codegen.signature import ArrayArg, ScalarArg
+from tdsl.codegen.runtime.arrays import as_array, as_scalar, without_values
+from tdsl.codegen.runtime.binding import bind, bind_sizes, output_shape
+from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg
 from tdsl.compile import Compiled
+from tdsl.core.source import here
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.graph.symbol import Symbol
 from tdsl.graph.values import Argument, Array, Base, Call, Constant, Given, Result, Source, Spec
-from tdsl.source import here
 
 
 class Trace:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tdsl.codegen.call import quick_entries
-from tdsl.codegen.result_memory import new_output
+from tdsl.codegen.runtime.call import quick_entries
+from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.errors import TdslError
 from tdsl.graph.groups import Groups, is_open, sources
 from tdsl.graph.kernel import Kernel

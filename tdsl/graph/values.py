@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tdsl.compile import Compiled
-from tdsl.source import Loc
+from tdsl.core.source import Loc
 
 Array = np.ndarray[Any, Any]
 Change = Callable[[Array], Array]

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import gcd, prod
 
+from tdsl.core.node import Memo, Node, children, remembered
 from tdsl.lang.expr import (
     COMPARISONS,
     Access,
@@ -38,7 +39,6 @@ from tdsl.lang.expr import (
     dtype_of,
 )
 from tdsl.lang.types import DType, i64
-from tdsl.node import Memo, Node, children, remembered
 
 
 @dataclass(slots=True)

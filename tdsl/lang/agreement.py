@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tdsl.core.node import post_order
+from tdsl.core.source import Loc
 from tdsl.lang.expr import TRUE, Binary, Expr, Size
 from tdsl.lang.simplify import simplify
-from tdsl.node import post_order
-from tdsl.source import Loc
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tdsl.core.node import Memo, children, remembered
 from tdsl.lang.affine import Sum, as_sum, height, may_wrap
 from tdsl.lang.expr import (
     COMPARISONS,
@@ -28,7 +29,6 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.types import DType
-from tdsl.node import Memo, children, remembered
 
 Bounds = tuple[int | None, int | None]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 from tdsl.lang.expr import Cast, Const
 from tdsl.lang.types import DType, as_dtype, f32
 from tdsl.lang.value import Value, binary, convert, convert_const, lift
-from tdsl.source import here
 
 
 def cast(x: Any, dtype: Any) -> Value:

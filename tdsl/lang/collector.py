@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tdsl.core.node import Node, post_order, pre_order, transform
+from tdsl.core.source import Loc
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, Access, Param, Read, Size, const
 from tdsl.lang.program import FuncDef, Input, ScalarInput, map_expressions
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import subtract
-from tdsl.node import Node, post_order, pre_order, transform
-from tdsl.source import Loc
 
 
 class Collector:

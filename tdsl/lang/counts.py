@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tdsl.core.node import Node, post_order, transform
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Cast, Const, Expr, Param, Read
@@ -11,7 +12,6 @@ from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.reduction import Combine, builtin
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import maximum, multiply, subtract
-from tdsl.node import Node, post_order, transform
 
 
 def known_counts(program: Program) -> Program:

@@ -12,6 +12,8 @@ import functools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tdsl.core.node import Node, children, post_order, pre_order, transform
+from tdsl.core.source import Loc
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.expr import (
     TRUE,
@@ -32,8 +34,6 @@ from tdsl.lang.regions import Indices, indices_in, reads_in
 from tdsl.lang.simplify import add, conjunction, conjuncts
 from tdsl.lang.types import DType
 from tdsl.lang.value import Value, convert
-from tdsl.node import Node, children, post_order, pre_order, transform
-from tdsl.source import Loc
 
 
 @dataclass(frozen=True, slots=False)

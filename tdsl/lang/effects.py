@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tdsl.core.source import Loc, here
 from tdsl.errors import TypeMismatch, counted
 from tdsl.lang.expr import Expr, Require, Show
 from tdsl.lang.tensor import Func
 from tdsl.lang.types import bool_
 from tdsl.lang.value import Value, lift
-from tdsl.source import Loc, here
 
 
 def require(

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.core.node import post_order
+from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.casts import cast
 from tdsl.lang.definition import loop_variables
@@ -29,8 +31,6 @@ from tdsl.lang.subscripts import Subscripts, parse
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype, promote
 from tdsl.lang.value import Value, Variable, lift
-from tdsl.node import post_order
-from tdsl.source import Loc, here
 
 UNKNOWN = 1000  # stands for an extent that is not known when the order of pairs is chosen
 

@@ -18,8 +18,8 @@ import struct
 from dataclasses import field
 from typing import Any
 
+from tdsl.core.node import Memo, Node, node, remembered
 from tdsl.lang.types import DType, bool_, i64
-from tdsl.node import Memo, Node, node, remembered
 
 # Operators by arity. Integer `floordiv` and `mod` floor, and give 0 for a zero divisor, as NumPy.
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")

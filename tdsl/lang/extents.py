@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from tdsl.core.node import post_order
+from tdsl.core.source import Loc
 from tdsl.errors import ShapeError, TypeMismatch
 from tdsl.lang.expr import Binary, Cast, Const, Expr, Size, Unary, const
 from tdsl.lang.types import i64
 from tdsl.lang.value import Value, as_index, check_name
-from tdsl.node import post_order
-from tdsl.source import Loc
 
 
 def as_extent(e: Any, loc: Loc | None) -> Expr:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partialmethod
 from typing import Any
 
+from tdsl.core.source import Loc, here
 from tdsl.errors import (
     DefinitionError,
     IndexBoundError,
@@ -18,7 +19,6 @@ from tdsl.lang.expr import (
 from tdsl.lang.handle import Handle
 from tdsl.lang.types import DType
 from tdsl.lang.value import UNKNOWN, Value, binary, lift
-from tdsl.source import Loc, here
 
 
 class TupleValue(Handle):

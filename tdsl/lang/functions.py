@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 from tdsl.lang.expr import Access, Binary, Call, Const, Expr, Select
 from tdsl.lang.types import DType, as_dtype, bool_, f32, f64, i64
 from tdsl.lang.value import UNKNOWN, Value, binary, common_type, convert, lift, unary
-from tdsl.source import here
 
 
 def where(cond: Any, yes: Any, no: Any) -> Value:

@@ -6,8 +6,8 @@ import itertools
 import numbers
 from typing import Any
 
+from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, TypeMismatch
-from tdsl.source import Loc, here
 
 # Inputs are numbered as they are created, to sort the arguments of a call. The number takes no part in
 # equality, and no text or key of a cache has it.

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
+from tdsl.core.node import Node, post_order, transform
+from tdsl.core.source import Loc
 from tdsl.errors import ShapeError
 from tdsl.lang.affine import as_expr, as_sum, difference, has_data, variables
 from tdsl.lang.agreement import Agreement
@@ -25,8 +27,6 @@ from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjunction, maximum, minimum, simplify, subtract
 from tdsl.lang.solve import solve
 from tdsl.lang.stored_range import ranges_held, read_in_indices, with_ranges
-from tdsl.node import Node, post_order, transform
-from tdsl.source import Loc
 
 UNBOUNDED: Interval = (None, None)
 

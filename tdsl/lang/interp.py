@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.core.node import Node, children, post_order, transform
+from tdsl.core.source import here
 from tdsl.errors import IndexBoundError, RequireError, ShapeError, TypeMismatch, counted
 from tdsl.lang import arithmetic
 from tdsl.lang.arithmetic import Array
@@ -45,8 +47,6 @@ from tdsl.lang.regions import Box, Interval
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import from_numpy
-from tdsl.node import Node, children, post_order, transform
-from tdsl.source import here
 
 Arguments = Mapping[str, Any]
 Limits = tuple[tuple[float, float], ...]  # inclusive ends of each dimension

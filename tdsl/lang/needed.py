@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tdsl.core.node import post_order
 from tdsl.errors import IndexBoundError
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.definition import Definition
@@ -26,7 +27,6 @@ from tdsl.lang.regions import (
     tighten,
     union_box,
 )
-from tdsl.node import post_order
 
 RangesAt = Callable[[Definition, Box], dict[str, Interval]]
 

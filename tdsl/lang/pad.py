@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, counted, did_you_mean, is_one_of
 from tdsl.lang.expr import ZERO, Access, Binary, Call, Const, Expr, Select
 from tdsl.lang.extents import as_shape, extent_value
@@ -12,7 +13,6 @@ from tdsl.lang.simplify import conjunction
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, i64
 from tdsl.lang.value import Value, as_index, convert_const, lift
-from tdsl.source import Loc, here
 
 MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 

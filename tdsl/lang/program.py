@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tdsl.core.node import Node, post_order, transform
+from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, ShapeError
 from tdsl.lang.agreement import Agreement
 from tdsl.lang.definition import Definition
@@ -19,8 +21,6 @@ from tdsl.lang.expr import ONE, Binary, Expr, Size, const
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import DType
-from tdsl.node import Node, post_order, transform
-from tdsl.source import Loc, here
 
 if TYPE_CHECKING:
     from tdsl.lang.collector import Collector

@@ -9,6 +9,7 @@ Consumers come before producers. All ends are numbers: sizes and scalars are bou
 
 from __future__ import annotations
 
+from tdsl.core.source import here
 from tdsl.errors import IndexBoundError, ShapeError
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Expr, const
@@ -24,7 +25,6 @@ from tdsl.lang.regions import (
     union_box,
 )
 from tdsl.lang.simplify import conjuncts, simplify
-from tdsl.source import here
 
 Bounds = tuple[tuple[int, int], ...]  # inclusive ends of each dimension
 

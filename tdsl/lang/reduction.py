@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tdsl.core.node import post_order
+from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, TypeMismatch, counted
 from tdsl.lang.casts import cast
 from tdsl.lang.expr import (
@@ -28,8 +30,6 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.types import DType, as_dtype, bool_, f64, i64, u64
 from tdsl.lang.value import Value, Variable, as_index, binary, check_name, convert, lift
-from tdsl.node import post_order
-from tdsl.source import Loc, here
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
+from tdsl.core.node import Node, post_order, remembered, transform
 from tdsl.lang.affine import (
     Sum,
     as_expr,
@@ -57,7 +58,6 @@ from tdsl.lang.simplify import (
     subtract,
 )  # fmt: skip
 from tdsl.lang.types import i64
-from tdsl.node import Node, post_order, remembered, transform
 
 Interval = tuple[Expr | None, Expr | None]  # inclusive ends; None is unbounded
 Ranges = Mapping[str, Interval]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
+from tdsl.core.node import post_order
+from tdsl.core.text import Piece, call, infix, number, prefix, ternary
 from tdsl.lang.expr import (
     ONE,
     TRUE,
@@ -34,8 +36,6 @@ from tdsl.lang.expr import (
     Var,
 )  # fmt: skip
 from tdsl.lang.types import DType
-from tdsl.node import post_order
-from tdsl.text import Piece, call, infix, number, prefix, ternary
 
 if TYPE_CHECKING:
     from tdsl.lang.definition import Definition

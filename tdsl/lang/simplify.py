@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Iterable
 from math import gcd
 
+from tdsl.core.node import Node, children, map_children, post_order
 from tdsl.lang import arithmetic
 from tdsl.lang.affine import (
     MOST_ARMS,
@@ -44,7 +45,6 @@ from tdsl.lang.expr import (
     lanes_of,
 )  # fmt: skip
 from tdsl.lang.types import bool_, i64
-from tdsl.node import Node, children, map_children, post_order
 
 
 def simplify(e: Expr, facts: Facts = NOTHING) -> Expr:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from tdsl.core.node import post_order
+from tdsl.core.source import here
 from tdsl.errors import ShapeError, TypeMismatch, did_you_mean
 from tdsl.lang.affine import as_sum
 from tdsl.lang.agreement import Agreement
 from tdsl.lang.expr import Expr, Size, const
 from tdsl.lang.program import Program, bind_expr
 from tdsl.lang.show import show_expr
-from tdsl.node import post_order
-from tdsl.source import here
 
 AGREE = "give sizes that agree"
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tdsl.core.node import Node, post_order, transform
 from tdsl.lang.affine import has_data
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, Binary, Const, Expr, Read, Size
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import EVERYTHING, Interval, free_range, interval_of, tighten, union
 from tdsl.lang.simplify import subtract
-from tdsl.node import Node, post_order, transform
 
 Known = Mapping[str, tuple[Interval, ...]]  # by func and component
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 
+from tdsl.core.source import Loc
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch, counted
-from tdsl.source import Loc
 
 DOTS = "..."
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from tdsl.core.node import transform
+from tdsl.core.notebook import page
+from tdsl.core.source import Loc, here
 from tdsl.errors import (
     DefinitionError,
     ShapeError,
@@ -48,9 +51,6 @@ from tdsl.lang.handle import Handle, created
 from tdsl.lang.reduction import Combine, builtin
 from tdsl.lang.types import DType, TensorType, as_dtype
 from tdsl.lang.value import UNKNOWN, Value, as_index, check_name, lift
-from tdsl.node import transform
-from tdsl.notebook import page
-from tdsl.source import Loc, here
 
 
 def _index(name: str, rank: int, index: Any, loc: Loc | None) -> tuple[Expr, ...]:

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tdsl.core.source import here
 from tdsl.errors import TypeMismatch, did_you_mean
-from tdsl.source import here
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 from tdsl.lang import functions, reduction
 from tdsl.lang.arithmetic import BINARY, FLOATS, UNARY
 from tdsl.lang.value import Value, binary, unary
-from tdsl.source import here
 
 
 def call_ufunc(ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Any) -> Value:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, TypeMismatch
 from tdsl.lang.expr import (
     BITWISE,
@@ -28,7 +29,6 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.handle import Handle, no_number, not_iterable
 from tdsl.lang.types import DType, bool_, default_int, f64, from_numpy, i64, promote, u64
-from tdsl.source import Loc, here
 
 UNKNOWN = DType("unknown", "?", 0)  # the type of a func that has no definition yet
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tdsl.core.source import here
 from tdsl.errors import ShapeError, did_you_mean
-from tdsl.source import here
 
 Coordinates = tuple[int, ...]
 Axes = tuple[tuple[str, int], ...]

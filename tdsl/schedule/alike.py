@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tdsl.core.node import post_order
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Param
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import reads_in
-from tdsl.node import post_order
 from tdsl.schedule.nest import (
     FRAGMENT,
     LANES,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tdsl.core.node import Node, transform
 from tdsl.lang.expr import FALSE, TRUE, Const, Size
 from tdsl.lang.program import bind_sizes
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import i64
-from tdsl.node import Node, transform
 from tdsl.schedule.nest import FuncPlan, State
 
 

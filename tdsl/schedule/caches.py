@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tdsl.core.node import Node, transform
 from tdsl.errors import did_you_mean
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Read, Select, Var, const, dtype_of
@@ -12,7 +13,6 @@ from tdsl.lang.program import FuncDef, Program, map_expressions
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import conjunction, substitute, subtract
 from tdsl.lang.types import DType
-from tdsl.node import Node, transform
 from tdsl.schedule.arguments import check_scope
 from tdsl.schedule.gathering import gathered_reads, moves_along
 from tdsl.schedule.inlining import is_inlined, with_reads

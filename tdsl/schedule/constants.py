@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tdsl.core.node import Node, post_order, transform
 from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Param, Read, const
 from tdsl.lang.program import Axis, FuncDef, Input, Program
 from tdsl.lang.regions import Box, reads_in
 from tdsl.lang.simplify import subtract
-from tdsl.node import Node, post_order, transform
 from tdsl.schedule.facts import extent, has_effects, root_boxes, shape_of
 from tdsl.schedule.nest import After, At, State, With
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import inf, isinf
 from typing import Any
 
+from tdsl.core.node import Node, post_order, transform
 from tdsl.lang.definition import has_effects
 from tdsl.lang.expr import (
     COMPARISONS,
@@ -24,7 +25,6 @@ from tdsl.lang.expr import (
 from tdsl.lang.program import Program
 from tdsl.lang.simplify import substitute
 from tdsl.lang.types import bool_
-from tdsl.node import Node, post_order, transform
 from tdsl.schedule.inlining import value_at
 
 Value = tuple[Any, bool]  # a number, and whether it may be NaN instead: then in all terms of a row

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
 
+from tdsl.core.node import post_order
+from tdsl.core.source import Loc
 from tdsl.lang.affine import Sum, as_sum, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Read, Size, Var
@@ -22,7 +24,6 @@ from tdsl.lang.integers import Linear, Name, Point, Unknown, find_point
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import differences
 from tdsl.lang.simplify import subtract
-from tdsl.node import post_order
 from tdsl.schedule.nest import (
     CONCURRENT,
     PARALLEL,
@@ -40,7 +41,6 @@ from tdsl.schedule.nest import (
     roots_of,
 )  # fmt: skip
 from tdsl.schedule.relate import relate
-from tdsl.source import Loc
 
 _A, _B = 0, 1  # the earlier and the later iteration
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tdsl.core.source import Loc
 from tdsl.errors import ScheduleError, did_you_mean
 from tdsl.schedule import (
     atomics,
@@ -27,7 +28,6 @@ from tdsl.schedule import (
 from tdsl.schedule.arguments import check_arguments, check_stage, plain
 from tdsl.schedule.legality import recheck
 from tdsl.schedule.nest import Illegal, State
-from tdsl.source import Loc
 
 DIRECTIVES: dict[str, Callable[..., State]] = {
     **loops.LOOP_DIRECTIVES, "atomic": atomics.atomic,

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import prod
 
+from tdsl.core.node import Node, children, pre_order
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.definition import Definition
@@ -28,7 +29,6 @@ from tdsl.lang.expr import (
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, interval_of, reads_in
 from tdsl.lang.simplify import add, subtract
-from tdsl.node import Node, children, pre_order
 from tdsl.schedule.nest import Root, State
 from tdsl.schedule.required import bounds_of, required
 from tdsl.schedule.tree import ROOT, build_tree

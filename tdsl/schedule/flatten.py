@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tdsl.core.node import Node, transform
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Read, Var
 from tdsl.lang.program import Axis, FuncDef
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import add, maximum, multiply, substitute, subtract
-from tdsl.node import Node, transform
 from tdsl.schedule.facts import needed_box
 from tdsl.schedule.loops import change, find_loop, new_name
 from tdsl.schedule.nest import (

@@ -9,6 +9,8 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tdsl.core.notebook import Listing, page
+from tdsl.core.source import here
 from tdsl.errors import (
     DefinitionError,
     ScheduleError,
@@ -19,7 +21,6 @@ from tdsl.errors import (
 from tdsl.lang.program import Program, build_program, names_by_handle, outline, reading_order
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Tensor
-from tdsl.notebook import Listing, page
 from tdsl.placement.grid import Grid
 from tdsl.schedule.arguments import pairs, plain
 from tdsl.schedule.cost.formula import Formula, formula
@@ -33,7 +34,6 @@ from tdsl.schedule.naming import (
 from tdsl.schedule.nest import State, initial_state
 from tdsl.schedule.show import show_nests, show_schedule
 from tdsl.schedule.stage import Stage
-from tdsl.source import here
 from tdsl.target import Target, as_target
 
 if TYPE_CHECKING:

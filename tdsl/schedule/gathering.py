@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tdsl.core.node import Node
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, Expr, Read, Select, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Interval
 from tdsl.lang.simplify import substitute, subtract
-from tdsl.node import Node
 from tdsl.schedule.facts import needed_box
 from tdsl.schedule.nest import Illegal, State
 from tdsl.schedule.padding import reads_or_padding

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tdsl.core.node import Node, children, map_children
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum
 from tdsl.lang.definition import Definition
@@ -12,7 +13,6 @@ from tdsl.lang.expr import Expr, Read, Var
 from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import substitute
-from tdsl.node import Node, children, map_children
 from tdsl.schedule.facts import cost
 from tdsl.schedule.nest import Inline, State
 

@@ -9,7 +9,6 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.schedule.dependence import is_independent
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
-from tdsl.schedule.instructions.share_out import by_layout
 from tdsl.schedule.legality import loops_around
 from tdsl.schedule.loops import (
     check_concurrent,
@@ -37,6 +36,7 @@ from tdsl.schedule.nest import (
     is_reduction,
 )  # fmt: skip
 from tdsl.schedule.rfactor import reduce_beside
+from tdsl.schedule.thread_shares import by_layout
 from tdsl.schedule.tree import placed_in
 
 MOST_BLOCKS = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 2**16 - 1, "blockIdx.z": 2**16 - 1}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from tdsl.core.node import Node, children, outermost, post_order, transform
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Cast, Expr, Read, Require, Show, Var
-from tdsl.node import Node, children, outermost, post_order, transform
 from tdsl.schedule.padding import Lifted
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tdsl.core.node import post_order
 from tdsl.lang.affine import as_expr, as_sum, variables
 from tdsl.lang.bounds import NOTHING, at_most
 from tdsl.lang.definition import Definition, has_effects
@@ -35,7 +36,6 @@ from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import reads_in, tighten
 from tdsl.lang.simplify import add, conjunction, simplify, substitute, subtract
 from tdsl.lang.types import i64
-from tdsl.node import post_order
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.decided import Decided, Ranges, Written, may_decide
 from tdsl.schedule.nest import SERIAL, UNROLLED, Illegal, Nest, Rotate, State, With, roots_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tdsl.core.source import here
 from tdsl.errors import ScheduleError, TypeMismatch
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Variable
 from tdsl.placement.grid import Grid
-from tdsl.source import here
 
 if TYPE_CHECKING:
     from tdsl.schedule.stage import Stage

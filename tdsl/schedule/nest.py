@@ -10,12 +10,12 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from tdsl.core.source import Loc
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr
 from tdsl.lang.program import FuncDef, Program
 from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement
-from tdsl.source import Loc
 
 SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "unrolled"
 PIPELINED = "pipelined"  # in order, with copies to shared memory begun some iterations ahead

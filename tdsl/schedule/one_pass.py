@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from tdsl.core.node import Node, post_order, transform
 from tdsl.lang.affine import difference, variables
 from tdsl.lang.expr import (
     TRUE,
@@ -26,7 +27,6 @@ from tdsl.lang.reduction import Combine
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import substitute
 from tdsl.lang.types import DType
-from tdsl.node import Node, post_order, transform
 from tdsl.schedule.inlining import value_at
 from tdsl.schedule.legality import depends
 from tdsl.schedule.nest import Illegal, State, fresh_nest

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import accumulate
 from math import comb
 
+from tdsl.core.node import Node, transform
 from tdsl.lang.affine import difference
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import (
@@ -47,7 +48,6 @@ from tdsl.lang.simplify import (
     subtract,
 )
 from tdsl.lang.types import bool_
-from tdsl.node import Node, transform
 from tdsl.schedule.inlining import value_at
 from tdsl.schedule.loops import find_loop
 from tdsl.schedule.masked import needs_tile

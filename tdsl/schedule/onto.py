@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from tdsl.core.source import here
 from tdsl.errors import ScheduleError, did_you_mean
 from tdsl.lang.expr import Expr, Var
 from tdsl.placement.grid import Axes
 from tdsl.placement.notation import Blocks
 from tdsl.schedule.nest import Illegal, State
-from tdsl.source import here
 
 
 def blocks_of(

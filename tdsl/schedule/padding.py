@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tdsl.core.node import Node, map_children, outermost
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Call, Const, Expr, Read, Select, Var
 from tdsl.lang.simplify import conjuncts
-from tdsl.node import Node, map_children, outermost
 
 
 @dataclass(frozen=True, slots=True)

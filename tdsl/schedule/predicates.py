@@ -10,11 +10,11 @@ for r in range(1, 8):                      s[f0].compute_at(f, r) is refused whe
 
 from __future__ import annotations
 
+from tdsl.core.node import post_order
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Expr, Read
 from tdsl.lang.simplify import conjuncts
-from tdsl.node import post_order
 from tdsl.schedule.inlining import inlined_into
 from tdsl.schedule.nest import AXES, SHARED, Illegal, Level, State, is_reduction, parts_of
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tdsl.core.node import post_order
 from tdsl.lang.expr import Binary, Call, Cast, Expr, Read, Unary, dtype_of
-from tdsl.node import post_order
 
 Holds = Callable[[Expr], bool]
 _EXPONENTIALS = ("exp", "exp2")

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tdsl.core.node import post_order
+from tdsl.core.source import here
 from tdsl.errors import did_you_mean
 from tdsl.lang.expr import (
     ARITHMETIC,
@@ -21,12 +23,10 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.types import BY_NAME, bool_
-from tdsl.node import post_order
 from tdsl.schedule.arguments import check_arguments
 from tdsl.schedule.instructions.tensor_cores import find, nearest
 from tdsl.schedule.loops import LOOP_DIRECTIVES, find_loop
 from tdsl.schedule.nest import Illegal, Specialization, State, Tensorization
-from tdsl.source import here
 
 
 def specialize(

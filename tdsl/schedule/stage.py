@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tdsl.core.source import here
 from tdsl.errors import ScheduleError, Suggesting, TypeMismatch, counted, is_one_of
 from tdsl.lang.program import FuncDef
 from tdsl.lang.tensor import Func, Tensor
@@ -26,7 +27,6 @@ from tdsl.schedule.nest import Illegal
 from tdsl.schedule.online import online_name
 from tdsl.schedule.onto import blocks_of
 from tdsl.schedule.specialize import encode
-from tdsl.source import here
 
 if TYPE_CHECKING:
     from tdsl.schedule.fluent import Schedule

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tdsl.core.node import Node, transform
 from tdsl.errors import did_you_mean
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
@@ -11,7 +12,6 @@ from tdsl.lang.expr import TRUE, Binary, Cast, Const, Expr, Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Interval, reads_in
 from tdsl.lang.types import i8, i16, i32, u8, u16, u32
-from tdsl.node import Node, transform
 from tdsl.schedule.caches import source_of
 from tdsl.schedule.nest import Illegal, State, fresh_plan
 from tdsl.schedule.new_stage import insert, new_func, replace_func

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from tdsl.core.source import here
 from tdsl.errors import ScheduleError, ShapeError, did_you_mean
 from tdsl.lang.bounds import NOTHING, upper
 from tdsl.lang.expr import const
@@ -26,7 +27,6 @@ from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State, initial_state
 from tdsl.schedule.patterns.groups import with_own_reads
 from tdsl.schedule.required import definition_ranges
-from tdsl.source import here
 
 ALIGNED = 32  # bytes to which tiles in memory are rounded up
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
+from tdsl.core.node import post_order
 from tdsl.lang.affine import difference, variables
 from tdsl.lang.expr import Expr, Param, Read, Var
 from tdsl.lang.program import Program
 from tdsl.lang.regions import reads_in
 from tdsl.lang.simplify import substitute
-from tdsl.node import post_order
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.constants import constants
 from tdsl.schedule.factors import factors_of

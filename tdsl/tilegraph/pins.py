@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tdsl.core.source import here
 from tdsl.errors import ScheduleError, TargetError, TypeMismatch, did_you_mean
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.schedule.cost.edges import REGISTER_BYTES
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tdsl.schedule.fluent import Schedule
-from tdsl.source import here
 from tdsl.tilegraph.graph import TileGraph
 
 INLINE = "inline"

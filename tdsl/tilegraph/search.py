@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+from tdsl.core.source import here
 from tdsl.errors import ScheduleError
 from tdsl.lang.program import Program
 from tdsl.lang.regions import Box
@@ -51,7 +52,6 @@ from tdsl.schedule.recipes.online_tensor_cores import online_tensor_cores
 from tdsl.schedule.recipes.rows import write_vectors
 from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
 from tdsl.schedule.stage import Stage
-from tdsl.source import here
 from tdsl.target import Target
 from tdsl.tilegraph.exchange import exchanged
 from tdsl.tilegraph.graph import TileGraph

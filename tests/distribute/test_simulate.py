@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.binding import bind_sizes
-from tdsl.codegen.signature import ArrayArg
+from tdsl.codegen.runtime.binding import bind_sizes
+from tdsl.codegen.runtime.signature import ArrayArg
 from tdsl.distribute.task import inner_nest
 from tests.distribute.matmuls import cube, flat, matmul, two_and_a_half
 

@@ -134,8 +134,8 @@ def conditions(made: Made) -> list[Any]:
 
 
 def _names(x: Any) -> set[str]:
+    from tdsl.core.node import post_order
     from tdsl.lang.expr import Size
-    from tdsl.node import post_order
 
     return {n.name for n in post_order(x.node) if isinstance(n, Size)}
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 import tdsl as td
-from tdsl.codegen.binding import output_shape
+from tdsl.codegen.ir.verify import verify
 from tdsl.codegen.python.run import PythonExecutable
-from tdsl.codegen.signature import dense, places
-from tdsl.codegen.verify import verify
+from tdsl.codegen.runtime.binding import output_shape
+from tdsl.codegen.runtime.signature import dense, places
 from tdsl.compile import signature_of
 from tdsl.lang.program import Program
 from tdsl.pipeline import make_kernel

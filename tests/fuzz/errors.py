@@ -22,6 +22,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tdsl.core.node import Node, post_order
 from tdsl.lang import arithmetic
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import (
@@ -45,7 +46,6 @@ from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.realised import Bounds
 from tdsl.lang.regions import Box
 from tdsl.lang.types import DType, f64
-from tdsl.node import Node, post_order
 
 FUNCTION_ULPS = 8
 Array = np.ndarray

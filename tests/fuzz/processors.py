@@ -23,10 +23,10 @@ from dataclasses import replace
 
 from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.executable import text_of
-from tdsl.codegen.cpu.limited import GivenUp, limited
+from tdsl.codegen.cpu.forked import GivenUp, limited
 from tdsl.codegen.cpu.machine import CpuTarget, flatten, level
-from tdsl.codegen.loops import Kernel
-from tdsl.codegen.signature import Specialisation
+from tdsl.codegen.ir.loops import Kernel
+from tdsl.codegen.runtime.signature import Specialisation
 from tdsl.compile import Compiled
 from tdsl.errors import TargetError, TdslError
 from tdsl.pipeline import make_kernel

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.fingerprint import fingerprint
+from tdsl.codegen.runtime.fingerprint import fingerprint
+from tdsl.core.node import post_order
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
 from tdsl.lang.expr import Size, const
 from tdsl.lang.program import Program, bind_sizes, build_program, reading_order
-from tdsl.node import post_order
 
 i, j, k = td.vars("i j k")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.call import Entry
 from tdsl.codegen.python.run import PythonExecutable
+from tdsl.codegen.runtime.call import Entry
 from tdsl.lang.interp import interpret
 from tdsl.lang.program import build_program
 from tdsl.pipeline import make_kernel

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tdsl.core.node import transform
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import (
     ONE,
@@ -36,7 +37,6 @@ from tdsl.lang.regions import (
 from tdsl.lang.simplify import simplify
 from tdsl.lang.solve import solve
 from tdsl.lang.types import i64, u8
-from tdsl.node import transform
 from tests.lang.index_expressions import (
     PADS,
     POSITIVE,

@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tdsl.core.node import transform
 from tdsl.lang.affine import as_expr, as_sum, difference
 from tdsl.lang.bounds import NOTHING, Facts, at_most, forget, lower, upper, value_range
 from tdsl.lang.expr import Binary, Expr, Size, Var, const
 from tdsl.lang.simplify import simplify
-from tdsl.node import transform
 from tests.lang.index_expressions import (
     conditions,
     expressions,

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_module_whose_doctests_come_first_is_the_one_that_others_import():
     test = "tests/regressions/test_copies.py"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tdsl/node.py", test],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tdsl/core/node.py", test],
         cwd=ROOT,
         capture_output=True,
         text=True,

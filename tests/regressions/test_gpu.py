@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.loops import REGISTER, Alloc, Kernel, Shuffle
-from tdsl.codegen.passes.fresh import Fresh
+from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.loops import REGISTER, Alloc, Kernel, Shuffle
 from tdsl.lang.expr import Const
 from tdsl.lang.interp import interpret
 

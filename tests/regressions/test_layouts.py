@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.show import show
+from tdsl.codegen.ir.show import show
 from tdsl.pipeline import make_kernel
 
 i, j, k, n = td.vars("i j k n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tdsl as td
-from tdsl import demo, pipeline
+from tdsl import pipeline
 from tdsl.errors import ShapeError
 from tdsl.pipeline import ready
 from tdsl.schedule.bind import bind_state
@@ -15,6 +15,7 @@ from tdsl.schedule.explain import Decision, explain, plan_text
 from tdsl.schedule.nest import At
 from tdsl.schedule.patterns.contraction import Contraction, Tiles
 from tdsl.schedule.patterns.strips import Strips
+from tdsl.tools import demo
 from tests.fuzz.choices import Seeded
 from tests.fuzz.programs import random_program
 

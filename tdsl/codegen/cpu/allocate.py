@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from tdsl.codegen.cpu import canaries
 from tdsl.codegen.cpu.context import Buffer, Context, Held
+from tdsl.codegen.cpu.early_exit import NO_MEMORY, fail, release
 from tdsl.codegen.cpu.emit_expr import scalar_index
 from tdsl.codegen.cpu.ir_types import memory
-from tdsl.codegen.cpu.leave import NO_MEMORY, fail, release
 from tdsl.codegen.cpu.values import Value
-from tdsl.codegen.loops import HEAP, STACK, Alloc, row_major
-from tdsl.codegen.signature import ALIGN
+from tdsl.codegen.ir.loops import HEAP, STACK, Alloc, row_major
+from tdsl.codegen.runtime.signature import ALIGN
 from tdsl.lang.expr import Const
 
 _LARGEST_FRAME = 1 << 20  # bytes on the stack of one function; threads have few MiB

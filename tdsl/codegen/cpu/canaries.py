@@ -9,10 +9,10 @@ wide integers, so a load out of bounds, or of memory that is not initialised, sh
 from __future__ import annotations
 
 from tdsl.codegen.cpu.context import Context
-from tdsl.codegen.cpu.leave import fail
-from tdsl.codegen.failure import TOUCHED
-from tdsl.codegen.loops import Alloc, Kernel
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.cpu.early_exit import fail
+from tdsl.codegen.ir.loops import Alloc, Kernel
+from tdsl.codegen.ir.statements import walk
+from tdsl.codegen.runtime.failure import TOUCHED
 
 BYTES = 256  # of one zone: a multiple of the alignment of any memory
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.values import Value
-from tdsl.codegen.loops import Kernel, Operand
+from tdsl.codegen.ir.loops import Kernel, Operand
 from tdsl.lang.bounds import NOTHING, Facts
 from tdsl.lang.expr import Expr
 from tdsl.lang.types import DType

@@ -30,11 +30,11 @@ from tdsl.codegen.cpu.ir_types import memory
 from tdsl.codegen.cpu.machine import CpuTarget
 from tdsl.codegen.cpu.register_file import entering
 from tdsl.codegen.cpu.values import Value
-from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam, SizeParam, Store
-from tdsl.debug import asked_for
+from tdsl.codegen.ir.loops import BufferParam, Kernel, ScalarParam, SizeParam, Store
+from tdsl.core.debug import asked_for
+from tdsl.core.node import post_order
 from tdsl.lang.expr import Const
 from tdsl.lang.types import DType, i64
-from tdsl.node import post_order
 
 
 def emit(kernel: Kernel, target: CpuTarget) -> str:

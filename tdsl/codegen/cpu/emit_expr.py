@@ -11,6 +11,7 @@ from tdsl.codegen.cpu.context import LARGEST_INDEX, Context
 from tdsl.codegen.cpu.convert import cast
 from tdsl.codegen.cpu.ir_types import constants, literal
 from tdsl.codegen.cpu.values import Value, index, splat, spread
+from tdsl.core.node import post_order
 from tdsl.lang.affine import Sum, has_data
 from tdsl.lang.bounds import lower
 from tdsl.lang.expr import (
@@ -38,7 +39,6 @@ from tdsl.lang.expr import (
     lanes_of,
 )  # fmt: skip
 from tdsl.lang.types import bool_, i64, u64
-from tdsl.node import post_order
 
 
 def value(cx: Context, e: Expr) -> Value:

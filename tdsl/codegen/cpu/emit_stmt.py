@@ -9,14 +9,14 @@ from typing import assert_never
 from tdsl.codegen.cpu import atomic, memory
 from tdsl.codegen.cpu.allocate import allocated
 from tdsl.codegen.cpu.context import LARGEST_INDEX, Context
+from tdsl.codegen.cpu.early_exit import fail, slot_values
 from tdsl.codegen.cpu.emit_expr import access, scalar_index, value
 from tdsl.codegen.cpu.instructions import invoke
-from tdsl.codegen.cpu.leave import fail, slot_values
 from tdsl.codegen.cpu.parallel import parallel_loop
 from tdsl.codegen.cpu.register_file import held_through, invoke_several
-from tdsl.codegen.cpu.turn import turn
+from tdsl.codegen.cpu.transposed_stores import turn
 from tdsl.codegen.cpu.values import Value, index, spread
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.loops import (
     PARALLEL,
     SERIAL,
     Alloc,

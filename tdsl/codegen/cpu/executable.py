@@ -13,14 +13,14 @@ import numpy as np
 from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.machine import CpuTarget, host
 from tdsl.codegen.cpu.runtime import Structure, runtime
-from tdsl.codegen.failure import TOUCHED, beyond_memory, check_error
-from tdsl.codegen.loops import Argument, BufferParam, Check, Kernel, Print, SizeParam
-from tdsl.codegen.show import message_text
-from tdsl.debug import dump, tell
+from tdsl.codegen.ir.loops import Argument, BufferParam, Check, Kernel, Print, SizeParam
+from tdsl.codegen.ir.show import message_text
+from tdsl.codegen.runtime.failure import TOUCHED, beyond_memory, check_error
+from tdsl.core.debug import dump, tell
+from tdsl.core.node import post_order
 from tdsl.errors import TargetError, TdslError
 from tdsl.lang.expr import dtype_of
 from tdsl.lang.types import DType
-from tdsl.node import post_order
 
 CHECK_SLOTS = 8  # of the frame: where the kernel leaves the values of a failed Check
 _FASTCALL = 0x0080

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tdsl.codegen.cpu.builder import Builder, Module
 from tdsl.codegen.cpu.context import Context
-from tdsl.codegen.cpu.leave import leave
+from tdsl.codegen.cpu.early_exit import leave
 from tdsl.codegen.cpu.register_file import entering
 from tdsl.schedule.instructions.instruction import RegisterFile
 

@@ -7,7 +7,7 @@ import re
 from tdsl.codegen.cpu.builder import Module
 from tdsl.codegen.cpu.context import Context
 from tdsl.codegen.cpu.emit_expr import access
-from tdsl.codegen.loops import Invoke
+from tdsl.codegen.ir.loops import Invoke
 from tdsl.errors import TargetError
 
 _DEFINED = re.compile(r"^define\b[^@]*@([\w.$]+)\(", re.MULTILINE)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from tdsl.codegen.cpu.permission import may_use_tiles
+from tdsl.codegen.cpu.amx_permission import may_use_tiles
+from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean
-from tdsl.source import here
 from tdsl.target import Target
 
 

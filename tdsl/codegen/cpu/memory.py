@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdsl.codegen.cpu import lookup
+from tdsl.codegen.cpu import table_lookup as lookup
 from tdsl.codegen.cpu.address import Address
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.context import Context

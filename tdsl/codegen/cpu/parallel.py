@@ -13,13 +13,13 @@ from dataclasses import replace
 
 from tdsl.codegen.cpu.allocate import may_fail
 from tdsl.codegen.cpu.context import LARGEST_INDEX, Buffer, Context
+from tdsl.codegen.cpu.early_exit import leave_if_failed
 from tdsl.codegen.cpu.function import Argument, begin_function, call_from_slots, finish_function
-from tdsl.codegen.cpu.leave import leave_if_failed
 from tdsl.codegen.cpu.values import Value
-from tdsl.codegen.loops import Alloc, Check, For, Operand, Prefetch, Stmt, Store
+from tdsl.codegen.ir.loops import Alloc, Check, For, Operand, Prefetch, Stmt, Store
+from tdsl.core.node import post_order
 from tdsl.lang.expr import Load, Param, Size, Var
 from tdsl.lang.types import i64
-from tdsl.node import post_order
 
 Bind = Callable[[Context, str, Value, Stmt], None]
 

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.context import Context
 from tdsl.codegen.cpu.emit_expr import access
-from tdsl.codegen.loops import Block, For, Invoke, Operand, Prefetch, Stmt
+from tdsl.codegen.ir.loops import Block, For, Invoke, Operand, Prefetch, Stmt
+from tdsl.core.node import post_order
 from tdsl.lang.affine import difference, variables
-from tdsl.node import post_order
 from tdsl.schedule.instructions.instruction import Instruction, RegisterFile
 
 _FREE = 2  # registers that a loop leaves for operands, at least

@@ -25,8 +25,8 @@ from tdsl.codegen.cpu import jit, memory_text, parallel_text
 from tdsl.codegen.cpu.machine import host
 from tdsl.codegen.cpu.openmp import OpenMP, find_openmp
 from tdsl.codegen.cpu.python_pool import MOST_THREADS, PythonPool
+from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean
-from tdsl.source import here
 
 _CHOICES = ("pool", "openmp", "threads", "serial")
 _POSIX = os.name == "posix"

@@ -9,7 +9,7 @@ arrays and scalars of `kernel.params` in order, without the sizes, and returns
 
 Accepted are arrays of exact type numpy.ndarray, of the kernel's dtype in native byte order, aligned, of
 its rank, extents and strides; outputs must be writable and contiguous, and share no byte with another
-buffer; numbers must be exact Python objects in range. Everything else goes through `codegen/call.py`.
+buffer; numbers must be exact Python objects in range. Everything else goes through `codegen/runtime/call.py`.
 
 The text refers to two symbols that the linker is given: `@tdsl_ndarray`, the type object numpy.ndarray, and
 `@tdsl_runtime`, the structure handed to the kernel.
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tdsl.codegen.cpu.executable import CHECK_SLOTS
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.loops import (
     Argument,
     BufferParam,
     Kernel,
@@ -124,7 +124,7 @@ def wrapper(kernel: Kernel) -> str:
     numbers; narrow floats, which would need a library to be rounded; sizes that are the extent of no array; a
     Python or NumPy that keeps its fields elsewhere.
 
-    >>> from tdsl.codegen.loops import Block
+    >>> from tdsl.codegen.ir.loops import Block
     >>> "define ptr @f_call(ptr %self, ptr %args, i64 %nargs)" in wrapper(Kernel("f", (), Block(())))
     True
     """

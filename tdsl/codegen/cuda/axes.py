@@ -7,8 +7,8 @@ from typing import Any
 import tvm
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
-from tdsl.codegen.launches import Launch
-from tdsl.codegen.loops import AXES, CLUSTER
+from tdsl.codegen.gpu.launches import Launch
+from tdsl.codegen.ir.loops import AXES, CLUSTER
 
 TIR = Any
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.arrays import as_array, declared
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, read
-from tdsl.codegen.dlpack import device_of, exported
-from tdsl.codegen.dlpack_exchange import exchange
-from tdsl.codegen.loops import row_major
-from tdsl.codegen.signature import ArrayArg
+from tdsl.codegen.ir.loops import row_major
+from tdsl.codegen.runtime.arrays import as_array, declared
+from tdsl.codegen.runtime.dlpack import device_of, exported
+from tdsl.codegen.runtime.dlpack_exchange import exchange
+from tdsl.codegen.runtime.signature import ArrayArg
+from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
-from tdsl.source import here
 
 ALIGNED = 16  # bytes, of the widest access
 CUDA = 2  # kDLCUDA

@@ -14,9 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tdsl.codegen.arrays import as_scalar
-from tdsl.codegen.binding import bind, bind_outputs, bind_sizes, check_shape, output_shape
-from tdsl.codegen.call import Entry
 from tdsl.codegen.cuda.device_array import (
     DeviceArray,
     device_array,
@@ -29,8 +26,11 @@ from tdsl.codegen.cuda.executable import CudaExecutable
 from tdsl.codegen.cuda.launcher import plain
 from tdsl.codegen.cuda.quick_launch import Quick, made, quick_launch
 from tdsl.codegen.cuda.streams import chosen
-from tdsl.codegen.loops import SizeParam
-from tdsl.codegen.signature import ArrayArg, Specialisation, dense
+from tdsl.codegen.ir.loops import SizeParam
+from tdsl.codegen.runtime.arrays import as_scalar
+from tdsl.codegen.runtime.binding import bind, bind_outputs, bind_sizes, check_shape, output_shape
+from tdsl.codegen.runtime.call import Entry
+from tdsl.codegen.runtime.signature import ArrayArg, Specialisation, dense
 
 _KEPT = 4  # variants tried by the quick way
 

@@ -7,8 +7,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from tdsl.core.source import here
 from tdsl.errors import TargetError
-from tdsl.source import here
 
 Handle = ctypes.c_void_p
 DEFAULT_STREAM = 1  # CU_STREAM_LEGACY: what libraries use that have been told of no other

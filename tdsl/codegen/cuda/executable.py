@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.cuda.counts import argument_name
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device, driver, read
 from tdsl.codegen.cuda.launcher import POINTER, Launcher, code_of, plain
 from tdsl.codegen.cuda.record import Module
+from tdsl.codegen.cuda.size_formulas import argument_name
 from tdsl.codegen.cuda.streams import chosen
-from tdsl.codegen.failure import check_error
-from tdsl.codegen.loops import Argument, BufferParam, Check, Kernel, ScalarParam
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.ir.loops import Argument, BufferParam, Check, Kernel, ScalarParam
+from tdsl.codegen.ir.statements import walk
+from tdsl.codegen.runtime.failure import check_error
 from tdsl.errors import TdslError
 from tdsl.lang.expr import dtype_of
 

@@ -13,9 +13,11 @@ from typing import Any
 
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
-from tdsl.codegen.fragments import Fragment
-from tdsl.codegen.shared_memory import Swizzle
-from tdsl.codegen.strides import Strides
+from tdsl.codegen.gpu.fragments import Fragment
+from tdsl.codegen.gpu.shared_memory import Swizzle
+from tdsl.codegen.ir.strides import Strides
+from tdsl.core.node import Node, children, post_order, remembered
+from tdsl.core.source import here
 from tdsl.errors import TargetError
 from tdsl.lang.affine import as_expr, as_sum, has_data, height, written_nodes
 from tdsl.lang.bounds import NOTHING, Facts, value_range
@@ -37,8 +39,6 @@ from tdsl.lang.expr import (
 from tdsl.lang.expr import const as integer
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32, i64, u64
-from tdsl.node import Node, children, post_order, remembered
-from tdsl.source import here
 
 TIR = Any
 

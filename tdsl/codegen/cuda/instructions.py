@@ -7,8 +7,8 @@ from typing import Any
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
 from tdsl.codegen.cuda.expressions import Expressions
-from tdsl.codegen.loops import Invoke, Operand, Stmt, Store
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.ir.loops import Invoke, Operand, Stmt, Store
+from tdsl.codegen.ir.statements import walk
 from tdsl.lang.expr import ZERO, Var, const
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.instructions.layout import point

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.cuda.counts import number, sizes_among
 from tdsl.codegen.cuda.driver import MOST_DYNAMIC_SHARED, Device, Handle, Memory, read
-from tdsl.codegen.cuda.limits import check_grid
 from tdsl.codegen.cuda.record import KernelRecord, Module
+from tdsl.codegen.cuda.size_formulas import number, sizes_among
 from tdsl.codegen.cuda.tensor_maps import TensorMap
 from tdsl.codegen.cuda.timing import fill
-from tdsl.codegen.launches import FAILED_CHECK
+from tdsl.codegen.gpu.launches import FAILED_CHECK
+from tdsl.codegen.gpu.limits import check_grid
+from tdsl.core.source import here
 from tdsl.errors import TargetError, TdslError
 from tdsl.lang.types import from_numpy
-from tdsl.source import here
 
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _SLOT = 8  # bytes of an argument

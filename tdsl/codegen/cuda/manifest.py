@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.cuda.counts import Count
 from tdsl.codegen.cuda.record import KernelRecord, Module, kernel_of
+from tdsl.codegen.cuda.size_formulas import Count
+from tdsl.core.source import here
 from tdsl.errors import TdslError
 from tdsl.lang.types import BY_NAME
-from tdsl.source import here
 
 FORMAT = 1
 KEPT = 1 << 16  # elements of a result that are compared

@@ -6,18 +6,18 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Callable
 
-from tdsl.codegen import cache
 from tdsl.codegen.cuda import nvcc, nvrtc
-from tdsl.codegen.cuda.counts import Count, argument_name, stored
-from tdsl.codegen.cuda.limits import check_limits
 from tdsl.codegen.cuda.record import KernelRecord, Module, pack, unpack
-from tdsl.codegen.launches import Launch, Launches, launches_of
-from tdsl.codegen.loops import BufferParam, Kernel
-from tdsl.debug import dump, looks_inside, tell, timed
+from tdsl.codegen.cuda.size_formulas import Count, argument_name, stored
+from tdsl.codegen.gpu.launches import Launch, Launches, launches_of
+from tdsl.codegen.gpu.limits import check_limits
+from tdsl.codegen.ir.loops import BufferParam, Kernel
+from tdsl.codegen.runtime import cache
+from tdsl.core.debug import dump, looks_inside, tell, timed
+from tdsl.core.source import here
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Expr, const
 from tdsl.lang.simplify import simplify
-from tdsl.source import here
 
 STATIC_SHARED = 48 << 10  # bytes of a block; a launch has to ask for more
 

@@ -9,9 +9,9 @@ import shutil
 import subprocess
 import tempfile
 
-from tdsl.codegen.cuda.rejected import rejected
+from tdsl.codegen.cuda.diagnostics import rejected
+from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean
-from tdsl.source import here
 
 COMPILERS = ("nvrtc", "nvcc")
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tdsl.codegen.cuda import nvcc
-from tdsl.codegen.cuda.rejected import rejected
+from tdsl.codegen.cuda.diagnostics import rejected
+from tdsl.core.source import here
 from tdsl.errors import TargetError
-from tdsl.source import here
 
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v")
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")

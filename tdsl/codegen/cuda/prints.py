@@ -10,8 +10,8 @@ from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tvm.ir import StringImm
 
 from tdsl.codegen.cuda.expressions import Expressions
-from tdsl.codegen.launches import THREAD
-from tdsl.codegen.loops import AXES, Message, Print
+from tdsl.codegen.gpu.launches import THREAD
+from tdsl.codegen.ir.loops import AXES, Message, Print
 from tdsl.lang.expr import Expr, dtype_of
 from tdsl.lang.types import bool_
 

@@ -15,9 +15,9 @@ from typing import Any
 from tdsl.codegen.cuda.device_array import ALIGNED, CUDA, DeviceArray
 from tdsl.codegen.cuda.driver import DEFAULT_STREAM, Device
 from tdsl.codegen.cuda.streams import chosen
-from tdsl.codegen.dlpack_exchange import Lent, device_word, exchange, kind_word
-from tdsl.codegen.loops import row_major
-from tdsl.codegen.signature import ArrayArg, ScalarArg, Signature
+from tdsl.codegen.ir.loops import row_major
+from tdsl.codegen.runtime.dlpack_exchange import Lent, device_word, exchange, kind_word
+from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg, Signature
 
 Shape = tuple[int, ...]
 Quick = Callable[[tuple[Any, ...], Any], Any]

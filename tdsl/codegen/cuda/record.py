@@ -12,9 +12,9 @@ import struct
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tdsl.codegen.cuda.counts import Count, shown
 from tdsl.codegen.cuda.occupancy import Occupancy, occupancy
-from tdsl.codegen.tiles import TileMap
+from tdsl.codegen.cuda.size_formulas import Count, shown
+from tdsl.codegen.gpu.tensor_boxes import TileMap
 
 Extents = tuple[int, int, int]
 _LENGTH = struct.Struct("<I")

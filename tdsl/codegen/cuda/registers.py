@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from tdsl.codegen.launches import Launch
-from tdsl.codegen.loops import THREADS, Beside
-from tdsl.codegen.passes.group_products import is_asynchronous
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.analysis.asynchronous import is_asynchronous
+from tdsl.codegen.gpu.launches import Launch
+from tdsl.codegen.ir.loops import THREADS, Beside
+from tdsl.codegen.ir.statements import walk
 
 _REGISTERS = 65_536  # of a multiprocessor
 _UNIT = 8  # registers of a thread that are given together
@@ -21,8 +21,8 @@ def registers_of(launch: Launch, s: Beside) -> tuple[int, int] | None:
 
     The threads of a launch have equally many at first, as many as its bounds leave them.
 
-    >>> from tdsl.codegen.loops import Block
-    >>> from tdsl.codegen.shared_memory import SharedMemory
+    >>> from tdsl.codegen.ir.loops import Block
+    >>> from tdsl.codegen.gpu.shared_memory import SharedMemory
     >>> launch = Launch("k", (), (1, 1, 1), (128, 1, 3), SharedMemory({}, 0, {}), Block(()))
     >>> share(launch, 2 * 128)
     (40, 232)

@@ -16,8 +16,11 @@ import tvm
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 from tvm.ir import PointerType, PrimType
 
+from tdsl.codegen.analysis.asynchronous import is_asynchronous
+from tdsl.codegen.analysis.launch_axes import is_whole
+from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.cuda.atomics import update
 from tdsl.codegen.cuda.axes import numbers_of, on_axes
-from tdsl.codegen.cuda.counts import argument_name
 from tdsl.codegen.cuda.expressions import (
     Expressions,
     as_type,
@@ -29,10 +32,11 @@ from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
 from tdsl.codegen.cuda.module import STATIC_SHARED
 from tdsl.codegen.cuda.prints import printed
 from tdsl.codegen.cuda.registers import registers_of
-from tdsl.codegen.cuda.updates import update
+from tdsl.codegen.cuda.size_formulas import argument_name
 from tdsl.codegen.cuda.vectors import piece, stored_at_once
-from tdsl.codegen.launches import FAILED_CHECK, Launch
-from tdsl.codegen.loops import (
+from tdsl.codegen.gpu.launches import FAILED_CHECK, Launch
+from tdsl.codegen.gpu.tensor_boxes import TileMap, map_of
+from tdsl.codegen.ir.loops import (
     AXES,
     LANES,
     SHARED,
@@ -63,14 +67,10 @@ from tdsl.codegen.loops import (
     Wait,
     row_major,
 )  # fmt: skip
-from tdsl.codegen.passes.axes import is_whole
-from tdsl.codegen.passes.group_products import is_asynchronous
-from tdsl.codegen.passes.one_lane import count_of_lanes, lane_of
+from tdsl.codegen.ir.statements import read_in, walk
+from tdsl.codegen.ir.strides import count_of, dense_strides, known
 from tdsl.codegen.passes.pipeline_loops import copied_at_once
-from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import read_in, walk
-from tdsl.codegen.strides import count_of, dense_strides, known
-from tdsl.codegen.tiles import TileMap, map_of
+from tdsl.codegen.transforms.one_lane import count_of_lanes, lane_of
 from tdsl.lang.expr import ZERO, Const, Expr, Load, const, dtype_of
 from tdsl.lang.simplify import add
 from tdsl.lang.types import i64, u64

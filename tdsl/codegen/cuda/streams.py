@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextvars import ContextVar, Token
 from typing import Any, Self
 
+from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
-from tdsl.source import here
 
 chosen: ContextVar[int | None] = ContextVar("chosen", default=None)
 _HANDLES = ("cuda_stream", "ptr", "handle")  # of PyTorch, CuPy, numba and others

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 
 from tdsl.codegen.cuda.driver import Driver
-from tdsl.codegen.loops import row_major
-from tdsl.codegen.tiles import TileMap
+from tdsl.codegen.gpu.tensor_boxes import TileMap
+from tdsl.codegen.ir.loops import row_major
 from tdsl.lang.types import BY_NAME
 
 _BYTES, _ALIGN = 128, 64  # of a CUtensorMap

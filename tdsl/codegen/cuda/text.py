@@ -10,7 +10,7 @@ from tvm.tirx import transform
 
 from tdsl.codegen.cuda.device_functions import functions_text
 from tdsl.codegen.cuda.statements import AT_ONCE, device_function
-from tdsl.codegen.launches import Launch, Launches
+from tdsl.codegen.gpu.launches import Launch, Launches
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
 DEVICE_CODE = "// device functions and kernels"  # after what depends on the compiler

@@ -6,14 +6,14 @@ from typing import Any
 
 from tvm import tirx as T  # noqa: N812  # as its own documentation calls it
 
+from tdsl.codegen.analysis.access_widths import width
 from tdsl.codegen.cuda.expressions import TIR, Expressions, bytes_of
-from tdsl.codegen.loops import Store
-from tdsl.codegen.passes.one_lane import count_of_lanes, lane
-from tdsl.codegen.strides import known
-from tdsl.codegen.widths import width
+from tdsl.codegen.ir.loops import Store
+from tdsl.codegen.ir.strides import known
+from tdsl.codegen.transforms.one_lane import count_of_lanes, lane
+from tdsl.core.node import post_order, transform
 from tdsl.lang.expr import Broadcast, Const, Expr, Load, const
 from tdsl.lang.types import DType
-from tdsl.node import post_order, transform
 
 
 def stored_at_once(e: Expressions, s: Store) -> int:

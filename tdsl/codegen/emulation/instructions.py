@@ -10,10 +10,10 @@ from math import prod
 import numpy as np
 
 from tdsl.codegen.emulation.memory import Array, Crew, Memory
+from tdsl.core.node import transform
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Const, Expr, Read, Var
 from tdsl.lang.interp import Evaluator, Stored
-from tdsl.node import transform
 from tdsl.schedule.instructions.instruction import Instruction
 
 Tile = tuple[

@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.cuda.limits import DEFAULT_ARCH, check_grid, check_limits
 from tdsl.codegen.emulation.copies import Copies
 from tdsl.codegen.emulation.instructions import run_instruction
 from tdsl.codegen.emulation.memory import Array, Crew, Memory
 from tdsl.codegen.emulation.phases import PhaseBarriers
 from tdsl.codegen.emulation.products import Products
 from tdsl.codegen.emulation.serial import in_order, is_alone
-from tdsl.codegen.failure import check_error
-from tdsl.codegen.launches import THREAD, Launch, Launches, launches_of
-from tdsl.codegen.loops import (
+from tdsl.codegen.gpu.launches import THREAD, Launch, Launches, launches_of
+from tdsl.codegen.gpu.limits import DEFAULT_ARCH, check_grid, check_limits
+from tdsl.codegen.ir.loops import (
     AXES,
     BLOCKS,
     LANES,
@@ -57,9 +56,10 @@ from tdsl.codegen.loops import (
     Store,
     Wait,
 )  # fmt: skip
+from tdsl.codegen.ir.show import message_text
+from tdsl.codegen.ir.statements import stored_in
 from tdsl.codegen.passes.bind_sizes import bind_sizes
-from tdsl.codegen.passes.statements import stored_in
-from tdsl.codegen.show import message_text
+from tdsl.codegen.runtime.failure import check_error
 from tdsl.errors import Hazard
 from tdsl.lang import arithmetic
 from tdsl.lang.expr import (

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from math import prod
 
-from tdsl.codegen.launches import Launch
-from tdsl.codegen.loops import BLOCKS, CopyTile, Invoke, Phases, Store
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.gpu.launches import Launch
+from tdsl.codegen.ir.loops import BLOCKS, CopyTile, Invoke, Phases, Store
+from tdsl.codegen.ir.statements import walk
+from tdsl.core.node import post_order
 from tdsl.lang.expr import Expr
-from tdsl.node import post_order
 
 
 def is_alone(launch: Launch) -> bool:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tdsl.codegen.loops import BufferParam, Kernel, SizeParam, Stmt
-from tdsl.codegen.passes.statements import map_exprs, map_parts
+from tdsl.codegen.ir.loops import BufferParam, Kernel, SizeParam, Stmt
+from tdsl.codegen.ir.statements import map_exprs, map_parts
 from tdsl.lang.program import bind_expr
 
 
 def bind_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Kernel:
     """Replace sizes that are parameters by numbers.
 
-    >>> from tdsl.codegen.loops import For, Store
+    >>> from tdsl.codegen.ir.loops import For, Store
     >>> from tdsl.lang.expr import Size, Var, const
     >>> loop = For("x", const(0), Size("N"), "serial", Store("a", (Var("x"),), Var("x")))
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.show import show
     >>> print(show(bind_sizes(Kernel("k", (SizeParam("N"),), loop), {"N": 4})))
     def k():
       for x in range(0, 4):

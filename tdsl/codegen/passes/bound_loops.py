@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.analysis.scope import inside, last_of, narrowed, where
+from tdsl.codegen.ir.loops import (
     PARALLEL,
     PIPELINED,
     SERIAL,
@@ -17,8 +18,7 @@ from tdsl.codegen.loops import (
     Kernel,
     Stmt,
 )
-from tdsl.codegen.passes.scope import inside, last_of, narrowed, where
-from tdsl.codegen.passes.statements import (
+from tdsl.codegen.ir.statements import (
     conditional,
     loads_of,
     map_parts,
@@ -26,12 +26,12 @@ from tdsl.codegen.passes.statements import (
     sequence,
     stored_in,
 )  # fmt: skip
+from tdsl.core.node import post_order
 from tdsl.lang.affine import Sum, as_sum, variables
 from tdsl.lang.bounds import NOTHING, Facts, at_most, lower
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Unary, Var, dtype_of
 from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, subtract
 from tdsl.lang.types import i64
-from tdsl.node import post_order
 
 Arrays = Mapping[str, tuple[Expr, ...]]
 """The extents of arguments and of memory around."""
@@ -45,8 +45,8 @@ def bound_loops(kernel: Kernel) -> Kernel:
     iteration would read it, or where it is within its array in any case. A loop around one whose points data
     bounds, as around vectors of a range, runs over what holds some of them.
 
-    >>> from tdsl.codegen.loops import Store
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.loops import Store
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO, Size, const
     >>> i, j = Var("i"), Var("j")
     >>> cond = Binary("and", Binary("le", j, i), Binary("lt", i, Size("n")))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from tdsl.codegen.loops import REGISTER, Alloc, For, If, Kernel, Stmt, Store
-from tdsl.codegen.passes.fresh import Fresh
-from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import loads_of, map_parts, rebuilt, sequence
+from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.loops import REGISTER, Alloc, For, If, Kernel, Stmt, Store
+from tdsl.codegen.ir.statements import loads_of, map_parts, rebuilt, sequence
+from tdsl.core.node import post_order, transform
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, Facts, at_most
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Load, Var
 from tdsl.lang.simplify import simplify, substitute, subtract
-from tdsl.node import post_order, transform
 
 
 def carry_values(kernel: Kernel) -> Kernel:
@@ -23,8 +23,8 @@ def carry_values(kernel: Kernel) -> Kernel:
     whose value reads the element stored before; or an unrolled loop of such stores, each of which has a
     register then.
 
-    >>> from tdsl.codegen.show import show
-    >>> from tdsl.codegen.loops import SERIAL
+    >>> from tdsl.codegen.ir.show import show
+    >>> from tdsl.codegen.ir.loops import SERIAL
     >>> from tdsl.lang.expr import const
     >>> from tdsl.lang.types import f32
     >>> r = Var("r")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from tdsl.codegen.loops import CONCURRENT, For, Kernel, Stmt
-from tdsl.codegen.passes.fresh import Renaming
-from tdsl.codegen.passes.statements import loads_of, map_exprs, map_parts, rebuilt
+from tdsl.codegen.ir.fresh_names import Renaming
+from tdsl.codegen.ir.loops import CONCURRENT, For, Kernel, Stmt
+from tdsl.codegen.ir.statements import loads_of, map_exprs, map_parts, rebuilt
 from tdsl.lang.expr import ZERO, Const, Var
 from tdsl.lang.simplify import add
 
@@ -14,9 +14,9 @@ from tdsl.lang.simplify import add
 def count_from_zero(kernel: Kernel) -> Kernel:
     """Loops whose first value is no constant count from 0, so that what they add to it cancels elsewhere.
 
-    >>> from tdsl.codegen.loops import SERIAL, Store
+    >>> from tdsl.codegen.ir.loops import SERIAL, Store
     >>> from tdsl.codegen.passes.simplify_loops import simplify_loops
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import Binary, const
     >>> t, j = Var("t"), Var("j")
     >>> own = Store("r", (Binary("sub", j, t),), j)

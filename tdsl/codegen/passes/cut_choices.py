@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from tdsl.codegen.loops import PARALLEL, SERIAL, For, Kernel, Stmt
-from tdsl.codegen.passes.fresh import Fresh
-from tdsl.codegen.passes.scope import inside
+from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.loops import PARALLEL, SERIAL, For, Kernel, Stmt
+from tdsl.codegen.ir.statements import conditional, exprs_of, loads_of, map_parts, rebuilt, walk
 from tdsl.codegen.passes.simplify_loops import simplify_loops
-from tdsl.codegen.passes.statements import conditional, exprs_of, loads_of, map_parts, rebuilt, walk
+from tdsl.core.node import post_order
 from tdsl.lang.affine import as_sum
 from tdsl.lang.bounds import NOTHING, Facts, lower, upper
 from tdsl.lang.expr import Binary, Select, Var, const
 from tdsl.lang.simplify import subtract
-from tdsl.node import post_order
 
 _LARGEST_BODY = 4000  # nodes of expressions in all copies
 # From which x on x + d, or -x + d, compares with 0 in another way, beyond -d or d.
@@ -27,8 +27,8 @@ _BEGINS = {"lt": {1: 0, -1: 1}, "ge": {1: 0, -1: 1}, "le": {1: 1, -1: 0}, "gt": 
 def cut_choices(kernel: Kernel) -> Kernel:
     """Let no iteration of a loop choose by its variable between loads of which each has its own part of it.
 
-    >>> from tdsl.codegen.loops import Store
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.loops import Store
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO, Load
     >>> from tdsl.lang.types import i64
     >>> x = Var("x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.loops import (
     Alloc,
     BufferParam,
     CopyTile,
@@ -15,7 +15,7 @@ from tdsl.codegen.loops import (
     Stmt,
     Store,
 )
-from tdsl.codegen.passes.statements import (
+from tdsl.codegen.ir.statements import (
     EMPTY,
     exprs_of,
     is_empty,
@@ -24,18 +24,18 @@ from tdsl.codegen.passes.statements import (
     rebuilt,
     walk,
 )  # fmt: skip
+from tdsl.core.node import post_order
 from tdsl.lang.expr import Expr, Param, Var
-from tdsl.node import post_order
 
 
 def drop_unread(kernel: Kernel) -> Kernel:
     """Remove memory whose values reach no argument, condition or bound, the stores to it, and unused lets.
 
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO, Load
     >>> from tdsl.lang.types import i64
     >>> both = Store("u", (), ZERO), Store("t", (), Load("u", (), i64)), Store("a", (), ZERO)
-    >>> from tdsl.codegen.loops import REGISTER, Block
+    >>> from tdsl.codegen.ir.loops import REGISTER, Block
     >>> body = Alloc("u", i64, (), REGISTER, Alloc("t", i64, (), REGISTER, Block(both)))
     >>> print(show(drop_unread(Kernel("k", (BufferParam("a", i64, (), (), True),), body)).body))
     a[()] = 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from tdsl.codegen.loops import Kernel, Stmt
-from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import exprs_of, map_exprs, map_parts, walk
+from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.ir.loops import Kernel, Stmt
+from tdsl.codegen.ir.statements import exprs_of, map_exprs, map_parts, walk
+from tdsl.core.node import Node, map_children, post_order
 from tdsl.lang.bounds import NOTHING, Facts, at_most
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Expr, Select, const
 from tdsl.lang.simplify import add, maximum, minimum, simplify_node, subtract
-from tdsl.node import Node, map_children, post_order
 
 
 def expand_calls(kernel: Kernel) -> Kernel:
@@ -19,8 +19,8 @@ def expand_calls(kernel: Kernel) -> Kernel:
 
     Where an index is proved to be less than one period away no division is left.
 
-    >>> from tdsl.codegen.loops import SERIAL, For, Store
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.loops import SERIAL, For, Store
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import Var
     >>> from tdsl.lang.types import i64
     >>> i = Var("i")

@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.analysis.asynchronous import is_asynchronous
+from tdsl.codegen.analysis.thread_conflicts import is_other_slot
+from tdsl.codegen.ir.loops import (
     AXES,
     Alloc,
     Arrive,
@@ -16,7 +18,6 @@ from tdsl.codegen.loops import (
     Commit,
     CopyTile,
     For,
-    If,
     Invoke,
     Kernel,
     Let,
@@ -25,8 +26,7 @@ from tdsl.codegen.loops import (
     Stmt,
     Wait,
 )  # fmt: skip
-from tdsl.codegen.passes.meeting import is_other_slot
-from tdsl.codegen.passes.statements import (
+from tdsl.codegen.ir.statements import (
     EMPTY,
     exprs_of,
     loads_of,
@@ -41,7 +41,6 @@ from tdsl.codegen.passes.statements import (
 from tdsl.lang.affine import as_sum
 from tdsl.lang.expr import ONE, Binary, Expr, Var
 from tdsl.lang.simplify import subtract
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
 Guards = Mapping[str, frozenset[str]]
 
@@ -52,8 +51,8 @@ def group_products(kernel: Kernel) -> Kernel:
     That is before its results are touched, before what it reads is written, and before other threads learn
     that they may write it: at a barrier, or in a phase in which a slot that it reads is free again.
 
-    >>> from tdsl.codegen.loops import SERIAL, Store
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.loops import SERIAL, Store
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO, Load, const
     >>> from tdsl.lang.types import f32
     >>> from tdsl.schedule.instructions.tensor_cores import find
@@ -73,21 +72,6 @@ def group_products(kernel: Kernel) -> Kernel:
         return kernel
     body, left = _Groups(_guards(kernel.body)).statement(kernel.body, ())
     return dataclasses.replace(kernel, body=sequence([body, *_waits(left)]))
-
-
-def is_asynchronous(s: Stmt) -> bool:
-    """True for invocations of asynchronous instructions, and loops and conditions around nothing else."""
-    match s:
-        case Invoke(instruction):
-            return INSTRUCTIONS[instruction].asynchronous
-        case For(_, _, _, kind) if kind not in AXES:
-            return is_asynchronous(s.body)
-        case If(_, then, None):
-            return is_asynchronous(then)
-        case Block(body):
-            return bool(body) and all(map(is_asynchronous, body))
-        case _:
-            return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from math import prod
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.ir.loops import (
     AUTO,
     HEAP,
     REGISTER,
@@ -20,8 +21,7 @@ from tdsl.codegen.loops import (
     Stmt,
     Store,
 )  # fmt: skip
-from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import (
+from tdsl.codegen.ir.statements import (
     EMPTY,
     exprs_of,
     is_empty,
@@ -31,10 +31,10 @@ from tdsl.codegen.passes.statements import (
     scalars_of,
     walk,
 )  # fmt: skip
+from tdsl.core.node import post_order
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import ZERO, Broadcast, Const, Expr, Load, Ramp, const
 from tdsl.lang.simplify import maximum
-from tdsl.node import post_order
 
 _MOST_REGISTERS = 2 << 10  # bytes; no CPU has more
 _MOST_STACK = 16 << 10
@@ -48,7 +48,7 @@ def hoist_allocs(kernel: Kernel) -> Kernel:
     stack, other on the heap. An extent that changes in a loop is replaced by a constant bound where it has
     one. Contents are not kept from one iteration to the next, so moving memory out changes nothing.
 
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO, Var
     >>> from tdsl.lang.types import f32
     >>> i = Var("i")

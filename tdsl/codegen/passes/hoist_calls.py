@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.loops import (
     FRAGMENT,
     REGISTER,
     UNROLLED,
@@ -18,11 +19,10 @@ from tdsl.codegen.loops import (
     Stmt,
     Store,
 )  # fmt: skip
-from tdsl.codegen.passes.fresh import Fresh
-from tdsl.codegen.passes.statements import loads_of, map_exprs, map_parts, stored_in, walk
+from tdsl.codegen.ir.statements import loads_of, map_exprs, map_parts, stored_in, walk
+from tdsl.core.node import Node, children, map_children, post_order
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Call, Const, Expr, Param, dtype_of
-from tdsl.node import Node, children, map_children, post_order
 
 _KINDS = (UNROLLED, VECTORIZED)
 
@@ -33,7 +33,7 @@ def hoist_calls(kernel: Kernel) -> Kernel:
     Only what reads registers and fragments, which the loop does not store. A compiler that unrolls a loop
     does not find such values again where they stand in a choice of two.
 
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO, Binary, Load, Var, const
     >>> from tdsl.lang.types import f32
     >>> factor = Call("exp", (Load("m", (ZERO,), f32),), f32)

@@ -7,16 +7,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import copysign
 
-from tdsl.codegen.loops import Alloc, For, Kernel, Stmt
-from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import loads_of, map_exprs, map_parts
+from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.ir.loops import Alloc, For, Kernel, Stmt
+from tdsl.codegen.ir.statements import loads_of, map_exprs, map_parts
+from tdsl.core.node import Node, children, map_children, transform
 from tdsl.lang.affine import as_expr, as_sum
 from tdsl.lang.bounds import NOTHING, Facts, at_most
 from tdsl.lang.expr import ONE, ZERO, Binary, Call, Const, Expr, Load, Select, dtype_of
 from tdsl.lang.regions import differences, interval_where
 from tdsl.lang.simplify import conjunction, conjuncts, subtract
 from tdsl.lang.types import i64
-from tdsl.node import Node, children, map_children, transform
 
 
 def mask_loads(kernel: Kernel) -> Kernel:
@@ -25,8 +25,8 @@ def mask_loads(kernel: Kernel) -> Kernel:
     Its index then needs no limits that the condition implies. What was filled with zeros beyond an edge is a
     copy again, in vectors and asynchronous where copies are.
 
-    >>> from tdsl.codegen.loops import SERIAL, BufferParam, Store
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.loops import SERIAL, BufferParam, Store
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import Var, const
     >>> from tdsl.lang.types import f32
     >>> a, i = BufferParam("a", f32, (const(5),), (1,), False), Var("i")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tdsl.codegen.loops import REGISTER, VECTORIZED, Alloc, For, Kernel, Stmt, Store
-from tdsl.codegen.passes.fresh import Fresh
-from tdsl.codegen.passes.merging import combined, merged_lanes
-from tdsl.codegen.passes.statements import (
+from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.loops import REGISTER, VECTORIZED, Alloc, For, Kernel, Stmt, Store
+from tdsl.codegen.ir.statements import (
     map_parts,
     sequence,
 )  # fmt: skip
+from tdsl.codegen.transforms.partial_results import combined, merged_lanes
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const
 from tdsl.lang.simplify import add
 from tdsl.lang.types import DType
@@ -24,7 +24,7 @@ def merge_lanes(kernel: Kernel) -> Kernel:
     A vectorized loop over 4, 8, 16, ... lanes is taken that says what it `merges`, or does nothing but
     t = t op lane, where the operator is associative but for rounding. Any other stays as it is.
 
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.types import f32
     >>> total, lane = Load("t", (ZERO,), f32), Load("x", (Var("i"),), f32)
     >>> loop = For("i", ZERO, const(4), VECTORIZED, Store("t", (ZERO,), Binary("add", total, lane)))

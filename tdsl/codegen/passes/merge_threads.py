@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.loops import (
     REGISTER,
     SHARED,
     THREADS,
@@ -19,13 +20,12 @@ from tdsl.codegen.loops import (
     Stmt,
     Store,
 )  # fmt: skip
-from tdsl.codegen.passes.fresh import Fresh
-from tdsl.codegen.passes.merging import combined
-from tdsl.codegen.passes.one_lane import one_lane
-from tdsl.codegen.passes.statements import exprs_of, map_parts, rebuilt, sequence, walk
+from tdsl.codegen.ir.statements import exprs_of, map_parts, rebuilt, sequence, walk
+from tdsl.codegen.transforms.one_lane import one_lane
+from tdsl.codegen.transforms.partial_results import combined
+from tdsl.core.node import post_order
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const, lanes_of
 from tdsl.lang.simplify import add, simplify
-from tdsl.node import post_order
 
 _Around = tuple[tuple[Expr, Expr], ...]  # loops over threads of the other axes: number and count
 
@@ -36,7 +36,7 @@ def merge_threads(kernel: Kernel) -> Kernel:
     Results in registers are then every thread's; others are written by the first thread. Needs memory with
     the scopes of a GPU, and only such loops that merge as `order_merges` leaves.
 
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.types import f32
     >>> total, part = Load("s", (ZERO,), f32), Load("p", (Var("t"),), f32)
     >>> body = Store("s", (ZERO,), Binary("add", total, part))

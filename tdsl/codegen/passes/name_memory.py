@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdsl.codegen.loops import Alloc, Kernel, Stmt
-from tdsl.codegen.passes.fresh import Fresh, Renaming, renamed
-from tdsl.codegen.passes.statements import map_parts
+from tdsl.codegen.ir.fresh_names import Fresh, Renaming, renamed
+from tdsl.codegen.ir.loops import Alloc, Kernel, Stmt
+from tdsl.codegen.ir.statements import map_parts
 
 
 def name_memory(kernel: Kernel) -> Kernel:
@@ -14,8 +14,8 @@ def name_memory(kernel: Kernel) -> Kernel:
 
     Afterwards all that is known of memory (its place in a block, its size) may be kept by its name.
 
-    >>> from tdsl.codegen.loops import Block, Store
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.loops import Block, Store
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import const
     >>> from tdsl.lang.types import i32
     >>> parts = [Alloc("x", i32, (const(n),), "shared", Store("x", (const(0),), const(7))) for n in (4, 2)]

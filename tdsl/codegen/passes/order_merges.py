@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from tdsl.codegen.loops import SERIAL, THREADS, WARP, For, Kernel, Stmt
-from tdsl.codegen.passes.axes import is_whole, launch_extents, map_kernels
-from tdsl.codegen.passes.merging import merged_lanes
-from tdsl.codegen.passes.statements import map_parts, rebuilt
+from tdsl.codegen.analysis.launch_axes import is_whole, launch_extents, map_kernels
+from tdsl.codegen.ir.loops import SERIAL, THREADS, WARP, For, Kernel, Stmt
+from tdsl.codegen.ir.statements import map_parts, rebuilt
+from tdsl.codegen.transforms.partial_results import merged_lanes
 from tdsl.lang.expr import ZERO, Const
 
 _MOST = WARP * WARP  # threads: in warps, then the results of the warps in one
@@ -18,8 +18,8 @@ def order_merges(kernel: Kernel) -> Kernel:
 
     These run on all threads of threadIdx.x, whose number is a power of 2.
 
-    >>> from tdsl.codegen.loops import Store
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.loops import Store
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import Binary, Load, Var, const
     >>> from tdsl.lang.types import i64
     >>> total, part = Load("s", (ZERO,), i64), Load("p", (Var("t"),), i64)

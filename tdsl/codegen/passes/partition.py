@@ -12,7 +12,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.analysis.scope import inside, last_of, narrowed
+from tdsl.codegen.analysis.typical_value import sample
+from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.loops import (
     PARALLEL,
     SERIAL,
     VECTORIZED,
@@ -22,11 +25,7 @@ from tdsl.codegen.loops import (
     Let,
     Stmt,
 )  # fmt: skip
-from tdsl.codegen.passes.fresh import Fresh
-from tdsl.codegen.passes.sample import sample
-from tdsl.codegen.passes.scope import inside, last_of, narrowed
-from tdsl.codegen.passes.simplify_loops import simplify_loops
-from tdsl.codegen.passes.statements import (
+from tdsl.codegen.ir.statements import (
     conditional,
     exprs_of,
     loads_of,
@@ -37,6 +36,8 @@ from tdsl.codegen.passes.statements import (
     sequence,
     walk,
 )  # fmt: skip
+from tdsl.codegen.passes.simplify_loops import simplify_loops
+from tdsl.core.node import map_children, post_order
 from tdsl.lang.affine import Sum, as_expr, as_sum, variables
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import FALSE, ONE, TRUE, Binary, Call, Const, Expr, Var, dtype_of
@@ -49,7 +50,6 @@ from tdsl.lang.simplify import (
     subtract,
 )  # fmt: skip
 from tdsl.lang.types import i64
-from tdsl.node import map_children, post_order
 
 _LARGEST_BODY = 4000  # nodes of expressions that are worth copies
 _MOSTLY = 0.75  # of an outer loop that must be steady for a cut there
@@ -59,8 +59,8 @@ _SOMEWHAT = 0.25  # of the innermost one
 def partition(kernel: Kernel) -> Kernel:
     """Cut loops around vectorized ones so that clipping, padding and tails are left to the ends.
 
-    >>> from tdsl.codegen.loops import If, Store
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.loops import If, Store
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ONE, ZERO, Load, const
     >>> x = Binary("add", Binary("mul", Var("x"), const(8)), Var("v"))
     >>> clipped = Binary("max", Binary("sub", x, ONE), ZERO)

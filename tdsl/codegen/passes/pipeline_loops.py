@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import copysign, prod
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.analysis.access_widths import width
+from tdsl.codegen.analysis.asynchronous import is_asynchronous
+from tdsl.codegen.ir.fresh_names import Fresh, with_bounds_read_once
+from tdsl.codegen.ir.loops import (
     BLOCKS,
     CLUSTER,
     HEAP,
@@ -33,13 +36,7 @@ from tdsl.codegen.loops import (
     Store,
     Wait,
 )  # fmt: skip
-from tdsl.codegen.passes.begin_early import begin_early
-from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
-from tdsl.codegen.passes.group_products import is_asynchronous
-from tdsl.codegen.passes.producers import Producer, beside, count_of, rounds_of, shared_out
-from tdsl.codegen.passes.simplify_loops import simplify_loops
-from tdsl.codegen.passes.slots import in_slot
-from tdsl.codegen.passes.statements import (
+from tdsl.codegen.ir.statements import (
     exprs_of,
     map_exprs,
     map_parts,
@@ -52,8 +49,11 @@ from tdsl.codegen.passes.statements import (
     walk,
     written_in,
 )  # fmt: skip
-from tdsl.codegen.strides import dense_strides, known
-from tdsl.codegen.widths import width
+from tdsl.codegen.ir.strides import dense_strides, known
+from tdsl.codegen.passes.simplify_loops import simplify_loops
+from tdsl.codegen.transforms.buffer_slots import in_slot
+from tdsl.codegen.transforms.overlap_mma import begin_early
+from tdsl.codegen.transforms.producer_warps import Producer, beside, count_of, rounds_of, shared_out
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import (
     ONE,
@@ -81,8 +81,8 @@ def pipeline_loops(kernel: Kernel) -> Kernel:
     and 4, 8 or 16 bytes at a time, the copies are asynchronous: each iteration waits for its own tile, begins
     to fetch a later one, and works meanwhile.
 
-    >>> from tdsl.codegen.loops import Block
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.loops import Block
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.types import f32
     >>> n, t = Var("n"), Var("t")
     >>> copy = Store("tile", (t,), Load("a", (n, t), f32))

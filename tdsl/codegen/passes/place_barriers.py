@@ -6,7 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.analysis.launch_axes import is_whole, launch_extents
+from tdsl.codegen.analysis.scope import where
+from tdsl.codegen.analysis.thread_conflicts import Access, accesses
+from tdsl.codegen.ir.loops import (
     AXES,
     HEAP,
     LANES,
@@ -26,11 +29,7 @@ from tdsl.codegen.loops import (
     Shuffle,
     Stmt,
 )  # fmt: skip
-from tdsl.codegen.passes.around_barriers import around_barriers
-from tdsl.codegen.passes.axes import is_whole, launch_extents
-from tdsl.codegen.passes.meeting import Access, accesses
-from tdsl.codegen.passes.scope import where
-from tdsl.codegen.passes.statements import (
+from tdsl.codegen.ir.statements import (
     exprs_of,
     loads_of,
     map_parts,
@@ -40,6 +39,7 @@ from tdsl.codegen.passes.statements import (
     stored_in,
     walk,
 )  # fmt: skip
+from tdsl.codegen.transforms.around_barriers import around_barriers
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, lower
 from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var
@@ -55,8 +55,8 @@ def place_barriers(kernel: Kernel) -> Kernel:
     There is none where indices show that each thread touches only what is its own. Needs memory
     with the scopes of a GPU.
 
-    >>> from tdsl.codegen.loops import Store
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.loops import Store
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import Binary, Load, const
     >>> from tdsl.lang.types import i64
     >>> def threads(name, body):

@@ -6,7 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.analysis.launch_axes import launch_extents
+from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.loops import (
     AUTO,
     BLOCKS,
     FRAGMENT,
@@ -26,12 +29,9 @@ from tdsl.codegen.loops import (
     Let,
     Stmt,
 )  # fmt: skip
-from tdsl.codegen.passes.axes import launch_extents
-from tdsl.codegen.passes.fresh import Fresh
-from tdsl.codegen.passes.own_parts import own_part, uses
-from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.slots import in_slot
-from tdsl.codegen.passes.statements import map_parts, parts_of, rebuilt, walk
+from tdsl.codegen.ir.statements import map_parts, parts_of, rebuilt, walk
+from tdsl.codegen.transforms.buffer_slots import in_slot
+from tdsl.codegen.transforms.privatize import own_part, uses
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Var, const
@@ -44,8 +44,8 @@ def place_memory(kernel: Kernel) -> Kernel:
     Memory with loops over threads inside is their own where each touches a part by itself, or makes the whole
     by itself; otherwise it is shared by their block.
 
-    >>> from tdsl.codegen.loops import Store
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.loops import Store
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import Binary, Load, Var
     >>> from tdsl.lang.types import i64
     >>> def passed_on(name, index):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.analysis.scope import inside, where
+from tdsl.codegen.ir.loops import (
     AXES,
     BLOCKS,
     PIPELINED,
@@ -21,8 +22,7 @@ from tdsl.codegen.loops import (
     Print,
     Stmt,
 )  # fmt: skip
-from tdsl.codegen.passes.scope import inside, where
-from tdsl.codegen.passes.statements import (
+from tdsl.codegen.ir.statements import (
     EMPTY,
     conditional,
     is_empty,
@@ -32,10 +32,10 @@ from tdsl.codegen.passes.statements import (
     rebuilt,
     sequence,
 )  # fmt: skip
+from tdsl.core.node import Node, map_children, post_order
 from tdsl.lang.bounds import NOTHING, Facts, lower, upper
 from tdsl.lang.expr import FALSE, ONE, TRUE, Const, Expr, Param, Size, Unary, Var
 from tdsl.lang.simplify import simplify, simplify_node
-from tdsl.node import Node, map_children, post_order
 
 
 def simplify_loops(kernel: Kernel) -> Kernel:
@@ -43,8 +43,8 @@ def simplify_loops(kernel: Kernel) -> Kernel:
 
     Loops of extent 1 become their body, loops that never run and empty blocks go, blocks are flat.
 
-    >>> from tdsl.codegen.show import show
-    >>> from tdsl.codegen.loops import Store
+    >>> from tdsl.codegen.ir.show import show
+    >>> from tdsl.codegen.ir.loops import Store
     >>> from tdsl.lang.expr import Binary, const
     >>> i = Var("i")
     >>> clipped = Binary("min", Binary("add", i, Var("j")), const(9))

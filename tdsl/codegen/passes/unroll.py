@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Set as AbstractSet
 
-from tdsl.codegen.loops import SERIAL, UNROLLED, For, Kernel, Stmt
-from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
-from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import (
+from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.ir.fresh_names import Fresh, with_bounds_read_once
+from tdsl.codegen.ir.loops import SERIAL, UNROLLED, For, Kernel, Stmt
+from tdsl.codegen.ir.statements import (
     conditional,
     map_parts,
     parts_of,
@@ -30,8 +30,8 @@ def unroll(kernel: Kernel) -> Kernel:
     An extent must be constant, or have a constant bound: then copies that may not run are guarded. Loops
     that would make too many copies are serial. The indices of the copies are left for `simplify_loops`.
 
-    >>> from tdsl.codegen.loops import Store
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.loops import Store
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO, Size, Var
     >>> i, extent = Var("i"), Binary("min", Size("n"), const(3))
     >>> print(show(unroll(Kernel("k", (), For("i", ZERO, extent, UNROLLED, Store("a", (i,), i)))).body))

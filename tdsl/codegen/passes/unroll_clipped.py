@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Set as AbstractSet
 
-from tdsl.codegen.loops import SERIAL, UNROLLED, VECTORIZED, For, Kernel, Let, Stmt
+from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.ir.loops import SERIAL, UNROLLED, VECTORIZED, For, Kernel, Let, Stmt
+from tdsl.codegen.ir.statements import exprs_of, map_parts, rebuilt, walk
 from tdsl.codegen.passes.partition import decides
-from tdsl.codegen.passes.scope import inside
 from tdsl.codegen.passes.simplify_loops import simplify_loops
-from tdsl.codegen.passes.statements import exprs_of, map_parts, rebuilt, walk
 from tdsl.codegen.passes.unroll import unroll_some
+from tdsl.core.node import post_order
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import Binary, Call, Expr, dtype_of
 from tdsl.lang.types import i64
-from tdsl.node import post_order
 
 _MOST_VECTORS = 16  # iterations of a vectorized loop around another one that are worth copies
 
@@ -26,8 +26,8 @@ def unroll_clipped(kernel: Kernel) -> Kernel:
     In a copy that is often decided for all lanes, and its vectors are whole. All other loops wait until
     there is vector code, so that this is made once for all copies.
 
-    >>> from tdsl.codegen.loops import If, Store
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.loops import If, Store
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO, Var, const
     >>> x = Binary("add", Binary("mul", Var("u"), const(8)), Var("v"))
     >>> store = If(Binary("lt", x, const(12)), Store("b", (Var("w"), x), x))

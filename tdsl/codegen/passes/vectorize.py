@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.analysis.lane_dependence import lanes_are_independent
+from tdsl.codegen.analysis.scope import inside, where
+from tdsl.codegen.ir.fresh_names import Fresh, with_bounds_read_once
+from tdsl.codegen.ir.loops import (
     REGISTER,
     SERIAL,
     VECTORIZED,
@@ -31,10 +34,7 @@ from tdsl.codegen.loops import (
     Store,
     Wait,
 )  # fmt: skip
-from tdsl.codegen.passes.fresh import Fresh, with_bounds_read_once
-from tdsl.codegen.passes.lanes import lanes_are_independent
-from tdsl.codegen.passes.scope import inside, where
-from tdsl.codegen.passes.statements import (
+from tdsl.codegen.ir.statements import (
     conditional,
     is_empty,
     loads_of,
@@ -44,7 +44,7 @@ from tdsl.codegen.passes.statements import (
     stored_in,
     walk,
 )  # fmt: skip
-from tdsl.codegen.passes.widen import Lanes
+from tdsl.codegen.transforms.widen import Lanes
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import (
     Binary,
@@ -72,7 +72,7 @@ def vectorize(kernel: Kernel) -> Kernel:
     the lanes could disturb each other, or do what has no vector form (checks, prints, instructions, loops
     of different length, vectors already), the loop is serial.
 
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO
     >>> from tdsl.lang.types import f32
     >>> y, x = Var("y"), Var("x")

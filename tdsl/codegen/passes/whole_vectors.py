@@ -6,10 +6,11 @@ import dataclasses
 from dataclasses import dataclass, field
 from math import prod
 
-from tdsl.codegen.loops import Alloc, Kernel, Stmt, Store
+from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.ir.loops import Alloc, Kernel, Stmt, Store
+from tdsl.codegen.ir.statements import exprs_of, map_exprs, map_parts, rebuilt, walk
 from tdsl.codegen.passes.bound_loops import limits_of
-from tdsl.codegen.passes.scope import inside
-from tdsl.codegen.passes.statements import exprs_of, map_exprs, map_parts, rebuilt, walk
+from tdsl.core.node import map_children, post_order
 from tdsl.lang.affine import Sum, as_expr, as_sum
 from tdsl.lang.bounds import NOTHING, Facts, at_most
 from tdsl.lang.expr import (
@@ -26,7 +27,6 @@ from tdsl.lang.expr import (
     lanes_of,
 )  # fmt: skip
 from tdsl.lang.simplify import add, conjuncts, multiply
-from tdsl.node import map_children, post_order
 
 _LANE = "lane of a vector"  # no name of a loop has spaces
 _MOST_ROOM = 1 << 16  # elements that are always worth their room
@@ -38,7 +38,7 @@ def whole_vectors(kernel: Kernel) -> Kernel:
     What the room holds is never used, so it may be anything: accumulators of a last, partial tile are
     whole registers.
 
-    >>> from tdsl.codegen.show import show
+    >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.types import f32
     >>> five = Binary("lt", Ramp(ZERO, 1, 8), Broadcast(const(5), 8))
     >>> row = (Ramp(ZERO, 1, 8),)

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.loops import Alloc, BufferParam, Invoke, Kernel, Stmt
+from tdsl.codegen.ir.loops import Alloc, BufferParam, Invoke, Kernel, Stmt
 from tdsl.codegen.python.emit import Emitter, emit
 from tdsl.codegen.python.expressions import tuple_text
 from tdsl.codegen.python.instructions import instructions_of, python_code
 from tdsl.codegen.python.much import accesses
+from tdsl.core.source import here
+from tdsl.core.text import call
 from tdsl.errors import TargetError
 from tdsl.schedule.cost.machine import MemoryLevel
-from tdsl.source import here
-from tdsl.text import call
 
 MOST = 30_000_000  # accesses: about a minute
 WHOLE = 1.25  # times so many, where what ends beyond an array is taken as whole

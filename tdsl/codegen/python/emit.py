@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import assert_never
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.loops import (
     Alloc,
     Arrive,
     Await,
@@ -51,9 +51,9 @@ from tdsl.codegen.python.expressions import (
 )  # fmt: skip
 from tdsl.codegen.python.instructions import instructions_of
 from tdsl.codegen.python.support import SUPPORT, support_text
+from tdsl.core.text import Names, Piece, Writer, call, infix, prefix
 from tdsl.lang.expr import TRUE, Binary, Expr, Load, dtype_of, lanes_of
 from tdsl.lang.types import ML_DTYPES, DType, bool_, i64
-from tdsl.text import Names, Piece, Writer, call, infix, prefix
 
 # Python refuses more than 20 loops inside each other; deeper ones go into a local function.
 _DEEPEST = 16
@@ -72,7 +72,7 @@ def emit(kernel: Kernel, *, checked: bool = False, emitter: type[Emitter] | None
     to each access and fills new memory with values that show when they are used. An `emitter` of one's own
     writes some statements in another way.
 
-    >>> from tdsl.codegen.loops import row_major
+    >>> from tdsl.codegen.ir.loops import row_major
     >>> from tdsl.lang.expr import Const, Var, const
     >>> from tdsl.lang.types import f32
     >>> a, i = BufferParam("a", f32, (const(4),), (1,), True), Var("i")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.loops import (
     PARALLEL,
     Alloc,
     BufferParam,
@@ -23,12 +23,12 @@ from tdsl.codegen.loops import (
 from tdsl.codegen.python.emit import RESERVED, Emitter
 from tdsl.codegen.python.expressions import Expressions
 from tdsl.codegen.python.typed import CALLS, SUPPORT, TypedExpressions
+from tdsl.core.node import Node, post_order
+from tdsl.core.source import here
+from tdsl.core.text import Names, Writer, call
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Broadcast, Call, Cast, Const, Load, Ramp
 from tdsl.lang.types import ALL
-from tdsl.node import Node, post_order
-from tdsl.source import here
-from tdsl.text import Names, Writer, call
 
 
 def emit_numba(kernel: Kernel) -> str:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from tdsl.codegen.python.support import SUPPORT
+from tdsl.core.node import Node, children, post_order
+from tdsl.core.text import ATOM, SIGN, Names, Piece, call, infix, number, prefix, ternary
 from tdsl.lang.expr import (
     COMPARISONS,
     Access,
@@ -39,8 +41,6 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.show import SYMBOLS, show_const
 from tdsl.lang.types import ALL, DType, bool_, f16, f32, i64
-from tdsl.node import Node, children, post_order
-from tdsl.text import ATOM, SIGN, Names, Piece, call, infix, number, prefix, ternary
 
 INT, BOOL, SCALAR, ARRAY, LITERAL = "int", "bool", "scalar", "array", "literal"
 NARROW = tuple(t for t in ALL if t.is_narrow)

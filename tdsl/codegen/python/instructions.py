@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tdsl.codegen.loops import Kernel
+from tdsl.codegen.ir.loops import Kernel
 from tdsl.errors import TargetError
 from tdsl.schedule.instructions.instruction import Instruction
 

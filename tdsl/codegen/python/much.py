@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tdsl.codegen.loops import For, If, Let, Stmt, Store
-from tdsl.codegen.passes.statements import exprs_of, parts_of
+from tdsl.codegen.ir.loops import For, If, Let, Stmt, Store
+from tdsl.codegen.ir.statements import exprs_of, parts_of
+from tdsl.core.node import Node, children
 from tdsl.lang.bounds import upper
 from tdsl.lang.expr import FALSE, Const, Expr, Load, Select, const
 from tdsl.lang.simplify import simplify, substitute
-from tdsl.node import Node, children
 
 
 def accesses(s: Stmt, at: dict[str, Expr] | None = None) -> float:
@@ -15,7 +15,7 @@ def accesses(s: Stmt, at: dict[str, Expr] | None = None) -> float:
 
     Tails of loops, where a condition holds for some points only, count as whole.
 
-    >>> from tdsl.codegen.loops import For, Store
+    >>> from tdsl.codegen.ir.loops import For, Store
     >>> from tdsl.lang.expr import ONE, ZERO, Var, const
     >>> triangle = For("j", ZERO, Var("i"), "serial", Store("b", (Var("j"),), ONE))
     >>> accesses(For("i", ZERO, const(9), "serial", triangle))

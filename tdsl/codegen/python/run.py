@@ -8,14 +8,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tdsl.codegen.failure import check_error
-from tdsl.codegen.loops import Argument, Kernel, ScalarParam, SizeParam
+from tdsl.codegen.ir.loops import Argument, Kernel, ScalarParam, SizeParam
 from tdsl.codegen.python.emit import emit
 from tdsl.codegen.python.emit_numba import emit_numba, is_parallel
 from tdsl.codegen.python.instructions import instructions_of, python_code
-from tdsl.debug import dump, tell
+from tdsl.codegen.runtime.failure import check_error
+from tdsl.core.debug import dump, tell
+from tdsl.core.source import here
 from tdsl.errors import TargetError
-from tdsl.source import here
 
 _PARALLEL = threading.Lock()
 
@@ -27,7 +27,7 @@ class PythonExecutable:
     memory that was never written holds NaN or 99: what the tests of passes want.
 
     >>> import numpy as np
-    >>> from tdsl.codegen.loops import BufferParam, Store
+    >>> from tdsl.codegen.ir.loops import BufferParam, Store
     >>> from tdsl.lang.expr import Const, const
     >>> from tdsl.lang.types import f32
     >>> a = BufferParam("a", f32, (const(2),), (1,), True)

@@ -8,6 +8,8 @@ definition (division by zero, wide shifts, casts out of range) is a function of 
 from __future__ import annotations
 
 from tdsl.codegen.python.expressions import BOOL, SCALAR, Expressions, Value, integer, tuple_text
+from tdsl.core.node import Node
+from tdsl.core.text import Piece, call, infix, number, prefix, ternary
 from tdsl.lang.expr import (
     COMPARISONS,
     Binary,
@@ -17,8 +19,6 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.show import SYMBOLS, show_const
 from tdsl.lang.types import DType, bool_, f64, i64, u64
-from tdsl.node import Node
-from tdsl.text import Piece, call, infix, number, prefix, ternary
 
 SUPPORT = {
     "CheckFailed": '''

@@ -1,8 +1,8 @@
 """The shared memory that a block of a kernel has: stages in it, slots of pipelines, what warps pass on.
 
 Loops are open at any of their iterations, as in the loops that are made of a schedule, so boxes have the same
-extents as there. Memories lie one behind the other, as `codegen/shared_memory.py` places them. A stage whose
-scope a schedule leaves open is not counted, though the compiler may find that threads have to share it.
+extents as there. Memories lie one behind the other, as `codegen/gpu/shared_memory.py` places them. A stage
+whose scope a schedule leaves open is not counted, though the compiler may find that threads have to share it.
 """
 
 from __future__ import annotations

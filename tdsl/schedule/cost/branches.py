@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tdsl.core.node import children
 from tdsl.lang.bounds import lower, upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import ONE, TRUE, Binary, Expr, Read, Select, const
 from tdsl.lang.regions import Box, Interval, Ranges, box_of, reads_in, tighten
 from tdsl.lang.simplify import add, conjuncts, subtract
-from tdsl.node import children
 
 _OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 _MOST = 5000  # parts, each under its conditions; beyond them, conditions on shared parts are not followed

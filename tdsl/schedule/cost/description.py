@@ -19,9 +19,9 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tdsl.core.source import here
 from tdsl.errors import TargetError
 from tdsl.schedule.cost.machine import Machine, MemoryLevel, Rate
-from tdsl.source import here
 
 SCHEMA = 1
 BUILT_IN = "builtin"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, prod
 
+from tdsl.core.text import in_bytes, in_seconds
 from tdsl.errors import counted
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import TRUE, Expr, Read, Select
@@ -27,7 +28,6 @@ from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.masked import masks_left_out
 from tdsl.schedule.nest import FRAGMENT, GROUP, THREADS, State, initial_state, roots_of
 from tdsl.schedule.tree import ROOT
-from tdsl.text import in_bytes, in_seconds
 
 REGISTER_BYTES = 4  # of each of the registers that a thread of a GPU has
 WARP = 32  # threads

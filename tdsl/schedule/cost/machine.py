@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean
-from tdsl.source import here
 from tdsl.target import Target, capacities_by
 
 

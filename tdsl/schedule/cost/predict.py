@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from tdsl.core.source import here
+from tdsl.core.text import in_seconds
 from tdsl.errors import ShapeError, TargetError
 from tdsl.lang.regions import tighten
 from tdsl.schedule.bind import bind_state
@@ -24,8 +26,6 @@ from tdsl.schedule.explain import Decision
 from tdsl.schedule.facts import volume
 from tdsl.schedule.nest import GROUP, REGISTER, SHARED, State
 from tdsl.schedule.tree import ROOT
-from tdsl.source import here
-from tdsl.text import in_seconds
 
 
 @dataclass(frozen=True, slots=False, repr=False)

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from tdsl.core.node import Node, transform
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import Expr, Size, Var, const
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, Interval
 from tdsl.lang.simplify import simplify
-from tdsl.node import Node, transform
 from tdsl.schedule.nest import State
 from tdsl.schedule.patterns.groups import boxes_within, with_reads_of
 

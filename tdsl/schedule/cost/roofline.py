@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, inf, prod
 
+from tdsl.core.node import Node, post_order, transform
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Call, Const, Expr, Param, Select
 from tdsl.lang.program import map_expressions
 from tdsl.lang.regions import reads_in
-from tdsl.node import Node, post_order, transform
 from tdsl.schedule.cost.accesses import accessed, partly_filled, variable_of
 from tdsl.schedule.cost.caches import CacheModel
 from tdsl.schedule.cost.devices import typical

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, TypeMismatch, did_you_mean
 from tdsl.lang.expr import Const, Expr
 from tdsl.lang.program import Program, build_program
@@ -14,7 +15,6 @@ from tdsl.lang.tensor import Func, is_func
 from tdsl.lang.value import check_name
 from tdsl.schedule.instructions.layout import Digit, Layout, layout_of, points_of
 from tdsl.schedule.nest import State
-from tdsl.source import Loc, here
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tdsl.core.node import post_order
 from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Const, Expr, Read, Var
 from tdsl.lang.regions import Box
-from tdsl.node import post_order
 from tdsl.schedule.facts import extent
 from tdsl.schedule.nest import State
 

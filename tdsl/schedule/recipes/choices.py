@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any, TypeVar, get_type_hints
 
+from tdsl.core.source import here
 from tdsl.errors import ScheduleError, TdslError, TypeMismatch, did_you_mean, told
 from tdsl.lang.definition import Definition
 from tdsl.lang.regions import reads_in
@@ -17,7 +18,6 @@ from tdsl.schedule.arguments import fits, plain, words
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.nest import is_ordered
 from tdsl.schedule.stage import Stage
-from tdsl.source import here
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 Plan = TypeVar("Plan")

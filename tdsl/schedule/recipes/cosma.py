@@ -12,6 +12,7 @@ import math
 import operator
 import re
 
+from tdsl.core.source import here
 from tdsl.errors import ScheduleError, did_you_mean, is_one_of
 from tdsl.placement.grid import Grid
 from tdsl.schedule.recipes.choices import recipe
@@ -23,7 +24,6 @@ from tdsl.schedule.recipes.strategies import (
     published_strategy,
 )
 from tdsl.schedule.stage import Stage
-from tdsl.source import here
 
 RULES = ("volume", "library")
 

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from tdsl.core.node import post_order
 from tdsl.lang.affine import as_sum, has_data, variables
 from tdsl.lang.bounds import upper
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, ZERO, Read, Select, Var
 from tdsl.lang.regions import Box, reads_in
-from tdsl.node import post_order
 from tdsl.schedule.facts import extent, extents, has_effects
 from tdsl.schedule.gathering import moves_along
 from tdsl.schedule.nest import State

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from tdsl.core.source import here
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import Const, Var
 from tdsl.lang.program import bind_expr
@@ -16,7 +17,6 @@ from tdsl.placement.spans import clip, count, runs
 from tdsl.schedule.naming import Loop, check_grid
 from tdsl.schedule.recipes.choices import recipe
 from tdsl.schedule.stage import Stage
-from tdsl.source import here
 
 MOST_ROUNDS = 64  # messages to everyone in each of them
 

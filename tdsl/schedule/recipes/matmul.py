@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tdsl.core.node import transform
 from tdsl.lang.affine import variables
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import reads_in
-from tdsl.node import transform
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from tdsl.core.node import post_order
 from tdsl.errors import counted
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Cast, Read
-from tdsl.node import post_order
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.instructions.tensor_cores import ROWS, Mma
 from tdsl.schedule.instructions.warpgroups import ROWS as GROUP_ROWS

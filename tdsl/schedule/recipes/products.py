@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tdsl.core.source import here
 from tdsl.errors import ScheduleError
 from tdsl.lang.expr import Const, Expr, Var
 from tdsl.lang.program import bind_expr
@@ -20,7 +21,6 @@ from tdsl.placement.grid import Grid
 from tdsl.schedule.naming import check_grid
 from tdsl.schedule.recipes.choices import recipe
 from tdsl.schedule.stage import Stage
-from tdsl.source import here
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tdsl.core.node import post_order
 from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import Box, reads_in
-from tdsl.node import post_order
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import extent, extents, rest_at_root, root_boxes, widest

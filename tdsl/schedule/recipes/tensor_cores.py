@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from tdsl.core.source import here
 from tdsl.errors import ScheduleError
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
@@ -40,7 +41,6 @@ from tdsl.schedule.recipes.operands import (
     vector_of,
 )
 from tdsl.schedule.stage import Stage
-from tdsl.source import here
 from tdsl.target import as_target
 
 Form = Mma | Wgmma

@@ -14,7 +14,7 @@ import tdsl as td
 from tdsl.codegen.cpu.executable import CpuExecutable, text_of
 from tdsl.codegen.cpu.machine import host, level
 from tdsl.codegen.cpu.runtime import num_threads, set_num_threads
-from tdsl.codegen.loops import BufferParam
+from tdsl.codegen.ir.loops import BufferParam
 from tdsl.pipeline import make_kernel
 
 NEEDED = level("amx").has - {"amx-tile", "amx-bf16", "amx-int8"}

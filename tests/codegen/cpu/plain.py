@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tdsl.codegen.loops import Alloc, Block, For, If, Kernel, Let, Prefetch, Stmt, Store
+from tdsl.codegen.ir.loops import Alloc, Block, For, If, Kernel, Let, Prefetch, Stmt, Store
 from tdsl.lang import arithmetic
 from tdsl.lang.expr import (
     Binary,

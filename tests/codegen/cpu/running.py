@@ -14,7 +14,7 @@ from tdsl.codegen.cpu.emit import emit
 from tdsl.codegen.cpu.executable import CpuExecutable
 from tdsl.codegen.cpu.machine import CpuTarget, host
 from tdsl.codegen.cpu.runtime import runtime
-from tdsl.codegen.loops import Block, BufferParam, For, Kernel, Stmt, Store, row_major
+from tdsl.codegen.ir.loops import Block, BufferParam, For, Kernel, Stmt, Store, row_major
 from tdsl.lang.expr import Binary, Broadcast, Expr, Load, Ramp, Var, const, dtype_of
 from tdsl.lang.types import DType, from_numpy
 

@@ -5,7 +5,7 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.cpu import executable
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.loops import (
     HEAP,
     PARALLEL,
     REGISTER,

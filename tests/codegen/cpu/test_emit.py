@@ -14,7 +14,7 @@ from tdsl.codegen.cpu import jit
 from tdsl.codegen.cpu.emit import emit
 from tdsl.codegen.cpu.executable import CpuExecutable
 from tdsl.codegen.cpu.machine import host, level
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.loops import (
     Alloc,
     Block,
     BufferParam,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdsl.codegen.cpu.machine import host, level
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.loops import (
     Block,
     BufferParam,
     For,

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.cpu import machine, permission
+from tdsl.codegen.cpu import amx_permission as permission
+from tdsl.codegen.cpu import machine
 from tdsl.codegen.cpu.machine import host
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.instructions.dots import DOTS, declare

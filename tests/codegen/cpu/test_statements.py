@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.loops import (
     Alloc,
     Block,
     BufferParam,

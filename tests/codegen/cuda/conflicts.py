@@ -5,12 +5,12 @@ from math import prod
 
 import numpy as np
 
-from tdsl.codegen.launches import Launch, launches_of
-from tdsl.codegen.loops import SHARED, THREADS, Alloc, For, Kernel, Stmt, Store
-from tdsl.codegen.passes.statements import exprs_of, parts_of, walk
+from tdsl.codegen.gpu.launches import Launch, launches_of
+from tdsl.codegen.ir.loops import SHARED, THREADS, Alloc, For, Kernel, Stmt, Store
+from tdsl.codegen.ir.statements import exprs_of, parts_of, walk
+from tdsl.core.node import post_order
 from tdsl.lang import arithmetic
 from tdsl.lang.expr import Binary, Const, Expr, Load, Ramp, Select, Unary, Var
-from tdsl.node import post_order
 
 WARP, BANKS = 32, 32
 Loops = tuple[For, ...]

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import tdsl as td
-from tdsl.codegen.loops import Barrier, Block, Kernel, Stmt
-from tdsl.codegen.passes.statements import map_parts, walk
-from tdsl.codegen.signature import dense
+from tdsl.codegen.ir.loops import Barrier, Block, Kernel, Stmt
+from tdsl.codegen.ir.statements import map_parts, walk
+from tdsl.codegen.runtime.signature import dense
 from tdsl.pipeline import make_kernel
 
 i, j, k = td.vars("i j k")

@@ -23,14 +23,14 @@ from unittest.mock import patch
 import numpy as np
 
 import tdsl as td
-from tdsl.codegen.call import Entry
-from tdsl.codegen.cuda.counts import argument_name
 from tdsl.codegen.cuda.device_functions import FUNCTIONS
 from tdsl.codegen.cuda.expressions import c_type
+from tdsl.codegen.cuda.size_formulas import argument_name
 from tdsl.codegen.cuda.text import DEVICE_CODE, cuda_text
-from tdsl.codegen.launches import Launch, Launches, launches_of
-from tdsl.codegen.loops import BufferParam, Kernel, ScalarParam, SizeParam
-from tdsl.codegen.signature import Specialisation, extent
+from tdsl.codegen.gpu.launches import Launch, Launches, launches_of
+from tdsl.codegen.ir.loops import BufferParam, Kernel, ScalarParam, SizeParam
+from tdsl.codegen.runtime.call import Entry
+from tdsl.codegen.runtime.signature import Specialisation, extent
 from tdsl.pipeline import make_kernel
 from tests.codegen.cuda import shim_tensor_cores, shim_tiles
 from tests.codegen.cuda.shim_tensor_cores import without_assembly

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-from tdsl.codegen.loops import row_major
-from tdsl.codegen.tiles import TileMap
+from tdsl.codegen.gpu.tensor_boxes import TileMap
+from tdsl.codegen.ir.loops import row_major
 from tdsl.lang.types import BY_NAME
 
 HEADER = r"""

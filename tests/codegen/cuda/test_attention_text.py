@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.launches import launches_of
+from tdsl.codegen.gpu.launches import launches_of
 from tests.codegen.cuda import programs
 from tests.schedule.recipes.test_online_tensor_cores import attention, expected, operands
 

@@ -8,7 +8,7 @@ import pytest
 import tdsl as td
 from tdsl.codegen.cuda import device_call, module
 from tdsl.codegen.cuda.driver import Driver
-from tdsl.codegen.launches import launches_of
+from tdsl.codegen.gpu.launches import launches_of
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.fake_driver import FakeDriver, image
 

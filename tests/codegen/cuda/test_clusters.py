@@ -8,8 +8,8 @@ import pytest
 import tdsl as td
 from tdsl.codegen.emulation.memory import Hazard
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.launches import launches_of
-from tdsl.codegen.loops import Arrive, CopyTile, Phases
+from tdsl.codegen.gpu.launches import launches_of
+from tdsl.codegen.ir.loops import Arrive, CopyTile, Phases
 from tdsl.lang.expr import const
 from tests.codegen.cuda import programs
 

@@ -12,8 +12,8 @@ from benchmarks import launch_cost
 from tdsl.codegen.cuda import device_call
 from tdsl.codegen.cuda.driver import Driver
 from tdsl.codegen.cuda.executable import CudaExecutable
-from tdsl.codegen.dlpack import Tensor
-from tdsl.codegen.dlpack_exchange import Table
+from tdsl.codegen.runtime.dlpack import Tensor
+from tdsl.codegen.runtime.dlpack_exchange import Table
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.fake_driver import FakeDriver
 from tests.codegen.cuda.test_executable import MODULE

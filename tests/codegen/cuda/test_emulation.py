@@ -8,7 +8,7 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.loops import Alloc, Barrier, Block, For, If, Kernel, Stmt, Store
+from tdsl.codegen.ir.loops import Alloc, Barrier, Block, For, If, Kernel, Stmt, Store
 from tdsl.lang.expr import ONE, TRUE, Binary, Const, Var, const
 from tdsl.lang.interp import interpret
 from tests.codegen.cuda import programs

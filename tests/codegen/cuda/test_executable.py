@@ -13,7 +13,7 @@ from tdsl.codegen.cuda.driver import Driver, runs_on
 from tdsl.codegen.cuda.executable import CudaExecutable
 from tdsl.codegen.cuda.launcher import code_of, plain
 from tdsl.codegen.cuda.occupancy import occupancy
-from tdsl.codegen.tiles import TileMap
+from tdsl.codegen.gpu.tensor_boxes import TileMap
 from tdsl.lang.types import ALL
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.fake_driver import FakeDriver

@@ -7,8 +7,8 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.loops import For, Invoke, Kernel, Store
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.ir.loops import For, Invoke, Kernel, Store
+from tdsl.codegen.ir.statements import walk
 from tdsl.lang.expr import Binary, const
 from tdsl.schedule.instructions import tensor_cores
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS

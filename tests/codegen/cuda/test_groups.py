@@ -10,9 +10,9 @@ import pytest
 import tdsl as td
 from tdsl.codegen.emulation.memory import Hazard
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.launches import launches_of
-from tdsl.codegen.loops import SHARED, Alloc, Barrier, Block, Kernel, Stmt
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.gpu.launches import launches_of
+from tdsl.codegen.ir.loops import SHARED, Alloc, Barrier, Block, Kernel, Stmt
+from tdsl.codegen.ir.statements import walk
 from tests.codegen.cuda import programs
 
 pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')

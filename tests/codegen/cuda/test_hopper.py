@@ -7,9 +7,9 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.cuda import module
-from tdsl.codegen.launches import launches_of
-from tdsl.codegen.loops import Barrier, Phases
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.gpu.launches import launches_of
+from tdsl.codegen.ir.loops import Barrier, Phases
+from tdsl.codegen.ir.statements import walk
 from tests.codegen.cuda import programs
 
 pytest.importorskip("tvm", reason='pip install "tdsl[cuda]"')

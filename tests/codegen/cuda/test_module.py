@@ -14,7 +14,7 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.cuda import module, nvrtc
-from tdsl.codegen.launches import launches_of
+from tdsl.codegen.gpu.launches import launches_of
 from tdsl.lang.types import ALL
 from tests.codegen.cuda import programs
 from tests.schedule.recipes.test_block_conv import PROGRAMS as CONVOLUTIONS
@@ -342,7 +342,7 @@ def test_text_and_machine_code_are_the_same_each_time():
 
 CHILD = """
 import hashlib, sys
-from tdsl.codegen import cache
+from tdsl.codegen.runtime import cache
 from tests.codegen.cuda import programs
 import tdsl as td
 f = td.compile(programs.matmul(td.f16, 8, 3, bulk=True), target="cuda", M=32, K=16, N=64)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.cuda import counts
+from tdsl.codegen.cuda import size_formulas as counts
 from tdsl.lang.expr import Binary, Const, Select, Size, const
 from tdsl.schedule.recipes import block_tiles
 from tests.codegen.cuda import programs

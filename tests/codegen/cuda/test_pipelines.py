@@ -8,9 +8,9 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.launches import launches_of
-from tdsl.codegen.loops import Barrier, Block, Commit, For, If, Kernel, Stmt, Store, Wait
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.gpu.launches import launches_of
+from tdsl.codegen.ir.loops import Barrier, Block, Commit, For, If, Kernel, Stmt, Store, Wait
+from tdsl.codegen.ir.statements import walk
 from tdsl.lang.expr import Binary, const
 from tdsl.lang.interp import interpret
 from tests.codegen.cuda import programs

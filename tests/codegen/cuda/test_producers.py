@@ -8,8 +8,9 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.launches import launches_of
-from tdsl.codegen.loops import (
+from tdsl.codegen.gpu.launches import launches_of
+from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.loops import (
     BLOCKS,
     SERIAL,
     Arrive,
@@ -23,10 +24,9 @@ from tdsl.codegen.loops import (
     Stmt,
     Store,
 )
-from tdsl.codegen.passes.fresh import Fresh
-from tdsl.codegen.passes.producers import Producer, beside
-from tdsl.codegen.passes.statements import map_exprs, scalars_of, walk
-from tdsl.codegen.show import show
+from tdsl.codegen.ir.show import show
+from tdsl.codegen.ir.statements import map_exprs, scalars_of, walk
+from tdsl.codegen.transforms.producer_warps import Producer, beside
 from tdsl.lang.expr import TRUE, ZERO, Binary, Expr, Var, const
 from tdsl.lang.interp import interpret
 from tdsl.lang.simplify import substitute

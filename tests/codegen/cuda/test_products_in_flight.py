@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.loops import Arrive, Block, Commit, If, Kernel, Stmt, Wait
+from tdsl.codegen.ir.loops import Arrive, Block, Commit, If, Kernel, Stmt, Wait
+from tdsl.codegen.ir.show import show
+from tdsl.codegen.ir.statements import map_exprs
 from tdsl.codegen.passes.group_products import group_products
-from tdsl.codegen.passes.statements import map_exprs
-from tdsl.codegen.show import show
 from tdsl.errors import Hazard
 from tdsl.lang.expr import ONE, Var
 from tdsl.lang.simplify import add, substitute

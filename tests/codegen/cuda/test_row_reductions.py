@@ -7,9 +7,9 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.launches import launches_of
-from tdsl.codegen.loops import Block, Kernel, Shuffle, Stmt
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.gpu.launches import launches_of
+from tdsl.codegen.ir.loops import Block, Kernel, Shuffle, Stmt
+from tdsl.codegen.ir.statements import walk
 from tests.codegen.cuda import programs
 
 i, j, k = td.vars("i j k")

@@ -7,8 +7,8 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.loops import Alloc, Block, If, Kernel, Shuffle
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.ir.loops import Alloc, Block, If, Kernel, Shuffle
+from tdsl.codegen.ir.statements import walk
 from tdsl.lang.expr import ZERO, Binary, Var
 from tdsl.lang.interp import interpret
 from tests.codegen.cuda import programs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.launches import launches_of
+from tdsl.codegen.gpu.launches import launches_of
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.tensor_products import by_warps, product
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.launches import Launches, launches_of
+from tdsl.codegen.gpu.launches import Launches, launches_of
 from tdsl.lang.interp import interpret
 from tests.codegen.cuda import programs
 from tests.codegen.cuda.test_tiles import batches

@@ -8,8 +8,8 @@ import pytest
 
 import tdsl as td
 from tdsl.codegen.emulation.run import EmulatedExecutable
-from tdsl.codegen.loops import Arrive, Await, Barrier, Block, CopyTile, Phases, Stmt, Store
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.ir.loops import Arrive, Await, Barrier, Block, CopyTile, Phases, Stmt, Store
+from tdsl.codegen.ir.statements import walk
 from tdsl.lang.expr import Binary, Const, const
 from tdsl.lang.interp import interpret
 from tests.codegen.cuda import programs

@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.loops import (
     AUTO,
     HEAP,
     Alloc,
@@ -22,8 +22,8 @@ from tdsl.codegen.loops import (
     Stmt,
     Store,
 )  # fmt: skip
+from tdsl.codegen.ir.verify import verify
 from tdsl.codegen.python.run import PythonExecutable
-from tdsl.codegen.verify import verify
 from tdsl.lang.expr import (
     Binary,
     Call,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from tdsl.codegen.ir.show import show
 from tdsl.codegen.passes.expand_calls import expand_calls
-from tdsl.codegen.show import show
 from tests.codegen.passes.written import kernel, run
 
 

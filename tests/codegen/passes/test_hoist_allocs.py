@@ -2,9 +2,9 @@
 
 import pytest
 
-from tdsl.codegen.loops import Alloc
+from tdsl.codegen.ir.loops import Alloc
+from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.passes.hoist_allocs import hoist_allocs
-from tdsl.codegen.passes.statements import walk
 from tests.codegen.passes.written import becomes, kernel, same
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tdsl.codegen.loops import For
+from tdsl.codegen.ir.loops import For
+from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.passes.merge_lanes import merge_lanes
-from tdsl.codegen.passes.statements import walk
 from tdsl.codegen.passes.vectorize import vectorize
 from tests.codegen.passes.written import kernel, same
 

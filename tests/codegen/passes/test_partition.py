@@ -2,11 +2,11 @@
 
 import pytest
 
-from tdsl.codegen.loops import For, Kernel
+from tdsl.codegen.ir.loops import For, Kernel
+from tdsl.codegen.ir.show import show
+from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.passes.partition import partition
 from tdsl.codegen.passes.simplify_loops import simplify_loops
-from tdsl.codegen.passes.statements import walk
-from tdsl.codegen.show import show
 from tests.codegen.passes.written import becomes, kernel, same
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdsl.codegen.loops import Kernel
+from tdsl.codegen.ir.loops import Kernel
 from tdsl.codegen.passes import PASSES
 from tdsl.codegen.passes.expand_calls import expand_calls
 from tdsl.codegen.passes.simplify_loops import simplify_loops

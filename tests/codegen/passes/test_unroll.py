@@ -2,9 +2,9 @@
 
 import pytest
 
-from tdsl.codegen.loops import For
+from tdsl.codegen.ir.loops import For
+from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.passes.simplify_loops import simplify_loops
-from tdsl.codegen.passes.statements import walk
 from tdsl.codegen.passes.unroll import unroll
 from tdsl.errors import ScheduleError
 from tests.codegen.passes.written import becomes, kernel, same

@@ -2,12 +2,12 @@
 
 import pytest
 
-from tdsl.codegen.loops import Alloc, For, Kernel, Store
-from tdsl.codegen.passes.statements import exprs_of, walk
+from tdsl.codegen.ir.loops import Alloc, For, Kernel, Store
+from tdsl.codegen.ir.show import show
+from tdsl.codegen.ir.statements import exprs_of, walk
 from tdsl.codegen.passes.vectorize import vectorize
-from tdsl.codegen.show import show
+from tdsl.core.node import post_order
 from tdsl.lang.expr import Binary, Load, Ramp, lanes_of
-from tdsl.node import post_order
 from tests.codegen.passes.written import kernel, same
 
 

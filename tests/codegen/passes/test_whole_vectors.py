@@ -2,12 +2,12 @@
 
 import pytest
 
-from tdsl.codegen.loops import Alloc, Store
-from tdsl.codegen.passes.statements import exprs_of, walk
+from tdsl.codegen.ir.loops import Alloc, Store
+from tdsl.codegen.ir.statements import exprs_of, walk
 from tdsl.codegen.passes.vectorize import vectorize
 from tdsl.codegen.passes.whole_vectors import whole_vectors
+from tdsl.core.node import post_order
 from tdsl.lang.expr import Load
-from tdsl.node import post_order
 from tests.codegen.passes.written import kernel, same
 
 

@@ -14,7 +14,7 @@ import ast
 
 import numpy as np
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.loops import (
     HEAP,
     Alloc,
     Block,
@@ -29,16 +29,16 @@ from tdsl.codegen.loops import (
     Stmt,
     Store,
 )  # fmt: skip
+from tdsl.codegen.ir.show import show
+from tdsl.codegen.ir.statements import map_exprs, map_parts
+from tdsl.codegen.ir.verify import verify
 from tdsl.codegen.passes.expand_calls import expand_calls
-from tdsl.codegen.passes.statements import map_exprs, map_parts
 from tdsl.codegen.python.run import PythonExecutable
-from tdsl.codegen.show import show
-from tdsl.codegen.verify import verify
+from tdsl.core.node import transform
 from tdsl.lang.affine import as_expr, as_sum
 from tdsl.lang.expr import Binary, Call, Expr, Load, Select, Size, Unary, Var, const
 from tdsl.lang.simplify import subtract
 from tdsl.lang.types import i64
-from tdsl.node import transform
 
 SIZES = {"N": 13, "M": 5}
 _BINARY = {

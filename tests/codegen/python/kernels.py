@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tdsl.codegen.loops import BufferParam, For, Kernel, Store
+from tdsl.codegen.ir.loops import BufferParam, For, Kernel, Store
 from tdsl.lang.expr import Broadcast, Expr, Load, Ramp, Var, const, lanes_of
 from tdsl.lang.types import DType
 

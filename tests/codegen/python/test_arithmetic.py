@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdsl.codegen.loops import Kernel, ScalarParam, Store
+from tdsl.codegen.ir.loops import Kernel, ScalarParam, Store
+from tdsl.codegen.ir.verify import verify
 from tdsl.codegen.python.run import PythonExecutable
-from tdsl.codegen.verify import verify
 from tdsl.lang import arithmetic
 from tdsl.lang.expr import FUNCTIONS, Binary, Call, Cast, Const, Param, Select, Unary
 from tdsl.lang.types import ALL, BY_NAME, DType, bool_, f32, f64, i32, i64, u64

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.misses import count_event, last_level_misses
 from tdsl.codegen.python import counted
 from tdsl.codegen.python.much import accesses
+from tdsl.codegen.runtime.cache_misses import count_event, last_level_misses
 from tests.tilegraph.chains import CHAINS
 
 i, j, k = td.vars("i j k")

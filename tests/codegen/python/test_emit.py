@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.loops import (
     Alloc,
     Block,
     BufferParam,
@@ -21,9 +21,9 @@ from tdsl.codegen.loops import (
     SizeParam,
     Store,
 )  # fmt: skip
+from tdsl.codegen.ir.verify import verify
 from tdsl.codegen.python.emit import emit
 from tdsl.codegen.python.run import PythonExecutable
-from tdsl.codegen.verify import verify
 from tdsl.errors import IndexBoundError, RequireError, TargetError
 from tdsl.lang.expr import (
     FALSE,

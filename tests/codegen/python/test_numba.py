@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from tdsl.codegen.loops import (
+from tdsl.codegen.ir.loops import (
     Alloc,
     Block,
     BufferParam,
@@ -23,8 +23,8 @@ from tdsl.codegen.loops import (
     SizeParam,
     Store,
 )  # fmt: skip
+from tdsl.codegen.ir.verify import verify
 from tdsl.codegen.python.run import NumbaExecutable, PythonExecutable
-from tdsl.codegen.verify import verify
 from tdsl.errors import IndexBoundError, TargetError
 from tdsl.lang.casts import cast
 from tdsl.lang.expr import (

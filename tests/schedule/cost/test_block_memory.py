@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 import tdsl as td
-from tdsl.codegen.launches import launches_of
-from tdsl.codegen.signature import dense
+from tdsl.codegen.gpu.launches import launches_of
+from tdsl.codegen.runtime.signature import dense
 from tdsl.pipeline import make_kernel
 from tests.schedule.cost.test_traffic import attention
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tdsl as td
-from tdsl.codegen.cuda.limits import MOST_SHARED
+from tdsl.codegen.gpu.limits import MOST_SHARED
 from tdsl.schedule.cost.devices import describe_gpu
 from tdsl.target import ARCHS
 

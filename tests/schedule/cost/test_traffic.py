@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.loops import BufferParam, For, If, Stmt, Store
-from tdsl.codegen.passes.statements import parts_of
+from tdsl.codegen.ir.loops import BufferParam, For, If, Stmt, Store
+from tdsl.codegen.ir.statements import parts_of
 from tdsl.codegen.python.counted import count_bytes
-from tdsl.codegen.signature import dense
+from tdsl.codegen.runtime.signature import dense
+from tdsl.core.node import post_order
 from tdsl.lang.expr import Const, Load, dtype_of, lanes_of
-from tdsl.node import post_order
 from tdsl.pipeline import make_kernel
 from tdsl.profiling import arguments_of
 from tdsl.schedule.cost.machine import Machine, MemoryLevel

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.launches import launches_of
+from tdsl.codegen.gpu.launches import launches_of
 from tests.codegen.cuda.programs import kernel_of
 
 n, o, c, y, x, p, q = td.vars("n o c y x p q")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.launches import launches_of
-from tdsl.codegen.loops import Alloc, Barrier, Kernel
-from tdsl.codegen.passes.statements import walk
+from tdsl.codegen.gpu.launches import launches_of
+from tdsl.codegen.ir.loops import Alloc, Barrier, Kernel
+from tdsl.codegen.ir.statements import walk
 from tdsl.lang.interp import interpret
 from tdsl.schedule.recipes.blocks import on_blocks
 from tdsl.schedule.recipes.choices import if_suited

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.launches import launches_of
+from tdsl.codegen.gpu.launches import launches_of
 from tdsl.lang.interp import interpret
 from tests.codegen.cuda.conflicts import conflicts
 from tests.codegen.cuda.programs import barriers, kernel_of

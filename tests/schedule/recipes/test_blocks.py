@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tdsl as td
-from tdsl.codegen.launches import launches_of
+from tdsl.codegen.gpu.launches import launches_of
 from tdsl.lang.interp import interpret
 from tdsl.schedule.recipes.block_rows import BlockRows
 from tdsl.schedule.recipes.block_tiles import BlockTiles

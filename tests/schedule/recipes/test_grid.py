@@ -3,8 +3,8 @@
 import pytest
 
 import tdsl as td
-from tdsl.codegen.cuda.limits import DEFAULT_ARCH, check_limits
-from tdsl.codegen.launches import launches_of
+from tdsl.codegen.gpu.launches import launches_of
+from tdsl.codegen.gpu.limits import DEFAULT_ARCH, check_limits
 from tests.codegen.cuda.programs import kernel_of
 
 b, c, o, i, j, k, p, q = td.vars("b c o i j k p q")

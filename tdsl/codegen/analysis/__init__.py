@@ -1,0 +1,1 @@
+"""Facts about loops that passes ask for; nothing here changes a statement."""

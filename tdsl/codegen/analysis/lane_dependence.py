@@ -1,0 +1,140 @@
+"""May the iterations of a loop run side by side, statement by statement?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.ir.fresh_names import Renaming
+from tdsl.codegen.ir.loops import Alloc, For, Let, Stmt, Store
+from tdsl.codegen.ir.statements import exprs_of, loads_of, rebuilt, stored_in, walk
+from tdsl.core.node import post_order
+from tdsl.lang.affine import Sum, as_expr, as_sum, variables
+from tdsl.lang.bounds import Facts, lower, upper
+from tdsl.lang.expr import Binary, Const, Expr, Load, Var, const, dtype_of
+from tdsl.lang.simplify import substitute
+from tdsl.lang.types import i64
+
+Index = tuple[Expr, ...]
+
+
+def lanes_are_independent(loop: For, facts: Facts) -> bool:
+    """True when no iteration touches an element that another one writes.
+
+    Memory made inside is each one's own. It is known only where some axis of the indices moves with the
+    variable by more than all else in them.
+
+    >>> from tdsl.lang.bounds import NOTHING
+    >>> from tdsl.lang.expr import ONE, ZERO, const
+    >>> from tdsl.lang.types import i64
+    >>> i = Var("i")
+    >>> def alone(value):
+    ...     loop = For("i", ZERO, const(8), "vectorized", Store("a", (i,), value))
+    ...     return lanes_are_independent(loop, NOTHING)
+    >>> alone(Load("a", (i,), i64)), alone(Load("a", (Binary("add", i, ONE),), i64))
+    (True, False)
+    """
+    private = {s.name for s in walk(loop.body) if isinstance(s, Alloc)}
+    written = stored_in(loop.body) - private
+    if not written:
+        return True
+    pair = _Pair.of(loop, facts, written)
+    stores: dict[str, dict[Index, None]] = {}
+    touched: dict[str, dict[Index, None]] = {}
+    for buffer, index, is_store in _accesses(loop.body, written):
+        if any(loads_of(i) & written for i in index):
+            return False
+        touched.setdefault(buffer, {})[index] = None
+        if is_store:
+            stores.setdefault(buffer, {})[index] = None
+    return all(
+        pair.apart(store, other)
+        for buffer, found in stores.items()
+        for store in found
+        for other in touched[buffer]
+    )
+
+
+def _accesses(s: Stmt, buffers: frozenset[str]) -> Iterator[tuple[str, Index, bool]]:
+    """The indices at which buffers are loaded and stored."""
+    for inner in walk(s):
+        if isinstance(inner, Store) and inner.buffer in buffers:
+            yield inner.buffer, inner.index, True
+        for e in exprs_of(inner):
+            if loads_of(e) & buffers:
+                for n in post_order(e):
+                    if isinstance(n, Load) and n.buffer in buffers:
+                        yield n.buffer, n.index, False
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two iterations of a loop: the second one's variables have other names, and lets are expanded."""
+
+    lane: str
+    count: int
+    facts: Facts
+    second: Renaming
+    lets: dict[str, Expr]
+
+    @staticmethod
+    def of(loop: For, facts: Facts, written: frozenset[str]) -> _Pair:
+        assert isinstance(loop.extent, Const)
+        bound = [loop, *(s for s in walk(loop.body) if isinstance(s, For | Let))]
+        second = Renaming({s.name: Var(_twin(s.name)) for s in bound})
+        lets: dict[str, Expr] = {}
+        for s in bound:
+            if isinstance(s, For):
+                lo, extent = substitute(s.lo, lets), substitute(s.extent, lets)
+                facts = inside(facts, rebuilt(s, lo=lo, extent=extent))
+                if s.name in facts.ranges:
+                    lo, hi = facts.ranges[s.name]
+                    facts = facts.knowing(_twin(s.name), second.expr(lo), second.expr(hi))
+            elif dtype_of(s.value) == i64 and not loads_of(s.value) & written:
+                lets[s.name] = substitute(s.value, lets)
+        return _Pair(loop.name, int(loop.extent.value), facts, second, lets)
+
+    def apart(self, a: Index, b: Index) -> bool:
+        """True when the two iterations never meet at these indices."""
+        first = [substitute(i, self.lets) for i in a]
+        other = [self.second.expr(substitute(i, self.lets)) for i in b]
+        axes = list(zip(first, other, strict=True))
+        return any(self.differ(x, y) for x, y in (*axes, *_joined(axes)))
+
+    def differ(self, x: Expr, y: Expr) -> bool:
+        match x, y:
+            case Binary("mod", e, Const(k)), Binary("mod", f, Const(m)) if k == m > 0:
+                return self.far(as_sum(e).plus(as_sum(f), -1), int(k))
+            case _:
+                return self.far(as_sum(x).plus(as_sum(y), -1), None)
+
+    def far(self, d: Sum, period: int | None) -> bool:
+        """True when a difference is not 0, and less than a period, for different lanes."""
+        one, two = Var(self.lane), Var(_twin(self.lane))
+        step = d.terms.get(one, 0)
+        if step == 0 or d.terms.get(two, 0) != -step:
+            return False
+        rest = as_expr(d.without(one).without(two))
+        unknown = [v for v in variables(rest) if v not in self.facts.ranges]
+        if unknown:
+            return False
+        lo, hi = lower(rest, self.facts), upper(rest, self.facts)
+        if lo is None or hi is None:
+            return False
+        off = max(abs(lo), abs(hi))
+        span = abs(step) * (self.count - 1) + off
+        return off < abs(step) and (period is None or span < period)
+
+
+def _twin(name: str) -> str:
+    return f"{name}'"
+
+
+def _joined(axes: list[tuple[Expr, Expr]]) -> Iterator[tuple[Expr, Expr]]:
+    """x for two axes x // k and x % k, which together are as good as x."""
+    for x, y in axes:
+        match x, y:
+            case Binary("mod", e, Const(k)), Binary("mod", f, Const(m)) if k == m > 0:
+                if (Binary("floordiv", e, const(k)), Binary("floordiv", f, const(k))) in axes:
+                    yield e, f

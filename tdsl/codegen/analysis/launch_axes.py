@@ -1,0 +1,90 @@
+"""How many blocks and threads a kernel of a GPU takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tdsl.codegen.analysis.scope import inside
+from tdsl.codegen.ir.loops import AXES, CLUSTER, LANES, Alloc, Block, For, If, Invoke, Let, Stmt
+from tdsl.codegen.ir.statements import map_parts, parts_of
+from tdsl.errors import ScheduleError
+from tdsl.lang.affine import variables
+from tdsl.lang.bounds import NOTHING, Facts, upper
+from tdsl.lang.expr import Binary, Const, Expr, const
+from tdsl.lang.simplify import simplify
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.schedule.launch import MOST_BLOCKS
+
+
+def map_kernels(s: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
+    """A statement with each kernel changed: what stands outside of all others but memory, lets and tests."""
+    if isinstance(s, Block | Let | If | Alloc):
+        return map_parts(s, lambda part: map_kernels(part, change))
+    return change(s)
+
+
+def launch_extents(body: Stmt) -> dict[str, int]:
+    """How many blocks and threads a kernel takes along each axis: those of its longest loop there.
+
+    The threads that run an instruction together lie along threadIdx.x. Where only a call tells how many
+    blocks there are, it is the most that there can be.
+    """
+    found = _extents(body)
+    return {a: e.value if isinstance(e, Const) else MOST_BLOCKS[a] for a, e in found.items()}
+
+
+def grid_of(body: Stmt) -> tuple[Expr, ...]:
+    """How many blocks a kernel takes along each axis, by the sizes of a call; the first has clusters."""
+    found = _extents(body)
+    x, y, z = (found[axis] for axis in MOST_BLOCKS)
+    return simplify(Binary("mul", x, found[CLUSTER])), y, z
+
+
+def _extents(body: Stmt) -> dict[str, Expr]:
+    extents: dict[str, Expr] = dict.fromkeys(AXES, const(1))
+    _grow(body, NOTHING, extents)
+    return extents
+
+
+def _grow(s: Stmt, facts: Facts, extents: dict[str, Expr]) -> None:
+    if isinstance(s, Invoke):
+        extents[LANES] = _longer(extents[LANES], const(INSTRUCTIONS[s.instruction].threads), s)
+    if isinstance(s, For) and s.kind in AXES:
+        extents[s.kind] = _longer(extents[s.kind], _most(s, facts), s)
+    facts = inside(facts, s)
+    for part in parts_of(s):
+        _grow(part, facts, extents)
+
+
+def _longer(a: Expr, b: Expr, s: Stmt) -> Expr:
+    if isinstance(a, Const) and isinstance(b, Const):
+        return a if a.value >= b.value else b
+    if a in (b, const(1)):
+        return b
+    raise ScheduleError(
+        "loops of a kernel on one axis have extents of which only a call tells the longer one",
+        loc=s.loc,
+        label="this loop",
+        hint="fix the sizes, or give each its own axis",
+    )
+
+
+def _most(s: For, facts: Facts) -> Expr:
+    most = upper(s.extent, facts)
+    if most is not None:
+        return const(most)
+    if s.kind in MOST_BLOCKS and not variables(s.extent):
+        return s.extent
+    raise ScheduleError(
+        f"how many iterations of {s.name!r} run on {s.kind} is not known before the launch",
+        loc=s.loc,
+        label="this loop",
+        hint="split it by a constant, and bind the inner loop, or fix the sizes",
+    )
+
+
+def is_whole(s: For, extents: dict[str, int]) -> bool:
+    """True when every block or thread along a loop's axis runs an iteration of it."""
+    if isinstance(s.extent, Const):
+        return bool(s.extent.value == extents[s.kind])
+    return extents[s.kind] == MOST_BLOCKS.get(s.kind) and not variables(s.extent)

@@ -1,0 +1,99 @@
+"""What is known inside loops and conditions: ranges of variables, as `Facts`."""
+
+from __future__ import annotations
+
+from tdsl.codegen.ir.loops import For, If, Let, Stmt
+from tdsl.codegen.ir.statements import loads_of
+from tdsl.lang.affine import Sum, as_expr, variables
+from tdsl.lang.bounds import Facts, lower, upper
+from tdsl.lang.expr import ONE, ZERO, Const, Expr, Var, const, dtype_of
+from tdsl.lang.regions import tighten
+from tdsl.lang.simplify import add, ceildiv, conjuncts, floordiv, maximum, minimum, subtract
+from tdsl.lang.types import i64
+
+
+def inside(facts: Facts, s: Stmt) -> Facts:
+    """Facts of the body of a statement: of a loop, a let, an `If` without `else`."""
+    match s:
+        case For():
+            return _inside_loop(facts, s)
+        case Let(name, value) if dtype_of(value) == i64 and not loads_of(value):
+            return facts.knowing(name, value, value)
+        case If(cond, _, None):
+            return where(facts, cond)
+        case _:
+            return facts
+
+
+def _inside_loop(facts: Facts, loop: For) -> Facts:
+    """Data in the bounds of a loop may change, so only its constant limits count."""
+    first, last = loop.lo, last_of(loop, facts)
+    if loads_of(first):
+        bound = lower(first, facts)
+        if bound is None:
+            return facts
+        first = const(bound)
+    if loads_of(last):
+        bound = upper(last, facts)
+        if bound is None:
+            return facts
+        last = const(bound)
+    return facts.knowing(loop.name, first, last)
+
+
+def last_of(loop: For, facts: Facts) -> Expr:
+    """The last value of a loop variable."""
+    if isinstance(loop.lo, Const) and isinstance(loop.extent, Const):
+        return const(loop.lo.value + loop.extent.value - 1)
+    return subtract(add(loop.lo, loop.extent, facts), ONE, facts)
+
+
+def narrowed(d: Sum, name: str, lo: Expr, hi: Expr, facts: Facts) -> tuple[Expr, Expr]:
+    """The part of lo..hi where a sum that is linear in the variable is at most 0."""
+    c, rest = d.terms[Var(name)], as_expr(d.without(Var(name)))
+    if c > 0:
+        return lo, minimum(hi, floordiv(subtract(ZERO, rest, facts), const(c), facts), facts)
+    return maximum(lo, ceildiv(rest, const(-c), facts), facts), hi
+
+
+def where(facts: Facts, cond: Expr) -> Facts:
+    """Facts where a condition holds.
+
+    Each affine comparison bounds each of its variables: the innermost one by the others, an outer one
+    for some value of those inside it.
+
+    >>> from tdsl.lang.bounds import NOTHING, upper
+    >>> from tdsl.lang.expr import ZERO, Binary, Var
+    >>> i, j = Var("i"), Var("j")
+    >>> facts = NOTHING.knowing("i", ZERO, const(9)).knowing("j", ZERO, const(9))
+    >>> some = where(facts, Binary("lt", Binary("add", Binary("mul", const(10), i), j), const(25)))
+    >>> upper(i, some), upper(Binary("add", Binary("mul", const(10), i), j), some)
+    (2, 24)
+    """
+    for c in conjuncts(cond):
+        if loads_of(c):
+            continue
+        used = variables(c)
+        names = [name for name in facts.ranges if name in used]
+        for k, name in enumerate(names):
+            here = {n: facts.ranges[n] for n in names[k:]}
+            lo, hi = tighten(here, c, facts, name)[name]
+            if (lo, hi) == here[name] or lo is None or hi is None:
+                continue
+            if _only_outer(facts, name, lo) and _only_outer(facts, name, hi):
+                facts = facts.knowing(name, lo, hi)
+    return facts
+
+
+def _only_outer(facts: Facts, name: str, bound: Expr) -> bool:
+    """A range may name only the variables before its own."""
+    if loads_of(bound):
+        return False
+    allowed = set()
+    for other in facts.ranges:
+        if other == name:
+            break
+        allowed.add(other)
+    return all(v in allowed or v not in facts.ranges for v in variables(bound)) and (
+        name not in variables(bound)
+    )

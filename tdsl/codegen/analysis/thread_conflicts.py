@@ -1,0 +1,249 @@
+"""Which threads of a block may touch one element: accesses of a kernel, and proofs that they are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tdsl.codegen.ir.loops import LANES, CopyTile, Invoke, Stmt, Store
+from tdsl.codegen.ir.statements import exprs_of
+from tdsl.core.node import Node, post_order, transform
+from tdsl.lang.affine import Sum, as_expr, as_sum, variables
+from tdsl.lang.bounds import Facts, lower, upper
+from tdsl.lang.expr import (
+    ZERO,
+    Binary,
+    Broadcast,
+    Const,
+    Expr,
+    Load,
+    Ramp,
+    Var,
+    const,
+    lanes_of,
+)  # fmt: skip
+from tdsl.lang.simplify import add, simplify, substitute
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Elements that a statement touches in memory which threads share.
+
+    A thread's number on an axis is the variable of the axis' name; `axes` are those that a loop around is
+    bound to, on the others only the thread with number 0 is here. `facts` are the ranges of all variables.
+    """
+
+    buffer: str
+    index: tuple[Expr, ...]
+    kind: str  # "read", "write", or the operator of an atomic update
+    axes: frozenset[str]
+    facts: Facts
+
+    def only(self, axis: str) -> Expr | None:
+        """The number on an axis of the only thread that is here, if it is known."""
+        if axis not in self.axes:
+            return ZERO
+        first, last = self.facts.ranges.get(axis, (None, None))
+        return first if first == last and isinstance(first, Const) else None
+
+    def conflicts(self, other: Access, same: frozenset[str], threads: Mapping[str, int]) -> bool:
+        """True unless two different threads of a block certainly do not need this order of accesses.
+
+        `same` are variables that have one value in both; `threads` is the number of threads on each axis.
+        """
+        return self.meets(other, same, threads) is not None
+
+    def meets(
+        self, other: Access, same: frozenset[str], threads: Mapping[str, int]
+    ) -> set[str] | None:
+        """The axes on which threads that need this order may differ; None where there are none."""
+        if self.buffer != other.buffer or self.kind == other.kind != "write":
+            return None
+        pair = _Pair.of(self, other, same, threads)
+        return None if pair.apart() else pair.left
+
+
+def accesses(
+    s: Stmt, shared: frozenset[str], lets: dict[str, Expr], axes: frozenset[str], facts: Facts
+) -> Iterator[Access]:
+    """What a statement itself, without those inside it, touches of some buffers."""
+    if isinstance(s, Invoke):
+        yield from _of_instruction(s, shared, lets, axes, facts)
+        return
+    if isinstance(s, Store) and s.buffer in shared:
+        index, known = plain_index(s.index, lets, facts)
+        yield Access(s.buffer, index, s.atomic or "write", axes, known)
+    if isinstance(s, CopyTile) and s.buffer in shared:
+        last = range(len(s.index) - len(s.extents), len(s.index))
+        index, known = _tile(s.index, last, s.extents, lets, facts)
+        yield Access(s.buffer, index, "write", axes, known)
+    for n in post_order(*exprs_of(s)):
+        if isinstance(n, Load) and n.buffer in shared:
+            index, known = plain_index(n.index, lets, facts)
+            yield Access(n.buffer, index, "read", axes, known)
+
+
+def _of_instruction(
+    s: Invoke, shared: frozenset[str], lets: dict[str, Expr], axes: frozenset[str], facts: Facts
+) -> Iterator[Access]:
+    """Tiles in memory, any element of which any thread of the group may touch."""
+    chosen = INSTRUCTIONS[s.instruction]
+    for n, (operand, shape) in enumerate(zip(s.operands, chosen.shapes(), strict=True)):
+        if operand.buffer in shared:
+            index, known = _tile(operand.index, operand.axes, shape, lets, facts)
+            kind = "write" if n == 0 else "read"
+            yield Access(operand.buffer, index, kind, axes | {LANES}, known)
+
+
+def _tile(
+    index: tuple[Expr, ...], axes: Sequence[int], shape: Sequence[int], lets: dict[str, Expr],
+    facts: Facts,
+) -> tuple[tuple[Expr, ...], Facts]:  # fmt: skip
+    """Any element of a tile, whose place in it along each axis is a variable."""
+    made = [substitute(i, lets) for i in index]
+    for axis, extent in zip(axes, shape, strict=True):
+        name = f"tile {axis}"
+        facts = facts.knowing(name, ZERO, const(extent - 1))
+        made[axis] = add(made[axis], Var(name))
+    return tuple(made), facts
+
+
+def plain_index(
+    index: tuple[Expr, ...], lets: dict[str, Expr], facts: Facts
+) -> tuple[tuple[Expr, ...], Facts]:
+    """An index without lets and vectors: the lane is a variable of its own."""
+    count = max(map(lanes_of, index), default=1)
+
+    def scalar(n: Node) -> Node:
+        match n:
+            case Ramp(base, stride):
+                return as_expr(as_sum(base).plus(Sum({Var("lane"): stride})))
+            case Broadcast(x):
+                return x
+            case _:
+                return n
+
+    if count > 1:
+        facts = facts.knowing("lane", const(0), const(count - 1))
+    return tuple(substitute(transform(i, scalar), lets) for i in index), facts
+
+
+@dataclass(slots=True)
+class _Pair:
+    """Two threads at equal indices: what that says of their numbers.
+
+    Where the variables of the second differ from the first's, they have names of their own (`twins`).
+    `differences` are sums that are 0; `alike` are the first thread's atoms that are equal to the second's;
+    `left` are the axes on which the threads may still have different numbers.
+    """
+
+    differences: list[Sum]
+    facts: Facts
+    twins: dict[str, Expr]
+    left: set[str]
+    alike: set[Expr] = field(default_factory=set)
+
+    @staticmethod
+    def of(a: Access, b: Access, same: frozenset[str], threads: Mapping[str, int]) -> _Pair:
+        own = {v for i in b.index for v in variables(i)} | set(b.facts.ranges)
+        twins: dict[str, Expr] = {v: Var(f"{v}'") for v in own - same}
+        facts = a.facts
+        for name, (lo, hi) in b.facts.ranges.items():
+            if name in twins:
+                facts = facts.knowing(f"{name}'", substitute(lo, twins), substitute(hi, twins))
+        left = {
+            x for x, n in threads.items() if n > 1 and (a.only(x) is None or a.only(x) != b.only(x))
+        }
+        differences = []
+        for x, y in zip(a.index, b.index, strict=True):
+            differences.append(as_sum(x).plus(as_sum(substitute(y, twins)), -1))
+        # a thread on whose axis no loop runs has number 0
+        for side, name in ((a, "{}"), (b, "{}'")):
+            for axis in left - side.axes:
+                facts = facts.knowing(name.format(axis), ZERO, ZERO)
+                differences.append(Sum({Var(name.format(axis)): 1}))
+        return _Pair(differences, facts, twins, left)
+
+    def apart(self) -> bool:
+        """True when equal indices mean that both are one thread, or there are none."""
+        while self.left:
+            if any(self.never_zero(d) for d in self.differences):
+                return True
+            if not (self.split() or self.join()):
+                return False
+        return True
+
+    def never_zero(self, d: Sum) -> bool:
+        lo, hi = self.limits(d)
+        return (lo is not None and lo > 0) or (hi is not None and hi < 0) or is_other_slot(d)
+
+    def split(self) -> bool:
+        """c * x - c * x' + rest is 0 and the rest is less than c: then x is x', and the rest 0."""
+        for n, d in enumerate(self.differences):
+            for x, c in d.terms.items():
+                twin = substitute(x, self.twins)
+                if x == twin or d.terms.get(twin, 0) != -c:
+                    continue
+                rest = d.without(x).without(twin)
+                lo, hi = self.limits(rest)
+                if lo is not None and hi is not None and max(abs(lo), abs(hi)) < abs(c):
+                    self.differences[n] = rest
+                    self.alike.add(x)
+                    if isinstance(x, Var):
+                        self.left.discard(x.name)
+                        self.differences = [self.unified(x, twin, e) for e in self.differences]
+                    return True
+        return False
+
+    def unified(self, x: Var, twin: Expr, d: Sum) -> Sum:
+        assert isinstance(twin, Var)
+        return as_sum(substitute(as_expr(d), {twin.name: x}))
+
+    def join(self) -> bool:
+        """x // k and x % k are those of x': then x is x'."""
+        for m in list(self.alike):
+            match m:
+                case Binary("mod", x, k) if self.is_period(k):
+                    quotients = [Binary("floordiv", x, k)]
+                    match x, k:
+                        case Binary("floordiv", y, Const(n)), Const(period):
+                            quotients.append(Binary("floordiv", y, const(int(n * period))))
+                        case _:
+                            pass
+                    if any(
+                        q in self.alike or simplify(q, self.facts) in self.alike for q in quotients
+                    ):
+                        self.alike.discard(m)
+                        twin = substitute(x, self.twins)
+                        self.differences.append(as_sum(x).plus(as_sum(twin), -1))
+                        return True
+                case _:
+                    pass
+        return False
+
+    def is_period(self, k: Expr) -> bool:
+        """True for a divisor that is positive and has one value in both threads."""
+        return substitute(k, self.twins) == k and (lower(k, self.facts) or 0) > 0
+
+    def limits(self, d: Sum) -> tuple[int | None, int | None]:
+        e = as_expr(d)
+        if any(v not in self.facts.ranges for v in variables(e)):
+            return None, None
+        return lower(e, self.facts), upper(e, self.facts)
+
+
+def is_other_slot(d: Sum) -> bool:
+    """True for x % k - y % k where x - y is a number and no multiple of k: two places of a ring.
+
+    >>> i, three = Var("i"), const(3)
+    >>> later = Binary("mod", Binary("add", i, const(2)), three)
+    >>> is_other_slot(as_sum(Binary("sub", later, Binary("mod", i, three))))
+    True
+    """
+    match sorted(d.terms.items(), key=lambda term: term[1]):
+        case [(Binary("mod", x, Const(k)), -1), (Binary("mod", y, Const(m)), 1)] if k == m:
+            apart = as_sum(x).plus(as_sum(y), -1)
+            return not (apart.terms or d.constant) and apart.constant % k != 0
+        case _:
+            return False

@@ -1,0 +1,125 @@
+"""Machine code from the disk cache: a program that has been compiled before runs without being lowered.
+
+An entry holds the object file behind what is needed to load it, as JSON:
+
+    length of the JSON | {"name": of the kernel, "quick": whether it has an entry for Python} | object file
+
+The JSON of a fallback also has its number, and the reason and time limit with which LLVM was stopped before.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from tdsl.codegen.cpu import jit
+from tdsl.codegen.cpu.executable import CpuExecutable, ObjectCode, text_of
+from tdsl.codegen.cpu.machine import CpuTarget, check_runs_here
+from tdsl.codegen.ir.loops import Argument, Kernel
+from tdsl.codegen.runtime import cache
+from tdsl.core.debug import asked_for, looks_inside, tell, timed
+from tdsl.core.source import here
+from tdsl.errors import CompileWarning
+
+_LENGTH = struct.Struct("<I")
+_CALLER = (sys.version, np.__version__)  # whose objects the entry for Python reads
+
+
+class Way(NamedTuple):
+    """A kernel and the processor that it is compiled for; `about` says what it does without."""
+
+    make: Callable[[], Kernel]
+    target: CpuTarget
+    about: str
+
+
+def load_or_build(
+    program: str,
+    params: tuple[Argument, ...],
+    make: Callable[[], Kernel],
+    target: CpuTarget,
+    plainer: Callable[[], Sequence[Way]] = tuple,
+) -> CpuExecutable:
+    """The machine code of `make()` for this machine or a level of it, from the disk cache if it has an entry.
+
+    `program` is the fingerprint of everything that the kernel depends on, `params` are its parameters. The
+    kernel is lowered only if the cache has no entry, or when its loops are asked for. If LLVM reaches the
+    time limit, the first of `plainer()` that it compiles is taken, with a warning; the cache remembers which.
+    TargetError if this machine cannot run the code, CompileLimit if LLVM reaches the limit for all.
+    """
+    check_runs_here(target)
+    key = cache.key(
+        "cpu program", *jit.made_by(target), *_CALLER, program, str(asked_for("canaries"))
+    )
+    payload = None if looks_inside() else cache.load(key)
+    tell("cache", f"{'found' if payload is not None else 'not found'} {key}")
+    limit = jit.compile_limit()
+    if payload is not None:
+        code, taken, reason, limited_to = _unpack(payload, params)
+        if not taken:
+            return CpuExecutable.of_object(code, make, target)
+        if 0 < limit <= limited_to:
+            way = plainer()[taken - 1]
+            _warn(reason, way)
+            return CpuExecutable.of_object(code, way.make, way.target)
+    try:
+        kernel, code = _compiled(Way(make, target, ""), params)
+        taken, reason = 0, ""
+    except jit.CompileLimit as error:
+        ways = plainer()
+        if not ways:
+            raise
+        taken, kernel, code = _plain(ways, params)
+        reason, target = error.message, ways[taken - 1].target
+        _warn(reason, ways[taken - 1])
+    cache.store(key, _pack(code, taken, reason, limit), jit.header(kernel.name, target))
+    return CpuExecutable.of_object(code, lambda: kernel, target)
+
+
+def _plain(ways: Sequence[Way], params: tuple[Argument, ...]) -> tuple[int, Kernel, ObjectCode]:
+    """The first way that LLVM compiles, counted from 1, with its kernel and code."""
+    for taken, way in enumerate(ways[:-1], 1):
+        with suppress(jit.CompileLimit):
+            return taken, *_compiled(way, params)
+    return len(ways), *_compiled(ways[-1], params)
+
+
+def _compiled(way: Way, params: tuple[Argument, ...]) -> tuple[Kernel, ObjectCode]:
+    kernel = way.make()
+    assert kernel.params == params, "a kernel takes what its signature says"
+    with timed("emit"):
+        text = text_of(kernel, way.target)
+    with timed("llvm"):
+        file = jit.generate(text, way.target, kernel.name)
+    return kernel, ObjectCode(kernel.name, params, f"@{kernel.name}_call(" in text, file)
+
+
+def _warn(reason: str, way: Way) -> None:
+    text, loc = f"{reason}: it is compiled {way.about} (TDSL_COMPILE_LIMIT)", here()
+    if loc is None:
+        warnings.warn(text, CompileWarning, stacklevel=4)
+    else:
+        warnings.warn_explicit(text, CompileWarning, loc.file, loc.line)
+
+
+def _pack(code: ObjectCode, taken: int, reason: str, limit: float) -> bytes:
+    about = {"name": code.name, "quick": code.quick}
+    given_up = {"taken": taken, "reason": reason, "limit": limit} if taken else {}
+    head = json.dumps({**about, **given_up}).encode()
+    return _LENGTH.pack(len(head)) + head + code.file
+
+
+def _unpack(payload: bytes, params: tuple[Argument, ...]) -> tuple[ObjectCode, int, str, float]:
+    """The code, the number of its fallback or 0, and the reason and time limit of the first attempt."""
+    (length,) = _LENGTH.unpack_from(payload)
+    start = _LENGTH.size + length
+    about = json.loads(payload[_LENGTH.size : start])
+    code = ObjectCode(about["name"], params, about["quick"], payload[start:])
+    return code, about.get("taken", 0), about.get("reason", ""), about.get("limit", 0.0)

@@ -1,0 +1,94 @@
+"""How a kernel is left early: a failed check, or memory that could not be had."""
+
+from __future__ import annotations
+
+from tdsl.codegen.cpu.context import Context
+from tdsl.codegen.cpu.convert import cast
+from tdsl.codegen.cpu.values import Value
+from tdsl.codegen.ir.loops import BufferParam, Kernel
+from tdsl.lang.types import f64, i64
+
+NO_MEMORY = -1
+VALUES = 8
+"""How many values of a failed check the frame has room for."""
+
+
+def frame_slots(kernel: Kernel) -> int:
+    """The number of 8-byte slots that arguments take in the frame of a kernel."""
+    slots = 0
+    for p in kernel.params:
+        slots += 1
+        if isinstance(p, BufferParam):
+            slots += sum(stride is None for stride in p.strides)
+    return slots
+
+
+def slot_values(cx: Context, values: list[Value]) -> list[str]:
+    """Scalars as the bits of 8-byte slots: integers as i64, floats as f64."""
+    names = []
+    for x in values:
+        wide = cast(cx.b, x, f64 if x.dtype.is_float else i64).name
+        names.append(cx.b.v(f"bitcast double {wide} to i64") if x.dtype.is_float else wide)
+    return names
+
+
+def fail(cx: Context, status: int, values: list[Value]) -> None:
+    """Leave with a status; of several threads that fail the first one reports its values."""
+    b = cx.b
+    if not cx.failed:
+        _report(cx, values)
+        leave(cx, str(status))
+        return
+    order = "monotonic monotonic, align 8"
+    pair = b.get(f"cmpxchg ptr {cx.failed}, i64 0, i64 {status} {order}")
+    first = b.v(f"extractvalue {{ i64, i1 }} {pair}, 1")
+    with b.when(first):
+        _report(cx, values)
+    leave(cx, str(status))
+
+
+def leave(cx: Context, status: str) -> None:
+    """Return a status; on the way what the function holds is given back."""
+    if not cx.owned:
+        cx.b.do(f"ret i64 {status}")
+        return
+    if not cx.status:
+        cx.status = cx.b.alloca("i64", 8)
+    cx.b.do(f"store i64 {status}, ptr {cx.status}")
+    _go_out(cx)
+
+
+def release(cx: Context) -> None:
+    """Give back the innermost memory, where its use ends and on the ways out from there."""
+    b, held = cx.b, cx.owned.pop()
+    b.do(f"call void @tdsl_free(ptr {held.pointer})")
+    if not held.left:
+        return
+    (after,) = b.labels("after")
+    b.do(f"br label %{after}")
+    b.label(held.label)
+    b.do(f"call void @tdsl_free(ptr {held.pointer})")
+    if cx.owned:
+        _go_out(cx)
+    else:
+        b.do(f"ret i64 {b.get(f'load i64, ptr {cx.status}')}")
+    b.label(after)
+
+
+def _go_out(cx: Context) -> None:
+    cx.owned[-1].left = True
+    cx.b.do(f"br label %{cx.owned[-1].label}")
+
+
+def leave_if_failed(cx: Context, cell: str) -> None:
+    """Leave where a thread has failed."""
+    status = cx.b.get(f"load atomic i64, ptr {cell} monotonic, align 8")
+    with cx.b.escape(cx.b.v(f"icmp ne i64 {status}, 0")):
+        leave(cx, status)
+
+
+def _report(cx: Context, values: list[Value]) -> None:
+    first = frame_slots(cx.kernel)
+    for k, name in enumerate(slot_values(cx, values[:VALUES])):
+        slot = cx.b.v(f"getelementptr i64, ptr %frame, i64 {first + k}")
+        cx.b.do(f"store i64 {name}, ptr {slot}")

@@ -1,0 +1,182 @@
+"""Stores of vectors side by side, as one block that is turned in registers.
+
+    t[k:k+16, j + 0] = a[j + 0, k:k+16]         16 vector loads, 64 shuffles, 16 vector stores,
+    t[k:k+16, j + 1] = a[j + 1, k:k+16]         in place of 16 x 16 stores of elements
+    ...
+
+This is what a transposed copy is when the loop along the rows it reads is vectorized, and the one or those
+along which it writes are unrolled. A block that is dense in memory is stored in whole vectors: rows of two
+or four elements, as dot products of neighbours want them, are interleaved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tdsl.codegen.cpu import memory
+from tdsl.codegen.cpu.builder import Builder
+from tdsl.codegen.cpu.context import Context
+from tdsl.codegen.cpu.emit_expr import access, value
+from tdsl.codegen.cpu.ir_types import constants, scalar, vector
+from tdsl.codegen.cpu.values import Value, full, spread
+from tdsl.codegen.ir.loops import Stmt, Store
+from tdsl.codegen.ir.statements import loads_of
+from tdsl.codegen.transforms.one_lane import lanes as part
+from tdsl.lang.affine import difference
+from tdsl.lang.expr import Ramp, const, dtype_of, lanes_of
+from tdsl.lang.simplify import add
+
+_LEAST = 4  # vectors and lanes for which turning pays
+
+
+def turn(cx: Context, body: Sequence[Stmt], begin: int) -> int:
+    """Write the stores from `begin` on that fill a block together; how many these are, or 0."""
+    first = body[begin]
+    if not isinstance(first, Store) or not _may_turn(cx, first):
+        return 0
+    axis = next(n for n, i in enumerate(first.index) if lanes_of(i) > 1)
+    lanes = lanes_of(first.index[axis])
+    stores = [first]
+    for s in body[begin + 1 : begin + lanes]:
+        if not isinstance(s, Store) or not _follows(cx, first, s, len(stores)):
+            break
+        stores.append(s)
+    count = len(stores)
+    dense = cx.buffers[first.buffer].strides[axis] == count and count in (2, 4)
+    if count < _LEAST and not dense:
+        return 0
+    t = dtype_of(first.value)
+    longest = cx.b.target.vector_bytes * 8 // max(t.bits, 8)
+    for start, several in _powers(lanes, longest):
+        values = [spread(value(cx, part(s.value, start, several)), several) for s in stores]
+        rows = [full(cx.b, x) for x in values]
+        if several == 1:
+            for n, x in enumerate(values):
+                _store(cx, first, axis, start, n, x)
+        elif dense:
+            whole = _interleaved(cx.b, scalar(t), rows, several)
+            _store(cx, first, axis, start, 0, Value(whole, t, count * several))
+        else:
+            for n in range(0, count, longest):
+                _store_columns(cx, first, axis, start, n, rows[n : n + longest], several)
+    return count
+
+
+def _powers(total: int, longest: int) -> Iterator[tuple[int, int]]:
+    """Beginning and length of parts of `total` that are powers of two, none above `longest`, itself one.
+
+    LLVM (22) does not end where it combines shuffles of vectors of 17 to 20 bytes into one of AVX-512.
+
+    >>> list(_powers(23, 16))
+    [(0, 16), (16, 4), (20, 2), (22, 1)]
+    """
+    start = 0
+    while start < total:
+        several = min(longest, 1 << (total - start).bit_length() - 1)
+        yield start, several
+        start += several
+
+
+def _store_columns(
+    cx: Context, first: Store, axis: int, start: int, n: int, rows: list[str], lanes: int
+) -> None:
+    """Store the lanes of rows n, n + 1, ..., each lane side by side in memory."""
+    t = dtype_of(first.value)
+    size, columns = _turned(cx.b, scalar(t), rows, lanes)
+    for k, column in enumerate(columns):
+        for offset, several in _powers(len(rows), size):
+            x = _part(cx.b, scalar(t), column, size, offset, several)
+            _store(cx, first, axis, start + k, n + offset, Value(x, t, several))
+
+
+def _store(cx: Context, first: Store, axis: int, k: int, n: int, v: Value) -> None:
+    """Store elements side by side in memory, from the n-th behind lane k of the first store on."""
+    index = list(first.index)
+    ramp = index[axis]
+    assert isinstance(ramp, Ramp)
+    index[axis] = add(ramp.base, const(k))
+    index[-1] = add(index[-1], const(n))
+    if v.lanes > 1:
+        index[-1] = Ramp(index[-1], 1, v.lanes)
+    at = access(cx, first.buffer, tuple(index), certain=True)
+    memory.store(cx, at, v, None, first.streaming)
+    cx.forget(first.buffer)
+
+
+def _may_turn(cx: Context, s: Store) -> bool:
+    """True for a plain store of a vector whose lanes lie apart, but not in its last dimension."""
+    moving = [i for i in s.index if lanes_of(i) > 1]
+    if len(moving) != 1 or s.mask is not None or s.atomic or s.fast or len(s.index) < 2:
+        return False
+    (ramp,) = moving
+    even = isinstance(ramp, Ramp) and ramp.stride == 1 and ramp.lanes >= _LEAST
+    last = lanes_of(s.index[-1]) == 1 and cx.buffers[s.buffer].strides[-1] == 1
+    whole = dtype_of(s.value).kind != "b"
+    return even and last and whole and s.buffer not in loads_of(s.value)
+
+
+def _follows(cx: Context, first: Store, s: Store, n: int) -> bool:
+    """True when `s` stores the n-th elements in memory after those of `first`, lane by lane."""
+    plain = replace(s, index=first.index, value=first.value, loc=first.loc) == first
+    if not plain or len(s.index) != len(first.index) or dtype_of(s.value) != dtype_of(first.value):
+        return False
+    offset = 0
+    for i, j, stride in zip(s.index, first.index, cx.buffers[s.buffer].strides, strict=True):
+        apart = 0 if i == j else None if lanes_of(i) > 1 else difference(i, j)
+        if apart is None or (apart and isinstance(stride, str)):
+            return False
+        offset += apart * int(stride) if apart else 0
+    return offset == n and s.buffer not in loads_of(s.value)
+
+
+def _turned(b: Builder, element: str, rows: list[str], lanes: int) -> tuple[int, list[str]]:
+    """The columns of rows and their length, by exchanging halves of ever larger squares."""
+    count = len(rows)
+    size = 1 << (max(count, lanes) - 1).bit_length()
+    type_ = vector(element, size)
+    whole = [_resized(b, element, x, lanes, size) for x in rows] + ["poison"] * (size - count)
+    step = 1
+    while step < size:
+        for i in range(size):
+            if not i & step and {whole[i], whole[i + step]} != {"poison"}:
+                x, y = whole[i], whole[i + step]
+                low = [n if not n & step else size + n - step for n in range(size)]
+                high = [n + step if not n & step else size + n for n in range(size)]
+                whole[i], whole[i + step] = (_picked(b, type_, x, y, n) for n in (low, high))
+        step *= 2
+    return size, whole[:lanes]
+
+
+def _interleaved(b: Builder, element: str, rows: list[str], lanes: int) -> str:
+    """The first lane of each row, then the second of each, and so on."""
+    if len(rows) == 1:
+        return rows[0]
+    x, y = (_interleaved(b, element, rows[n::2], lanes) for n in (0, 1))
+    size = lanes * len(rows) // 2
+    chosen = [n // 2 + size * (n % 2) for n in range(2 * size)]
+    return _picked(b, vector(element, size), x, y, chosen)
+
+
+def _picked(b: Builder, type_: str, x: str, y: str, lanes: list[int]) -> str:
+    chosen = constants("i32", lanes)
+    return b.v(f"shufflevector {type_} {x}, {type_} {y}, <{len(lanes)} x i32> {chosen}")
+
+
+def _part(b: Builder, element: str, x: str, lanes: int, first: int, count: int) -> str:
+    """Some lanes of a vector; one is a scalar."""
+    if count == lanes:
+        return x
+    type_ = vector(element, lanes)
+    if count == 1:
+        return b.v(f"extractelement {type_} {x}, i64 {first}")
+    return _picked(b, type_, x, "poison", list(range(first, first + count)))
+
+
+def _resized(b: Builder, element: str, x: str, lanes: int, wanted: int) -> str:
+    """The lanes of a vector, then some that are undefined."""
+    if lanes == wanted:
+        return x
+    type_ = vector(element, lanes)
+    chosen = ", ".join(f"i32 {n}" if n < lanes else "i32 poison" for n in range(wanted))
+    return b.v(f"shufflevector {type_} {x}, {type_} poison, <{wanted} x i32> <{chosen}>")

@@ -1,0 +1,50 @@
+"""What a compiler has against a CUDA text: the first error, and the lines of the text that it is about."""
+
+from __future__ import annotations
+
+import re
+
+from tdsl.core.source import here
+from tdsl.errors import TargetError
+
+_AT = re.compile(r"kernels\.cu\((\d+)\)")
+_AROUND = 2  # lines before and after one that is wrong
+_LISTED = 5  # errors in the note
+
+
+def rejected(compiler: str, log: str, arch: str, text: str) -> TargetError:
+    """The error for a text that a compiler rejects, with a note of its first errors and of the lines there.
+
+    >>> text = "int f() {\\n  return x;\\n}"
+    >>> error = rejected("NVRTC", "kernels.cu(2): error: no such name", "sm_80", text)
+    >>> print(error.__notes__[0])
+    kernels.cu(2): error: no such name
+        1 | int f() {
+    >   2 |   return x;
+        3 | }
+    """
+    errors = [line for line in log.splitlines() if "error" in line] or [log.strip()[:200]]
+    hint = (
+        "a kernel may use too much of the GPU: less shared memory, or fewer threads or registers for each"
+        if "ptxas" in errors[0]
+        else "where it is in an instruction of your own, look at its td.instruction(..., cuda=...); "
+        "else it is a bug of tdsl"
+    )
+    error = TargetError(
+        f"{compiler} rejects the kernels for {arch}: {errors[0]}",
+        loc=here(),
+        label="this call",
+        hint=hint,
+    )
+    error.add_note("\n".join([*errors[:_LISTED], *_excerpt(errors[0], text)]))
+    return error
+
+
+def _excerpt(error: str, text: str) -> list[str]:
+    """The line that an error is about, and its neighbours."""
+    at = _AT.search(error)
+    if at is None:
+        return []
+    wrong, lines = int(at[1]), text.splitlines()
+    first, last = max(wrong - _AROUND, 1), min(wrong + _AROUND, len(lines))
+    return [f"{'>' if n == wrong else ' '} {n:>3} | {lines[n - 1]}" for n in range(first, last + 1)]

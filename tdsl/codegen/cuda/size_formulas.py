@@ -1,0 +1,79 @@
+"""Numbers of blocks and bytes as data: numbers, or what makes them of the sizes of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tdsl.codegen.ir.loops import Argument, SizeParam
+from tdsl.codegen.runtime.signature import extent
+from tdsl.core.source import here
+from tdsl.errors import TargetError
+from tdsl.lang.expr import Const, Expr
+from tdsl.lang.show import show_expr
+from tdsl.schedule.nest import Illegal
+from tdsl.schedule.specialize import decode, encode
+
+Count = int | tuple[Any, ...]
+_SIZE = "size "  # arrays and scalars may have the name of a size
+
+
+def argument_name(p: Argument) -> str:
+    """What an argument of a kernel is called, differently from all others.
+
+    >>> argument_name(SizeParam("N"))
+    'size N'
+    """
+    return f"{_SIZE}{p.name}" if isinstance(p, SizeParam) else p.name
+
+
+def sizes_among(arguments: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of a call among its arguments by `argument_name`.
+
+    >>> sizes_among({"N": 1234, "size N": 10})
+    {'N': 10}
+    """
+    return {n.removeprefix(_SIZE): x for n, x in arguments.items() if n.startswith(_SIZE)}
+
+
+def stored(e: int | Expr) -> Count:
+    """A number, or an expression in sizes as nested tuples; TargetError where it is more than that.
+
+    >>> from tdsl.lang.expr import Binary, Size, const
+    >>> stored(const(3)), stored(Binary("mul", Size("N"), const(4)))
+    (3, ('mul', ('size', 'N'), ('const', 4, 'i64')))
+    """
+    if isinstance(e, int | Const):
+        return int(e if isinstance(e, int) else e.value)
+    try:
+        made: Count = _tuples(encode(e))
+    except Illegal:
+        raise TargetError(
+            f"a launch of {show_expr(e)} blocks or bytes cannot be told from the sizes of a call",
+            loc=here(),
+            label="compiled here",
+            hint="leave out dynamic=: a call with other sizes compiles again",
+        ) from None
+    return made
+
+
+def number(count: Count, sizes: Mapping[str, int]) -> int:
+    """The number for the sizes of a call.
+
+    >>> number(("mul", ("size", "N"), ("const", 4, "i64")), {"N": 10})
+    40
+    """
+    return count if isinstance(count, int) else extent(decode(count), sizes)
+
+
+def shown(count: Count) -> str:
+    """The text of a number.
+
+    >>> shown(7), shown(("mul", ("size", "N"), ("const", 4, "i64")))
+    ('7', 'N * 4')
+    """
+    return str(count) if isinstance(count, int) else f"{show_expr(decode(count))}"
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,218 @@
+"""The kernels of a GPU: what stands outside of all other loops, each with the blocks and threads that run it.
+
+Kernel (loops)  ->  Launches: memory between kernels, and one Launch after the other
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tdsl.codegen.analysis.launch_axes import grid_of, launch_extents
+from tdsl.codegen.gpu.fragments import Fragment, fragments_of
+from tdsl.codegen.gpu.shared_memory import SharedMemory, shared_memory
+from tdsl.codegen.gpu.tensor_boxes import TileMap, tile_maps
+from tdsl.codegen.ir.loops import (
+    AXES,
+    CLUSTER,
+    HEAP,
+    THREADS,
+    Alloc,
+    Argument,
+    Block,
+    BufferParam,
+    Check,
+    If,
+    Invoke,
+    Kernel,
+    Let,
+    Message,
+    Stmt,
+    row_major,
+)  # fmt: skip
+from tdsl.codegen.ir.statements import is_empty, rebuilt, stored_in, walk
+from tdsl.codegen.lowering.root_stages import used_params
+from tdsl.core.source import here
+from tdsl.errors import ScheduleError, TargetError
+from tdsl.lang.expr import Const, Expr, Unary, const
+from tdsl.lang.simplify import simplify
+from tdsl.lang.types import i64
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.schedule.launch import MOST_BLOCKS
+
+FAILED_CHECK = "failed check"  # no name of a program
+THREAD = "[block ({}, {}, {}), thread ({}, {}, {})] "  # before what a thread prints
+Extents = tuple[int, int, int]
+Grid = tuple[int | Expr, ...]  # an expression where only a call tells
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel: `params` are what its body names.
+
+    `fragments` says where the elements of memory in registers of several threads are, by name; `memory`
+    is that of a block. `maps` are what copies of boxes need, arguments behind the others. `resident` blocks
+    at least run at a time on a multiprocessor. So many neighbours on blockIdx.x are a `cluster`. `messages`
+    are those of the program.
+    """
+
+    name: str
+    params: tuple[Argument, ...]
+    grid: Grid
+    block: Extents
+    memory: SharedMemory
+    body: Stmt
+    fragments: Mapping[str, Fragment] = field(default_factory=dict)
+    maps: tuple[TileMap, ...] = ()
+    resident: int = 1
+    messages: tuple[Message, ...] = ()
+    cluster: int = 1
+
+    @property
+    def shared(self) -> int:
+        """The bytes of a block's shared memory."""
+        return self.memory.size
+
+    def extent(self, axis: str) -> int:
+        """How many blocks or threads there are along an axis, or at most where only a call tells.
+
+        >>> Launch("k", (), (7, 1, 1), (32, 4, 1), SharedMemory({}, 0, {}), Block(())).extent("threadIdx.y")
+        4
+        """
+        x, y, z = (
+            n if isinstance(n, int) else most
+            for n, most in zip(self.grid, MOST_BLOCKS.values(), strict=True)
+        )
+        return (self.cluster, x // self.cluster, y, z, *self.block)[AXES.index(axis)]
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """The kernels of a program in running order, and the memory between them."""
+
+    kernel: Kernel
+    temporaries: tuple[BufferParam, ...]
+    launches: tuple[Launch, ...]
+
+
+def launches_of(kernel: Kernel) -> Launches:
+    """The launches of a kernel whose memory has its scopes.
+
+    Raises ScheduleError where loops do not fit a launch, TargetError for what no kernel of a GPU does.
+
+    >>> from tdsl.codegen.ir.loops import For, Store
+    >>> from tdsl.lang.expr import Var, const
+    >>> t = For("t", const(0), const(40), "threadIdx.x", Store("a", (Var("t"),), Var("t")))
+    >>> launch, = launches_of(Kernel("k", (), For("b", const(0), const(3), "blockIdx.x", t))).launches
+    >>> launch.name, launch.grid, launch.block
+    ('k', (3, 1, 1), (40, 1, 1))
+    """
+    temporaries: list[BufferParam] = []
+    bodies = [s for s in _at_root(kernel.body, temporaries) if not is_empty(s)]
+    known = (*kernel.params, *temporaries)
+    record = _record(bodies)
+    temporaries += record
+    made = []
+    for n, body in enumerate(bodies):
+        _refuse_others(body)
+        name = kernel.name if len(bodies) == 1 else f"{kernel.name}_{n}"
+        extents = launch_extents(body)
+        cluster, blocks = extents[CLUSTER], grid_of(body)
+        grid = tuple(int(e.value) if isinstance(e, Const) else e for e in blocks)
+        block = tuple(extents[a] for a in THREADS)
+        _check_groups(body, block[0])
+        used, shared = used_params(known, body), shared_memory(body)
+        used += tuple(record if any(isinstance(s, Check) for s in walk(body)) else ())
+        _check_descriptors(body, shared)
+        fragments, maps = fragments_of(body), tile_maps(body, known)
+        written = stored_in(body)
+        resident = max((count for b, count in kernel.resident if b in written), default=1)
+        made.append(
+            Launch(
+                name, used, grid, _three(block), shared, body, fragments, maps, resident,
+                kernel.messages, cluster,
+            )
+        )  # fmt: skip
+    return Launches(kernel, tuple(temporaries), tuple(made))
+
+
+def _check_groups(body: Stmt, threads: int) -> None:
+    """All threads of a group run an instruction together, and a row of a block is one group."""
+    for s in walk(body):
+        if isinstance(s, Invoke) and INSTRUCTIONS[s.instruction].threads != threads:
+            chosen = INSTRUCTIONS[s.instruction]
+            raise ScheduleError(
+                f"instruction {chosen.name!r} is run by {chosen.threads} threads together, and blocks have "
+                f"{threads} along threadIdx.x",
+                loc=chosen.loc,
+                label="declared here",
+                hint=f'bind loops of {chosen.threads} iterations to "threadIdx.x", others to "threadIdx.y"',
+            )
+
+
+def _check_descriptors(body: Stmt, memory: SharedMemory) -> None:
+    """What is read by the descriptor of a matrix lies in swizzled shared memory."""
+    for s in walk(body):
+        if not isinstance(s, Invoke):
+            continue
+        chosen = INSTRUCTIONS[s.instruction]
+        for o, called in zip(s.operands, chosen.operands(), strict=True):
+            if called in chosen.descriptors and o.buffer not in memory.swizzles:
+                raise ScheduleError(
+                    f"instruction {chosen.name!r} reads {called!r} from swizzled shared memory, which "
+                    f"{o.buffer!r} is not",
+                    loc=chosen.loc,
+                    label="declared here",
+                    hint='cache_read(..., scope="shared").swizzle(128)',
+                )
+
+
+def _record(bodies: list[Stmt]) -> list[BufferParam]:
+    """Memory for the first check that fails: its site, counted from 1, and its values."""
+    checks = [s for body in bodies for s in walk(body) if isinstance(s, Check)]
+    if not checks:
+        return []
+    extents = (const(1 + max(len(s.values) for s in checks)),)
+    return [BufferParam(FAILED_CHECK, i64, extents, (1,), written=True)]
+
+
+def _refuse_others(body: Stmt) -> None:
+    for s in walk(body):
+        if isinstance(s, Invoke) and not INSTRUCTIONS[s.instruction].cuda:
+            raise TargetError(
+                f"kernels of a GPU cannot use instruction {s.instruction!r}, which has no code for them",
+                loc=here(),
+                label="compiled here",
+                hint='compile for target="cpu"',
+            )
+
+
+def _three(extents: tuple[int, ...]) -> Extents:
+    x, y, z = extents
+    return x, y, z
+
+
+def _at_root(s: Stmt, temporaries: list[BufferParam]) -> Iterator[Stmt]:
+    """The statements outside of all loops, each alone in the lets and conditions around it."""
+    match s:
+        case Block(parts):
+            for part in parts:
+                yield from _at_root(part, temporaries)
+        case Alloc(name, dtype, extents, scope, body) if scope == HEAP:
+            shape = tuple(int(e.value) for e in extents if isinstance(e, Const))
+            strides: tuple[int | None, ...] = (*(None,) * (len(extents) - 1), 1)[: len(extents)]
+            if len(shape) == len(extents):
+                strides = row_major(shape)
+            temporaries.append(BufferParam(name, dtype, extents, strides, written=True))
+            yield from _at_root(body, temporaries)
+        case Let():
+            for part in _at_root(s.body, temporaries):
+                yield rebuilt(s, body=part)
+        case If(cond, then, orelse):
+            for part in _at_root(then, temporaries):
+                yield rebuilt(s, then=part, orelse=None)
+            if orelse is not None:
+                for part in _at_root(orelse, temporaries):
+                    yield rebuilt(s, cond=simplify(Unary("not", cond)), then=part, orelse=None)
+        case _:
+            yield s

@@ -1,0 +1,102 @@
+"""What a GPU of an architecture takes: its instructions, and how large launches may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tdsl.codegen.gpu.launches import Launch, Launches
+from tdsl.codegen.ir.loops import Invoke
+from tdsl.codegen.ir.statements import walk
+from tdsl.core.source import here
+from tdsl.errors import ScheduleError, TargetError
+from tdsl.lang.expr import Expr
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.schedule.launch import MOST_BLOCKS, MOST_IN_CLUSTER, MOST_THREADS
+
+DEFAULT_ARCH = "sm_90a"
+_COPIES_TILES = 90  # the first architecture with TMA
+MOST_SHARED = {
+    "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10, "sm_90a": 227 << 10,
+}  # fmt: skip
+_SMALLER = dict.fromkeys(
+    MOST_BLOCKS, "bind the largest loop to blockIdx.x, or fuse it with that one"
+)
+_SMALLER["blockIdx.x"] = "bind smaller loops to blocks"
+
+
+def check_limits(launches: Launches, arch: str) -> None:
+    """ScheduleError where a launch asks for more than a GPU has, TargetError for instructions it lacks."""
+    for launch in launches.launches:
+        _check_instructions(launch, arch)
+        grid = (n if isinstance(n, int) else 0 for n in launch.grid)  # others: `check_grid`
+        limits = (
+            (
+                prod(launch.block),
+                MOST_THREADS,
+                "threads in a block",
+                "bind smaller loops to threads",
+            ),
+            (launch.cluster, MOST_IN_CLUSTER, "blocks in a cluster", "bind a smaller loop"),
+            (launch.block[2], 64, "threads on threadIdx.z", "bind the largest loop to threadIdx.x"),
+            (
+                launch.shared,
+                MOST_SHARED[arch],
+                "bytes of shared memory",
+                "make the tiles smaller, or let pipelines have fewer stages",
+            ),
+            *(
+                (n, most, f"blocks on {axis}", _SMALLER[axis])
+                for n, (axis, most) in zip(grid, MOST_BLOCKS.items(), strict=True)
+            ),
+        )
+        for asked, most, what, hint in limits:
+            if asked > most:
+                raise ScheduleError(
+                    f"kernel {launch.name!r} has {asked} {what}; {arch} has {most} at most",
+                    loc=here(),
+                    label="compiled here",
+                    hint=hint,
+                )
+
+
+def _check_instructions(launch: Launch, arch: str) -> None:
+    have = int("".join(c for c in arch if c.isdigit()))
+    if launch.maps and have < _COPIES_TILES:
+        raise TargetError(
+            f"{arch} has no unit that copies tiles as a whole, which sm_{_COPIES_TILES} has",
+            loc=here(),
+            label="compiled here",
+            hint="copy by threads: cooperate() instead of bulk_copy()",
+        )
+    if launch.cluster > 1 and have < _COPIES_TILES:
+        raise TargetError(
+            f"{arch} has no clusters of blocks, which sm_{_COPIES_TILES} has",
+            loc=here(),
+            label="compiled here",
+            hint='bind the loop to "blockIdx.x" or another axis',
+        )
+    for s in walk(launch.body):
+        if not isinstance(s, Invoke):
+            continue
+        chosen = INSTRUCTIONS[s.instruction]
+        alone = chosen.arch.endswith("a")
+        if arch != f"sm_{chosen.arch}" if alone else int(chosen.arch or 0) > have:
+            raise TargetError(
+                f"instruction {chosen.name!r} needs sm_{chosen.arch}, the target is {arch}",
+                loc=here(),
+                label="compiled here",
+                hint=f'td.compile(..., target="cuda:sm_{chosen.arch}"), or another instruction',
+            )
+
+
+def check_grid(kernel: str, grid: Sequence[int | Expr]) -> None:
+    """TargetError where a call, by its sizes, needs more blocks than a launch takes."""
+    for (axis, most), n in zip(MOST_BLOCKS.items(), grid, strict=True):
+        if isinstance(n, int) and n > most:
+            raise TargetError(
+                f"kernel {kernel!r} has {n} blocks on {axis}, and a launch {most} at most",
+                loc=here(),
+                label="this call",
+                hint=_SMALLER[axis],
+            )

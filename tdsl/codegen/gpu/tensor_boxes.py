@@ -1,0 +1,113 @@
+"""Arrays as a GPU's unit for tiles sees them: what its copies of boxes ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from tdsl.codegen.ir.loops import Alloc, Argument, BufferParam, CopyTile, Stmt, row_major
+from tdsl.codegen.ir.statements import walk
+from tdsl.core.source import Loc
+from tdsl.errors import ScheduleError
+from tdsl.lang.expr import Const
+from tdsl.schedule.pipelines import LINE, UNIT
+
+_MOST_EXTENT = 256
+_MOST_AXES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TileMap:
+    """Boxes of an array, row-major, in the order of a swizzle of so many bytes, which is as wide or wider.
+
+    A launch takes one for each array, extent of boxes and swizzle.
+    """
+
+    array: str
+    dtype: str
+    shape: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 0
+
+
+def tile_maps(body: Stmt, params: Iterable[Argument]) -> tuple[TileMap, ...]:
+    """The maps of a kernel in the order of their first use; ScheduleError for a box that no GPU copies.
+
+    >>> from tdsl.lang.expr import ZERO, const
+    >>> from tdsl.lang.types import f32
+    >>> a = BufferParam("a", f32, (const(100), const(64)), (64, 1), False)
+    >>> tile_maps(CopyTile("t", (ZERO, ZERO), "a", (ZERO, ZERO), (8, 32)), (a,))
+    (TileMap(array='a', dtype='f32', shape=(100, 64), box=(8, 32), swizzle=0),)
+    """
+    arrays = {p.name: p for p in params if isinstance(p, BufferParam)}
+    swizzles = {s.name: s.swizzle for s in walk(body) if isinstance(s, Alloc)}
+    found: dict[TileMap, None] = {}
+    for s in walk(body):
+        if isinstance(s, CopyTile):
+            if s.source not in arrays:
+                raise ScheduleError(
+                    f"{s.buffer!r} is copied as a whole of {s.source!r}, which is made inside of the kernel",
+                    loc=s.loc,
+                    label="scheduled here",
+                    hint="compute_root() what is copied, or copy by threads: cooperate()",
+                )
+            found[map_of(s, arrays[s.source], swizzles.get(s.buffer, 0))] = None
+    return tuple(found)
+
+
+def map_of(s: CopyTile, p: BufferParam, swizzle: int) -> TileMap:
+    """The map that a copy needs; of a swizzled tile with longer rows, that of each of its panels."""
+    shape = tuple(int(e.value) for e in p.extents if isinstance(e, Const))
+    if len(shape) < len(p.extents):
+        raise ScheduleError(
+            f"tiles of {p.name!r} are copied as a whole, which needs sizes that are known",
+            loc=s.loc,
+            label="this copy",
+            hint="copy by threads: cooperate() instead of bulk_copy(), or leave out dynamic=",
+        )
+    size, wide = p.dtype.bytes, s.extents[-1]
+    inner = min(wide, swizzle // size) if swizzle else wide
+    box = (*s.extents[:-1], inner)
+    rows = [n * size for n in row_major(shape)[:-1]]
+    checks = (
+        (len(shape) > _MOST_AXES, f"{p.name!r} has {len(shape)} axes", f"{_MOST_AXES} at most"),
+        (
+            max(box) > _MOST_EXTENT,
+            f"a tile of {p.name!r} has {max(box)} elements along an axis",
+            f"{_MOST_EXTENT} at most",
+        ),
+        (
+            inner * size % UNIT != 0,
+            f"the rows of a tile of {p.name!r} have {inner * size} bytes",
+            f"a multiple of {UNIT}",
+        ),
+        (
+            prod(box) * size % LINE != 0,
+            f"a tile of {p.name!r} has {prod(box) * size} bytes",
+            f"a multiple of {LINE}",
+        ),
+        (
+            wide % inner != 0 or (wide > inner and sum(n > 1 for n in box[:-1]) > 1),
+            f"a tile of {p.name!r} of {s.extents} elements is swizzled by {swizzle} bytes",
+            "rows of a multiple of that, in two axes",
+        ),
+        (
+            any(n % UNIT for n in rows),
+            f"the rows of {p.name!r} are {min(n for n in rows or [0])} bytes apart",
+            f"a multiple of {UNIT}",
+        ),
+    )
+    for wrong, what, wanted in checks:
+        if wrong:
+            raise _refused(what, wanted, s.loc)
+    return TileMap(p.name, p.dtype.name, shape, box, swizzle)
+
+
+def _refused(what: str, wanted: str, loc: Loc | None) -> ScheduleError:
+    return ScheduleError(
+        f"{what}; copies as a whole need {wanted}",
+        loc=loc,
+        label="scheduled here",
+        hint="choose other tiles or sizes, or copy by threads: cooperate() instead of bulk_copy()",
+    )

@@ -1,0 +1,244 @@
+"""Statements made, walked and rebuilt: what every pass does besides its own idea."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar, assert_never
+
+from tdsl.codegen.ir.loops import (
+    Alloc,
+    Arrive,
+    Await,
+    Barrier,
+    Beside,
+    Block,
+    Check,
+    Commit,
+    CopyTile,
+    For,
+    If,
+    Invoke,
+    Let,
+    Operand,
+    Phases,
+    Prefetch,
+    Print,
+    Shuffle,
+    Stmt,
+    Store,
+    Wait,
+)  # fmt: skip
+from tdsl.core.node import Memo, Node, remembered
+from tdsl.lang.affine import union_of
+from tdsl.lang.expr import FALSE, TRUE, Expr, Load, Param, Var
+from tdsl.lang.simplify import substitute
+
+S = TypeVar("S", bound=Stmt | Operand)
+
+EMPTY = Block(())
+
+
+def sequence(parts: Iterable[Stmt]) -> Stmt:
+    """The statements in order, without blocks inside blocks; a single one stands for itself."""
+    flat: list[Stmt] = []
+    for part in parts:
+        if isinstance(part, Block):
+            flat += part.body
+        else:
+            flat.append(part)
+    return flat[0] if len(flat) == 1 else Block(tuple(flat)) if flat else EMPTY
+
+
+def is_empty(s: Stmt | None) -> bool:
+    """True for a statement that does nothing at first sight."""
+    return s is None or (isinstance(s, Block) and not s.body)
+
+
+def rebuilt(s: S, **changes: object) -> S:
+    """`s` with other fields; `s` itself when they are what it has."""
+    changed = {k: v for k, v in changes.items() if getattr(s, k) is not v}
+    return dataclasses.replace(s, **changed) if changed else s  # type: ignore[arg-type]  # by name
+
+
+def parts_of(s: Stmt) -> tuple[Stmt, ...]:
+    """The statements directly inside a statement."""
+    match s:
+        case For() | Let() | Alloc() | Phases():
+            return (s.body,)
+        case If(_, then, orelse):
+            return (then,) if orelse is None else (then, orelse)
+        case Block(body) | Beside(body):
+            return body
+        case _:
+            return ()
+
+
+def walk(s: Stmt) -> Iterator[Stmt]:
+    """A statement and all inside it, in the order of the text."""
+    stack = [s]
+    while stack:
+        top = stack.pop()
+        yield top
+        stack += reversed(parts_of(top))
+
+
+def exprs_of(s: Stmt) -> tuple[Expr, ...]:
+    """The expressions of a statement itself, not of those inside it."""
+    match s:
+        case For(_, lo, extent):
+            return lo, extent
+        case Let(_, value) | Shuffle(_, value):
+            return (value,)
+        case Alloc(_, _, extents):
+            return extents
+        case Store(_, index, value, mask):
+            return (*index, value) if mask is None else (*index, value, mask)
+        case If(cond):
+            return (cond,)
+        case Block() | Beside() | Barrier() | Commit() | Wait() | Phases():
+            return ()
+        case Arrive(_, slot):
+            return (slot,)
+        case Await(_, slot, parity):
+            return slot, parity
+        case CopyTile(_, index, _, start):
+            return (*index, *start, s.slot)
+        case Check(cond, _, values) | Print(cond, _, values):
+            return cond, *values
+        case Prefetch(_, index):
+            return index
+        case Invoke(_, operands):
+            return tuple(i for o in operands for i in o.index)
+        case _:
+            assert_never(s)
+
+
+def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
+    """`s` with `f` applied to its own expressions; the statements inside stay."""
+    match s:
+        case For(_, lo, extent):
+            return rebuilt(s, lo=f(lo), extent=f(extent))
+        case Let(_, value) | Shuffle(_, value):
+            return rebuilt(s, value=f(value))
+        case Alloc(_, _, extents):
+            return rebuilt(s, extents=_each(extents, f))
+        case Store(_, index, value, mask):
+            new_mask = None if mask is None else f(mask)
+            return rebuilt(s, index=_each(index, f), value=f(value), mask=new_mask)
+        case If(cond):
+            return rebuilt(s, cond=f(cond))
+        case Block() | Beside() | Barrier() | Commit() | Wait() | Phases():
+            return s
+        case Arrive(_, slot):
+            return rebuilt(s, slot=f(slot))
+        case Await(_, slot, parity):
+            return rebuilt(s, slot=f(slot), parity=f(parity))
+        case CopyTile(_, index, _, start):
+            return rebuilt(s, index=_each(index, f), start=_each(start, f), slot=f(s.slot))
+        case Check(cond, _, values) | Print(cond, _, values):
+            return rebuilt(s, cond=f(cond), values=_each(values, f))
+        case Prefetch(_, index):
+            return rebuilt(s, index=_each(index, f))
+        case Invoke(_, operands):
+            return rebuilt(s, operands=tuple(rebuilt(o, index=_each(o.index, f)) for o in operands))
+        case _:
+            assert_never(s)
+
+
+def map_parts(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
+    """`s` with `f` applied to the statements directly inside; one left with nothing to do is empty."""
+    match s:
+        case For() | Let() | Alloc() | Phases():
+            body = f(s.body)
+            return EMPTY if is_empty(body) else rebuilt(s, body=body)
+        case If(cond, then, orelse):
+            return conditional(cond, f(then), None if orelse is None else f(orelse), s)
+        case Beside(parts):
+            return rebuilt(s, parts=_each(parts, f))
+        case Block(body):
+            parts = _each(body, f)
+            return s if parts is body else sequence(parts)
+        case _:
+            return s
+
+
+def conditional(cond: Expr, then: Stmt, orelse: Stmt | None = None, like: If | None = None) -> Stmt:
+    """`If`; the branch that is taken where that is certain, nothing where no branch does anything."""
+    if cond == TRUE:
+        return then
+    if cond == FALSE:
+        return EMPTY if orelse is None else orelse
+    if is_empty(orelse):
+        if is_empty(then):
+            return EMPTY
+        orelse = None
+    if like is None:
+        return If(cond, then, orelse)
+    return rebuilt(like, cond=cond, then=then, orelse=orelse)
+
+
+T = TypeVar("T")
+
+
+def _each(items: tuple[T, ...], f: Callable[[T], T]) -> tuple[T, ...]:
+    new = tuple(map(f, items))
+    return items if all(a is b for a, b in zip(new, items, strict=True)) else new
+
+
+def loads_of(e: Expr) -> frozenset[str]:
+    """The buffers that an expression loads from."""
+    found = _LOADS.get(e)
+    return remembered(_LOADS, e, _loads_of) if found is None else found
+
+
+def _loads_of(n: Node) -> frozenset[str]:
+    inside = union_of(_LOADS, n)
+    return inside | {n.buffer} if isinstance(n, Load) else inside
+
+
+def scalars_of(e: Expr) -> frozenset[str]:
+    """The loop variables, lets and parameters in an expression."""
+    found = _SCALARS.get(e)
+    return remembered(_SCALARS, e, _scalars_of) if found is None else found
+
+
+def _scalars_of(n: Node) -> frozenset[str]:
+    return frozenset((n.name,)) if isinstance(n, Var | Param) else union_of(_SCALARS, n)
+
+
+_LOADS: Memo[Node, frozenset[str]] = Memo()
+_SCALARS: Memo[Node, frozenset[str]] = Memo()
+
+
+def stored_in(s: Stmt) -> frozenset[str]:
+    """The buffers that a statement may write."""
+    names = set()
+    for inner in walk(s):
+        if isinstance(inner, Store | Shuffle | CopyTile):
+            names.add(inner.buffer)
+        elif isinstance(inner, Invoke):
+            names |= {o.buffer for o in inner.operands}
+    return frozenset(names)
+
+
+def written_in(s: Stmt) -> frozenset[str]:
+    """The buffers that a statement writes, besides those of its own: of an instruction its first operand."""
+    only_read = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands[1:]}
+    results = {x.operands[0].buffer for x in walk(s) if isinstance(x, Invoke)}
+    stored = frozenset(x.buffer for x in walk(s) if isinstance(x, Store))
+    own = {x.name for x in walk(s) if isinstance(x, Alloc)}
+    return (stored_in(s) - (only_read - results - stored)) - own
+
+
+def read_in(s: Stmt) -> set[str]:
+    """The buffers that a statement reads, and those of instructions."""
+    operands = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands}
+    operands |= {x.source for x in walk(s) if isinstance(x, CopyTile)}
+    return {name for x in walk(s) for e in exprs_of(x) for name in loads_of(e)} | operands
+
+
+def substituted(s: Stmt, name: str, value: Expr) -> Stmt:
+    """A statement with an expression in the place of a variable from outside."""
+    s = map_exprs(s, lambda e: substitute(e, {name: value}))
+    return map_parts(s, lambda part: substituted(part, name, value))

@@ -1,0 +1,40 @@
+"""Arrays of a kernel as flat memories with their strides, which only a call may tell."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tdsl.codegen.ir.loops import row_major
+from tdsl.lang.expr import ONE, Binary, Const, Expr
+from tdsl.lang.simplify import simplify
+
+Strides = tuple[int | Expr, ...]
+_MOST = 2**31 - 1  # elements that TVM is told of where only a call tells
+
+
+def dense_strides(extents: tuple[Expr, ...]) -> Strides:
+    """The strides of a dense array in elements, numbers where they are known.
+
+    >>> from tdsl.lang.expr import Size, const
+    >>> dense_strides((Size("M"), const(3), const(4))), dense_strides((const(5), Size("N")))[1]
+    ((12, 4, 1), 1)
+    """
+    if all(isinstance(e, Const) for e in extents):
+        return row_major(tuple(int(e.value) for e in extents if isinstance(e, Const)))
+    step: Expr = ONE
+    strides: list[int | Expr] = []
+    for extent in reversed(extents):
+        strides.append(int(step.value) if isinstance(step, Const) else step)
+        step = simplify(Binary("mul", extent, step))
+    return tuple(reversed(strides))
+
+
+def count_of(extents: tuple[Expr, ...]) -> int:
+    """How many elements there are, or the most that there can be."""
+    known = [int(e.value) for e in extents if isinstance(e, Const)]
+    return prod(known) if len(known) == len(extents) else _MOST
+
+
+def known(strides: Strides) -> tuple[int, ...]:
+    """Strides for finding what is aligned: one that only a call tells may be any number."""
+    return tuple(n if isinstance(n, int) else 1 for n in strides)

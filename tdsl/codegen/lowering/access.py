@@ -1,0 +1,305 @@
+"""Messages of run-time checks, and the proof that nothing is read or written out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from tdsl.codegen.ir.loops import Check, Message, Stmt
+from tdsl.core.node import post_order
+from tdsl.core.source import Loc
+from tdsl.errors import IndexBoundError, TdslError
+from tdsl.lang.affine import as_sum, variables, whole_steps
+from tdsl.lang.bounds import NOTHING, at_most
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import (
+    FALSE,
+    ONE,
+    TRUE,
+    ZERO,
+    Binary,
+    Const,
+    Expr,
+    Read,
+    Size,
+    Var,
+    dtype_of,
+)  # fmt: skip
+from tdsl.lang.message import message_parts
+from tdsl.lang.program import FuncDef, Program
+from tdsl.lang.regions import Box, Interval, Ranges, interval_where, is_empty, reads_in
+from tdsl.lang.show import show_expr
+from tdsl.lang.simplify import add, simplify, subtract
+from tdsl.lang.types import i64
+from tdsl.schedule.facts import root_boxes
+from tdsl.schedule.nest import Root, State
+from tdsl.schedule.required import definition_ranges
+from tdsl.schedule.tree import Tree
+
+
+@dataclass(slots=True)
+class Messages:
+    """The messages of a kernel's checks and prints, and the instructions that it invokes."""
+
+    made: list[Message] = field(default_factory=list)
+    instructions: dict[str, None] = field(default_factory=dict)
+
+    def site(self, kind: str, text: str, count: int, loc: Loc | None) -> int:
+        """The number of a message; `{}` in the text stands for a value."""
+        where = "" if loc is None else f"{loc.file}:{loc.line}"
+        self.made.append(Message(kind, message_parts(text, count), where))
+        return len(self.made) - 1
+
+
+def check_boxes(
+    tree: Tree, state: State, boxes: dict[str, Box], messages: Messages, declared: list[Condition]
+) -> list[Stmt]:
+    """Prove that reads and writes stay inside; `declared` is what `check_declared` left open.
+
+    What depends on sizes that are known only at a call becomes a `Check`; what is certainly or possibly
+    outside for data-dependent reasons is an IndexBoundError.
+    """
+    program, limits = state.program, _limits(state.program)
+    open_: list[Condition] = []
+    for name in tree.order:
+        f = program.func(name)
+        nests = _nests(f, boxes)
+        if name in program.outputs or f.declared:
+            for d, ranges in nests:  # before reads: an update makes all definitions run further
+                open_ += _writes_left_open(f, d, ranges)
+        open_ += _reads_left_open(f, boxes, limits)
+    checks: dict[tuple[str, Expr], Stmt] = {}
+    for cond, text, loc in (*open_, *declared):
+        if cond != TRUE and (text, cond) not in checks:
+            checks[text, cond] = Check(cond, messages.site("bounds", text, 0, loc), ())
+    return list(checks.values())
+
+
+Condition = tuple[Expr, str, Loc | None]  # what must hold, the message if not, where it is from
+
+
+def check_declared(state: State) -> list[Condition]:
+    """Prove that no func is read outside of its declared shape; what depends on sizes is left to a call.
+
+    Done while the funcs that are inlined are still there: afterwards nothing tells where they were read.
+    """
+    declared = {f.name: f.limits for f in state.program.funcs if f.declared}
+    return [] if declared.keys() <= {*state.program.outputs} else _at_root(state, declared)
+
+
+SAMPLE = 64  # the value of each unknown size: an access that is wrong for all sizes is wrong for this one
+
+
+def check_every_call(state: State, lower: Callable[[int], None], *, known: bool) -> None:
+    """IndexBoundError if an access is out of bounds in every call with arrays that are not empty.
+
+    `known` is true if no size is left open.
+
+    An access that may be out of bounds with each func in its own loops is decided by `lower`, which lowers
+    the program with a number for each size: an inlined func may be read on a smaller box.
+    """
+    try:
+        check_reads(state)
+    except IndexBoundError as error:
+        try:
+            lower(SAMPLE)
+        except IndexBoundError as exact:
+            if exact.loc == error.loc:
+                raise (exact if known else error) from None
+        except TdslError:  # of these sizes only: a call raises it
+            pass
+
+
+def check_reads(state: State) -> None:
+    """IndexBoundError if an access may be out of bounds of a tensor or func with each func in its own loops.
+
+    An inlined func may be read on a smaller box, so a schedule decides.
+    """
+    _at_root(state, _limits(state.program), writes=True)
+
+
+def _limits(program: Program) -> dict[str, Box]:
+    """Where tensors and funcs may be read."""
+    inputs = {t.name: tuple((ZERO, subtract(e, ONE)) for e in t.shape) for t in program.inputs}
+    return inputs | {f.name: f.limits for f in program.funcs}
+
+
+def _at_root(state: State, limits: Mapping[str, Box], *, writes: bool = False) -> list[Condition]:
+    """What reads of that which has limits leave open, and `writes`, were each func at the root."""
+    open_: list[Condition] = []
+    plans = tuple((n, replace(p, place=Root(), store=None)) for n, p in state.plans)
+    boxes = root_boxes(State(state.program, plans))
+    for f in state.program.funcs:
+        if writes and (f.name in state.program.outputs or f.declared):
+            for d, ranges in _nests(f, boxes):
+                open_ += _writes_left_open(f, d, ranges)
+        open_ += _reads_left_open(f, boxes, limits)
+    return open_
+
+
+def _nests(f: FuncDef, boxes: Mapping[str, Box]) -> list[tuple[Definition, Ranges]]:
+    """The definitions of a func that have points, with the ranges of their variables."""
+    found = [
+        (d, definition_ranges(f, d, boxes[f.name], NOTHING))
+        for d in (f.definitions if f.name in boxes else ())
+    ]
+    return [(d, ranges) for d, ranges in found if not any(map(is_empty, ranges.values()))]
+
+
+def _reads_left_open(
+    f: FuncDef, boxes: Mapping[str, Box], limits: Mapping[str, tuple[Interval, ...]]
+) -> Iterator[Condition]:
+    """Conditions left to check at a call for the reads of what has limits; an error where one is outside."""
+    for d, ranges in _nests(f, boxes):
+        yield from _sites_left_open(f, d, d.reads, ranges, limits)
+    for d in f.definitions if f.name in boxes else ():
+        if d.tested:  # its conditions read where those without reads hold
+            plain = replace(d, where=d.tested[0])
+            ranges = definition_ranges(f, plain, boxes[f.name], NOTHING)
+            if not any(map(is_empty, ranges.values())):
+                reads = tuple(reads_in((d.where,)))
+                yield from _sites_left_open(f, plain, reads, ranges, limits)
+
+
+def _sites_left_open(
+    f: FuncDef,
+    d: Definition,
+    reads: Iterable[Read],
+    ranges: Ranges,
+    limits: Mapping[str, tuple[Interval, ...]],
+) -> Iterator[Condition]:
+    intervals: dict[Expr, Interval] = {}
+    for r in reads:
+        for axis, e in enumerate(r.index if r.name in limits else ()):
+            if e not in intervals:
+                intervals[e] = interval_where(e, ranges, d.where)
+            touched = intervals[e]
+            for cond in _outside(f, r, axis, touched, limits[r.name][axis], d):
+                text = f"{r.name!r} {_certainly(e, d)} read out of range in axis {axis}"
+                yield _unless_empty(cond, ranges), text, r.loc or d.loc
+
+
+def _writes_left_open(f: FuncDef, d: Definition, ranges: Ranges) -> Iterator[Condition]:
+    """The same for what an update writes; where a free variable stands bare, it runs over what there is."""
+    for axis, e in enumerate(d.index):
+        if not (isinstance(e, Var) and e.name in d.free):
+            touched = interval_where(e, ranges, d.where)
+            for cond in _written_outside(f, d, axis, touched):
+                text = f"{f.name!r} {_certainly(e, d)} written out of range in axis {axis}"
+                yield _unless_empty(cond, ranges), text, d.loc or f.loc
+
+
+def _certainly(index: Expr, d: Definition) -> str:
+    """Where an index is not known to reach its bounds: it is no plain sum, or a condition holds for it."""
+    return "is" if d.where == TRUE and _reaches_its_bounds(index) else "may be"
+
+
+def _reaches_its_bounds(e: Expr) -> bool:
+    """True for sums, quotients and clips of parts that share no variable."""
+    atoms = [*whole_steps(as_sum(e)).terms] if dtype_of(e) == i64 else [e]
+    names = [variables(a) for a in atoms]
+    if sum(map(len, names)) != len(frozenset[str]().union(*names)):
+        return False
+    for atom in atoms:
+        match atom:
+            case Var() | Size() | Const():
+                pass
+            case Binary("floordiv", x, Const(k)) if k > 0 and _reaches_its_bounds(x):
+                pass
+            case Binary("min" | "max", x, y) if variables(x).isdisjoint(variables(y)):
+                if not (_reaches_its_bounds(x) and _reaches_its_bounds(y)):
+                    return False
+            case _:
+                return False
+    return True
+
+
+def _written_outside(f: FuncDef, d: Definition, axis: int, touched: Interval) -> list[Expr]:
+    """Conditions left to check at a call; none where what is written is certainly inside."""
+    limit = f.limits[axis] if f.declared else f.natural[axis]
+
+    def error(_: Expr | None) -> IndexBoundError:
+        return IndexBoundError(
+            f"axis {axis} of {f.name!r} runs over {_shown(limit)}, "
+            f"but {_shown(touched)} {_certainly(d.index[axis], d)} written",
+            loc=d.loc or f.loc,
+            label="written here",
+            related=((f.loc, f"{f.name!r} is made here"),),
+            hint=f"limit the index with td.clip, or give {f.name!r} a larger shape",
+        )
+
+    if None in touched:
+        raise error(None)
+    return _left_open(touched, limit, error)
+
+
+def _outside(
+    f: FuncDef, r: Read, axis: int, touched: Interval, limit: Interval, d: Definition
+) -> list[Expr]:
+    """Conditions left to check at a call; none where the access is certainly inside."""
+    if None in touched:
+        raise IndexBoundError(
+            f"the index {show_expr(r.index[axis])} of {r.name!r} has no bounds",
+            loc=r.loc or d.loc,
+            label=f"axis {axis} of this access",
+            hint="limit it: td.clip(index, 0, n - 1)",
+        )
+    return _left_open(
+        touched,
+        limit,
+        lambda wrong: IndexBoundError(
+            f"{r.name!r} {_certainly(r.index[axis], d)} read at {show_expr(wrong)} in axis {axis}, "
+            f"outside of {_shown(limit)}",
+            loc=r.loc or d.loc,
+            label="this access",
+            related=((f.loc, f"{f.name!r} is computed on a range that needs it"),),
+            hint=f"pad it: td.pad({r.name}, ...), limit the index with td.clip, or narrow the range",
+        ),
+    )
+
+
+def _left_open(
+    touched: Interval, limit: Interval, error: Callable[[Expr], IndexBoundError]
+) -> list[Expr]:
+    """Conditions on sizes under which an interval is inside another; the error of an end that is not."""
+    (lo, hi), (first, last) = touched, limit
+    open_: list[Expr] = []
+    for small, large, wrong in ((first, lo, lo), (hi, last, hi)):
+        if small is None or large is None or wrong is None or at_most(small, large):
+            continue
+        cond = simplify(Binary("le", small, large))
+        if not any(isinstance(n, Size) for n in post_order(cond)) or variables(cond):
+            raise error(wrong)
+        ends = product(_operands("max", small), _operands("min", large))
+        parts = [simplify(Binary("le", a, b)) for a, b in ends]
+        open_ += [cond] if FALSE in parts else parts
+    return open_
+
+
+def _operands(op: str, e: Expr) -> tuple[Expr, ...]:
+    """What an expression is the largest or the smallest of."""
+    match e:
+        case Binary(own, x, y) if own == op:
+            return (*_operands(op, x), *_operands(op, y))
+        case _:
+            return (e,)
+
+
+def _unless_empty(cond: Expr, ranges: Ranges) -> Expr:
+    """A condition that has to hold where all ranges have points, which may be why it does."""
+    ends = [(lo, hi) for lo, hi in ranges.values() if lo is not None and hi is not None]
+    if cond in [simplify(Binary("le", lo, hi)) for lo, hi in ends]:
+        return TRUE
+    for lo, hi in ends:
+        empty = simplify(Binary("lt", hi, lo))
+        if not isinstance(empty, Const):
+            cond = Binary("or", empty, cond)
+    return cond
+
+
+def _shown(interval: Interval) -> str:
+    lo, hi = interval
+    first = "..." if lo is None else show_expr(lo)
+    last = "..." if hi is None else show_expr(simplify(add(hi, ONE)))
+    return f"[{first}, {last})"

@@ -1,0 +1,94 @@
+"""What threads make of a fragment that they have together: the start of its sums, reductions of it.
+
+Each thread reduces what it has in its registers, then threads pass results on.
+
+for t in threads:
+  for each row that a thread has elements of:
+    own = start
+    for its elements of the row:       own = own + ...
+    for distances of the other threads that have elements of the row:
+      own = own + (own of the thread that is so far away)
+    result[row] = own                  each of these threads keeps it
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tdsl.codegen.ir.loops import (
+    LANES,
+    REGISTER,
+    UNROLLED,
+    WARP,
+    Alloc,
+    For,
+    Shuffle,
+    Stmt,
+    Store,
+    as_stmt,
+)
+from tdsl.codegen.lowering.values import ValueWriter
+from tdsl.lang.expr import ZERO, Load, Var, const
+from tdsl.lang.simplify import add
+from tdsl.schedule.instructions.layout import Layout
+from tdsl.schedule.nest import FRAGMENT
+
+if TYPE_CHECKING:
+    from tdsl.codegen.lowering.loop_nest import NestBuilder
+    from tdsl.codegen.lowering.lower import Open
+    from tdsl.codegen.lowering.position import Spot
+
+
+def is_gathered(builder: NestBuilder, loop: str) -> bool:
+    """True for the loop over threads in which a stage reduces a fragment."""
+    nest = builder.nest
+    return builder.plan.scope == FRAGMENT and nest.kind(loop) == LANES and loop in builder.reduced
+
+
+def gather(builder: NestBuilder, spot: Spot, around: Open) -> list[Stmt]:
+    """The result at one point, in all threads that have a part of it; all loops but the reduced are open."""
+    low, f, d = builder.low, builder.f, builder.d
+    assert d.init is not None and d.combine is not None
+    buffer = low.buffers[f.name]
+    own, other = (
+        tuple(low.names.fresh(f"{name}_{what}") for name in buffer.names)
+        for what in ("own", "other")
+    )
+    writer = ValueWriter(low, f, builder.free_values(spot), around.facts)
+    steps: list[Stmt] = [
+        Store(name, (), writer.convert(e)) for name, e in zip(own, d.init, strict=True)
+    ]
+    builder.own = own
+    steps += builder.part(spot, around)
+    theirs = tuple(Load(name, (), t) for name, t in zip(other, f.dtypes, strict=True))
+    layout = builder.low.layouts[f.name]
+    for distance in layout.distances():
+        for name, mine in zip(other, own, strict=True):
+            value = Load(mine, (), f.dtypes[own.index(mine)])
+            steps.append(Shuffle(name, value, distance, min(layout.threads, WARP)))
+        steps += writer.accumulate(d, own, theirs)
+    at = tuple(writer.convert(e) for e in d.index)
+    for n, (name, mine, t) in enumerate(zip(buffer.names, own, f.dtypes, strict=True)):
+        steps.append(Store(name, buffer.index(at, n), Load(mine, (), t)))
+    made = as_stmt(steps)
+    for name, t in zip((*own, *other), (*f.dtypes, *f.dtypes), strict=True):
+        made = Alloc(name, t, (), REGISTER, made)
+    return [made]
+
+
+def start_together(
+    builder: NestBuilder, spot: Spot, around: Open, layout: Layout, loops: tuple[str, ...]
+) -> list[Stmt]:
+    """The start of a tile in the registers of several threads: each thread starts what it has."""
+    low, name = builder.low, builder.f.name
+    lane, register = (low.names.fresh(f"{name}_{n}") for n in ("lane", "register"))
+    facts = around.facts.knowing(lane, ZERO, const(layout.threads - 1))
+    facts = facts.knowing(register, ZERO, const(layout.count - 1))
+    element = layout.element(Var(lane), Var(register), facts)
+    first = builder.active(spot).first_of
+    at = {x: add(first(x), e) for x, e in zip(loops, element, strict=True)}
+    spot = replace(spot, opened={**spot.opened, **at})
+    body = as_stmt(builder.point(spot, replace(around, facts=facts)))
+    each = For(register, ZERO, const(layout.count), UNROLLED, body)
+    return [For(lane, ZERO, const(layout.threads), LANES, each)]

@@ -1,0 +1,94 @@
+"""Guards of a nest: conditions under which its points are made, each tested where its loops are open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tdsl.codegen.lowering.position import FULL, GATHER, INIT, Guard, Spot
+from tdsl.lang.affine import variables
+from tdsl.lang.bounds import Facts
+from tdsl.lang.expr import ONE, TRUE, Expr
+from tdsl.lang.regions import reads_in, tighten
+from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, substitute, subtract
+from tdsl.schedule.nest import Level
+from tdsl.schedule.predicates import read_of
+from tdsl.schedule.relate import Related
+
+if TYPE_CHECKING:
+    from tdsl.codegen.lowering.loop_nest import NestBuilder
+
+
+def guards_of(
+    builder: NestBuilder, related: Related, bounds: Mapping[str, tuple[Expr, Expr]]
+) -> tuple[Guard, ...]:
+    """Those of the tails of splits, and of the predicate.
+
+    Conditions that read come last: what they read is computed only where those without reads are true.
+    """
+    tails = [_guard(builder, c, related, predicate=False) for c in related.guards]
+    if builder.whole:  # guards say which terms there are, not which results
+        tails = [g for g in tails if g.loops & builder.reduced]
+    conditions = conjuncts(builder.d.where)
+    where = [(c, _guard(builder, c, related, predicate=True)) for c in conditions]
+    if builder.d.tested is None:
+        return (*tails, *(g for _, g in where))
+    plain = [(c, g) for c, g in where if not any(reads_in((c,)))]
+    reading = [(c, g) for c, g in where if any(reads_in((c,)))]
+    ranges = {v: (lo, subtract(add(lo, n), ONE)) for v, (lo, n) in bounds.items()}
+    narrow = tighten(ranges, builder.d.tested[0])
+    waiting = []
+    for c, g in reading:
+        early = tighten(ranges, conjunction(p for p, h in plain if h.loops <= g.loops))
+        if any(early[v] != narrow[v] for v in variables(c) & ranges.keys()):
+            g = replace(g, loops=g.loops.union(*(h.loops for _, h in plain)))
+        waiting.append(g)
+    return (*tails, *(g for _, g in plain), *waiting)
+
+
+def _guard(builder: NestBuilder, cond: Expr, related: Related, *, predicate: bool) -> Guard:
+    over_loops = substitute(cond, related.roots)
+    names = builder.nest.names()
+    needed = variables(over_loops) & frozenset(names)
+    if predicate:  # sizes that are numbers may leave it fewer variables than `check_predicates` saw
+        for x, inner in pairwise(names):
+            computed = builder.low.tree.computed.get(Level(builder.f.name, builder.n, x), ())
+            if any(read_of(builder.low.state, builder.d, cond, name) for name in computed):
+                needed |= {inner}
+    return Guard(over_loops, needed, predicate)
+
+
+def has_guards(builder: NestBuilder, spot: Spot, facts: Facts) -> bool:
+    """True when a guard that waits for inner loops may fail in one of their iterations."""
+    for x in builder.nest.names()[spot.depth :]:
+        first = spot.first_of(x)
+        facts = facts.knowing(x, first, subtract(add(first, spot.related.extents[x]), ONE))
+    conditions = (substitute(g.cond, spot.opened) for g in spot.guards)
+    return any(simplify(c, facts) != TRUE for c in conditions)
+
+
+def ready_guards(builder: NestBuilder, spot: Spot) -> tuple[list[Expr], Spot]:
+    """Guards whose loops are all open, in the loop IR, and the spot without them."""
+    if spot.depth < max(builder.shared_depth, builder.common_depth):
+        return [], spot  # what stands in these loops, too, has points of its own
+    # every element is started, also one that no point is added to
+    starts = spot.mode in (FULL, GATHER) and builder.d.init is not None
+    ready = [
+        g for g in spot.guards if g.loops <= spot.opened.keys() and not (g.predicate and starts)
+    ]
+    left = tuple(g for g in spot.guards if g not in ready)
+    used = [g for g in ready if not (g.predicate and spot.mode == INIT)]
+    return [substitute(g.cond, spot.opened) for g in used], replace(spot, guards=left)
+
+
+def deferred_guards(builder: NestBuilder, spot: Spot) -> list[Expr]:
+    """Guards whose loops are all open, but which stand further inside, around the own points."""
+    if spot.depth >= builder.common_depth:
+        return []
+    return [
+        substitute(g.cond, spot.opened)
+        for g in spot.guards
+        if g.loops <= spot.opened.keys() and not g.predicate
+    ]

@@ -1,0 +1,490 @@
+"""From a scheduled program to loops.
+
+    state (every func placed, none inlined)  ->  Kernel
+
+1. `tree.py` says at which loop each func is computed and stored.
+2. Outputs give the first boxes; `required.py` follows them to every func and input.
+3. At each place, `Lowering.place` allocates what is stored there, emits the nests computed there, then the
+   body. `nest.py` opens the loops of a definition one by one and comes back here for what happens inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from tdsl.codegen.ir.loops import Alloc, Argument, CopyTile, For, If, Kernel, Let, Stmt, as_stmt
+from tdsl.codegen.ir.names import Names
+from tdsl.codegen.ir.statements import map_parts, rebuilt, walk
+from tdsl.codegen.lowering.access import Condition, Messages, check_boxes
+from tdsl.codegen.lowering.buffers import (
+    Buffer,
+    Ring,
+    asked_folds,
+    check_extents,
+    elements,
+    make_buffer,
+    shorter,
+)  # fmt: skip
+from tdsl.codegen.lowering.loop_nest import NestBuilder
+from tdsl.codegen.lowering.planes import Planes, find_planes, keep_planes, step_planes
+from tdsl.codegen.lowering.tensorize import check_strides
+from tdsl.codegen.lowering.values import ValueWriter
+from tdsl.core.node import Node, post_order, transform
+from tdsl.errors import ScheduleError
+from tdsl.lang.affine import difference, divisor, variables
+from tdsl.lang.bounds import NOTHING, Facts, at_most
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Load, Read, Select, Var, const
+from tdsl.lang.program import FuncDef, Program
+from tdsl.lang.regions import Box, Interval, common_box, interval_of, is_empty, tighten
+from tdsl.lang.simplify import (
+    add,
+    conjunction,
+    floordiv,
+    maximum,
+    multiply,
+    simplify,
+    substitute,
+    subtract,
+)  # fmt: skip
+from tdsl.schedule.alike import find_alike
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS
+from tdsl.schedule.instructions.layout import Layout
+from tdsl.schedule.nest import (
+    FRAGMENT,
+    REGISTER,
+    SHARED,
+    STACK,
+    THREADS,
+    TOGETHER,
+    After,
+    At,
+    Level,
+    Root,
+    State,
+    With,
+)
+from tdsl.schedule.pipelines import copied
+from tdsl.schedule.required import required
+from tdsl.schedule.sliding import ring_size, window_axis
+from tdsl.schedule.thread_shares import layout_of_fragment
+from tdsl.schedule.tree import ROOT, Tree, build_tree
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """What is around the statement being made.
+
+    `loop` is the innermost loop's variable, `first` its first value; `steady` says that it is serial and
+    that nothing but the tails of splits skips iterations of it. `threads` are the open loops over threads
+    of a GPU, and those that each thread runs elsewhere: the kind of each, its variable, and the first and
+    last value. Only where all `held` conditions do, threads have points: what they make together is made by
+    all, the rest is not.
+    """
+
+    facts: Facts = NOTHING
+    loop: str | None = None
+    first: Expr = ZERO
+    steady: bool = False
+    threads: tuple[tuple[str, str, Interval], ...] = ()
+    held: tuple[Expr, ...] = ()
+
+    def where_held(self) -> Open:
+        """The same for threads that have points: the ranges of these are smaller."""
+        if not self.held:
+            return self
+        runs = {name: run for _, name, run in self.threads}
+        runs = tighten(runs, conjunction(self.held), self.facts)
+        facts = self.facts
+        for name, (lo, hi) in runs.items():
+            if lo is not None and hi is not None:
+                facts = facts.knowing(name, lo, hi)
+        threads = tuple((kind, name, runs[name]) for kind, name, _ in self.threads)
+        return replace(self, facts=facts, threads=threads)
+
+    def some_thread_has_points(self) -> Expr:
+        """The condition, the same for all threads, under which the ranges of `where_held` are not empty.
+
+        Boxes that follow from these ranges are those of an iteration in which it is true.
+        """
+        runs: dict[str, Interval] = {}
+        conditions: list[Expr] = []
+        for _, name, (first, last) in self.where_held().threads if self.held else ():
+            if first is not None and last is not None:
+                lo, hi = (interval_of(e, runs, self.facts)[n] for n, e in enumerate((first, last)))
+                runs[name] = lo, hi
+                if lo is not None and hi is not None:
+                    conditions.append(Binary("le", lo, hi))
+        return simplify(conjunction(conditions), self.facts)
+
+
+@dataclass(slots=True)
+class Lowering:
+    """What is known while loops are made."""
+
+    state: State
+    tree: Tree
+    names: Names
+    messages: Messages
+    boxes: dict[str, Box]  # what is needed in all
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    stored_at: dict[str, Level] = field(default_factory=dict)
+    needed: dict[str, Box] = field(default_factory=dict)  # of each stored func, where it is stored
+    rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
+    layouts: dict[str, Layout] = field(default_factory=dict)  # of what no instruction lays out
+    sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are made
+    planes: dict[str, Planes] = field(default_factory=dict)  # of funcs computed plane by plane
+    around: dict[str, Box] = field(
+        default_factory=dict
+    )  # what is needed inside of the places around
+
+    @property
+    def most(self) -> dict[str, Box]:
+        """What is needed of each func in the nearest of the places around, or in all."""
+        return {**self.boxes, **self.around}
+
+    @property
+    def program(self) -> Program:
+        """What is lowered, after directives have added stages."""
+        return self.state.program
+
+    def place(
+        self, here: Level, boxes: dict[str, Box], around: Open, body: Callable[[], Sequence[Stmt]]
+    ) -> list[Stmt]:
+        """Allocate and compute what belongs to a place, then its body; `boxes` are needed inside."""
+        stored = [
+            self.program.func(name)
+            for name in self.tree.stored.get(here, ())
+            if name in boxes and name not in self.program.outputs
+        ]
+        starts, around = self._steady_starts(here, boxes, around)
+        for f in stored:
+            components = self.names.components(f)
+            plan = self.state.plan(f.name)
+            self.buffers[f.name] = make_buffer(
+                f, plan, components, boxes[f.name], around.facts, find_alike(self.state, f)
+            )
+            self.stored_at[f.name] = here
+            layout = layout_of_fragment(self.state, f.name) if plan.scope == FRAGMENT else None
+            if layout is not None:
+                self.layouts[f.name] = layout
+            self.needed[f.name] = boxes[f.name]
+            planes = find_planes(self, f, boxes[f.name], around.facts)
+            if planes is not None:
+                self.planes[f.name] = planes
+                keep_planes(self, f, planes)
+            elif plan.fold and (here == self.tree.home[f.name] or here.func == f.name):
+                self._fold(f, boxes[f.name], None, around.facts)
+        before, self.around = self.around, {**self.around, **boxes}
+        statements: list[Stmt] = []
+        for name in self.tree.computed.get(here, ()):
+            if name in boxes and self._has_memory(name):
+                statements += self.produce(name, boxes[name], around)
+            else:
+                self.check_joined_empty(name)
+        statements += body()
+        self.around = before
+        for f in reversed(stored):
+            buffer, plan = self.buffers[f.name], self.state.plan(f.name)
+            scope, swizzle = plan.scope, plan.swizzle
+            self.sizes |= {r.name: r.size() for r in self.rings.pop(f.name, {}).values()}
+            self._check_scope(f, around.facts)
+            layout = self.layouts.get(f.name)
+            for n, (component, t) in enumerate(zip(buffer.names, f.dtypes, strict=True)):
+                body_, loc = as_stmt(statements), self.state.plan(f.name).loc
+                extents = buffer.memory_extents(n)
+                statements = [
+                    Alloc(
+                        component, t, extents, scope, body_, swizzle=swizzle, loc=loc,
+                        layout=None if layout is None else buffer.layout(layout, n),
+                    )
+                ]  # fmt: skip
+            del self.buffers[f.name], self.needed[f.name], self.stored_at[f.name]
+        for start, name in reversed(starts.items()):
+            statements = [Let(name, start, as_stmt(statements))]
+        return statements
+
+    def _steady_starts(
+        self, here: Level, boxes: dict[str, Box], around: Open
+    ) -> tuple[dict[Expr, str], Open]:
+        """Give names to where boxes of fixed extents start that may be moved back, in `boxes`.
+
+        A start is a multiple of what has the name, so that loads of several elements see it. One that is
+        another for each thread has none: what all of them need would not be seen.
+        """
+        starts: dict[Expr, str] = {}
+        own, facts, most = {name for _, name, _ in around.threads}, around.facts, self.most
+        for name in boxes:
+            plan = self.state.plan(name) if self.program.has_func(name) else None
+            if plan is None or not plan.extents or here == ROOT or here != self._made_at(name):
+                continue
+            if name not in self.boxes:  # no point of it is needed
+                continue
+            f = self.program.func(name)
+            check_extents(f, plan, boxes[name], self.boxes[name], around.facts)
+            for axis, _ in plan.extents:
+                (lo, hi), (first, last) = boxes[name][axis], most[name][axis]
+                extent = elements(boxes[name], axis, facts)
+                if lo is None or hi is None or first is None or last is None or extent is None:
+                    continue
+                if difference(hi, lo) != extent - 1 or not own.isdisjoint(variables(lo)):
+                    continue
+                end, extreme = subtract(last, const(extent - 1)), map(_is_extreme, post_order(lo))
+                if not any(extreme) or not at_most(first, end, facts):
+                    continue
+                step = divisor(lo)
+                value = simplify(floordiv(lo, const(step)), facts)
+                if value not in starts:
+                    starts[value] = self.names.fresh(f"{name}_{f.variables[axis]}_first")
+                    ends = (simplify(floordiv(e, const(step))) for e in (first, end))
+                    facts = facts.knowing(starts[value], *ends)
+                start = multiply(Var(starts[value]), const(step))
+                moved = start, add(start, const(extent - 1))
+                boxes[name] = (*boxes[name][:axis], moved, *boxes[name][axis + 1 :])
+        return starts, replace(around, facts=facts)
+
+    def _has_memory(self, name: str) -> bool:
+        """False for what has its memory further out, and is needed nowhere, seen from there."""
+        store = self.state.plan(name).store
+        return name in self.buffers or store is None or store.func == name
+
+    def _made_at(self, name: str) -> Level:
+        """Where a func is computed, or the one that it follows."""
+        match self.state.plan(name).place:
+            case After(level):
+                return self._made_at(level.func)
+            case _:
+                return self.tree.home[name]
+
+    def _check_scope(self, f: FuncDef, facts: Facts) -> None:
+        """Memory on the stack and in registers is of a size that is known here."""
+        plan = self.state.plan(f.name)
+        if plan.scope not in (STACK, REGISTER, *TOGETHER):
+            return
+        for e in self.buffers[f.name].memory_extents():
+            if not isinstance(simplify(substitute(e, self.sizes), facts), Const):
+                raise ScheduleError(
+                    f"{f.name!r} is in {plan.scope} memory, but its size is known at a call only",
+                    loc=plan.loc,
+                    label="scheduled here",
+                    hint="split the loops by constants around it"
+                    if plan.scope in TOGETHER
+                    else 'leave the scope to the compiler, or take "heap"',
+                )
+
+    def produce(self, name: str, box: Box, around: Open) -> list[Stmt]:
+        """The nests of a func on a box: its definitions in order."""
+        f = self.program.func(name)
+        if any(is_empty(i, around.facts) for i in box):
+            self.check_joined_empty(name)
+            return []
+        home = self.tree.home[name]
+        if self.stored_at.get(name, home) != home:
+            # seen from further in a box may be looser than its memory, seen from where that is
+            box = common_box(box, self.needed[name], around.facts)
+            box = self._bit_by_bit(f, box, around)
+        if name in self.planes:
+            return step_planes(self, f, box, around, self.planes[name])
+        if self.state.plan(name).bulk:
+            return self._once(f, 0, around, [self._tile(f, box, around)])
+        new, start, box, facts = self._named_start(f, box, around.facts)
+        statements: list[Stmt] = []
+        for n in range(len(f.definitions)):
+            made = NestBuilder(self, f, n).build(box, replace(around, facts=facts))
+            statements += self._once(f, n, around, made)
+        return [Let(new, start, as_stmt(statements))] if new and statements else statements
+
+    def _is_made_beside(self, f: FuncDef, value: Expr) -> bool:
+        """True for what is read of a func that is computed in the same nest at the root as another."""
+        match value:
+            case Read(name) if self.state.program.has_func(name):
+                return self._nest_of(name) == self._nest_of(f.name)
+            case _:
+                return False
+
+    def _nest_of(self, name: str) -> str:
+        """The func whose nest at the root has a func in its loops, or is its own."""
+        match self.state.plan(name).place:
+            case At(level) | After(level) | With(level):
+                return self._nest_of(level.func)
+            case _:
+                return name
+
+    def _tile(self, f: FuncDef, box: Box, around: Open) -> Stmt:
+        """A copy of a box as a whole, which may reach beyond what is needed and beyond its source."""
+        buffer = self.buffers[f.name]
+        start = {v: lo for v, (lo, _) in zip(f.variables, box, strict=True) if lo is not None}
+        value = copied(self.state, f)
+        # what was inlined into it since is no copy any more
+        load = value and ValueWriter(self, f, start, around.facts).convert(value)
+        loc = self.state.plan(f.name).loc
+        if value is None or not isinstance(load, Load) or self._is_made_beside(f, value):
+            raise ScheduleError(
+                f"{f.name!r} is copied as a whole, but what it copies is computed in the same kernel",
+                loc=loc,
+                label="scheduled here",
+                hint="compute_root() what is copied, or copy by threads: cooperate()",
+            )
+        extents = tuple(int(e.value) for e in buffer.extents if isinstance(e, Const))
+        assert len(extents) == len(start), "the size of shared memory is a number"
+        index = buffer.index(tuple(start.values()))
+        return CopyTile(buffer.names[0], index, load.buffer, load.index, extents, loc=loc)
+
+    def _once(self, f: FuncDef, n: int, around: Open, made: list[Stmt]) -> list[Stmt]:
+        """The nest of what threads share: where some thread has points, run by the first thread on each axis
+        that its loops do not run on."""
+        plan = self.state.plan(f.name)
+        if plan.scope != SHARED or not made:
+            return made
+        points = around.some_thread_has_points()
+        made = made if points == TRUE else [If(points, as_stmt(made))]
+        own = {x.kind for x in plan.nests[n].loops}
+        tests: dict[str, Expr] = {
+            axis: Binary("eq", Var(name), first)
+            for axis, name, (first, _) in around.threads
+            if axis in THREADS and axis not in own and first is not None
+        }
+        return [_by_first(as_stmt(made), tests)] if tests else made
+
+    def check_joined_empty(self, name: str) -> None:
+        """Stages in the loops of one that has no points have none, too."""
+        for level, joined in self.tree.joined.items():
+            for other in joined if level.func == name else ():
+                if other in self.boxes and not any(is_empty(i) for i in self.boxes[other]):
+                    raise ScheduleError(
+                        f"compute_with of {other!r}: {name!r} has no iterations to share",
+                        loc=self.state.plan(other).loc,
+                        label="scheduled here",
+                        hint="share only loops over equal ranges",
+                    )
+
+    def _named_start(self, f: FuncDef, box: Box, facts: Facts) -> tuple[str, Expr, Box, Facts]:
+        """Give a name to where a sliding window starts, since it stands in many bounds; "" without one."""
+        for axis, (lo, hi) in enumerate(box):
+            if isinstance(lo, Select) and hi is not None:
+                name = self.names.fresh(f"{f.name}_{f.variables[axis]}_new")
+                named = (*box[:axis], (Var(name), hi), *box[axis + 1 :])
+                return name, lo, named, facts.knowing(name, lo.yes, add(hi, ONE))
+        return "", ZERO, box, facts
+
+    def _bit_by_bit(self, f: FuncDef, box: Box, around: Open) -> Box:
+        """What is left to compute of a box, of which earlier iterations have stored a part."""
+        t = around.loop if around.steady else None
+        axis = None if t is None else window_axis(f, box, t)
+        self._fold(f, box, axis, around.facts)
+        if axis is None or t is None:
+            return box
+        lo, hi = box[axis]
+        assert lo is not None and hi is not None
+        before = simplify(substitute(hi, {t: subtract(Var(t), ONE)}), around.facts)
+        new = maximum(lo, add(before, ONE), around.facts)
+        start = Select(Binary("eq", Var(t), around.first), lo, new)
+        return (*box[:axis], (start, hi), *box[axis + 1 :])
+
+    def _fold(self, f: FuncDef, box: Box, axis: int | None, facts: Facts) -> None:
+        """Make rings of dimensions of which only a part is in use at a time.
+
+        Several nests may compute one func: the last iterations of a loop have one of their own, and so
+        have specializations. The first decides which dimensions are rings, all of them how long.
+        """
+        buffer = self.buffers[f.name]
+        folds: dict[int, Expr] = {
+            a: const(n) for a, n in asked_folds(f, self.state.plan(f.name), box, facts).items()
+        }
+        rings = self.rings.setdefault(f.name, {})
+        if buffer.folds is None:
+            needed = None if axis is None else elements(box, axis, facts)
+            if axis is not None and needed is not None and axis not in folds:
+                whole = buffer.extents[axis]
+                if not shorter(whole, ring_size(needed)):
+                    rings[axis] = Ring(self.names.fresh(f"{f.name}_ring"), whole)
+                    folds[axis] = Var(rings[axis].name)
+            extents = tuple(folds.get(a, e) for a, e in enumerate(buffer.extents))
+            decided = tuple(folds.get(a) for a in range(len(box)))
+            self.buffers[f.name] = replace(buffer, folds=decided, extents=extents)
+        for a, ring in rings.items():
+            ring.hold(elements(box, a, facts))
+
+
+def _with_hosts(state: State, boxes: Mapping[str, Box]) -> State:
+    """The state with funcs outside of the loops of producers of which nothing is needed, which do not run."""
+    for name, plan in state.plans:
+        if name in boxes and isinstance(plan.place, After):
+            host = boxes.get(plan.place.level.func)
+            if host is None or any(is_empty(i) for i in host):
+                state = state.with_plan(name, replace(plan, place=Root()))
+    return state
+
+
+def _is_extreme(n: Node) -> bool:
+    return isinstance(n, Binary) and n.op in ("min", "max")
+
+
+def lower(state: State, params: tuple[Argument, ...], declared: list[Condition]) -> Kernel:
+    """The kernel of a complete state; `params` are its arguments, `declared` conditions for it to check.
+
+    Raises IndexBoundError where an access may leave its tensor, ScheduleError where a directive turns out
+    to be impossible for these sizes.
+    """
+    program = state.program
+    names = Names(program)
+    tree = build_tree(state)
+    start = {name: _output_box(program.func(name)) for name in program.outputs}
+    boxes = required(tree, state, (ROOT,), start, [], NOTHING)
+    while (hosted := _with_hosts(state, boxes)) is not state:
+        state, tree = hosted, build_tree(hosted)
+        boxes = required(tree, state, (ROOT,), start, [], NOTHING)
+    lowering = Lowering(state, tree, names, Messages(), boxes)
+    for name in program.outputs:
+        f = program.func(name)
+        lowering.buffers[name] = _output_buffer(f, names.components(f))
+        lowering.needed[name] = start[name]
+    exact = boxes
+    if any(plan.scope == FRAGMENT for _, plan in state.plans):
+        exact = required(tree, state, (ROOT,), start, [], NOTHING, exact=True)
+    checks = check_boxes(lowering.tree, state, exact, lowering.messages, declared)
+    body = as_stmt([*checks, *lowering.place(ROOT, boxes, Open(), lambda: ())])
+    if lowering.sizes:
+        body = transform(body, partial(_sized, lowering.sizes))
+    kernel = Kernel(
+        names.kernel, params, body,
+        tuple(lowering.messages.made), all(f.fast_math for f in program.funcs),
+        tuple(INSTRUCTIONS[n] for n in lowering.messages.instructions),
+        _residents(state, names),
+    )  # fmt: skip
+    check_strides(kernel)
+    return kernel
+
+
+def _residents(state: State, names: Names) -> tuple[tuple[str, int], ...]:
+    """For buffers of funcs of which several blocks should run at a time, how many."""
+    asked = ((f, state.plan(f.name).resident) for f in state.program.funcs)
+    return tuple((buffer, n) for f, n in asked if n for buffer in names.components(f))
+
+
+def _sized(sizes: dict[str, Expr], n: Node) -> Node:
+    return sizes.get(n.name, n) if isinstance(n, Var) else n
+
+
+def _output_box(f: FuncDef) -> Box:
+    """The whole output; ShapeError where its range is not known."""
+    f.output_box(None)
+    return f.natural
+
+
+def _output_buffer(f: FuncDef, names: tuple[str, ...]) -> Buffer:
+    box = f.output_box(None)
+    starts, extents = tuple(lo for lo, _ in box), tuple(e for _, e in box)
+    return Buffer(f.name, names, starts, extents, tuple(range(len(box))), None, axes=f.axes())
+
+
+def _by_first(s: Stmt, tests: Mapping[str, Expr]) -> Stmt:
+    """A statement run by the first thread on each axis, but for loops on that axis, which all threads run."""
+    loops = {x.kind for x in walk(s) if isinstance(x, For)}
+    if loops.isdisjoint(tests):
+        return If(conjunction(list(tests.values())), s)
+    if isinstance(s, For) and s.kind in tests:
+        others = {axis: test for axis, test in tests.items() if axis != s.kind}
+        return rebuilt(s, body=_by_first(s.body, others)) if others else s
+    return map_parts(s, lambda part: _by_first(part, tests))

@@ -1,0 +1,171 @@
+"""Funcs that an update steps along one dimension, of which only the latest planes are read: a ring of these.
+
+u[t, y, x] = a[y, x]                       for p in range(0, 100):
+u[r, y, x] = step(u[r - 1, ...])             u[p % 2, ...] = a[...]
+out[y, x] = u[99, y, x]            -->       if p >= 1: u[p % 2, ...] = step(u[(p - 1) % 2, ...])
+
+Each plane gets its initial values, then those of the updates, before the next plane does. The results do not
+change if the update that steps reads no later plane, and every update before it writes and reads one plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tdsl.codegen.ir.loops import PARALLEL, SERIAL, For, If, Stmt, as_stmt
+from tdsl.codegen.lowering.buffers import elements, shorter
+from tdsl.codegen.lowering.loop_nest import NestBuilder
+from tdsl.errors import ScheduleError
+from tdsl.lang.affine import difference, variables
+from tdsl.lang.bounds import Facts
+from tdsl.lang.definition import has_effects
+from tdsl.lang.expr import ONE, Binary, Expr, Var, const
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box, boxes_at, is_empty
+from tdsl.lang.simplify import add, minimum, simplify, subtract
+from tdsl.schedule.nest import AUTO, AXES, HEAP, Nest
+from tdsl.schedule.required import definition_ranges
+from tdsl.schedule.tree import ROOT
+
+if TYPE_CHECKING:
+    from tdsl.codegen.lowering.lower import Lowering, Open
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """The dimension `axis` of a func, along which its last update steps: at index `step` + `ahead`.
+
+    `alive` is the number of planes in use at a time.
+    """
+
+    axis: int
+    step: str
+    ahead: int
+    alive: int
+
+
+def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | None:
+    """The planes of a func at the root that its last update steps along; None if that needs all of them."""
+    plan, last = low.state.plan(f.name), f.definitions[-1]
+    places = {level.func for level in (*low.tree.after, *low.tree.joined)}
+    if (
+        low.tree.home[f.name] != ROOT
+        or plan.store is not None
+        or plan.specializations
+        or plan.scope not in (AUTO, HEAP)
+        or f.name in places
+        or any(x.kind in AXES for nest in plan.nests for x in nest.loops)
+        or (len(f.variables) < 2 and not plan.fold)
+        or len(f.definitions) < 2
+        or not last.ranges
+        or any(has_effects(d) for d in f.definitions)
+    ):
+        return None
+    step, lo, hi = last.ranges[0]
+    loop = plan.nests[-1].loops[0]
+    axes = [a for a, e in enumerate(last.index) if step in variables(e)]
+    if lo is None or hi is None or len(axes) != 1 or (loop.name, loop.kind) != (step, SERIAL):
+        return None
+    axis = axes[0]
+    ahead = difference(last.index[axis], Var(step))
+    behind = [difference(last.index[axis], r.index[axis]) for r in last.reads if r.name == f.name]
+    first, end = box[axis]
+    if ahead is None or first is None or end is None or not all(_in_one_plane(f, axis)):
+        return None
+    last_plane = add(subtract(hi, ONE), const(ahead))
+    read = _first_read(low, f, axis, facts)
+    window = None if read is None else elements(((read, end),), 0, facts)
+    if (
+        window is None
+        or difference(end, last_plane) != 0
+        or any(n is None or n < 0 for n in behind)
+    ):
+        return None
+    alive = max(window, 1, *(n + 1 for n in behind if n is not None))
+    return (
+        None if shorter(add(subtract(end, first), ONE), alive) else Planes(axis, step, ahead, alive)
+    )
+
+
+def _in_one_plane(f: FuncDef, axis: int) -> Iterable[bool]:
+    """Whether each update but the last one writes, and reads of its func, one plane."""
+    for d in f.definitions[1:-1]:
+        plane = d.index[axis]
+        read = [r.index[axis] for r in d.reads if r.name == f.name]
+        yield not variables(plane) and all(difference(e, plane) == 0 for e in read)
+
+
+def _first_read(low: Lowering, f: FuncDef, axis: int, facts: Facts) -> Expr | None:
+    """The first plane that other funcs read."""
+    first: Expr | None = None
+    for c, n in low.state.consumers(f.name):
+        if c.name not in low.boxes:
+            continue
+        d = c.definitions[n]
+        ranges = definition_ranges(c, d, low.boxes[c.name], facts)
+        if any(is_empty(r, facts) for r in ranges.values()):
+            continue
+        lo, _ = boxes_at(d.indices, ranges, facts, d.where)[f.name][axis]
+        if lo is None:
+            return None
+        first = lo if first is None else minimum(first, lo, facts)
+    return first
+
+
+def keep_planes(low: Lowering, f: FuncDef, planes: Planes) -> None:
+    """Make the memory of a func a ring of the planes that are alive, or of as many as were asked for."""
+    buffer, plan = low.buffers[f.name], low.state.plan(f.name)
+    size = dict(plan.fold).get(planes.axis, planes.alive)
+    if size < planes.alive:
+        raise ScheduleError(
+            f"fold_storage of {f.name!r}: dimension {f.variables[planes.axis]!r} needs {planes.alive} "
+            f"elements at a time, not {size}",
+            loc=plan.loc,
+            label="the last directive of this func",
+            hint="fold to that number or more, or leave it out",
+        )
+    folds = tuple(const(size) if a == planes.axis else None for a in range(len(buffer.extents)))
+    extents = tuple(fold or e for fold, e in zip(folds, buffer.extents, strict=True))
+    low.buffers[f.name] = replace(buffer, folds=folds, extents=extents)
+
+
+def step_planes(low: Lowering, f: FuncDef, box: Box, around: Open, planes: Planes) -> list[Stmt]:
+    """The nests of a func, all of them plane by plane."""
+    axis = planes.axis
+    first, end = box[axis]
+    assert first is not None and end is not None
+    _, lo, _ = f.definitions[-1].ranges[0]
+    assert lo is not None
+    starts = minimum(add(lo, const(planes.ahead)), add(end, ONE), around.facts)
+
+    def loop(begin: Expr, stop: Expr, *, steps: bool) -> list[Stmt]:
+        extent = simplify(subtract(stop, begin), around.facts)
+        name = low.names.fresh(f"{f.name}_{f.variables[axis]}")
+        plane = Var(name)
+        facts = around.facts.knowing(name, begin, subtract(stop, ONE))
+        here = replace(around, facts=facts, loop=name, first=begin, steady=False)
+        one = (*box[:axis], (plane, plane), *box[axis + 1 :])
+        body = NestBuilder(low, f, 0, _threads_inside(low.state.plan(f.name).nests[0])).build(
+            one, here
+        )
+        for n, d in enumerate(f.definitions[1:-1], 1):
+            update = NestBuilder(low, f, n).build(box, here)
+            body.append(If(Binary("eq", plane, d.index[axis]), as_stmt(update)))
+        if steps:
+            last = f.definitions[-1]
+            at = subtract(plane, const(planes.ahead))
+            ranges = ((planes.step, at, add(at, ONE)), *last.ranges[1:])
+            stepped = replace(f, definitions=(*f.definitions[:-1], replace(last, ranges=ranges)))
+            body += NestBuilder(low, stepped, len(f.definitions) - 1).build(box, here)
+        return [For(name, begin, extent, SERIAL, as_stmt(body))] if body else []
+
+    return [*loop(first, starts, steps=False), *loop(starts, add(end, ONE), steps=True)]
+
+
+def _threads_inside(nest: Nest) -> Nest:
+    """The nest with its outermost loop, of one iteration, serial, and the next one in its place parallel."""
+    if len(nest.loops) < 2 or nest.loops[0].kind != PARALLEL or nest.loops[1].kind != SERIAL:
+        return nest
+    return nest.with_kind(nest.loops[0].name, SERIAL).with_kind(nest.loops[1].name, PARALLEL)

@@ -1,0 +1,64 @@
+"""Prefetch the box that a later iteration of a loop reads, one request a cache line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tdsl.codegen.ir.loops import SERIAL, UNROLLED, For, Prefetch, Stmt
+from tdsl.lang.bounds import upper
+from tdsl.lang.expr import ONE, Binary, Const, Expr, Var, const, dtype_of
+from tdsl.lang.regions import box_of, reads_in, union_box
+from tdsl.lang.simplify import add, ceildiv, multiply, simplify, substitute, subtract
+from tdsl.schedule.nest import PrefetchPlan
+from tdsl.schedule.required import Active
+
+if TYPE_CHECKING:
+    from tdsl.codegen.lowering.lower import Lowering, Open
+
+LINE = 64  # bytes
+MOST = 1024  # lines: a larger box would only evict itself
+FEW = 16  # requests that need no loop
+
+
+def prefetch_box(low: Lowering, active: Active, plan: PrefetchPlan, around: Open) -> list[Stmt]:
+    """Loops over the cache lines of the box that the body of a loop reads some iterations later."""
+    source, counted = plan.source, active.opened.get(plan.of)
+    if not isinstance(counted, Var):
+        return []  # a later directive has put that loop inside, or there is but one iteration
+    later: dict[str, Expr] = {counted.name: Binary("add", counted, const(plan.offset))}
+    opened = {name: substitute(e, later) for name, e in active.opened.items()}
+    ranges = replace(active, opened=opened).ranges(around.facts)
+    box = None
+    size = 1
+    for r in reads_in(active.d.expressions()):
+        if r.name == source:
+            box = union_box(box, box_of(r.index, ranges, around.facts), around.facts)
+            size = dtype_of(r).bytes
+    if box is None or any(lo is None or hi is None for lo, hi in box):
+        return []
+    index: list[Expr] = []
+    loops: list[tuple[str, Expr]] = []
+    lines = 1
+    for axis, (lo, hi) in enumerate(box):
+        assert lo is not None and hi is not None
+        step = max(LINE // size, 1) if axis == len(box) - 1 else 1
+        extent = simplify(add(subtract(hi, lo), ONE), around.facts)
+        count = ceildiv(extent, const(step), around.facts)
+        if upper(count, around.facts) == 1:
+            count = ONE  # where it is none, a request for what is not there does nothing
+        lines *= int(count.value) if isinstance(count, Const) else 1
+        name = low.names.fresh(f"{source}_line_{axis}")
+        loops.append((name, count))
+        index.append(add(lo, multiply(Var(name), const(step))))
+    if lines > MOST:
+        return []
+    buffer = low.buffers.get(source)
+    if buffer is None and low.program.has_func(source):
+        return []  # its memory is made inside the loop
+    at = tuple(index) if buffer is None else buffer.index(index)
+    made: Stmt = Prefetch(source if buffer is None else buffer.names[0], at)
+    few = lines <= FEW and all(isinstance(count, Const) for _, count in loops)
+    for name, count in reversed(loops):
+        made = For(name, const(0), count, UNROLLED if few else SERIAL, made)
+    return [made]

@@ -1,0 +1,89 @@
+"""Iterations without terms that count: loops of reductions begin and end where these do.
+
+A mask makes terms nothing that may be left out, in loops of any kind: they run over fewer.
+
+for k in range(0, n):                      for k in range(0, row + 1):
+  s[row] += where(k <= row, x[k], 0)         s[row] += where(k <= row, x[k], 0)
+
+A predicate says which terms there are. Loops in which other stages are made, too, leave out the others.
+
+for o in range(0, 32):                     for o in range(0, row // 64 + 1):
+  tile = ...                                 tile = ...
+  if 64 * o <= row: s[row] += tile           if 64 * o <= row: s[row] += tile
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tdsl.codegen.ir.loops import PIPELINED, SERIAL
+from tdsl.codegen.lowering.position import INIT, Spot
+from tdsl.core.node import children, pre_order
+from tdsl.lang.expr import ONE, TRUE, Const, Expr, Read, Select
+from tdsl.lang.regions import interval_of, tighten
+from tdsl.lang.simplify import add, simplify, subtract
+from tdsl.schedule.nest import Level, parts_of, roots_of
+
+if TYPE_CHECKING:
+    from tdsl.codegen.lowering.loop_nest import NestBuilder
+    from tdsl.codegen.lowering.lower import Open
+
+
+def _skips(builder: NestBuilder, spot: Spot, loop: str) -> bool:
+    """True for a loop of terms with other stages inside, where a predicate leaves terms out."""
+    inside = builder.low.tree.at(Level(builder.f.name, builder.n, loop))
+    plain = loop in spot.bounds and builder.nest.kind(loop) in (SERIAL, PIPELINED)
+    terms = spot.mode != INIT and loop in builder.reduced and builder.d.where != TRUE
+    return plain and terms and inside
+
+
+def never_reads(builder: NestBuilder, spot: Spot) -> bool:
+    """True where a func that each point reads has no memory: the conditions on points never hold."""
+    low, values = builder.low, builder.d.values
+    if spot.components is not None:
+        values = tuple(values[n] for n in spot.components)
+    always = pre_order(
+        *values, inside=lambda n: (n.cond,) if isinstance(n, Select) else children(n)
+    )
+    funcs = {n.name for n in always if isinstance(n, Read) and low.program.has_func(n.name)}
+    return not funcs <= low.buffers.keys()
+
+
+def needed_run(
+    builder: NestBuilder, spot: Spot, around: Open, loop: str, run: tuple[Expr, Expr]
+) -> tuple[Expr, Expr]:
+    """From where on, and how often, a loop runs: where the predicate may hold for one of the threads.
+
+    `run` is that without a predicate, which stays where no other stages are inside.
+    """
+    none = isinstance(run[1], Const) and run[1].value <= 0
+    if none or not _skips(builder, spot, loop):
+        return run
+    ranges = builder.active(spot).ranges(around.facts)
+    lo, hi = tighten(ranges, builder.d.where, around.facts)[loop]
+    for _, name, threads in around.threads:
+        lo = None if lo is None else interval_of(lo, {name: threads}, around.facts)[0]
+        hi = None if hi is None else interval_of(hi, {name: threads}, around.facts)[1]
+    if lo is None or hi is None:
+        return run
+    return lo, simplify(add(subtract(hi, lo), ONE), around.facts)
+
+
+def with_terms_left(builder: NestBuilder, spot: Spot, around: Open) -> Spot:
+    """The spot in front of the next loop, over the terms that a mask leaves to the open iterations.
+
+    They are found for each variable once, where the first of its loops opens.
+    """
+    if builder.d.mask == TRUE or spot.mode == INIT:
+        return spot
+    nest = builder.nest
+    here = roots_of(nest, nest.loops[spot.depth].name)
+    for name in [n for n, _, _ in builder.d.ranges if n in here]:
+        if parts_of(nest, name).isdisjoint(spot.opened):
+            lo, hi = builder.active(spot).ranges(around.facts)[name]
+            if lo is not None and hi is not None:
+                extent = simplify(add(subtract(hi, lo), ONE), around.facts)
+                spot = replace(spot, bounds={**spot.bounds, name: (lo, extent)})
+                spot = builder.again(spot, around.facts)
+    return spot

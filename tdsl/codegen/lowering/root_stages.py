@@ -1,0 +1,171 @@
+"""The root stages of a program: those whose loops stand outside of all others, each with what is inside.
+
+A root stage can run as a kernel of its own, with the memory between stages as arguments; and the region
+function says how much it reads and writes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from tdsl.codegen.ir.loops import (
+    Alloc,
+    Argument,
+    Block,
+    BufferParam,
+    CopyTile,
+    Invoke,
+    Kernel,
+    Operand,
+    Prefetch,
+    Stmt,
+    Store,
+    row_major,
+)  # fmt: skip
+from tdsl.codegen.ir.names import Names
+from tdsl.codegen.runtime.signature import extent
+from tdsl.core.node import post_order
+from tdsl.lang.bounds import NOTHING
+from tdsl.lang.expr import ONE, Const, Load
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box, union_box
+from tdsl.lang.simplify import add, subtract
+from tdsl.schedule.nest import Level, State
+from tdsl.schedule.required import inside, read_by, required
+from tdsl.schedule.tree import ROOT, Tree, build_tree
+
+
+@dataclass(frozen=True, slots=True)
+class RootStage:
+    """A func at the root.
+
+    `inside` are the funcs whose loops stand inside of its own, with the bytes that they make in all.
+    `read` and `written` are bytes, too: the boxes of what lives outside of the stage, each counted once.
+    """
+
+    func: str
+    inside: tuple[tuple[str, int], ...]
+    read: int
+    written: int
+
+
+def root_stages(state: State) -> tuple[RootStage, ...]:
+    """The root stages of a complete state whose sizes are numbers, in running order."""
+    tree = build_tree(state)
+    start = {name: state.program.func(name).natural for name in state.program.outputs}
+    boxes = required(tree, state, (ROOT,), start, [], NOTHING)
+    return tuple(_stage(state, tree, boxes, name) for name in tree.computed.get(ROOT, ()))
+
+
+def _stage(state: State, tree: Tree, boxes: dict[str, Box], name: str) -> RootStage:
+    nests = state.plan(name).nests
+    levels = [Level(name, n, loop) for n, nest in enumerate(nests) for loop in nest.names()]
+    within = inside(tree, state, levels)
+    members = [n for n in tree.order if n in within and n in boxes]
+    own = {name, *members}
+    read: dict[str, Box] = {}
+    for f in (state.program.func(n) for n in own if n in boxes):
+        for source, box in _reads(f, boxes[f.name]).items():
+            if source not in own:
+                read[source] = union_box(read.get(source), box)
+    outside = {r for f in state.program.funcs if f.name not in own for r in _sources(f)}
+    outside |= set(state.program.outputs)
+    written = [n for n in own if n in boxes and n in outside]
+    return RootStage(
+        name,
+        tuple((n, bytes_of(state, n, boxes[n])) for n in members),
+        sum(bytes_of(state, n, box) for n, box in read.items()),
+        sum(bytes_of(state, n, boxes[n]) for n in written),
+    )  # fmt: skip
+
+
+def _reads(f: FuncDef, box: Box) -> dict[str, Box]:
+    boxes: dict[str, Box] = {}
+    for d in f.definitions:
+        for source, touched in read_by(d, box, NOTHING).items():
+            boxes[source] = union_box(boxes.get(source), touched)
+    return boxes
+
+
+def _sources(f: FuncDef) -> set[str]:
+    return {r.name for d in f.definitions for r in d.reads}
+
+
+def bytes_of(state: State, name: str, box: Box) -> int:
+    """The bytes of a box of an input or a func; its ends are numbers."""
+    if state.program.has_func(name):
+        element = sum(t.bytes for t in state.program.func(name).dtypes)
+    else:
+        element = state.program.input(name).dtype.bytes
+    return element * math.prod(
+        max(0, extent(add(subtract(hi, lo), ONE), {}))
+        for lo, hi in box
+        if lo is not None and hi is not None
+    )
+
+
+def stage_kernels(kernel: Kernel, state: State) -> Iterator[tuple[str, Kernel]]:
+    """Each root stage of a kernel that `lower` made of the state, as a kernel of its own, in running order.
+
+    The memory between stages, which the kernel allocates around them, becomes arguments of the same names,
+    row-major. Checks that stand at the root are part of the stage behind them.
+    """
+    tree, names = build_tree(state), Names(state.program)
+    for n in tree.stored.get(ROOT, ()):  # in the order in which `lower` named them
+        names.components(state.program.func(n))
+    roots = {
+        b: n for n in tree.computed.get(ROOT, ()) for b in names.components(state.program.func(n))
+    }
+    between: list[BufferParam] = []
+    bodies: dict[str, list[Stmt]] = {}
+    checks: list[Stmt] = []
+    for s in _at_root(kernel.body, between):
+        found = {roots[b] for b in _written(s) if b in roots}
+        if not found:
+            checks.append(s)
+            continue
+        (name,) = found
+        bodies.setdefault(name, []).extend([*checks, s])
+        checks = []
+    for name, body in bodies.items():
+        block = Block(tuple(body))
+        params = used_params((*kernel.params, *between), block)
+        yield name, replace(kernel, name=f"{kernel.name}_{name}", params=params, body=block)
+
+
+def _at_root(body: Stmt, between: list[BufferParam]) -> Iterator[Stmt]:
+    """The statements outside of all loops; what is allocated around them is added to `between`."""
+    match body:
+        case Block(parts):
+            for part in parts:
+                yield from _at_root(part, between)
+        case Alloc(name, dtype, extents, _, inner):
+            shape = [e.value for e in extents if isinstance(e, Const)]
+            assert len(shape) == len(extents), "sizes are numbers"
+            between.append(BufferParam(name, dtype, extents, row_major(tuple(shape)), True))
+            yield from _at_root(inner, between)
+        case _:
+            yield body
+
+
+def _written(s: Stmt) -> set[str]:
+    stores = {n.buffer for n in post_order(s) if isinstance(n, Store)}
+    return stores | {n.operands[0].buffer for n in post_order(s) if isinstance(n, Invoke)}
+
+
+def used_params(params: Iterable[Argument], body: Stmt) -> tuple[Argument, ...]:
+    """The parameters that the body names."""
+    written = _written(body)
+    buffers = {
+        n.buffer for n in post_order(body) if isinstance(n, Load | Store | Prefetch | Operand)
+    }
+    buffers |= {n.source for n in post_order(body) if isinstance(n, CopyTile)}
+    kept: list[Argument] = []
+    for p in params:
+        if not isinstance(p, BufferParam):
+            kept.append(p)
+        elif p.name in buffers:
+            kept.append(replace(p, written=p.name in written))
+    return tuple(kept)

@@ -1,0 +1,331 @@
+"""Replace a loop and its body by an instruction, after checking that both mean the same.
+
+The nest's loops from the chosen one inwards are matched with the variables of the instruction's meaning,
+in order; then the two definitions must agree: the same combiner, the same value expression (factors and
+summands in any order), with each read of the nest moving along the matched loops exactly as the
+instruction's operand moves along its axes. In the tail of a peeled split, where loops are shorter than those
+of the instruction, they run as loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from tdsl.codegen.ir.loops import Alloc, BufferParam, Invoke, Kernel, Operand, Stmt
+from tdsl.core.node import Node, children
+from tdsl.errors import ScheduleError
+from tdsl.lang.affine import as_sum, variables
+from tdsl.lang.bounds import Facts
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Cast, Const, Expr, Read, Select, Var
+from tdsl.lang.program import Program
+from tdsl.lang.regions import reads_in
+from tdsl.lang.show import show_expr
+from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
+from tdsl.schedule.instructions.instruction import INSTRUCTIONS, Instruction
+from tdsl.schedule.instructions.layout import Layout
+from tdsl.schedule.instructions.tensor_cores import is_built_in
+from tdsl.schedule.nest import State, Tensorization
+from tdsl.schedule.required import Active
+from tdsl.schedule.whole import is_whole
+
+if TYPE_CHECKING:
+    from tdsl.codegen.lowering.lower import Lowering
+
+
+class _Mismatch(Exception):  # a reason, made a ScheduleError below
+    pass
+
+
+def fits(active: Active, plan: Tensorization, facts: Facts) -> bool:
+    """True when the loops from `plan.loop` inwards have the extents of the instruction."""
+    chosen = INSTRUCTIONS[plan.instruction]
+    inner = [x for x in active.nest.names() if x not in active.opened]
+    have = [simplify(active.extents[x], facts) for x in inner]
+    return have == [e for _, e in _loops(chosen, chosen.meaning.funcs[0].definitions[-1])]
+
+
+def invoke(
+    low: Lowering, active: Active, plan: Tensorization, facts: Facts, *, guarded: bool
+) -> Invoke:
+    """The instruction in the place of the loops from `plan.loop` inwards; ScheduleError if it differs.
+
+    `guarded` says that conditions on these loops are left to test.
+    """
+    chosen = INSTRUCTIONS[plan.instruction]
+    try:
+        operands = _match(low, active, chosen, active.opened, facts)
+        if guarded:
+            raise _Mismatch("not all iterations of the loops inside run; split with tail='peel'")
+    except _Mismatch as reason:
+        raise ScheduleError(
+            f"tensorize({plan.loop!r}) of {active.func.name!r}: {reason}",
+            loc=plan.loc,
+            label="this directive",
+            related=()
+            if is_built_in(chosen.name)
+            else ((chosen.loc, f"instruction {chosen.name!r} is declared here"),),
+            hint="split and reorder so that the inner loops are those of the instruction",
+        ) from None
+    low.messages.instructions[chosen.name] = None
+    return Invoke(chosen.name, operands)
+
+
+def kept_tile(active: Active, plan: Tensorization) -> tuple[Layout, tuple[str, ...]] | None:
+    """The layout of the output where it is a fragment, and the loop along each of its axes."""
+    chosen = INSTRUCTIONS[plan.instruction]
+    meaning = chosen.meaning.funcs[0].definitions[-1]
+    layout = dict(chosen.fragments).get(chosen.operands()[0])
+    if layout is None:
+        return None
+    inner = active.nest.names()[active.nest.position(plan.loop) :]
+    names = [name for name, _ in _loops(chosen, meaning)]
+    matched = dict(zip(names, inner, strict=False))
+    return layout, tuple(matched[e.name] for e in meaning.index if isinstance(e, Var))
+
+
+def may_read_beyond(state: State, d: Definition, ranges: Sequence[tuple[str, Expr | None]]) -> bool:
+    """True where a definition has a value at any point, which is 0 for a term beyond the end of its range.
+
+    And for one that its predicate leaves out: its factors are 0 there.
+    """
+    program, reads = state.program, list(reads_in(d.values))
+    everywhere = all(
+        is_whole(state, r.name)
+        or (program.has_func(r.name) and set(program.func(r.name).limits) == {(None, None)})
+        for r in reads
+    )
+    ends = [c for c in conjuncts(d.where) if c != TRUE]
+    left_out = _is_product(d.values[0]) and all(
+        isinstance(c, Binary)
+        and c.op == "lt"
+        and len(at := [(r, n) for r in reads for n, e in enumerate(r.index) if e == c.left])
+        == len(reads)
+        and all(_is_zero_from(program, r.name, n, c.right) for r, n in at)
+        for c in ends
+    )
+    return (
+        everywhere
+        and (left_out or not ends)
+        and all(
+            _is_product(d.values[0])
+            and any(
+                e == Var(name) and _is_zero_from(program, r.name, axis, hi)
+                for r in reads
+                for axis, e in enumerate(r.index)
+            )
+            for name, hi in ranges
+        )
+    )
+
+
+def _is_product(e: Expr) -> bool:
+    match e:
+        case Binary("mul", x, y):
+            return _is_product(x) and _is_product(y)
+        case Cast(x):
+            return _is_product(x)
+        case _:
+            return isinstance(e, Read)
+
+
+def _is_zero_from(program: Program, name: str, axis: int, end: Expr | None) -> bool:
+    """True for a func that is a copy, or a copy of one, of what ends there, with zeros beyond."""
+    d = program.func(name).definitions[0]
+    at = d.index[axis]
+    match d.values[0]:
+        case Read(source, index):
+            axes = [n for n, e in enumerate(index) if e == at]
+            return any(
+                program.has_func(source) and _is_zero_from(program, source, n, end) for n in axes
+            )
+        case Select(cond, Read(), Const(value)) if value == 0:
+            ends = (c.right for c in conjuncts(cond) if isinstance(c, Binary) and c.op == "le")
+            lefts = (c.left for c in conjuncts(cond) if isinstance(c, Binary) and c.op == "le")
+            return any(
+                x == at and end is not None and simplify(subtract(add(e, ONE), end)) == ZERO
+                for x, e in zip(lefts, ends, strict=True)
+            )
+        case _:
+            return False
+
+
+def check_strides(kernel: Kernel) -> None:
+    """ScheduleError where a tile has other strides than its instruction takes for granted."""
+    if kernel.instructions:
+        known = {p.name: p.strides for p in kernel.params if isinstance(p, BufferParam)}
+        _check_strides(kernel.body, known)
+
+
+def _check_strides(s: Node, known: Mapping[str, tuple[int | None, ...]]) -> None:
+    match s:
+        case Alloc(name, _, extents, _, body):
+            _check_strides(body, {**known, name: s.strides or _dense(extents)})
+        case Invoke(name, operands):
+            chosen = INSTRUCTIONS[name]
+            wanted = dict(chosen.strides)
+            fragments = dict(chosen.fragments)
+            for operand, called in zip(operands, chosen.operands(), strict=True):
+                if called in fragments:
+                    continue
+                have = tuple(known[operand.buffer][axis] for axis in operand.axes)
+                _check_tile(chosen, operand.buffer, called, have, wanted.get(called))
+        case _:
+            for child in children(s):
+                if isinstance(child, Stmt):
+                    _check_strides(child, known)
+
+
+def _dense(extents: tuple[Expr, ...]) -> tuple[int | None, ...]:
+    """The strides of a dense array, None where an extent that is not known comes into them."""
+    made: list[int | None] = [1]
+    for e in reversed(extents[1:]):
+        step = made[-1]
+        made.append(step * max(int(e.value), 1) if isinstance(e, Const) and step else None)
+    return tuple(reversed(made))
+
+
+def _check_tile(
+    chosen: Instruction, buffer: str, operand: str, have: tuple[int | None, ...],
+    wanted: tuple[int | None, ...] | None,
+) -> None:  # fmt: skip
+    for axis, (a, b) in enumerate(zip(have, wanted or have, strict=True)):
+        if b is not None and a != b:
+            found = "a stride that is known at a call only" if a is None else f"stride {a}"
+            raise ScheduleError(
+                f"instruction {chosen.name!r} takes {operand!r} with stride {b} in axis {axis}, "
+                f"{buffer!r} has {found}",
+                loc=chosen.loc,
+                label="declared here",
+                hint=f"copy {buffer!r} into the layout of the instruction: cache_read and reorder_storage",
+            )
+
+
+def _match(
+    low: Lowering, active: Active, chosen: Instruction, opened: dict[str, Expr], facts: Facts
+) -> tuple[Operand, ...]:
+    meaning = chosen.meaning.funcs[0].definitions[-1]
+    own = active.d
+    inner = [x for x in active.nest.names() if x not in opened]
+    theirs = _loops(chosen, meaning)
+    if len(inner) != len(theirs):
+        raise _Mismatch(f"{len(inner)} loops stand inside, the instruction has {len(theirs)}")
+    for mine, (name, extent) in zip(inner, theirs, strict=True):
+        have = simplify(active.extents[mine], facts)
+        if have != extent:
+            raise _Mismatch(
+                f"loop {mine!r} has {show_expr(have)} iterations, {name!r} of the instruction "
+                f"{show_expr(extent)}"
+            )
+    if meaning.where not in (
+        own.where,
+        TRUE,
+    ):  # its own is a condition that is left to test, or not
+        raise _Mismatch("the definition lacks the predicate of the instruction")
+    if (own.combine is None) != (meaning.combine is None) or (
+        own.combine is not None
+        and meaning.combine is not None
+        and own.combine.exprs != meaning.combine.exprs
+    ):
+        raise _Mismatch("the definition combines in another way")
+    values = {n: substitute(v, opened) for n, v in active.roots.items()}
+    matched = dict(zip((name for name, _ in theirs), inner, strict=True))
+    starts = {x: active.first_of(x) for x in inner}
+    for x, (_, extent) in zip(inner, theirs, strict=True):
+        last = add(starts[x], subtract(extent, ONE))
+        facts = facts.knowing(x, starts[x], last)
+    writer = _Operands(low, values, matched, starts, facts)
+    writer.tile(
+        low.buffers[active.func.name].names[0],
+        low.buffers[active.func.name].index(tuple(substitute(e, values) for e in own.index)),
+        meaning.index,
+    )
+    for value, theirs_value in zip(own.values, meaning.values, strict=True):
+        writer.same(value, theirs_value)
+    return tuple(writer.ordered(chosen))
+
+
+def _loops(chosen: Instruction, meaning: Definition) -> list[tuple[str, Expr]]:
+    f = chosen.meaning.funcs[0]
+    natural = dict(zip(f.variables, f.output_box(None), strict=True))
+    made = [(name, natural[name][1]) for name in meaning.free]
+    made += [(name, hi) for name, _, hi in meaning.ranges if hi is not None]
+    return made
+
+
+class _Operands:
+    """Collects the tile of each operand while two expressions are compared."""
+
+    def __init__(
+        self, low: Lowering, values: dict[str, Expr], matched: dict[str, str],
+        starts: dict[str, Expr], facts: Facts,
+    ) -> None:  # fmt: skip
+        self.low, self.values, self.matched, self.starts, self.facts = (
+            low,
+            values,
+            matched,
+            starts,
+            facts,
+        )
+        self.output: Operand | None = None
+        self.inputs: dict[str, Operand] = {}
+
+    def tile(self, buffer: str, index: tuple[Expr, ...], theirs: tuple[Expr, ...]) -> Operand:
+        """The tile that an access covers: the axis of the buffer along each axis of the operand."""
+        axes = []
+        index = tuple(simplify(at, self.facts) for at in index)
+        for e in theirs:
+            if not isinstance(e, Var):
+                raise _Mismatch("an operand of the instruction is indexed by more than a variable")
+            loop = self.matched[e.name]
+            moving = [n for n, at in enumerate(index) if loop in variables(at)]
+            if len(moving) != 1 or as_sum(index[moving[0]]).terms.get(Var(loop)) != 1:
+                raise _Mismatch(f"{buffer!r} does not move one by one along loop {loop!r}")
+            axes.append(moving[0])
+        used = {self.matched[e.name] for e in theirs if isinstance(e, Var)}
+        for x in self.matched.values():
+            if x not in used and any(x in variables(at) for at in index):
+                raise _Mismatch(f"{buffer!r} moves along loop {x!r}, its operand does not")
+        start = tuple(simplify(substitute(at, self.starts), self.facts) for at in index)
+        made = Operand(buffer, start, tuple(axes))
+        if self.output is None:
+            self.output = made
+        return made
+
+    def same(self, mine: Expr, their: Expr) -> None:
+        """Raise unless two value expressions agree, reads matching operands."""
+        if isinstance(mine, Read) and isinstance(their, Read):
+            buffer = self.low.buffers.get(mine.name)
+            at = tuple(substitute(e, self.values) for e in mine.index)
+            name = mine.name if buffer is None else buffer.names[mine.component]
+            made = self.tile(name, at if buffer is None else buffer.index(at), their.index)
+            if mine.dtype != their.dtype or self.inputs.setdefault(their.name, made) != made:
+                raise _Mismatch(f"{mine.name!r} does not fit operand {their.name!r}")
+            return
+        if type(mine) is not type(their) or _label(mine) != _label(their):
+            raise _Mismatch(f"{show_expr(mine)} is not {show_expr(their)}")
+        known = dict(self.inputs)
+        try:
+            self.all_same(children(mine), children(their))
+        except _Mismatch:
+            if not (isinstance(mine, Binary) and mine.op in ("add", "mul")):
+                raise
+            self.inputs = known
+            self.all_same((mine.right, mine.left), children(their))
+
+    def all_same(self, mine: Sequence[Node], theirs: Sequence[Node]) -> None:
+        """Raise unless two lists of expressions agree one by one."""
+        for a, b in zip(mine, theirs, strict=True):
+            self.same(a, b)  # type: ignore[arg-type]  # children of an Expr are Exprs
+
+    def ordered(self, chosen: Instruction) -> list[Operand]:
+        assert self.output is not None
+        return [self.output, *(self.inputs[t.name] for t in chosen.meaning.inputs)]
+
+
+def _label(n: Node) -> tuple[object, ...]:
+    """What of a node is not a child."""
+    values = (getattr(n, f.name) for f in fields(n) if f.compare)
+    return tuple(value for value in values if not isinstance(value, Node | tuple))

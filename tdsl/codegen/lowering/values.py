@@ -1,0 +1,128 @@
+"""The value of a definition at a point, as loop IR: reads become loads, combiners and checks statements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tdsl.codegen.ir.loops import REGISTER, Alloc, Block, Check, Print, Stmt, Store
+from tdsl.core.node import Node, transform
+from tdsl.lang.bounds import Facts
+from tdsl.lang.definition import Definition
+from tdsl.lang.expr import Expr, Load, Param, Read, Require, Show, Var, dtype_of
+from tdsl.lang.program import FuncDef
+
+if TYPE_CHECKING:
+    from tdsl.codegen.lowering.lower import Lowering
+
+ATOMIC = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "or", "all": "and"}
+
+
+class ValueWriter:
+    """Writes the statements of one point: `values` are the variables of the definition in the loop IR."""
+
+    def __init__(
+        self, lowering: Lowering, f: FuncDef, values: dict[str, Expr], facts: Facts
+    ) -> None:
+        self.low, self.f, self.values, self.facts = lowering, f, values, facts
+        self.effects: list[Stmt] = []
+
+    def convert(self, e: Expr) -> Expr:
+        """An expression of a definition in the loop IR; its checks and prints are put into `effects`."""
+        return transform(e, self._step)
+
+    def _step(self, n: Node) -> Node:
+        match n:
+            case Var(name):
+                return self.values.get(name, n)
+            case Read(name, index, component, t):
+                if name in self.low.buffers:
+                    return self.low.buffers[name].load(index, component, t)
+                return Load(name, index, t, loc=n.loc)
+            case Require(cond, x, text, shown):
+                self.effects.append(
+                    Check(cond, self.low.messages.site("require", text, len(shown), n.loc), shown)
+                )
+                return x
+            case Show(cond, x, text, shown):
+                self.effects.append(
+                    Print(cond, self.low.messages.site("print", text, len(shown), n.loc), shown)
+                )
+                return x
+            case _:
+                return n
+
+    def store(
+        self, d: Definition, terms: tuple[Expr, ...], *, combine: bool, atomic: bool = False,
+        streaming: bool = False, components: Sequence[int] | None = None,
+    ) -> list[Stmt]:  # fmt: skip
+        """f[index] = terms, or = combine(f[index], terms); of some `components`, or all."""
+        buffer = self.low.buffers[self.f.name]
+        at = tuple(self.convert(e) for e in d.index)
+        every = range(len(terms))
+        index = [buffer.index(at, n) for n in every]
+        new = tuple(self.convert(t) for t in terms)
+        fast = self.f.fast_math
+        if combine and d.combine is not None:
+            if atomic:
+                op = ATOMIC[d.combine.kind]
+                made = Store(buffer.names[0], index[0], new[0], atomic=op, fast=fast)
+                return [*self.effects, made]
+            old = tuple(
+                Load(name, i, t)
+                for name, i, t in zip(buffer.names, index, self.f.dtypes, strict=True)
+            )
+            new = _combined(d.combine.exprs, old, new)
+        chosen = every if components is None else components
+        if len(chosen) == 1:
+            (n,) = chosen
+            made = Store(buffer.names[n], index[n], new[n], streaming=streaming, fast=fast)
+            return [*self.effects, made]
+        targets = [(buffer.names[n], index[n], new[n]) for n in chosen]
+        return [*self.effects, self._together(targets, streaming)]
+
+    def accumulate(
+        self, d: Definition, names: tuple[str, ...], new: tuple[Expr, ...]
+    ) -> list[Stmt]:
+        """names = combine(names, new), where `names` are registers of one thread."""
+        assert d.combine is not None
+        old = tuple(Load(name, (), t) for name, t in zip(names, self.f.dtypes, strict=True))
+        made = _combined(d.combine.exprs, old, new)
+        if len(made) == 1:
+            return [*self.effects, Store(names[0], (), made[0], fast=self.f.fast_math)]
+        return [
+            *self.effects,
+            self._together([(n, (), v) for n, v in zip(names, made, strict=True)]),
+        ]
+
+    def _together(
+        self, targets: Sequence[tuple[str, tuple[Expr, ...], Expr]], streaming: bool = False
+    ) -> Stmt:
+        """Store several values that read what is stored: all are computed before the first is written."""
+        temporaries = tuple(self.low.names.fresh(f"{name}_new") for name, _, _ in targets)
+        made = [
+            (t, name, index, v) for t, (name, index, v) in zip(temporaries, targets, strict=True)
+        ]
+        first = [Store(t, (), v, fast=self.f.fast_math) for t, _, _, v in made]
+        then = [
+            Store(name, index, Load(t, (), dtype_of(v)), streaming=streaming)
+            for t, name, index, v in made
+        ]
+        body: Stmt = Block((*first, *then))
+        for t, _, _, v in made:
+            body = Alloc(t, dtype_of(v), (), REGISTER, body)
+        return body
+
+
+def _combined(
+    exprs: tuple[Expr, ...], old: tuple[Expr, ...], new: tuple[Expr, ...]
+) -> tuple[Expr, ...]:
+    """A combiner's expressions with their leaves a0... and b0... filled in; they share what they did."""
+
+    def fill(n: Node) -> Node:
+        if isinstance(n, Param) and n.name[0] in "ab" and n.name[1:].isdigit():
+            return (old if n.name[0] == "a" else new)[int(n.name[1:])]
+        return n
+
+    done: dict[int, Node] = {}
+    return tuple(transform(e, fill, done) for e in exprs)

@@ -1,0 +1,260 @@
+"""From what a caller passes to NumPy arrays and scalars of the right type, and facts about their memory."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.ir.loops import row_major
+from tdsl.codegen.runtime.dlpack import device_of, from_dlpack
+from tdsl.codegen.runtime.signature import ALIGN, LARGE, ArrayArg, Layout, ScalarArg
+from tdsl.core.source import here
+from tdsl.errors import Related, ShapeError, TypeMismatch
+from tdsl.lang.handle import Handle
+from tdsl.lang.types import ML_DTYPES, DType, TensorType
+from tdsl.lang.value import Value
+
+Array = np.ndarray[Any, Any]
+
+
+def declared(arg: ArrayArg | ScalarArg) -> tuple[Related, ...]:
+    """The place of a declaration, as the `related` of an error."""
+    return ((arg.loc, f"{arg.name} is declared here"),)
+
+
+def stand_in(x: Any) -> Any:
+    """An array for a tensor type, in the memory of one element; 1 for an element type; else what it is.
+
+    ShapeError for a type whose extents are not known.
+    """
+    if isinstance(x, DType):
+        return x.numpy.type(1)
+    if not isinstance(x, TensorType):
+        return x
+    if not all(isinstance(e, int) for e in x.shape):
+        raise ShapeError(
+            f"a type that stands for an array has known extents: {x}",
+            loc=here(),
+            label="this call",
+            hint="give numbers: td.f32[64, 128]",
+        )
+    return without_values(x.shape, x.dtype.numpy)
+
+
+def without_values(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """An array in the memory of one element, for checks that look at no values."""
+    return np.broadcast_to(np.empty((), dtype), shape)
+
+
+def as_array(arg: ArrayArg, value: Any) -> Array:
+    """`value` as an array over the same memory, of the element type of `arg`.
+
+    Takes NumPy arrays and scalars, and whatever has DLPack, the buffer protocol or
+    `__array_interface__`. TypeMismatch for anything else, for another dtype or byte order, and for memory
+    that the CPU cannot read. The shape is not looked at.
+    """
+    array = view_of(arg, value)
+    expected = arg.dtype.numpy
+    if array.dtype == expected:
+        return array
+    if array.dtype.newbyteorder("=") == expected:
+        message = f"{arg.name} has a foreign byte order: dtype {array.dtype.str}"
+        hint = f"{arg.name}.astype({_spelled(arg.dtype)})"
+    else:
+        message = f"{arg.name} has dtype {array.dtype}, expected {expected}"
+        hint = f"convert it: {arg.name}.astype({_spelled(arg.dtype)})"
+    raise _mismatch(arg, message, hint)
+
+
+def view_of(arg: ArrayArg, value: Any) -> Array:
+    """`value` as an array over the same memory, of whatever type; TypeMismatch for what is no array."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise _mismatch(arg, f"{arg.name} is a masked array", f"pass {arg.name}.filled(...)")
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    if isinstance(value, Handle | Value):
+        raise _mismatch(
+            arg,
+            f"{arg.name} is of type {type(value).__name__}, which has no values yet: "
+            "what is compiled is called with arrays",
+            "call one after the other in a function, and make a td.Graph of it; or have a Python function, "
+            "without td.op, take the tensors and return a td.Func, and call it in both",
+        )
+    hint = f"np.asarray({arg.name}, dtype={_spelled(arg.dtype)})"
+    if not isinstance(value, list | tuple | str | int | float):
+        try:
+            array = _foreign(arg, value)
+        except (BufferError, ValueError, RuntimeError) as error:
+            kind = type(value).__name__
+            message = f"{arg.name}, a {kind}, cannot be read as an array: {error}"
+            raise _mismatch(arg, message, hint) from error
+        if array is not None:
+            return array
+    raise _mismatch(arg, f"{arg.name} is of type {type(value).__name__}, not an array", hint)
+
+
+def _foreign(arg: ArrayArg, value: Any) -> Array | None:
+    if hasattr(value, "__dlpack__"):
+        _refuse_device(arg, value, device_of(value))
+        return from_dlpack(value)
+    if hasattr(value, "__cuda_array_interface__"):
+        _refuse_device(arg, value, "cuda")
+    try:
+        return np.asarray(memoryview(value))
+    except TypeError:
+        return np.asarray(value) if hasattr(value, "__array_interface__") else None
+
+
+def _refuse_device(arg: ArrayArg, value: Any, device: str | None) -> None:
+    if device is not None:
+        message = (
+            f"{arg.name}, a {type(value).__name__}, is an array on device {device}, not the CPU"
+        )
+        raise _mismatch(arg, message, "copy it to the host first")
+
+
+def _spelled(dtype: DType) -> str:
+    name = dtype.numpy.name
+    return f"ml_dtypes.{name}" if dtype.kind == "e" else f"np.{name}"
+
+
+def _mismatch(arg: ArrayArg | ScalarArg, message: str, hint: str) -> TypeMismatch:
+    return TypeMismatch(message, loc=here(), label="this call", related=declared(arg), hint=hint)
+
+
+def as_scalar(arg: ScalarArg, value: Any) -> Any:
+    """`value` as a NumPy scalar of the type of `arg`; TypeMismatch unless it converts safely.
+
+    An integer parameter takes integers in its range, a float parameter integers and floats (rounded to
+    nearest, but never a finite number to infinity), a bool parameter booleans.
+    """
+    plain = _plain(value[()] if isinstance(value, np.ndarray) else value)
+    if not isinstance(plain, _ACCEPTED[arg.dtype.kind]):
+        raise _wrong_kind(arg, value)
+    if arg.dtype.is_float:
+        return _as_float(arg, plain)
+    if not arg.dtype.low <= plain <= arg.dtype.high:
+        message = f"{arg.name} = {plain} does not fit {arg.dtype.numpy}"
+        raise _mismatch(arg, message, f"it holds {arg.dtype.low} to {arg.dtype.high}")
+    return arg.dtype.numpy.type(plain)
+
+
+_ACCEPTED: dict[str, Any] = {
+    "b": (bool,), "i": (int,), "u": (int,), "f": (int, float), "e": (int, float),
+}  # fmt: skip
+
+
+def _plain(number: Any) -> Any:
+    """The Python number equal to a number of any kind; None for what is not one."""
+    if isinstance(number, bool | np.bool_):
+        return bool(number)
+    if isinstance(number, float | np.floating) or _is_ml_float(number):
+        return float(number)
+    try:
+        return operator.index(number)
+    except TypeError:
+        return None
+
+
+def _is_ml_float(number: Any) -> bool:
+    return isinstance(number, np.generic) and number.dtype.name in ML_DTYPES
+
+
+def _as_float(arg: ScalarArg, plain: Any) -> Any:
+    try:
+        exact = float(plain)
+    except OverflowError:
+        exact = math.inf
+    with np.errstate(over="ignore"):
+        rounded = arg.dtype.numpy.type(exact)
+    if not math.isfinite(rounded) and plain == plain and plain not in (math.inf, -math.inf):
+        message = f"{arg.name} = {plain} does not fit {arg.dtype.numpy}"
+        raise _mismatch(arg, message, f"the largest is {arg.dtype.largest}")
+    return rounded
+
+
+def _wrong_kind(arg: ScalarArg, value: Any) -> TypeMismatch:
+    wanted = (
+        "a bool" if arg.dtype.kind == "b" else "a number" if arg.dtype.is_float else "an integer"
+    )
+    got = (
+        f"{value!r} of type {type(value).__name__}" if np.isscalar(value) else type(value).__name__
+    )
+    hint = "pass True or False" if arg.dtype.kind == "b" else "pass a Python number"
+    return _mismatch(arg, f"{arg.name} needs {wanted} ({arg.dtype.numpy}), got {got}", hint)
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array of unknown values that begins at a multiple of `ALIGN` bytes."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + ALIGN, np.uint8)
+    start = -memory.ctypes.data % ALIGN
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def well_placed(outputs: Iterable[Array]) -> bool:
+    """True where all large arrays begin at a multiple of `ALIGN` bytes."""
+    return all(out.nbytes < LARGE or out.ctypes.data % ALIGN == 0 for out in outputs)
+
+
+def layout_of(array: Array, fixed: bool) -> Layout:
+    """The strides that a variant for `array` is compiled with; `fixed` when no extent is dynamic.
+
+    >>> x = np.zeros((4, 6), np.float32)
+    >>> layout_of(x, True), layout_of(x, False), layout_of(x.T, True), layout_of(x[:, ::2], True)
+    ((6, 1), (None, 1), (1, None), (None, None))
+    """
+    if fixed and array.flags.c_contiguous:
+        return row_major(array.shape)
+    return tuple(1 if axis == _unit_axis(array) else None for axis in range(array.ndim))
+
+
+def _unit_axis(array: Array) -> int | None:
+    # The flag comes first: it passes over the strides of extents 0 and 1, which may be anything.
+    if array.flags.c_contiguous:
+        return array.ndim - 1
+    last_first = reversed(range(array.ndim))
+    return next((axis for axis in last_first if array.strides[axis] == array.itemsize), None)
+
+
+def overlaps_itself(array: Array) -> bool:
+    """Whether two elements may share memory; exact for every view that slicing and transposing make.
+
+    >>> overlaps_itself(np.broadcast_to(np.zeros(3), (2, 3))), overlaps_itself(np.zeros((2, 3)).T[::-1])
+    (True, False)
+    """
+    reach = array.itemsize
+    axes = zip(array.strides, array.shape, strict=True)
+    for stride, extent in sorted((abs(stride), extent) for stride, extent in axes if extent > 1):
+        if stride < reach:
+            return array.size > 0
+        reach += stride * (extent - 1)
+    return False
+
+
+_EFFORT = 10_000  # candidate solutions of the overlap equation, well under a millisecond
+
+
+def share_memory(a: Array, b: Array) -> bool:
+    """Whether two arrays have a byte in common; True, too, where that is too hard to find out."""
+    try:
+        return np.shares_memory(a, b, max_work=_EFFORT)  # type: ignore[arg-type]  # NumPy's stub is too narrow
+    except np.exceptions.TooHardError:
+        return True
+
+
+def apart(inputs: Iterable[Any], outputs: Iterable[Array]) -> tuple[Any, ...]:
+    """The inputs, those copied that share memory with an output, or that are not aligned."""
+    written = tuple(outputs)
+
+    def usable(value: Any) -> bool:
+        return value.flags.aligned and not any(share_memory(value, out) for out in written)
+
+    return tuple(
+        value if not isinstance(value, np.ndarray) or usable(value) else value.copy()
+        for value in inputs
+    )

@@ -1,0 +1,285 @@
+"""Which argument of a call is what: names, results to write, sizes, shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.runtime.arrays import Array, as_array, declared, overlaps_itself, share_memory
+from tdsl.codegen.runtime.signature import ArrayArg, Signature, extent, names
+from tdsl.core.node import post_order
+from tdsl.core.source import here
+from tdsl.errors import Related, ShapeError, TypeMismatch, counted, did_you_mean
+from tdsl.lang.affine import as_sum
+from tdsl.lang.agreement import Agreement
+from tdsl.lang.expr import Const, Expr, Size
+from tdsl.lang.program import bind_expr
+from tdsl.lang.show import show_expr
+from tdsl.lang.sizes import check_agreement
+
+
+def bind(
+    signature: Signature,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    extra: str = "results go in out=",
+) -> tuple[Any, ...]:
+    """The values of the inputs in order; TypeMismatch for missing, unknown or repeated arguments.
+
+    `extra` is the hint where there are too many.
+    """
+    known = [arg.name for arg in signature.inputs]
+    name = signature.name
+    if len(args) > len(known):
+        raise _refused(
+            f"{name} takes {counted(len(known), 'argument')}, got {len(args)} positional",
+            extra if known else "",
+        )
+    values = dict(zip(known, args, strict=False))
+    for key, value in kwargs.items():
+        if key not in known:
+            raise _refused(f"{name} has no argument {key!r}", did_you_mean(key, known))
+        if key in values:
+            raise _refused(f"{name} got {key!r} by position and by name", "pass it once")
+        values[key] = value
+    missing = [arg for arg in signature.inputs if arg.name not in values]
+    if missing:
+        listed = ", ".join(repr(arg.name) for arg in missing)
+        raise _refused(
+            f"{name} needs {listed}, too",
+            f"it takes {counted(len(known), 'argument')}: {', '.join(known)}",
+            tuple(place for arg in missing for place in declared(arg)),
+        )
+    return tuple(values[key] for key in known)
+
+
+def bind_outputs(signature: Signature, out: Any) -> tuple[Any, ...]:
+    """What `out=` gives for each output, None for those to be allocated.
+
+    An array alone is the only output; a tuple has one entry for each output; a dict goes by name.
+    """
+    known = [arg.name for arg in signature.outputs]
+    if out is None:
+        return (None,) * len(known)
+    if isinstance(out, dict):
+        for key in out:
+            if key not in known:
+                raise _refused(f"{signature.name} has no output {key!r}", did_you_mean(key, known))
+        return tuple(out.get(name) for name in known)
+    if isinstance(out, tuple):
+        if len(out) != len(known):
+            raise _refused(
+                f"out= has {counted(len(out), 'entry', 'entries')}, "
+                f"but {signature.name} has {counted(len(known), 'output')}",
+                f"in order: {', '.join(known)}; None allocates one",
+            )
+        return out
+    if len(known) > 1:
+        raise _refused(
+            f"{signature.name} has {counted(len(known), 'output')}, out= is one {type(out).__name__}",
+            f"pass a tuple or dict of arrays: {', '.join(known)}",
+        )
+    return (out,)
+
+
+def _refused(message: str, hint: str, related: Iterable[Related] = ()) -> TypeMismatch:
+    return TypeMismatch(message, loc=here(), label="this call", related=related, hint=hint)
+
+
+def output_array(arg: ArrayArg, value: Any) -> Array:
+    """The memory of an `out=` entry; refused unless of its type, writable, and apart in all elements."""
+    try:
+        array = as_array(arg, value)
+    except TypeMismatch as error:  # a converted copy would not be the caller's memory
+        hint = f"pass a writable array of {arg.dtype.numpy}, or leave out= away"
+        raise _refused(f"out= of {error.message}", hint, declared(arg)) from None
+    if isinstance(value, np.generic) or not array.flags.writeable:
+        raise _refused(f"{arg.name} in out= is read-only", "pass memory of your own", declared(arg))
+    if overlaps_itself(array):
+        raise ShapeError(
+            f"elements of {arg.name} in out= share memory: strides {array.strides} bytes "
+            f"for shape {array.shape}",
+            loc=here(), label="this call", related=declared(arg), hint="pass a copy",
+        )  # fmt: skip
+    return array
+
+
+def refuse_overlap(outputs: Sequence[tuple[ArrayArg, Array]]) -> None:
+    """ShapeError when two outputs share memory: no order of writing would be right."""
+    for i, (arg, array) in enumerate(outputs):
+        for other, memory in outputs[:i]:
+            if share_memory(array, memory):
+                raise ShapeError(
+                    f"the outputs {other.name} and {arg.name} share memory",
+                    loc=here(), label="this call", related=(*declared(other), *declared(arg)),
+                    hint="give each output memory of its own in out=",
+                )  # fmt: skip
+
+
+def bind_sizes(signature: Signature, arrays: Sequence[tuple[ArrayArg, Array]]) -> dict[str, int]:
+    """The value of each named size, from the arrays of a call.
+
+    ShapeError when an array has another rank or another extent than declared, when a name would have two
+    values, or when one variable runs over two extents. Those of outputs that are expressions are left to
+    `check_shape`.
+    """
+    sizes: dict[str, int] = {}
+    givers: Givers = {}
+    for arg, array in arrays:
+        if array.ndim != len(arg.shape):
+            raise _wrong_shape(arg, array.shape, _text(arg.shape))
+        for axis, (got, e) in enumerate(zip(array.shape, arg.shape, strict=True)):
+            if isinstance(e, Const) and got != e.value:
+                by = _by_access(signature, arg, axis)
+                hint, places = by and AGREE, _accesses(signature, arg, axis)
+                raise _wrong_shape(arg, array.shape, _text(arg.shape) + by, None, hint, places)
+            if isinstance(e, Size) and sizes.setdefault(e.name, got) != got:
+                places = _accesses(signature, arg, axis)
+                raise _two_values(e.name, sizes, givers, arg, axis, array, places)
+            if isinstance(e, Size):
+                givers.setdefault(e.name, (arg, axis))
+    for arg, array in arrays:
+        for axis, e in enumerate(arg.shape):
+            if arg in signature.inputs and not isinstance(e, Const | Size):
+                _check_expression(signature, arg, array, axis, sizes, givers)
+    for a in signature.agreements:
+        if a.sizes <= sizes.keys() and len({extent(e, sizes) for e, *_ in a.sides}) > 1:
+            check_agreement(a, sizes, AGREE)
+    return sizes
+
+
+AGREE = "pass arrays that agree"
+Givers = dict[str, tuple[ArrayArg, int]]  # the array and axis that decide a size
+
+
+def _check_expression(
+    signature: Signature,
+    arg: ArrayArg,
+    array: Array,
+    axis: int,
+    sizes: dict[str, int],
+    givers: Givers,
+) -> None:
+    """Check an extent that is an expression; a size that nothing else decides follows from it."""
+    got, e = array.shape[axis], arg.shape[axis]
+    names = [n for n in post_order(e) if isinstance(n, Size)]
+    for unknown in (n for n in names if n.name not in sizes):
+        terms = as_sum(bind_expr(e, sizes))
+        times = terms.terms.get(unknown, 0)
+        value, rest = divmod(got - terms.constant, times) if times else (0, 1)
+        if {*terms.terms} != {unknown} or rest or value < 0:
+            text = f"{_text(arg.shape)}, in which no argument decides {unknown.name}"
+            raise _wrong_shape(arg, array.shape, text, hint=f"td.compile(..., {unknown.name}=...)")
+        sizes[unknown.name] = value
+        givers[unknown.name] = arg, axis
+    expected = extent(e, sizes)
+    if got == expected:
+        return
+    by = ", ".join(
+        f"{n.name} is {sizes[n.name]} by axis {givers[n.name][1]} of {givers[n.name][0].name}"
+        for n in names
+    )
+    raise _wrong_shape(
+        arg,
+        array.shape,
+        f"{_text(arg.shape)}: axis {axis} has {got}, not {expected} elements, as {by}"
+        f"{_by_access(signature, arg, axis)}",
+        givers[names[0].name][0],
+        AGREE,
+        _accesses(signature, arg, axis),
+    )
+
+
+def _agreed(signature: Signature, arg: ArrayArg, axis: int) -> Agreement | None:
+    """The agreement, if any, by which an extent of an argument has to equal another."""
+    return next(
+        (a for a in signature.agreements if (arg.name, axis) in [side[1:3] for side in a.sides]),
+        None,
+    )
+
+
+def _by_access(signature: Signature, arg: ArrayArg, axis: int) -> str:
+    agreed = _agreed(signature, arg, axis)
+    if agreed is None:
+        return ""
+    others = [side for side in agreed.sides if side[1:3] != (arg.name, axis)]
+    return "".join(
+        f"; {agreed.variable!r} runs over axis {n} of {name!r}, too" for _, name, n, _ in others
+    )
+
+
+def _accesses(signature: Signature, arg: ArrayArg, axis: int) -> tuple[Related, ...]:
+    agreed = _agreed(signature, arg, axis)
+    return () if agreed is None else agreed.related
+
+
+def _two_values(
+    name: str, sizes: Mapping[str, int], givers: Givers, arg: ArrayArg, axis: int, array: Array,
+    places: Iterable[Related],
+) -> ShapeError:  # fmt: skip
+    first, first_axis = givers[name]
+    detail = (
+        f": {name} is {sizes[name]} by axis {first_axis} of {first.name}, "
+        f"but {array.shape[axis]} by axis {axis} of {arg.name}"
+    )
+    hint = f"{name} is one extent: pass arrays that agree, or declare two names"
+    return _wrong_shape(arg, array.shape, _text(arg.shape) + detail, first, hint, places)
+
+
+def _wrong_shape(
+    arg: ArrayArg,
+    got: tuple[int, ...],
+    expected: str,
+    other: ArrayArg | None = None,
+    hint: str = "",
+    places: Iterable[Related] = (),
+) -> ShapeError:
+    rank = len(arg.shape)
+    if not hint and len(got) != rank:
+        needed = counted(rank, "dimension is", "dimensions are")
+        axes = ", ".join(["0"] * (len(got) - rank) + [":"] * rank) or "()"
+        more = ", ".join(["None"] * (rank - len(got)) + [":"] * len(got))
+        part, whole = f"take a part, such as {arg.name}[{axes}]", f"add axes: {arg.name}[{more}]"
+        way = part if len(got) > rank else whole
+        hint = f"{needed} needed: reshape it, or {way}"
+    elif not hint:
+        hint = f"pass an array of shape {expected}; an extent with a name for a number may differ"
+    related = declared(arg) if other in (None, arg) else (*declared(arg), *declared(other))
+    return ShapeError(
+        f"{arg.name} has shape {got}, expected {expected}",
+        loc=here(), label="this call", related=(*related, *places), hint=hint,
+    )  # fmt: skip
+
+
+def _text(shape: tuple[Expr, ...]) -> str:
+    return f"({', '.join(map(show_expr, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def output_shape(signature: Signature, arg: ArrayArg, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The extents of an output; ShapeError when the arguments do not decide one, or it is negative."""
+    for name in names(arg):
+        if name not in sizes:
+            raise ShapeError(
+                f"no argument of {signature.name} decides the size {name} of {arg.name}",
+                loc=here(), label="this call", related=declared(arg),
+                hint=f"pass out= with an array for {arg.name}",
+            )  # fmt: skip
+    shape = tuple(extent(e, sizes) for e in arg.shape)
+    if min(shape, default=0) < 0:
+        given = ", ".join(f"{name} = {sizes[name]}" for name in dict.fromkeys(names(arg)))
+        raise ShapeError(
+            f"{arg.name} would have shape {shape}, for {given}",
+            loc=here(), label="this call", related=declared(arg),
+            hint="the arguments are too small",
+        )  # fmt: skip
+    return shape
+
+
+def check_shape(arg: ArrayArg, array: Array, shape: tuple[int, ...], hint: str = "") -> None:
+    """ShapeError unless `array` has some extents; without a hint those of an output."""
+    if array.shape != shape:
+        hint = hint or f"pass out= of shape {shape}, or leave it away"
+        raise _wrong_shape(arg, array.shape, str(shape), hint=hint)

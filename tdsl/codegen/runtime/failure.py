@@ -1,0 +1,67 @@
+"""What a caller sees when a check of a kernel fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tdsl.codegen.ir.loops import Message
+from tdsl.codegen.ir.show import message_text
+from tdsl.core.source import Loc, here
+from tdsl.errors import IndexBoundError, RequireError, TargetError, TdslError
+
+TOUCHED = -2
+"""The status of a kernel that wrote outside of the first buffer that it allocates; one less for each next."""
+
+
+def check_error(message: Message, values: Sequence[Any]) -> TdslError:
+    """IndexBoundError for an access out of range, else RequireError, with the line of the user.
+
+    `values` are the scalars of the message, of Python or NumPy.
+
+    >>> print(check_error(Message("require", ("row ", " is empty"), "blur.py:7"), (3,)))
+    row 3 is empty [require]
+      at blur.py:7  required here
+      ...
+      hint: pass arguments for which the condition holds
+    """
+    text = message_text(message, tuple(v.item() if hasattr(v, "item") else v for v in values))
+    call = here()
+    related = () if call is None else ((call, "in this call"),)
+    if message.kind == "bounds":
+        return IndexBoundError(
+            text,
+            loc=_place(message.where),
+            label="this access",
+            related=related,
+            hint="pass larger arrays, or keep the index inside with td.pad or td.clip",
+        )
+    return RequireError(
+        text,
+        loc=_place(message.where),
+        label="required here",
+        related=related,
+        hint="pass arguments for which the condition holds",
+    )
+
+
+def beyond_memory(kernel: str, name: str) -> TargetError:
+    """TargetError for a kernel that wrote outside of memory that it allocates, under TDSL_DEBUG=canaries.
+
+    >>> print(beyond_memory("blur_kernel", "rows"))
+    kernel 'blur_kernel' writes beyond the memory of 'rows' [target]
+      ...
+      hint: this is a mistake of the code generator, not of the program: please report it
+    """
+    return TargetError(
+        f"kernel {kernel!r} writes beyond the memory of {name!r}",
+        loc=here(),
+        label="this call",
+        hint="this is a mistake of the code generator, not of the program: please report it",
+    )
+
+
+def _place(where: str) -> Loc | None:
+    """The place that `file:line` names."""
+    file, _, line = where.rpartition(":")
+    return Loc(file, int(line)) if file else None

@@ -1,0 +1,98 @@
+"""A short name for everything that decides what is compiled: the key of the disk cache.
+
+Values are written in a canonical form in which equal subexpressions have one number, so the form does not
+depend on which of them are one object, on hash seeds, or on where the user wrote them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+from tdsl.core.node import Node, post_order
+
+
+def fingerprint(*values: Any) -> str:
+    """The sha256 of values: strings, numbers, tuples, sets, frozen dataclasses, nodes.
+
+    Equal values have equal fingerprints in every process; fields that take no part in equality (places in
+    the source) take none here.
+
+    >>> from tdsl.lang.expr import Binary, Var, const
+    >>> fingerprint(Binary("add", Var("i"), const(1))) == fingerprint(Binary("add", Var("i"), const(2)))
+    False
+    """
+    import hashlib  # with a library of its own: not needed to import tdsl
+
+    form = _Form()
+    last = form.token(values)
+    return hashlib.sha256("\n".join((*form.numbers, last)).encode()).hexdigest()
+
+
+class _Form:
+    """Texts of dataclasses, numbered in the order of their first appearance, and tokens of values in them."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, str] = {}  # text of a dataclass -> its token
+        self.known: dict[int, str] = {}  # id of a dataclass -> its token
+
+    def token(self, value: Any) -> str:
+        known = self.known.get(id(value))
+        if known is not None:
+            return known
+        match value:
+            case None | bool():
+                return repr(value)
+            case str():
+                return f"{len(value)}'{value}"
+            case tuple():
+                return f"({','.join([self.token(x) for x in value])})"
+            case Node():
+                # Children first, so that a deep expression needs no deep recursion.
+                for n in post_order(value):
+                    if id(n) not in self.known:
+                        self.number(n)
+                return self.known[id(value)]
+            case float():
+                return float(value).hex()
+            case frozenset():
+                return f"{{{','.join(sorted(map(self.token, value)))}}}"
+            case _ if dataclasses.is_dataclass(value):
+                return self.number(value)
+            case _:
+                return str(int(value))
+
+    def number(self, value: Any) -> str:
+        names = _names(type(value))
+        text = f"{type(value).__name__}({','.join([self.token(getattr(value, n)) for n in names])})"
+        token = self.known[id(value)] = self.numbers.setdefault(text, f"#{len(self.numbers)}")
+        return token
+
+
+_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def _names(cls: Any) -> tuple[str, ...]:
+    if cls not in _NAMES:
+        _NAMES[cls] = tuple(f.name for f in dataclasses.fields(cls) if f.compare)
+    return _NAMES[cls]
+
+
+def _package_stamp() -> str:
+    """The sizes and times of all files of the package."""
+    here = os.path.abspath(__file__)
+    folders, found = [os.path.dirname(os.path.dirname(os.path.dirname(here)))], []
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name.endswith(".py"):
+                    status = entry.stat()
+                    found.append(f"{entry.path} {status.st_size} {status.st_mtime_ns}")
+                elif entry.is_dir() and not entry.name.startswith("__"):
+                    folders.append(entry.path)
+    return "\n".join(sorted(found))
+
+
+# Taken when the package is imported: what is compiled later is made by the files of then.
+PACKAGE = _package_stamp()

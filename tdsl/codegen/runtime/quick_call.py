@@ -1,0 +1,103 @@
+"""The quick way of a call, as a Python function written for one variant.
+
+Allocating the outputs and calling machine code leaves a budget of well under a microsecond, of which each
+loop over arguments would take a part; so the function is made as text, with the arguments spelt out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tdsl.codegen.runtime.result_memory import new_output
+from tdsl.codegen.runtime.signature import LARGE, ArrayArg, Signature, places
+from tdsl.core.node import Node, transform
+from tdsl.lang.expr import Const, Expr, Size, const
+from tdsl.lang.program import bind_expr
+from tdsl.lang.show import show_expr
+from tdsl.lang.types import BY_NAME
+
+Quick = Callable[[tuple[Any, ...]], Any]
+
+
+def quick_call(signature: Signature, fixed: Mapping[str, int], entry: Callable[..., Any]) -> Quick:
+    """A function of the inputs as a tuple: the result, or None where `entry` does not accept them.
+
+    `entry(*inputs, *outputs)` returns True when it ran. The inputs must decide every size that is not
+    among the `fixed` ones.
+    """
+    namespace: dict[str, Any] = {"empty": np.empty, "entry": entry, "result": new_output}
+    namespace |= {"where": lambda cond, yes, no: yes if cond else no, "cast": lambda x, _: x}
+    namespace |= BY_NAME
+    for k, arg in enumerate(signature.outputs):
+        namespace[f"t{k}"] = arg.dtype.numpy
+    exec(quick_text(signature, fixed), namespace)
+    made: Quick = namespace["call"]
+    return made
+
+
+def quick_text(signature: Signature, fixed: Mapping[str, int]) -> str:
+    """The text of the function.
+
+    >>> from tdsl.codegen.runtime.signature import ArrayArg
+    >>> from tdsl.lang.types import f32
+    >>> x = ArrayArg("x", f32, (Size("R"), Size("C")))
+    >>> print(quick_text(Signature("f", (x,), (ArrayArg("y", f32, (Size("R"), const(2))),)), {"C": 3}))
+    def call(args):
+        try:
+            (a0,) = args
+            s0 = (a0.shape[0], 2)
+            r0 = (empty if s0[0] < 131072 else result)(s0, t0)
+        except (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError):
+            return None  # the slow way says what is wrong
+        if entry(a0, r0) is True:
+            return r0
+        return None
+    """
+    read = {name: f"a{k}.shape[{axis}]" for name, (k, axis) in places(signature).items()}
+    inputs = [f"a{k}" for k in range(len(signature.inputs))]
+    outputs = [f"r{k}" for k in range(len(signature.outputs))]
+    results = [
+        name if arg.shape else f"{name}[()]"
+        for name, arg in zip(outputs, signature.outputs, strict=True)
+    ]
+    lines = ["def call(args):", "    try:", f"        {_tuple(inputs)} = args"]
+    for k, (name, arg) in enumerate(zip(outputs, signature.outputs, strict=True)):
+        lines.append(f"        s{k} = {_tuple([_text(e, fixed, read) for e in arg.shape])}")
+        lines.append(f"        {name} = {_maker(k, arg, fixed)}(s{k}, t{k})")
+    return "\n".join(
+        [
+            *lines,
+            "    except (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError):",
+            "        return None  # the slow way says what is wrong",
+            f"    if entry({', '.join([*inputs, *outputs])}) is True:",
+            f"        return {', '.join(results)}",
+            "    return None",
+        ]
+    )
+
+
+def _maker(k: int, arg: ArrayArg, fixed: Mapping[str, int]) -> str:
+    """The function that allocates the array of output `k`: `result` from `LARGE` bytes on."""
+    extents = [bind_expr(e, fixed) for e in arg.shape]
+    known = arg.dtype.bytes * math.prod(int(e.value) for e in extents if isinstance(e, Const))
+    rest = [f"s{k}[{n}]" for n, e in enumerate(extents) if not isinstance(e, Const)]
+    if not rest or known <= 0:
+        return "result" if known >= LARGE else "empty"
+    return f"(empty if {' * '.join(rest)} < {-(-LARGE // known)} else result)"
+
+
+def _tuple(items: list[str]) -> str:
+    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+
+
+def _text(e: Expr, fixed: Mapping[str, int], read: Mapping[str, str]) -> str:
+    def replace(n: Node) -> Node:
+        if not isinstance(n, Size):
+            return n
+        return const(fixed[n.name]) if n.name in fixed else Size(read[n.name])
+
+    return show_expr(transform(e, replace))

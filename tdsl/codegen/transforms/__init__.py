@@ -1,0 +1,1 @@
+"""Changes of statements and expressions that passes are made of."""

@@ -1,0 +1,77 @@
+"""One lane, or some lanes, of vector code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tdsl.codegen.ir.loops import Stmt, Store
+from tdsl.codegen.ir.statements import map_exprs, map_parts
+from tdsl.core.node import children, map_children, remembered
+from tdsl.lang.affine import as_expr, as_sum
+from tdsl.lang.expr import Broadcast, Expr, Ramp, const, lanes_of
+
+
+def lane(e: Expr, n: int) -> Expr:
+    """The n-th lane of a vector expression.
+
+    >>> from tdsl.lang.expr import Binary, Load, Param, Var
+    >>> from tdsl.lang.show import show_expr
+    >>> from tdsl.lang.types import f32
+    >>> x = Load("a", (Ramp(Var("i"), 2, 4),), f32)
+    >>> show_expr(lane(Binary("mul", x, Broadcast(Param("s", f32), 4)), 3))
+    'a[i + 6] * s'
+    """
+    lanes: dict[Expr, Expr] = {}
+    return remembered(lanes, e, lambda x: _lane(x, n, lanes), _vectors)
+
+
+def _vectors(e: Expr) -> tuple[Expr, ...]:
+    return () if isinstance(e, Ramp | Broadcast) else children(e)  # type: ignore[return-value]  # Exprs
+
+
+def _lane(e: Expr, n: int, lanes: Mapping[Any, Expr]) -> Expr:
+    match e:
+        case Ramp(base, stride):
+            return as_expr(as_sum(base).plus(as_sum(const(stride * n))))
+        case Broadcast(x):
+            return x
+        case _:
+            return map_children(e, lambda x: lanes[x])
+
+
+def lanes(e: Expr, first: int, count: int) -> Expr:
+    """The lanes `first`, ..., `first + count - 1` of a vector expression, as a shorter vector.
+
+    >>> from tdsl.lang.expr import Load, Var
+    >>> from tdsl.lang.show import show_expr
+    >>> from tdsl.lang.types import f32
+    >>> show_expr(lanes(Load("a", (Ramp(Var("i"), 2, 7),), f32), 4, 2))
+    'a[i + 8:i + 8 + 4:2]'
+    """
+    if count == 1:
+        return lane(e, first)
+    match e:
+        case Ramp(_, stride):
+            return Ramp(lane(e, first), stride, count)
+        case Broadcast(x):
+            return Broadcast(x, count)
+        case _:
+            return map_children(e, lambda x: lanes(x, first, count))  # type: ignore[arg-type]  # of an Expr: Exprs
+
+
+def one_lane(s: Stmt, n: int) -> Stmt:
+    """The n-th lane of all vectors of a statement."""
+    return map_parts(map_exprs(s, lambda e: lane(e, n)), lambda part: one_lane(part, n))
+
+
+def lane_of(s: Store, n: int) -> Store:
+    """One lane of a store."""
+    index = tuple(lane(i, n) for i in s.index)
+    mask = None if s.mask is None else lane(s.mask, n)
+    return Store(s.buffer, index, lane(s.value, n), mask, s.atomic)
+
+
+def count_of_lanes(s: Store) -> int:
+    """How many elements are stored."""
+    return max(map(lanes_of, s.index), default=1)

@@ -1,0 +1,70 @@
+"""Loops that combine partial results: what an iteration adds, and how two results become one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.loops import Alloc, Block, Stmt, Store
+from tdsl.codegen.ir.statements import exprs_of, map_exprs, map_parts, rebuilt, walk
+from tdsl.core.node import Node, post_order, transform
+from tdsl.lang.affine import variables
+from tdsl.lang.expr import ZERO, Load, Var
+
+
+def merged_lanes(body: Stmt, pairs: tuple[tuple[str, str], ...], loop: str) -> dict[str, Load]:
+    """For each result the load of its lane; nothing where the loop's variable stands elsewhere, too."""
+    results = {x: t for t, x in pairs}
+    stored = {s.name for s in walk(body) if isinstance(s, Alloc)} | {*results.values()}
+    lanes: dict[str, Load] = {}
+    for s in walk(body):
+        if not isinstance(s, Alloc | Block | Store):
+            return {}
+        if isinstance(s, Store) and (s.mask is not None or s.atomic or s.buffer not in stored):
+            return {}
+        for n in post_order(*exprs_of(s)):
+            if isinstance(n, Load) and n.buffer in results:
+                lane = lanes.setdefault(results[n.buffer], n)
+                outer = (variables(e) for e in n.index[:-1])
+                if lane != n or n.index[-1:] != (Var(loop),) or any(loop in v for v in outer):
+                    return {}
+    rest = _mapped(body, lambda n: ZERO if n in lanes.values() else n)
+    used = (loop in variables(e) for s in walk(rest) for e in exprs_of(s))
+    return {} if any(used) else lanes
+
+
+def _mapped(s: Stmt, f: Callable[[Node], Node]) -> Stmt:
+    """A statement with the nodes of its expressions replaced."""
+    done: dict[int, Node] = {}
+
+    def mapped(s: Stmt) -> Stmt:
+        return map_parts(map_exprs(s, lambda e: transform(e, f, done)), mapped)
+
+    return mapped(s)
+
+
+def combined(
+    body: Stmt,
+    fresh: Fresh,
+    lanes: Mapping[str, Load],
+    low: Mapping[str, Load],
+    high: Mapping[str, Load],
+    into: Mapping[str, Store],
+) -> Stmt:
+    """The body of a loop on `low`, instead of its results, and on `high`, instead of its `lanes`.
+
+    All are given by result; what is written goes `into` others.
+    """
+    others = {x: high[t] for t, x in lanes.items()}
+
+    def visit(n: Node) -> Node:
+        if not isinstance(n, Load):
+            return n
+        return low.get(n.buffer) or others.get(n, n)
+
+    def redirected(s: Stmt) -> Stmt:
+        if isinstance(s, Store) and s.buffer in into:
+            return rebuilt(s, buffer=into[s.buffer].buffer, index=into[s.buffer].index)
+        return map_parts(s, redirected)
+
+    return redirected(_mapped(fresh.copy(body), visit))

@@ -1,0 +1,196 @@
+"""Warps of a block that only ask for tiles, beside the threads that use them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tdsl.codegen.analysis.launch_axes import is_whole, launch_extents
+from tdsl.codegen.ir.fresh_names import Fresh
+from tdsl.codegen.ir.loops import (
+    AXES,
+    THREADS,
+    Alloc,
+    Beside,
+    CopyTile,
+    For,
+    If,
+    Let,
+    Phases,
+    Stmt,
+)  # fmt: skip
+from tdsl.codegen.ir.statements import exprs_of, rebuilt, scalars_of, walk
+from tdsl.errors import ScheduleError
+from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Var, const
+from tdsl.lang.simplify import add, conjunction, simplify, subtract
+
+_WARP = 32  # threads
+_ROWS = 8  # of a tile, after which a swizzle begins again
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """The loop that asks for the tiles of a pipelined one, and what both share.
+
+    `between` are the loops, lets and conditions around the pipelined loop, inside of those over blocks; those
+    loops on no axis are its rounds. Tiles are for so many `blocks` of a cluster.
+    """
+
+    loop: For
+    asks: Stmt
+    memory: tuple[Alloc, ...]
+    full: str
+    empty: str
+    stages: int
+    copies: int
+    between: tuple[Stmt, ...]
+    blocks: int = 1
+
+
+def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
+    """The work of a block with a warp more, whose first thread asks for the tiles.
+
+    A slot of the ring is filled when all threads have come to the phase in which it is used, and used when
+    the phase in which it is filled has ended. Where the pipelined loop runs in rounds, tiles of the next one
+    are asked for as soon as there are free slots. Raises ScheduleError where these are not all threads of the
+    block, or rounds differ in length.
+
+    >>> from tdsl.codegen.ir.loops import Arrive, Kernel, Store
+    >>> from tdsl.codegen.ir.show import show
+    >>> use = For("x", ZERO, const(32), "threadIdx.x", Store("b", (Var("x"),), Var("x")))
+    >>> p = Producer(use, Arrive("full", ZERO, 8), (), "full", "empty", 2, 1, (use,))
+    >>> print(show(beside(use, [p], Fresh(Kernel("k", (), use)))))
+    full = phases(2, arrivals=1)
+    empty = phases(2, arrivals=1)
+    beside:
+      for asking_y in range(0, 2):  # threadIdx.y
+        for asking_x in range(0, 32):  # threadIdx.x
+          if (asking_x == 0) & (asking_y == 1):
+            arrive(full[0], 8 bytes)
+    beside:
+      for using_y in range(0, 2):  # threadIdx.y
+        if using_y < 1:
+          for x in range(0, 32):  # threadIdx.x
+            b[x] = x
+    """
+    if len(found) > 1:
+        raise _error(found[1], "a block has two pipelines apart", "leave apart out of one of them")
+    (p,) = found
+    extents = launch_extents(body)
+    around = [s for s in p.between if isinstance(s, For) and s.kind in AXES]
+    rounds = rounds_of(p.between)
+    asks = p.asks
+    for s in reversed(p.between):
+        if s in rounds or (isinstance(s, Let) and s.name in _names_in(asks)):
+            asks = rebuilt(s, body=asks)
+    inner = {s.name for s in rounds}
+    others: list[Stmt] = [s for s in p.between if isinstance(s, If)]
+    others += [s for s in (*rounds, p.loop) if inner & scalars_of(s.extent)]
+    bound = {s.kind for s in around}
+    used = [x for x in THREADS if extents[x] > 1]
+    # rows of threads stay as long as they are, and what stands outside of loops over an axis is all threads'
+    slowest = [x for x in reversed(THREADS[1:]) if x in used and x in bound]
+    axis = next((x for x in (*slowest, *THREADS[1:]) if x not in used or x in bound), "")
+    if others or not axis or not all(is_whole(s, extents) for s in around):
+        raise _error(
+            p,
+            "a pipeline apart runs in all threads of a block, and as long each time",
+            "put it outside of other loops, and bind loops around it to threadIdx.y",
+        )
+    if {s.name for s in around} & _names_in(asks):
+        raise _error(
+            p, "threads have tiles of their own", "cache_read at a loop around the threads"
+        )
+    count = prod(extents[x] for x in used)
+    unit = prod(extents[x] for x in used if x < axis)
+    if count % _WARP or (unit < _WARP and _WARP % unit):
+        raise _error(
+            p, f"{count} threads are no whole warps", f"bind a multiple of {_WARP} threads"
+        )
+    more = max(1, _WARP // unit)
+    if axis not in used:
+        name = fresh.name(f"using_{axis[-1]}")
+        body = For(name, ZERO, const(1 + more), axis, If(Binary("lt", Var(name), ONE), body))
+    asking = _asking(fresh.copy(asks), axis, extents, more, fresh)
+    whole: Stmt = Beside((asking, body), axis, extents[axis])
+    whole = Phases(p.empty, p.stages, count // _WARP * p.blocks, whole, p.blocks)
+    whole = Phases(p.full, p.stages, p.copies, whole, p.blocks)
+    for a in reversed(p.memory):
+        whole = rebuilt(a, body=whole)
+    return whole
+
+
+def _asking(asks: Stmt, axis: str, extents: dict[str, int], more: int, fresh: Fresh) -> Stmt:
+    """One thread of those behind the others on an axis."""
+    loops = []
+    tests: list[Expr] = []
+    for x in THREADS:
+        if extents[x] > 1 or x == axis:
+            name = fresh.name(f"asking_{x[-1]}")
+            first = const(extents[x]) if x == axis else ZERO
+            loops.append((name, x, extents[x] + (more if x == axis else 0)))
+            tests.append(Binary("eq", Var(name), first))
+    made: Stmt = If(conjunction(tests), asks)
+    return functools.reduce(
+        lambda s, loop: For(loop[0], ZERO, const(loop[2]), loop[1], s), loops, made
+    )
+
+
+def shared_out(s: CopyTile, cluster: For | None, lets: Sequence[Let]) -> CopyTile:
+    """The part of a copy that a block asks for where all blocks of a cluster copy the same: for all of them.
+
+    >>> from tdsl.codegen.ir.loops import CLUSTER, Block
+    >>> from tdsl.codegen.ir.show import show
+    >>> r = For("r", ZERO, const(2), CLUSTER, Block(()))
+    >>> print(show(shared_out(CopyTile("t", (ZERO, ZERO), "a", (Var("i"), ZERO), (64, 32)), r, ())))
+    copy_tile(t[r * 32:, 0:], a[r * 32 + i:r * 32 + i + 32, 0:32], to 2 blocks)
+    """
+    if cluster is None or not isinstance(cluster.extent, Const):
+        return s
+    count = int(cluster.extent.value)
+    own = {cluster.name, *(x.name for x in lets)}
+    rows = [n for n, e in enumerate(s.extents[:-1]) if e % (_ROWS * count) == 0]
+    if count == 1 or not rows or any(own & scalars_of(e) for e in s.start):
+        return s
+    axis, part = rows[0], s.extents[rows[0]] // count
+    first = simplify(Binary("mul", subtract(Var(cluster.name), cluster.lo), const(part)))
+    index, start, extents = list(s.index), list(s.start), list(s.extents)
+    index[axis - len(extents)] = add(index[axis - len(extents)], first)
+    start[axis] = add(start[axis], first)
+    extents[axis] = part
+    return rebuilt(s, index=tuple(index), start=tuple(start), extents=tuple(extents), blocks=count)
+
+
+def rounds_of(between: Iterable[Stmt]) -> list[For]:
+    """The loops that each thread runs through."""
+    return [s for s in between if isinstance(s, For) and s.kind not in AXES]
+
+
+def count_of(loops: Iterable[For]) -> Expr:
+    """How many iterations of the innermost loop have been before, in all rounds.
+
+    >>> from tdsl.codegen.ir.loops import SERIAL, Block
+    >>> from tdsl.lang.show import show_expr
+    >>> loops = (For(x, ZERO, const(n), SERIAL, Block(())) for x, n in (("r", 3), ("k", 8)))
+    >>> show_expr(count_of(loops))
+    'r * 8 + k'
+    """
+    count: Expr = ZERO
+    for s in loops:
+        count = add(simplify(Binary("mul", count, s.extent)), subtract(Var(s.name), s.lo))
+    return count
+
+
+def _names_in(s: Stmt) -> set[str]:
+    return {name for x in walk(s) for e in exprs_of(x) for name in scalars_of(e)}
+
+
+def _error(p: Producer, what: str, hint: str) -> ScheduleError:
+    return ScheduleError(
+        f"loop {p.loop.name!r} cannot be pipelined apart: {what}",
+        loc=next((a.loc for a in p.memory), p.loop.loc),
+        label="scheduled here",
+        hint=hint,
+    )

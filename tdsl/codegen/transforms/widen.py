@@ -1,0 +1,199 @@
+"""Expressions of one iteration as vectors over all iterations of a loop."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from tdsl.codegen.transforms.one_lane import lane
+from tdsl.core.node import children, map_children, post_order
+from tdsl.lang.affine import Sum, as_expr, as_sum
+from tdsl.lang.bounds import Facts, at_most
+from tdsl.lang.expr import (
+    ONE,
+    TRUE,
+    ZERO,
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Param,
+    Ramp,
+    Select,
+    Unary,
+    Var,
+    const,
+    dtype_of,
+    lanes_of,
+)  # fmt: skip
+from tdsl.lang.simplify import add, simplify, substitute, subtract
+from tdsl.lang.types import i64
+
+
+@dataclass(slots=True)
+class Lanes:
+    """Iterations lo, lo + 1, ..., lo + count - 1 of a loop, done at once.
+
+    `vectors` are the values of scalars that differ by lane, `private` the buffers with a last axis for
+    lanes, `extents` those of all buffers whose extents are known. `conditions` are what the mask is the
+    conjunction of, each for one iteration; `facts` hold for every lane, whether its mask holds or not.
+    """
+
+    name: str
+    lo: Expr
+    count: int
+    facts: Facts
+    vectors: dict[str, Expr]
+    extents: dict[str, tuple[Expr, ...]]
+    private: frozenset[str] = frozenset()
+    mask: Expr | None = None
+    conditions: tuple[Expr, ...] = ()
+    memo: dict[Expr, Expr] = field(default_factory=dict)
+
+    def wide(self, e: Expr) -> Expr:
+        """The expression over all lanes; itself where it is the same in every lane."""
+        memo = self.memo
+        if e in memo:
+            return memo[e]
+        for n in post_order(e):
+            if n not in memo:
+                memo[n] = self.node(n)  # type: ignore[index, arg-type]  # an expression
+        return memo[e]
+
+    def full(self, e: Expr) -> Expr:
+        """The expression as a vector, also where it is the same in every lane."""
+        return self.broadcast(self.wide(e))
+
+    def broadcast(self, x: Expr) -> Expr:
+        """A value as a vector of all lanes."""
+        return x if lanes_of(x) > 1 else Broadcast(x, self.count)
+
+    def broadcast_parts(self, e: Expr) -> Expr:
+        """An expression of the vectors of its parts."""
+        vectors = {part: self.broadcast(self.memo[part]) for part in _parts(e)}
+        return map_children(e, vectors.__getitem__)  # type: ignore[arg-type]  # of expressions
+
+    def node(self, e: Expr) -> Expr:
+        """The expression over all lanes, when those in it have been widened."""
+        memo = self.memo
+        match e:
+            case Var(name) | Param(name):
+                return self.vectors.get(name, e)
+            case Load():
+                return self.load(e)
+            case _ if all(lanes_of(memo[child]) == 1 for child in _parts(e)):
+                return map_children(e, memo.__getitem__)  # type: ignore[arg-type]  # of expressions
+            case Binary("add" | "sub" | "mul") | Unary("neg") if dtype_of(e) == i64:
+                return self.sum(e)
+            case Binary() if (even := self.even(e)) is not None:
+                return even
+            case Binary() | Unary() | Select() | Cast() | Call():
+                return self.broadcast_parts(e)
+            case _:
+                raise AssertionError(f"{type(e).__name__} in a loop that is not yet vectorized")
+
+    def even(self, e: Binary) -> Expr | None:
+        """A comparison or quotient of a vector that begins at a multiple of its lanes, where all agree."""
+        match e:
+            case Binary("floordiv" | "mod" as op, x, Const(k)) if k > 0 and k % self.count == 0:
+                inner = self.memo[x]
+                if isinstance(inner, Ramp) and inner.stride == 1 and self.fits(as_sum(inner.base)):
+                    first = simplify(Binary(op, inner.base, const(int(k))), self.facts)
+                    return first if op == "floordiv" else Ramp(first, 1, self.count)
+            case Binary("lt" | "le" | "gt" | "ge" as op, x, y) if dtype_of(x) == i64:
+                apart = self.wide(subtract(x, y))
+                if isinstance(apart, Ramp) and abs(apart.stride) == 1:
+                    turn = -1 if op in ("gt", "ge") else 1
+                    # at most 0: base + lane up to 1 - count, base - lane up to 0
+                    start = int(op in ("lt", "gt")) - (turn * apart.stride == 1)
+                    if self.fits(as_sum(apart.base).times(turn).plus(Sum({}, start))):
+                        return Binary(op, lane(self.memo[x], 0), lane(self.memo[y], 0))
+            case _:
+                pass
+        return None
+
+    def fits(self, s: Sum) -> bool:
+        """True for a multiple of the number of lanes."""
+        return not any(n % self.count for n in (s.constant, *s.terms.values()))
+
+    def sum(self, e: Binary | Unary) -> Expr:
+        """A sum of indices: what moves evenly with the lanes as one ramp, other vectors added to it."""
+        total = as_sum(e)
+        if e in total.terms:  # a product of two values that are not constant
+            return self.broadcast_parts(e)
+        scalar, step = Sum({}, total.constant), 0
+        others: list[tuple[Expr, int]] = []
+        for atom, times in total.terms.items():
+            match self.wide(atom):
+                case Ramp(base, stride):
+                    scalar, step = scalar.plus(as_sum(base), times), step + stride * times
+                case Broadcast(x):
+                    scalar = scalar.plus(as_sum(x), times)
+                case x if lanes_of(x) > 1:
+                    others.append((x, times))
+                case x:
+                    scalar = scalar.plus(Sum({x: 1}), times)
+        base = as_expr(scalar)
+        result: Expr | None = None
+        if step:
+            result = Ramp(base, step, self.count)
+        elif scalar.terms or scalar.constant:
+            result = Broadcast(base, self.count)
+        for x, times in others:
+            term = x if abs(times) == 1 else Binary("mul", x, self.broadcast(const(abs(times))))
+            if result is None:
+                result = term if times > 0 else Unary("neg", term)
+            else:
+                result = Binary("add" if times > 0 else "sub", result, term)
+        if result is None or (not others and not step):
+            return base
+        return result
+
+    def index(self, buffer: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """The index over all lanes, with the lane itself for a buffer that has one for each."""
+        wide = tuple(map(self.wide, index))
+        return (*wide, Ramp(ZERO, 1, self.count)) if buffer in self.private else wide
+
+    def load(self, e: Load) -> Expr:
+        """A load over all lanes, without a mask where it may be done in every lane."""
+        index = self.index(e.buffer, e.index)
+        given = None if e.mask is None else self.wide(e.mask)
+        vector = any(lanes_of(i) > 1 for i in index) or (given is not None and lanes_of(given) > 1)
+        guarded = self.mask is not None and not self.is_safe(e)
+        if not vector and guarded and index and not self.some_lane_runs():
+            index, vector = (self.broadcast(index[0]), *index[1:]), True
+        if not vector:
+            same = given is e.mask and all(a is b for a, b in zip(index, e.index, strict=True))
+            return e if same else dataclasses.replace(e, index=index, mask=given)
+        mask = None if given is None else self.broadcast(given)
+        if guarded and self.mask is not None:
+            mask = self.mask if mask is None else Binary("and", self.mask, mask)
+        if mask is not None and all(lanes_of(i) == 1 for i in index):
+            index = (self.broadcast(index[0]), *index[1:])
+        return dataclasses.replace(e, index=index, mask=mask)
+
+    def is_safe(self, e: Load) -> bool:
+        """True when the index is inside its buffer in every lane."""
+        extents = self.extents.get(e.buffer)
+        return extents is not None and all(
+            at_most(ZERO, i, self.facts) and at_most(add(i, ONE), extent, self.facts)
+            for i, extent in zip(e.index, extents, strict=True)
+        )
+
+    def some_lane_runs(self) -> bool:
+        """True when the mask certainly holds in the first lane or in the last."""
+        last = add(self.lo, const(self.count - 1))
+        return any(
+            all(
+                simplify(substitute(c, {self.name: lane}), self.facts) == TRUE
+                for c in self.conditions
+            )
+            for lane in (self.lo, last)
+        )
+
+
+def _parts(e: Expr) -> tuple[Expr, ...]:
+    return children(e)  # type: ignore[return-value]  # an expression holds expressions only

@@ -1,0 +1,1 @@
+"""What every intermediate representation shares: nodes, places in the user's source, text, debug output."""

@@ -1,0 +1,149 @@
+"""Looking inside while the compiler works: two environment variables, read whenever they are needed.
+
+TDSL_DEBUG=topic,topic    what to tell on stderr; the topics are in TOPICS
+TDSL_DUMP=folder          where to keep what is made: NAME.00.PASS.txt, NAME.ll, NAME.s, NAME.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from tdsl.core.source import here
+from tdsl.errors import TdslError, did_you_mean
+
+T = TypeVar("T")
+
+TOPICS = {
+    "passes": "the loops after each pass, or that it changed nothing",
+    "time": "milliseconds of each stage of compiling",
+    "verify": "check the loops after each pass, and name the pass that broke them",
+    "canaries": "name memory of a kernel on the target cpu beyond which it writes",
+    "llvm": "the LLVM IR of each kernel before LLVM's own passes",
+    "asm": "the machine code of each kernel",
+    "python": "the Python text of each kernel",
+    "cuda": "the CUDA text of each program",
+    "cache": "what is found in the disk cache, and what is not",
+}
+
+always_verify = (
+    False  # as TDSL_DEBUG=verify does: set by the tests, whose kernels may be in the cache
+)
+
+
+def topics() -> frozenset[str]:
+    """The topics of TDSL_DEBUG; a TdslError names one that does not exist.
+
+    >>> os.environ["TDSL_DEBUG"] = "passes,time"
+    >>> sorted(topics())
+    ['passes', 'time']
+    >>> del os.environ["TDSL_DEBUG"]
+    """
+    words = os.environ.get("TDSL_DEBUG", "").replace(",", " ").split()
+    for word in words:
+        if word not in TOPICS:
+            hint = did_you_mean(word, TOPICS)
+            raise TdslError(
+                f"TDSL_DEBUG has no topic {word!r}", loc=here(), label="this call", hint=hint
+            )
+    return frozenset(words)
+
+
+def asked_for(topic: str) -> bool:
+    """Whether TDSL_DEBUG names the topic."""
+    assert topic in TOPICS, topic
+    return topic in topics()
+
+
+def looks_inside() -> bool:
+    """Whether someone looks at what the compiler does: then it is done, though its result is stored.
+
+    >>> looks_inside()
+    False
+    """
+    return bool(os.environ.get("TDSL_DUMP")) or bool(topics() - {"time", "cache", "canaries"})
+
+
+def tell(topic: str, text: Callable[[], str] | str) -> None:
+    """Write to stderr when TDSL_DEBUG names the topic; a costly text is given as a function."""
+    if asked_for(topic):
+        sys.stderr.write((text() if callable(text) else text).rstrip("\n") + "\n")
+
+
+def dump(file: str, text: Callable[[], str] | str) -> None:
+    """Keep a text in the folder TDSL_DUMP, when that is set; a TdslError where it cannot be written."""
+    folder = os.environ.get("TDSL_DUMP")
+    if not folder:
+        return
+    path = os.path.join(folder, re.sub(r"[^\w.-]", "_", file))
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write((text() if callable(text) else text).rstrip("\n") + "\n")
+    except OSError as e:
+        hint = "point TDSL_DUMP to a folder that can be written, or unset it"
+        raise TdslError(
+            f"cannot write {path}: {e.strerror}", loc=here(), label="this call", hint=hint
+        ) from None
+
+
+@contextmanager
+def timed(stage: str) -> Iterator[None]:
+    """Tell how long a stage took, under the topic time."""
+    start = time.perf_counter()
+    yield
+    tell("time", lambda: f"{stage}: {1e3 * (time.perf_counter() - start):.1f} ms")
+
+
+def run_passes(
+    x: T,
+    passes: Iterable[Callable[[T], T]],
+    *,
+    show: Callable[[T], str] = str,
+    verify: Callable[[T], None] | None = None,
+    name: str = "",
+) -> T:
+    """`x` after all passes, in order; TDSL_DEBUG=passes shows it after each, TDSL_DUMP keeps each text.
+
+    `verify` raises an AssertionError for what no pass may make. It is called after each pass under
+    TDSL_DEBUG=verify, and the error then names the pass.
+
+    >>> def double(n):
+    ...     return 2 * n
+    >>> run_passes(3, (double, abs))
+    6
+    """
+    for position, step in enumerate(passes):
+        before, start = x, time.perf_counter()
+        x = step(x)
+        ms = 1e3 * (time.perf_counter() - start)
+        title = _name_of(step)
+        wanted = topics()
+        if "passes" in wanted:
+            body = "(unchanged)" if x == before else show(x)
+            sys.stderr.write(f"--- {title} {ms:.1f} ms\n{body}\n")
+        elif "time" in wanted:
+            sys.stderr.write(f"{title}: {ms:.1f} ms\n")
+        if os.environ.get("TDSL_DUMP"):
+            dump(f"{name or 'kernel'}.{position:02}.{title}.txt", show(x))
+        if verify is not None and (always_verify or "verify" in wanted):
+            _verify_after(title, x, verify, show)
+    return x
+
+
+def _verify_after(title: str, x: T, verify: Callable[[T], None], show: Callable[[T], str]) -> None:
+    try:
+        verify(x)
+    except AssertionError as e:
+        e.add_note(f"after the pass {title}:\n{show(x)}")
+        raise
+
+
+def _name_of(step: Callable[..., Any]) -> str:
+    inner = getattr(step, "func", step)  # functools.partial has no name of its own
+    return str(getattr(inner, "__name__", type(inner).__name__))

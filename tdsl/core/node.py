@@ -1,0 +1,415 @@
+"""What every IR node is: a frozen, slotted dataclass with a cached hash, and how to walk a tree of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, field
+from typing import Any, TypeVar, dataclass_transform
+
+from tdsl.core.source import Loc
+
+C = TypeVar("C", bound=type)
+N = TypeVar("N", bound="Node")
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen(cls: C) -> C:
+    """Make a class of values: slots that nothing changes, made, compared, hashed and shown by its fields.
+
+    As `dataclass(frozen=True, slots=True)`, whose functions work on it, in a third of the time: an object
+    gets its fields while it is of a class that lets them be set, and methods are shared.
+
+    >>> @frozen
+    ... class Point:
+    ...     x: int
+    ...     y: int = 0
+    >>> Point(3), Point(3) == Point(3, 0), dataclasses.replace(Point(3), y=4)
+    (Point(x=3, y=0), True, Point(x=3, y=4))
+    >>> Point(3).x = 4
+    Traceback (most recent call last):
+    dataclasses.FrozenInstanceError: cannot assign to field 'x'
+    """
+    own = cls.__dict__
+    new: Any = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    fields = dataclasses.fields(new)
+    new._compared = _getter([f.name for f in fields if f.compare])
+    new._shown = tuple(f.name for f in fields if f.repr)
+    new._all = _getter([f.name for f in fields])
+    shared = {"__eq__": _equal, "__hash__": _hash, "__repr__": _repr, "__reduce__": _reduce}
+    for name, method in shared.items():
+        if name not in own or own[name] is None:
+            setattr(new, name, method)
+    new.__setattr__, new.__delattr__ = _refuse, _refuse
+    unset = {"__slots__": (), "__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
+    new.__new__ = _maker(fields, type(new.__name__, (new,), unset))
+    return new  # type: ignore[no-any-return]  # the same class, remade with slots
+
+
+def _maker(fields: tuple[Any, ...], unset: type) -> Any:
+    """The `__new__` of a class with these fields; `unset` is the class that lets them be set."""
+    names = {"__name__": __name__, "new": object.__new__, "unset": unset}
+    places, named = ["cls"], ["*"]
+    for f in fields:
+        names[f"{f.name}_"] = f.default
+        if f.init:
+            default = "" if f.default is MISSING else f"={f.name}_"
+            (named if f.kw_only else places).append(f"{f.name}{default}")
+    head = ", ".join(places + named if len(named) > 1 else places)
+    body = "; ".join([f"self.{f.name} = {f.name}{'' if f.init else '_'}" for f in fields])
+    exec(
+        f"def __new__({head}):\n  self = new(unset); {body}; self.__class__ = cls\n  return self\n",
+        names,
+    )
+    return names["__new__"]
+
+
+def _getter(names: list[str]) -> Callable[[Any], Any]:
+    return operator.attrgetter(*names) if names else lambda _: ()
+
+
+def _equal(self: Any, other: object) -> Any:
+    if self is other:
+        return True
+    if self.__class__ is not other.__class__:
+        return NotImplemented
+    return self._compared(self) == self._compared(other)  # type: ignore[attr-defined]  # of one class
+
+
+def _hash(self: Any) -> int:
+    return hash(self._compared(self))
+
+
+def _repr(self: Any) -> str:
+    shown = ", ".join([f"{name}={getattr(self, name)!r}" for name in self._shown])
+    return f"{self.__class__.__qualname__}({shown})"
+
+
+def _reduce(self: Any) -> tuple[Any, ...]:
+    values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
+    return _made, (self.__class__, values)
+
+
+def _made(cls: Any, values: dict[str, Any]) -> Any:
+    return cls(**values)
+
+
+_known_hash = operator.attrgetter("_hash")
+
+
+def _refuse(self: Any, name: str, value: object = None) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+@frozen
+class Node:
+    """The base of all IR nodes. `loc` is where the user wrote it; it takes no part in equality."""
+
+    loc: Loc | None = field(default=None, kw_only=True, compare=False, repr=False)
+    _hash: int | None = field(default=None, init=False, compare=False, repr=False)  # found once
+    # An object that only nodes of equal structure share, once they have been compared.
+    _kind: object = field(default=None, init=False, compare=False, repr=False)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def node(cls: C) -> C:
+    """Make a class a node: frozen, slotted, structural equality, hash computed once.
+
+    Without the cache the hash of a shared DAG costs time exponential in its depth.
+    """
+    new: Any = frozen(cls)
+    structural, known = new.__hash__, new._hash.__set__
+    new._equal = new.__eq__ if "__eq__" in cls.__dict__ else None
+    new._values = staticmethod(_values_of([f.name for f in dataclasses.fields(new) if f.compare]))
+
+    def __hash__(self: Any) -> int:
+        value: int | None = self._hash
+        if value is None:
+            if None in map(_known_hash, self._children(self)):
+                _hash_below(self)
+            value = structural(self)
+            known(self, value)
+        return value
+
+    def __eq__(self: Any, other: Any) -> bool:
+        if self is other:
+            return True
+        if self.__class__ is not other.__class__:
+            return False
+        if (self._hash or hash(self)) != (other._hash or hash(other)):
+            return False
+        kind = self._kind
+        return (kind is not None and kind is other._kind) or _same(self, other)
+
+    new.__hash__, new.__eq__, new.__reduce__ = __hash__, __eq__, _reduce_graph
+    new._fields = tuple(f.name for f in dataclasses.fields(new) if f.init and f.name != "loc")
+    new._children = staticmethod(_children_of(new))
+    return new  # type: ignore[no-any-return]  # the same class
+
+
+class _Row(int):
+    """The place of a node in the rows of a pickled graph."""
+
+
+def _reduce_graph(root: Any) -> tuple[Any, ...]:
+    """How pickle makes a graph: of rows, children before parents, so that it does not recurse by node."""
+    rows: list[tuple[Any, ...]] = []
+    places: dict[int, _Row] = {}
+    for n in post_order(root):
+        values = [_replaced(getattr(n, name), Node, lambda c: places[id(c)]) for name in n._fields]  # type: ignore[attr-defined]  # set by @node
+        places[id(n)] = _Row(len(rows))
+        rows.append((n.__class__, n.loc, values))
+    return _from_rows, (rows,)
+
+
+def _from_rows(rows: list[tuple[Any, ...]]) -> Node:
+    nodes: list[Node] = []
+    for cls, loc, values in rows:
+        fields = [_replaced(v, _Row, nodes.__getitem__) for v in values]
+        nodes.append(cls(**dict(zip(cls._fields, fields, strict=True)), loc=loc))
+    return nodes[-1]
+
+
+def _replaced(value: Any, cls: type, new: Callable[[Any], Any]) -> Any:
+    """The value of a field with `new` of everything of a class that is in it."""
+    if isinstance(value, cls):
+        return new(value)
+    return tuple([_replaced(x, cls, new) for x in value]) if isinstance(value, tuple) else value
+
+
+def _hash_below(n: Any) -> None:
+    """Compute the hashes of all nodes below `n`, children first, so that none is found by recursion."""
+    stack = [c for c in n._children(n) if c._hash is None]
+    while stack:
+        missing = [c for c in stack[-1]._children(stack[-1]) if c._hash is None]
+        if missing:
+            stack += missing
+        else:
+            hash(stack.pop())
+
+
+def _values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """The function that gives the values of these fields as a tuple."""
+    get = _getter(names)
+    return get if len(names) != 1 else lambda n: (get(n),)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """True for nodes of one class, one hash and equal structure; each pair inside is compared once.
+
+    There is no recursion. What has been found equal is marked, so it is never compared again: neither are
+    its parents' parts.
+    """
+    mark = Node._kind.__set__  # type: ignore[attr-defined]  # of a slot
+    if a._equal is not None:
+        return bool(a._equal(b))
+    if _same_by_parts(a, b):
+        mark(a, kind := a._kind or b._kind or object())
+        mark(b, kind)
+        return True
+    pairs: dict[tuple[int, int], tuple[Any, Any]] = {}
+    stack = [((a,), (b,))]  # of tuples of one length
+    while stack:
+        for x, y in zip(*stack.pop(), strict=True):
+            if x is y:
+                continue
+            if isinstance(x, Node):
+                if x.__class__ is not y.__class__:
+                    return False
+                if (x._hash or hash(x)) != (y._hash or hash(y)):
+                    return False
+                if x._equal is not None:  # type: ignore[attr-defined]  # set by @node
+                    if not x._equal(y):  # type: ignore[attr-defined]
+                        return False
+                elif (x._kind is None or x._kind is not y._kind) and (id(x), id(y)) not in pairs:
+                    pairs[id(x), id(y)] = x, y
+                    stack.append((x._values(x), y._values(y)))  # type: ignore[attr-defined]
+            elif x.__class__ is tuple and y.__class__ is tuple:
+                if len(x) != len(y):
+                    return False
+                stack.append((x, y))
+            elif x != y:
+                return False
+    for x, y in pairs.values():
+        kind = x._kind or y._kind or object()
+        mark(x, kind)
+        mark(y, kind)
+    return True
+
+
+def _same_by_parts(a: Any, b: Any) -> bool:
+    """True for nodes whose parts are known to be equal, as those of most are."""
+    for x, y in zip(a._values(a), b._values(b), strict=True):
+        if x is y:
+            continue
+        if isinstance(x, Node):
+            if x._kind is None or x._kind is not y._kind:
+                return False
+        elif x.__class__ is tuple or x != y:
+            return False
+    return True
+
+
+def _children_of(cls: Any) -> Callable[[Any], tuple[Node, ...]]:
+    """The function that gives the nodes directly inside a node of a class: walks live on its speed."""
+    types = {name: str(cls.__annotations__[name]) for name in cls._fields}
+    holders = [name for name, t in types.items() if _may_hold_nodes(t)]
+    if not holders:
+        return lambda n: ()
+    if all(types[name] in _HOLDERS for name in holders):
+        if len(holders) == 1 and types[holders[0]] == "tuple[Expr, ...]":
+            return operator.attrgetter(holders[0])
+        inside = ", ".join([_HOLDERS[types[name]].format(f"n.{name}") for name in holders])
+        return eval(f"lambda n: ({inside},)")  # type: ignore[no-any-return]  # quicker than a loop
+
+    def found(n: Any) -> tuple[Node, ...]:
+        inside: list[Node] = []
+        for name in holders:
+            value = getattr(n, name)
+            if isinstance(value, Node):
+                inside.append(value)
+            elif isinstance(value, tuple):
+                inside += _in_tuple(value)
+        return tuple(inside)
+
+    return found
+
+
+# How the nodes of a field are written out in a tuple, by its annotation.
+_HOLDERS = {
+    "Expr": "{0}",
+    "Stmt": "{0}",
+    "tuple[Expr, ...]": "*{0}",
+    "Expr | None": "*(() if {0} is None else ({0},))",
+    "Stmt | None": "*(() if {0} is None else ({0},))",
+    "tuple[Expr | None, Expr | None]": "*[x for x in {0} if x is not None]",
+}
+_PLAIN = ("str", "int", "bool", "float", "DType", "Number")
+
+
+def _may_hold_nodes(annotation: str) -> bool:
+    parts = annotation.replace("tuple[", " ").replace("]", " ").replace(",", " ").replace("|", " ")
+    return not all(part in (*_PLAIN, "...", "None") for part in parts.split())
+
+
+def children(n: Node) -> tuple[Node, ...]:
+    """The nodes directly inside `n`, in field order."""
+    return n._children(n)  # type: ignore[attr-defined, no-any-return]  # set by @node
+
+
+def _in_tuple(items: tuple[Any, ...]) -> Iterator[Node]:
+    for item in items:
+        if isinstance(item, Node):
+            yield item
+        elif isinstance(item, tuple):
+            yield from _in_tuple(item)
+
+
+def map_children(n: N, f: Callable[[Node], Node]) -> N:
+    """`n` with each child replaced by `f(child)`; `n` itself when nothing changed."""
+    old = n._children(n)  # type: ignore[attr-defined]  # set by @node
+    if not old:
+        return n
+    new = [f(child) for child in old]
+    if all(map(operator.is_, old, new)):
+        return n
+    following = iter(new)
+    values: list[Any] = []
+    for name in n._fields:  # type: ignore[attr-defined]  # set by @node
+        value = getattr(n, name)
+        if isinstance(value, Node):
+            value = next(following)
+        elif value.__class__ is tuple:
+            value = _replaced(value, Node, lambda _: next(following))
+        values.append(value)
+    return n.__class__(*values, loc=n.loc)
+
+
+def post_order(*roots: Node) -> Iterator[Node]:
+    """Each distinct node once, children before parents; iterative, so depth does not matter."""
+    seen: set[int] = set()
+    stack: list[Node | None] = list(reversed(roots))
+    while stack:
+        n = stack.pop()
+        if n is None:  # the children of the node below are done
+            n = stack.pop()
+            if id(n) not in seen:
+                seen.add(id(n))
+                yield n  # type: ignore[misc]  # a node lies under each None
+        elif id(n) not in seen:
+            inside = n._children(n)  # type: ignore[attr-defined]  # set by @node
+            if inside:
+                stack += (n, None, *inside[::-1])
+            else:
+                seen.add(id(n))
+                yield n
+
+
+class Memo(dict[K, V]):
+    """Results by what they follow from; forgets all when there are very many."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if len(self) >= _MOST:
+            self.clear()
+        dict.__setitem__(self, key, value)
+
+
+_MOST = 200_000
+
+
+def remembered(
+    memo: dict[K, V], root: K, value: Callable[[Any], V],
+    parts: Callable[[Any], Iterable[Any]] = children,
+) -> V:  # fmt: skip
+    """`value(root)`, kept in `memo`: that of a node after those of its `parts`, so that none recurses."""
+    if root in memo:
+        return memo[root]
+    if len(memo) >= _MOST:
+        memo.clear()
+    stack = [root]
+    while True:
+        n = stack[-1]
+        missing = [c for c in parts(n) if c not in memo]
+        if missing:
+            stack += missing
+            continue
+        result = value(n)
+        dict.__setitem__(memo, n, result)
+        stack.pop()
+        if not stack:
+            return result
+
+
+def pre_order(*roots: Node, inside: Callable[[Node], Sequence[Node]] = children) -> Iterator[Node]:
+    """Each distinct node once, parents before children, as written; `inside` says which children."""
+    seen: set[int] = set()
+    stack = list(reversed(roots))
+    while stack:
+        n = stack.pop()
+        if id(n) not in seen:
+            seen.add(id(n))
+            yield n
+            stack += reversed(inside(n))
+
+
+def outermost(root: Node, wanted: Callable[[Node], bool]) -> Iterator[Node]:
+    """Each distinct node that is wanted and not only inside of such a node, in the order written."""
+    return filter(wanted, pre_order(root, inside=lambda n: () if wanted(n) else children(n)))
+
+
+def transform(root: N, f: Callable[[Node], Node], done: dict[int, Node] | None = None) -> N:
+    """Rebuild a tree bottom-up: `f` sees each node after its children were replaced.
+
+    A node shared by several parents is visited once. What several roots share is shared by what they become
+    if the same `done` is given for each, by the `id` of old nodes, which have to live as long.
+    """
+    made: dict[int, Node] = {} if done is None else done
+    for n in post_order(root):
+        if id(n) not in made:
+            made[id(n)] = f(map_children(n, lambda child: made[id(child)]))
+    return made[id(root)]  # type: ignore[return-value]  # f keeps the kind of the root

@@ -1,0 +1,210 @@
+"""Bundles: kernels compiled here, run and checked on another machine (`tdsl bundle`, `tdsl.run_bundle`)."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import os
+import runpy
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tdsl import __version__
+from tdsl.codegen.cuda import manifest
+from tdsl.codegen.cuda.executable import CudaExecutable
+from tdsl.codegen.ir.loops import BufferParam, ScalarParam
+from tdsl.codegen.runtime.signature import Specialisation, extent
+from tdsl.compile import Compiled
+from tdsl.core.source import here
+from tdsl.errors import TargetError, TypeMismatch, told
+from tdsl.lang.expr import Const
+from tdsl.lang.types import ML_DTYPES
+from tdsl.schedule.fluent import Schedule
+from tdsl.target import Target
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program for a bundle: kernels, inputs by name where made-up numbers will not do, and known results.
+
+    Results that are not given are those of the CPU. `flops` is the arithmetic that the computation cannot
+    avoid, for rates.
+    """
+
+    name: str
+    compiled: Compiled
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    expected: Any = None
+    flops: float = 0.0
+
+
+def write(folder: str, jobs: Iterable[Job]) -> list[manifest.Program]:
+    """Make a bundle of programs that are compiled for a GPU, in a folder that is made where it is missing.
+
+    Raises ShapeError for a program whose sizes are not known, TargetError for one of another target.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise TargetError(
+            f"cannot make the folder {folder}: {error.strerror}", loc=here(), label="this bundle",
+            hint="name a folder that is new, or one that can be written",
+        ) from None  # fmt: skip
+    programs = [_stored(folder, job) for job in jobs]
+    about = {
+        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "tdsl": __version__,
+    }
+    manifest.store(folder, about, programs)
+    return programs
+
+
+def _stored(folder: str, job: Job) -> manifest.Program:
+    variant = _variant(job)
+    executable = job.compiled.executable(variant)
+    assert isinstance(executable, CudaExecutable)
+    module, arguments = executable.module, _arguments(job, executable)
+    kept: dict[str, Any] = {}
+    given: dict[str, Any] = {}
+    for a in arguments:
+        if a.written:
+            continue
+        array = np.asarray(job.inputs[a.name]) if not a.seed else None
+        if array is not None:
+            kept[f"input_{a.name}"] = _bits(array)
+        made = manifest.numbers(a.shape, a.dtype, a.seed) if array is None else array
+        given[a.name] = made[()] if a.scalar else made
+    results = _expected(job, variant, given)
+    outputs = [a for a in arguments if a.written]
+    for a, result in zip(outputs, results, strict=True):
+        flat = np.asarray(result).reshape(-1)
+        kept[f"expected_{a.name}"] = _bits(flat[manifest.places(flat.size)])
+    inputs = tuple(a.dtype for a in arguments if not a.written)
+    path = os.path.join(folder, job.name)
+    np.savez_compressed(f"{path}.npz", **kept)
+    for ending, data in ((".cubin", module.cubin), (".cu", module.source.encode())):
+        with open(path + ending, "wb") as file:
+            file.write(data)
+    tolerances = tuple((a.name, manifest.tolerance(a.dtype, inputs)) for a in outputs)
+    return manifest.Program(
+        job.name, module.arch, module.kernels, module.temporaries, arguments, tolerances, job.flops
+    )
+
+
+def _variant(job: Job) -> Specialisation:
+    compiled = job.compiled
+    if compiled.target.name != "cuda":
+        raise TargetError(
+            f"{job.name} is compiled for {compiled.target}: only kernels of a GPU are bundled",
+            loc=here(), label="this bundle", hint='td.compile(..., target="cuda")',
+        )  # fmt: skip
+    return compiled.specialisation({})
+
+
+def _arguments(job: Job, executable: CudaExecutable) -> tuple[manifest.Argument, ...]:
+    made = []
+    for n, p in enumerate(executable.params):
+        stored = p.name in job.inputs
+        seed = 0 if stored else n + 1
+        if isinstance(p, ScalarParam):
+            made.append(manifest.Argument(p.name, p.dtype.name, (), scalar=True, seed=seed))
+        else:
+            assert isinstance(p, BufferParam)
+            shape = tuple(
+                int(e.value) if isinstance(e, Const) else extent(e, {}) for e in p.extents
+            )
+            seed = 0 if p.written else seed
+            made.append(
+                manifest.Argument(p.name, p.dtype.name, shape, written=p.written, seed=seed)
+            )
+    return tuple(made)
+
+
+def _expected(job: Job, variant: Specialisation, given: dict[str, Any]) -> tuple[Any, ...]:
+    """The results: those that are given, or what the same program gives on the CPU."""
+    results = job.expected
+    if results is None:
+        program = Schedule.of_program(job.compiled.schedule.program)
+        sizes = {**job.compiled.sizes, **dict(variant.sizes)}
+        on_cpu = Compiled(program, Target("cpu"), frozenset(), sizes)
+        results = on_cpu(**given)
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _bits(array: Any) -> Any:
+    """An array as NumPy stores it, without element types of other packages."""
+    plain = np.ascontiguousarray(array)
+    return plain.view(f"u{plain.itemsize}") if plain.dtype.name in ML_DTYPES else plain
+
+
+def collect(words: Iterable[str]) -> list[Job]:
+    """The programs that words of a command line name.
+
+    `program.py` stands for all that the program has at its top which is compiled for a GPU (or is a `Job`);
+    `module:name` for such an object, or for what a function of that name gives: one of them, or several.
+    TypeMismatch where there is none.
+    """
+    jobs: list[Job] = []
+    for word in words:
+        found = list(_named(word))
+        if not found:
+            raise TypeMismatch(
+                f"{word} has nothing that is compiled for a GPU", loc=here(), label="this bundle",
+                hint='give it f = td.compile(..., target="cuda"), or a function that returns one',
+            )  # fmt: skip
+        jobs += found
+    taken: set[str] = set()
+    return [_renamed(job, taken) for job in jobs]
+
+
+def _named(word: str) -> Iterator[Job]:
+    if word.endswith(".py"):
+        if not os.path.isfile(word):
+            raise TypeMismatch(
+                f"there is no program {word}", loc=here(), label="this bundle",
+                hint=f"a file is found from the folder {os.getcwd()}",
+            )  # fmt: skip
+        for name, value in runpy.run_path(word).items():
+            if isinstance(value, Job) or _is_for_a_gpu(value):
+                yield from _jobs(name, value)
+        return
+    module, _, name = word.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise TypeMismatch(
+            f"{word} is neither a program nor a function: {error}", loc=here(), label="this bundle",
+            hint="program.py, or module:function; a module is found as in a program of this folder",
+        ) from None  # fmt: skip
+    made = callable(found) and not isinstance(found, Compiled)
+    yield from _jobs(name, told(found)() if made else found)
+
+
+def _jobs(name: str, value: Any) -> Iterator[Job]:
+    if isinstance(value, Job):
+        yield value
+    elif isinstance(value, Compiled):
+        yield Job(name, value)
+    elif isinstance(value, Iterable) and not isinstance(value, str):
+        for n, part in enumerate(value):
+            yield from _jobs(f"{name}_{n}", part)
+    else:
+        raise TypeMismatch(
+            f"{name} is {type(value).__name__}, nothing that is compiled for a GPU", loc=here(),
+            label="this bundle", hint='td.compile(..., target="cuda"), or several of them',
+        )  # fmt: skip
+
+
+def _is_for_a_gpu(value: object) -> bool:
+    return isinstance(value, Compiled) and value.target.name == "cuda"
+
+
+def _renamed(job: Job, taken: set[str]) -> Job:
+    name = next(
+        n for n in (job.name, *(f"{job.name}_{k}" for k in range(len(taken) + 1))) if n not in taken
+    )
+    taken.add(name)
+    return Job(name, job.compiled, job.inputs, job.expected, job.flops)

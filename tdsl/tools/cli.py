@@ -1,0 +1,229 @@
+"""The command `tdsl`: what works here (doctor), a demonstration (demo), kernels for another machine (bundle),
+the disk cache (cache), and what schedules know of the machine (machine).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tdsl.codegen.runtime import cache
+from tdsl.distribute.launch import launch
+from tdsl.errors import TdslError
+from tdsl.schedule.cost import description
+from tdsl.schedule.cost.machine import Machine
+from tdsl.target import Target
+from tdsl.tools import bundle as bundles
+from tdsl.tools import doctor as checks
+from tdsl.variant import machine_of
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__
+)
+cache_app = typer.Typer(no_args_is_help=True, help="Look at or empty the disk cache of kernels.")
+app.add_typer(cache_app, name="cache")
+machine_app = typer.Typer(no_args_is_help=True, help="Measure or show what schedules know of it.")
+app.add_typer(machine_app, name="machine")
+
+COLOURS = {"PASS": "green", "SKIP": "yellow", "FAIL": "red"}
+
+
+def main() -> None:
+    """Run the command line; an error of tdsl is its message, its hint and exit code 1."""
+    try:
+        app()
+    except TdslError as error:
+        typer.echo(f"{error.message}\n  hint: {error.hint}", err=True)
+        sys.exit(1)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run(
+    context: typer.Context,
+    script: Annotated[str, typer.Argument(help="a program in Python")],
+    ranks: Annotated[int, typer.Option("-n", help="how many ranks")] = 1,
+) -> None:
+    """Run a program on several ranks under MPI; an error on one of them ends all."""
+    raise typer.Exit(launch(ranks, script, context.args))
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="for programs and bug reports")] = False,
+) -> None:
+    """Say of each part whether it works on this machine; exit code 1 if one fails."""
+    found = []
+    console = Console(soft_wrap=True, highlight=False)
+    for check in checks.check_all():
+        found.append(check)
+        if not as_json:
+            colour = COLOURS[check.status]
+            console.print(f"[{colour}]{check.status}[/] {check.name:8}", end="")
+            console.print(check.detail + (f" ({check.hint})" if check.hint else ""), markup=False)
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(check) for check in found], indent=1))
+    if any(check.status == "FAIL" for check in found):
+        raise typer.Exit(1)
+
+
+@app.command()
+def bundle(
+    folder: Annotated[str, typer.Argument(help="where to put it")],
+    what: Annotated[list[str], typer.Argument(help="program.py, or module:function")],
+) -> None:
+    """Compile programs for a GPU into a folder that `python -m tdsl.run_bundle` runs on another machine."""
+    for program in bundles.write(folder, bundles.collect(what)):
+        typer.echo(f"{program.name}: {program.arch}, {len(program.kernels)} kernels")
+
+
+@app.command()
+def demo(
+    case: Annotated[list[str] | None, typer.Argument(help="which cases; all by default")] = None,
+) -> None:
+    """Compile five programs, run them on real data, check them against NumPy and time them."""
+    from tdsl.tools import demo as programs
+
+    known = {c.name: c for c in programs.CASES}
+    unknown = [name for name in case or () if name not in known]
+    if unknown:
+        raise typer.BadParameter(f"no case {unknown[0]!r}; there are {', '.join(known)}")
+    table = Table(title="Times in milliseconds; every result is compared with NumPy's")
+    table.add_column("program")
+    table.add_column("result")
+    for head in ("first call", "default schedule", "schedule by hand", "NumPy"):
+        table.add_column(head, justify="right")
+    wrong = False
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    with console.status("compiling and running"):
+        for outcome in programs.run_cases(tuple(known[name] for name in case or known)):
+            right = outcome.default_right and outcome.hand_right
+            wrong = wrong or not right
+            table.add_row(
+                outcome.case.title,
+                "[green]right[/]" if right else "[red]WRONG[/]",
+                f"{outcome.first_call_ms:.0f}",
+                *(f"{t:.2f}" for t in (outcome.default_ms, outcome.hand_ms, outcome.numpy_ms)),
+            )
+    console.print(table)
+    if wrong:
+        raise typer.Exit(1)
+
+
+@cache_app.command("info")
+def cache_info() -> None:
+    """Where the cache is, and what it holds."""
+    state = cache.info()
+    typer.echo(f"folder   {state.path or '(turned off)'}")
+    typer.echo(f"entries  {state.entries}")
+    typer.echo(f"size     {state.bytes / 1e6:.2f} MB")
+    if state.problem:
+        typer.echo(f"problem  {state.problem}")
+        raise typer.Exit(1)
+
+
+@cache_app.command("verify")
+def cache_verify() -> None:
+    """Read every entry and put damaged ones aside; exit code 1 if there are any."""
+    bad = cache.verify()
+    for name in bad:
+        typer.echo(f"damaged  {name}")
+    typer.echo(f"{cache.info().entries} entries are sound, {len(bad)} are damaged")
+    if bad:
+        raise typer.Exit(1)
+
+
+@cache_app.command("clear")
+def cache_clear() -> None:
+    """Remove every entry."""
+    typer.echo(f"removed {cache.clear()} files")
+
+
+@machine_app.command("measure")
+def machine_measure(
+    quick: Annotated[bool, typer.Option("--quick", help="seconds, with larger errors")] = False,
+    to: Annotated[str, typer.Option(help="the file; by default the one that is read")] = "",
+) -> None:
+    """Measure bandwidths, rates and launch cost by kernels, and write them for later schedules."""
+    from tdsl.tools.measure import measure
+
+    file = to or description.path()
+    if not file:
+        raise typer.BadParameter("TDSL_MACHINE=builtin names no file: give --to")
+    console = Console(stderr=True)
+    with console.status("measuring") as status:
+        described = measure(quick=quick, tell=status.update)
+    description.write(file, described)
+    typer.echo(file)
+
+
+@machine_app.command("show")
+def machine_show(
+    as_json: Annotated[bool, typer.Option("--json", help="the form of the file")] = False,
+) -> None:
+    """The levels and rates that schedules for this processor get, measured or built in."""
+    from tdsl.codegen.cpu.machine import host
+
+    machine = machine_of(Target("cpu"))
+    found = description.read()
+    used = found is not None and found.cpu == host().cpu
+    date = found.date if found is not None and used else ""
+    if as_json:
+        typer.echo(
+            description.to_text(description.Description(machine, host().cpu, date)), nl=False
+        )
+        return
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    if found is not None and not used:
+        console.print(f"{description.path()} describes {found.cpu}: it is not used", soft_wrap=True)
+    origin = f"measured {date}" if used else "built in; `tdsl machine measure` measures it"
+    console.print(
+        f"{host().cpu}, {machine.threads} threads, {machine.registers} vector registers of "
+        f"{machine.vector_bytes} bytes ({origin})",
+        soft_wrap=True,
+    )
+    for table in machine_tables(machine):
+        console.print(table)
+
+
+def machine_tables(machine: Machine) -> list[Table]:
+    """The levels of a machine, and its rates where they are known."""
+    levels = Table(title="levels", title_justify="left")
+    counts = sorted({threads for level in machine.levels for threads, _ in level.bandwidth})
+    levels.add_column("level")
+    for head in ("bytes", "line", "shared by", *(f"GB/s, {n} threads" for n in counts)):
+        levels.add_column(head, justify="right")
+    for level in (*machine.levels, *machine.links):
+        rates = dict(level.bandwidth)
+        late = "" if level.latency is None else f", {1e6 * level.latency:.2f} us late"
+        levels.add_row(
+            level.name + late,
+            "" if level.bytes is None else _short(level.bytes),
+            str(level.line),
+            str(level.shared_by),
+            *(f"{rates[n] / 1e9:.1f}" if n in rates else "" for n in counts),
+        )
+    if not machine.rates:
+        return [levels]
+    rates_ = Table(title="operations of one thread", title_justify="left")
+    for head in ("unit", "dtype"):
+        rates_.add_column(head)
+    rates_.add_column("10^9 per second", justify="right")
+    for rate in machine.rates:
+        rates_.add_row(rate.unit, rate.dtype, f"{rate.per_second / 1e9:.1f}")
+    if machine.launch is not None:
+        rates_.caption = f"launch of a parallel loop: {machine.launch * 1e6:.1f} us"
+    return [levels, rates_]
+
+
+def _short(size: int) -> str:
+    """A number of bytes with a binary unit, where it is a multiple of one."""
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size % (1 << shift) == 0:
+            return f"{size >> shift} {unit}"
+    return str(size)

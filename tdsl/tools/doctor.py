@@ -1,0 +1,175 @@
+"""What works on this machine: one `Check` for each part, with the way to enable what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["PASS", "SKIP", "FAIL"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report: SKIP is for what can be done without; `hint` says how to enable it."""
+
+    name: str
+    status: Status
+    detail: str
+    hint: str = ""
+
+
+def check_all() -> Iterator[Check]:
+    """Every check in turn. A check that raises is a FAIL with the text of the error."""
+    for name, check in CHECKS.items():
+        try:
+            status, detail, hint = check()
+        except Exception as fault:  # noqa: BLE001  # whatever is broken here is what is asked for
+            status, detail, hint = "FAIL", f"{type(fault).__name__}: {fault}", ""
+        yield Check(name, status, detail, hint)
+
+
+Finding = tuple[Status, str, str]
+
+
+def _python() -> Finding:
+    return "PASS", f"{platform.python_version()} on {platform.platform(terse=True)}", ""
+
+
+def _numpy() -> Finding:
+    import numpy as np
+
+    total = int(np.arange(10).sum())
+    return ("PASS" if total == 45 else "FAIL"), np.__version__, ""
+
+
+def _llvm() -> Finding:
+    from tdsl.codegen.cpu import machine
+
+    target = machine.target_machine(machine.host())
+    version = importlib.metadata.version("llvmlite")
+    return "PASS", f"LLVM {machine.llvm_version()} in llvmlite {version}, {target.triple}", ""
+
+
+def _cpu() -> Finding:
+    from tdsl.codegen.cpu import machine
+
+    host = machine.host()
+    shown = ("avx2", "fma", "avx512f", "avx512bf16", "avx512fp16", "amx-bf16", "neon", "sve")
+    features = " ".join(name for name in shown if name in host.has)
+    detail = (
+        f"{host.cpu}, {os.cpu_count()} cores, vectors of {8 * host.vector_bytes} bits: {features}"
+    )
+    return "PASS", detail, ""
+
+
+def _kernel() -> Finding:
+    import numpy as np
+
+    import tdsl as td
+
+    i, j = td.vars("i j")
+    a = td.Tensor("a", (7, 33), td.f32)
+    f = td.Func("f")
+    f[i, j] = a[i, j] * 2 + 1
+    start = time.perf_counter()
+    kernel = td.compile(f)
+    x = np.arange(7 * 33, dtype=np.float32).reshape(7, 33)
+    right = np.array_equal(kernel(x), x * 2 + 1)
+    milliseconds = 1e3 * (time.perf_counter() - start)
+    return ("PASS" if right else "FAIL"), f"compiled, run and checked in {milliseconds:.0f} ms", ""
+
+
+THREADS = {"pool": "the system", "threads": "Python"}
+
+
+def _threads() -> Finding:
+    from tdsl.codegen.cpu.runtime import runtime
+
+    used = runtime()
+    if used.backend == "serial":
+        return "SKIP", "parallel loops run in one thread", "unset TDSL_PARALLEL"
+    return "PASS", f"{used.threads}, of {THREADS.get(used.backend, used.backend)}", ""
+
+
+def _cache() -> Finding:
+    from tdsl.codegen.runtime import cache
+
+    info = cache.info()
+    if info.problem:
+        return "FAIL", info.problem, "set TDSL_CACHE_DIR to a folder of your own"
+    if not info.path:
+        return "SKIP", "turned off", "unset TDSL_CACHE"
+    detail = f"{info.path}, {info.entries} entries, {info.bytes / 1e6:.1f} MB"
+    if os.path.exists(info.path):
+        status = os.stat(info.path)
+        detail += f", mode {stat.S_IMODE(status.st_mode):04o}, owner {_owner(status.st_uid)}"
+    return "PASS", detail, ""
+
+
+def _owner(uid: int) -> str:
+    try:
+        import pwd
+
+        return pwd.getpwuid(uid).pw_name
+    except (ImportError, KeyError):
+        return str(uid)
+
+
+def _package(package: str, module: str, what: str) -> Callable[[], Finding]:
+    def check() -> Finding:
+        if importlib.util.find_spec(module) is None:
+            return "SKIP", f"{what}: not installed", f"pip install {package}"
+        return "PASS", f"{what}: {package} {importlib.metadata.version(package)}", ""
+
+    return check
+
+
+def _machine_code() -> Finding:
+    from tdsl.codegen.cuda import nvcc, nvrtc
+    from tdsl.errors import TargetError
+
+    compiler = nvcc.chosen()
+    if compiler != "nvrtc":
+        return "PASS", f"CUDA text as machine code: {compiler}, {nvcc.version(compiler)}", ""
+    try:
+        nvrtc.require_nvrtc()
+    except TargetError as error:
+        return "SKIP", error.message, error.hint
+    version = importlib.metadata.version("nvidia-cuda-nvrtc")
+    return "PASS", f"CUDA text as machine code: NVRTC {version}", ""
+
+
+def _gpu() -> Finding:
+    from tdsl.codegen.cuda.driver import driver
+    from tdsl.errors import TargetError
+
+    try:
+        device = driver().device()
+    except TargetError as error:
+        detail = f"{error.message}: kernels can be compiled and emulated, not launched"
+        return "SKIP", detail, "on another machine: tdsl bundle, python -m tdsl.run_bundle"
+    version = device.driver.version()
+    return "PASS", f"{device.name} ({device.arch}), a driver for CUDA {version}", ""
+
+
+CHECKS: dict[str, Callable[[], Finding]] = {
+    "python": _python,
+    "numpy": _numpy,
+    "llvm": _llvm,
+    "cpu": _cpu,
+    "kernel": _kernel,
+    "threads": _threads,
+    "cache": _cache,
+    "numba": _package("numba", "numba", 'kernels with target="numba"'),
+    "tvm": _package("apache-tvm", "tvm", "kernels of a GPU as CUDA text"),
+    "nvrtc": _machine_code,
+    "gpu": _gpu,
+    "picture": _package("scikit-image", "skimage", "a photograph for the demo"),
+}

@@ -1,0 +1,157 @@
+"""The command line: what it prints, and the exit code that scripts rely on."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from tdsl.codegen.cuda.driver import Driver
+from tdsl.codegen.runtime import cache
+from tdsl.schedule.cost import description
+from tdsl.schedule.cost.machine import Machine, Rate
+from tdsl.tools import doctor
+from tdsl.tools.cli import app, main
+from tests.codegen.cuda.fake_driver import FakeDriver
+
+RUNNER = CliRunner()
+KEY = "0" * 64
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TDSL_CACHE_DIR", str(tmp_path / "kernels"))
+    return tmp_path / "kernels"
+
+
+def test_doctor_finds_nothing_wrong_here():
+    done = RUNNER.invoke(app, ["doctor", "--json"])
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert not [check for check in checks.values() if check["status"] == "FAIL"]
+    assert set(checks) == set(doctor.CHECKS)
+    assert done.exit_code == 0
+
+
+def test_doctor_reports_a_failure(monkeypatch):
+    def broken():
+        raise OSError("no such device")
+
+    monkeypatch.setitem(doctor.CHECKS, "kernel", broken)
+    done = RUNNER.invoke(app, ["doctor"])
+    assert "FAIL kernel" in done.stdout
+    assert "OSError: no such device" in done.stdout
+    assert done.exit_code == 1
+
+
+def test_doctor_says_how_to_enable_what_is_missing(monkeypatch):
+    missing = doctor._package("nothing", "no_such_module", "what it is for")
+    monkeypatch.setattr(doctor, "CHECKS", {"absent": missing})
+    done = RUNNER.invoke(app, ["doctor"])
+    assert "SKIP absent" in done.stdout
+    assert "pip install nothing" in done.stdout
+    assert done.exit_code == 0
+
+
+def test_doctor_tells_of_a_gpu(monkeypatch, tmp_path):
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc makes the driver")
+    stand_in = Driver(FakeDriver(tmp_path).path)
+    monkeypatch.setattr("tdsl.codegen.cuda.driver.driver", lambda: stand_in)
+    assert doctor.CHECKS["gpu"]() == ("PASS", "Fake (sm_90), a driver for CUDA 13.0", "")
+    monkeypatch.setattr("tdsl.codegen.cuda.driver.driver", lambda: Driver("libthere-is-none.so"))
+    status, detail, hint = doctor.CHECKS["gpu"]()
+    assert (status, "not launched" in detail, "run_bundle" in hint) == ("SKIP", True, True)
+
+
+def test_doctor_names_the_compiler_that_is_asked_for(monkeypatch, tmp_path):
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho release 13.0\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("TDSL_CUDA_COMPILER", str(nvcc))
+    assert doctor.CHECKS["nvrtc"]()[1] == f"CUDA text as machine code: {nvcc}, release 13.0"
+
+
+def test_doctor_on_a_cache_that_others_can_write(own_cache, monkeypatch):
+    own_cache.mkdir()
+    own_cache.chmod(0o777)
+    monkeypatch.setattr(doctor, "CHECKS", {"cache": doctor.CHECKS["cache"]})
+    done = RUNNER.invoke(app, ["doctor"])
+    assert "FAIL cache" in done.stdout
+    assert done.exit_code == 1
+
+
+def test_cache_info_verify_clear(own_cache):
+    cache.store(KEY, b"payload")
+    info = RUNNER.invoke(app, ["cache", "info"])
+    assert str(own_cache) in info.stdout
+    assert "entries  1" in info.stdout
+
+    sound = RUNNER.invoke(app, ["cache", "verify"])
+    assert "1 entries are sound, 0 are damaged" in sound.stdout
+    assert sound.exit_code == 0
+
+    cleared = RUNNER.invoke(app, ["cache", "clear"])
+    assert "removed 1 files" in cleared.stdout
+    assert cache.info().entries == 0
+
+
+def test_cache_verify_finds_a_damaged_entry(own_cache):
+    cache.store(KEY, b"payload")
+    (entry,) = own_cache.iterdir()
+    entry.write_bytes(entry.read_bytes()[:-1] + b"?")
+    with pytest.warns(UserWarning, match="bad entry"):
+        done = RUNNER.invoke(app, ["cache", "verify"])
+    assert "0 entries are sound, 1 are damaged" in done.stdout
+    assert done.exit_code == 1
+
+
+def test_demo_of_one_case():
+    done = RUNNER.invoke(app, ["demo", "equalize"])
+    assert "right" in done.stdout
+    assert done.exit_code == 0
+
+
+def test_demo_of_an_unknown_case():
+    done = RUNNER.invoke(app, ["demo", "sharpen"])
+    assert "sharpen" in done.output
+    assert done.exit_code == 2
+
+
+def test_machine_show_tells_the_file_and_what_is_used(tmp_path, monkeypatch):
+    file = tmp_path / "machine.json"
+    shown = RUNNER.invoke(app, ["machine", "show", "--json"])
+    described = description.from_text(shown.stdout)
+    levels = tuple(replace(x, bandwidth=((1, 5e9),)) for x in described.machine.levels)
+    rates = (Rate("vector", "f32", 7e9),)
+    machine = replace(described.machine, levels=levels, rates=rates, launch=3e-6)
+    description.write(str(file), replace(described, machine=machine, date="2026"))
+    monkeypatch.setenv("TDSL_MACHINE", str(file))
+    done = RUNNER.invoke(app, ["machine", "show"])
+    assert done.exit_code == 0
+    for text in ("measured 2026", "L1", "5.0", "vector", "7.0", "3.0 us"):
+        assert text in done.stdout
+    description.write(str(file), replace(described, cpu="another"))
+    assert "is not used" in RUNNER.invoke(app, ["machine", "show"]).stdout
+
+
+def test_machine_measure_writes_the_file_that_is_read(tmp_path, monkeypatch):
+    file = tmp_path / "new" / "machine.json"
+    monkeypatch.setattr(
+        "tdsl.tools.measure.measure", lambda **_: description.Description(Machine(16), "x")
+    )
+    monkeypatch.setenv("TDSL_MACHINE", str(file))
+    done = RUNNER.invoke(app, ["machine", "measure", "--quick"])
+    assert done.stdout.strip() == str(file)
+    assert description.read().cpu == "x"
+
+
+def test_an_error_of_tdsl_is_its_message_and_hint(monkeypatch, capsys):
+    monkeypatch.setenv("TDSL_MACHINE", "/nowhere.json")
+    monkeypatch.setattr("sys.argv", ["tdsl", "machine", "show"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 1
+    told = capsys.readouterr().err
+    assert "/nowhere.json does not describe a machine" in told
+    assert "hint: write it anew" in told
