@@ -26,6 +26,7 @@ from tdsl.errors import (
     told,
 )
 from tdsl.graph.graph import Graph
+from tdsl.lang import ufunc as _ufunc  # NumPy's functions take values
 from tdsl.lang.casts import cast, saturating_cast
 from tdsl.lang.effects import debug_print, fast_math, require
 from tdsl.lang.einsum import einsum

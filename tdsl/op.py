@@ -18,7 +18,8 @@ from tdsl.errors import (
     TypeMismatch,
     counted,
 )  # fmt: skip
-from tdsl.lang.program import Program, build_program
+from tdsl.lang.build_program import build_program
+from tdsl.lang.program import Program
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Scalar, Tensor, tensor_from_annotation
 from tdsl.lang.types import DType, TensorType

@@ -277,7 +277,7 @@ def rounding(program: Program, sizes: Mapping[str, int]) -> float:
     order whose terms do not cancel, and of others with near certainty: their errors cancel, too. Results of
     which half of the digits differ are wrong in any case.
 
-    >>> from tdsl.lang.program import build_program
+    >>> from tdsl.lang.build_program import build_program
     >>> from tdsl.lang.reduction import sum
     >>> from tdsl.lang.tensor import Func, Tensor
     >>> from tdsl.lang.value import vars

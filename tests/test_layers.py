@@ -24,19 +24,7 @@ LAYERS = [
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # Circles of files that are still to be cut, each by its first file.
-CIRCLES = {
-    "tdsl.codegen.cpu.executable",
-    "tdsl.codegen.cuda.module",
-    "tdsl.codegen.lowering.fragment_values",
-    "tdsl.distribute.collective",
-    "tdsl.graph.arguments",
-    "tdsl.graph.graph",
-    "tdsl.graph.plan",
-    "tdsl.lang.casts",
-    "tdsl.schedule.cost.edges",
-    "tdsl.schedule.facts",
-    "tdsl.tilegraph.graph",
-}
+CIRCLES = {"tdsl.schedule.cost.edges"}
 
 # Where each heavy package may be imported. At the top of a module only where marked True. networkx costs
 # 90 ms, more than half of what a first compilation may take, so compiling does without it.

@@ -6,8 +6,8 @@ import pytest
 import tdsl as td
 from tdsl.core.node import post_order
 from tdsl.lang import arithmetic
+from tdsl.lang.build_program import build_program
 from tdsl.lang.interp import interpret
-from tdsl.lang.program import build_program
 from tdsl.lang.types import ALL
 from tdsl.pipeline import decided
 from tdsl.schedule.explain import explain

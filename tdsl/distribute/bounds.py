@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from tdsl.distribute.plan import Home
 from tdsl.distribute.stages import Stage
+from tdsl.distribute.steps import Home
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.recipes.strategies import product_bound

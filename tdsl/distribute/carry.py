@@ -18,9 +18,9 @@ from tdsl.codegen.runtime.arrays import Array
 from tdsl.core.source import here
 from tdsl.distribute import mpi
 from tdsl.distribute.engine import Begun, Ended, Parcel, Reduction, Transfer, Worker
-from tdsl.distribute.plan import Exchange, Finish, RankPlan, Reduce
 from tdsl.distribute.show import show_box, show_step
 from tdsl.distribute.simulate import volume
+from tdsl.distribute.steps import Exchange, Finish, RankPlan, Reduce
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary
 

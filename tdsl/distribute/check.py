@@ -21,7 +21,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from tdsl.distribute.held import Held, Piece, PlanFault, Points, count_of, points_of
-from tdsl.distribute.plan import (
+from tdsl.distribute.plan import Plan
+from tdsl.distribute.steps import (
     Copy,
     Drop,
     Exchange,
@@ -31,7 +32,6 @@ from tdsl.distribute.plan import (
     Make,
     Merge,
     Message,
-    Plan,
     RankPlan,
     Reduce,
     Run,

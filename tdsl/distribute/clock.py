@@ -16,7 +16,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tdsl.distribute.plan import (
+from tdsl.distribute.plan import Plan
+from tdsl.distribute.steps import (
     Copy,
     Drop,
     Exchange,
@@ -25,7 +26,6 @@ from tdsl.distribute.plan import (
     Make,
     Merge,
     Message,
-    Plan,
     Reduce,
     Run,
     Start,

@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tdsl.distribute.plan import Reduce
 from tdsl.distribute.stages import Spans, Stage
+from tdsl.distribute.steps import Reduce
 from tdsl.lang.expr import Binary, Param
 from tdsl.lang.reduction import Combine
 from tdsl.lang.types import DType

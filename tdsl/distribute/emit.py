@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from tdsl.core.text import Names, Writer
 from tdsl.distribute.engine import Tasks
-from tdsl.distribute.plan import Plan, RankPlan
+from tdsl.distribute.plan import Plan, summary
 from tdsl.distribute.rank_text import RESERVED, Kernels, RankText, Text
-from tdsl.distribute.show import summary
+from tdsl.distribute.steps import RankPlan
 
 AMONG = '''GROUPS = {}
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.codegen.runtime.result_memory import new_output
-from tdsl.distribute.plan import (
+from tdsl.distribute.stages import Stage
+from tdsl.distribute.steps import (
     Copy,
     Drop,
     Exchange,
@@ -25,7 +26,6 @@ from tdsl.distribute.plan import (
     Run,
     Start,
 )
-from tdsl.distribute.stages import Stage
 from tdsl.distribute.task import components, task
 from tdsl.lang.expr import Binary, Param
 from tdsl.lang.interp import Evaluator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tdsl.distribute.plan import Home
+from tdsl.distribute.steps import Home
 from tdsl.placement.ownership import Box, common, elements, whole_boxes
 from tdsl.placement.spans import clip, count
 

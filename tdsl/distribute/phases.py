@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tdsl.distribute.collective import Gather
-from tdsl.distribute.plan import Reduce
+from tdsl.distribute.steps import Reduce
 from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.ownership import Box, block
 from tdsl.placement.spans import count, united

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from tdsl.codegen.runtime.arrays import Array
-from tdsl.distribute.plan import RankPlan
 from tdsl.distribute.show import show_step
+from tdsl.distribute.steps import RankPlan
 
 FOLDER = "TDSL_RUN_FOLDER"  # the variable that says where these files are
 

@@ -16,9 +16,10 @@ from tdsl.core.source import here
 from tdsl.distribute import carry, mpi
 from tdsl.distribute.clock import Clock
 from tdsl.distribute.engine import Task, Worker
-from tdsl.distribute.plan import Plan, RankPlan
+from tdsl.distribute.plan import Plan
 from tdsl.distribute.show import show_step
 from tdsl.distribute.simulate import simulate
+from tdsl.distribute.steps import RankPlan
 from tdsl.distribute.trace import machine, measured, operations_of, write
 from tdsl.distribute.work import Work
 from tdsl.errors import (

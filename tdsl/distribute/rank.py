@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from tdsl.distribute.collective import Gather, Groups, Layout, ranked
 from tdsl.distribute.meeting import Touched, meeting
 from tdsl.distribute.phases import phases
-from tdsl.distribute.plan import (
+from tdsl.distribute.stages import Spans, Stage
+from tdsl.distribute.steps import (
     Copy,
     Drop,
     Exchange,
@@ -34,7 +35,6 @@ from tdsl.distribute.plan import (
     Start,
     Step,
 )
-from tdsl.distribute.stages import Spans, Stage
 from tdsl.placement.grid import Coordinates
 from tdsl.placement.notation import Copies
 from tdsl.placement.ownership import Box, common, contains, is_empty, is_whole

@@ -10,7 +10,7 @@ from tdsl.core.text import Names, Writer
 from tdsl.distribute.carry import OPERATORS
 from tdsl.distribute.engine import Tasks
 from tdsl.distribute.mpi import TAGS
-from tdsl.distribute.plan import (
+from tdsl.distribute.steps import (
     Copy,
     Drop,
     Exchange,

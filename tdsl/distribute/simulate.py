@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.distribute.engine import Begun, Ended, Reduction, Transfer, Worker, merge
-from tdsl.distribute.plan import reduced, share
+from tdsl.distribute.steps import reduced, share
 
 
 @dataclass(frozen=True, slots=True)

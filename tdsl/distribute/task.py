@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tdsl.core.node import Node, transform
-from tdsl.distribute.plan import Run
 from tdsl.distribute.stages import Stage
+from tdsl.distribute.steps import Run
 from tdsl.errors import ScheduleError
 from tdsl.lang.bounds import NOTHING
 from tdsl.lang.definition import Definition

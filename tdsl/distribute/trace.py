@@ -14,20 +14,20 @@ from typing import Any
 from tdsl.codegen.runtime.arrays import Array
 from tdsl.core.source import here
 from tdsl.distribute.clock import COMPUTE, RECEIVE, SEND, Machine, Slice
-from tdsl.distribute.plan import (
+from tdsl.distribute.plan import Plan
+from tdsl.distribute.stages import Stage
+from tdsl.distribute.steps import (
     Copy,
     Exchange,
     Finish,
     Make,
     Merge,
-    Plan,
     RankPlan,
     Reduce,
     Run,
     Start,
     carried,
 )
-from tdsl.distribute.stages import Stage
 from tdsl.errors import TypeMismatch
 from tdsl.placement.grid import Grid
 from tdsl.placement.ownership import Box, elements

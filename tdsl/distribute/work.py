@@ -20,9 +20,10 @@ from tdsl.distribute.collective import Layout
 from tdsl.distribute.engine import Buffer, Task, Tasks, fill, merge
 from tdsl.distribute.held import PlanFault
 from tdsl.distribute.places import Places
-from tdsl.distribute.plan import Home, Plan, RankPlan
+from tdsl.distribute.plan import Plan
 from tdsl.distribute.rank import plan_rank
 from tdsl.distribute.stages import Stage, stages_of
+from tdsl.distribute.steps import Home, RankPlan
 from tdsl.distribute.task import check_nest, dtypes_of
 from tdsl.errors import IndexBoundError
 from tdsl.lang.program import Program

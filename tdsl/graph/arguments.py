@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from tdsl.core.source import here
 from tdsl.errors import ShapeError, TypeMismatch, counted
-from tdsl.graph.symbol import Symbol, not_in_place
-
-if TYPE_CHECKING:
-    from tdsl.graph.trace import Trace
+from tdsl.graph.symbol import Recorder, Symbol, not_in_place
 
 _INSTEAD = {
     "where": "choose before: np.where(mask, x, 0) for a sum, np.where(mask, x, -np.inf) for a maximum",
@@ -89,7 +86,7 @@ def symbol(function: Callable[..., Any], x: Any) -> Symbol:
     )
 
 
-def trace_of(*arrays: Any) -> Trace:
+def trace_of(*arrays: Any) -> Recorder:
     """The trace of the symbols among arrays, of which there is one at least."""
     return next(x.trace for x in arrays if isinstance(x, Symbol))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,15 +11,12 @@ from tdsl.core.source import here
 from tdsl.errors import ShapeError, TypeMismatch
 from tdsl.graph.arguments import axis_of, name_of, refuse, symbol, trace_of
 from tdsl.graph.elementwise import element_type, made_of, tensor_index
-from tdsl.graph.symbol import Symbol
+from tdsl.graph.symbol import Recorder, Symbol
 from tdsl.lang.casts import cast
 from tdsl.lang.functions import clip, where
 from tdsl.lang.pad import pad as padded
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, from_numpy
-
-if TYPE_CHECKING:
-    from tdsl.graph.trace import Trace
 
 
 def concatenate(
@@ -174,7 +171,9 @@ def _filled(x: Symbol, mode: Any, shape: tuple[int, ...], value: Any) -> Symbol:
     return filled(x.trace, "pad", shape, value, from_numpy(x.dtype))
 
 
-def filled(trace: Trace, name: str, shape: tuple[int, ...], value: Any, element: DType) -> Symbol:
+def filled(
+    trace: Recorder, name: str, shape: tuple[int, ...], value: Any, element: DType
+) -> Symbol:
     """An array of one value."""
     out = Func(name, shape=shape)
     out[tensor_index(len(shape))] = cast(value, element)

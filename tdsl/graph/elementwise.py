@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tdsl.compile import compile
 from tdsl.core.source import here
 from tdsl.errors import ShapeError, TypeMismatch
-from tdsl.graph.symbol import Symbol
+from tdsl.graph.symbol import Recorder, Symbol
 from tdsl.lang.casts import cast
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype, from_numpy
 from tdsl.lang.ufunc import call_ufunc
 from tdsl.lang.value import vars
 
-if TYPE_CHECKING:
-    from tdsl.graph.trace import Trace
-
 
 def elementwise(
-    trace: Trace, ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Mapping[str, Any]
+    trace: Recorder, ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Symbol:
     """The result of an element-wise ufunc of NumPy on arrays of a graph, other arrays and numbers.
 
@@ -35,7 +32,7 @@ def elementwise(
 
 
 def of_elements(
-    trace: Trace, function: Callable[..., Any], args: Sequence[Any], value: Callable[..., Any]
+    trace: Recorder, function: Callable[..., Any], args: Sequence[Any], value: Callable[..., Any]
 ) -> Symbol:
     """What `value` makes of elements of arrays that broadcast, in the type that NumPy's function gives."""
     arrays = [a for a in args if isinstance(a, Symbol | np.ndarray)]
@@ -55,7 +52,7 @@ def of_elements(
     return made_of(trace, out, {tensors[id(a)]: a for a in arrays})
 
 
-def made_of(trace: Trace, out: Func, given: Mapping[Tensor, Any]) -> Symbol:
+def made_of(trace: Recorder, out: Func, given: Mapping[Tensor, Any]) -> Symbol:
     """What a func gives as an operator of tensors, called with arrays for these."""
     made: Symbol = trace.call(compile(out), (), {t.name: x for t, x in given.items()})
     return made

@@ -14,7 +14,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -23,12 +23,9 @@ from tdsl.core.source import here
 from tdsl.errors import TypeMismatch
 from tdsl.graph import arrangement, gather, products, reductions
 from tdsl.graph.arguments import name_of, refuse, symbol, trace_of, wrong
-from tdsl.graph.elementwise import copied, elementwise, of_elements
-from tdsl.graph.symbol import Symbol
+from tdsl.graph.elementwise import copied, elementwise, of_elements, of_type
+from tdsl.graph.symbol import NumpyFunctions, Recorder, Symbol
 from tdsl.lang.ufunc import call_function
-
-if TYPE_CHECKING:
-    from tdsl.graph.trace import Trace
 
 Known = Callable[..., Any]
 
@@ -147,7 +144,7 @@ def _instead(function: Known) -> str:
 
 
 def numpy_ufunc(
-    trace: Trace, ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Mapping[str, Any]
+    trace: Recorder, ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Symbol:
     """What a ufunc of NumPy, or its `reduce` or `accumulate`, gives for arrays of a graph."""
     if method != "__call__":
@@ -158,3 +155,6 @@ def numpy_ufunc(
         return products.of_vectors(ufunc.__name__, *args)
     arrays = tuple(np.asarray(a) if isinstance(a, list | tuple) else a for a in args)
     return elementwise(trace, ufunc, method, arrays, options)
+
+
+NUMPY = NumpyFunctions(numpy_ufunc, numpy_function, copied, of_type, gather.indexed)

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tdsl.core.source import here
 from tdsl.errors import ShapeError, Suggesting, TargetError, TypeMismatch, told
+from tdsl.graph.traced_function import TracedFunction
 from tdsl.target import Target, as_target
 
 if TYPE_CHECKING:  # what traces and plans is not needed to import tdsl
-    from tdsl.compile import Compiled
-    from tdsl.graph.kernel import Kernel
-    from tdsl.graph.known import Known
     from tdsl.graph.memory import Memory
     from tdsl.graph.plan import Plan
+    from tdsl.graph.planned_function import PlannedFunction
     from tdsl.graph.values import Array, Result
-    from tdsl.lang.program import Program
     from tdsl.schedule.fluent import Schedule
 
 _KEPT = 16  # plans; each holds memory for its results
 _TRIED = 4  # of these, before arguments are looked at closely
 
 
-class Graph(Suggesting):
+class Graph(TracedFunction, Suggesting):
     """A function of arrays that calls operators, as one callable.
 
     A call runs the function once for the shapes and types of its arguments, on symbols in the place of
@@ -62,8 +60,7 @@ class Graph(Suggesting):
                 label="this graph",
                 hint="pass a function of arrays that calls operators",
             )
-        self.function, self.fuse = function, fuse
-        self.target = as_target(target)
+        super().__init__(function, as_target(target), fuse)
         if self.target.name == "cuda":
             raise TargetError(
                 "graphs run on the CPU",
@@ -71,11 +68,8 @@ class Graph(Suggesting):
                 label="this graph",
                 hint="graph.autoschedule(..., target='cuda') makes one program of it for a GPU",
             )
-        self.name = getattr(function, "__name__", type(function).__name__)
-        self.name = self.name if self.name.isidentifier() else "graph"
-        self._plans: dict[Any, Known] = {}
-        self._recent: tuple[Known, ...] = ()
-        self._kernels: dict[Program, Kernel] = {}
+        self._plans: dict[Any, PlannedFunction] = {}
+        self._recent: tuple[PlannedFunction, ...] = ()
         self._lock = threading.RLock()  # the function may call this graph
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
@@ -118,7 +112,7 @@ class Graph(Suggesting):
         kept. It takes about so many seconds, or less. `print` of the plan shows what was tried. Raises what
         the call raises.
         """
-        from tdsl.graph.known import tuned
+        from tdsl.graph.planned_function import tuned
         from tdsl.graph.structure import is_array
 
         _check_seconds(seconds)
@@ -188,9 +182,9 @@ class Graph(Suggesting):
 
     def _planned(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], is_leaf: Callable[[Any], bool]
-    ) -> tuple[Known, tuple[Array, ...]]:
+    ) -> tuple[PlannedFunction, tuple[Array, ...]]:
         """The plan for arguments, and the arrays in them."""
-        from tdsl.graph.known import as_array, trace
+        from tdsl.graph.planned_function import as_array, trace
         from tdsl.graph.structure import is_array, take_apart
         from tdsl.graph.values import Spec
 
@@ -206,34 +200,6 @@ class Graph(Suggesting):
                 if len(self._plans) > _KEPT:
                     del self._plans[next(iter(self._plans))]
             return self._plans[key], arrays
-
-    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What the function gives for symbols; TypeMismatch for arguments that it does not take."""
-        try:
-            inspect.signature(self.function).bind(*args, **kwargs)
-        except ValueError:
-            pass  # a function written in C need not say what it takes
-        except TypeError as error:
-            raise TypeMismatch(
-                f"{self.name}: {error}",
-                loc=here(),
-                label="this call",
-                hint=f"it takes {inspect.signature(self.function)}",
-            ) from None
-        return self.function(*args, **kwargs)
-
-    def use(self, kernels: Mapping[Program, Kernel]) -> None:
-        """Take these kernels for the programs of groups from now on."""
-        self._kernels.update(kernels)
-
-    def kernel(self, program: Program, known: Compiled | None) -> Kernel:
-        """The kernel of a group, once for equal programs; of `known` where it has the same target."""
-        from tdsl.graph.kernel import kernel_of
-
-        if program not in self._kernels:
-            same = known if known is not None and known.target == self.target else None
-            self._kernels[program] = kernel_of(program, same, self.target)
-        return self._kernels[program]
 
 
 def _check_arrays(given: Any, done: str, otherwise: str) -> None:

@@ -13,6 +13,7 @@ from tdsl.codegen.runtime.quick_call import quick_call
 from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.codegen.runtime.signature import ArrayArg, Signature
 from tdsl.compile import Compiled
+from tdsl.errors import counted
 from tdsl.graph.groups import Groups, is_open, sources
 from tdsl.graph.kernel import Kernel, as_scheduled, with_constants
 from tdsl.graph.memory import Memory, Need, place
@@ -178,8 +179,6 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        from tdsl.graph.show import show_plan
-
         return show_plan(self)
 
     def __repr__(self) -> str:
@@ -227,3 +226,54 @@ def _entry(arguments: Sequence[Spec], bind: Callable[[], Run]) -> Callable[..., 
         return True
 
     return entry
+
+
+def show_plan(plan: Plan) -> str:
+    """A table of the groups, in the order in which they run."""
+    kernels = [(id(step.kernel), step.program) for step in plan.steps]
+    rows = [("", "calls", "writes", "reads", "lies at", "")]
+    for n, (group, step) in enumerate(zip(plan.groups, plan.steps, strict=True)):
+        twin = kernels.index(kernels[n])
+        rows.append(
+            (
+                str(n),
+                " + ".join(plan.trace.calls[c].name for c in group),
+                " ".join(str(plan.results[r]) for r in step.outputs),
+                f"{_bytes_read(plan, step):,}",
+                " ".join(_place(plan, r) for r in step.outputs),
+                "" if twin == n else f"the kernel of {twin}",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = (0, 3)
+    lines = [
+        "  ".join(
+            cell.rjust(width) if k in right else cell.ljust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    calls = counted(sum(map(len, plan.groups)), "call")
+    head = (
+        f"{plan.trace.name}: {calls} in {counted(len(plan.groups), 'group')}, "
+        f"{counted(len(set(kernels)), 'kernel')}"
+    )
+    once = sum(bool(step.kernel.once) for step in plan.steps)
+    if once:
+        lines.append(
+            f"once: {plan.program.made_once:,} bytes for {counted(once, 'group')}, of constants"
+        )
+    return "\n".join([head, *lines, f"memory: {plan.memory}", *map(str, plan.trials)])
+
+
+def _place(plan: Plan, result: Result) -> str:
+    if result in plan.outputs.direct:
+        return plan.signature.outputs[plan.outputs.direct[result]].name
+    return f"{plan.memory.offsets[result]:,}"
+
+
+def _bytes_read(plan: Plan, step: Step) -> int:
+    """The bytes of the arrays that a step reads, each once."""
+    read = {x for x in step.inputs if isinstance(x, Source)}
+    specs = [x.spec if isinstance(x, View) else plan.trace.spec_of(base_of(x)) for x in read]
+    return sum(spec.nbytes for spec in specs)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from tdsl.compile import Compiled
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError, ShapeError, Suggesting, TypeMismatch
-from tdsl.graph.values import Change, Source, Spec, View, base_of
-
-if TYPE_CHECKING:
-    from tdsl.graph.trace import Trace
-
+from tdsl.graph.values import Base, Change, Source, Spec, View, base_of
 
 Operator = Callable[["Symbol", Any], "Symbol"]
 
@@ -31,12 +28,39 @@ def _method(function: Callable[..., Any]) -> Callable[..., Any]:
     """The method that is NumPy's function of the array."""
 
     def method(self: Symbol, *args: Any, **options: Any) -> Any:
-        from tdsl.graph.functions import numpy_function
-
-        return numpy_function(function, (self, *args), options)
+        return self.trace.numpy.function(function, (self, *args), options)
 
     method.__name__, method.__qualname__ = function.__name__, f"Symbol.{function.__name__}"
     return method
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyFunctions:
+    """What NumPy's functions are on symbols: `functions.py` has them, and a trace is given them.
+
+    `ufunc` takes the trace and what `__array_ufunc__` is given, `function` a function of NumPy, its arguments
+    and its options; `copy` takes a symbol, `astype` a symbol and a type, `take` a symbol and the parts of an
+    index among which are arrays.
+    """
+
+    ufunc: Callable[..., Any]
+    function: Callable[..., Any]
+    copy: Callable[[Symbol], Symbol]
+    astype: Callable[[Symbol, Any], Symbol]
+    take: Callable[[Symbol, tuple[Any, ...]], Symbol]
+
+
+class Recorder(Protocol):
+    """What records the calls that a function makes with symbols: a `Trace`."""
+
+    name: str
+    numpy: NumpyFunctions
+
+    def spec_of(self, base: Base) -> Spec:
+        """Shape and type of what is no view."""
+
+    def call(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call of an operator; its results are symbols."""
 
 
 class Symbol(Suggesting):
@@ -49,7 +73,7 @@ class Symbol(Suggesting):
 
     __slots__ = ("source", "spec", "trace")
 
-    def __init__(self, trace: Trace, source: Source, spec: Spec) -> None:
+    def __init__(self, trace: Recorder, source: Source, spec: Spec) -> None:
         self.trace, self.source, self.spec = trace, source, spec
 
     @property
@@ -87,16 +111,13 @@ class Symbol(Suggesting):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **options: Any) -> Symbol:
         if options.pop("out", None) is not None:
             raise not_in_place()
-        from tdsl.graph.functions import numpy_ufunc
-
-        return numpy_ufunc(self.trace, ufunc, method, args, options)
+        made: Symbol = self.trace.numpy.ufunc(self.trace, ufunc, method, args, options)
+        return made
 
     def __array_function__(
         self, function: Any, _: Any, args: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
-        from tdsl.graph.functions import numpy_function
-
-        return numpy_function(function, args, options)
+        return self.trace.numpy.function(function, args, options)
 
     __add__, __radd__ = _binary(np.add)
     __sub__, __rsub__ = _binary(np.subtract)
@@ -157,15 +178,11 @@ class Symbol(Suggesting):
 
     def copy(self) -> Symbol:
         """The elements in memory of their own."""
-        from tdsl.graph.elementwise import copied
-
-        return copied(self)
+        return self.trace.numpy.copy(self)
 
     def astype(self, dtype: Any) -> Symbol:
         """The elements in another type, converted as `td.cast` does."""
-        from tdsl.graph.elementwise import of_type
-
-        return of_type(self, dtype)
+        return self.trace.numpy.astype(self, dtype)
 
     def swapaxes(self, one: int, other: int) -> Symbol:
         """Two dimensions exchanged."""
@@ -189,9 +206,7 @@ class Symbol(Suggesting):
                     hint="x[1:, ..., None, at] for an array `at` of integers",
                 )
         if any(isinstance(p, list | np.ndarray | Symbol) for p in parts):
-            from tdsl.graph.gather import indexed
-
-            return indexed(self, parts)
+            return self.trace.numpy.take(self, parts)
         whole = parts if any(p is Ellipsis for p in parts) else (*parts, ...)
         return self.changed(lambda array: array[whole])
 
@@ -226,9 +241,7 @@ class Symbol(Suggesting):
                 hint=hint,
             ) from None
         if made.size and not np.may_share_memory(made, memory):
-            from tdsl.graph.elementwise import copied
-
-            return copied(self).changed(change)
+            return self.copy().changed(change)
         spec = Spec(made.shape, self.dtype)
         return Symbol(self.trace, View(base, (*before, change), spec), spec)
 

@@ -13,15 +13,18 @@ from tdsl.codegen.runtime.signature import ArrayArg, ScalarArg
 from tdsl.compile import Compiled
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError, TypeMismatch
-from tdsl.graph.symbol import Symbol
+from tdsl.graph.symbol import NumpyFunctions, Symbol
 from tdsl.graph.values import Argument, Array, Base, Call, Constant, Given, Result, Source, Spec
 
 
 class Trace:
-    """The calls that a function makes, and the arrays that it takes from elsewhere."""
+    """The calls that a function makes, and the arrays that it takes from elsewhere.
 
-    def __init__(self, name: str, arguments: Sequence[Spec]) -> None:
-        self.name, self.arguments = name, tuple(arguments)
+    `numpy` is what NumPy's functions are on its symbols.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[Spec], numpy: NumpyFunctions) -> None:
+        self.name, self.arguments, self.numpy = name, tuple(arguments), numpy
         self.calls: list[Call] = []
         self.constants: list[Array] = []
         self._numbers: dict[
@@ -30,7 +33,7 @@ class Trace:
 
     def copy(self) -> Trace:
         """The same calls, to which others can be added."""
-        made = Trace(self.name, self.arguments)
+        made = Trace(self.name, self.arguments, self.numpy)
         made.calls, made.constants = [*self.calls], [*self.constants]
         made._numbers = dict(self._numbers)
         return made

@@ -17,7 +17,7 @@ from tdsl.lang.simplify import maximum, multiply, subtract
 def known_counts(program: Program) -> Program:
     """A component that adds up 1 over every point of its ranges becomes the product of their extents.
 
-    >>> from tdsl.lang.program import build_program
+    >>> from tdsl.lang.build_program import build_program
     >>> from tdsl.lang.reduction import mean
     >>> from tdsl.lang.tensor import Func, Tensor
     >>> from tdsl.lang.value import vars

@@ -9,6 +9,7 @@ f[i, r] = f[i, r - 1] * 2                       free i; ranges r; no combine
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +32,7 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.reduction import Combine, builtin, combine_of
 from tdsl.lang.regions import Indices, indices_in, reads_in
+from tdsl.lang.show import show_expr, show_index, show_several
 from tdsl.lang.simplify import add, conjunction, conjuncts
 from tdsl.lang.types import DType
 from tdsl.lang.value import Value, convert
@@ -345,3 +347,39 @@ def _is_self(e: Expr, handle: object, index: tuple[Expr, ...]) -> bool:
 def reads(e: Expr, handle: object) -> bool:
     """True when `e` reads the tensor or func `handle`."""
     return any(isinstance(n, Access) and n.source is handle for n in post_order(e))
+
+
+_UPDATES = {"sum": "+=", "prod": "*=", "any": "|=", "all": "&="}
+
+
+def show_definition(name: str, d: Definition) -> str:
+    """One definition or update of the func `name`, in source notation."""
+    own = f"{name}[{show_index(d.index)}]"
+    values = show_several(d.values)
+    if d.combine is None:
+        text = f"{own} = {values}"
+    elif d.init is not None:
+        axis = _tuple(name for name, _, _ in d.ranges)
+        text = f"{own} = {_reduction(d.combine, values)}, axis={axis})"
+    elif d.combine.kind in _UPDATES:
+        text = f"{own} {_UPDATES[d.combine.kind]} {values}"
+    else:
+        text = f"{own} = {_reduction(d.combine, f'{own}, {values}')})"
+    spans = [
+        f"for {n} in range({show_expr(lo)}, {show_expr(hi)})"
+        for n, lo, hi in d.ranges
+        if lo is not None and hi is not None
+    ]
+    where = [f"if {show_expr(d.where)}"] if d.where != TRUE else []
+    return " ".join([text, *spans, *where])
+
+
+def _reduction(c: Combine, values: str) -> str:
+    if c.kind in ("custom", "custom_ordered"):
+        return f"reduce({show_several(c.exprs)}, init={show_several(c.init)}, {values}"
+    return f"{c.kind}({values}"
+
+
+def _tuple(names: Iterable[str]) -> str:
+    listed = list(names)
+    return listed[0] if len(listed) == 1 else f"({', '.join(listed)})"

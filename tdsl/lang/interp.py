@@ -65,7 +65,7 @@ def interpret(
 
     >>> from tdsl.lang.tensor import Func, Tensor
     >>> from tdsl.lang.value import vars
-    >>> from tdsl.lang.program import build_program
+    >>> from tdsl.lang.build_program import build_program
     >>> i, a, f = vars("i"), Tensor("a", ("N",), "i32"), Func("f")
     >>> f[i] = a[i] + a[i + 1]
     >>> interpret(build_program((f,)), {"a": np.array([1, 2, 4], np.int32)})

@@ -10,20 +10,17 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
 
 from tdsl.core.node import Node, post_order, transform
-from tdsl.core.source import Loc, here
-from tdsl.errors import DefinitionError, ShapeError
+from tdsl.core.source import Loc
+from tdsl.errors import ShapeError
 from tdsl.lang.agreement import Agreement
-from tdsl.lang.definition import Definition
+from tdsl.lang.definition import Definition, show_definition
 from tdsl.lang.expr import ONE, Binary, Expr, Size, const
 from tdsl.lang.regions import Interval
+from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import DType
-
-if TYPE_CHECKING:
-    from tdsl.lang.collector import Collector
 
 Numbers = tuple[tuple[str, int], ...]  # by name of a size, in order
 
@@ -144,8 +141,6 @@ class Program:
     agreements: tuple[Agreement, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
-        from tdsl.lang.show import show_program
-
         return show_program(self)
 
     def func(self, name: str) -> FuncDef:
@@ -178,76 +173,6 @@ class Program:
             shapes += [e for _, *ends in d.ranges for e in ends if e is not None]
             shapes += d.expressions()
         return tuple(dict.fromkeys(n.name for n in post_order(*shapes) if isinstance(n, Size)))
-
-
-def build_program(
-    outputs: tuple[Any, ...], parameters: tuple[Any, ...] = (), name: str | None = None
-) -> Program:
-    """The program that computes the funcs `outputs`; `parameters` are handles that come first in a call.
-
-    The other inputs follow in the order in which they were created. The operands of an einsum trade places to
-    follow the order of its call; of two einsums, the later one decides.
-
-    Raises DefinitionError for an undefined func, an output or a name used twice, ShapeError where ranges
-    disagree.
-    """
-    from tdsl.lang.collector import Collector
-    from tdsl.lang.counts import known_counts
-    from tdsl.lang.infer import infer
-
-    collected = Collector()
-    for p in parameters:
-        collected.input(p)
-    for n, f in enumerate(outputs):
-        _refuse_again(f, outputs[:n])
-        collected.func(f)
-    collected.check_extents()
-    order = {name: n for n, name in enumerate(collected.arguments(len(parameters)))}
-    names = tuple(collected.names[id(f)] for f in outputs)
-    program = Program(
-        name or outputs[0].name, tuple(sorted(collected.inputs, key=lambda t: order[t.name])),
-        tuple(sorted(collected.scalars, key=lambda s: order[s.name])), tuple(collected.funcs),
-        names, tuple(order), names,
-    )  # fmt: skip
-    return known_counts(infer(program))
-
-
-def _collected(outputs: tuple[Any, ...]) -> Collector:
-    from tdsl.lang.collector import Collector
-
-    collected = Collector()
-    for f in outputs:
-        collected.func(f)
-    return collected
-
-
-def reading_order(outputs: tuple[Any, ...]) -> tuple[str, ...]:
-    """The inputs of a program in the order in which it reads them."""
-    collected = _collected(outputs)
-    return tuple(collected.created)
-
-
-def _refuse_again(f: Any, before: tuple[Any, ...]) -> None:
-    if any(f is other for other in before):
-        raise DefinitionError(
-            f"{f.name!r} is an output twice",
-            loc=here(),
-            label="needed here",
-            related=((f.loc, "made here"),),
-            hint=f"each output has memory of its own: return {f.name} once, or a func that copies it",
-        )
-
-
-def outline(outputs: tuple[Any, ...]) -> tuple[tuple[str, int, bool], ...]:
-    """What of each func can still change: its name, how many definitions it has, if it has a shape."""
-    collected = _collected(outputs)
-    return tuple((f.name, len(f.definitions), f.declared) for f in collected.funcs)
-
-
-def names_by_handle(outputs: tuple[Any, ...]) -> dict[int, str]:
-    """The unique name of each tensor and func that is reachable from `outputs`, by `id` of its handle."""
-    collected = _collected(outputs)
-    return collected.names
 
 
 def map_expressions(d: Definition, f: Callable[[Expr], Expr]) -> Definition:
@@ -326,3 +251,35 @@ def _bind_func(f: FuncDef, sizes: Mapping[str, int]) -> FuncDef:
         natural=tuple(interval(i) for i in f.natural),
         array=tuple(axis(a) for a in f.array),
     )
+
+
+def show_program(p: Program) -> str:
+    """A program: its inputs and outputs, then every func with its range, producers first.
+
+    >>> from tdsl.lang.build_program import build_program
+    >>> from tdsl.lang.tensor import Func, Tensor
+    >>> from tdsl.lang.value import vars
+    >>> i, a, f = vars("i"), Tensor("a", ("N",), "f32"), Func("f")
+    >>> f[i] = a[i] + a[i + 1]
+    >>> print(build_program((f,)))
+    f(a: f32[N]) -> f
+    f: f32 on 0 <= i < N - 1
+      f[i] = a[i] + a[i + 1]
+    """
+    types = {t.name: f"{t.dtype}[{', '.join(map(show_expr, t.shape))}]" for t in p.inputs}
+    types |= {s.name: f"{s.dtype}" for s in p.scalars}
+    taken = ", ".join(f"{name}: {types[name]}" for name in p.parameters)
+    lines = [f"{p.name}({taken}) -> {', '.join(p.outputs)}"]
+    for f in p.funcs:
+        lines.append(f"{f.name}: {', '.join(map(str, f.dtypes))}{_domain(f)}")
+        lines += [f"  {show_definition(f.name, d)}" for d in f.definitions]
+    return "\n".join(lines)
+
+
+def _domain(f: FuncDef) -> str:
+    known = [
+        f"{show_expr(lo)} <= {name} < {show_expr(add(hi, ONE))}"
+        for name, (lo, hi) in zip(f.variables, f.natural, strict=True)
+        if lo is not None and hi is not None
+    ]
+    return f" on {', '.join(known)}" if known else ""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Callable
+from typing import assert_never
 
 import numpy as np
 
 from tdsl.core.node import post_order
 from tdsl.core.text import Piece, call, infix, number, prefix, ternary
 from tdsl.lang.expr import (
-    ONE,
-    TRUE,
     ZERO,
     Access,
     Binary,
@@ -36,12 +34,6 @@ from tdsl.lang.expr import (
     Var,
 )  # fmt: skip
 from tdsl.lang.types import DType
-
-if TYPE_CHECKING:
-    from tdsl.lang.definition import Definition
-    from tdsl.lang.program import FuncDef, Program
-    from tdsl.lang.reduction import Combine
-    from tdsl.lang.tensor import Func
 
 Pieces = Callable[[Expr], Piece]
 
@@ -200,7 +192,7 @@ def _reduce(e: Reduce, of: Pieces) -> Piece:
         where = [f"where={functools.reduce(_both, conditions)}"]
     custom = []
     if e.kind == "custom":
-        custom = [_several(e.combine, of), f"init={_several(e.init, of)}"]
+        custom = [show_several(e.combine, of), f"init={show_several(e.init, of)}"]
     name = "reduce" if e.kind == "custom" else e.kind
     return _component(call(name, *custom, value, f"axis={axis}", *where).text, e.component)
 
@@ -209,93 +201,7 @@ def _both(a: Piece, b: Piece) -> Piece:
     return infix("&", a, b)
 
 
-def _several(es: tuple[Expr, ...], of: Pieces = piece_of) -> str:
+def show_several(es: tuple[Expr, ...], of: Pieces = piece_of) -> str:
+    """One expression, or several in parentheses."""
     texts = [of(x).text for x in es]
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
-
-
-_UPDATES = {"sum": "+=", "prod": "*=", "any": "|=", "all": "&="}
-
-
-def show_func(f: Func) -> str:
-    """The definitions of a func, one a line, each with the ranges of its variables where it has any.
-
-    >>> from tdsl.lang.tensor import Func, Tensor
-    >>> from tdsl.lang.reduction import range, sum
-    >>> from tdsl.lang.value import vars
-    >>> i, k = vars("i k")
-    >>> a, f, r = Tensor("a", (3, 4), "f32"), Func("f"), range("r", 1, 3)
-    >>> f[i] = sum(a[i, k], axis=k)
-    >>> f[r] += f[r - 1] * 2
-    >>> print(show_func(f))
-    f[i] = sum(a[i, k], axis=k)
-    f[r] += f[r - 1] * 2.0 for r in range(1, 3)
-    """
-    return "\n".join(show_definition(f.name, d) for d in f.definitions)
-
-
-def show_program(p: Program) -> str:
-    """A program: its inputs and outputs, then every func with its range, producers first.
-
-    >>> from tdsl.lang.program import build_program
-    >>> from tdsl.lang.tensor import Func, Tensor
-    >>> from tdsl.lang.value import vars
-    >>> i, a, f = vars("i"), Tensor("a", ("N",), "f32"), Func("f")
-    >>> f[i] = a[i] + a[i + 1]
-    >>> print(build_program((f,)))
-    f(a: f32[N]) -> f
-    f: f32 on 0 <= i < N - 1
-      f[i] = a[i] + a[i + 1]
-    """
-    types = {t.name: f"{t.dtype}[{', '.join(map(show_expr, t.shape))}]" for t in p.inputs}
-    types |= {s.name: f"{s.dtype}" for s in p.scalars}
-    taken = ", ".join(f"{name}: {types[name]}" for name in p.parameters)
-    lines = [f"{p.name}({taken}) -> {', '.join(p.outputs)}"]
-    for f in p.funcs:
-        lines.append(f"{f.name}: {', '.join(map(str, f.dtypes))}{_domain(f)}")
-        lines += [f"  {show_definition(f.name, d)}" for d in f.definitions]
-    return "\n".join(lines)
-
-
-def _domain(f: FuncDef) -> str:
-    from tdsl.lang.simplify import add
-
-    known = [
-        f"{show_expr(lo)} <= {name} < {show_expr(add(hi, ONE))}"
-        for name, (lo, hi) in zip(f.variables, f.natural, strict=True)
-        if lo is not None and hi is not None
-    ]
-    return f" on {', '.join(known)}" if known else ""
-
-
-def show_definition(name: str, d: Definition) -> str:
-    """One definition or update of the func `name`, in source notation."""
-    own = f"{name}[{show_index(d.index)}]"
-    values = _several(d.values)
-    if d.combine is None:
-        text = f"{own} = {values}"
-    elif d.init is not None:
-        axis = _tuple(name for name, _, _ in d.ranges)
-        text = f"{own} = {_reduction(d.combine, values)}, axis={axis})"
-    elif d.combine.kind in _UPDATES:
-        text = f"{own} {_UPDATES[d.combine.kind]} {values}"
-    else:
-        text = f"{own} = {_reduction(d.combine, f'{own}, {values}')})"
-    spans = [
-        f"for {n} in range({show_expr(lo)}, {show_expr(hi)})"
-        for n, lo, hi in d.ranges
-        if lo is not None and hi is not None
-    ]
-    where = [f"if {show_expr(d.where)}"] if d.where != TRUE else []
-    return " ".join([text, *spans, *where])
-
-
-def _reduction(c: Combine, values: str) -> str:
-    if c.kind in ("custom", "custom_ordered"):
-        return f"reduce({_several(c.exprs)}, init={_several(c.init)}, {values}"
-    return f"{c.kind}({values}"
-
-
-def _tuple(names: Iterable[str]) -> str:
-    listed = list(names)
-    return listed[0] if len(listed) == 1 else f"({', '.join(listed)})"

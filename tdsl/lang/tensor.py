@@ -34,6 +34,7 @@ from tdsl.lang.definition import (
     recognise_combine,
     same_kind,
     same_reduction,
+    show_definition,
 )  # fmt: skip
 from tdsl.lang.expr import (
     Access,
@@ -173,7 +174,7 @@ class Func(Handle, Suggesting):
         return tuple((extent_value(lo), extent_value(e)) for lo, e in self._domain())
 
     def _domain(self) -> tuple[tuple[Expr, Expr], ...]:
-        from tdsl.lang.program import build_program
+        from tdsl.lang.build_program import build_program
 
         self._first()
         if self.declared is not None:  # a chain of n funcs asks each for its domain
@@ -367,18 +368,32 @@ class Func(Handle, Suggesting):
         return functions.get(name, "") or Suggesting._found_elsewhere(self, name)
 
     def __repr__(self) -> str:
-        from tdsl.lang.show import show_func
-
         return show_func(self) if self.definitions else f"Func({self.name!r})"
 
     def _repr_html_(self) -> str:
-        from tdsl.lang.program import build_program
+        from tdsl.lang.build_program import build_program
 
         texts = [("definitions", repr(self))]
         if self.definitions:
             with contextlib.suppress(TdslError):  # a program is not complete yet, or is wrong
                 texts.append(("program", str(build_program((self,)))))
         return page(f"Func {self.name}", texts)
+
+
+def show_func(f: Func) -> str:
+    """The definitions of a func, one a line, each with the ranges of its variables where it has any.
+
+    >>> from tdsl.lang.reduction import range, sum
+    >>> from tdsl.lang.value import vars
+    >>> i, k = vars("i k")
+    >>> a, f, r = Tensor("a", (3, 4), "f32"), Func("f"), range("r", 1, 3)
+    >>> f[i] = sum(a[i, k], axis=k)
+    >>> f[r] += f[r - 1] * 2
+    >>> print(show_func(f))
+    f[i] = sum(a[i, k], axis=k)
+    f[r] += f[r - 1] * 2.0 for r in range(1, 3)
+    """
+    return "\n".join(show_definition(f.name, d) for d in f.definitions)
 
 
 # equal reductions of one definition are one stage

@@ -76,3 +76,16 @@ def _check_arguments(
             label="this call",
             hint=f"td.{own.__name__}({taken})" if hasattr(own, "__name__") else "use the operator",
         ) from None
+
+
+def _array_ufunc(_: Value, ufunc: np.ufunc, method: str, *args: Any, **options: Any) -> Value:
+    return call_ufunc(ufunc, method, args, options)
+
+
+def _array_function(_: Value, function: Any, types: Any, args: Any, options: Any) -> Value:
+    return call_function(function, args, options)
+
+
+# here and not in the class, because the functions make values themselves
+Value.__array_ufunc__ = _array_ufunc  # type: ignore[attr-defined]
+Value.__array_function__ = _array_function  # type: ignore[attr-defined]

@@ -28,6 +28,7 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.handle import Handle, no_number, not_iterable
+from tdsl.lang.show import show_expr
 from tdsl.lang.types import DType, bool_, default_int, f64, from_numpy, i64, promote, u64
 
 UNKNOWN = DType("unknown", "?", 0)  # the type of a func that has no definition yet
@@ -56,19 +57,7 @@ class Value:
         """Whether NumPy's same-kind rule lets this value be stored as `t` without a cast."""
         return self.dtype.order <= t.order or (self.weak and not self.dtype.is_float)
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **options: Any) -> Value:
-        from tdsl.lang.ufunc import call_ufunc
-
-        return call_ufunc(ufunc, method, args, options)
-
-    def __array_function__(self, function: Any, _: Any, args: Any, options: Any) -> Value:
-        from tdsl.lang.ufunc import call_function
-
-        return call_function(function, args, options)
-
     def __repr__(self) -> str:
-        from tdsl.lang.show import show_expr
-
         return show_expr(self.node)
 
     def __bool__(self) -> bool:

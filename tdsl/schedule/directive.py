@@ -14,7 +14,6 @@ from tdsl.schedule import (
     caches,
     flatten,
     launch,
-    loops,
     masked,
     online,
     pipelines,
@@ -30,7 +29,7 @@ from tdsl.schedule.legality import recheck
 from tdsl.schedule.nest import Illegal, State
 
 DIRECTIVES: dict[str, Callable[..., State]] = {
-    **loops.LOOP_DIRECTIVES, "atomic": atomics.atomic,
+    **specialize.LOOP_DIRECTIVES, "atomic": atomics.atomic,
     "bind": launch.bind, "cooperate": launch.cooperate, "pipeline": pipelines.pipeline,
     "bulk_copy": pipelines.bulk_copy, "launch_bounds": launch.launch_bounds,
     "compute_at": places.compute_at, "store_at": places.store_at, "store_root": places.store_root,

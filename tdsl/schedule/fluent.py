@@ -18,7 +18,8 @@ from tdsl.errors import (
     TypeMismatch,
     did_you_mean,
 )  # fmt: skip
-from tdsl.lang.program import Program, build_program, names_by_handle, outline, reading_order
+from tdsl.lang.build_program import build_program, names_by_handle, outline, reading_order
+from tdsl.lang.program import Program
 from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.placement.grid import Grid

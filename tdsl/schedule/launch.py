@@ -18,7 +18,6 @@ from tdsl.schedule.loops import (
     mark,
     positive,
     split,
-    vectorize,
 )  # fmt: skip
 from tdsl.schedule.nest import (
     AXES,
@@ -38,6 +37,7 @@ from tdsl.schedule.nest import (
 from tdsl.schedule.rfactor import reduce_beside
 from tdsl.schedule.thread_shares import by_layout
 from tdsl.schedule.tree import placed_in
+from tdsl.schedule.vectorize import vectorize
 
 MOST_BLOCKS = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 2**16 - 1, "blockIdx.z": 2**16 - 1}
 MOST_THREADS = 1024  # of a block

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from tdsl.errors import ShapeError, did_you_mean
+from tdsl.errors import did_you_mean
 from tdsl.lang.affine import difference
-from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Const, Var
-from tdsl.schedule.dependence import check_dependences, is_independent
+from tdsl.schedule.dependence import check_dependences
 from tdsl.schedule.nest import (
     GUARD,
     PARALLEL,
@@ -21,7 +18,6 @@ from tdsl.schedule.nest import (
     SHIFT,
     TAILS,
     UNROLLED,
-    VECTORIZED,
     After,
     At,
     FuncPlan,
@@ -43,7 +39,6 @@ from tdsl.schedule.nest import (
 )  # fmt: skip
 
 MAX_FACTOR = 1 << 30
-MAX_LANES = 1024
 _Placed = TypeVar("_Placed", PrefetchPlan, Tensorization)
 
 
@@ -330,10 +325,10 @@ def unroll(
     name = find_loop(state, func, definition, loop)
     if factor is None:
         return mark(state, func, definition, name, UNROLLED)
-    return _inner_part(state, func, definition, name, factor, "u", UNROLLED)
+    return inner_part(state, func, definition, name, factor, "u", UNROLLED)
 
 
-def _inner_part(
+def inner_part(
     state: State, func: str, definition: int, name: str, factor: int, suffix: str, kind: str
 ) -> State:
     """Split a loop for a kind of its own; its old name then means the outer part."""
@@ -344,72 +339,3 @@ def _inner_part(
     made = replace(nest, aliases=(*nest.aliases, (name, outer)))
     state = change(state, func, definition, made, {inner: outer})
     return mark(state, func, definition, inner, kind)
-
-
-def vectorize(
-    state: State, func: str, definition: int, *, loop: str, factor: int | None = None
-) -> State:
-    """Run the iterations of a loop (or groups of `factor` of them) as vector lanes."""
-    name = find_loop(state, func, definition, loop)
-    nest, f = state.plan(func).nests[definition], state.program.func(func)
-    if is_reduction(f, definition, nest, name) and not is_ordered(f, definition):
-        try:
-            vectorized = _as_lanes(state, func, definition, name, factor)
-            lane = name if factor is None else nest.fresh(f"{name}_v")
-            independent = f.definitions[definition].init is None
-            independent = independent and is_independent(vectorized, func, definition, lane)
-        except Illegal:
-            independent = False
-        if not independent:  # lanes update the same elements
-            from tdsl.schedule.rfactor import vectorize_reduction
-
-            return vectorize_reduction(state, func, definition, name, factor)
-    vectorized = _as_lanes(state, func, definition, name, factor)
-    try:
-        check_dependences(vectorized, func, definition)
-    except Illegal as reason:  # the user's schedule does not have the loop of lanes
-        raise Illegal(reason.reason, f"leave {name!r} serial", reason.related) from None
-    return vectorized
-
-
-def _as_lanes(state: State, func: str, definition: int, name: str, factor: int | None) -> State:
-    """Run the iterations of a loop, or groups of `factor` of them, as vector lanes."""
-    if factor is not None:
-        lanes = positive(factor, "the number of lanes")
-        if lanes > MAX_LANES:
-            raise Illegal(f"{lanes} lanes are too many", "use a small multiple of the vector width")
-        return _inner_part(state, func, definition, name, lanes, "v", VECTORIZED)
-    extent = iterations_of(state, func, definition, name)
-    if extent is None:
-        d = state.program.func(func).definitions[definition]
-        extent = iterations_of(state, func, definition, name, _extents_needed(state, func, d))
-    if extent is not None and extent > MAX_LANES:
-        raise Illegal(
-            f"{name!r} has {extent} iterations, too many for one vector",
-            f"say how many lanes: vectorize({name!r}, 16)",
-        )
-    if extent is None:
-        raise Illegal(
-            f"the number of iterations of {name!r} is not a constant here",
-            f"say how many lanes: vectorize({name!r}, 16)",
-        )
-    return mark(state, func, definition, name, VECTORIZED)
-
-
-def _extents_needed(state: State, func: str, d: Definition) -> dict[str, int | None]:
-    """The constant extents of the variables of a func on the box that its readers need."""
-    from tdsl.schedule.facts import extent, needed_box
-
-    f, extents = state.program.func(func), dict[str, int | None]()
-    with suppress(ShapeError):  # the program has an output whose range is not known
-        box = needed_box(state, f)
-        for axis, e in enumerate(d.index):
-            if isinstance(e, Var) and all(isinstance(end, Const) for end in box[axis]):
-                extents[e.name] = extent(box, axis)
-    return extents
-
-
-LOOP_DIRECTIVES: dict[str, Callable[..., State]] = {
-    "split": split, "fuse": fuse, "rename": rename, "reorder": reorder, "serial": serial,
-    "parallel": parallel, "unroll": unroll, "vectorize": vectorize,
-}  # fmt: skip

@@ -149,7 +149,7 @@ def _may_be_cut(d: Definition, nest: Nest) -> bool:
 def mask_of(written: Written, f: FuncDef, d: Definition, *, lenient: bool = False) -> Expr:
     """The comparisons that hold for each term that counts; TRUE where all may.
 
-    >>> from tdsl.lang.program import build_program
+    >>> from tdsl.lang.build_program import build_program
     >>> from tdsl.lang.show import show_expr
     >>> from tdsl.lang.reduction import sum
     >>> from tdsl.lang.tensor import Func, Tensor

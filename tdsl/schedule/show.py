@@ -24,7 +24,7 @@ def show_schedule(directives: tuple[Directive, ...]) -> str:
 def show_nests(state: State) -> str:
     """The loops of each definition and where it is computed, as the directives so far leave them.
 
-    >>> from tdsl.lang.program import build_program
+    >>> from tdsl.lang.build_program import build_program
     >>> from tdsl.lang.tensor import Func
     >>> from tdsl.lang.value import vars
     >>> from tdsl.schedule.nest import initial_state

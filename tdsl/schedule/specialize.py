@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +23,19 @@ from tdsl.lang.expr import (
     dtype_of,
 )  # fmt: skip
 from tdsl.lang.types import BY_NAME, bool_
+from tdsl.schedule import loops as directives
 from tdsl.schedule.arguments import check_arguments
 from tdsl.schedule.instructions.tensor_cores import find, nearest
-from tdsl.schedule.loops import LOOP_DIRECTIVES, find_loop
+from tdsl.schedule.loops import find_loop
 from tdsl.schedule.nest import Illegal, Specialization, State, Tensorization
+from tdsl.schedule.vectorize import vectorize
+
+# What changes the loops of one stage, and may stand in a specialisation.
+LOOP_DIRECTIVES: dict[str, Callable[..., State]] = {
+    "split": directives.split, "fuse": directives.fuse, "rename": directives.rename,
+    "reorder": directives.reorder, "serial": directives.serial, "parallel": directives.parallel,
+    "unroll": directives.unroll, "vectorize": vectorize,
+}  # fmt: skip
 
 
 def specialize(

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from math import prod
-
-from tdsl.lang.affine import as_sum, variables
-from tdsl.lang.definition import Definition
-from tdsl.lang.expr import Expr, Read, Var
-from tdsl.lang.regions import reads_in
-from tdsl.schedule.instructions.instruction import INSTRUCTIONS, Instruction
+from tdsl.schedule.fragment_layouts import (
+    axes_of,
+    fragments_of,
+    known_layout,
+    widest_read,
+)
 from tdsl.schedule.instructions.layout import Digit, Layout
-from tdsl.schedule.loops import fused, iterations_of, mark, reorder, split, vectorize
+from tdsl.schedule.loops import fused, iterations_of, mark, reorder, split
 from tdsl.schedule.nest import (
     FRAGMENT,
     LANES,
     UNROLLED,
     Illegal,
-    Nest,
     State,
-    Tensorization,
     is_reduction,
     parts_of,
     roots_of,
 )  # fmt: skip
+from tdsl.schedule.vectorize import vectorize
 
 
 def by_layout(state: State, func: str, vector: int) -> State | None:
@@ -105,124 +101,10 @@ def _layout_for(state: State, func: str) -> tuple[Layout, dict[int, str]] | None
     """
     d = state.program.func(func).definitions[0]
     if state.plan(func).scope == FRAGMENT and d.init is None:
-        return _known(state, func), _axes(d.index)
-    read = _widest(state, func, frozenset())
+        return known_layout(state, func), axes_of(d.index)
+    read = widest_read(state, func, frozenset())
     if read is not None:
-        return _known(state, read.name), _axes(read.index)
-    for name in _fragments(state) & {func, *(r.name for r in d.reads)}:
-        _known(state, name)
+        return known_layout(state, read.name), axes_of(read.index)
+    for name in fragments_of(state) & {func, *(r.name for r in d.reads)}:
+        known_layout(state, name)
     return None
-
-
-def _widest(state: State, func: str, below: frozenset[str]) -> Read | None:
-    """The read of a fragment by which the points of a stage are shared out: the one with most elements."""
-    found: list[tuple[int, Read]] = []
-    for r in state.program.func(func).definitions[0].reads:
-        if r.name != func and r.name not in below and r.name in _fragments(state):
-            layout = layout_of_fragment(state, r.name, below | {func})
-            if layout is not None:
-                found.append((prod(layout.shape), r))
-    return max(found, key=lambda x: x[0])[1] if found else None
-
-
-def _fragments(state: State) -> set[str]:
-    return {name for name, plan in state.plans if plan.scope == FRAGMENT}
-
-
-def _axes(index: tuple[Expr, ...]) -> dict[int, str]:
-    """The variable along each axis: what an index moves with one by one."""
-    found = {}
-    for axis, e in enumerate(index):
-        steps = as_sum(e).terms.items()
-        moving = [x.name for x, step in steps if isinstance(x, Var) and step == 1]
-        if len(moving) == 1:
-            (found[axis],) = moving
-    return found
-
-
-def _known(state: State, name: str) -> Layout:
-    found = layout_of_fragment(state, name)
-    if found is None:
-        raise Illegal(
-            f"no instruction says yet how the fragment {name!r} is laid out",
-            "tensorize the stage that computes with it first",
-        )
-    return found
-
-
-def layout_of_fragment(
-    state: State, name: str, below: frozenset[str] = frozenset()
-) -> Layout | None:
-    """How a fragment is laid out, over the axes of its func: as instructions say, or what it is made of."""
-    return _by_instructions(state, name) or derived_layout(state, name, below)
-
-
-def _by_instructions(state: State, name: str) -> Layout | None:
-    for func, plan in state.plans:
-        for t in plan.tensorizations:
-            for layout in _layouts(state, func, t, name):
-                return layout
-    return None
-
-
-def derived_layout(state: State, name: str, below: frozenset[str] = frozenset()) -> Layout | None:
-    """The layout of a fragment that no instruction uses: that of what it is made of.
-
-    What is reduced, and what a result does not differ along, is kept by all threads that have a part of it.
-    """
-    if _by_instructions(state, name) is not None:
-        return None
-    read = _widest(state, name, below)
-    layout = None if read is None else layout_of_fragment(state, read.name, below | {name})
-    if read is None or layout is None:
-        return None
-    index, names = state.program.func(name).definitions[0].index, _axes(read.index)
-    axes = [
-        index.index(Var(names[n])) if n in names and Var(names[n]) in index else None
-        for n in range(len(read.index))
-    ]
-    return layout.along(axes, len(index))
-
-
-def _layouts(state: State, func: str, t: Tensorization, name: str) -> Iterator[Layout]:
-    """The layouts that one instruction in the loops of a func gives a fragment."""
-    chosen = INSTRUCTIONS[t.instruction]
-    d = state.program.func(func).definitions[t.definition]
-    theirs = chosen.meaning.funcs[0].definitions[-1]
-    nest = state.plan(func).nests[t.definition]
-    matched = _matched(nest, t, theirs)
-    if func == name:
-        yield from _over_axes(chosen, chosen.operands()[0], theirs.index, d.index, matched)
-    for r in reads_in(d.values):
-        if r.name == name:
-            for other in reads_in(theirs.values):
-                yield from _over_axes(chosen, other.name, other.index, r.index, matched)
-
-
-def _matched(nest: Nest, t: Tensorization, theirs: Definition) -> dict[str, str]:
-    """The variable of a definition for each one of the instruction's meaning."""
-    inner = nest.names()[nest.position(t.loop) :]
-    found = {}
-    for v, loop in zip((*theirs.free, *(r[0] for r in theirs.ranges)), inner, strict=False):
-        roots = roots_of(nest, loop)
-        if len(roots) == 1:
-            (found[v],) = roots
-    return found
-
-
-def _over_axes(
-    chosen: Instruction, operand: str, theirs: tuple[Expr, ...], mine: tuple[Expr, ...],
-    matched: dict[str, str],
-) -> Iterator[Layout]:  # fmt: skip
-    """The layout of an operand over the axes of what is read or written there, if that moves along as it."""
-    layout = dict(chosen.fragments).get(operand)
-    wanted = [matched.get(e.name, "") for e in theirs if isinstance(e, Var)]
-    along = [variables(e) & set(matched.values()) for e in mine]
-    if layout is None or sorted(wanted) != sorted(v for used in along for v in used):
-        return
-    axes = [next(n for n, used in enumerate(along) if v in used) for v in wanted]
-    shape = [1] * len(mine)
-    for axis, extent in zip(axes, layout.shape, strict=True):
-        shape[axis] = extent
-    digits = tuple(replace(d, axis=axes[d.axis]) for d in layout.digits)
-    yield Layout(tuple(shape), layout.threads, digits)

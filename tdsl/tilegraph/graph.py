@@ -27,6 +27,7 @@ from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State, initial_state
 from tdsl.schedule.patterns.groups import with_own_reads
 from tdsl.schedule.required import definition_ranges
+from tdsl.tilegraph.drawing import Arrow, Drawing, svg
 
 ALIGNED = 32  # bytes to which tiles in memory are rounded up
 
@@ -132,9 +133,22 @@ class TileGraph:
         return replace(graph, edges=tuple(edges))
 
     def _repr_svg_(self) -> str:
-        from tdsl.tilegraph.picture import svg
+        return svg(self.drawing())
 
-        return svg(self)
+    def drawing(self) -> Drawing:
+        """What `tdsl.tilegraph.drawing` draws: nodes with their extents, edges with the bytes that move."""
+        names = [t.name for t in self.program.inputs] + [f.name for f in self.program.funcs]
+        nodes = {n: " x ".join(map(str, shape_of(self.boxes[n]))) for n in names if n in self.boxes}
+        inputs = tuple(t.name for t in self.program.inputs)
+        arrows = tuple(
+            Arrow(e.producer, e.consumer, self._label(e), e.level > 0) for e in self.edges
+        )
+        return Drawing(self.program.name, inputs, nodes, tuple(self.groups()), arrows)
+
+    def _label(self, e: Edge) -> str:
+        box = self.boxes.get(e.producer)  # none where nothing of it is needed
+        size = 0.0 if box is None else self.bytes_moved(e.producer, box)
+        return f"{size:.0f} B" + (f", level {e.level}" if e.level else "")
 
     @property
     def program(self) -> Program:

@@ -12,7 +12,8 @@ import pytest
 import tdsl as td
 from tdsl.distribute.check import check
 from tdsl.distribute.held import PlanFault
-from tdsl.distribute.plan import (
+from tdsl.distribute.plan import Plan
+from tdsl.distribute.steps import (
     Copy,
     Drop,
     Exchange,
@@ -21,7 +22,6 @@ from tdsl.distribute.plan import (
     Make,
     Merge,
     Message,
-    Plan,
     RankPlan,
     Reduce,
     Run,

@@ -10,7 +10,8 @@ import pytest
 
 import tdsl as td
 from tdsl.distribute.check import check
-from tdsl.distribute.plan import Plan, Reduce, carried
+from tdsl.distribute.plan import Plan
+from tdsl.distribute.steps import Reduce, carried
 from tests.distribute.matmuls import cube, flat
 from tests.distribute.test_results import histogram
 from tests.distribute.test_simulate import carried_as_planned

@@ -9,7 +9,7 @@ import pytest
 
 import tdsl as td
 from tdsl.distribute import stages
-from tdsl.distribute.plan import RankPlan
+from tdsl.distribute.steps import RankPlan
 from tests.distribute.matmuls import flat
 
 SIDE = 256

@@ -10,7 +10,8 @@ import pytest
 import tdsl as td
 from tdsl.distribute.check import check
 from tdsl.distribute.held import PlanFault
-from tdsl.distribute.plan import Copy, Exchange, Finish, Plan, Run, Start
+from tdsl.distribute.plan import Plan
+from tdsl.distribute.steps import Copy, Exchange, Finish, Run, Start
 from tests.distribute.matmuls import matmul
 from tests.distribute.test_check import changed
 from tests.distribute.test_simulate import carried_as_planned

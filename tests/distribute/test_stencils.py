@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tdsl as td
 from tdsl.distribute.check import check
-from tdsl.distribute.plan import Exchange
+from tdsl.distribute.steps import Exchange
 from tdsl.lang.interp import interpret
 from tests.distribute.pipelines import program, shared_out
 from tests.distribute.test_simulate import carried_as_planned

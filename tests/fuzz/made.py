@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 
 import tdsl as td
-from tdsl.lang.program import Program, build_program
+from tdsl.lang.build_program import build_program
+from tdsl.lang.program import Program
 from tdsl.lang.types import DType
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdsl.lang import arithmetic
+from tdsl.lang.build_program import build_program
 from tdsl.lang.interp import interpret
-from tdsl.lang.program import build_program
 from tests.fuzz.choices import Drawn, Seeded
 from tests.fuzz.errors import Bounded, assert_matches, mismatch, reference, unit
 from tests.fuzz.programs import random_program

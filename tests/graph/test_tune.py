@@ -5,7 +5,7 @@ import pytest
 
 import tdsl as td
 from tdsl.errors import RequireError, TypeMismatch
-from tdsl.graph import known
+from tdsl.graph import planned_function
 from tdsl.graph.tune import Trial, Whole, in_order
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
 from tests.graph.test_random_graphs import STEPS, Matrix, N, low, product, running
@@ -39,7 +39,9 @@ def test_a_tuned_graph_gives_the_same(arrays):
 
 def test_whatever_pairs_are_joined_the_results_are_the_same(arrays, monkeypatch):
     monkeypatch.setattr(Trial, "kept", True)
-    monkeypatch.setattr(known, "in_turns", lambda calls: [9.0 - n for n in range(len(calls))])
+    monkeypatch.setattr(
+        planned_function, "in_turns", lambda calls: [9.0 - n for n in range(len(calls))]
+    )
     graph = td.Graph(blocks, target="python", fuse=False)
     expected = graph(*arrays)
     plan = graph.tune(*arrays, seconds=1000)
@@ -59,13 +61,15 @@ def rows(x: td.i32["M", "N"]):
 def test_groups_that_read_the_same_are_joined_where_no_cache_holds_it(arrays, monkeypatch):
     small = Machine(levels=(MemoryLevel("L1", 16), MemoryLevel("memory", None, managed=True)))
     monkeypatch.setattr(Trial, "kept", True)
-    monkeypatch.setattr(known, "in_turns", lambda calls: [9.0 - n for n in range(len(calls))])
+    monkeypatch.setattr(
+        planned_function, "in_turns", lambda calls: [9.0 - n for n in range(len(calls))]
+    )
 
     def both(x, y):
         return rows(x), low(x), rows(y[1:])
 
     for machine, groups in ((Machine(), 3), (small, 2)):
-        monkeypatch.setattr(known, "machine_for", lambda _, machine=machine: machine)
+        monkeypatch.setattr(planned_function, "machine_for", lambda _, machine=machine: machine)
         graph = td.Graph(both, target="python")
         assert len(graph.tune(*arrays, seconds=1000).groups) == groups
         for made, wanted in zip(graph(*arrays), both(*arrays), strict=True):
@@ -75,7 +79,7 @@ def test_groups_that_read_the_same_are_joined_where_no_cache_holds_it(arrays, mo
 def test_a_plan_that_makes_the_whole_no_faster_is_dropped(arrays, monkeypatch):
     monkeypatch.setattr(Trial, "kept", True)
     monkeypatch.setattr(
-        known, "in_turns", lambda calls: [float(n) for n in range(1, len(calls) + 1)]
+        planned_function, "in_turns", lambda calls: [float(n) for n in range(1, len(calls) + 1)]
     )
     graph = td.Graph(blocks, target="python", fuse=False)
     before = graph.plan(*arrays).groups

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from tdsl.lang.build_program import build_program
 from tdsl.lang.interp import interpret
-from tdsl.lang.program import build_program
 
 
 def run(*funcs: Any, **arguments: Any) -> Any:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.lang.build_program import build_program
 from tdsl.lang.interp import interpret
 from tdsl.lang.pairing import pairs
-from tdsl.lang.program import build_program
 
 SUBSCRIPTS = [
     "ij,jk->ik", "ij,jk", "ij,kj->ik", "ij->ji", "ij->", "ii", "ii->i", "iij->j", "i,i->i", "i,j->ij",

@@ -6,8 +6,9 @@ import pytest
 import tdsl as td
 from tdsl.errors import IndexBoundError, RequireError, ShapeError, TypeMismatch
 from tdsl.lang import interp, realised
+from tdsl.lang.build_program import build_program
 from tdsl.lang.interp import interpret
-from tdsl.lang.program import bind_sizes, build_program
+from tdsl.lang.program import bind_sizes
 from tdsl.lang.realised import realised_boxes
 from tests.lang.meaning import counted, run
 

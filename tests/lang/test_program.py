@@ -9,8 +9,9 @@ import tdsl as td
 from tdsl.codegen.runtime.fingerprint import fingerprint
 from tdsl.core.node import post_order
 from tdsl.errors import DefinitionError, ShapeError, TypeMismatch
+from tdsl.lang.build_program import build_program, reading_order
 from tdsl.lang.expr import Size, const
-from tdsl.lang.program import Program, bind_sizes, build_program, reading_order
+from tdsl.lang.program import Program, bind_sizes
 
 i, j, k = td.vars("i j k")
 

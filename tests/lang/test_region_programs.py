@@ -8,8 +8,8 @@ import pytest
 import tdsl as td
 from tdsl.codegen.python.run import PythonExecutable
 from tdsl.codegen.runtime.call import Entry
+from tdsl.lang.build_program import build_program
 from tdsl.lang.interp import interpret
-from tdsl.lang.program import build_program
 from tdsl.pipeline import make_kernel
 from tests.lang.region_programs import Program
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tdsl as td
+from tdsl.lang.build_program import build_program
 from tdsl.lang.interp import interpret
-from tdsl.lang.program import build_program
 
 i, j = td.vars("i j")
 

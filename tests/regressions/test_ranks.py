@@ -10,8 +10,8 @@ import pytest
 
 import tdsl as td
 from tdsl.distribute.engine import Begun, Event, Reduction, Transfer
-from tdsl.distribute.plan import Exchange, Message, Reduce
 from tdsl.distribute.simulate import simulate
+from tdsl.distribute.steps import Exchange, Message, Reduce
 from tdsl.lang.interp import interpret
 from tdsl.lang.reduction import builtin
 from tdsl.lang.types import i64

@@ -9,8 +9,8 @@ import tdsl as td
 from tdsl.lang.interp import interpret
 from tdsl.schedule.cost.devices import describe_gpu
 from tdsl.target import Target
+from tdsl.tilegraph.drawing import dot
 from tdsl.tilegraph.graph import TileGraph
-from tdsl.tilegraph.picture import dot
 from tdsl.tilegraph.score import score
 from tdsl.tilegraph.search import candidates
 from tdsl.tuning import random_values
@@ -95,7 +95,7 @@ def test_tile_graphs_of_nothing() -> None:
     graph, group = TileGraph.of(softmax.program, {"M": 0, "N": 83}), ["e", "out"]
     assert graph.traffic(group, {"out": (0, 83)}).total == 0
     assert score(graph, group, {"out": (0, 83)}, describe_gpu("sm_80")) == 0
-    assert '"x" -> "top" [label="0 B"]' in dot(graph)
+    assert '"x" -> "top" [label="0 B"]' in dot(graph.drawing())
     with pytest.raises(td.ScheduleError, match=r"'out': \(0, 83\)"):
         graph.traffic(group, {"e": (1, 83)})
 

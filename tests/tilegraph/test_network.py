@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tdsl as td
-from tdsl.distribute.plan import Exchange
+from tdsl.distribute.steps import Exchange
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.devices import describe_gpu
 from tdsl.schedule.cost.network import link_of

@@ -15,14 +15,13 @@ from tdsl.codegen.cpu.machine import CpuTarget, host
 from tdsl.codegen.cpu.runtime import Structure, runtime
 from tdsl.codegen.ir.loops import Argument, BufferParam, Check, Kernel, Print, SizeParam
 from tdsl.codegen.ir.show import message_text
-from tdsl.codegen.runtime.failure import TOUCHED, beyond_memory, check_error
+from tdsl.codegen.runtime.failure import CHECK_SLOTS, TOUCHED, beyond_memory, check_error
 from tdsl.core.debug import dump, tell
 from tdsl.core.node import post_order
 from tdsl.errors import TargetError, TdslError
 from tdsl.lang.expr import dtype_of
 from tdsl.lang.types import DType
 
-CHECK_SLOTS = 8  # of the frame: where the kernel leaves the values of a failed Check
 _FASTCALL = 0x0080
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)

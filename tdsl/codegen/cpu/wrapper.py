@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tdsl.codegen.cpu.executable import CHECK_SLOTS
 from tdsl.codegen.ir.loops import (
     Argument,
     BufferParam,
@@ -35,6 +34,7 @@ from tdsl.codegen.ir.loops import (
     SizeParam,
     row_major,
 )
+from tdsl.codegen.runtime.failure import CHECK_SLOTS
 from tdsl.lang.expr import Binary, Const, Expr, Size
 from tdsl.lang.types import DType
 

@@ -10,7 +10,7 @@ from tdsl.codegen.cuda import nvcc, nvrtc
 from tdsl.codegen.cuda.record import KernelRecord, Module, pack, unpack
 from tdsl.codegen.cuda.size_formulas import Count, argument_name, stored
 from tdsl.codegen.gpu.launches import Launch, Launches, launches_of
-from tdsl.codegen.gpu.limits import check_limits
+from tdsl.codegen.gpu.limits import STATIC_SHARED, check_limits
 from tdsl.codegen.ir.loops import BufferParam, Kernel
 from tdsl.codegen.runtime import cache
 from tdsl.core.debug import dump, looks_inside, tell, timed
@@ -18,8 +18,6 @@ from tdsl.core.source import here
 from tdsl.errors import TargetError
 from tdsl.lang.expr import Binary, Expr, const
 from tdsl.lang.simplify import simplify
-
-STATIC_SHARED = 48 << 10  # bytes of a block; a launch has to ask for more
 
 
 def load_or_build(program: str, make: Callable[[], Kernel], arch: str) -> Module:

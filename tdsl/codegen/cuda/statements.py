@@ -29,12 +29,12 @@ from tdsl.codegen.cuda.expressions import (
     tir_type,
 )
 from tdsl.codegen.cuda.instructions import invoke, stores_for_descriptors
-from tdsl.codegen.cuda.module import STATIC_SHARED
 from tdsl.codegen.cuda.prints import printed
 from tdsl.codegen.cuda.registers import registers_of
 from tdsl.codegen.cuda.size_formulas import argument_name
 from tdsl.codegen.cuda.vectors import piece, stored_at_once
 from tdsl.codegen.gpu.launches import FAILED_CHECK, Launch
+from tdsl.codegen.gpu.limits import STATIC_SHARED
 from tdsl.codegen.gpu.tensor_boxes import TileMap, map_of
 from tdsl.codegen.ir.loops import (
     AXES,

@@ -14,6 +14,8 @@ from tdsl.lang.expr import Expr
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.launch import MOST_BLOCKS, MOST_IN_CLUSTER, MOST_THREADS
 
+STATIC_SHARED = 48 << 10  # bytes of a block; a launch has to ask for more
+
 DEFAULT_ARCH = "sm_90a"
 _COPIES_TILES = 90  # the first architecture with TMA
 MOST_SHARED = {

@@ -13,8 +13,8 @@ for t in threads:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tdsl.codegen.ir.loops import (
     LANES,
@@ -28,26 +28,29 @@ from tdsl.codegen.ir.loops import (
     Store,
     as_stmt,
 )
+from tdsl.codegen.lowering.context import Open
+from tdsl.codegen.lowering.definition_nest import DefinitionNest
+from tdsl.codegen.lowering.position import Spot
 from tdsl.codegen.lowering.values import ValueWriter
 from tdsl.lang.expr import ZERO, Load, Var, const
 from tdsl.lang.simplify import add
 from tdsl.schedule.instructions.layout import Layout
 from tdsl.schedule.nest import FRAGMENT
 
-if TYPE_CHECKING:
-    from tdsl.codegen.lowering.loop_nest import NestBuilder
-    from tdsl.codegen.lowering.lower import Open
-    from tdsl.codegen.lowering.position import Spot
+MakeStatements = Callable[[Spot, Open], list[Stmt]]
 
 
-def is_gathered(builder: NestBuilder, loop: str) -> bool:
+def is_gathered(builder: DefinitionNest, loop: str) -> bool:
     """True for the loop over threads in which a stage reduces a fragment."""
     nest = builder.nest
     return builder.plan.scope == FRAGMENT and nest.kind(loop) == LANES and loop in builder.reduced
 
 
-def gather(builder: NestBuilder, spot: Spot, around: Open) -> list[Stmt]:
-    """The result at one point, in all threads that have a part of it; all loops but the reduced are open."""
+def gather(builder: DefinitionNest, spot: Spot, around: Open, part: MakeStatements) -> list[Stmt]:
+    """The result at one point, in all threads that have a part of it; all loops but the reduced are open.
+
+    `part` gives what one thread does of the reduction.
+    """
     low, f, d = builder.low, builder.f, builder.d
     assert d.init is not None and d.combine is not None
     buffer = low.buffers[f.name]
@@ -60,7 +63,7 @@ def gather(builder: NestBuilder, spot: Spot, around: Open) -> list[Stmt]:
         Store(name, (), writer.convert(e)) for name, e in zip(own, d.init, strict=True)
     ]
     builder.own = own
-    steps += builder.part(spot, around)
+    steps += part(spot, around)
     theirs = tuple(Load(name, (), t) for name, t in zip(other, f.dtypes, strict=True))
     layout = builder.low.layouts[f.name]
     for distance in layout.distances():
@@ -78,9 +81,13 @@ def gather(builder: NestBuilder, spot: Spot, around: Open) -> list[Stmt]:
 
 
 def start_together(
-    builder: NestBuilder, spot: Spot, around: Open, layout: Layout, loops: tuple[str, ...]
-) -> list[Stmt]:
-    """The start of a tile in the registers of several threads: each thread starts what it has."""
+    builder: DefinitionNest, spot: Spot, around: Open, layout: Layout, loops: tuple[str, ...],
+    point: MakeStatements,
+) -> list[Stmt]:  # fmt: skip
+    """The start of a tile in the registers of several threads: each thread starts what it has.
+
+    `point` gives the start of one point.
+    """
     low, name = builder.low, builder.f.name
     lane, register = (low.names.fresh(f"{name}_{n}") for n in ("lane", "register"))
     facts = around.facts.knowing(lane, ZERO, const(layout.threads - 1))
@@ -89,6 +96,6 @@ def start_together(
     first = builder.active(spot).first_of
     at = {x: add(first(x), e) for x, e in zip(loops, element, strict=True)}
     spot = replace(spot, opened={**spot.opened, **at})
-    body = as_stmt(builder.point(spot, replace(around, facts=facts)))
+    body = as_stmt(point(spot, replace(around, facts=facts)))
     each = For(register, ZERO, const(layout.count), UNROLLED, body)
     return [For(lane, ZERO, const(layout.threads), LANES, each)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from tdsl.codegen.lowering.definition_nest import DefinitionNest
 from tdsl.codegen.lowering.position import FULL, GATHER, INIT, Guard, Spot
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts
@@ -15,14 +15,11 @@ from tdsl.lang.regions import reads_in, tighten
 from tdsl.lang.simplify import add, conjunction, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.nest import Level
 from tdsl.schedule.predicates import read_of
-from tdsl.schedule.relate import Related
-
-if TYPE_CHECKING:
-    from tdsl.codegen.lowering.loop_nest import NestBuilder
+from tdsl.schedule.relate import Related, relate
 
 
 def guards_of(
-    builder: NestBuilder, related: Related, bounds: Mapping[str, tuple[Expr, Expr]]
+    builder: DefinitionNest, related: Related, bounds: Mapping[str, tuple[Expr, Expr]]
 ) -> tuple[Guard, ...]:
     """Those of the tails of splits, and of the predicate.
 
@@ -48,7 +45,7 @@ def guards_of(
     return (*tails, *(g for _, g in plain), *waiting)
 
 
-def _guard(builder: NestBuilder, cond: Expr, related: Related, *, predicate: bool) -> Guard:
+def _guard(builder: DefinitionNest, cond: Expr, related: Related, *, predicate: bool) -> Guard:
     over_loops = substitute(cond, related.roots)
     names = builder.nest.names()
     needed = variables(over_loops) & frozenset(names)
@@ -60,7 +57,7 @@ def _guard(builder: NestBuilder, cond: Expr, related: Related, *, predicate: boo
     return Guard(over_loops, needed, predicate)
 
 
-def has_guards(builder: NestBuilder, spot: Spot, facts: Facts) -> bool:
+def has_guards(builder: DefinitionNest, spot: Spot, facts: Facts) -> bool:
     """True when a guard that waits for inner loops may fail in one of their iterations."""
     for x in builder.nest.names()[spot.depth :]:
         first = spot.first_of(x)
@@ -69,7 +66,7 @@ def has_guards(builder: NestBuilder, spot: Spot, facts: Facts) -> bool:
     return any(simplify(c, facts) != TRUE for c in conditions)
 
 
-def ready_guards(builder: NestBuilder, spot: Spot) -> tuple[list[Expr], Spot]:
+def ready_guards(builder: DefinitionNest, spot: Spot) -> tuple[list[Expr], Spot]:
     """Guards whose loops are all open, in the loop IR, and the spot without them."""
     if spot.depth < max(builder.shared_depth, builder.common_depth):
         return [], spot  # what stands in these loops, too, has points of its own
@@ -83,7 +80,7 @@ def ready_guards(builder: NestBuilder, spot: Spot) -> tuple[list[Expr], Spot]:
     return [substitute(g.cond, spot.opened) for g in used], replace(spot, guards=left)
 
 
-def deferred_guards(builder: NestBuilder, spot: Spot) -> list[Expr]:
+def deferred_guards(builder: DefinitionNest, spot: Spot) -> list[Expr]:
     """Guards whose loops are all open, but which stand further inside, around the own points."""
     if spot.depth >= builder.common_depth:
         return []
@@ -92,3 +89,14 @@ def deferred_guards(builder: NestBuilder, spot: Spot) -> list[Expr]:
         for g in spot.guards
         if g.loops <= spot.opened.keys() and not g.predicate
     ]
+
+
+def with_new_guards(builder: DefinitionNest, spot: Spot, facts: Facts) -> Spot:
+    """The spot with the loops that follow from its bounds and tails, and the guards left of these."""
+    related = relate(builder.nest, spot.bounds, facts, spot.tails)
+    late = max(builder.shared_depth, builder.common_depth)
+    tested = spot.opened.keys() if spot.depth >= late else set()
+    guards = (
+        g for g in guards_of(builder, related, spot.bounds) if g.predicate or not g.loops <= tested
+    )
+    return replace(spot, related=related, guards=tuple(guards))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tdsl.codegen.ir.loops import (
     CONCURRENT,
@@ -22,8 +21,16 @@ from tdsl.codegen.ir.loops import (
     Stmt,
     as_stmt,
 )  # fmt: skip
+from tdsl.codegen.lowering.context import Open
+from tdsl.codegen.lowering.definition_nest import DefinitionNest
 from tdsl.codegen.lowering.fragment_values import gather, is_gathered, start_together
-from tdsl.codegen.lowering.guards import deferred_guards, guards_of, has_guards, ready_guards
+from tdsl.codegen.lowering.guards import (
+    deferred_guards,
+    guards_of,
+    has_guards,
+    ready_guards,
+    with_new_guards,
+)
 from tdsl.codegen.lowering.position import FULL, GATHER, INIT, PART, UPDATE, Guard, Spot
 from tdsl.codegen.lowering.prefetch import prefetch_box
 from tdsl.codegen.lowering.reduction_ranges import needed_run, never_reads, with_terms_left
@@ -33,32 +40,16 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.affine import variables
 from tdsl.lang.bounds import Facts, upper
 from tdsl.lang.expr import ONE, TRUE, Binary, Const, Expr, Read, Var, const
-from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, common_box, reads_in
-from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
-from tdsl.schedule.alike import Alike, find_alike
+from tdsl.lang.simplify import add, conjuncts, simplify, subtract
+from tdsl.schedule.alike import Alike
 from tdsl.schedule.nest import Level, Nest, Tensorization, is_ordered, is_reduction, roots_of
 from tdsl.schedule.relate import is_inside, relate
-from tdsl.schedule.required import Active, Threads, bounds_of, inside, required
-from tdsl.schedule.whole import is_whole
-
-if TYPE_CHECKING:
-    from tdsl.codegen.lowering.lower import Lowering, Open
+from tdsl.schedule.required import Active, Threads, bounds_of, required
 
 
-class NestBuilder:
-    """Makes the statements of one definition of a func on a box."""
-
-    def __init__(
-        self, lowering: Lowering, f: FuncDef, definition: int, nest: Nest | None = None
-    ) -> None:
-        self.low, self.f, self.n = lowering, f, definition
-        self.d = f.definitions[definition]
-        self.plan = lowering.state.plan(f.name)
-        self.own: tuple[str, ...] = ()  # registers in which a thread reduces its part
-        self.alike = find_alike(lowering.state, f)
-        self.whole = self.plan.scope == FRAGMENT and is_whole(lowering.state, f.name)
-        self.first = nest or self.plan.nests[definition]
+class NestBuilder(DefinitionNest):
+    """The statements of one definition of a func on a box."""
 
     def build(self, box: Box, around: Open) -> list[Stmt]:
         """The nest, or one for each specialization under its condition."""
@@ -108,46 +99,14 @@ class NestBuilder:
     def _nest(
         self, nest: Nest, box: Box, around: Open, opened: dict[str, Expr], mode: str = FULL
     ) -> list[Stmt]:
-        self.nest = nest
+        self.select(nest)
         bounds = bounds_of(self.f, self.d, box)
         related = relate(nest, bounds, around.facts)
-        self.reduced = {x for x in nest.names() if is_reduction(self.f, self.n, nest, x)}
         guards = guards_of(self, related, bounds)
-        shared = [
-            nest.position(x) + 1
-            for x in nest.names()
-            if self.low.tree.joined.get(Level(self.f.name, self.n, x))
-        ]
-        self.shared_depth = max(shared, default=0)
-        self.common_depth = self._common_depth()
         if self.plan.scope in TOGETHER:
             around = replace(around, held=())
         guards += tuple(Guard(c, frozenset(), predicate=False) for c in around.held)
         return self._open(Spot(len(opened), mode, opened, guards, bounds, related), around)
-
-    def _common_depth(self) -> int:
-        """How many loops are around all that is in shared memory; all threads take part in making that."""
-        tree, state = self.low.tree, self.low.state
-        return max(
-            (
-                n + 1
-                for n, x in enumerate(self.nest.names())
-                if any(
-                    state.plan(name).scope == SHARED
-                    for name in inside(tree, state, [Level(self.f.name, self.n, x)])
-                )
-            ),
-            default=0,
-        )
-
-    def active(self, spot: Spot) -> Active:
-        """The nest as far as it is open."""
-        related = spot.related
-        return Active(
-            self.f, self.n, self.nest, related.roots, related.extents, spot.bounds, spot.opened,
-            self.whole or (self.plan.scope == FRAGMENT and bool(self.plan.tensorizations)),
-            related.guards,
-        )  # fmt: skip
 
     def _open(self, spot: Spot, around: Open) -> list[Stmt]:
         """The statements from the loop at `spot.depth` inwards."""
@@ -179,11 +138,11 @@ class NestBuilder:
         if instruction is not None and spot.mode == INIT:
             kept = kept_tile(self.active(spot), instruction)
             if kept is not None:
-                return start_together(self, spot, around, *kept)
+                return start_together(self, spot, around, *kept, self.point)
         if spot.mode == FULL and is_gathered(self, loop.name):
             return self._loops(replace(spot, mode=GATHER), around)
         if spot.mode == GATHER and loop.name in self.reduced:
-            return gather(self, spot, around)
+            return gather(self, spot, around, self.part)
         if spot.mode == FULL and self.d.init is not None and loop.name in self.reduced:
             start = self._open(replace(spot, mode=INIT), around)
             return [*start, *self._open(replace(spot, mode=UPDATE), around)]
@@ -255,17 +214,7 @@ class NestBuilder:
         """The spot in the partial iteration of a peeled split."""
         if not is_inside(self.nest, outer):
             return spot
-        return self.again(replace(spot, tails=spot.tails | {outer}), around.facts)
-
-    def again(self, spot: Spot, facts: Facts) -> Spot:
-        """The spot with the loops that follow from its bounds and tails, and the guards left of these."""
-        related = relate(self.nest, spot.bounds, facts, spot.tails)
-        late = max(self.shared_depth, self.common_depth)
-        tested = spot.opened.keys() if spot.depth >= late else set()
-        guards = (
-            g for g in guards_of(self, related, spot.bounds) if g.predicate or not g.loops <= tested
-        )
-        return replace(spot, related=related, guards=tuple(guards))
+        return with_new_guards(self, replace(spot, tails=spot.tails | {outer}), around.facts)
 
     def _instruction(self, loop: str) -> Tensorization | None:
         for t in self.plan.tensorizations:
@@ -478,11 +427,6 @@ class NestBuilder:
             streaming=self.plan.stream,
             components=spot.components,
         )
-
-    def free_values(self, spot: Spot) -> dict[str, Expr]:
-        """The free variables of the definition in the loop IR; loops that reduce may not be open."""
-        roots = self.active(spot).roots
-        return {n: substitute(v, spot.opened) for n, v in roots.items() if n in self.d.free}
 
     def _is_atomic(self) -> bool:
         return self.n in self.plan.atomic and any(

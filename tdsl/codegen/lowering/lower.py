@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from tdsl.codegen.ir.loops import Alloc, Argument, CopyTile, For, If, Kernel, Let, Stmt, as_stmt
@@ -27,8 +27,9 @@ from tdsl.codegen.lowering.buffers import (
     make_buffer,
     shorter,
 )  # fmt: skip
+from tdsl.codegen.lowering.context import Lowering, Open
 from tdsl.codegen.lowering.loop_nest import NestBuilder
-from tdsl.codegen.lowering.planes import Planes, find_planes, keep_planes, step_planes
+from tdsl.codegen.lowering.planes import find_planes, keep_planes, step_planes
 from tdsl.codegen.lowering.tensorize import check_strides
 from tdsl.codegen.lowering.values import ValueWriter
 from tdsl.core.node import Node, post_order, transform
@@ -36,8 +37,8 @@ from tdsl.errors import ScheduleError
 from tdsl.lang.affine import difference, divisor, variables
 from tdsl.lang.bounds import NOTHING, Facts, at_most
 from tdsl.lang.expr import ONE, TRUE, ZERO, Binary, Const, Expr, Load, Read, Select, Var, const
-from tdsl.lang.program import FuncDef, Program
-from tdsl.lang.regions import Box, Interval, common_box, interval_of, is_empty, tighten
+from tdsl.lang.program import FuncDef
+from tdsl.lang.regions import Box, common_box, is_empty
 from tdsl.lang.simplify import (
     add,
     conjunction,
@@ -49,8 +50,8 @@ from tdsl.lang.simplify import (
     subtract,
 )  # fmt: skip
 from tdsl.schedule.alike import find_alike
+from tdsl.schedule.fragment_layouts import layout_of_fragment
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
-from tdsl.schedule.instructions.layout import Layout
 from tdsl.schedule.nest import (
     FRAGMENT,
     REGISTER,
@@ -68,86 +69,11 @@ from tdsl.schedule.nest import (
 from tdsl.schedule.pipelines import copied
 from tdsl.schedule.required import required
 from tdsl.schedule.sliding import ring_size, window_axis
-from tdsl.schedule.thread_shares import layout_of_fragment
-from tdsl.schedule.tree import ROOT, Tree, build_tree
+from tdsl.schedule.tree import ROOT, build_tree
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
-    """What is around the statement being made.
-
-    `loop` is the innermost loop's variable, `first` its first value; `steady` says that it is serial and
-    that nothing but the tails of splits skips iterations of it. `threads` are the open loops over threads
-    of a GPU, and those that each thread runs elsewhere: the kind of each, its variable, and the first and
-    last value. Only where all `held` conditions do, threads have points: what they make together is made by
-    all, the rest is not.
-    """
-
-    facts: Facts = NOTHING
-    loop: str | None = None
-    first: Expr = ZERO
-    steady: bool = False
-    threads: tuple[tuple[str, str, Interval], ...] = ()
-    held: tuple[Expr, ...] = ()
-
-    def where_held(self) -> Open:
-        """The same for threads that have points: the ranges of these are smaller."""
-        if not self.held:
-            return self
-        runs = {name: run for _, name, run in self.threads}
-        runs = tighten(runs, conjunction(self.held), self.facts)
-        facts = self.facts
-        for name, (lo, hi) in runs.items():
-            if lo is not None and hi is not None:
-                facts = facts.knowing(name, lo, hi)
-        threads = tuple((kind, name, runs[name]) for kind, name, _ in self.threads)
-        return replace(self, facts=facts, threads=threads)
-
-    def some_thread_has_points(self) -> Expr:
-        """The condition, the same for all threads, under which the ranges of `where_held` are not empty.
-
-        Boxes that follow from these ranges are those of an iteration in which it is true.
-        """
-        runs: dict[str, Interval] = {}
-        conditions: list[Expr] = []
-        for _, name, (first, last) in self.where_held().threads if self.held else ():
-            if first is not None and last is not None:
-                lo, hi = (interval_of(e, runs, self.facts)[n] for n, e in enumerate((first, last)))
-                runs[name] = lo, hi
-                if lo is not None and hi is not None:
-                    conditions.append(Binary("le", lo, hi))
-        return simplify(conjunction(conditions), self.facts)
-
-
-@dataclass(slots=True)
-class Lowering:
-    """What is known while loops are made."""
-
-    state: State
-    tree: Tree
-    names: Names
-    messages: Messages
-    boxes: dict[str, Box]  # what is needed in all
-    buffers: dict[str, Buffer] = field(default_factory=dict)
-    stored_at: dict[str, Level] = field(default_factory=dict)
-    needed: dict[str, Box] = field(default_factory=dict)  # of each stored func, where it is stored
-    rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
-    layouts: dict[str, Layout] = field(default_factory=dict)  # of what no instruction lays out
-    sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are made
-    planes: dict[str, Planes] = field(default_factory=dict)  # of funcs computed plane by plane
-    around: dict[str, Box] = field(
-        default_factory=dict
-    )  # what is needed inside of the places around
-
-    @property
-    def most(self) -> dict[str, Box]:
-        """What is needed of each func in the nearest of the places around, or in all."""
-        return {**self.boxes, **self.around}
-
-    @property
-    def program(self) -> Program:
-        """What is lowered, after directives have added stages."""
-        return self.state.program
+class _Places(Lowering):
+    """The statements of each place: memory of what is stored there, what is computed there, and a body."""
 
     def place(
         self, here: Level, boxes: dict[str, Box], around: Open, body: Callable[[], Sequence[Stmt]]
@@ -435,7 +361,7 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
     while (hosted := _with_hosts(state, boxes)) is not state:
         state, tree = hosted, build_tree(hosted)
         boxes = required(tree, state, (ROOT,), start, [], NOTHING)
-    lowering = Lowering(state, tree, names, Messages(), boxes)
+    lowering = _Places(state, tree, names, Messages(), boxes)
     for name in program.outputs:
         f = program.func(name)
         lowering.buffers[name] = _output_buffer(f, names.components(f))

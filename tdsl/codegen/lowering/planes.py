@@ -11,11 +11,11 @@ change if the update that steps reads no later plane, and every update before it
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from tdsl.codegen.ir.loops import PARALLEL, SERIAL, For, If, Stmt, as_stmt
 from tdsl.codegen.lowering.buffers import elements, shorter
+from tdsl.codegen.lowering.context import Lowering, Open, Planes
 from tdsl.codegen.lowering.loop_nest import NestBuilder
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import difference, variables
@@ -28,22 +28,6 @@ from tdsl.lang.simplify import add, minimum, simplify, subtract
 from tdsl.schedule.nest import AUTO, AXES, HEAP, Nest
 from tdsl.schedule.required import definition_ranges
 from tdsl.schedule.tree import ROOT
-
-if TYPE_CHECKING:
-    from tdsl.codegen.lowering.lower import Lowering, Open
-
-
-@dataclass(frozen=True, slots=True)
-class Planes:
-    """The dimension `axis` of a func, along which its last update steps: at index `step` + `ahead`.
-
-    `alive` is the number of planes in use at a time.
-    """
-
-    axis: int
-    step: str
-    ahead: int
-    alive: int
 
 
 def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | None:

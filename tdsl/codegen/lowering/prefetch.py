@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tdsl.codegen.ir.loops import SERIAL, UNROLLED, For, Prefetch, Stmt
+from tdsl.codegen.lowering.context import Lowering, Open
 from tdsl.lang.bounds import upper
 from tdsl.lang.expr import ONE, Binary, Const, Expr, Var, const, dtype_of
 from tdsl.lang.regions import box_of, reads_in, union_box
 from tdsl.lang.simplify import add, ceildiv, multiply, simplify, substitute, subtract
 from tdsl.schedule.nest import PrefetchPlan
 from tdsl.schedule.required import Active
-
-if TYPE_CHECKING:
-    from tdsl.codegen.lowering.lower import Lowering, Open
 
 LINE = 64  # bytes
 MOST = 1024  # lines: a larger box would only evict itself

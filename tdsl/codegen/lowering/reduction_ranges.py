@@ -15,9 +15,11 @@ for o in range(0, 32):                     for o in range(0, row // 64 + 1):
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tdsl.codegen.ir.loops import PIPELINED, SERIAL
+from tdsl.codegen.lowering.context import Open
+from tdsl.codegen.lowering.definition_nest import DefinitionNest
+from tdsl.codegen.lowering.guards import with_new_guards
 from tdsl.codegen.lowering.position import INIT, Spot
 from tdsl.core.node import children, pre_order
 from tdsl.lang.expr import ONE, TRUE, Const, Expr, Read, Select
@@ -25,12 +27,8 @@ from tdsl.lang.regions import interval_of, tighten
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.schedule.nest import Level, parts_of, roots_of
 
-if TYPE_CHECKING:
-    from tdsl.codegen.lowering.loop_nest import NestBuilder
-    from tdsl.codegen.lowering.lower import Open
 
-
-def _skips(builder: NestBuilder, spot: Spot, loop: str) -> bool:
+def _skips(builder: DefinitionNest, spot: Spot, loop: str) -> bool:
     """True for a loop of terms with other stages inside, where a predicate leaves terms out."""
     inside = builder.low.tree.at(Level(builder.f.name, builder.n, loop))
     plain = loop in spot.bounds and builder.nest.kind(loop) in (SERIAL, PIPELINED)
@@ -38,7 +36,7 @@ def _skips(builder: NestBuilder, spot: Spot, loop: str) -> bool:
     return plain and terms and inside
 
 
-def never_reads(builder: NestBuilder, spot: Spot) -> bool:
+def never_reads(builder: DefinitionNest, spot: Spot) -> bool:
     """True where a func that each point reads has no memory: the conditions on points never hold."""
     low, values = builder.low, builder.d.values
     if spot.components is not None:
@@ -51,7 +49,7 @@ def never_reads(builder: NestBuilder, spot: Spot) -> bool:
 
 
 def needed_run(
-    builder: NestBuilder, spot: Spot, around: Open, loop: str, run: tuple[Expr, Expr]
+    builder: DefinitionNest, spot: Spot, around: Open, loop: str, run: tuple[Expr, Expr]
 ) -> tuple[Expr, Expr]:
     """From where on, and how often, a loop runs: where the predicate may hold for one of the threads.
 
@@ -70,7 +68,7 @@ def needed_run(
     return lo, simplify(add(subtract(hi, lo), ONE), around.facts)
 
 
-def with_terms_left(builder: NestBuilder, spot: Spot, around: Open) -> Spot:
+def with_terms_left(builder: DefinitionNest, spot: Spot, around: Open) -> Spot:
     """The spot in front of the next loop, over the terms that a mask leaves to the open iterations.
 
     They are found for each variable once, where the first of its loops opens.
@@ -85,5 +83,5 @@ def with_terms_left(builder: NestBuilder, spot: Spot, around: Open) -> Spot:
             if lo is not None and hi is not None:
                 extent = simplify(add(subtract(hi, lo), ONE), around.facts)
                 spot = replace(spot, bounds={**spot.bounds, name: (lo, extent)})
-                spot = builder.again(spot, around.facts)
+                spot = with_new_guards(builder, spot, around.facts)
     return spot

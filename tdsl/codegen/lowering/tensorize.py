@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 from tdsl.codegen.ir.loops import Alloc, BufferParam, Invoke, Kernel, Operand, Stmt
+from tdsl.codegen.lowering.context import Lowering
 from tdsl.core.node import Node, children
 from tdsl.errors import ScheduleError
 from tdsl.lang.affine import as_sum, variables
@@ -30,9 +30,6 @@ from tdsl.schedule.instructions.tensor_cores import is_built_in
 from tdsl.schedule.nest import State, Tensorization
 from tdsl.schedule.required import Active
 from tdsl.schedule.whole import is_whole
-
-if TYPE_CHECKING:
-    from tdsl.codegen.lowering.lower import Lowering
 
 
 class _Mismatch(Exception):  # a reason, made a ScheduleError below

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tdsl.codegen.ir.loops import REGISTER, Alloc, Block, Check, Print, Stmt, Store
+from tdsl.codegen.lowering.context import Lowering
 from tdsl.core.node import Node, transform
 from tdsl.lang.bounds import Facts
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Expr, Load, Param, Read, Require, Show, Var, dtype_of
 from tdsl.lang.program import FuncDef
-
-if TYPE_CHECKING:
-    from tdsl.codegen.lowering.lower import Lowering
 
 ATOMIC = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "or", "all": "and"}
 

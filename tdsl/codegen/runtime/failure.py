@@ -10,6 +10,9 @@ from tdsl.codegen.ir.show import message_text
 from tdsl.core.source import Loc, here
 from tdsl.errors import IndexBoundError, RequireError, TargetError, TdslError
 
+CHECK_SLOTS = 8
+"""The places of the frame where a kernel leaves the values of a failed check."""
+
 TOUCHED = -2
 """The status of a kernel that wrote outside of the first buffer that it allocates; one less for each next."""
 

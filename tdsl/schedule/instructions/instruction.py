@@ -9,8 +9,9 @@ from typing import Any
 
 from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, TypeMismatch, did_you_mean
+from tdsl.lang.build_program import build_program
 from tdsl.lang.expr import Const, Expr
-from tdsl.lang.program import Program, build_program
+from tdsl.lang.program import Program
 from tdsl.lang.tensor import Func, is_func
 from tdsl.lang.value import check_name
 from tdsl.schedule.instructions.layout import Digit, Layout, layout_of, points_of

@@ -10,6 +10,7 @@ from tdsl.schedule import loops
 from tdsl.schedule.dependence import is_independent
 from tdsl.schedule.facts import Sizes, cost, extents, is_near, step, stride_of, widest
 from tdsl.schedule.nest import PARALLEL, PEEL, SERIAL, State, is_ordered, roots_of
+from tdsl.schedule.vectorize import vectorize
 
 PARALLEL_WORK = 30_000  # operations below which threads cost more than they bring
 SUMS = 4  # vectors of partial results in a reduction along memory: additions take 4 cycles
@@ -92,7 +93,7 @@ def _ranges_apart(
     even = even and 2 * sum(is_near(r, last) for r in reads) >= len(reads)
     if lanes == 1 or not even or not is_independent(state, f.name, definition, last):
         return state
-    return loops.vectorize(state, f.name, definition, loop=last, factor=lanes)
+    return vectorize(state, f.name, definition, loop=last, factor=lanes)
 
 
 def scanned_row(f: FuncDef, definition: int) -> str | None:
@@ -180,7 +181,7 @@ def _vectors(
     if d.ranges and (variable in d.free or variable != d.ranges[-1][0]):
         others = [x for x in names if x != loop]
         state = loops.reorder(state, f.name, definition, loops=(*others, loop))
-    return loops.vectorize(state, f.name, definition, loop=loop, factor=lanes)
+    return vectorize(state, f.name, definition, loop=loop, factor=lanes)
 
 
 def _is_much(d: Definition, sizes: dict[str, int | None]) -> bool:

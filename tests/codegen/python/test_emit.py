@@ -25,6 +25,7 @@ from tdsl.codegen.ir.verify import verify
 from tdsl.codegen.python.emit import emit
 from tdsl.codegen.python.run import PythonExecutable
 from tdsl.errors import IndexBoundError, RequireError, TargetError
+from tdsl.lang.build_program import build_program
 from tdsl.lang.expr import (
     FALSE,
     TRUE,
@@ -41,7 +42,6 @@ from tdsl.lang.expr import (
     Var,
     const,
 )  # fmt: skip
-from tdsl.lang.program import build_program
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import bf16, bool_, f32, i32, i64, u8
 from tdsl.lang.value import vars as variables

@@ -26,6 +26,7 @@ from tdsl.codegen.ir.loops import (
 from tdsl.codegen.ir.verify import verify
 from tdsl.codegen.python.run import NumbaExecutable, PythonExecutable
 from tdsl.errors import IndexBoundError, TargetError
+from tdsl.lang.build_program import build_program
 from tdsl.lang.casts import cast
 from tdsl.lang.expr import (
     TRUE,
@@ -41,7 +42,6 @@ from tdsl.lang.expr import (
     Var,
     const,
 )  # fmt: skip
-from tdsl.lang.program import build_program
 from tdsl.lang.tensor import Func
 from tdsl.lang.types import bf16, bool_, f8e4m3, f16, f32, f64, i8, i32, i64, u8, u64
 from tdsl.lang.value import vars as variables

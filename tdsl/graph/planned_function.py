@@ -16,7 +16,7 @@ from tdsl.codegen.runtime.signature import ArrayArg
 from tdsl.compile import Compiled, compile
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError
-from tdsl.graph.graph import Graph
+from tdsl.graph.functions import NUMPY
 from tdsl.graph.groups import each_alone, join_elementwise
 from tdsl.graph.kernel import Kernel, split
 from tdsl.graph.plan import Plan, steps_of
@@ -32,6 +32,7 @@ from tdsl.graph.structure import (
 )
 from tdsl.graph.symbol import Symbol
 from tdsl.graph.trace import Trace
+from tdsl.graph.traced_function import TracedFunction
 from tdsl.graph.tune import SCHEDULES, Clock, Whole, better_groups, better_kernels, in_turns
 from tdsl.graph.values import Argument, Array, Constant, Spec
 from tdsl.lang.program import Program
@@ -42,7 +43,7 @@ from tdsl.tilegraph.search import candidates
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PlannedFunction:
     """A plan, how its arrays are read from arguments, and the structure of what the function gives.
 
     `plain` says that this is what the plan gives: an array, or a tuple of several.
@@ -61,9 +62,11 @@ class Known:
         return put_together(self.structure, iter((made,) if single else made))
 
 
-def trace(graph: Graph, args: Structure, kwargs: Structure, specs: tuple[Spec, ...]) -> Known:
+def trace(
+    graph: TracedFunction, args: Structure, kwargs: Structure, specs: tuple[Spec, ...]
+) -> PlannedFunction:
     """Run the function of a graph on symbols for arrays of these shapes and types, and plan what it calls."""
-    made = Trace(graph.name, specs)
+    made = Trace(graph.name, specs, NUMPY)
     symbols = iter([made.argument(n) for n in range(len(specs))])
     result = graph.run(put_together(args, symbols), put_together(kwargs, symbols))
     outputs: list[Any] = []
@@ -75,11 +78,13 @@ def trace(graph: Graph, args: Structure, kwargs: Structure, specs: tuple[Spec, .
     names = _paths(graph, args, kwargs)
     plan = Plan(made, sources, groups(made.calls, sources), names, graph.kernel)
     several = Nested(tuple, (), (Leaf(),) * max(len(outputs), 2))
-    return Known(plan, reader(args, kwargs), structure, structure in (Leaf(), several))
+    return PlannedFunction(plan, reader(args, kwargs), structure, structure in (Leaf(), several))
 
 
-def tuned(graph: Graph, known: Known, arrays: tuple[Array, ...], seconds: float) -> Known:
-    """The same with groups and schedules that are faster on these arrays.
+def tuned(
+    graph: TracedFunction, known: PlannedFunction, arrays: tuple[Array, ...], seconds: float
+) -> PlannedFunction:
+    """`known` with groups and schedules that are faster on these arrays.
 
     Kernels are timed by themselves, with what they read in a cache; so in the end calls of the whole graph
     are timed, and the old plan stays where what was found makes them no faster.
@@ -142,7 +147,7 @@ def _check(result: Any, outputs: list[Any], made: Trace) -> None:
         made.check_own(symbol)
 
 
-def _paths(graph: Graph, args: Structure, kwargs: Structure) -> list[str]:
+def _paths(graph: TracedFunction, args: Structure, kwargs: Structure) -> list[str]:
     """How each array of the arguments is written."""
     assert isinstance(args, Nested) and isinstance(kwargs, Nested)
     parameters = [*inspect.signature(graph.function).parameters]

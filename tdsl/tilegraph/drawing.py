@@ -1,24 +1,47 @@
-"""A tile graph as a picture: text for graphviz, or SVG that needs no other program."""
+"""Drawings of graphs: text for graphviz, or SVG that needs no other program."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from xml.sax.saxutils import escape
-
-from tdsl.schedule.facts import shape_of
-from tdsl.tilegraph.graph import Edge, TileGraph
 
 WIDE, HIGH, APART, BELOW = 110, 30, 30, 58  # of a node, and between nodes, in pixels
 COLOURS = ("#d9ead3", "#cfe2f3", "#fff2cc", "#f4cccc", "#d9d2e9", "#fce5cd")
 
 
-def dot(graph: TileGraph) -> str:
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """An edge: what is read, by whom, the words beside the arrow, and whether its colour stands out."""
+
+    producer: str
+    consumer: str
+    label: str
+    coloured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What is drawn of a graph: nodes by name with their captions, inputs first, and arrows between them.
+
+    `nodes` are in an order in which each comes after what it reads. Nodes of one group share a colour.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    nodes: dict[str, str]
+    groups: tuple[tuple[str, ...], ...]
+    arrows: tuple[Arrow, ...]
+
+
+def dot(graph: Drawing) -> str:
     """The graph in the language of dot: funcs of one group stand in one box, edges carry all their bytes.
 
     >>> import tdsl as td
+    >>> from tdsl.tilegraph.graph import TileGraph
     >>> i, a, f, g = td.vars("i"), td.Tensor("a", (100,), td.f32), td.Func("f"), td.Func("g")
     >>> f[i] = td.exp(a[i])
     >>> g[i] = f[i] + 1
-    >>> print(dot(TileGraph.of(td.Schedule(g).program).connect("f", "g", 1)))
+    >>> print(dot(TileGraph.of(td.Schedule(g).program).connect("f", "g", 1).drawing()))
     digraph "g" {
       "a" [shape=box];
       subgraph cluster_0 { "f"; "g"; }
@@ -26,25 +49,25 @@ def dot(graph: TileGraph) -> str:
       "f" -> "g" [label="400 B, level 1"];
     }
     """
-    program = graph.program
-    lines = [f'digraph "{program.name}" {{']
-    lines += [f'  "{t.name}" [shape=box];' for t in program.inputs]
-    for n, group in enumerate(graph.groups()):
+    lines = [f'digraph "{graph.name}" {{']
+    lines += [f'  "{name}" [shape=box];' for name in graph.inputs]
+    for n, group in enumerate(graph.groups):
         inside = " ".join(f'"{name}";' for name in group)
         lines.append(f"  subgraph cluster_{n} {{ {inside} }}" if len(group) > 1 else f"  {inside}")
-    for e in graph.edges:
-        lines.append(f'  "{e.producer}" -> "{e.consumer}" [label="{_label(graph, e)}"];')
+    for e in graph.arrows:
+        lines.append(f'  "{e.producer}" -> "{e.consumer}" [label="{e.label}"];')
     return "\n".join([*lines, "}"])
 
 
-def svg(graph: TileGraph) -> str:
+def svg(graph: Drawing) -> str:
     """The graph as SVG: each func below what it reads, funcs of one group in one colour, bytes on edges.
 
     >>> import tdsl as td
+    >>> from tdsl.tilegraph.graph import TileGraph
     >>> i, a, f, g = td.vars("i"), td.Tensor("a", (100,), td.f32), td.Func("f"), td.Func("g")
     >>> f[i] = td.exp(a[i])
     >>> g[i] = f[i] + 1
-    >>> text = svg(TileGraph.of(td.Schedule(g).program))
+    >>> text = svg(TileGraph.of(td.Schedule(g).program).drawing())
     >>> text.count("<rect"), text.count("<path"), "400 B" in text
     (3, 2, True)
     """
@@ -53,7 +76,7 @@ def svg(graph: TileGraph) -> str:
     height = max(y for _, y in at.values()) + HIGH + APART
     colour = {
         name: COLOURS[n % len(COLOURS)]
-        for n, group in enumerate(g for g in graph.groups() if len(g) > 1)
+        for n, group in enumerate(g for g in graph.groups if len(g) > 1)
         for name in group
     }
     lines = [
@@ -66,45 +89,42 @@ def svg(graph: TileGraph) -> str:
             ' orient="auto"><polygon points="0 0, 8 4, 0 8"/></marker></defs>'
         ),
     ]
-    for e in graph.edges:
+    for e in graph.arrows:
         if e.producer in at and e.consumer in at:
-            lines += _edge(graph, e, at)
+            lines += _edge(e, at)
     for name, (x, y) in at.items():
-        shape = " x ".join(map(str, shape_of(graph.boxes[name])))
-        round_ = 8 if graph.program.has_func(name) else 0
+        round_ = 0 if name in graph.inputs else 8
         lines.append(
             f'<rect x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" rx="{round_}"'
             f' fill="{colour.get(name, "#ffffff")}" stroke="#444444"/>'
         )
         middle = x + WIDE // 2
         lines.append(f'<text x="{middle}" y="{y + 13}">{escape(name)}</text>')
-        lines.append(f'<text x="{middle}" y="{y + 25}" fill="#666666">{shape}</text>')
+        lines.append(f'<text x="{middle}" y="{y + 25}" fill="#666666">{graph.nodes[name]}</text>')
     return "\n".join([*lines, "</svg>"])
 
 
-def _places(graph: TileGraph) -> dict[str, tuple[int, int]]:
+def _places(graph: Drawing) -> dict[str, tuple[int, int]]:
     """The corner of each node: rows by the longest way from an input, in a row near what it reads."""
     row: dict[str, int] = {}
-    names = [t.name for t in graph.program.inputs] + [f.name for f in graph.program.funcs]
-    for name in names:
-        if name in graph.boxes:
-            before = [e.producer for e in graph.edges if e.consumer == name and e.producer in row]
-            row[name] = max((row[n] + 1 for n in before), default=0)
+    for name in graph.nodes:
+        before = [e.producer for e in graph.arrows if e.consumer == name and e.producer in row]
+        row[name] = max((row[n] + 1 for n in before), default=0)
     at: dict[str, tuple[int, int]] = {}
     for y in range(max(row.values(), default=0) + 1):
-        here = sorted((n for n in names if row.get(n) == y), key=lambda n: _above(graph, n, at))
+        here = sorted((n for n in graph.nodes if row[n] == y), key=lambda n: _above(graph, n, at))
         for x, name in enumerate(here):
             at[name] = (APART + x * (WIDE + APART), APART + y * (HIGH + BELOW))
     return at
 
 
-def _above(graph: TileGraph, name: str, at: dict[str, tuple[int, int]]) -> float:
+def _above(graph: Drawing, name: str, at: dict[str, tuple[int, int]]) -> float:
     """Where what a func reads stands, on average."""
-    places = [at[e.producer][0] for e in graph.edges if e.consumer == name and e.producer in at]
+    places = [at[e.producer][0] for e in graph.arrows if e.consumer == name and e.producer in at]
     return sum(places) / max(len(places), 1)
 
 
-def _edge(graph: TileGraph, e: Edge, at: dict[str, tuple[int, int]]) -> list[str]:
+def _edge(e: Arrow, at: dict[str, tuple[int, int]]) -> list[str]:
     (x, y), (to, end) = at[e.producer], at[e.consumer]
     x, to, y = x + WIDE // 2, to + WIDE // 2, y + HIGH
     bend = x + (
@@ -113,17 +133,10 @@ def _edge(graph: TileGraph, e: Edge, at: dict[str, tuple[int, int]]) -> list[str
     return [
         (
             f'<path d="M {x} {y} C {bend} {y + BELOW // 2}, {bend + to - x} {end - BELOW // 2}, {to} {end}"'
-            f' fill="none" stroke="{"#2a7" if e.level else "#888"}" marker-end="url(#end)"/>'
+            f' fill="none" stroke="{"#2a7" if e.coloured else "#888"}" marker-end="url(#end)"/>'
         ),
         (
             f'<text x="{(x + to) // 2 + (bend - x)}" y="{(y + end) // 2}" fill="#2255aa">'
-            f"{_label(graph, e)}</text>"
+            f"{e.label}</text>"
         ),
     ]
-
-
-def _label(graph: TileGraph, e: Edge) -> str:
-    box = graph.boxes.get(e.producer)  # none where nothing of it is needed
-    size = 0.0 if box is None else graph.bytes_moved(e.producer, box)
-    level = f", level {e.level}" if e.level else ""
-    return f"{size:.0f} B{level}"

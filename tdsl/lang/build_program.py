@@ -1,0 +1,76 @@
+"""From the handles of a user to a program: what the outputs reach, with names, ranges and counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tdsl.core.source import here
+from tdsl.errors import DefinitionError
+from tdsl.lang.collector import Collector
+from tdsl.lang.counts import known_counts
+from tdsl.lang.infer import infer
+from tdsl.lang.program import Program
+
+
+def build_program(
+    outputs: tuple[Any, ...], parameters: tuple[Any, ...] = (), name: str | None = None
+) -> Program:
+    """The program that computes the funcs `outputs`; `parameters` are handles that come first in a call.
+
+    The other inputs follow in the order in which they were created. The operands of an einsum trade places to
+    follow the order of its call; of two einsums, the later one decides.
+
+    Raises DefinitionError for an undefined func, an output or a name used twice, ShapeError where ranges
+    disagree.
+    """
+    collected = Collector()
+    for p in parameters:
+        collected.input(p)
+    for n, f in enumerate(outputs):
+        _refuse_again(f, outputs[:n])
+        collected.func(f)
+    collected.check_extents()
+    order = {name: n for n, name in enumerate(collected.arguments(len(parameters)))}
+    names = tuple(collected.names[id(f)] for f in outputs)
+    program = Program(
+        name or outputs[0].name, tuple(sorted(collected.inputs, key=lambda t: order[t.name])),
+        tuple(sorted(collected.scalars, key=lambda s: order[s.name])), tuple(collected.funcs),
+        names, tuple(order), names,
+    )  # fmt: skip
+    return known_counts(infer(program))
+
+
+def _collected(outputs: tuple[Any, ...]) -> Collector:
+    collected = Collector()
+    for f in outputs:
+        collected.func(f)
+    return collected
+
+
+def reading_order(outputs: tuple[Any, ...]) -> tuple[str, ...]:
+    """The inputs of a program in the order in which it reads them."""
+    collected = _collected(outputs)
+    return tuple(collected.created)
+
+
+def _refuse_again(f: Any, before: tuple[Any, ...]) -> None:
+    if any(f is other for other in before):
+        raise DefinitionError(
+            f"{f.name!r} is an output twice",
+            loc=here(),
+            label="needed here",
+            related=((f.loc, "made here"),),
+            hint=f"each output has memory of its own: return {f.name} once, or a func that copies it",
+        )
+
+
+def outline(outputs: tuple[Any, ...]) -> tuple[tuple[str, int, bool], ...]:
+    """What of each func can still change: its name, how many definitions it has, if it has a shape."""
+    collected = _collected(outputs)
+    return tuple((f.name, len(f.definitions), f.declared) for f in collected.funcs)
+
+
+def names_by_handle(outputs: tuple[Any, ...]) -> dict[int, str]:
+    """The unique name of each tensor and func that is reachable from `outputs`, by `id` of its handle."""
+    collected = _collected(outputs)
+    return collected.names
