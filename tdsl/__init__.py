@@ -121,8 +121,8 @@ from tdsl.lang.types import (
 from tdsl.lang.value import vars
 from tdsl.op import Operator, op
 from tdsl.placement.grid import Grid
-from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.instructions.instruction import RegisterFile, instruction
+from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target
 
 __version__ = "0.1.0"

@@ -26,11 +26,11 @@ from tdsl.errors import ShapeError, Suggesting, TypeMismatch, told
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.sizes import AGREE, check_agreement, check_keywords, check_sizes, dynamic_sizes
 from tdsl.lang.tensor import Func
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import all_terms
 from tdsl.schedule.nest import State
-from tdsl.schedule.stage import Stage
+from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target, as_target
 from tdsl.variant import Variant, machine_of
 

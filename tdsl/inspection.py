@@ -13,7 +13,7 @@ from tdsl.core.source import here
 from tdsl.errors import TargetError, did_you_mean, is_one_of
 from tdsl.lang.show import show_expr
 from tdsl.pipeline import after_passes, lowered, make_kernel, scheduled
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target
 from tdsl.variant import Variant
 

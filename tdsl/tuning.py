@@ -35,7 +35,7 @@ from tdsl.lang.program import Program, bind_sizes
 from tdsl.lang.simplify import subtract
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import machine_for
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target, as_target
 from tdsl.tilegraph.pins import read_pins
 from tdsl.tilegraph.reasons import reasons_of

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # what traces and plans is not needed to import tdsl
     from tdsl.graph.plan import Plan
     from tdsl.graph.planned_function import PlannedFunction
     from tdsl.graph.values import Array, Result
-    from tdsl.schedule.fluent import Schedule
+    from tdsl.schedule.schedule import Schedule
 
 _KEPT = 16  # plans; each holds memory for its results
 _TRIED = 4  # of these, before arguments are looked at closely
@@ -169,7 +169,7 @@ class Graph(TracedFunction, Suggesting):
         return list(self._plans.values())[-1].plan
 
     def _found_elsewhere(self, name: str) -> str:
-        from tdsl.schedule.fluent import Schedule
+        from tdsl.schedule.schedule import Schedule
 
         found = "schedules have it: autoschedule of a graph gives one for all of it"
         return found if hasattr(Schedule, name) else ""

@@ -17,8 +17,8 @@ from tdsl.lang.program import Program
 from tdsl.pipeline import ready
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.constants import in_parts, split_constants
-from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State
+from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target
 
 T = TypeVar("T")

@@ -29,7 +29,7 @@ from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.explain import BY_HAND, GENERAL, INLINE, ROOT, Decision
 from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import BaseSchedule
 from tdsl.schedule.inlining import inline_funcs, work_inlined
 from tdsl.schedule.masked import masks_left_out, with_masks, without_masks
 from tdsl.schedule.nest import Inline, State, levels_of
@@ -120,7 +120,7 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
     elif machine.block_threads:
         state = rest_at_root(state)
         for name in [f.name for f in state.program.funcs if f.name in open_]:
-            schedule = Schedule.of_state(state)
+            schedule = BaseSchedule.of_state(state)
             plan = on_tensor_cores(schedule[name], hopper="wgmma" in machine.features)
             if plan is not None:
                 decisions.append(_by_recipe(state, schedule.state, name, "tensor cores", plan))
@@ -157,7 +157,7 @@ def _with_masks_left_out(
         yield replace(d, why=(*d.why, *told)) if names else d
 
 
-def read_in_tiles(schedule: Schedule, machine: Machine) -> list[tuple[str, OnlineBands]]:
+def read_in_tiles(schedule: BaseSchedule, machine: Machine) -> list[tuple[str, OnlineBands]]:
     """Sums over rows that fit no cache, whose weights need other sums over them, in tiles of their terms.
 
     Only where nothing has been scheduled by hand: such sums change the funcs that they need.
@@ -189,7 +189,7 @@ def read_in_tiles(schedule: Schedule, machine: Machine) -> list[tuple[str, Onlin
 
 
 def _long_rows(state: State, machine: Machine) -> tuple[State, list[Decision]]:
-    schedule, decisions = Schedule.of_state(state), []
+    schedule, decisions = BaseSchedule.of_state(state), []
     for name, plan in read_in_tiles(schedule, machine):
         inside = tuple(n for n, p in schedule.state.plans if p.touched and n != name)
         decisions.append(Decision(name, "online_bands", (plan,), inside))
@@ -202,7 +202,7 @@ def _online_on_a_gpu(state: State, machine: Machine) -> tuple[State, list[Decisi
     if any(plan.touched for _, plan in state.plans):
         return state, decisions
     for name in [f.name for f in state.program.funcs if f.definitions[0].init is not None]:
-        schedule = Schedule.of_state(state)
+        schedule = BaseSchedule.of_state(state)
         if not state.program.has_func(name) or state.plan(name).touched:
             continue
         try:
@@ -218,7 +218,7 @@ def _online_on_a_gpu(state: State, machine: Machine) -> tuple[State, list[Decisi
 
 def _on_a_gpu(state: State, name: str, machine: Machine) -> tuple[State, Decision]:
     """A func at the root, with what only its rows read, as a kernel of its own."""
-    schedule = Schedule.of_state(state)
+    schedule = BaseSchedule.of_state(state)
     plan = on_blocks(schedule[name], threads=machine.block_threads)
     if plan is None:
         return state, Decision(name, ROOT, why=("it has one point",))
@@ -332,7 +332,7 @@ def _most_alike(indices: set[tuple[Expr, ...]]) -> int:
 
 
 def by_recipe(
-    schedule: Schedule, state: State, owner: str, group: list[str], boxes: dict[str, Box],
+    schedule: BaseSchedule, state: State, owner: str, group: list[str], boxes: dict[str, Box],
     machine: Machine,
 ) -> Decision | None:  # fmt: skip
     """Give a schedule the directives of the recipe that fits a func with a group that it alone reads.
@@ -373,7 +373,7 @@ def by_recipe(
 def _schedule_group(
     state: State, owner: str, group: list[str], boxes: dict[str, Box], machine: Machine
 ) -> tuple[State, Decision]:
-    schedule = Schedule.of_state(state)
+    schedule = BaseSchedule.of_state(state)
     decision = by_recipe(schedule, state, owner, group, boxes, machine)
     if decision is not None:
         return schedule.state, decision
@@ -406,7 +406,7 @@ def _by_recipe(before: State, after: State, owner: str, how: str, *plan: object)
 
 
 def _fuse_group(
-    schedule: Schedule, state: State, owner: str, group: list[str], boxes: dict[str, Box],
+    schedule: BaseSchedule, state: State, owner: str, group: list[str], boxes: dict[str, Box],
     machine: Machine,
 ) -> Decision | None:  # fmt: skip
     """Compute a group inside the loops of its owner, by rows or strips; None where nothing stays near."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from tdsl.core.source import Loc
 from tdsl.errors import ScheduleError, did_you_mean
@@ -146,3 +146,20 @@ def _directive(row: Any, loc: Loc | None) -> Directive:
             raise _no_schedule(f"{key!r} of {row!r} must be {words}", loc)
     rest = {key: value for key, value in row.items() if key not in _KEYS}
     return Directive(row["do"], row["func"], row["definition"], tuple(plain(rest).items()), loc)
+
+
+class Recorder(Protocol):
+    """What stages give their directives to: a schedule."""
+
+    state: State
+    directives: tuple[Directive, ...]
+    origins: dict[str, str]
+
+    def __getitem__(self, stage: Any) -> Any:
+        """The stage of a func, by handle or name."""
+
+    def do(self, directive: Directive) -> None:
+        """Apply a directive and record it."""
+
+    def source_name(self, source: Any) -> str:
+        """The name in this program of a tensor or func given in any way."""

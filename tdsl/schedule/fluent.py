@@ -1,4 +1,4 @@
-"""`Schedule`: the directives of a program, and the state that they lead to."""
+"""`BaseSchedule` and `Stage`: the directives of a program, and the state that they lead to."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
-from tdsl.core.notebook import Listing, page
+from tdsl.core.notebook import page
 from tdsl.core.source import here
 from tdsl.errors import (
     DefinitionError,
@@ -24,7 +24,6 @@ from tdsl.lang.sizes import check_sizes
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.placement.grid import Grid
 from tdsl.schedule.arguments import pairs, plain
-from tdsl.schedule.cost.formula import Formula, formula
 from tdsl.schedule.directive import Directive, apply, from_json, to_json
 from tdsl.schedule.naming import (
     LoopLike,
@@ -34,19 +33,21 @@ from tdsl.schedule.naming import (
 )
 from tdsl.schedule.nest import State, initial_state
 from tdsl.schedule.show import show_nests, show_schedule
-from tdsl.schedule.stage import Stage
+from tdsl.schedule.stage import StageDirectives
 from tdsl.target import Target, as_target
-
-if TYPE_CHECKING:
-    from tdsl.schedule.cost.machine import Machine
-    from tdsl.schedule.cost.predict import Prediction
-
 
 EDITED = "directives were given since this schedule was found; when it was:"
 
 
-class Schedule(Suggesting):
-    """How the funcs of a program run: `s[f]` is a stage, and its methods are directives.
+class Stage(StageDirectives):
+    """One definition of a func in a schedule. Its methods are directives."""
+
+    __slots__ = ()
+    schedule: BaseSchedule
+
+
+class BaseSchedule(Suggesting):
+    """The directives of a program and the state that they lead to: `s[f]` is a stage.
 
     A directive is checked when it is given and raises ScheduleError if it would change the meaning or
     names what is not there. `print(s)` is Python that rebuilds the schedule; `to_json` and `replay` store
@@ -75,14 +76,14 @@ class Schedule(Suggesting):
     @classmethod
     def of_program(
         cls, program: Program, sizes: Mapping[str, int] | None = None, target: Any = None
-    ) -> Schedule:
+    ) -> Self:
         """The empty schedule of a program."""
         made = cls.of_state(initial_state(program))
         made._take(sizes, target)
         return made
 
     @classmethod
-    def of_state(cls, state: State) -> Schedule:
+    def of_state(cls, state: State) -> Self:
         """A schedule that goes on from a state."""
         made = cls.__new__(cls)
         made._start(state, ())
@@ -99,7 +100,7 @@ class Schedule(Suggesting):
         self.directives: tuple[Directive, ...] = ()
         self.notes: tuple[str, ...] = ()  # what a search has to say of its choices
         self.reasons: dict[str, str] = {}  # why it has left funcs as a whole, by name
-        self._prediction: tuple[State, Machine, Prediction] | None = None
+        self._prediction: Any = None  # see schedule.py
 
     def _take(self, sizes: Mapping[str, int] | None, target: Any) -> None:
         """Remember the sizes and the target that are given for a schedule."""
@@ -144,7 +145,7 @@ class Schedule(Suggesting):
                     hint="make the schedule after the last definition and the shape",
                 )
 
-    def _with_arguments(self, arguments: object) -> Schedule:
+    def _with_arguments(self, arguments: object) -> Self:
         """The schedule of a program that takes its arguments in the order in which it reads them."""
         if arguments != "reads":
             raise TypeMismatch(
@@ -250,7 +251,7 @@ class Schedule(Suggesting):
         tensor: Tensor | Func | Stage | str,
         notation: str | Sequence[str],
         grid: Grid | Sequence[Grid],
-    ) -> Schedule:
+    ) -> Self:
         """Say where an input or a func lives on a grid of ranks; returns the schedule.
 
         The notation has a letter for each dimension and, after an arrow, an entry for each axis of the
@@ -265,7 +266,7 @@ class Schedule(Suggesting):
         self.do(Directive("place", self.state.program.outputs[0], 0, (*named, where), here()))
         return self
 
-    def ranks(self, count: int) -> Schedule:
+    def ranks(self, count: int) -> Self:
         """Say how many ranks a run has, where these are more than the grid's; returns the schedule.
 
         Those behind the ranks of the grid are idle: they take part in calls, with None for each block.
@@ -273,99 +274,18 @@ class Schedule(Suggesting):
         self.do(Directive("ranks", self.state.program.outputs[0], 0, (("count", count),), here()))
         return self
 
-    def apply(self, recipe: Callable[[Schedule], Any]) -> Schedule:
+    def apply(self, recipe: Callable[[Self], Any]) -> Self:
         """Run a recipe, a function of the schedule; returns the schedule."""
         check_recipe(recipe)
         with self.all_or_nothing():
             recipe(self)
         return self
 
-    def formula(self) -> Formula:
-        """Operations and bytes of the program as sympy expressions of its sizes.
-
-        >>> from tdsl.lang import reduction
-        >>> from tdsl.lang.value import vars
-        >>> i, j, k = vars("i j k")
-        >>> a, b, c = Tensor("a", ("M", "K"), "f32"), Tensor("b", ("K", "N"), "f32"), Func("c")
-        >>> c[i, j] = reduction.sum(a[i, k] * b[k, j], axis=k)
-        >>> Schedule(c).formula().operations
-        2*K*M*N
-        """
-        return formula(self.state)
-
-    def traffic(self, level: str) -> float:
-        """The bytes that a level of memory exchanges with what is further out, as it is predicted.
-
-        Of a cache, what it does not keep; of a GPU's "global" memory, and of "memory", what is loaded from
-        there and stored. What the schedule leaves open is taken as the default schedule has it. ShapeError
-        where sizes are not known, TargetError for a level that the target does not have.
-
-        >>> import numpy as np
-        >>> from tdsl.lang.value import vars
-        >>> i, a, f = vars("i"), Tensor("a", (1 << 20,), "f32"), Func("f")
-        >>> f[i] = a[i] + 1
-        >>> Schedule(f).traffic("memory") == 2 * 4 * (1 << 20)
-        True
-        """
-        from tdsl.schedule.cost.moved import total
-
-        return total(self.prediction().moved(level))
-
-    def footprint(self, level: str) -> float:
-        """The bytes that one instance of a level of memory holds at a time, as it is predicted.
-
-        Of a GPU's "shared" memory those of a block of the kernel that has the most, as it will ask for them:
-        with all slots of pipelines, their barriers, and what warps pass on to each other. A stage whose scope
-        is left open is not counted. Of "registers" those of a thread.
-
-        >>> from tdsl.lang import reduction
-        >>> from tdsl.lang.value import vars
-        >>> i, j, k = vars("i j k")
-        >>> a, b, c = Tensor("a", (256, 64), "f32"), Tensor("b", (64, 256), "f32"), Func("c")
-        >>> c[i, j] = reduction.sum(a[i, k] * b[k, j], axis=k)
-        >>> s = Schedule(c, target="cuda")
-        >>> io, jo, ii, ji = s[c].tile((i, j), (16, 16))
-        >>> ko, ki = s[c].split(k, 16)
-        >>> _ = s[c].reorder(io, jo, ii, ji, ko, ki).bind(io, "blockIdx.y").bind(jo, "blockIdx.x")
-        >>> _ = s[c].bind(ii, "threadIdx.y").bind(ji, "threadIdx.x")
-        >>> for t in (a, b):
-        ...     _ = s.cache_read(t, c, at=ko, scope="shared").cooperate(4)
-        >>> one = s.footprint("shared")
-        >>> _ = s[c].pipeline(ko, 3)
-        >>> one == 4 * 2 * 16 * 16, s.footprint("shared") == 3 * one
-        (True, True)
-        """
-        return self.prediction().held(level)
-
-    def explain(self) -> Listing:
-        """A line for each edge: where what is read lives, what that saves or costs; bytes by level, time.
-
-        Of a schedule that was found, why other candidates were not taken, too.
-        """
-        from tdsl.schedule.bind import bind_state
-        from tdsl.schedule.cost.edges import explained
-
-        prediction = self.prediction()
-        given = bind_state(self.state, self.sizes)
-        return Listing(explained(prediction, given, self.notes, self.reasons))
-
-    def prediction(self) -> Prediction:
-        """What the schedule will do for its sizes on the machine of its target."""
-        from tdsl.schedule.cost.machine import machine_for
-        from tdsl.schedule.cost.predict import Prediction
-
-        known = self._prediction
-        machine = machine_for(as_target(self.target))
-        if known is None or known[0] is not self.state or known[1] != machine:
-            made = Prediction.of(self.state, self.sizes, machine)
-            self._prediction = known = (self.state, machine, made)
-        return known[2]
-
     def to_json(self) -> str:
         """The directives as JSON text."""
         return to_json(self.directives)
 
-    def replay(self, text: str) -> Schedule:
+    def replay(self, text: str) -> Self:
         """Apply the directives of `to_json` to this schedule; returns it."""
         for d in from_json(text, here()):
             self.do(d)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError, TypeMismatch
@@ -11,8 +11,16 @@ from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Variable
 from tdsl.placement.grid import Grid
 
-if TYPE_CHECKING:
-    from tdsl.schedule.stage import Stage
+
+class HasLoops(Protocol):
+    """What a loop knows of its stage."""
+
+    func: str
+    definition: int
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """The loops as they are now, outermost first."""
 
 
 class Loop:
@@ -20,7 +28,7 @@ class Loop:
 
     __slots__ = ("name", "stage")
 
-    def __init__(self, stage: Stage, name: str) -> None:
+    def __init__(self, stage: HasLoops, name: str) -> None:
         self.stage, self.name = stage, name
 
     def __repr__(self) -> str:
@@ -91,7 +99,7 @@ def check_recipe(recipe: object) -> None:
         )
 
 
-def check_owner(loop: Loop, stage: Stage, origins: Mapping[str, str]) -> None:
+def check_owner(loop: Loop, stage: HasLoops, origins: Mapping[str, str]) -> None:
     """ScheduleError unless a loop is one of `stage`, or of one that `stage` was made from."""
     theirs = loop.stage
     name, made_from = stage.func, []
@@ -108,7 +116,7 @@ def check_owner(loop: Loop, stage: Stage, origins: Mapping[str, str]) -> None:
         )
 
 
-def _words(stage: Stage) -> str:
+def _words(stage: HasLoops) -> str:
     number = stage.definition - 1
     return f"update {number} of {stage.func!r}" if stage.definition else repr(stage.func)
 

@@ -1,10 +1,10 @@
-"""`Stage`: one definition of a func in a schedule, with a method for each directive."""
+"""`StageDirectives`: a method for each directive on one definition of a func."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError, Suggesting, TypeMismatch, counted, is_one_of
@@ -12,7 +12,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.value import Value, Variable
 from tdsl.placement.grid import Grid
-from tdsl.schedule.directive import Directive
+from tdsl.schedule.directive import Directive, Recorder
 from tdsl.schedule.instructions.instruction import Instruction
 from tdsl.schedule.naming import (
     Loop,
@@ -28,26 +28,23 @@ from tdsl.schedule.online import online_name
 from tdsl.schedule.onto import blocks_of
 from tdsl.schedule.specialize import encode
 
-if TYPE_CHECKING:
-    from tdsl.schedule.fluent import Schedule
-
 TensorLike = Tensor | Func | str
 
 
-class Stage(Suggesting):
-    """One definition of a func in a schedule. Its methods are directives."""
+class StageDirectives(Suggesting):
+    """The directives on one definition of a func, as methods; `fluent.Stage` is that of a schedule."""
 
     __slots__ = ("definition", "func", "schedule")
     _internal = ("definition", "do", "loop_name")
 
-    def __init__(self, schedule: Schedule, func: str, definition: int) -> None:
+    def __init__(self, schedule: Recorder, func: str, definition: int) -> None:
         self.schedule, self.func, self.definition = schedule, func, definition
 
     def __repr__(self) -> str:
         update = f".update({self.definition - 1})" if self.definition else ""
         return f"Stage({self.func!r}){update}"
 
-    def update(self, n: int = 0) -> Stage:
+    def update(self, n: int = 0) -> Self:
         """The n-th update of this func."""
         count = len(self.schedule.state.program.func(self.func).definitions) - 1
         if n not in range(count):
@@ -57,7 +54,7 @@ class Stage(Suggesting):
                 label="this update",
                 hint=f"update(0) to update({count - 1})" if count else "schedule the func itself",
             )
-        return Stage(self.schedule, self.func, n + 1)
+        return type(self)(self.schedule, self.func, n + 1)
 
     @property
     def loops(self) -> tuple[Loop, ...]:
@@ -135,7 +132,7 @@ class Stage(Suggesting):
         self.do("fuse", **named, **_given(name=name))
         return self._new(before)[0]
 
-    def reorder(self, *loops: LoopLike) -> Stage:
+    def reorder(self, *loops: LoopLike) -> Self:
         """Put loops in this order, outermost first, into the places that they hold."""
         self.do("reorder", loops=tuple(self.loop_name(x) for x in loops))
         return self
@@ -145,17 +142,17 @@ class Stage(Suggesting):
         self.do("rename", loop=self.loop_name(loop), name=name)
         return Loop(self, name)
 
-    def serial(self, loop: LoopLike) -> Stage:
+    def serial(self, loop: LoopLike) -> Self:
         """Run a loop in order."""
         self.do("serial", loop=self.loop_name(loop))
         return self
 
-    def parallel(self, loop: LoopLike) -> Stage:
+    def parallel(self, loop: LoopLike) -> Self:
         """Run the iterations of a loop on several threads."""
         self.do("parallel", loop=self.loop_name(loop))
         return self
 
-    def bind(self, loop: LoopLike, axis: str) -> Stage:
+    def bind(self, loop: LoopLike, axis: str) -> Self:
         """Run each iteration on the block or thread of a GPU that has its number on an axis.
 
         `axis` is "blockIdx.x", "threadIdx.x", or .y or .z of these, or "clusterCtaIdx.x", for blocks of a
@@ -164,12 +161,12 @@ class Stage(Suggesting):
         self.do("bind", loop=self.loop_name(loop), axis=axis)
         return self
 
-    def cooperate(self, vector: int = 1) -> Stage:
+    def cooperate(self, vector: int = 1) -> Self:
         """Have all threads of a block make this stage of shared memory, `vector` elements at a time."""
         self.do("cooperate", vector=vector)
         return self
 
-    def launch_bounds(self, blocks: int) -> Stage:
+    def launch_bounds(self, blocks: int) -> Self:
         """Have `blocks` blocks of this stage's kernel run at a time on each multiprocessor of a GPU.
 
         More of them hide more of the time that memory takes, with fewer registers for each thread.
@@ -177,7 +174,7 @@ class Stage(Suggesting):
         self.do("launch_bounds", blocks=blocks)
         return self
 
-    def bulk_copy(self) -> Stage:
+    def bulk_copy(self) -> Self:
         """Have the GPU's own unit copy this stage of shared memory as a whole, at the request of one thread.
 
         For sm_90 and later, copies of a tensor in a pipelined loop, and rows of a multiple of 16 bytes.
@@ -187,7 +184,7 @@ class Stage(Suggesting):
 
     def pipeline(
         self, loop: LoopLike, stages: int, apart: bool = False, early: bool = False
-    ) -> Stage:
+    ) -> Self:
         """Fetch the tiles of shared memory that a loop's body computes some iterations ahead.
 
         Memory holds `stages` of each, 2 or more: one in use while the others are on their way. With `apart` a
@@ -198,7 +195,7 @@ class Stage(Suggesting):
         self.do("pipeline", loop=self.loop_name(loop), stages=stages, **options)
         return self
 
-    def vectorize(self, loop: LoopLike, lanes: int | None = None) -> Stage:
+    def vectorize(self, loop: LoopLike, lanes: int | None = None) -> Self:
         """Run iterations as vector lanes; with `lanes`, groups of that many.
 
         On a reduction loop each lane keeps a partial result, which changes the order of a float sum.
@@ -206,31 +203,33 @@ class Stage(Suggesting):
         self.do("vectorize", loop=self.loop_name(loop), **_given(factor=lanes))
         return self
 
-    def unroll(self, loop: LoopLike, factor: int | None = None) -> Stage:
+    def unroll(self, loop: LoopLike, factor: int | None = None) -> Self:
         """Repeat the body for each iteration; with `factor`, for groups of that many."""
         self.do("unroll", loop=self.loop_name(loop), **_given(factor=factor))
         return self
 
-    def atomic(self) -> Stage:
+    def atomic(self) -> Self:
         """Allow reduction loops to run in parallel, with indivisible updates; their stage.
 
         A reduction becomes two definitions: its start, which this stage is from then on, and updates.
         """
         starts = self.schedule.state.program.func(self.func).definitions[self.definition].init
         self.do("atomic")
-        return Stage(self.schedule, self.func, self.definition + (starts is not None))
+        return type(self)(self.schedule, self.func, self.definition + (starts is not None))
 
-    def _level(self, consumer: Stage | Func | str, loop: LoopLike) -> tuple[Stage, str]:
+    def _level(
+        self, consumer: StageDirectives | Func | str, loop: LoopLike
+    ) -> tuple[StageDirectives, str]:
         stage = self.schedule[consumer]
         return stage, stage.loop_name(loop)
 
-    def compute_at(self, consumer: Stage | Func | str, loop: LoopLike) -> Stage:
+    def compute_at(self, consumer: StageDirectives | Func | str, loop: LoopLike) -> Self:
         """Compute this func inside a loop of a consumer: the box that the loop's body needs."""
         stage, name = self._level(consumer, loop)
         self.do("compute_at", consumer=stage.func, consumer_definition=stage.definition, loop=name)
         return self
 
-    def store_at(self, consumer: Stage | Func | str, loop: LoopLike) -> Stage:
+    def store_at(self, consumer: StageDirectives | Func | str, loop: LoopLike) -> Self:
         """Keep the memory of this func for an iteration of an outer loop.
 
         What an earlier iteration computed and is still needed is then kept (a sliding window), in a ring
@@ -240,45 +239,45 @@ class Stage(Suggesting):
         self.do("store_at", consumer=stage.func, consumer_definition=stage.definition, loop=name)
         return self
 
-    def store_root(self) -> Stage:
+    def store_root(self) -> Self:
         """Keep the memory of a func that is computed inside a loop for the whole kernel."""
         self.do("store_root")
         return self
 
-    def compute_root(self) -> Stage:
+    def compute_root(self) -> Self:
         """Compute all of this func before its consumers."""
         self.do("compute_root")
         return self
 
-    def inline(self) -> Stage:
+    def inline(self) -> Self:
         """Compute this func anew wherever it is read."""
         self.do("inline")
         return self
 
-    def reverse_compute_at(self, producer: Stage | Func | str, loop: LoopLike) -> Stage:
+    def reverse_compute_at(self, producer: StageDirectives | Func | str, loop: LoopLike) -> Self:
         """Compute this element-wise func inside a loop of its producer, on what the body has made."""
         stage, name = self._level(producer, loop)
         at = {"producer": stage.func, "producer_definition": stage.definition, "loop": name}
         self.do("reverse_compute_at", **at)
         return self
 
-    def compute_with(self, other: Stage | Func | str, loop: LoopLike) -> Stage:
+    def compute_with(self, other: StageDirectives | Func | str, loop: LoopLike) -> Self:
         """Run this independent stage inside the loops of another, down to a loop."""
         stage, name = self._level(other, loop)
         self.do("compute_with", other=stage.func, other_definition=stage.definition, loop=name)
         return self
 
-    def reorder_storage(self, *dims: Variable | int | str) -> Stage:
+    def reorder_storage(self, *dims: Variable | int | str) -> Self:
         """The order of dimensions in memory, slowest first."""
         self.do("reorder_storage", dims=tuple(name_of_dim(d) for d in dims))
         return self
 
-    def align_storage(self, dim: Variable | int | str, multiple: int) -> Stage:
+    def align_storage(self, dim: Variable | int | str, multiple: int) -> Self:
         """Pad the extent of a dimension in memory to a multiple."""
         self.do("align_storage", dim=name_of_dim(dim), multiple=multiple)
         return self
 
-    def swizzle(self, count: int) -> Stage:
+    def swizzle(self, count: int) -> Self:
         """Spread equal columns of a tile in shared memory over its banks: `count` is 32, 64 or 128 bytes.
 
         In each row the chunks of 16 bytes of so many bytes have an order of their own. It is the layout that
@@ -287,12 +286,12 @@ class Stage(Suggesting):
         self.do("swizzle", count=count)
         return self
 
-    def fold_storage(self, dim: Variable | int | str, extent: int) -> Stage:
+    def fold_storage(self, dim: Variable | int | str, extent: int) -> Self:
         """Keep a ring of `extent` elements of a dimension; an error if more are in use at a time."""
         self.do("fold_storage", dim=name_of_dim(dim), extent=extent)
         return self
 
-    def bound_extent(self, dim: Variable | int | str, extent: int | None = None) -> Stage:
+    def bound_extent(self, dim: Variable | int | str, extent: int | None = None) -> Self:
         """Make `extent` elements of a dimension wherever this func is computed; an error if more are needed.
 
         Without a number as many as are needed at most. Loops over them then have a known extent also where
@@ -302,12 +301,12 @@ class Stage(Suggesting):
         self.do("bound_extent", dim=name_of_dim(dim), **_given(extent=extent))
         return self
 
-    def set_scope(self, scope: str) -> Stage:
+    def set_scope(self, scope: str) -> Self:
         """The memory for this func: "heap", "stack", "register", "auto", or "shared" by a block."""
         self.do("set_scope", scope=scope)
         return self
 
-    def stream_stores(self) -> Stage:
+    def stream_stores(self) -> Self:
         """Write past the caches."""
         self.do("stream_stores")
         return self
@@ -318,7 +317,7 @@ class Stage(Suggesting):
         at: LoopLike,
         offset: int = 1,
         of: LoopLike | None = None,
-    ) -> Stage:
+    ) -> Self:
         """Prefetch what the body of a loop reads of `source`, `offset` iterations ahead.
 
         With `of` these are iterations of a loop around it: the requests for its next iteration are then
@@ -335,12 +334,12 @@ class Stage(Suggesting):
         self.do("flatten", variables=tuple(map(self.loop_name, variables)), **_given(name=name))
         return self._new(before)[0]
 
-    def rfactor(self, loop: LoopLike, name: str | None = None) -> Stage:
+    def rfactor(self, loop: LoopLike, name: str | None = None) -> Self:
         """Reduce each iteration of a reduction loop apart and merge the results; the new stage."""
         (made,) = self._making("rfactor", loop=self.loop_name(loop), **_given(name=name))
-        return Stage(self.schedule, made.name, len(made.definitions) - 1)
+        return type(self)(self.schedule, made.name, len(made.definitions) - 1)
 
-    def online(self, loop: LoopLike, factor: int, name: str | None = None) -> Stage:
+    def online(self, loop: LoopLike, factor: int, name: str | None = None) -> Self:
         """Sum in tiles of a loop whose terms need another reduction over it, such as exp(x - maximum).
 
         What was summed with the results of a tile is corrected when tiles are merged: one pass over the
@@ -349,32 +348,34 @@ class Stage(Suggesting):
         """
         before = self.schedule.state.program
         self.do("online", loop=self.loop_name(loop), factor=factor, **_given(name=name))
-        return Stage(self.schedule, online_name(before, self.func, name), 0)
+        return type(self)(self.schedule, online_name(before, self.func, name), 0)
 
-    def reassociate(self, source: Func | Stage | str, name: str | None = None) -> Stage:
+    def reassociate(self, source: Func | StageDirectives | str, name: str | None = None) -> Self:
         """Sum over this func's variables before those of `source`, a sum that is a factor of its terms.
 
         (A B) C becomes A (B C); B C is a func, whose stage is returned. Floats are rounded in another order.
         """
         named = self.schedule.source_name(source)
         made = self._making("reassociate", source=named, **_given(name=name))
-        return Stage(self.schedule, next(f.name for f in made if f.definitions[0].ranges), 0)
+        return type(self)(self.schedule, next(f.name for f in made if f.definitions[0].ranges), 0)
 
-    def skip_masked(self) -> Stage:
+    def skip_masked(self) -> Self:
         """Leave out terms that a mask makes nothing; what its 0 is multiplied by counts as finite."""
         self.do("skip_masked")
         return self
 
-    def unsigned(self, source: Tensor | Func | str) -> tuple[Stage, Stage]:
+    def unsigned(self, source: Tensor | Func | str) -> tuple[Self, Self]:
         """Sum products with a source of signed integers as if they were unsigned.
 
         For processors that multiply unsigned by signed integers. Returns the stage of the source made
         unsigned, and that of what the sums then have too much, which their readers take away.
         """
         first, excess = self._making("unsigned", source=self.schedule.source_name(source))
-        return Stage(self.schedule, first.name, 0), Stage(self.schedule, excess.name, 0)
+        return type(self)(self.schedule, first.name, 0), type(self)(self.schedule, excess.name, 0)
 
-    def specialize(self, cond: Value, recipe: Callable[[Stage], Any] | None = None) -> Stage:
+    def specialize(
+        self, cond: Value, recipe: Callable[[StageDirectives], Any] | None = None
+    ) -> Self:
         """Other loops for when a condition on extents and scalars holds.
 
         The loops start as they are now; `recipe` changes them for that case only.
@@ -389,7 +390,7 @@ class Stage(Suggesting):
         scratch = copy.copy(self.schedule)
         if recipe is not None:
             check_recipe(recipe)
-            recipe(Stage(scratch, self.func, self.definition))
+            recipe(type(self)(scratch, self.func, self.definition))
         added = scratch.directives[len(self.schedule.directives) :]
         if any(d.func != self.func or d.definition != self.definition for d in added):
             raise ScheduleError(
@@ -408,7 +409,7 @@ class Stage(Suggesting):
         self.do("specialize", cond=encoded, loops=inner)
         return self
 
-    def tensorize(self, loop: LoopLike, instruction: Instruction | str) -> Stage:
+    def tensorize(self, loop: LoopLike, instruction: Instruction | str) -> Self:
         """Replace a loop and its body by a declared instruction that means the same."""
         name = instruction.name if isinstance(instruction, Instruction) else instruction
         self.do("tensorize", loop=self.loop_name(loop), instruction=name)
@@ -450,7 +451,7 @@ class Stage(Suggesting):
     def communicate(
         self, tensors: TensorLike | Sequence[TensorLike], at: LoopLike, *, prefetch: int = 0,
         deterministic: bool = False,
-    ) -> Stage:  # fmt: skip
+    ) -> Self:  # fmt: skip
         """Fetch what this stage reads of tensors at the start of every iteration of a loop.
 
         Of the stage itself, send what an iteration made to its owners when it ends. The loop is the last
@@ -481,7 +482,7 @@ class Stage(Suggesting):
         listed = loops if isinstance(loops, list | tuple) else (loops,)
         return tuple(self.loop_name(x) for x in listed)
 
-    def pin(self) -> Stage:
+    def pin(self) -> Self:
         """Leave this stage as it is: no default or automatic schedule changes it."""
         self.do("pin")
         return self

@@ -23,10 +23,10 @@ from tdsl.lang.regions import Box, boxes_at, is_empty, union_box
 from tdsl.lang.sizes import check_sizes
 from tdsl.schedule.cost.moved import bytes_in_runs
 from tdsl.schedule.facts import extent, rest_at_root, root_boxes, shape_of, volume
-from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.nest import State, initial_state
 from tdsl.schedule.patterns.groups import with_own_reads
 from tdsl.schedule.required import definition_ranges
+from tdsl.schedule.schedule import Schedule
 from tdsl.tilegraph.drawing import Arrow, Drawing, svg
 
 ALIGNED = 32  # bytes to which tiles in memory are rounded up

@@ -10,7 +10,7 @@ from tdsl.errors import ScheduleError, TargetError, TypeMismatch, did_you_mean
 from tdsl.lang.program import Program, bind_sizes
 from tdsl.schedule.cost.edges import REGISTER_BYTES
 from tdsl.schedule.cost.machine import Machine, MemoryLevel
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.schedule import Schedule
 from tdsl.tilegraph.graph import TileGraph
 
 INLINE = "inline"

@@ -36,7 +36,7 @@ from tdsl.schedule.default import (
     read_in_tiles,
 )  # fmt: skip
 from tdsl.schedule.facts import rest_at_root, root_boxes
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.masked import masked_in
@@ -51,7 +51,7 @@ from tdsl.schedule.recipes.online_blocks import online_blocks
 from tdsl.schedule.recipes.online_tensor_cores import online_tensor_cores
 from tdsl.schedule.recipes.rows import write_vectors
 from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
-from tdsl.schedule.stage import Stage
+from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target
 from tdsl.tilegraph.exchange import exchanged
 from tdsl.tilegraph.graph import TileGraph

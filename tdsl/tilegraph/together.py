@@ -16,12 +16,12 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extent, extents, has_effects, rest_at_root, root_boxes, volume
-from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.legality import depends
 from tdsl.schedule.nest import Root, State, levels_of
 from tdsl.schedule.patterns.rows import vectors_of
 from tdsl.schedule.patterns.streaming import pays_to_stream, work_of_a_point
 from tdsl.schedule.recipes.rows import write_vectors
+from tdsl.schedule.schedule import Schedule
 
 FULL = 0.5  # of the cache next to the first, that the rows of a block fill
 EACH = 8  # blocks for each thread at least

@@ -18,10 +18,10 @@ from tdsl.schedule.cost.predict import Prediction
 from tdsl.schedule.default import choose_inline, complete_by_recipes
 from tdsl.schedule.explain import Decision
 from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
-from tdsl.schedule.fluent import Schedule
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.legality import check_all
 from tdsl.schedule.nest import Root, State
+from tdsl.schedule.schedule import Schedule
 from tdsl.tilegraph.graph import TileGraph
 from tdsl.tilegraph.levels import Part, nested_tiles
 from tdsl.tilegraph.search import CLEARLY

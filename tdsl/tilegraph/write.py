@@ -16,7 +16,7 @@ from tdsl.lang.simplify import add
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extent, extents
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import is_ordered
@@ -31,7 +31,7 @@ from tdsl.schedule.patterns.crowded import further_apart
 from tdsl.schedule.patterns.rows import vectors_of
 from tdsl.schedule.recipes.bands import tile_product, write_parts
 from tdsl.schedule.recipes.matmul import tile
-from tdsl.schedule.stage import Stage
+from tdsl.schedule.schedule import Schedule
 from tdsl.tilegraph.levels import Part
 
 EVEN = 0.8  # of the threads that are busy on average, from which a loop is shared out by itself

@@ -23,7 +23,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extent, extents, shape_of
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import REGISTER, SHARED, SWIZZLES, After, At, Inline
@@ -32,7 +32,7 @@ from tdsl.schedule.recipes.block_rows import fused, reduce_by_threads
 from tdsl.schedule.recipes.elements import apart, definition_of, fetched, vector_of
 from tdsl.schedule.recipes.epilogue import write_neighbours
 from tdsl.schedule.recipes.operands import is_for_tensor_cores
-from tdsl.schedule.stage import Stage
+from tdsl.schedule.schedule import Schedule
 from tdsl.tilegraph.levels import Part
 from tdsl.tilegraph.tiling import Shape
 from tdsl.tilegraph.write_products import (

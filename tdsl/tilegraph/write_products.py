@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tdsl.lang.expr import Var
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.instructions.tensor_cores import COLUMNS, ROWS, Mma
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import FRAGMENT, SHARED
@@ -20,7 +21,6 @@ from tdsl.schedule.recipes.choices import Unsuited, reduction_of
 from tdsl.schedule.recipes.elements import definition_of
 from tdsl.schedule.recipes.operands import Operand, matrices_of, operands_of, vector_of
 from tdsl.schedule.recipes.tensor_cores import load_by, load_of, mma_of, spread
-from tdsl.schedule.stage import Stage
 
 LANES = 32  # threads of a warp
 HELD = 64  # sums of a thread, at most

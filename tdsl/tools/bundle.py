@@ -22,7 +22,7 @@ from tdsl.core.source import here
 from tdsl.errors import TargetError, TypeMismatch, told
 from tdsl.lang.expr import Const
 from tdsl.lang.types import ML_DTYPES
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.schedule import Schedule
 from tdsl.target import Target
 
 

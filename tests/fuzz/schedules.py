@@ -16,11 +16,11 @@ from typing import Any
 
 import tdsl as td
 from tdsl.lang.regions import reads_in
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.legality import depends
 from tdsl.schedule.masked import masked_in
 from tdsl.schedule.nest import SCOPES, TAILS, TOGETHER, At, Level, is_reduction, levels_of
-from tdsl.schedule.stage import Stage
+from tdsl.schedule.schedule import Schedule
 from tests.fuzz.choices import Choices
 
 FACTORS = (1, 2, 3, 4, 5, 8, 16)

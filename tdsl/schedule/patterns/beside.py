@@ -20,13 +20,12 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.cost.machine import Machine
 from tdsl.schedule.facts import extents, volume
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.legality import depends
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.patterns.parts import count_parts, is_of_few, outermost, reduce_in_parts
 from tdsl.schedule.patterns.rows import free_vector, vectors_of
-from tdsl.schedule.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ def sum_together(
     plan = find_beside(state, owner, outermost(f.definitions[0]), boxes, machine)
     if plan is None:
         return None
-    stage = Schedule.of_state(state)[owner]
+    stage = BaseSchedule.of_state(state)[owner]
     partial = reduce_in_parts(stage, plan.part, boxes[owner], machine.vector_bytes)
     part, row = partial.loops[:2]
     partial.parallel(part)

@@ -9,10 +9,9 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.facts import extents, volume
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.patterns.rows import free_vector, lanes_for, vectors_of
-from tdsl.schedule.stage import Stage
 
 MOST = 64  # parts
 WORK = 1 << 16  # terms that are worth a part
@@ -31,7 +30,7 @@ def in_parts(state: State, func: str, definition: int, box: Box, vector_bytes: i
     count = count_parts(f, definition, box)
     if not count:
         return None
-    stage = Stage(Schedule.of_state(state), func, definition)
+    stage = Stage(BaseSchedule.of_state(state), func, definition)
     first = outermost(f.definitions[definition])
     size = -(-(sizes[first] or 1) // count)
     found = vectors_of(f, definition, sizes, vector_bytes, whole=True)

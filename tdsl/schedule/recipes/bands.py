@@ -18,7 +18,7 @@ from tdsl.lang.regions import Box
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.nest import Root, State
 from tdsl.schedule.patterns.bands import Bands, Chain, plan_bands
 from tdsl.schedule.patterns.contraction import Contraction, Tiles, find_contraction, plan_tiles
@@ -26,7 +26,6 @@ from tdsl.schedule.patterns.groups import group_of, moves
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.matmul import tile
 from tdsl.schedule.recipes.rows import write_vectors
-from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 
@@ -64,7 +63,7 @@ def bands(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Ba
     return plan
 
 
-def write_bands(schedule: Schedule, chain: Chain, plan: Bands, machine: Machine) -> None:
+def write_bands(schedule: BaseSchedule, chain: Chain, plan: Bands, machine: Machine) -> None:
     """Write bands as directives."""
     own, left = schedule[chain.owner], list(chain.inside)
     boxes = dict(chain.boxes)
@@ -91,7 +90,7 @@ def write_bands(schedule: Schedule, chain: Chain, plan: Bands, machine: Machine)
 
 
 def tile_product(
-    schedule: Schedule, c: Contraction, chain: Chain, machine: Machine, band: int = 0
+    schedule: BaseSchedule, c: Contraction, chain: Chain, machine: Machine, band: int = 0
 ) -> None:
     """Register tiles for a product; what it multiplies with is packed in front if all bands need the same."""
     tiles = plan_tiles(c, machine)
@@ -106,7 +105,7 @@ def tile_product(
     tile(schedule, c, tiles, threads=False)
 
 
-def _is_there(schedule: Schedule, c: Contraction, chain: Chain) -> bool:
+def _is_there(schedule: BaseSchedule, c: Contraction, chain: Chain) -> bool:
     """True when what moves along is not made in a band; copies of what is made there have other names."""
     name, state = c.moving.name, schedule.state
     if name in chain.inside:
@@ -114,7 +113,7 @@ def _is_there(schedule: Schedule, c: Contraction, chain: Chain) -> bool:
     return not state.program.has_func(name) or isinstance(state.plan(name).place, Root | None)
 
 
-def _moves_on(c: Contraction, schedule: Schedule, chain: Chain) -> bool:
+def _moves_on(c: Contraction, schedule: BaseSchedule, chain: Chain) -> bool:
     """True when tiles need boxes of their own of what moves along, not just one of several whole ones."""
     used = {v for e in c.moving.index for v in variables(e)}
     names = schedule.state.program.func(c.func).variables
@@ -128,7 +127,7 @@ def _is_packed(c: Contraction, tiles: Tiles) -> bool:
 
 
 def write_parts(
-    schedule: Schedule, state: State, name: str, boxes: dict[str, Box], machine: Machine
+    schedule: BaseSchedule, state: State, name: str, boxes: dict[str, Box], machine: Machine
 ) -> None:
     """Vectors for each definition of a func that is no product; `state` has the sizes."""
     f = state.program.func(name)

@@ -16,11 +16,11 @@ from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.nest import SHARED
 from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe, reduction_of
 from tdsl.schedule.recipes.elements import elements, known_sizes
-from tdsl.schedule.stage import Stage
 
 _WARP = 32
 _THREADS = 256  # of a block

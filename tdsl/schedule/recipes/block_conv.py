@@ -18,13 +18,13 @@ from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Binary, Read, Var
 from tdsl.schedule.cost.devices import least_shared
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.nest import REGISTER, SHARED
 from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe, reduction_of
 from tdsl.schedule.recipes.elements import definition_of, known_sizes, sizes_of, vector_of
 from tdsl.schedule.recipes.epilogue import following, reader_of, write_neighbours
 from tdsl.schedule.recipes.grid import bind_blocks
-from tdsl.schedule.stage import Stage
 
 _SHARED = 40 << 10  # bytes of the tiles of both operands
 _CHANNELS = 8  # of a step, at most

@@ -24,12 +24,12 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.facts import cost, extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.patterns.groups import boxes_of_rows, group_of, moves
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.required import bounds_of
-from tdsl.schedule.stage import Stage
 
 ACCESS = 16  # bytes that a thread can load or store at once
 _WARP = 32

@@ -22,6 +22,7 @@ from tdsl.lang.program import FuncDef
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.facts import extents, has_effects, rest_at_root, root_boxes, volume
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.nest import REGISTER, SHARED, State, is_ordered
 from tdsl.schedule.patterns.groups import boxes_within, group_of
@@ -30,7 +31,6 @@ from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.elements import definition_of, known_sizes, vector_of
 from tdsl.schedule.recipes.epilogue import write_neighbours
 from tdsl.schedule.recipes.grid import bind_blocks
-from tdsl.schedule.stage import Stage
 
 _SHARED = 48 << 10  # bytes of a block, which every GPU has
 _AGAIN = 1.6  # how often points of the funcs inside may be made

@@ -23,6 +23,7 @@ from tdsl.lang.affine import as_sum, variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Read, Var
 from tdsl.lang.regions import reads_in
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.gathering import moves_along
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import CLUSTER, REGISTER, SHARED
@@ -42,7 +43,6 @@ from tdsl.schedule.recipes.epilogue import following, reader_of, write_neighbour
 from tdsl.schedule.recipes.grid import bind_blocks
 from tdsl.schedule.recipes.operands import Operand, flattened, matrices_of
 from tdsl.schedule.recipes.operands import vector_of as vector_of_operand
-from tdsl.schedule.stage import Stage
 
 _COPIED = 4  # bytes, the least that a GPU copies to shared memory by itself
 _BLOCKS = 132  # that a GPU runs at a time

@@ -18,11 +18,11 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.facts import extents, has_effects, step
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.nest import SHARED
 from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.conv import known
-from tdsl.schedule.stage import Stage
 
 _LEAST = 16  # elements on both sides that are worth tiles
 

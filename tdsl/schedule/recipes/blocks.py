@@ -14,6 +14,7 @@ from math import prod
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.gathering import moves_along
 from tdsl.schedule.recipes.block_columns import BlockColumns, block_columns
 from tdsl.schedule.recipes.block_conv import BlockConv, block_conv
@@ -32,7 +33,6 @@ from tdsl.schedule.recipes.elements import (
 )
 from tdsl.schedule.recipes.epilogue import reader_of
 from tdsl.schedule.recipes.operands import matrices_of
-from tdsl.schedule.stage import Stage
 
 _LONG = 256  # terms of a sum that are worth a block
 _WARP = 32

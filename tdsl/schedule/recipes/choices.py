@@ -16,8 +16,8 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.regions import reads_in
 from tdsl.schedule.arguments import fits, plain, words
 from tdsl.schedule.cost.machine import Machine
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.nest import is_ordered
-from tdsl.schedule.stage import Stage
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 Plan = TypeVar("Plan")

@@ -25,7 +25,7 @@ from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import extents, rest_at_root, root_boxes
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.mapping import mapped_reads
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.padding import padded_reads
@@ -39,7 +39,6 @@ from tdsl.schedule.patterns.contraction import (
 from tdsl.schedule.patterns.windows import UNKNOWN, has_window
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.matmul import tile
-from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 Tiled = tuple[Contraction, Tiles]
@@ -80,7 +79,9 @@ def conv(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> Til
     return made[0][1]
 
 
-def convolve(schedule: Schedule, c: Contraction, machine: Machine, **choices: Any) -> list[Tiled]:
+def convolve(
+    schedule: BaseSchedule, c: Contraction, machine: Machine, **choices: Any
+) -> list[Tiled]:
     """Write the tiles of a convolution, and of what is inside, as directives; none for a plain product."""
     tiles = choose(plan_tiles(c, machine), choices)
     inner = _inner(schedule, c, tiles, machine)
@@ -99,7 +100,7 @@ def convolve(schedule: Schedule, c: Contraction, machine: Machine, **choices: An
     return made
 
 
-def known(schedule: Schedule) -> tuple[State, dict[str, Box]]:
+def known(schedule: BaseSchedule) -> tuple[State, dict[str, Box]]:
     """The state for the sizes that the schedule knows, and what is needed of every func."""
     state = bind_state(schedule.state, schedule.sizes)
     return state, root_boxes(rest_at_root(state))
@@ -111,7 +112,7 @@ def _sizes(f: FuncDef, box: Box) -> dict[str, int]:
     return {name: UNKNOWN if e is None else e for name, e in found.items()}
 
 
-def contraction_of(schedule: Schedule, func: str) -> Contraction | None:
+def contraction_of(schedule: BaseSchedule, func: str) -> Contraction | None:
     """The contraction that a func is, with the sizes that the schedule knows."""
     found = _find(*known(schedule), func)
     return None if found is None or found.apart else found
@@ -123,7 +124,7 @@ def _find(state: State, boxes: dict[str, Box], func: str) -> Contraction | None:
     return find_contraction(state, func, read, boxes) or find_window(state, func, read, boxes)
 
 
-def _copy_paddings(schedule: Schedule, func: str, machine: Machine) -> bool:
+def _copy_paddings(schedule: BaseSchedule, func: str, machine: Machine) -> bool:
     """Copy what a func reads beyond the edges of tensors; True if there is any."""
     d = schedule.state.program.func(func).definitions[0]
     names = dict.fromkeys(r.name for r in reads_in(d.values))
@@ -142,7 +143,7 @@ def _copy_paddings(schedule: Schedule, func: str, machine: Machine) -> bool:
     return bool(padded)
 
 
-def _inner(schedule: Schedule, c: Contraction, tiles: Tiles, machine: Machine) -> list[str]:
+def _inner(schedule: BaseSchedule, c: Contraction, tiles: Tiles, machine: Machine) -> list[str]:
     """The sums that are read here only, and of which every iteration of the outer loops needs its own."""
     if not c.others or tiles.parallel not in ("", *(c.names[v] for v in c.others)):
         return []
@@ -187,7 +188,7 @@ def _follows(r: Read, c: Contraction, machine: Machine) -> bool:
 
 
 def make_inside(
-    schedule: Schedule, name: str, reader: str, outer: Collection[str], host: Stage, loop: str,
+    schedule: BaseSchedule, name: str, reader: str, outer: Collection[str], host: Stage, loop: str,
     machine: Machine,
 ) -> list[Tiled]:  # fmt: skip
     """Compute a sum that a func reads inside a loop of `host` that runs on threads, or in one that does.
@@ -218,7 +219,7 @@ def make_inside(
 
 
 def _sum_inside(
-    schedule: Schedule, owner: str, name: str, fixed: Collection[int]
+    schedule: BaseSchedule, owner: str, name: str, fixed: Collection[int]
 ) -> Contraction | None:
     """The sum `name` that an owner is or reads, each axis in `fixed` being one value wide."""
     state, boxes = known(schedule)

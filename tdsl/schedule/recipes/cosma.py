@@ -15,6 +15,7 @@ import re
 from tdsl.core.source import here
 from tdsl.errors import ScheduleError, did_you_mean, is_one_of
 from tdsl.placement.grid import Grid
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.recipes.choices import recipe
 from tdsl.schedule.recipes.products import Product, extents_of, product_of
 from tdsl.schedule.recipes.strategies import (
@@ -23,7 +24,6 @@ from tdsl.schedule.recipes.strategies import (
     halved_strategy,
     published_strategy,
 )
-from tdsl.schedule.stage import Stage
 
 RULES = ("volume", "library")
 

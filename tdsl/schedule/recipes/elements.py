@@ -13,12 +13,12 @@ from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, ZERO, Read, Select, Var
 from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.facts import extent, extents, has_effects
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.gathering import moves_along
 from tdsl.schedule.nest import State
 from tdsl.schedule.recipes.block_rows import ACCESS, fused
 from tdsl.schedule.recipes.choices import Unsuited, recipe
 from tdsl.schedule.recipes.conv import known
-from tdsl.schedule.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tdsl.errors import ScheduleError
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.inlining import readers_of
 from tdsl.schedule.instructions.warpgroups import THREADS as WARPGROUP
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import GROUP
-from tdsl.schedule.stage import Stage
 
 ROW_BYTES = 128  # of a row of a tile in which threads of a group pass results to each other
 _ACCESS = 16  # bytes

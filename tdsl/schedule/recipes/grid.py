@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.launch import MOST_BLOCKS
 from tdsl.schedule.loops import iterations_of
 from tdsl.schedule.recipes.block_rows import fused
 from tdsl.schedule.recipes.elements import sizes_of
-from tdsl.schedule.stage import Stage
 
 _MOST_BESIDE = MOST_BLOCKS["blockIdx.y"]
 

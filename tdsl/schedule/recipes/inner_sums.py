@@ -15,12 +15,11 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import extents
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.patterns.rows import lanes_for, vector_variable
 from tdsl.schedule.recipes.choices import Unsuited, recipe
 from tdsl.schedule.recipes.conv import contraction_of, inner_reads, known, make_inside
-from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 NEAR = 0.5  # of the cache next to the first, that the sums of a row may fill
@@ -58,7 +57,7 @@ def inner_sums(stage: Stage, *, machine: Machine | None = None) -> InnerSums:
     return plan
 
 
-def plan_inner_sums(schedule: Schedule, func: str, machine: Machine) -> InnerSums | None:
+def plan_inner_sums(schedule: BaseSchedule, func: str, machine: Machine) -> InnerSums | None:
     """The rows of a sum, and the sums of products that can be made for each of them."""
     f = schedule.state.program.func(func)
     d = f.definitions[0]
@@ -94,7 +93,7 @@ def _is_of_a_row(
     return all(others) and bytes_ * prod(n or 0 for n in others) <= NEAR * machine.near_bytes
 
 
-def write_inner_sums(schedule: Schedule, func: str, plan: InnerSums, machine: Machine) -> None:
+def write_inner_sums(schedule: BaseSchedule, func: str, plan: InnerSums, machine: Machine) -> None:
     """The plan as directives."""
     state, boxes = known(schedule)
     f: FuncDef = state.program.func(func)

@@ -14,9 +14,9 @@ from tdsl.placement.grid import Coordinates, Grid
 from tdsl.placement.notation import Blocks, Placement
 from tdsl.placement.ownership import Box, elements, owned
 from tdsl.placement.spans import clip, count, runs
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.naming import Loop, check_grid
 from tdsl.schedule.recipes.choices import recipe
-from tdsl.schedule.stage import Stage
 
 MOST_ROUNDS = 64  # messages to everyone in each of them
 

@@ -24,7 +24,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import rest_at_root, root_boxes, stride_of
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.instructions.dots import DOTS, Dot, declare
 from tdsl.schedule.naming import Loop, LoopLike, name_of_loop
 from tdsl.schedule.patterns.contraction import (
@@ -36,7 +36,6 @@ from tdsl.schedule.patterns.contraction import (
 )
 from tdsl.schedule.patterns.rows import SUMS
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
-from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 # The side of blocks that are turned in registers; larger ones only take longer to compile.
@@ -75,14 +74,14 @@ def matmul(
     return tiles
 
 
-def _find(schedule: Schedule, func: str, along: str) -> Contraction | str:
+def _find(schedule: BaseSchedule, func: str, along: str) -> Contraction | str:
     """The contraction that a func is, with the sizes that the schedule knows; or why there is none."""
     state = bind_state(schedule.state, schedule.sizes)
     read = [g.name for g in state.program.funcs if g.name != func]
     return recognize(state, func, read, root_boxes(rest_at_root(state)), along=along)
 
 
-def tile(schedule: Schedule, c: Contraction, tiles: Tiles, *, threads: bool = True) -> None:
+def tile(schedule: BaseSchedule, c: Contraction, tiles: Tiles, *, threads: bool = True) -> None:
     """Write tiles as directives; without `threads` for loops that stand inside of a parallel one."""
     own = schedule[c.owner]
     across, along = c.names[c.across], c.names[c.along]
@@ -156,7 +155,7 @@ def _sum_here(
 
 
 def _sum_inside(
-    schedule: Schedule, c: Contraction, tiles: Tiles, own: Stage, block: Loop, row: Loop
+    schedule: BaseSchedule, c: Contraction, tiles: Tiles, own: Stage, block: Loop, row: Loop
 ) -> tuple[Stage, Loop]:
     """Sum inside of the tiles of the func that reads the sums; the loop around a panel."""
     summed = schedule[c.func]
@@ -212,7 +211,7 @@ def _left(c: Contraction) -> Read:
 
 
 def _left_panel(
-    schedule: Schedule, c: Contraction, tiles: Tiles, own: Stage, row: Loop | None
+    schedule: BaseSchedule, c: Contraction, tiles: Tiles, own: Stage, row: Loop | None
 ) -> None:
     """Copy what is broadcast so that the terms of a sum lie side by side, where they do not, or in tiles."""
     left, term, dot = _left(c), c.ranges[-1], _dot(tiles)
@@ -227,7 +226,7 @@ def _left_panel(
         _for_all(copy, tiles, own, row)
 
 
-def _with_terms_last(schedule: Schedule, c: Contraction, left: Read, name: str) -> Stage:
+def _with_terms_last(schedule: BaseSchedule, c: Contraction, left: Read, name: str) -> Stage:
     """A copy of what is broadcast with the terms of a sum side by side."""
     copy = schedule.cache_read(name, c.func, along=_apart(c, c.across))
     axis = left.index.index(Var(c.ranges[-1]))
@@ -240,7 +239,7 @@ def _with_terms_last(schedule: Schedule, c: Contraction, left: Read, name: str) 
 
 
 def _in_tiles(
-    schedule: Schedule, c: Contraction, dot: Dot, left: Read, name: str, rows: int
+    schedule: BaseSchedule, c: Contraction, dot: Dot, left: Read, name: str, rows: int
 ) -> Stage:
     """A copy of what is broadcast, tile after tile of an instruction; `rows` of these come together."""
     rank = len(left.index)
@@ -269,7 +268,7 @@ def _for_all(made: Stage, tiles: Tiles, own: Stage, row: Loop | None) -> None:
 
 
 def _unsigned(
-    schedule: Schedule, c: Contraction, tiles: Tiles, own: Stage, row: Loop | None
+    schedule: BaseSchedule, c: Contraction, tiles: Tiles, own: Stage, row: Loop | None
 ) -> Contraction:
     """Read what moves along as unsigned, and what the sums then have too much once, or inside of a loop."""
     made, excess = schedule[c.func].unsigned(c.moving.name)
@@ -310,7 +309,7 @@ def _store_along(stage: Stage, c: Contraction) -> None:
     stage.reorder_storage(*(v for v in variables_ if v != c.along), c.along)
 
 
-def _panel(schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: Loop) -> None:
+def _panel(schedule: BaseSchedule, c: Contraction, tiles: Tiles, host: Stage, loop: Loop) -> None:
     """Copy what moves along, so that its vectors are adjacent, and those of a term next to the last one's."""
     if tiles.dot:
         _paired_panel(schedule, c, tiles, host, loop)
@@ -337,7 +336,7 @@ def _panel(schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: 
 
 
 def _paired_panel(
-    schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: Loop
+    schedule: BaseSchedule, c: Contraction, tiles: Tiles, host: Stage, loop: Loop
 ) -> None:
     """Copy what moves along, with the terms of an instruction side by side for each lane."""
     dot = _dot(tiles)
@@ -375,7 +374,12 @@ def _axes(c: Contraction) -> tuple[int, list[int], list[int]]:
 
 
 def _copy_moving(
-    schedule: Schedule, c: Contraction, tiles: Tiles, host: Stage, loop: Loop, pack: dict[int, int]
+    schedule: BaseSchedule,
+    c: Contraction,
+    tiles: Tiles,
+    host: Stage,
+    loop: Loop,
+    pack: dict[int, int],
 ) -> Stage:
     """A copy of what moves along; in the sum's own loop from the start, where alone it may be there."""
     here = tiles.panel != "root" and host.func == c.func
@@ -408,7 +412,7 @@ def _turn(copy: Stage, along: str, across: str, lanes: int) -> tuple[Loop, Loop]
     return blocks, vectors
 
 
-def _open_producer(schedule: Schedule, c: Contraction) -> Stage | None:
+def _open_producer(schedule: BaseSchedule, c: Contraction) -> Stage | None:
     """What makes the moving operand for this alone, and has no schedule yet: it is made in the panel."""
     name, state = c.moving.name, schedule.state
     if not state.program.has_func(name) or name in state.program.outputs:

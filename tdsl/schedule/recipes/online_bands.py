@@ -17,6 +17,7 @@ from tdsl.lang.expr import Expr, Var, const
 from tdsl.lang.regions import Box
 from tdsl.lang.simplify import add, subtract
 from tdsl.schedule.cost.machine import Machine, machine_for
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.new_stage import replace_func
 from tdsl.schedule.patterns.bands import Chain
 from tdsl.schedule.patterns.contraction import find_contraction, share
@@ -26,7 +27,6 @@ from tdsl.schedule.recipes.bands import tile_product, write_parts
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.conv import known
 from tdsl.schedule.recipes.online_blocks import OnlineChain, find_online_chain, inside_tiles
-from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 MOST, LEAST = 128, 8  # rows of a band

@@ -22,7 +22,7 @@ from tdsl.lang.regions import reads_in
 from tdsl.schedule.caches import source_of
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import extent, extents
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.nest import REGISTER, SHARED, State
 from tdsl.schedule.recipes.ahead import fetch_ahead
 from tdsl.schedule.recipes.block_rows import fused
@@ -30,7 +30,6 @@ from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
 from tdsl.schedule.recipes.conv import known
 from tdsl.schedule.recipes.elements import elements, even_width, known_sizes
 from tdsl.schedule.recipes.epilogue import write_neighbours
-from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 LARGEST = (128, 64)  # rows and terms of a tile
@@ -291,7 +290,7 @@ def _share_out(own: Stage, chain: OnlineChain, plan: OnlineBlocks, whole: str, t
 class _Block:
     """A block that is being filled: its loops over threads are those of `own`, tiles those of `running`."""
 
-    schedule: Schedule
+    schedule: BaseSchedule
     chain: OnlineChain
     plan: OnlineBlocks
     own: Stage

@@ -23,6 +23,7 @@ from tdsl.lang.affine import variables
 from tdsl.lang.definition import Definition
 from tdsl.lang.expr import TRUE, Cast, Read
 from tdsl.schedule.cost.machine import Machine, machine_for
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.instructions.tensor_cores import ROWS, Mma
 from tdsl.schedule.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.schedule.mapping import rounded_part
@@ -53,7 +54,6 @@ from tdsl.schedule.recipes.tensor_cores import (
     shape_of,
     spread,
 )
-from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 _STEP = 16  # what rows of operands are a multiple of

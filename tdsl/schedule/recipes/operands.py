@@ -20,7 +20,7 @@ from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, simplify, substitute, subtract
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.caches import source_of
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.gathering import moving
 from tdsl.schedule.instructions.tensor_cores import MMAS
 from tdsl.schedule.recipes.block_rows import ACCESS
@@ -29,7 +29,6 @@ from tdsl.schedule.recipes.conv import known
 from tdsl.schedule.recipes.elements import definition_of, even_width, fetched, sizes_of
 from tdsl.schedule.recipes.epilogue import reader_of
 from tdsl.schedule.required import bounds_of
-from tdsl.schedule.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,7 @@ def check_terms(stage: Stage, operands: tuple[Operand, Operand], step: int) -> b
     return False
 
 
-def _ends(schedule: Schedule, x: Operand, at: Expr, end: Expr) -> bool:
+def _ends(schedule: BaseSchedule, x: Operand, at: Expr, end: Expr) -> bool:
     """True for an operand that ends where an index of its elements comes to an end."""
     if x.gathered:
         return False

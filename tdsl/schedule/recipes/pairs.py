@@ -22,12 +22,11 @@ from tdsl.lang.expr import Read, Var
 from tdsl.lang.program import FuncDef
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.nest import State, is_ordered
 from tdsl.schedule.patterns.groups import group_of
 from tdsl.schedule.patterns.rows import lanes_for
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
-from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 TILE = 16  # partners at a time: each has a vector of sums in a register
@@ -163,7 +162,7 @@ def plan_pairs(state: State, found: PairReduction, machine: Machine) -> Pairs | 
     return Pairs(lanes, min(TILE, machine.registers - 4), lanes)
 
 
-def write_pairs(schedule: Schedule, found: PairReduction, plan: Pairs) -> None:
+def write_pairs(schedule: BaseSchedule, found: PairReduction, plan: Pairs) -> None:
     """Write the choices as directives."""
     own, best, pair = (schedule[name] for name in (found.owner, found.best, found.pair))
     (row,) = schedule.state.program.func(found.owner).variables
@@ -187,7 +186,7 @@ def write_pairs(schedule: Schedule, found: PairReduction, plan: Pairs) -> None:
         _turn(schedule, found, axis, own, block)
 
 
-def _turn(schedule: Schedule, found: PairReduction, axis: int, own: Stage, block: Any) -> None:
+def _turn(schedule: BaseSchedule, found: PairReduction, axis: int, own: Stage, block: Any) -> None:
     """Copy a block of what moves with the rows, so that the rows lie side by side."""
     copy = schedule.cache_read(found.moving.name, found.pair)
     names = [loop.name for loop in copy.loops]

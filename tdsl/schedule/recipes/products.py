@@ -18,9 +18,9 @@ from tdsl.lang.expr import Const, Expr, Var
 from tdsl.lang.program import bind_expr
 from tdsl.lang.regions import reads_in
 from tdsl.placement.grid import Grid
+from tdsl.schedule.fluent import Stage
 from tdsl.schedule.naming import check_grid
 from tdsl.schedule.recipes.choices import recipe
-from tdsl.schedule.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import cost, extents, rest_at_root, root_boxes, volume
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.inlining import inline_funcs
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import State, is_ordered
@@ -31,7 +31,6 @@ from tdsl.schedule.patterns.rows import SCANS, lanes_for, scanned_row, vectors_o
 from tdsl.schedule.patterns.streaming import pays_to_stream
 from tdsl.schedule.patterns.strips import Strips, plan_strips
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
-from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 _MUCH = 16  # points of a row that are worth vectors
@@ -174,7 +173,7 @@ def _bytes(state: State, name: str, box: Box) -> int | None:
 
 
 def write_rows(
-    schedule: Schedule, group: RowChain, plan: Rows, boxes: dict[str, Box], machine: Machine
+    schedule: BaseSchedule, group: RowChain, plan: Rows, boxes: dict[str, Box], machine: Machine
 ) -> None:
     """Write the choices as directives; `boxes` are what the outputs need in all."""
     own = schedule[group.owner]

@@ -24,14 +24,13 @@ from tdsl.lang.regions import Box, reads_in
 from tdsl.schedule.bind import bind_state
 from tdsl.schedule.cost.machine import Machine, machine_for
 from tdsl.schedule.facts import extent, extents, rest_at_root, root_boxes, widest
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.naming import Loop
 from tdsl.schedule.nest import is_ordered
 from tdsl.schedule.patterns.groups import group_of
 from tdsl.schedule.patterns.rows import lanes_for, vector_variable
 from tdsl.schedule.patterns.strips import Strips, plan_strips
 from tdsl.schedule.recipes.choices import Unsuited, choose, recipe
-from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 SETS = 2048  # bytes after which lines of the caches share a set with earlier ones
@@ -73,7 +72,7 @@ def strips(stage: Stage, *, machine: Machine | None = None, **choices: Any) -> S
 
 
 def write_strips(
-    schedule: Schedule, owner: str, plan: Strips, boxes: dict[str, Box], machine: Machine
+    schedule: BaseSchedule, owner: str, plan: Strips, boxes: dict[str, Box], machine: Machine
 ) -> None:
     """Write strips as directives."""
     own = schedule[owner]
@@ -104,7 +103,7 @@ def write_strips(
 
 
 def _write_blocks(
-    schedule: Schedule, own: Stage, line: Loop, plan: Strips, machine: Machine
+    schedule: BaseSchedule, own: Stage, line: Loop, plan: Strips, machine: Machine
 ) -> None:
     """Some lines at a time, by a vector or two of each, with all that they need in registers."""
     f = schedule.state.program.func(own.func)

@@ -21,7 +21,7 @@ from tdsl.lang.expr import Var
 from tdsl.lang.regions import reads_in
 from tdsl.lang.types import f8e4m3, f8e5m2, f32
 from tdsl.schedule.cost.machine import machine_for
-from tdsl.schedule.fluent import Schedule
+from tdsl.schedule.fluent import BaseSchedule, Stage
 from tdsl.schedule.instructions.tensor_cores import COLUMNS, LOADS, MMAS, ROWS, Load, Mma
 from tdsl.schedule.instructions.warpgroups import ROWS as GROUP_ROWS
 from tdsl.schedule.instructions.warpgroups import Wgmma
@@ -40,7 +40,6 @@ from tdsl.schedule.recipes.operands import (
     operands_of,
     vector_of,
 )
-from tdsl.schedule.stage import Stage
 from tdsl.target import as_target
 
 Form = Mma | Wgmma
@@ -102,7 +101,7 @@ class TensorCoreMatmul:
     blocks: int = 0
     cluster: int = 1
 
-    def __call__(self, schedule: Schedule) -> None:
+    def __call__(self, schedule: BaseSchedule) -> None:
         """Apply the same choices, unless they have been."""
         if not schedule.state.plan(self.stage).tensorizations:
             tensor_core_matmul(
