@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdsl.core.source import here
 from tdsl.errors import DefinitionError
-from tdsl.lang.collector import Collector
-from tdsl.lang.counts import known_counts
-from tdsl.lang.infer import infer
 from tdsl.lang.program import Program
+
+if TYPE_CHECKING:  # what builds a program is not needed to import tdsl
+    from tdsl.lang.collector import Collector
 
 
 def build_program(
@@ -23,6 +23,10 @@ def build_program(
     Raises DefinitionError for an undefined func, an output or a name used twice, ShapeError where ranges
     disagree.
     """
+    from tdsl.lang.collector import Collector
+    from tdsl.lang.counts import known_counts
+    from tdsl.lang.infer import infer
+
     collected = Collector()
     for p in parameters:
         collected.input(p)
@@ -41,6 +45,8 @@ def build_program(
 
 
 def _collected(outputs: tuple[Any, ...]) -> Collector:
+    from tdsl.lang.collector import Collector
+
     collected = Collector()
     for f in outputs:
         collected.func(f)
