@@ -351,7 +351,9 @@ class Suggesting:
     def _found_elsewhere(self, name: str) -> str:
         """What to write for an attribute that something made of this has; "" for any other."""
         for other, way in self._leads_to:
-            if name in other.__dict__ and name not in getattr(other, "_internal", ()):
+            # hasattr would say yes for names of `object` and `Suggesting`, too
+            defined = any(name in vars(c) for c in other.__mro__ if c not in (object, Suggesting))
+            if defined and name not in getattr(other, "_internal", ()):
                 return f"{way.format(func=self._func_name())}.{name}"
         return ""
 
