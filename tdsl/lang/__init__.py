@@ -1,1 +1,1 @@
-"""What to compute: the index language, its checks, its region function and its meaning."""
+"""The index language (funcs, reductions, expressions), its checks, bounds inference and interpreter."""

@@ -1,12 +1,12 @@
-"""Index expressions as sums: constant + coefficient * atom + ..., where an atom is anything not linear.
+"""Index expressions as affine sums: constant + coefficient * atom + ..., an atom being any non-linear node.
 
     16 * y_o + y_i - 1          {Var y_o: 16, Var y_i: 1} + -1
     min(n, 3 * x) + x // 4      {Binary min: 1, Binary floordiv: 1} + 0
     data[x] + 1                 {Binary add: 1} + 0, for data of 64 bits
 
-Index arithmetic does not wrap. Arithmetic on data that may wrap is an atom, so that nothing is concluded
-from an order that wrapping would break. Two index expressions are equal when the difference of their sums is
-empty; this is what makes ranges of neighbouring tiles cancel.
+Index arithmetic is assumed not to overflow. Arithmetic on data that may overflow is an atom: no inequality
+is derived from it. Two index expressions are equal if the difference of their sums is 0; by this rule common
+terms of the ranges of adjacent tiles cancel.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tdsl.lang.types import DType, i64
 
 @dataclass(slots=True)
 class Sum:
-    """constant + sum of coefficient * atom; no coefficient is 0. Treat as immutable."""
+    """The affine sum constant + sum of coefficient * atom; no coefficient is 0. Treat as immutable."""
 
     terms: dict[Expr, int] = field(default_factory=dict)
     constant: int = 0
@@ -76,7 +76,7 @@ class Sum:
         return Sum(terms, self.constant)
 
     def divided(self, factor: int) -> Sum:
-        """Exact division; every number is a multiple of `factor`."""
+        """The sum divided by `factor`, which must divide every coefficient and the constant."""
         return Sum({a: c // factor for a, c in self.terms.items()}, self.constant // factor)
 
 
@@ -84,7 +84,7 @@ _SUMS: Memo[Expr, Sum] = Memo()
 
 
 def as_sum(e: Expr) -> Sum:
-    """The sum that an i64 expression is.
+    """The affine sum equal to an i64 expression.
 
     >>> from tdsl.lang.show import show_expr
     >>> i, j = Var("i"), Var("j")
@@ -102,7 +102,7 @@ def _as_sum(e: Expr) -> Sum:
 
 
 def _addends(e: Expr) -> tuple[Expr, ...]:
-    """The operands from whose sums that of `e` is computed."""
+    """The operands from whose affine sums that of `e` is computed."""
     match e:
         case Binary("add" | "sub" | "mul", left, right):
             return left, right
@@ -115,7 +115,7 @@ def _addends(e: Expr) -> tuple[Expr, ...]:
 
 
 def linear(e: Expr) -> Sum:
-    """The sum that an i64 expression is up to multiples of 2**64: exact, although it may wrap."""
+    """The affine sum equal to an i64 expression modulo 2**64, also if the expression itself may wrap."""
     match e:
         case Const(value):
             return Sum({}, int(value))
@@ -145,7 +145,7 @@ _SIZES: Memo[Expr, int] = Memo()
 
 
 def may_wrap(e: Expr) -> bool:
-    """True for a sum, difference, product or magnitude of data that may not fit in 64 bits.
+    """True for a sum, difference, product, negation or absolute value of data that may overflow 64 bits.
 
     >>> from tdsl.lang.expr import Param
     >>> from tdsl.lang.types import i32
@@ -161,7 +161,7 @@ def may_wrap(e: Expr) -> bool:
 
 
 def data_size(e: Expr) -> int:
-    """The magnitude that data give an integer expression; 0 where only loop variables and extents do."""
+    """A bound of what data contribute to |e|, by their dtypes; 0 if only loop variables and extents do."""
     found = _SIZES.get(e)
     return remembered(_SIZES, e, _data_size, _sized) if found is None else found
 
@@ -171,7 +171,7 @@ def _data_size(e: Expr) -> int:
 
 
 def _sized(e: Expr) -> tuple[Expr, ...]:
-    """The operands from whose magnitudes that of `e` is computed."""
+    """The operands from whose `data_size` that of `e` is computed."""
     match e:
         case Unary(_, x) | Broadcast(x) | Require(_, x) | Show(_, x) | Cast(x):
             return (x,)
@@ -239,7 +239,7 @@ def _most(t: DType) -> int:
 
 
 def as_expr(s: Sum) -> Expr:
-    """The expression of a sum: variables, larger factors first, then sizes, other atoms, the constant."""
+    """A sum as an expression: variables, larger coefficients first, then sizes, other atoms, the constant."""
     result: Expr | None = None
     for atom, coefficient in sorted(s.terms.items(), key=_order):
         magnitude = abs(coefficient)
@@ -271,9 +271,9 @@ def _order(item: tuple[Expr, int]) -> tuple[int, int, int, str]:
 def ends_as_numbers(
     e: Expr, ranges: Mapping[str, tuple[Expr | None, Expr | None]]
 ) -> tuple[Expr, Expr] | None:
-    """The least and the largest value of an i64 sum of variables that run over numbers; None for others.
+    """The smallest and the largest value of an i64 expression that is affine in variables of constant ranges.
 
-    Where variables run over nothing, the sum does.
+    None for other expressions. If the range of a variable is empty, the expression has no values.
 
     >>> e = Binary("sub", Binary("mul", const(2), Var("i")), Var("j"))
     >>> lo, hi = ends_as_numbers(e, {"i": (const(0), const(9)), "j": (const(1), const(3))})
@@ -294,7 +294,7 @@ def ends_as_numbers(
 
 
 def whole_steps(s: Sum) -> Sum:
-    """The sum with x // k * k for x - x % k, whose ends are exact: x and its remainder move together.
+    """The sum with x - x % k rewritten to x // k * k, whose bounds are exact although x and x % k correlate.
 
     >>> from tdsl.lang.show import show_expr
     >>> x, eight, four = Var("x"), const(8), const(4)
@@ -315,7 +315,7 @@ def whole_steps(s: Sum) -> Sum:
 
 
 def difference(a: Expr, b: Expr) -> int | None:
-    """a - b where it is a constant, also of extremes whose arms are as far apart.
+    """a - b if it is a constant, else None; also if both are min (or max) with operands of equal differences.
 
     >>> i = Var("i")
     >>> clipped = [Binary("min", Binary("add", i, const(n)), const(n + 9)) for n in (0, 4)]
@@ -346,7 +346,7 @@ def _variables(n: Node) -> frozenset[str]:
 
 
 def has_data(e: Expr) -> bool:
-    """Whether an expression reads a tensor, a func or memory."""
+    """True if an expression reads a tensor, a func or memory."""
     found = _DATA.get(e)
     return remembered(_DATA, e, _has_data) if found is None else found
 
@@ -356,7 +356,7 @@ def _has_data(n: Node) -> bool:
 
 
 def union_of(memo: Mapping[Node, frozenset[str]], n: Node) -> frozenset[str]:
-    """The union of the sets of a node's children; one of these where it has all."""
+    """The union of the sets of a node's children in `memo`; one child's set itself if it is the union."""
     result: frozenset[str] = frozenset()
     for c in children(n):
         names = memo[c]
@@ -366,7 +366,7 @@ def union_of(memo: Mapping[Node, frozenset[str]], n: Node) -> frozenset[str]:
 
 
 def height(e: Node) -> int:
-    """The number of nodes on the longest way from `e` to a leaf."""
+    """The number of nodes on the longest path from `e` to a leaf."""
     found = _HEIGHTS.get(e)
     return remembered(_HEIGHTS, e, _height) if found is None else found
 
@@ -386,7 +386,7 @@ def _written(n: Node) -> int:
 
 
 def arms_of(e: Expr) -> int:
-    """How many sums may be the value of an index with each min and max decided; at most MOST_ARMS.
+    """The number of affine sums to which the choices of min and max resolve an index; at most MOST_ARMS.
 
     >>> i = Var("i")
     >>> arms_of(Binary("add", Binary("min", i, const(3)), Binary("max", i, const(1))))
@@ -416,7 +416,7 @@ _DATA: Memo[Node, bool] = Memo()
 
 
 def divisor(e: Expr) -> int:
-    """The largest number that an index is known to be a multiple of; 1 for 0.
+    """The largest integer that is known to divide an index; 1 for the index 0.
 
     >>> i = Var("i")
     >>> divisor(Binary("min", Binary("mul", i, const(8)), Binary("add", i, Binary("sub", const(10), i))))

@@ -1,4 +1,4 @@
-"""Extents that have to be equal because one variable runs over both."""
+"""`Agreement`: two extents that must be equal because one loop variable indexes both axes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tdsl.lang.simplify import simplify
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Two axes over which one variable runs, so that a call must give them one extent.
+    """Two axes indexed by one loop variable, so that their extents must be equal in each call.
 
-    `sides` has, for each, the extent, the tensor or func, its axis, and where it is read.
+    `sides` has, for each of the two, the extent, the tensor or func, its axis, and the access's location.
     """
 
     variable: str
@@ -28,19 +28,19 @@ class Agreement:
 
     @property
     def sizes(self) -> frozenset[str]:
-        """The named extents of both."""
+        """The names of the sizes in both extents."""
         ends = (e for e, *_ in self.sides)
         return frozenset(n.name for n in post_order(*ends) if isinstance(n, Size))
 
     @property
     def is_certain(self) -> bool:
-        """True where the extents are the same for all sizes."""
+        """True if the extents are equal for all sizes."""
         (first, *_), (second, *_) = self.sides
         return simplify(Binary("eq", first, second)) == TRUE
 
     @property
     def related(self) -> tuple[tuple[Loc | None, str], ...]:
-        """The two accesses, for an error."""
+        """The locations of the two accesses, each with a label, for an error message."""
         return tuple(
             (loc, f"{self.variable} runs over axis {axis} of {name!r} here")
             for _, name, axis, loc in self.sides

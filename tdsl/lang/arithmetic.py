@@ -1,8 +1,8 @@
-"""The arithmetic of expression nodes on NumPy arrays: what every backend must compute.
+"""Reference semantics of the expression nodes on NumPy arrays, which every backend reproduces.
 
-Integers wrap; division floors, by zero it gives 0; NaN propagates through min and max; a float becomes an
-integer toward zero and saturates, NaN becomes 0. Floats of 8 and 16 bits are computed in f32 and rounded
-after each node. `shift` counts outside the width give 0, and -1 for a negative number shifted right.
+Integers wrap; integer division floors, and gives 0 for a zero divisor; NaN propagates through min and max; a
+float is cast to an integer by truncation with saturation, NaN to 0. Floats of 8 and 16 bits are computed in
+f32 and rounded after each node. Shift counts outside the width give 0, or -1 for a negative number >> count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNARY: dict[str, Callable[..., Any]] = {"neg": np.negative, "not": np.invert, "a
 
 
 def constant(c: Const) -> Array:
-    """A literal as an array without dimensions."""
+    """A literal as a 0-dimensional array."""
     return np.asarray(c.value).astype(c.dtype.numpy)
 
 
@@ -119,7 +119,7 @@ def _to_integer(x: Array, to: DType) -> Array:
 
 
 def call(fn: str, args: tuple[Array, ...], dtype: DType) -> Array:
-    """A function of `expr.FUNCTIONS`; `dtype` is the type of its result.
+    """The result of a function of `expr.FUNCTIONS` on arrays; `dtype` is the type of the result.
 
     >>> from tdsl.lang.types import u8
     >>> call("clz", (np.array([1, 0], np.uint8),), u8)
@@ -178,7 +178,7 @@ def _mix(x: Array) -> Array:
 
 
 def _random(keys: tuple[Array, ...], dtype: DType) -> Array:
-    """The finaliser of splitmix64, which keeps 0, chained from the seed over 1 and the keys."""
+    """Uniform numbers in [0, 1): splitmix64's finaliser, which maps 0 to 0, chained over seed, 1 and keys."""
     seed, *rest = (np.asarray(k).astype(np.uint64) for k in keys)
     h: Array = seed
     for k in (np.ones((), np.uint64), *rest):
@@ -215,7 +215,7 @@ _PADDING: dict[str, Callable[..., Array]] = {
 
 
 def _by_element(f: Callable[..., float]) -> Callable[..., Array]:
-    """A function of Python floats on arrays; its f64 result is rounded to the arrays' type."""
+    """A function of Python floats, vectorised; its f64 result is rounded to the dtype of the arrays."""
     wide = np.vectorize(f, otypes=[np.float64])
 
     def function(*args: Array) -> Array:

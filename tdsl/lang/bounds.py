@@ -1,7 +1,7 @@
-"""Constant bounds of index expressions under ranges of variables, and proofs from them.
+"""Constant bounds of index expressions for given ranges of their variables, and proofs of inequalities.
 
-The bound of a difference is found on its sum, so what two expressions share cancels first; min and max
-are decided arm by arm, so `min(16 * t + 18, n) - max(16 * t, 1)` is at most 18 although t is unknown.
+A difference is bounded as one affine sum, so that common terms of two expressions cancel first; min and max
+are bounded operand by operand, so `min(16 * t + 18, n) - max(16 * t, 1)` is at most 18 for any t.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from tdsl.lang.types import DType
 
 Bounds = tuple[int | None, int | None]
 
-DEEP = 32  # levels of operands that are bounded by recursion
-_ATOMS = 16  # quotients and remainders, one inside another, that are written as what they are of
-_ARMS = 64  # min/max combinations tried before each atom is bounded alone
+DEEP = 32  # height of an expression up to which recursion is used
+_ATOMS = 16  # nested quotients and remainders that are bounded in terms of their operands
+_ARMS = 64  # min/max combinations tried before each atom is bounded independently
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Inclusive ranges of variables, outermost first: a range names only variables before it.
+    """Inclusive ranges of variables, outermost first: a range refers only to variables before it.
 
-    Named sizes are at least `size`. `bounds`, `values`, `proofs` and `simple` remember what was found from
-    them: constant bounds of indices and of any integers, what is at most what, simplified indices. One pass
-    after the other asks the same of the same ranges, so these are shared.
+    Named sizes are at least `size`. `bounds`, `values`, `proofs` and `simple` are memo tables: constant
+    bounds of i64 indices and of any integer expression, results of `at_most`, simplified indices. Equal facts
+    are one object, so that successive passes share these tables.
     """
 
     ranges: dict[str, tuple[Expr, Expr]] = field(default_factory=dict)
@@ -56,11 +56,11 @@ class Facts:
     simple: Memo[Expr, Expr] = field(default_factory=Memo, compare=False, repr=False)
 
     def knowing(self, name: str, lo: Expr, hi: Expr) -> Facts:
-        """These facts and lo <= name <= hi."""
+        """These facts, extended by lo <= name <= hi."""
         return _facts({**self.ranges, name: (lo, hi)}, self.size)
 
     def with_elements(self) -> Facts:
-        """These facts and that no named size is 0."""
+        """These facts, extended by the assumption that no named size is 0."""
         return _facts(self.ranges, 1)
 
 
@@ -75,19 +75,19 @@ def _facts(ranges: dict[str, tuple[Expr, Expr]], size: int) -> Facts:
 
 
 def forget() -> None:
-    """Give the memory of what was found from ranges back."""
+    """Free the cache of facts, with their memo tables."""
     _KNOWN.clear()
 
 
 _KNOWN: dict[tuple[object, ...], Facts] = {}
-_MOST_KNOWN = 1000  # as many as one program may need at a time
+_MOST_KNOWN = 1000  # entries of the cache; about as many as one program uses at a time
 
 NOTHING = Facts()
 _UNKNOWN = object()
 
 
 def upper(e: Expr, facts: Facts = NOTHING) -> int | None:
-    """A constant that `e` never exceeds, or None.
+    """A constant upper bound of `e`, or None.
 
     >>> from tdsl.lang.expr import const
     >>> upper(Binary("sub", Var("i"), const(1)), NOTHING.knowing("i", const(0), const(9)))
@@ -97,7 +97,7 @@ def upper(e: Expr, facts: Facts = NOTHING) -> int | None:
 
 
 def lower(e: Expr, facts: Facts = NOTHING) -> int | None:
-    """A constant that `e` is never below, or None."""
+    """A constant lower bound of `e`, or None."""
     return _remembered(e, facts, rising=False)
 
 
@@ -114,14 +114,14 @@ def _remembered(e: Expr, facts: Facts, *, rising: bool) -> int | None:
 
 
 def _bound_operands(e: Expr, facts: Facts) -> None:
-    """Bound the operands of a deep expression from the leaves up, so that no recursion becomes deep."""
+    """Bound the operands of a deep expression from the leaves up, to limit the depth of recursion."""
     if height(e) > DEEP:
         for x in integer_operands(e):
             remembered(facts.values, x, lambda n: _value_range(n, facts), integer_operands)
 
 
 def integer_operands(e: Expr) -> list[Expr]:
-    """The operands of an expression that bound it."""
+    """The integer operands of an expression from which its bounds are computed."""
     match e:
         case Select(_, yes, no):
             operands: tuple[Expr, ...] = (yes, no)
@@ -135,7 +135,7 @@ def integer_operands(e: Expr) -> list[Expr]:
 
 
 def at_most(a: Expr, b: Expr, facts: Facts = NOTHING) -> bool:
-    """True when a <= b is certain."""
+    """True if a <= b is proved; False says nothing."""
     if isinstance(a, Const) and isinstance(b, Const):
         return int(a.value) <= int(b.value)
     proved = facts.proofs.get((a, b))
@@ -175,7 +175,7 @@ def _upper(s: Sum, facts: Facts, arms: int, atoms: int = _ATOMS) -> int | None:
             if factor > 1:
                 whole = _upper(
                     s.times(factor), facts, each, atoms - 1
-                )  # k * (x // k) is close to x
+                )  # k * (x // k) differs from x by less than k
                 bounds.append(None if whole is None else whole // factor)
             return min((b for b in bounds if b is not None), default=None)
     if not s.terms:
@@ -196,9 +196,9 @@ def _upper(s: Sum, facts: Facts, arms: int, atoms: int = _ATOMS) -> int | None:
 
 
 def _without_an_atom(s: Sum, facts: Facts) -> Sum | None:
-    """A sum that is never less, in which the end of a variable's range cancels an atom; None if none does.
+    """An upper bound of `s` in which the bound of a variable cancels an atom; None if no atom cancels.
 
-    4 * (i // 2) - 2 * d for d up to 2 * (i // 2) + 1 is -2 at least, whatever i // 2 is.
+    4 * (i // 2) - 2 * d for d up to 2 * (i // 2) + 1 is at least -2, for any i // 2.
     """
     for v, coefficient in s.terms.items():
         if isinstance(v, Var) and v.name in facts.ranges:
@@ -215,10 +215,10 @@ def _innermost(variables: list[Var], facts: Facts) -> Var:
 
 
 def _choice(s: Sum) -> tuple[Expr, Expr, Expr, bool] | None:
-    """An atom with two arms, and whether the larger arm bounds the sum.
+    """An atom of two operands (min, max, select), and whether the larger operand bounds the sum.
 
-    Those come first: the smaller one of the others may be another for each of their arms, which gives the
-    tighter bound.
+    Such atoms are returned before those bounded by the smaller operand: that operand may then differ for each
+    operand of the former, which gives a tighter bound.
     """
     found: tuple[Expr, Expr, Expr, bool] | None = None
     for atom, coefficient in s.terms.items():
@@ -241,7 +241,7 @@ def _least(a: int | None, b: int | None) -> int | None:
 
 
 def _limits_of_atom(atom: Expr, coefficient: int, facts: Facts, inside: bool) -> list[Sum]:
-    """Sums that coefficient * atom never exceeds: numbers, and sums of what it is of if `inside`."""
+    """Upper bounds of coefficient * atom: constants and, if `inside`, sums over the atom's operand."""
     limits: list[Sum] = []
     match atom:
         case Binary("floordiv", x, Const(k)) if inside and k > 0 and coefficient % k == 0:
@@ -264,7 +264,7 @@ def _within(x: Expr, k: int, facts: Facts) -> bool:
 
 
 def value_range(e: Expr, facts: Facts = NOTHING) -> Bounds:
-    """Constant bounds of any integer or bool expression, from its operators and its dtype.
+    """Constant bounds of an integer or bool expression, by interval arithmetic and its dtype.
 
     >>> from tdsl.lang.types import u8, i64
     >>> value_range(Cast(Param("p", u8), i64))
@@ -292,7 +292,7 @@ def _value_range(e: Expr, facts: Facts) -> Bounds:
 
 
 def _one_range(e: Expr, facts: Facts) -> Bounds:
-    """`value_range` of what is not a vector by its own form."""
+    """`value_range` of a scalar expression, by its top node."""
     match e:
         case Const(value):
             return int(value), int(value)
@@ -345,7 +345,7 @@ def _one_range(e: Expr, facts: Facts) -> Bounds:
 
 
 def _held_range(e: Read, facts: Facts) -> Bounds:
-    """The least and the most that a read can give: by what its source stores, or by its dtype."""
+    """The bounds of the value of a read: those of the values that its source stores, or else of its dtype."""
     least, most = _dtype_range(e.dtype)
     lo, hi = e.held
     low = None if lo is None else lower(lo, facts)
@@ -417,12 +417,12 @@ def _union(a: Bounds, b: Bounds) -> Bounds:
 
 
 def _dtype_range(t: DType) -> Bounds:
-    """A 64-bit type bounds nothing that could be indexed."""
+    """The bounds of an integer type; none for 64 bits, which bound no index in practice."""
     return (int(t.low), int(t.high)) if not t.is_float and t.bits < 64 else (None, None)
 
 
 def _within_dtype(e: Expr, bounds: Bounds) -> Bounds:
-    """Arithmetic that may wrap is known only by its type; i64 index arithmetic does not wrap."""
+    """The bounds of `e`, or of its dtype if the result may wrap; i64 index arithmetic does not wrap."""
     t = dtype_of(e)
     if t.kind == "i" and t.bits == 64:
         return bounds

@@ -1,4 +1,4 @@
-"""From the handles of a user to a program: what the outputs reach, with names, ranges and counts."""
+"""`build_program`: turns output handles into a `Program`, with unique names and inferred ranges."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:  # what builds a program is not needed to import tdsl
 def build_program(
     outputs: tuple[Any, ...], parameters: tuple[Any, ...] = (), name: str | None = None
 ) -> Program:
-    """The program that computes the funcs `outputs`; `parameters` are handles that come first in a call.
+    """The program that computes the funcs `outputs`; `parameters` are the handles of its first arguments.
 
-    The other inputs follow in the order in which they were created. The operands of an einsum trade places to
-    follow the order of its call; of two einsums, the later one decides.
+    The other inputs follow in order of creation, except that the operands of an einsum are permuted to the
+    order in which einsum was given them; if two einsums disagree, the later one decides.
 
-    Raises DefinitionError for an undefined func, an output or a name used twice, ShapeError where ranges
+    Raises DefinitionError for an undefined func, an output or a name used twice, ShapeError if ranges
     disagree.
     """
     from tdsl.lang.collector import Collector
@@ -71,7 +71,7 @@ def _refuse_again(f: Any, before: tuple[Any, ...]) -> None:
 
 
 def outline(outputs: tuple[Any, ...]) -> tuple[tuple[str, int, bool], ...]:
-    """What of each func can still change: its name, how many definitions it has, if it has a shape."""
+    """The mutable state of each func: its name, number of definitions, and whether its shape is declared."""
     collected = _collected(outputs)
     return tuple((f.name, len(f.definitions), f.declared) for f in collected.funcs)
 

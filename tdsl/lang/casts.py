@@ -1,4 +1,4 @@
-"""Values as other element types."""
+"""`cast` and `saturating_cast`: conversion of values to other element types."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tdsl.lang.value import Value, binary, convert, convert_const, lift
 
 
 def cast(x: Any, dtype: Any) -> Value:
-    """`x` as another element type, as `numpy.ndarray.astype`: integers wrap, floats round to nearest even.
+    """`x` cast to another element type, as `ndarray.astype`: integers wrap, floats round to nearest even.
 
-    A float that does not fit in an integer type becomes its nearest value, and NaN becomes 0.
+    A float outside the range of an integer type saturates; NaN becomes 0.
     """
     loc, t = here(), _cast_type(x, dtype)
     v = lift(x, loc)
@@ -24,9 +24,9 @@ def cast(x: Any, dtype: Any) -> Value:
 
 
 def saturating_cast(x: Any, dtype: Any) -> Value:
-    """`x` as another element type, clipped to its range instead of wrapping.
+    """`x` cast to another element type and clipped to the range of that type, instead of wrapping.
 
-    NaN becomes 0 as an integer, and stays NaN as a float. The range of a float is that of its finite values.
+    NaN becomes 0 in an integer type. A float type is clipped to its finite values, and keeps NaN.
     """
     loc, t = here(), _cast_type(x, dtype)
     v = lift(x, loc)

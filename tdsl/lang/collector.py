@@ -1,4 +1,4 @@
-"""`Collector`: the funcs and inputs that handles of the outputs reach, and the order of the arguments."""
+"""`Collector`: gathers the funcs and inputs reachable from the outputs, and orders a call's arguments."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tdsl.lang.simplify import subtract
 
 
 class Collector:
-    """Walks from the outputs to the inputs, depth first in reading order, giving names."""
+    """Walks from the outputs to the inputs, depth first in the order of reads, and assigns unique names."""
 
     def __init__(self) -> None:
         self.inputs: list[Input] = []
         self.scalars: list[ScalarInput] = []
         self.funcs: list[FuncDef] = []
-        self.created: dict[str, int] = {}  # the numbers of the inputs by name, in reading order
-        self.given: list[tuple[Any, ...]] = []  # operands of einsums, in the order given
+        self.created: dict[str, int] = {}  # creation numbers by name of input, in order of reads
+        self.given: list[tuple[Any, ...]] = []  # operands of einsums, in the order of the call
         self.names: dict[int, str] = {}
         self.used: dict[str, Loc | None] = {}
         self.active: set[int] = set()
@@ -40,7 +40,7 @@ class Collector:
         self.inputs.append(Input(handle.name, handle.extents, handle.dtype, handle.loc))
 
     def scalar(self, p: Param) -> None:
-        """Collect a scalar, which may be declared several times."""
+        """Collect a scalar; several declarations with one name and type are one scalar."""
         known = next((s for s in self.scalars if s.name == p.name), None)
         if known is None:
             self._new_argument(p.name, p.created, p.loc)
@@ -56,7 +56,7 @@ class Collector:
         self.created[p.name] = min(p.created, self.created[p.name])
 
     def arguments(self, first: int) -> list[str]:
-        """The inputs in the order of a call; the `first` ones stay where they are."""
+        """The inputs' names in the order of a call's arguments; the `first` ones keep their positions."""
         names = list(self.created)
         order = names[:first] + sorted(names[first:], key=self.created.__getitem__)
         for operands in self.given:
@@ -68,7 +68,7 @@ class Collector:
         return order
 
     def check_extents(self) -> None:
-        """DefinitionError for a name of a scalar and of an extent."""
+        """Raise DefinitionError if a scalar and an extent have one name."""
         extents = {
             n.name: t.loc for t in self.inputs for n in post_order(*t.shape) if isinstance(n, Size)
         }
@@ -102,8 +102,8 @@ class Collector:
         self.created[name] = created
 
     def func(self, f: Any) -> None:
-        """Collect a func after all that it reads."""
-        waiting = [self._collected(f)]  # no recursion: there may be thousands of stages
+        """Collect a func, after all funcs and inputs that it reads."""
+        waiting = [self._collected(f)]  # an explicit stack: there may be thousands of funcs
         while waiting:
             read = next(waiting[-1], None)
             if read is None:
@@ -112,7 +112,7 @@ class Collector:
                 waiting.append(self._collected(read))
 
     def _collected(self, f: Any) -> Iterator[Any]:
-        """Collect a func; yields each that it reads, which is collected before it goes on."""
+        """Collect a func; yields each func that it reads, which the caller collects before resuming."""
         if id(f) in self.names or id(f) in self.active:
             return
         f._first()
@@ -153,7 +153,7 @@ class Collector:
         )
 
     def _named(self, d: Definition) -> Definition:
-        """The definition by names; that of the program before, if these are the same."""
+        """The definition with each `Access` replaced by a `Read` by name; cached for the last names."""
 
         def visit(n: Node) -> Node:
             if isinstance(n, Access):
@@ -168,10 +168,10 @@ class Collector:
 
 
 def _inputs_of(x: Any) -> Iterator[Any]:
-    """The tensors and scalars that an operand of einsum is, or reads."""
+    """The tensors and scalars of an operand of einsum: itself, or those that its expression reads."""
     match getattr(x, "node", None):
         case None:
-            yield getattr(x, "source", x)  # of a padding what is padded
+            yield getattr(x, "source", x)  # the source of a padding
         case e:
             for n in pre_order(e):
                 if isinstance(n, Access | Param):

@@ -1,4 +1,4 @@
-"""Counts of points beside a reduction, such as those of a mean, are numbers once ranges are inferred."""
+"""Replaces a reduction component that only counts points, as in a mean, by the product of the extents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tdsl.lang.simplify import maximum, multiply, subtract
 
 
 def known_counts(program: Program) -> Program:
-    """A component that adds up 1 over every point of its ranges becomes the product of their extents.
+    """The program with each reduction component that sums 1 replaced by the product of its ranges' extents.
 
     >>> from tdsl.lang.build_program import build_program
     >>> from tdsl.lang.reduction import mean
@@ -60,7 +60,7 @@ def known_counts(program: Program) -> Program:
 
 
 def _counts(f: FuncDef) -> dict[int, Expr]:
-    """The components of a func that count, and what they come to at each of its points."""
+    """The counting components of a func, each with the expression of its count, equal at all points."""
     d = f.definitions[0]
     if len(f.definitions) > 1 or d.init is None or d.combine is None or d.where != TRUE:
         return {}
@@ -75,7 +75,7 @@ def _counts(f: FuncDef) -> dict[int, Expr]:
 
 
 def _is_count(d: Definition, n: int) -> bool:
-    """True where a component starts at 0 and grows by 1, and no other one uses it."""
+    """True if a component starts at 0, adds 1 for each point, and no other component reads it."""
     assert d.combine is not None
     assert d.init is not None
     one, zero = d.values[n], d.init[n]
@@ -93,7 +93,7 @@ def _is_count(d: Definition, n: int) -> bool:
 
 
 def _without(f: FuncDef, kept: tuple[int, ...]) -> FuncDef:
-    """A func of one definition with some of its components only."""
+    """A func of one definition, reduced to the components `kept`."""
     d = f.definitions[0]
     assert d.combine is not None
     assert d.init is not None

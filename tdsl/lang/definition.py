@@ -1,4 +1,4 @@
-"""One definition of a func: index, values, and which variables are free, reduced or ordered.
+"""`Definition`: one equation of a func, with its index, values, free variables, ranges and combiner.
 
 c[i, j] = td.sum(a[i, k] * b[k, j], axis=k)     free i, j; ranges k; combine sum; init 0
 hist[image[y, x]] += 1                          ranges y, x; combine sum; no init
@@ -42,9 +42,9 @@ from tdsl.lang.value import Value, convert
 class Definition:
     """f[index] = values, for all `free` variables and, in order, all points of `ranges`.
 
-    With `combine`, the value is combine(f[index], values) instead; with `init` as well, f[index] starts
-    there (a pure definition by a reduction). `where` restricts the points; a term at which `mask` does not
-    hold is that start, so that it may be left out. A range whose `hi` is None has yet to be inferred.
+    With `combine`, f[index] is set to combine(f[index], values) instead; with `init` as well, f[index] is
+    first set to `init` (a pure definition by a reduction). `where` restricts the points; where `mask` is
+    false the term equals `init` and may be skipped. A range whose `hi` is None has yet to be inferred.
     """
 
     index: tuple[Expr, ...]
@@ -63,41 +63,41 @@ class Definition:
         return (*self.free, *(name for name, _, _ in self.ranges))
 
     def expressions(self) -> tuple[Expr, ...]:
-        """Every expression that is evaluated at a point."""
+        """Every expression that is evaluated at each point: indices, values and the condition."""
         return (*self.index, *self.values, self.where)
 
     @functools.cached_property
     def named(self) -> tuple[Access | Param, ...]:
-        """The accesses by handle and the scalars, those of bounds included, in the order they are written."""
+        """The accesses by handle and the scalar inputs, also of range bounds, in source order."""
         ends = [e for _, *both in self.ranges for e in both if e is not None]
         nodes = pre_order(*self.expressions(), *ends)
         return tuple(n for n in nodes if isinstance(n, Access | Param))
 
     @functools.cached_property
     def by_names(self) -> dict[tuple[str, ...], Definition]:
-        """The definition by names, for those of the tensors and funcs that were asked for last."""
+        """A cache of the definition with reads by name, for the last names of its tensors and funcs."""
         return {}
 
     @functools.cached_property
     def reads(self) -> tuple[Read, ...]:
-        """Every read in these expressions, those inside indices included."""
+        """Every read in `expressions()`, also inside indices."""
         return tuple(n for n in post_order(*self.expressions()) if isinstance(n, Read))
 
     @functools.cached_property
     def sources(self) -> frozenset[str]:
-        """The names of the tensors and funcs that these expressions read."""
+        """The names of the tensors and funcs that `expressions()` read."""
         return frozenset(r.name for r in self.reads)
 
     @functools.cached_property
     def mentions(self) -> frozenset[str]:
-        """The names of the tensors and funcs that anything in it reads, bounds of ranges included."""
+        """The names of all tensors and funcs that the definition reads, also in range bounds and `mask`."""
         ends = [e for _, *both in self.ranges for e in both if e is not None]
         more = (n.name for n in post_order(*ends, self.mask) if isinstance(n, Read))
         return self.sources.union(more)
 
     @functools.cached_property
     def tested(self) -> tuple[Expr, Indices] | None:
-        """The conditions without reads, and the reads of the others; None where no condition reads."""
+        """The conditions without reads, and the indices of the others' reads; None if no condition reads."""
         conditions = [(c, indices_in(reads_in((c,)))) for c in conjuncts(self.where)]
         plain = [c for c, indices in conditions if not indices]
         reading = (c for c, indices in conditions if indices)
@@ -109,27 +109,27 @@ class Definition:
 
     @functools.cached_property
     def indices(self) -> Indices:
-        """Those of these reads, by name and dimension."""
+        """The indices of `reads`, by name and dimension."""
         return indices_in(self.reads)
 
 
 def has_effects(d: Definition) -> bool:
-    """True when a definition checks or prints: it should run once a point."""
+    """True if a definition has run-time checks or prints, so that it should run once for each point."""
     return any(isinstance(n, Require | Show) for n in post_order(*d.values))
 
 
 def free_names(index: tuple[Expr, ...]) -> tuple[str, ...]:
-    """The variables that stand bare on the left, once each."""
+    """The names of the variables that are by themselves an index on the left side, without duplicates."""
     return tuple(dict.fromkeys(e.name for e in index if isinstance(e, Var)))
 
 
 def _unbound_children(n: Node) -> tuple[Node, ...]:
-    """The children of a node, but none of a Reduce, which binds variables."""
+    """The children of a node; none for a Reduce, which binds its axes."""
     return () if isinstance(n, Reduce) else children(n)
 
 
 def loop_variables(exprs: tuple[Expr, ...]) -> dict[str, Range | None]:
-    """Variables in order of appearance, with their own range if they have one."""
+    """The unbound variables in order of appearance, each with its `td.range`, or None if it has none."""
     found: dict[str, Range | None] = {}
     for e in exprs:
         for n in pre_order(e, inside=_unbound_children):
@@ -147,7 +147,7 @@ def loop_variables(exprs: tuple[Expr, ...]) -> dict[str, Range | None]:
 
 
 def _unbound(r: Reduce) -> list[str]:
-    """The variables that a reduction uses and does not bind, those of its conditions included."""
+    """The names of the variables that a reduction uses and does not bind, also in its conditions."""
     bound = {a.name for a in r.axes if isinstance(a, Var | Range)}
     inside = loop_variables((*r.terms, *r.axes))
     return [name for name in inside if name not in bound]
@@ -157,7 +157,7 @@ def define(
     index: tuple[Expr, ...], values: tuple[Expr, ...], combine: Combine | None, loc: Loc | None,
     *, pure: bool,
 ) -> Definition:  # fmt: skip
-    """Classify the variables of a definition; Reduce nodes are left only at the top, when `pure`."""
+    """The Definition of an equation; if `pure` and `values` are a Reduce, its axes become the ranges."""
     init = None
     top = same_reduction(values) if pure else None
     if top is not None:
@@ -184,7 +184,7 @@ def define(
 
 
 def same_reduction(values: tuple[Expr, ...]) -> Reduce | None:
-    """The reduction whose components, all and in order, the values are; None for others."""
+    """The Reduce node whose components `values` are, all and in order; None if they are not of one Reduce."""
     top = values[0]
     if not isinstance(top, Reduce) or len(values) != len(top.terms):
         return None
@@ -199,14 +199,14 @@ def _plain(e: Expr | None) -> Expr | None:
 
 
 def unrange(e: Expr) -> Expr:
-    """Ranges as plain variables: their bounds are kept in the definition."""
+    """The expression with each Range replaced by its variable; the definition keeps the bounds."""
     return transform(e, lambda n: Var(n.name, loc=n.loc) if isinstance(n, Range) else n)
 
 
 def check_pure(
     name: str, index: tuple[Expr, ...], values: tuple[Expr, ...], loc: Loc | None
 ) -> None:
-    """The first definition of a func gives every point: distinct variables on the left, all known."""
+    """Raise DefinitionError unless the indices are distinct variables, and the only free ones of `values`."""
     names = [e.name for e in index if isinstance(e, Var)]
     if len(names) < len(index) or len(set(names)) < len(names):
         raise DefinitionError(
@@ -235,7 +235,7 @@ def check_pure(
 
 
 def read_of_another_point(handle: object, d: Definition) -> tuple[str, Access] | None:
-    """A free variable at another value of which an update reads the func that it updates, and that read."""
+    """(v, read) for a read of the updated func at an index other than the free variable v; None if none."""
     for n in (n for e in d.expressions() for n in post_order(e)):
         if isinstance(n, Access) and n.source is handle:
             for written, read in zip(d.index, n.index, strict=True):
@@ -245,9 +245,9 @@ def read_of_another_point(handle: object, d: Definition) -> tuple[str, Access] |
 
 
 def free_inside(d: Definition, domain: tuple[tuple[Expr, Expr], ...]) -> Definition:
-    """The update whose free variables run in order, inside of its ranges, over the func's `domain`.
+    """The update with its free variables turned into ranges over the func's `domain`, innermost.
 
-    d[i, j] = min(d[i, j], d[i, k] + d[k, j])       ranges k, i, j, where k alone was one
+    d[i, j] = min(d[i, j], d[i, k] + d[k, j])       ranges k, i, j instead of k
     """
     ends = {
         e.name: (e.name, lo, add(lo, extent))
@@ -258,7 +258,7 @@ def free_inside(d: Definition, domain: tuple[tuple[Expr, Expr], ...]) -> Definit
 
 
 def check_update(name: str, handle: object, definition: Definition, loc: Loc | None) -> None:
-    """Free variables of an update must not order it: reads of the func itself keep them in place."""
+    """Raise DefinitionError if an update reads its func at another value of a free variable."""
     other = read_of_another_point(handle, definition)
     if other is not None:
         variable, n = other
@@ -272,7 +272,7 @@ def check_update(name: str, handle: object, definition: Definition, loc: Loc | N
 
 
 def check_apart(name: str, handle: object, definition: Definition, loc: Loc | None) -> None:
-    """An update may read its own func, but nothing that is computed of it: no stage could be the first."""
+    """Raise DefinitionError if an update reads a func computed from the updated one (a cyclic dependence)."""
     bounds = [b for _, lo, hi in definition.ranges for b in (lo, hi) if b is not None]
     for n in post_order(*definition.expressions(), *bounds):
         if not (
@@ -282,7 +282,7 @@ def check_apart(name: str, handle: object, definition: Definition, loc: Loc | No
         source: Any = n.source
         what, related = f"reads {source.name!r}, which is computed of it", source.definitions[0].loc
         hint = f"read {name!r} itself, or write to another td.Func: out[i] = {name}[i] + ..."
-        if source.loc == n.loc:  # made for a reduction of the update
+        if source.loc == n.loc:  # the func of a reduction inside the update
             what, related = "reduces over itself", None
             hint = (
                 "make the terms ranges of the update, which run in order: with k and d of td.range, "
@@ -298,7 +298,7 @@ def check_apart(name: str, handle: object, definition: Definition, loc: Loc | No
 
 
 def _computed_of(source: object, handle: object) -> bool:
-    """True when a func reads `handle`, or reads what reads it."""
+    """True if `source` is or reads `handle`, directly or through other funcs."""
     seen: set[int] = set()
     stack: list[Any] = [source]
     while stack:
@@ -313,7 +313,7 @@ def _computed_of(source: object, handle: object) -> bool:
 
 
 def same_kind(v: Value, t: DType, name: str, loc: Loc | None) -> Expr:
-    """The value as the func's type, where NumPy's same-kind rule allows it."""
+    """The value converted to the func's type; TypeMismatch if NumPy's same-kind rule forbids it."""
     have = v.dtype
     if not v.becomes(t):
         raise TypeMismatch(
@@ -328,7 +328,7 @@ def same_kind(v: Value, t: DType, name: str, loc: Loc | None) -> Expr:
 def recognise_combine(
     handle: object, index: tuple[Expr, ...], values: tuple[Expr, ...]
 ) -> tuple[Combine | None, tuple[Expr, ...]]:
-    """f[x] = f[x] op e, where e does not read f, is an update by a combiner."""
+    """The combiner and values of an update f[x] = f[x] op e, if e does not read f; else None and `values`."""
     match values:
         case (Binary("add" | "mul" | "min" | "max" as op, left, right),):
             kind = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}[op]
@@ -345,7 +345,7 @@ def _is_self(e: Expr, handle: object, index: tuple[Expr, ...]) -> bool:
 
 
 def reads(e: Expr, handle: object) -> bool:
-    """True when `e` reads the tensor or func `handle`."""
+    """True if `e` reads the tensor or func `handle`."""
     return any(isinstance(n, Access) and n.source is handle for n in post_order(e))
 
 

@@ -1,4 +1,4 @@
-"""Values with an effect: run-time checks and prints, and the licence to rearrange float arithmetic."""
+"""Run-time checks (`require`), prints (`debug_print`), and permission to reassociate floats (`fast_math`)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tdsl.lang.value import Value, lift
 def require(
     cond: Any, value: Any, message: str = "a required condition does not hold", *shown: Any
 ) -> Value:
-    """`value`, after a check wherever it is computed that `cond` holds.
+    """`value`, with a run-time check of `cond` wherever it is computed.
 
-    Where it does not, the kernel stops and the call raises RequireError with `message`; each `{}` in it is
-    filled with one of `shown`.
+    If `cond` is false, the kernel stops and the call raises RequireError with `message`, each `{}` in it
+    replaced by one of `shown`.
 
     >>> from tdsl.lang.tensor import Tensor
     >>> from tdsl.lang.value import vars
@@ -33,10 +33,10 @@ def require(
 
 
 def debug_print(value: Any, message: str = "{}", *shown: Any, when: Any = True) -> Value:
-    """`value`, printed wherever it is computed and `when` holds.
+    """`value`; a message is printed wherever it is computed and `when` holds.
 
-    Each `{}` of `message` is filled with one of `shown`, or with the value when none is given. How often
-    and in which order a value is computed depends on the schedule.
+    Each `{}` of `message` is replaced by one of `shown`, or by `value` if none is given. How often and in
+    which order a value is computed depends on the schedule.
     """
     loc = here()
     v = lift(value, loc)
@@ -84,7 +84,7 @@ def _shown(message: object, shown: tuple[Any, ...], loc: Loc | None) -> tuple[Ex
 
 
 def fast_math(func: Func) -> Func:
-    """Allow float arithmetic in a func's definitions to be rearranged, and NaN and infinity to be ignored.
+    """Allow reassociation of float arithmetic in a func's definitions, and assume no NaN and infinity.
 
     Returns the func.
     """

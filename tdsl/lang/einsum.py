@@ -1,9 +1,9 @@
 """`einsum`: sums of products of tensors, as funcs.
 
 1. The subscripts name the axes (`subscripts.py`); a name is a loop variable.
-2. An axis that one of several operands alone has is summed over first.
-3. Three operands or more are multiplied in pairs (`pairing.py`); each pair is a func of its own, which
-   schedules and fuses like any other.
+2. An axis that occurs in only one of several operands, and not in the result, is summed over first.
+3. Three operands or more are contracted pairwise (`pairing.py`); each pair is a separate func, which can be
+   scheduled and fused like any other.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tdsl.lang.tensor import Func, Tensor
 from tdsl.lang.types import DType, as_dtype, promote
 from tdsl.lang.value import Value, Variable, lift
 
-UNKNOWN = 1000  # stands for an extent that is not known when the order of pairs is chosen
+UNKNOWN = 1000  # the value assumed for an unknown extent when the contraction order is chosen
 
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A value at the variables `names`."""
+    """An operand: its value, indexed by the variables `names`."""
 
     names: tuple[str, ...]
     value: Value
@@ -46,17 +46,17 @@ class _Term:
 def einsum(
     subscripts: str, *operands: Any, dtype: Any = None, optimize: bool = True, name: str = "einsum"
 ) -> Func:
-    """The sum of products that the subscripts say, as `numpy.einsum`: a func called `name`.
+    """A func named `name` that computes the sum of products of the subscripts, as `numpy.einsum`.
 
-    An operand is a tensor, a func, a number, or a value whose loop variables are named as its letters. A
-    letter that occurs twice in an operand takes its diagonal. "..." stands for the axes that have no
-    letter; they broadcast. Without "->" the result has those, and the letters that occur once, in their
-    order. An axis of extent 1 is repeated where the same letter has another extent elsewhere. Types are
-    NumPy's: the common one of the operands, in which is summed too (in f32 that of narrow floats, rounded
-    at the end), unless `dtype` is given. A call of the compiled func takes the operands in the order given.
+    An operand is a tensor, a func, a number, or a value whose loop variables have the names of its letters. A
+    letter that occurs twice in an operand selects its diagonal. "..." is for the axes without a letter; they
+    broadcast. Without "->" the result has these axes, then the letters that occur once, in alphabetical
+    order. An axis of extent 1 is broadcast if the same letter has another extent in another operand. The
+    result has the common type of the operands, which is also that of the sum (narrow floats are summed in f32
+    and rounded at the end), unless `dtype` is given. A call of the compiled func takes the operands in order.
 
-    Three operands or more are multiplied in pairs, in the order that costs least (extents that are not
-    known count as 1000), and each pair is a func; `optimize=False` makes one sum of all.
+    Three operands or more are contracted pairwise, in the order of least cost (unknown extents count as
+    1000), each pair in a separate func; with `optimize=False` all are contracted in one sum.
 
     >>> from tdsl.lang.value import vars
     >>> i, r = vars("i r")
@@ -64,7 +64,7 @@ def einsum(
     >>> einsum("ijk,jr,kr->ir", x, b, c)
     einsum[i, r] = sum(einsum_0[i, j, r] * b[j, r], axis=j)
 
-    Raises DefinitionError, ShapeError or TypeMismatch where subscripts and operands do not fit.
+    Raises DefinitionError, ShapeError or TypeMismatch if subscripts and operands do not match.
     """
     loc = here()
     ranks = tuple(_rank(x, n, loc) for n, x in enumerate(operands))
@@ -125,11 +125,11 @@ def _rank(x: Any, n: int, loc: Loc | None) -> int | None:
     return None
 
 
-Extents = tuple[Expr | None, ...]  # of an operand, as far as they are known
+Extents = tuple[Expr | None, ...]  # the extents of an operand; None if not known
 
 
 def _extents(x: Any, rank: int, *, infer: bool) -> Extents:
-    """The extents of an operand; those of a func follow from its bare reads, or are inferred."""
+    """The extents of an operand; those of a func follow from its bare accesses or its inferred domain."""
     if isinstance(x, Tensor):
         return x.extents
     if isinstance(x, Padded):
@@ -143,7 +143,7 @@ def _extents(x: Any, rank: int, *, infer: bool) -> Extents:
 
 
 def _extent(f: Func, dim: int) -> Expr | None:
-    """The extent of a func along a dimension, if everything read there at the bare variable has that."""
+    """The extent of a func along a dimension, if all tensors that its variable indexes by itself have it."""
     extents: set[Expr] = set()
     seen, stack = set[tuple[int, int]](), [(f, dim)]
     while stack:
@@ -166,7 +166,7 @@ def _extent(f: Func, dim: int) -> Expr | None:
 
 
 def _several(parsed: Subscripts, extents: Sequence[Extents]) -> dict[str, set[Expr]]:
-    """The known extents of each axis."""
+    """The distinct known extents of each axis, by name of the axis."""
     by_axis: dict[str, set[Expr]] = {}
     for name, extent in zip(chain(*parsed.terms), chain(*extents), strict=True):
         by_axis.setdefault(name, set()).update(() if extent is None else (extent,))
@@ -177,7 +177,7 @@ def _repeated(
     x: Any, names: tuple[str, ...], extents: Extents, several: dict[str, set[Expr]],
     dots: tuple[str, ...],
 ) -> set[str]:  # fmt: skip
-    """The axes along which an operand has extent 1, and another operand more."""
+    """The axes along which an operand is broadcast: its extent is 1, that of another operand is not."""
     by_axis = {n: {e for m, e in zip(names, extents, strict=True) if m == n} for n in names}
     ones = {n for n in names if by_axis[n] == {ONE} and several[n] != {ONE}}
     return ones.intersection(dots) if isinstance(x, Padded) else ones
@@ -190,7 +190,7 @@ def _term(
     repeated: set[str],
     loc: Loc | None,
 ) -> _Term:
-    """An operand at its variables; along axes that are `repeated` it is read at 0."""
+    """An operand indexed by its variables; along the axes `repeated` it is read at 0."""
     if isinstance(x, Tensor | Padded | Func):
         index = tuple(0 if name in repeated else variables[name] for name in names)
         return _Term(tuple(name for name in dict.fromkeys(names) if name not in repeated), x[index])
@@ -209,7 +209,7 @@ def _term(
 
 
 def _common(terms: Sequence[_Term]) -> DType:
-    """NumPy's common type of the operands, to which Python numbers adapt."""
+    """NumPy's common type of the operands; Python numbers (weak values) count only if all are."""
     strong = [term.value for term in terms if not term.value.weak]
     return fold(promote, (v.dtype for v in strong or [term.value for term in terms]))
 
@@ -218,7 +218,7 @@ def _product(
     terms: Sequence[_Term], result: tuple[str, ...], variables: dict[str, Value], name: str,
     rounded: DType | None = None,
 ) -> Func:  # fmt: skip
-    """The func of a product, summed over the names that the result does not have."""
+    """A func of the product of `terms`, summed over the variables that are not in `result`."""
     names = dict.fromkeys(chain(*(term.names for term in terms)))
     summed = [Variable(variables[n].node, weak=True) for n in names if n not in result]
     value = fold(mul, (term.value for term in terms))
@@ -233,7 +233,7 @@ def _in_pairs(
     terms: list[_Term], result: tuple[str, ...], variables: dict[str, Value], sizes: dict[str, int],
     name: str, rounded: DType,
 ) -> Func:  # fmt: skip
-    """The last func of a product that is made pair by pair."""
+    """The func of the whole product, contracted pairwise: each other pair is a func that it reads."""
     made = 0
 
     def part(chosen: list[_Term], others: list[_Term]) -> _Term:

@@ -1,4 +1,4 @@
-"""The expressions of tdsl: what a value is, from the user's definition down to the loops.
+"""The nodes of scalar expressions, from the user's definitions down to the loop IR.
 
     Expr = Const | Var | Size | Param                      leaves
          | Unary | Binary | Select | Cast | Call           arithmetic
@@ -6,9 +6,9 @@
          | Load | Ramp | Broadcast                         loops only: memory and vectors
          | Reduce | Range | Require | Show                 definitions only: sums over ranges, checks, prints
 
-An operand already has the type its operator needs: promotion happens where the user's operators build
-the nodes (`value.py`), so every later stage sees explicit casts. `Access` (by handle) becomes `Read` (by
-name) in `program.py`; `Read` becomes `Load` when loops are made.
+Operands have the type that their operator needs: `value.py` promotes types where the user's operators build
+the nodes, so every later pass sees explicit casts. `Access` (by handle) becomes `Read` (by name) when a
+program is built; lowering to loops turns `Read` into `Load`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "pow", "min", "max"
 BITWISE = ("and", "or", "xor", "shl", "shr")
 UNARY = ("neg", "not", "abs")  # `not` is bitwise; on bool it is logical
 
-# Functions of floats with NumPy's names, and what backends need to know of them: the number of arguments.
+# Functions by name, mostly of floats with NumPy's names, with their number of arguments (-1: any number).
 FUNCTIONS = {
     "sqrt": 1, "rsqrt": 1, "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1,
     "sin": 1, "cos": 1, "tan": 1, "arcsin": 1, "arccos": 1, "arctan": 1, "arctan2": 2, "sinh": 1,
@@ -39,16 +39,16 @@ FUNCTIONS = {
     "popcount": 1, "clz": 1, "ctz": 1,
     # random(seed, key...) is a hash of its integer arguments, uniform in [0, 1)
     "random": -1,
-    # extent(v): the number of values of a loop variable; gone once ranges are inferred
+    # extent(v): the number of values of a loop variable; replaced when ranges are inferred
     "extent": 1,
     # reinterpret(x) has the bits of x in the dtype of the call
     "reinterpret": 1,
-    # the index that numpy.pad would read: pad_<mode>(i, n); expanded to arithmetic before code is made
+    # the index that numpy.pad would read: pad_<mode>(i, n); expanded to arithmetic before code generation
     "pad_edge": 2, "pad_reflect": 2, "pad_symmetric": 2, "pad_wrap": 2,
 }  # fmt: skip
 
 
-Number = Any  # of Python or NumPy
+Number = Any  # a number of Python or NumPy
 
 
 @node
@@ -80,7 +80,7 @@ class Var(Node):
 
 @node
 class Size(Node):
-    """A named extent, an i64 known when a kernel is called; never negative."""
+    """A named extent, a non-negative i64 that is known when a kernel is called."""
 
     name: str
 
@@ -140,7 +140,7 @@ class Call(Node):
 
 @node
 class Access(Node):
-    """A value of a tensor or func, named by its handle (compared by identity)."""
+    """An element of a tensor or func, which is referred to by its handle (compared by identity)."""
 
     source: Any
     index: tuple[Expr, ...]
@@ -150,9 +150,9 @@ class Access(Node):
 
 @node
 class Read(Node):
-    """A value of an input or func of a program, named by its unique name.
+    """An element of an input or func of a program, which is referred to by its unique name.
 
-    `held` is the range of its value, None for an unknown end (`stored_range.py`).
+    `held` is the range of the element's value, None for an unknown end (`stored_range.py`).
     """
 
     name: str
@@ -164,11 +164,11 @@ class Read(Node):
 
 @node
 class Reduce(Node):
-    """`kind` in reduction.KINDS over the variables `axes`; `terms` are the values combined at a point.
+    """A reduction over the variables `axes`; `terms` are the values combined at a point.
 
-    `axes` are variable names, outermost first; `where` restricts the points. For kind "custom", `combine`
-    holds one expression for each component over Param leaves named `a0, a1, ..., b0, b1, ...`, and `init`
-    the identity. `component` says which of the combined values this expression is.
+    `axes` are variables or ranges, outermost first; the `where` of a Range restricts the points. `combine`
+    has one expression for each component over Param leaves named `a0, a1, ..., b0, b1, ...`, and `init` the
+    identity. `component` is the number of the combined value that this expression is.
     """
 
     kind: str
@@ -182,7 +182,7 @@ class Reduce(Node):
 
 @node
 class Require(Node):
-    """`x`, after a check that `cond` holds; `text` and the values `shown` make the error's message."""
+    """`x`, after a check that `cond` holds; the error message is `text` filled with the values `shown`."""
 
     cond: Expr
     x: Expr
@@ -192,7 +192,7 @@ class Require(Node):
 
 @node
 class Show(Node):
-    """`x`, printed with `text` and the values `shown` where `cond` holds."""
+    """`x`; where `cond` holds, `text` filled with the values `shown` is printed."""
 
     cond: Expr
     x: Expr
@@ -244,12 +244,12 @@ Expr = (
 
 
 def dtype_of(e: Expr) -> DType:
-    """The element type of an expression, of each lane of a vector.
+    """The element type of an expression; for a vector, that of its lanes.
 
     >>> dtype_of(Binary("lt", Var("i"), Const(3, i64)))
     bool_
     """
-    for _ in range(_STEPS):  # the kinds that are asked about most come first
+    for _ in range(_STEPS):  # the most frequent kinds of nodes come first
         if isinstance(e, Binary):
             if e.op in _COMPARES:
                 return bool_
@@ -267,7 +267,7 @@ def dtype_of(e: Expr) -> DType:
 
 _INDICES = (Var, Size, Range, Ramp)
 _OF_A_TYPE = (Const, Load, Read, Call, Cast, Param, Access, Reduce)
-_STEPS = 8  # down an expression, after which the results for all below are remembered
+_STEPS = 8  # steps down an expression after which the dtypes of all nodes below are memoised
 
 
 def _of_one_type(e: Expr) -> tuple[Expr, ...]:
@@ -287,13 +287,13 @@ def _dtype(e: Expr) -> DType:
 
 
 def lanes_of(e: Expr) -> int:
-    """The number of lanes of an expression of the loop IR; 1 for a scalar. Operands agree in it."""
+    """The number of lanes of an expression of the loop IR; 1 for a scalar."""
     found = _LANES.get(e)
     return remembered(_LANES, e, _lanes, _of_some_lanes) if found is None else found
 
 
 def _of_some_lanes(e: Expr) -> tuple[Expr, ...]:
-    """The operands by which the lanes of an expression are known."""
+    """The operands that determine the number of lanes of an expression."""
     match e:
         case Binary(_, x) | Unary(_, x) | Cast(x) | Select(x) | Call(_, (x, *_)):
             return (x,)
@@ -315,7 +315,7 @@ _LANES: Memo[Expr, int] = Memo()
 
 @functools.lru_cache(maxsize=1 << 14, typed=True)
 def const(value: int) -> Const:
-    """An i64 constant: indices and extents. The same one is made again and again."""
+    """An i64 constant, as for indices and extents; cached."""
     return Const(value, i64)
 
 

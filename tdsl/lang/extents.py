@@ -1,4 +1,4 @@
-"""Extents as the user writes them: integers, names, and expressions of these."""
+"""Conversion of the user's extents and shapes (integers, names, values built of extents) to expressions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tdsl.lang.value import Value, as_index, check_name
 
 
 def as_extent(e: Any, loc: Loc | None) -> Expr:
-    """An extent: an integer that is not negative, a name, or an expression of extents."""
+    """The expression of an extent given as a non-negative integer, a name, or a value built of extents."""
     if isinstance(e, str):
         check_name(e, loc)
         return Size(e)
@@ -57,7 +57,7 @@ def _integer(x: Any) -> int | None:
 
 
 def as_shape(shape: Any, loc: Loc | None) -> tuple[Expr, ...]:
-    """A tuple of extents."""
+    """The expressions of a shape given as a tuple or list of extents, or as a single extent."""
     if isinstance(shape, int | str | Value):
         shape = (shape,)
     if not isinstance(shape, list | tuple):
@@ -71,5 +71,5 @@ def as_shape(shape: Any, loc: Loc | None) -> tuple[Expr, ...]:
 
 
 def extent_value(e: Expr) -> Any:
-    """An extent for the user: an int where it is known, else a weak value."""
+    """An extent as the user sees it: an int if it is constant, else a weak value."""
     return int(e.value) if isinstance(e, Const) else Value(e, weak=True)

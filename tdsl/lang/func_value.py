@@ -1,4 +1,4 @@
-"""What a func gives where it is read, and what an update makes of it."""
+"""The values that indexing a func returns, and in-place updates such as `f[i] += e`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tdsl.lang.value import UNKNOWN, Value, binary, lift
 
 
 class TupleValue(Handle):
-    """A value of a tuple-valued func: index it with the number of the component."""
+    """An element of a tuple-valued func: indexing it with a number gives a component."""
 
     __slots__ = ("access", "parts")
 
@@ -58,7 +58,7 @@ class TupleValue(Handle):
         return str(self.access.source.name)
 
     def refusal(self, loc: Loc | None) -> TypeMismatch:
-        """The error for using all values where one is needed."""
+        """The error for the use of the whole tuple where one value is needed."""
         return TypeMismatch(
             f"{self.name!r} has {counted(len(self), 'value')}, one is needed",
             loc=loc,
@@ -68,7 +68,7 @@ class TupleValue(Handle):
 
 
 class Increment:
-    """What `f[i] += e` hands from `__iadd__` to `__setitem__`."""
+    """The operand of an update `f[i] += e`, passed from `__iadd__` to `__setitem__`."""
 
     __slots__ = ("access", "kind", "value")
 
@@ -77,10 +77,10 @@ class Increment:
 
 
 class FuncValue(Value):
-    """A value of a func, which can be updated in place.
+    """An element of a func, which can be updated in place.
 
-    `+=`, `-=` and `*=` combine: without a definition they start from the identity, and their points may be
-    taken in any order. Every other operator reads the value that is there.
+    `+=`, `-=` and `*=` are combiners: on a func without a definition they start from the identity, and their
+    points may be visited in any order. Every other in-place operator reads the current value.
     """
 
     __slots__ = ()

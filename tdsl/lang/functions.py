@@ -13,7 +13,7 @@ from tdsl.lang.value import UNKNOWN, Value, binary, common_type, convert, lift, 
 
 
 def where(cond: Any, yes: Any, no: Any) -> Value:
-    """`yes` where `cond` holds, else `no`. Both are evaluated, so both must be readable everywhere."""
+    """`yes` where `cond` holds, else `no`. Both are evaluated at every point, so must be in bounds there."""
     loc = here()
     c, a, b = lift(cond, loc), lift(yes, loc), lift(no, loc)
     if c.dtype != bool_:
@@ -31,7 +31,7 @@ def where(cond: Any, yes: Any, no: Any) -> Value:
 
 def _extreme(op: str, x: Any, y: Any) -> Value:
     for own, other in ((x, y), (y, x)):
-        # f[i] = maximum(f[i], e) starts an undefined func from the identity: e says its type
+        # f[i] = maximum(f[i], e) defines an undefined func by the identity; its type is that of e
         if isinstance(own, Value) and isinstance(own.node, Access) and own.dtype is UNKNOWN:
             v, node = lift(other), own.node
             typed = Access(node.source, node.index, node.component, v.dtype, loc=node.loc)
@@ -50,7 +50,7 @@ def minimum(x: Any, y: Any) -> Value:
 
 
 def clip(x: Any, low: Any, high: Any) -> Value:
-    """`x` limited to low..high, as `numpy.clip`; also what makes a data-dependent index safe."""
+    """`x` limited to low..high, as `numpy.clip`; it also bounds a data-dependent index."""
     return minimum(maximum(x, low), high)
 
 
@@ -76,7 +76,7 @@ def _float_type(values: list[Value]) -> DType:
 
 
 def call(fn: str, *args: Any) -> Value:
-    """A function of floats; integers are taken as f64, as NumPy."""
+    """The call of a function of floats; as in NumPy, integers are converted to f64."""
     loc = here()
     values = [lift(x, loc) for x in args]
     t = _float_type(values)
@@ -170,17 +170,17 @@ def remainder(x: Any, y: Any) -> Value:
 
 
 def logical_and(x: Any, y: Any) -> Value:
-    """Both, of bools."""
+    """The logical and of two values; numbers are true if not zero."""
     return binary("and", _condition(x), _condition(y))
 
 
 def logical_or(x: Any, y: Any) -> Value:
-    """Either, of bools."""
+    """The logical or of two values; numbers are true if not zero."""
     return binary("or", _condition(x), _condition(y))
 
 
 def logical_not(x: Any) -> Value:
-    """Not, of a bool."""
+    """The logical not of a value; a number is true if not zero."""
     return unary("not", _condition(x))
 
 
@@ -231,7 +231,7 @@ count_trailing_zeros = _bits("ctz", "The number of trailing zero bits (all bits 
 
 
 def reinterpret(x: Any, dtype: Any) -> Value:
-    """The same bits as another element type of equal size."""
+    """The bits of `x` as another element type of equal size."""
     loc, t = here(), as_dtype(dtype)
     v = lift(x, loc)
     if v.dtype.bits != t.bits or "b" in (v.dtype.kind, t.kind):
@@ -255,9 +255,9 @@ def lerp(a: Any, b: Any, t: Any) -> Value:
 
 
 def random(*key: Any, seed: int = 0, dtype: Any = f32) -> Value:
-    """A number in [0, 1), uniform: a hash of `seed` and the integers of `key`, such as coordinates.
+    """A uniform random number in [0, 1): a hash of `seed` and the integers of `key`, such as coordinates.
 
-    It is not a stream: the same key gives the same number under every schedule and on every backend.
+    It has no state: the same key gives the same number under every schedule and on every backend.
     `dtype` is f32 (24 random bits) or f64 (53).
 
     >>> from tdsl.lang.value import vars

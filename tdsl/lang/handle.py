@@ -1,4 +1,4 @@
-"""`Handle`: what gives values when it is indexed, and says so when it is used as a value itself."""
+"""`Handle`: the base of indexable objects; arithmetic on one without an index raises an error."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from tdsl.core.source import Loc, here
 from tdsl.errors import DefinitionError, TypeMismatch
 
-# Inputs are numbered as they are created, to sort the arguments of a call. The number takes no part in
-# equality, and no text or key of a cache has it.
+# The next number of an input, in order of creation, which sorts the arguments of a call. It takes no part in
+# equality, and occurs in no text or cache key.
 created = itertools.count().__next__
 
 
@@ -24,7 +24,7 @@ class Handle:
     __hash__ = object.__hash__
 
     def refusal(self, loc: Loc | None) -> TypeMismatch:
-        """The error for using this handle as a value."""
+        """The error for the use of this handle as a value, without an index."""
         name = getattr(self, "name", "")
         return TypeMismatch(
             f"{type(self).__name__} {name!r} is used without an index",
@@ -61,7 +61,7 @@ class Handle:
 
 
 def not_iterable(what: str) -> DefinitionError:
-    """The error for a Python loop over something of the index language."""
+    """The error for a Python loop over a handle or value; `what` names the object."""
     return DefinitionError(
         f"{what} cannot be iterated over",
         loc=here(),
@@ -71,7 +71,7 @@ def not_iterable(what: str) -> DefinitionError:
 
 
 def no_number() -> TypeMismatch:
-    """The error for an expression given to what takes a number, such as a function of `math`."""
+    """The error for the conversion of an expression to a Python number, as by a function of `math`."""
     return TypeMismatch(
         "an expression has no number while a program is written",
         loc=here(),

@@ -1,11 +1,11 @@
-"""Infer the ranges of variables from the tensors that are read.
+"""Infers the ranges of loop variables from the shapes of the tensors that they index.
 
-1. A variable that stands bare in an access must have the range of that axis; all bare accesses agree
-   (numbers must be equal; named extents are unified, or compared at the call).
-   A func without a declared shape that could be computed further (its range begins elsewhere, or an access of
-   such a func shifts the variable) need not agree: its access limits the variable, as by rule 2.
-2. Any other affine access limits its variable to where the access stays inside.
-3. Reads of padding limit nothing; a bare one suggests the range that an output has.
+1. A variable that is by itself the index of an axis (a bare access) has the range of that axis; all bare
+   accesses agree (numbers must be equal; named extents are unified, or compared in each call).
+   A func without a declared shape need not agree if the accesses start at different indices, or if an access
+   of such a func shifts the variable: its access then only limits the variable, as in rule 2.
+2. Any other affine access limits its variable to the values for which the access is in bounds.
+3. Reads of padding limit nothing; a bare one suggests the range for an output.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ UNBOUNDED: Interval = (None, None)
 
 @dataclass(slots=True)
 class _Candidate:
-    """An axis in which a variable stands bare."""
+    """A bare access: an axis whose index is the variable itself, with the range of that axis."""
 
     lo: Expr
     hi: Expr
     read: Read
     axis: int
-    inferred: bool = False  # of a func without a declared shape
+    inferred: bool = False  # the func read has no declared shape
 
     @property
     def extent(self) -> Expr:
@@ -48,20 +48,20 @@ class _Candidate:
 
 @dataclass(slots=True)
 class _Variable:
-    """What is known of one variable of a func: a dimension, or a range of one definition."""
+    """The constraints collected for one variable of a func: a dimension, or a range of one definition."""
 
     name: str
     exact: list[_Candidate] = field(default_factory=list)
-    shifted: bool = False  # in an access of a func without a declared shape
-    loose: bool = False  # bare accesses of such funcs limit it, and need not agree
+    shifted: bool = False  # in a non-bare index of a func without a declared shape
+    loose: bool = False  # bare accesses of such funcs limit the variable, and need not agree
     suggested: list[_Candidate] = field(default_factory=list)
     limits: Interval = UNBOUNDED
     base: Interval = UNBOUNDED
-    given: bool = False  # a td.range: its bounds are the user's
+    given: bool = False  # a td.range, with bounds of the user
 
 
 class _Sizes:
-    """The named extents that equal others or numbers, and the accesses from which that follows."""
+    """Unification of named extents: the equalities found, and the accesses from which they follow."""
 
     def __init__(self) -> None:
         self.equal: dict[str, Expr] = {}
@@ -80,12 +80,12 @@ class _Sizes:
         return self.equal.get(n.name, n) if isinstance(n, Size) else n
 
     def unify(self, a: Expr, b: Expr) -> bool:
-        """Make two extents equal by naming where that is possible; False where they never are."""
+        """Make two extents equal by substituting a named extent if possible; False if they never are."""
         a, b = self.resolve(a), self.resolve(b)
         difference = as_sum(a).plus(as_sum(b), -1)
         if at_most(add(a, ONE), b) or at_most(add(b, ONE), a):
             return False
-        # a name that is one of the extents first, then one in which their difference is linear
+        # prefer a name that is itself one of the extents, else solve the difference for a linear name
         for name in (a, b, *difference.terms):
             if isinstance(name, Size) and abs(difference.terms.get(name, 0)) == 1:
                 other = difference.without(name).times(-difference.terms[name])
@@ -97,7 +97,7 @@ class _Sizes:
 
 
 def infer(program: Program) -> Program:
-    """The program with every range known, or ShapeError."""
+    """The program with the ranges of all variables inferred; ShapeError if one does not follow."""
     sizes = _Sizes()
     boxes: Boxes = {
         t.name: tuple(((ZERO, subtract(e, ONE)),) * 2 for e in t.shape) for t in program.inputs
@@ -168,7 +168,7 @@ def _infer_func(f: FuncDef, boxes: Boxes, sizes: _Sizes, inferred: Collection[st
 
 
 def _scope(d: Definition, dims: list[_Variable]) -> dict[str, _Variable]:
-    """The variables of a definition: a free one is the dimension in which it stands."""
+    """The variables of a definition by name; a free one is shared with the dimension that it indexes."""
     scope = {}
     for name in d.free:
         axis = next(n for n, e in enumerate(d.index) if e == Var(name))
@@ -179,7 +179,7 @@ def _scope(d: Definition, dims: list[_Variable]) -> dict[str, _Variable]:
 
 
 def _widen(f: FuncDef, d: Definition, scope: dict[str, _Variable]) -> None:
-    """Bounds of a range by other variables, over all values of these; `_with_ranges` keeps the exact ones."""
+    """Set the limits of given ranges, valid for all values of the variables that occur in their bounds."""
     known = {name: v.limits for name, v in scope.items()}
     if f.declared:
         known |= {e.name: i for e, i in zip(d.index, f.limits, strict=True) if isinstance(e, Var)}
@@ -220,7 +220,7 @@ def _collect(
 
 
 def _padded_variable(e: Expr) -> tuple[str, Expr, Expr] | None:
-    """(variable, first, extent) when an index is the padding of a bare variable."""
+    """(variable, first, extent) if an index is the padding of a bare variable; else None."""
     match e:
         case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap", (Var(name), n)):
             return name, ZERO, n
@@ -231,7 +231,7 @@ def _padded_variable(e: Expr) -> tuple[str, Expr, Expr] | None:
 
 
 def _agree(v: _Variable, f: FuncDef, sizes: _Sizes) -> None:
-    """Rule 1: all bare accesses of a variable give one range; `exact` keeps those that have to."""
+    """Rule 1: unify the ranges of all bare accesses of a variable; `exact` keeps those that must agree."""
     if v.given or not v.exact:
         return
     starts = [sizes.resolve(c.lo) for c in v.exact]
@@ -269,7 +269,7 @@ def _disagreement(name: str, a: _Candidate, b: _Candidate, loc: Loc | None) -> S
 def _limit(
     f: FuncDef, d: Definition, scope: dict[str, _Variable], boxes: Boxes, inferred: Collection[str]
 ) -> None:
-    """Rule 2: each access with one variable still open limits it."""
+    """Rule 2: each access with a single variable of unknown range limits that variable."""
     given = {name for name, lo, _ in d.ranges if lo is not None}
     for r, _, e, (lo, hi), _ in _accesses(f, d, boxes):
         if lo is None or hi is None:
@@ -277,14 +277,14 @@ def _limit(
         if isinstance(e, Var) and not (scope[e.name].loose and r.name in inferred):
             continue
         open_ = [n for n in variables(e) if n in scope and n not in given]
-        # of several, the one that nothing else gives a range
+        # of several variables, the one whose range nothing else determines
         for known_part in ("base", "limits"):
             if len(open_) > 1:
                 open_ = [n for n in open_ if getattr(scope[n], known_part) == UNBOUNDED]
         if len(open_) != 1:
             continue
         name = open_[0]
-        # with `name` among them: a limit of it must not depend on itself
+        # restricted with `name` present, then removed: its limit must not depend on itself
         known = tighten({n: v.limits for n, v in scope.items()}, d.where)
         known.pop(name)
         low, high = solve(e, name, lo, hi, known)
@@ -298,7 +298,7 @@ def _limit(
 
 
 def _suggestion(v: _Variable) -> Interval:
-    """Rule 3: the range of bare reads of padding, where they agree."""
+    """Rule 3: the range of the bare reads of padding, if they all agree; else unbounded."""
     if not v.suggested:
         return UNBOUNDED
     first = v.suggested[0]
@@ -309,7 +309,7 @@ def _suggestion(v: _Variable) -> Interval:
 
 
 def _with_ranges(f: FuncDef, d: Definition, scope: dict[str, _Variable]) -> Definition:
-    """The definition with lo and hi of every range; bounds by other ranges and by data become conditions."""
+    """The definition with all ranges known; bounds that depend on variables or data become conditions."""
     ranges, conditions = [], [d.where]
     for name, lo, hi in d.ranges:
         v = scope[name]

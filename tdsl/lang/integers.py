@@ -1,8 +1,8 @@
-"""Integer points of a system of linear constraints: Fourier-Motzkin elimination, then a search.
+"""Integer solutions of systems of linear constraints: Fourier-Motzkin elimination, then a search.
 
-A constraint is a `Linear` that is at least 0, or equal to 0. Elimination decides what has no real solution;
-where it leaves some, values are tried from the last eliminated variable on. The answer is exact but for
-systems whose search is cut off: `UNKNOWN`.
+A constraint is a `Linear` that is at least 0, or equal to 0. Elimination detects systems without a real
+solution; for others integer values are tried, the last eliminated variable first. The answer is exact except
+where the search exceeds its budget: `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from math import gcd
 
 Name = tuple[object, ...]
 Point = dict[Name, int]
-_MOST = 400  # constraints of a system
-_TRIES = 2000  # values of variables in a search
-_FROM_END = 8  # values of a variable without a last one
+_MOST = 400  # constraints of a system beyond which the result is UNKNOWN
+_TRIES = 2000  # values that a search tries, of all variables together
+_FROM_END = 8  # values that a search tries of a half-bounded variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class Linear:
 
 
 class Unknown:
-    """The result of a search that was cut off: a point may exist."""
+    """The result of a search that exceeded its budget: a point may exist."""
 
 
 UNKNOWN = Unknown()
 
 
 def find_point(zero: Iterable[Linear], least: Iterable[Linear]) -> Point | Unknown | None:
-    """Integers for which all of `zero` are 0 and all of `least` are at least 0; None if there are none.
+    """An integer point at which all of `zero` are 0 and all of `least` are >= 0; None if none exists.
 
     >>> i, j = Linear({("i",): 1}), Linear({("j",): 1})
     >>> below = [i, j.plus(i, -1).less(1), Linear({}, 9).plus(j, -1)]  # 0 <= i < j <= 9
@@ -74,7 +74,7 @@ def find_point(zero: Iterable[Linear], least: Iterable[Linear]) -> Point | Unkno
         if name is None:
             system += [e, Linear().plus(e, -1)]
             continue
-        # substitute value for name
+        # solve e == 0 for `name` and substitute
         c = e.terms[name]
         value = Linear().plus(
             Linear({n: k for n, k in e.terms.items() if n != name}, e.constant), -c
@@ -99,7 +99,7 @@ def _replaced(e: Linear, name: Name, value: Linear) -> Linear:
 
 
 def _reduced(system: Iterable[Linear]) -> list[Linear] | None:
-    """The system without what follows from single constraints of it; None where one cannot hold."""
+    """The system without constraints that another one implies; None if a constant constraint is false."""
     tight: dict[frozenset[tuple[Name, int]], int] = {}
     for e in system:
         if not e.terms:
@@ -113,7 +113,7 @@ def _reduced(system: Iterable[Linear]) -> list[Linear] | None:
 
 
 def _search(system: list[Linear]) -> Point | Unknown | None:
-    """A point at which all of a system are at least 0."""
+    """An integer point at which all of a system are >= 0; None if none exists, UNKNOWN if out of budget."""
     levels: list[tuple[Name, list[Linear]]] = []
     now = _reduced(system)
     while now:
@@ -152,7 +152,7 @@ def _growth(system: list[Linear], name: Name) -> int:
 def _assign(
     levels: list[tuple[Name, list[Linear]]], n: int, point: Point, budget: list[int]
 ) -> bool | None:
-    """True where `point` was completed, None where that is impossible, False where it was cut off."""
+    """Assign variables n .. 0 in `point`: True on success, None if impossible, False if out of budget."""
     if n < 0:
         return True
     name, system = levels[n]
@@ -172,12 +172,12 @@ def _assign(
 
 
 def _values(name: Name, system: list[Linear], point: Point) -> Iterator[int | None]:
-    """The values that satisfy the constraints of a variable, from 0 outwards if these are unbounded."""
+    """The values of a variable that satisfy its constraints; if unbounded, some of them and then None."""
     lo: int | None = None
     hi: int | None = None
     for e in system:
         c = e.terms[name]
-        # a variable without a level of its own may have any value: `name` is unbounded on one side
+        # a variable without a level may have any value: `name` is unbounded on one side
         rest = e.constant + sum(k * point.setdefault(n, 0) for n, k in e.terms.items() if n != name)
         if c > 0:
             lo = -(rest // c) if lo is None else max(lo, -(rest // c))

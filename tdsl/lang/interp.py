@@ -1,12 +1,12 @@
-"""The meaning of a program: plain, slow, the oracle of every test.
+"""The interpreter: reference semantics of a program on NumPy arrays; slow, the oracle of every test.
 
-    1. bind sizes and scalars, so that every range is a number
-    2. from the outputs to the inputs, find the box of each func that its consumers need (`regions`)
-    3. from the inputs to the outputs, fill each box, definition by definition: the points of the ranges
-       in order, outermost first; at each point all values of the free variables at once
+    1. substitute numbers for sizes and scalars, so that every range is numeric
+    2. from outputs to inputs, compute the box of each func that its consumers read (`realised.py`)
+    3. from inputs to outputs, fill each box, definition by definition: a loop over the points of the ranges,
+       outermost first; at each point all values of the free variables at once, as NumPy arrays
 
-Floats add in the order of loops without a schedule. A read outside a box or an input is a fault of the
-region function, an AssertionError.
+Floats are added in the order of the unscheduled loops. A read outside the computed box of a func is a bug in
+bounds inference: an AssertionError.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tdsl.lang.types import from_numpy
 
 Arguments = Mapping[str, Any]
 Limits = tuple[tuple[float, float], ...]  # inclusive ends of each dimension
-Orders = dict[int, tuple[Node, ...]]  # the nodes of expressions, by `id`, as they are evaluated
+Orders = dict[int, tuple[Node, ...]]  # nodes in the order of evaluation, by `id` of the root
 
 
 def interpret(
@@ -59,9 +59,9 @@ def interpret(
     sizes: Mapping[str, int] | None = None,
     out: Callable[[str], None] = print,
 ) -> tuple[Array, ...]:
-    """The outputs of a program on arrays and numbers, one array for each component of each output.
+    """The outputs of a program for given arrays and numbers, one array for each component of each output.
 
-    `sizes` gives named extents that no array tells; `out` takes what `debug_print` shows.
+    `sizes` has the named extents that are no extent of an input array; `out` gets each line of `debug_print`.
 
     >>> from tdsl.lang.tensor import Func, Tensor
     >>> from tdsl.lang.value import vars
@@ -81,9 +81,9 @@ def interpret(
 def bound(
     program: Program, arguments: Arguments, sizes: Mapping[str, int]
 ) -> tuple[Program, dict[str, Array]]:
-    """The program with numbers for sizes and scalars, and the arrays that it reads.
+    """The program with numbers for sizes and scalars, and its input arrays by name.
 
-    Ranges become numbers; values stay as they are written, so that nothing but their meaning counts.
+    Range bounds are simplified to numbers; values are not, so that they do not depend on the simplifier.
     """
     arrays = {t.name: np.asarray(arguments[t.name]) for t in program.inputs}
     known: dict[Node, Const] = {
@@ -163,7 +163,7 @@ def _substituted(program: Program, known: Mapping[Node, Const]) -> Program:
         d = replace(map_expressions(d, value), ranges=ranges)
         if d.combine is None:
             return d
-        outer = set(d.combine.scalars())  # the others are the two sides of the combiner
+        outer = set(d.combine.scalars())  # the other Params are operands of the combiner
         exprs = tuple(
             transform(e, lambda n: known[n] if n in outer or isinstance(n, Size) else n)
             for e in d.combine.exprs
@@ -188,7 +188,7 @@ def _substituted(program: Program, known: Mapping[Node, Const]) -> Program:
 def evaluate(
     e: Expr, variables: Mapping[str, Array], arrays: Mapping[str, Array] | None = None
 ) -> Array:
-    """An expression at arrays of values of its variables; `arrays` are what it may read.
+    """The values of an expression at arrays of values of its variables; `arrays` are the tensors it reads.
 
     >>> evaluate(Binary("mod", Var("i"), const(3)), {"i": np.arange(5)})
     array([0, 1, 2, 0, 1])
@@ -199,7 +199,7 @@ def evaluate(
 
 @dataclass(slots=True)
 class Stored:
-    """The values of a func or an input: what is computed starts at `first`, may be read in `limits`."""
+    """The values of a func or an input: the arrays start at index `first`; reads are legal in `limits`."""
 
     parts: tuple[Array, ...]
     first: tuple[int, ...]
@@ -211,7 +211,7 @@ def _input(array: Array) -> Stored:
 
 
 class Run:
-    """The values of a program without open sizes, filled func by func."""
+    """One execution of a program whose sizes are numbers, func by func."""
 
     def __init__(
         self, program: Program, arrays: Mapping[str, Array], out: Callable[[str], None]
@@ -230,7 +230,7 @@ class Run:
         ]
 
     def natural(self, f: FuncDef, parts: tuple[Array, ...]) -> tuple[Array, ...]:
-        """What lies in the range of an output, of arrays over what is computed of it."""
+        """The parts of an output's arrays that lie in its natural range."""
         ends = [(number_of(lo), number_of(hi)) for lo, hi in f.natural]
         shape = tuple(max(hi - lo + 1, 0) for lo, hi in ends)
         if 0 in shape:
@@ -241,10 +241,10 @@ class Run:
         return tuple(part[inside].copy() for part in parts)
 
     def realise(self, f: FuncDef, box: Bounds | None) -> None:
-        """Fill the box of a func; None where nothing of it is needed."""
+        """Allocate and compute a func on a box; a `box` of None is empty."""
         ends = ((0, -1),) * len(f.limits) if box is None else box
         shape = tuple(hi - lo + 1 for lo, hi in ends)
-        # the pure definition writes every element; this shows where it does not
+        # the pure definition writes every element; the value 99 would reveal one that is not
         parts = tuple(np.full(shape, 99).astype(t.numpy) for t in f.dtypes)
         self.stored[f.name] = Stored(parts, tuple(lo for lo, _ in ends), _numbers(f.limits))
         if box is not None:
@@ -253,7 +253,7 @@ class Run:
                 self.define(f, d, whole)
 
     def define(self, f: FuncDef, d: Definition, box: Box) -> None:
-        """Run one definition over a box."""
+        """Run one definition of a func over a box."""
         ranges = {n: (number_of(lo), number_of(hi)) for n, (lo, hi) in ranges_at(d, box).items()}
         free = [np.arange(ranges[n][0], ranges[n][1] + 1) for n in d.free]
         mesh = dict(zip(d.free, np.ix_(*free), strict=True))
@@ -269,7 +269,7 @@ class Run:
                 self.step(f, d, kept)
 
     def kept(self, d: Definition, variables: dict[str, Array]) -> dict[str, Array] | None:
-        """The values of the variables where the conditions hold; None where they nowhere do."""
+        """The values of the variables at the points where all conditions hold; None if there are none."""
         pure, mixed = split_conditions(d)
         for c in (*pure, *mixed):
             shape = np.broadcast_shapes(*(v.shape for v in variables.values()))
@@ -284,7 +284,7 @@ class Run:
         return variables
 
     def step(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> None:
-        """One point of the ranges, all points of the free variables that are kept."""
+        """Run a definition at one point of its ranges, for all given values of the free variables."""
         values = [self.evaluate(v, variables) for v in d.values]
         place = self.place(f, d, variables)
         if d.combine is not None:
@@ -296,18 +296,18 @@ class Run:
         self.write(f, place, values)
 
     def write(self, f: FuncDef, place: tuple[Array, ...], values: list[Array]) -> None:
-        """f[index] = values."""
+        """Assign `values` to the components of a func at array positions `place`."""
         for part, value in zip(self.stored[f.name].parts, values, strict=True):
             assert part.dtype == value.dtype, f"{f.name} holds {part.dtype}, gets {value.dtype}"
             part[place] = value
 
     def place(self, f: FuncDef, d: Definition, variables: dict[str, Array]) -> tuple[Array, ...]:
-        """Where in the arrays of the func the index of a definition is."""
+        """The positions in the arrays of the func of the left-side index of a definition."""
         index = tuple(self.evaluate(e, variables) for e in d.index)
         return _inside(f.name, self.stored[f.name], index)
 
     def evaluate(self, e: Expr, variables: dict[str, Array]) -> Array:
-        """An expression at points; what it prints is printed."""
+        """The values of an expression at points; lines of `debug_print` go to `out`."""
         shown: list[str] = []
         result = Evaluator(variables, self.stored, shown, None, self.orders)(e)
         for line in shown:
@@ -329,9 +329,9 @@ def _numbers(limits: Box) -> Limits:
 
 
 def _inside(name: str, stored: Stored, index: tuple[Array, ...]) -> tuple[Array, ...]:
-    """The places in the array of an index.
+    """The positions of an index in an array.
 
-    Raises IndexBoundError outside of what is defined, AssertionError outside of what was computed of it.
+    Raises IndexBoundError outside the limits of the func, AssertionError outside the computed box.
     """
     places = tuple(i - first for i, first in zip(index, stored.first, strict=True))
     shape = stored.parts[0].shape
@@ -351,7 +351,7 @@ def _inside(name: str, stored: Stored, index: tuple[Array, ...]) -> tuple[Array,
 
 
 class Evaluator:
-    """Expressions at arrays of points; each distinct node once."""
+    """Evaluates expressions at arrays of points, each distinct node once."""
 
     def __init__(
         self,
@@ -365,7 +365,7 @@ class Evaluator:
         self.params, self.orders = params or {}, {} if orders is None else orders
 
     def __call__(self, root: Expr) -> Array:
-        """The value of an expression."""
+        """The values of an expression."""
         done: dict[int, Array] = {}
         order = self.orders.get(id(root))
         if order is None:
@@ -375,7 +375,7 @@ class Evaluator:
         return done[id(root)]
 
     def node(self, e: Expr, value: Callable[[Node], Array], root: Expr) -> Array:
-        """The value of a node of `root`, from the values of its children."""
+        """The values of a node of `root`, computed from those of its children."""
         match e:
             case Const():
                 return arithmetic.constant(e)
@@ -412,7 +412,7 @@ class Evaluator:
         stored = self.stored[name]
         part = stored.parts[component]
         if part.size == 0 and e not in _always(root):
-            # the arm of a choice that is never made: the padding of nothing
+            # the branch of a Select that is never taken: padding of an empty tensor
             return np.zeros(np.broadcast_shapes(*(i.shape for i in index)), part.dtype)
         return np.asarray(part[_inside(name, stored, index)])
 
@@ -442,14 +442,14 @@ class Evaluator:
 
 
 def _message(text: str, values: tuple[Any, ...]) -> str:
-    """The text with a value in place of each `{}`; floats have up to 8 digits."""
+    """The text with a value for each `{}`; floats have up to 8 digits."""
     shown = [f"{v:.8g}" if isinstance(v, float) else str(v) for v in values]
     parts = zip(text.split("{}"), [*shown, ""], strict=True)
     return "".join(part + value for part, value in parts)
 
 
 def _always(root: Expr) -> set[Node]:
-    """The nodes whose values are used whatever the conditions are."""
+    """The nodes that are evaluated for any conditions: those in no branch of a Select."""
     seen: set[Node] = set()
     stack: list[Node] = [root]
     while stack:

@@ -1,9 +1,10 @@
-"""What a func needs of itself and of others, for the interpreter and the compiler alike.
+"""The regions that definitions read and write, for the interpreter and the compiler alike.
 
-    boxes = read_at(d, ranges)          what a definition reads where its variables run over ranges
-    box = with_updates(f, box, ...)     a box of a func with all that its updates read and write of it
+    boxes = read_at(d, ranges)          the boxes that a definition reads for given ranges of its variables
+    box = with_updates(f, box, ...)     a box of a func, extended by what its updates read and write of it
 
-A condition is tested at the points at which those without reads hold; all else is read where every one does.
+Conditions that read data are evaluated at the points where all conditions without reads hold; index and
+values are evaluated where every condition holds.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ RangesAt = Callable[[Definition, Box], dict[str, Interval]]
 def read_at(
     d: Definition, ranges: Ranges, facts: Facts = NOTHING, writes: str = ""
 ) -> dict[str, Box]:
-    """The boxes that a definition reads where its variables run over `ranges` and its conditions are true.
+    """The boxes that a definition reads when its variables run over `ranges` and its conditions hold.
 
-    The box that it writes is added to that of the func `writes`, if a name is given.
+    If a name `writes` is given, the box that the definition writes is united with the box of that func.
     """
     boxes: dict[str, Box] = {}
     if any(is_empty(r, facts) for r in ranges.values()):
@@ -59,17 +60,18 @@ def read_at(
 
 
 _MOST_NODES = (
-    100  # ends of a box with more, of updates run on it time and again, hardly come to rest
+    100  # nodes of a box's bounds beyond which the iteration of updates is taken not to converge
 )
 
 
 def with_updates(
     f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts = NOTHING, most: Box | None = None
 ) -> Box:
-    """The smallest box around `box` that contains what the updates of a func read and write of it, run on it.
+    """The smallest box around `box` with all elements that the func's updates read and write when run on it.
 
-    `ranges_at` gives the ranges of the variables of a definition on a box. `most` is such a box, though not
-    the smallest: the result where the ends of smaller ones keep moving. IndexBoundError if there is none.
+    It is a fixed point, computed with widening. `ranges_at` gives the ranges of a definition's variables on a
+    box. `most` is such a box, though not the smallest: the result if the iteration does not converge;
+    IndexBoundError if it does not and `most` is None.
     """
     if len(f.definitions) == 1:
         return box
@@ -81,7 +83,7 @@ def with_updates(
                 return box
             if most is not None and _nodes(box) > _MOST_NODES:
                 return most
-        # ends that still move are set to those of the indices on an unbounded box, then of the func
+        # widening: ends that still move are set to those on an unbounded box, then to the func's limits
         moving = zip(box, before, strict=True)
         over = tuple((a if a == c else None, b if b == d else None) for (a, b), (c, d) in moving)
         box = _with_ends(over, f.limits) if widened else _grown(f, box, ranges_at, facts, over)
@@ -98,9 +100,10 @@ def with_updates(
 
 
 def _grown(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts, over: Box | None = None) -> Box:
-    """The union of a box and what the updates of a func read and write of it when they run on the box.
+    """The union of a box and the boxes that a func's updates read and write of it when run on the box.
 
-    Or when they run on the box `over`, which may be unbounded: ends that are unbounded then are not moved.
+    If `over` is given, the updates run on `over`, which may be unbounded; ends that are then unbounded do not
+    move.
     """
     for d in reversed(f.definitions[1:]):
         touched = read_at(d, ranges_at(d, over or box), facts, writes=f.name).get(f.name)
@@ -113,11 +116,11 @@ def _grown(f: FuncDef, box: Box, ranges_at: RangesAt, facts: Facts, over: Box | 
 
 
 def _nodes(box: Box) -> int:
-    """The number of different nodes of the ends of a box."""
+    """The number of distinct expression nodes in the ends of a box."""
     return sum(1 for _ in post_order(*(end for ends in box for end in ends if end is not None)))
 
 
 def _with_ends(box: Box, other: Box) -> Box:
-    """The box with the ends of another in the place of those that are unbounded."""
+    """The box with each unbounded end replaced by that of `other`."""
     both = zip(box, other, strict=True)
     return tuple((a if lo is None else lo, b if hi is None else hi) for (lo, hi), (a, b) in both)

@@ -1,4 +1,4 @@
-"""Padding: a tensor or func continued beyond its edges, so that it can be read at any index."""
+"""`pad`: a tensor or func extended beyond its edges, so that it can be read at any index."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
 class Padded(Handle):
-    """What `td.pad` returns: reads at any index, the values beyond the edges made from those inside.
+    """A padded tensor or func, the result of `td.pad`; it can be read at any index.
 
-    It is no stage of its own: a read of it is a read of the source at an index inside, so the padding is
+    It is not a stage: a read of it becomes a read of the source at an index inside, so that the padding is
     neither stored nor loaded nor sent.
     """
 
@@ -35,12 +35,12 @@ class Padded(Handle):
 
     @property
     def name(self) -> str:
-        """The name of what is padded."""
+        """The name of the padded tensor or func."""
         return self.source.name
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The extents of what is padded."""
+        """The extents of the padded tensor or func, without padding."""
         return tuple(extent_value(e) for _, e in self.box)
 
     @property
@@ -90,10 +90,10 @@ def _minus(i: Expr, lo: Expr) -> Expr:
 
 
 def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) -> Padded:
-    """`source` continued beyond its edges, with the modes of `numpy.pad`.
+    """`source` extended beyond its edges, with the modes of `numpy.pad`; it can be read at any index.
 
-    constant (with `value`), edge, reflect, symmetric, wrap. `source` is a tensor or a func; the extents of
-    a func are its inferred ones unless `shape` is given. Reads of the result are allowed at any index.
+    The modes are constant (with `value`), edge, reflect, symmetric and wrap. `source` is a tensor or a func;
+    the extents of a func are inferred unless `shape` is given.
 
     >>> from tdsl.lang.value import vars
     >>> i, a, f = vars("i"), Tensor("a", (5,), "f32"), Func("f")
@@ -102,7 +102,7 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
     >>> f.shape
     (5,)
 
-    Raises DefinitionError for an unknown mode, ShapeError where a func has no range of its own.
+    Raises DefinitionError for an unknown mode, ShapeError if the extents of a func cannot be inferred.
     """
     loc = here()
     if not is_one_of(mode, MODES):
@@ -140,7 +140,7 @@ def pad(source: Any, mode: str = "constant", value: Any = 0, shape: Any = None) 
 
 
 def _check_source(source: Any, loc: Loc | None) -> None:
-    """An error for what cannot be padded."""
+    """Raise DefinitionError or TypeMismatch unless `source` is a tensor or a func with one value."""
     if not isinstance(source, Tensor | Func):
         raise DefinitionError(
             f"only tensors and funcs can be padded, not {type(source).__name__}",
@@ -160,7 +160,7 @@ def _check_source(source: Any, loc: Loc | None) -> None:
 
 
 def _filling(c: Const, t: DType, loc: Loc | None) -> Value:
-    """The value of a padding in the type of what is padded."""
+    """The fill value converted to the type of the padded tensor or func."""
     if c.dtype.is_float and not t.is_float:
         if not float(c.value).is_integer():
             raise TypeMismatch(

@@ -1,9 +1,9 @@
-"""In which order the operands of a product of tensors are multiplied, two at a time.
+"""The contraction order of an einsum: which operands are multiplied first, two at a time.
 
-The cost of a pair is its multiplications, and the elements of what it makes. Loops over the axes of the
-result can be shared by all pairs, so that these axes of a part need not be stored. All orders of up to
-MOST operands are compared: the cheapest way to multiply a set of operands is found from those of its
-subsets. Of more operands, those whose product is cheapest are taken together first.
+A pair costs its multiplications, plus STORED for each element of its intermediate result. Loops over the
+axes of the final result can be fused over all pairs, so these axes do not count as storage. Up to MOST
+operands the order is optimal, by dynamic programming over subsets of the operands. With more operands, the
+cheapest pair is contracted first (greedily) until MOST are left.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
-MOST = 8  # operands of which all orders are compared
-STORED = 16  # what an element that is stored and read again costs, in multiplications
+MOST = 8  # the number of operands up to which the order is optimal
+STORED = 16  # the cost of storing and reading an element of an intermediate, in multiplications
 
 Names = frozenset[str]
 Pair = tuple[int, int]
 
 
 def pairs(terms: Sequence[Names], result: Names, sizes: Mapping[str, int]) -> list[Pair]:
-    """The positions of the operands that are multiplied, pair by pair; each product takes the first's place.
+    """The contraction order: the positions of each pair's operands; a product replaces the first of the two.
 
     >>> n = {"i": 200, "j": 200, "k": 200, "r": 16}
     >>> pairs([frozenset("ijk"), frozenset("jr"), frozenset("kr")], frozenset("ir"), n)
@@ -38,14 +38,14 @@ def pairs(terms: Sequence[Names], result: Names, sizes: Mapping[str, int]) -> li
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Operands that are multiplied: one, or the products of two parts."""
+    """A contraction tree: the position of one operand, or two subtrees whose products are multiplied."""
 
     cost: int
     parts: tuple[_Tree, _Tree] | int
 
 
 def _best(terms: Sequence[Names], result: Names, sizes: Mapping[str, int]) -> _Tree:
-    """The cheapest order, from those of all smaller sets of operands."""
+    """The contraction tree of least cost, by dynamic programming over subsets of the operands."""
     trees = {frozenset({n}): _Tree(0, n) for n in range(len(terms))}
     for count in range(2, len(terms) + 1):
         for chosen in map(frozenset, combinations(range(len(terms)), count)):
@@ -64,7 +64,7 @@ def _best(terms: Sequence[Names], result: Names, sizes: Mapping[str, int]) -> _T
 
 
 def _halves(chosen: frozenset[int]) -> list[frozenset[int]]:
-    """The parts that hold the first operand; sums over its last axes, by the last operands, come first."""
+    """The proper subsets with the first operand; of equal size, those with later operands come first."""
     first, *rest = sorted(chosen)
     return [
         frozenset({first, *more})
@@ -74,7 +74,7 @@ def _halves(chosen: frozenset[int]) -> list[frozenset[int]]:
 
 
 def _kept(chosen: frozenset[int], terms: Sequence[Names], result: Names) -> Names:
-    """The axes of a product of some operands that are not summed over yet."""
+    """The axes of the product of the operands `chosen`: those that other operands or the result need."""
     if len(chosen) == 1:
         return terms[min(chosen)]
     others = (t for n, t in enumerate(terms) if n not in chosen)
@@ -88,7 +88,7 @@ def _cost(p: Pair, terms: Sequence[Names], result: Names, sizes: Mapping[str, in
 
 
 def _in_positions(tree: _Tree, count: int) -> list[Pair]:
-    """The pairs of a tree, inner ones first, by their positions in a list that changes with each."""
+    """The pairs of a tree, inner ones first, as positions in the list of operands left at that step."""
     left, found = [frozenset({n}) for n in range(count)], list[Pair]()
 
     def visit(t: _Tree) -> frozenset[int]:

@@ -1,7 +1,7 @@
-"""A program: what is reachable from the outputs, with unique names, inferred ranges, and no handles.
+"""`Program`: all funcs and inputs reachable from the outputs, with unique names and inferred ranges.
 
-This is where the user's objects end. From here on a tensor, a func and a loop variable are names, so text
-is stable from run to run, and programs compare, hash and print.
+A program has no handles: tensors, funcs and loop variables are referred to by name, so that programs can be
+compared, hashed and printed, with the same text in every run.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, simplify, subtract
 from tdsl.lang.types import DType
 
-Numbers = tuple[tuple[str, int], ...]  # by name of a size, in order
+Numbers = tuple[tuple[str, int], ...]  # (name of a size, value), sorted
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input array; a `constant` one is the same in every call."""
+    """An input array; if `constant`, it is the same array in every call."""
 
     name: str
     shape: tuple[Expr, ...]
@@ -38,7 +38,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class ScalarInput:
-    """An input number."""
+    """A scalar input."""
 
     name: str
     dtype: DType
@@ -47,14 +47,14 @@ class ScalarInput:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of an output's array: an index of the func by a step, modulo an extent if there is one."""
+    """An axis of an output array, at position index[dim] // step % extent; no modulo if `extent` is None."""
 
     dim: int
     step: Expr = ONE
     extent: Expr | None = None
 
     def place(self, index: Sequence[Expr]) -> Expr:
-        """Where a point of the func, counted from its first one, lies along the axis."""
+        """The position along the axis of a point of the func; `index` is relative to the first point."""
         e = index[self.dim]
         whole = e if self.step == ONE else Binary("floordiv", e, self.step)
         return whole if self.extent is None else Binary("mod", whole, self.extent)
@@ -62,11 +62,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=False)
 class FuncDef:
-    """A func: its definitions, and for each dimension where it may be read.
+    """A func of a program: its definitions, and two ranges for each dimension.
 
-    `limits` is the range outside which the func must not be read (None: unbounded); `natural` the range
-    that is computed when the func is an output. `array` are the axes of the array where these are not the
-    dimensions.
+    `limits` is the range in which the func may be read (None: unbounded); `natural` the range that is
+    computed if the func is an output. `array` are the axes of the output array if they differ from the
+    dimensions of the func.
     """
 
     name: str
@@ -81,22 +81,22 @@ class FuncDef:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The variables of the pure definition, one a dimension."""
+        """The variables of the pure definition, one for each dimension."""
         return self.definitions[0].free
 
     def map_expressions(self, f: Callable[[Expr], Expr]) -> FuncDef:
-        """The func with `f` applied to every expression of its definitions; the same if that changes none."""
+        """The func with `f` applied to every expression of its definitions; self if none changes."""
         made = tuple(map_expressions(d, f) for d in self.definitions)
         same = all(map(operator.is_, made, self.definitions))
         return self if same else replace(self, definitions=made)
 
     @functools.cached_property
     def bound(self) -> dict[Numbers, FuncDef]:
-        """The func with numbers in the place of the sizes that were asked for last."""
+        """A cache of the func with numbers for sizes, for the sizes bound last."""
         return {}
 
     def output_box(self, loc: Loc | None) -> tuple[tuple[Expr, Expr], ...]:
-        """(first index, extent) of each dimension as an output; ShapeError where it is not known."""
+        """(first index, extent) of each dimension of `natural`; ShapeError if one is not known."""
         box = []
         for name, (lo, hi) in zip(self.variables, self.natural, strict=True):
             if lo is None or hi is None:
@@ -111,11 +111,11 @@ class FuncDef:
         return tuple(box)
 
     def axes(self) -> tuple[Axis, ...]:
-        """The axes of the array that a call gives, if the func is an output."""
+        """The axes of the array that a call returns, if the func is an output."""
         return self.array or tuple(map(Axis, range(len(self.variables))))
 
     def array_shape(self, loc: Loc | None) -> tuple[Expr, ...]:
-        """The extents of that array; ShapeError where these are not known."""
+        """The shape of the array that a call returns; ShapeError if an extent is not known."""
         box = self.output_box(loc)
         return tuple(box[a.dim][1] if a.extent is None else a.extent for a in self.axes())
 
@@ -124,10 +124,10 @@ class FuncDef:
 class Program:
     """Inputs, scalars, and funcs with producers before consumers; `outputs` are names of funcs.
 
-    `parameters` is the order of the arguments of a call; `output_names` are the names that the user gave
-    the outputs, which stay when a schedule puts a copy in the place of one. `equal` are named extents that
-    equal others because of indices, `agreements` the accesses by which extents have to be equal. As text,
-    each func has its range and its definitions.
+    `parameters` are the names of a call's arguments, in order; `output_names` the names that the user gave
+    the outputs, also if a schedule replaces an output by a copy. `equal` are named extents that indices
+    require to equal other expressions, `agreements` the accesses that require it. The text of a program
+    shows the range and the definitions of each func.
     """
 
     name: str
@@ -144,11 +144,11 @@ class Program:
         return show_program(self)
 
     def func(self, name: str) -> FuncDef:
-        """The func of a name, which must be one of the program."""
+        """The func named `name`; KeyError if the program has none."""
         return self._by_name[name]
 
     def has_func(self, name: str) -> bool:
-        """Whether a func has this name."""
+        """True if the program has a func named `name`."""
         return name in self._by_name
 
     @functools.cached_property
@@ -156,12 +156,12 @@ class Program:
         return {f.name: f for f in self.funcs}
 
     def input(self, name: str) -> Input:
-        """The input array of a name, which must be one of the program."""
+        """The input array named `name`, which the program must have."""
         return next(t for t in self.inputs if t.name == name)
 
     @functools.cached_property
     def bound(self) -> dict[Numbers, Program]:
-        """The program with numbers in the place of the sizes that were asked for last."""
+        """A cache of the program with numbers for sizes, for the sizes bound last."""
         return {}
 
     @functools.cached_property
@@ -176,7 +176,7 @@ class Program:
 
 
 def map_expressions(d: Definition, f: Callable[[Expr], Expr]) -> Definition:
-    """A definition with `f` applied to every expression in it; the same where that changes none."""
+    """The definition with `f` applied to every expression in it; `d` itself if none changes."""
     index, values = tuple(map(f, d.index)), tuple(map(f, d.values))
     where, mask = f(d.where), f(d.mask)
     ranges = tuple(
@@ -219,7 +219,7 @@ def bind_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
 
 
 def _bound(f: FuncDef, key: Numbers) -> FuncDef:
-    """The func with numbers for sizes: most funcs of a program that a directive has made are not new."""
+    """The func with numbers for sizes, cached: a directive leaves most funcs of a program unchanged."""
     known = f.bound.get(key)
     if known is None:
         f.bound.clear()
@@ -254,7 +254,7 @@ def _bind_func(f: FuncDef, sizes: Mapping[str, int]) -> FuncDef:
 
 
 def show_program(p: Program) -> str:
-    """A program: its inputs and outputs, then every func with its range, producers first.
+    """The text of a program: its inputs and outputs, then every func with its range, producers first.
 
     >>> from tdsl.lang.build_program import build_program
     >>> from tdsl.lang.tensor import Func, Tensor

@@ -1,10 +1,10 @@
-"""The box of each func that is computed when a program runs whole, nothing fused.
+"""Bounds inference for the interpreter: the box of each func that an unscheduled program computes.
 
-    1. an output needs its natural range
-    2. the updates of a func add what they read and write of it
-    3. each definition adds what it reads of other funcs, within the ranges of those
+    1. the box of an output is its natural range
+    2. the box of a func is extended by what its updates read and write of it
+    3. the box of a producer is extended by what each definition reads of it, clipped to its limits
 
-Consumers come before producers. All ends are numbers: sizes and scalars are bound.
+Consumers are visited before producers. All bounds are numbers: sizes and scalars are already substituted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Bounds = tuple[tuple[int, int], ...]  # inclusive ends of each dimension
 
 
 def number_of(e: Expr | None) -> int:
-    """A bound that is a number; IndexBoundError where there is none."""
+    """The integer value of a constant bound; IndexBoundError if it is None."""
     if e is None:
         raise IndexBoundError(
             "an index has no bounds", loc=here(), label="this call", hint="limit it with td.clip"
@@ -41,7 +41,7 @@ def number_of(e: Expr | None) -> int:
 
 
 def realised_boxes(program: Program) -> dict[str, Bounds]:
-    """For each func that is needed, the box that is computed; a func of which nothing is read has none."""
+    """The box that is computed of each func, by name; funcs of which no element is needed are left out."""
     needed: dict[str, Box] = {}
     for name in program.outputs:
         f = program.func(name)
@@ -71,7 +71,7 @@ def realised_boxes(program: Program) -> dict[str, Bounds]:
 
 
 def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:
-    """Inclusive ranges of the variables of a definition; a free one runs over its dimension of the box."""
+    """Inclusive ranges of the variables of a definition; a free one has that of its dimension of `box`."""
     ranges: dict[str, Interval] = {}
     for name in d.free:
         ranges[name] = free_range(name, d.index, box)
@@ -82,7 +82,7 @@ def ranges_at(d: Definition, box: Box) -> dict[str, Interval]:
 
 
 def touched_boxes(f: FuncDef, d: Definition, box: Box) -> dict[str, Box]:
-    """The boxes that a definition reads, and writes of `f`, when its free variables run over a box."""
+    """The boxes that a definition of `f` reads, and the box of `f` that it writes, when run over `box`."""
     return read_at(d, ranges_at(d, box), writes=f.name)
 
 
@@ -91,7 +91,7 @@ def _numbered(box: Box) -> Box:
 
 
 def split_conditions(d: Definition) -> tuple[list[Expr], list[Expr]]:
-    """The conditions on the points: those of variables alone, then those that read something."""
+    """The conditions of a definition: those on variables only, and those that read tensors or funcs."""
     both: tuple[list[Expr], list[Expr]] = ([], [])
     for c in conjuncts(d.where):
         both[any(True for _ in reads_in((c,)))].append(c)

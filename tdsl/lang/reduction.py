@@ -1,7 +1,7 @@
 """Reductions: sum, prod, min, max, any, all, mean, argmax, argmin, and any associative combiner.
 
-A combiner of n values is n expressions over the leaves a0, a1, ... (so far) and b0, b1, ... (new), with
-its identity. Everything that reduces, splits a reduction or merges partial results uses this one form.
+A combiner of n values consists of n expressions over the leaves a0, a1, ... (the accumulators) and b0, b1,
+... (the new values), and its identity. Reductions, split reductions and merges of partial results all use it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tdsl.lang.value import Value, Variable, as_index, binary, check_name, conve
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """How two values (or tuples of them) of a reduction become one.
+    """The combiner of a reduction: how two values (or tuples of values) become one, and the identity `init`.
 
-    `exprs` are over Param leaves a0... and b0...; `associative` is what the user states for his own.
+    `exprs` are over Param leaves a0... and b0...; `associative` is the user's statement for custom combiners.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Combine:
     associative: bool = True
 
     def scalars(self) -> tuple[Param, ...]:
-        """The scalar inputs that the combiner uses."""
+        """The scalar inputs that the combiner reads."""
         own = {f"{side}{n}" for side in "ab" for n in builtins.range(len(self.exprs))}
         found = (n for n in post_order(*self.exprs) if isinstance(n, Param))
         return tuple(n for n in found if n.name not in own)
@@ -88,7 +88,7 @@ def _number(value: int, t: DType) -> Const:
 
 
 def _better(kind: str, a: Expr, b: Expr, i: Expr, j: Expr, t: DType) -> Expr:
-    """b replaces a: it is better, or equal and earlier; a NaN is better than any number, as in NumPy."""
+    """The condition that b replaces a: b is better, or equal at a smaller index; NaN wins, as in NumPy."""
     wins: Expr = Binary("lt" if kind == "argmin" else "gt", b, a)
     ties: Expr = Binary("eq", b, a)
     if t.is_float:
@@ -133,7 +133,7 @@ def _reduce(kind: str, x: Value, axis: Any, loc: Loc | None) -> Value:
 
 
 def _accumulated(kind: str, x: Any, axis: Any, dtype: Any, loc: Loc | None) -> Value:
-    """A sum or product in NumPy's type, to which integers widen; narrow floats by way of f32."""
+    """A sum or product in NumPy's result type: integers in 64 bits; narrow floats in f32, then rounded."""
     v = lift(x, loc)
     if dtype is None and v.dtype.is_float:
         return cast(_reduce(kind, widened(v, loc), axis, loc), v.dtype)
@@ -143,7 +143,7 @@ def _accumulated(kind: str, x: Any, axis: Any, dtype: Any, loc: Loc | None) -> V
 
 
 def widened(v: Value, loc: Loc | None) -> Value:
-    """A float in the type in which many are summed; factors of narrow floats are not rounded before."""
+    """A value in the type in which sums accumulate; products of narrow floats have widened factors."""
     if not v.dtype.is_narrow:
         return v
     wide, stack = dict[int, Expr](), [v.node]
@@ -159,10 +159,10 @@ def widened(v: Value, loc: Loc | None) -> Value:
 
 
 def sum(x: Any, axis: Axis | None = None, dtype: Any = None) -> Value:
-    """The sum over loop variables, in order. Integers sum in 64 bits unless `dtype` is given, as NumPy.
+    """The sum over loop variables, in order. As in NumPy, integers are summed in 64 bits without a `dtype`.
 
-    The sum of f16, bf16 and floats of 8 bits is computed in f32, or in `dtype`, and rounded at the end.
-    Factors of a term are multiplied in f32, too.
+    Sums of f16, bf16 and floats of 8 bits are computed in f32, or in `dtype`, and rounded at the end; the
+    factors of a term are multiplied in f32, too.
 
     >>> from tdsl.lang.tensor import Func, Tensor
     >>> from tdsl.lang.casts import cast
@@ -178,7 +178,7 @@ def sum(x: Any, axis: Axis | None = None, dtype: Any = None) -> Value:
 
 
 def prod(x: Any, axis: Axis | None = None, dtype: Any = None) -> Value:
-    """The product over loop variables, typed as `sum`."""
+    """The product over loop variables, with the types of `sum`."""
     loc = here()
     return _accumulated("prod", x, axis, dtype, loc)
 
@@ -196,13 +196,13 @@ def max(x: Any, axis: Axis | None = None) -> Value:
 
 
 def any(x: Any, axis: Axis | None = None) -> Value:
-    """True where some value is true (not zero)."""
+    """The logical or over loop variables: true if some value is not zero."""
     loc = here()
     return _reduce("any", _truth(lift(x, loc)), axis, loc)
 
 
 def all(x: Any, axis: Axis | None = None) -> Value:
-    """True where every value is true (not zero)."""
+    """The logical and over loop variables: true if no value is zero."""
     loc = here()
     return _reduce("all", _truth(lift(x, loc)), axis, loc)
 
@@ -212,9 +212,9 @@ def _truth(v: Value) -> Value:
 
 
 def mean(x: Any, axis: Axis | None = None) -> Value:
-    """The sum over loop variables divided by their number of points; integers give f64.
+    """The sum over loop variables divided by the number of points; f64 for integers.
 
-    Of narrow floats both are done in f32, and the mean is rounded.
+    For narrow floats sum and division are computed in f32, and the mean is rounded.
     """
     loc = here()
     v = lift(x, loc)
@@ -227,7 +227,7 @@ def _mean(x: Expr, axis: Any, t: DType, loc: Loc | None) -> Value:
     axes = _axes(axis, loc)
     extents = [_known_extent(x, a) for a in axes]
     if None in extents or _restricted(x):
-        # count the points beside the sum
+        # a second component counts the points
         both = builtin("sum", (t,)), builtin("sum", (i64,))
         exprs = (both[0].exprs[0], Binary("add", Param("a1", i64), Param("b1", i64)))
         init = (both[0].init[0], both[1].init[0])
@@ -244,7 +244,7 @@ def _mean(x: Expr, axis: Any, t: DType, loc: Loc | None) -> Value:
 
 
 def _known_extent(x: Expr, variable: Expr) -> Expr | None:
-    """The extent of a variable that stands bare in an access of a tensor or of its padding."""
+    """The extent of a range, or of a variable that is by itself an index of an input; None if not known."""
     if isinstance(variable, Range):
         return Binary("sub", variable.hi, variable.lo) if variable.where is None else None
     for n in post_order(x):
@@ -257,7 +257,7 @@ def _known_extent(x: Expr, variable: Expr) -> Expr | None:
 
 
 def extent_of(variable: Expr) -> Expr:
-    """The number of values of a loop variable, known once ranges are inferred."""
+    """The extent of a loop variable, as a call that is replaced when ranges are inferred."""
     return Call("extent", (variable,), i64)
 
 
@@ -266,9 +266,9 @@ def _restricted(e: Expr) -> bool:
 
 
 def argmin(x: Any, axis: Axis | None = None) -> Value:
-    """The index of the smallest value over loop variables: the first of equals, the first NaN if any.
+    """The i64 index of the smallest value over loop variables: the first of equals, the first NaN if any.
 
-    Over several variables the index is into the flattened range, the last variable fastest. i64.
+    Over several variables it is the row-major index into their ranges: the last variable is fastest.
     """
     return _arg("argmin", x, axis)
 
@@ -298,12 +298,12 @@ def reduce(
     *,
     associative: bool = True,
 ) -> Any:
-    """Reduce one value, or a tuple of values, over loop variables with a combiner of one's own.
+    """The reduction of one value, or a tuple of values, over loop variables with a custom combiner.
 
-    `combine(a, b)` gets what was combined so far and a new value (tuples, if `values` is one) and returns
-    the same; `init` is its identity. `associative=True` states that the order of combining does not
-    matter: neither how the points are grouped nor which come first, so that schedules may split it into
-    lanes and parts; False keeps the points in order. Returns a value, or a tuple.
+    `combine(a, b)` takes the accumulator and a new value (tuples, if `values` is one) and returns the new
+    accumulator; `init` is its identity. `associative=True` states that `combine` is associative and
+    commutative, so that schedules may vectorise and split the reduction; False keeps the points in order.
+    Returns a value, or a tuple of values.
     """
     loc = here()
     if not callable(combine):
@@ -367,7 +367,7 @@ def _as_reduced(
 def _check_combiner(
     exprs: tuple[Expr, ...], identity: tuple[Expr, ...], sides: tuple[Expr, ...], loc: Loc | None
 ) -> None:
-    """A combiner sees its two sides and scalars; its identity is a number."""
+    """Raise DefinitionError unless a combiner reads only operands and scalars, and `identity` is constant."""
     if not builtins.all(isinstance(e, Const) for e in identity):
         raise DefinitionError(
             "the identity of a reduction must be a number",
@@ -394,10 +394,10 @@ def _check_combiner(
 
 
 def range(name: str, start: Any, stop: Any, where: Any = None) -> Variable:
-    """A variable with its own range start <= name < stop, run in order: for scans and ordered updates.
+    """A loop variable with a given range start <= name < stop, run in order: for scans and ordered updates.
 
-    `where` restricts the points: a condition, or a function of the variable that gives one. The bounds
-    may use extents, other ranges and scalars.
+    `where` restricts the points: a condition, or a function from the variable to a condition. The bounds may
+    use extents, other ranges and scalars.
 
     >>> range("r", 1, 256)
     r

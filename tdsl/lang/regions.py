@@ -1,15 +1,15 @@
-"""THE region function: which box of a tensor is touched when loop variables run over ranges.
+"""Bounds inference: the box of a tensor that is touched when loop variables run over given ranges.
 
     box = box_of(index, ranges)         one access
     boxes = boxes_of(exprs, ranges)     every tensor and func that the expressions read, boxes united
 
 Bounds of producers, out-of-range errors, storage, sliding windows, footprints, traffic and messages are
-all answers of this function. A box may be larger than the exact set where an index is not a sum of
-variables (`x % 3`, products of variables, data), where two indices of one access share a variable, and
-where accesses are united; it is never smaller.
+all computed with this region function. A box may be larger than the exact set of points if an index is not
+affine (`x % 3`, products of variables, data), if two indices of one access share a variable, or if several
+accesses are united; it is never smaller.
 
-An end of an interval is an index expression of what is not in `ranges` (outer loops, sizes), or None for
-no bound. Ranges are inclusive.
+An end of an interval is an index expression over names that are not in `ranges` (outer loop variables,
+sizes), or None if unbounded. Ranges are inclusive.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ from tdsl.lang.types import i64
 Interval = tuple[Expr | None, Expr | None]  # inclusive ends; None is unbounded
 Ranges = Mapping[str, Interval]
 Box = tuple[Interval, ...]
-Indices = Mapping[str, tuple[tuple[Expr, ...], ...]]  # by name and dimension
+Indices = Mapping[str, tuple[tuple[Expr, ...], ...]]  # distinct indices by tensor and dimension
 
 EVERYTHING: Interval = (None, None)
 
 
 def interval_of(e: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
-    """The smallest and the largest value of an index expression.
+    """The smallest and the largest value of an index expression when its variables run over `ranges`.
 
     >>> from tdsl.lang.show import show_expr
     >>> x = Binary("add", Binary("mul", const(2), Var("x")), Var("t"))
@@ -87,7 +87,7 @@ def interval_of(e: Expr, ranges: Ranges, facts: Facts = NOTHING) -> Interval:
 
 
 class _Known(dict[str, Interval]):
-    """Ranges of variables, with a cache of the intervals of expressions over them."""
+    """Ranges of variables, with a memo table of the intervals of expressions."""
 
     def __init__(self, ranges: Ranges) -> None:
         dict.__init__(self, ranges)
@@ -151,7 +151,7 @@ def _atom(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
 
 
 def _held(e: Expr, held: Interval, ranges: Ranges, facts: Facts) -> Interval:
-    """The range of a stored value, with an end of its type in the place of one that is unknown."""
+    """The range `held` of a stored value, with each unknown end replaced by the bound of its type."""
     if None not in held:
         return held
     (lo, hi), (low, high) = held, _by_value(e, ranges, facts)
@@ -159,7 +159,7 @@ def _held(e: Expr, held: Interval, ranges: Ranges, facts: Facts) -> Interval:
 
 
 def _by_value(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
-    """Constant bounds from operators and dtypes."""
+    """Constant bounds by interval arithmetic and dtypes (`value_range`)."""
     lo, hi = value_range(e, _known(ranges, facts))
     return None if lo is None else const(lo), None if hi is None else const(hi)
 
@@ -173,7 +173,7 @@ def _known(ranges: Ranges, facts: Facts) -> Facts:
 
 
 def _of_any_type(e: Expr, ranges: Ranges, facts: Facts) -> Interval:
-    """An integer expression, also of a narrower type: exact through min and max, else by its type."""
+    """The interval of an integer expression of any width: exact through min and max, else by its type."""
     match e:
         case Binary("min" | "max" as op, x, y):
             return _extreme(op, interval_of(x, ranges, facts), interval_of(y, ranges, facts), facts)
@@ -212,7 +212,7 @@ def _modulo(x: Expr, k: int, ranges: Ranges, facts: Facts) -> Interval:
 
 def _extreme(op: str, a: Interval, b: Interval, facts: Facts) -> Interval:
     pick = minimum if op == "min" else maximum
-    # an unbounded end of one side: max(-inf, c) is c, max(inf, c) is inf, and the other way for min
+    # an unbounded end of one operand: max(-inf, c) is c, max(inf, c) is inf, and vice versa for min
     ends: list[Expr | None] = []
     for side, (x, y) in enumerate(zip(a, b, strict=True)):
         if x is not None and y is not None:
@@ -236,7 +236,7 @@ def _padded(mode: str, inner: Interval, n: Expr, facts: Facts) -> Interval:
     if mode == "pad_edge":
         low, high = (maximum(minimum(e, last, facts), ZERO, facts) for e in (lo, hi))
         return low, high
-    # an index beyond an edge comes back from it: -i - shift on the left, 2 * n - 2 + shift - i on the right
+    # an index beyond an edge is reflected: to -i - shift on the left, 2 * n - 2 + shift - i on the right
     shift = ZERO if mode == "pad_reflect" else ONE
     left = subtract(subtract(ZERO, lo), shift)
     right = subtract(add(add(last, last), shift), hi)
@@ -246,7 +246,7 @@ def _padded(mode: str, inner: Interval, n: Expr, facts: Facts) -> Interval:
 
 
 def runs_around(e: Expr) -> tuple[Expr, int] | None:
-    """What an index takes modulo what, if it does: x and n of `x % n` and of padding that wraps around."""
+    """(x, n) if an index is `x % n` or padding in mode wrap, for a constant n > 0; else None."""
     match e:
         case Call("pad_wrap", (x, Const(n))) | Binary("mod", x, Const(n)) if n > 0:
             return x, int(n)
@@ -255,22 +255,22 @@ def runs_around(e: Expr) -> tuple[Expr, int] | None:
 
 
 def union(a: Interval, b: Interval, facts: Facts = NOTHING) -> Interval:
-    """The smallest interval that holds both."""
+    """The smallest interval that contains both."""
     lo = None if a[0] is None or b[0] is None else minimum(a[0], b[0], facts)
     hi = None if a[1] is None or b[1] is None else maximum(a[1], b[1], facts)
     return lo, hi
 
 
 def union_box(a: Box | None, b: Box, facts: Facts = NOTHING) -> Box:
-    """The smallest box that holds both; None is the empty box."""
+    """The smallest box that contains both; None is the empty box."""
     return b if a is None else tuple(union(x, y, facts) for x, y in zip(a, b, strict=True))
 
 
 def interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts = NOTHING) -> Interval:
     """The interval of an index at the points where a condition holds.
 
-    A comparison bounds every sum that it contains: where 8 * o + i < 37, the index 8 * o + i is at most
-    36 although o and i run further.
+    A comparison bounds every sum that it contains: if 8 * o + i < 37, the index 8 * o + i is at most 36 even
+    if the ranges of o and i alone allow more.
 
     >>> x = Binary("add", Binary("mul", const(8), Var("o")), Var("i"))
     >>> runs = {"o": (ZERO, const(4)), "i": (ZERO, const(7))}
@@ -298,7 +298,7 @@ def _interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Inter
             s = s.without(atom).plus(Sum({Var(name): times}))
     ranges = {**ranges, **parts}
     lo, hi = interval_of(as_expr(s), ranges, facts)
-    # what quotients have in common with a condition cancels, where they have not become parts
+    # terms that the condition shares with quotients cancel in `whole`, where these are not replaced by parts
     for d, own in itertools.product(differences(where), (s, whole) if parts else (s,)):
         shared = next((a for a in d.terms if a in own.terms), None)
         if shared is None:
@@ -316,10 +316,10 @@ def _interval_where(e: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Inter
 
 
 def _nearer(op: str, plain: Expr, held: Expr, other: Expr | None, facts: Facts) -> Expr:
-    """The nearer of two bounds, of which `held` follows from a condition; `other` is the opposite end.
+    """The tighter of two bounds; `held` follows from a condition, `other` is the opposite end.
 
-    It is `held` alone where that is nearer for every size but 0, and nothing is there for 0: otherwise bounds
-    of tiles inside of tiles become long.
+    It is `held` alone if that is tighter for every size but 0, and the interval is empty for size 0; this
+    keeps the bounds of nested tiles short.
     """
     both = minimum(plain, held, facts) if op == "min" else maximum(plain, held, facts)
     sizes = {n.name for e in (both, other) if e for n in post_order(e) if isinstance(n, Size)}
@@ -336,7 +336,7 @@ def _nearer(op: str, plain: Expr, held: Expr, other: Expr | None, facts: Facts) 
 
 
 def _quotient_where(s: Sum, ranges: Ranges, where: Expr, facts: Facts) -> Interval:
-    """The interval of rest + x // k as that of (k * rest + x) // k, which a condition may bound."""
+    """The interval of rest + x // k, computed as that of (k * rest + x) // k, which a condition may bound."""
     for atom, times in s.terms.items():
         match atom:
             case Binary("floordiv", x, Const(k)) if k > 0 and times == 1 and len(s.terms) > 1:
@@ -350,7 +350,7 @@ def _quotient_where(s: Sum, ranges: Ranges, where: Expr, facts: Facts) -> Interv
 
 
 def _part_where(atom: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interval | None:
-    """The interval of a quotient, minimum or maximum of sums that a condition bounds."""
+    """The interval of a quotient, min or max of sums under a condition; None for other atoms."""
     match atom:
         case Binary("floordiv", x, Const(k)) if k > 0 and _moves(x, ranges):
             lo, hi = interval_where(x, ranges, where, facts)
@@ -366,7 +366,7 @@ def _part_where(atom: Expr, ranges: Ranges, where: Expr, facts: Facts) -> Interv
 
 
 def differences(cond: Expr) -> Iterator[Sum]:
-    """The sums that are at most 0 where a condition holds."""
+    """The affine sums that are at most 0 where a condition holds, one or two for each i64 comparison."""
     for c in conjuncts(cond):
         match c:
             case Binary("lt" | "le" | "gt" | "ge" | "eq" as op, a, b) if dtype_of(a) == i64:
@@ -381,17 +381,17 @@ def differences(cond: Expr) -> Iterator[Sum]:
 def box_of(
     index: Iterable[Expr], ranges: Ranges, facts: Facts = NOTHING, where: Expr = TRUE
 ) -> Box:
-    """The box that an index touches, at the points where a condition holds."""
+    """The box of the values of an index tuple, at the points where a condition holds."""
     return tuple(interval_where(e, ranges, where, facts) for e in index)
 
 
 def common_box(a: Box, b: Box, facts: Facts = NOTHING) -> Box:
-    """What lies in both boxes."""
+    """The intersection of two boxes."""
     return tuple(common(x, y, facts) for x, y in zip(a, b, strict=True))
 
 
 def common(a: Interval, b: Interval, facts: Facts = NOTHING) -> Interval:
-    """What lies in both intervals."""
+    """The intersection of two intervals."""
     (lo, hi), (low, high) = a, b
     first = lo if low is None else low if lo is None else maximum(lo, low, facts)
     last = hi if high is None else high if hi is None else minimum(hi, high, facts)
@@ -399,7 +399,7 @@ def common(a: Interval, b: Interval, facts: Facts = NOTHING) -> Interval:
 
 
 def free_range(name: str, index: Iterable[Expr], box: Box, facts: Facts = NOTHING) -> Interval:
-    """Where a free variable runs: over every dimension of the box in which it stands.
+    """The range of a free variable: the intersection of the box's dimensions that it indexes.
 
     >>> lo, hi = free_range("i", (Var("i"), Var("i")), ((ZERO, const(5)), (ONE, const(9))))
     >>> lo.value, hi.value
@@ -411,7 +411,7 @@ def free_range(name: str, index: Iterable[Expr], box: Box, facts: Facts = NOTHIN
 
 
 def reads_in(exprs: Iterable[Expr]) -> Iterator[Read]:
-    """Every read in the expressions, those inside indices included."""
+    """Every read in the expressions, also inside indices."""
     for n in post_order(*exprs):
         if isinstance(n, Read):
             yield n
@@ -420,9 +420,9 @@ def reads_in(exprs: Iterable[Expr]) -> Iterator[Read]:
 def boxes_of(
     exprs: Iterable[Expr], ranges: Ranges, facts: Facts = NOTHING, where: Expr = TRUE
 ) -> dict[str, Box]:
-    """For each tensor or func that the expressions read, the box that holds every read.
+    """For each tensor or func that the expressions read, a box around all reads.
 
-    Only points where the condition holds are read.
+    Only points where the condition holds count.
 
     >>> a = lambda x: Read("a", (x,), 0, i64)
     >>> i = Var("i")
@@ -434,7 +434,7 @@ def boxes_of(
 
 
 def indices_in(reads: Iterable[Read]) -> Indices:
-    """The different indices of each tensor and func, in each dimension: windows have few."""
+    """The distinct indices of each tensor and func in each dimension (few, also for stencils)."""
     found: dict[str, tuple[dict[Expr, None], ...]] = {}
     for r in reads:
         axes = found.setdefault(r.name, tuple({} for _ in r.index))
@@ -446,7 +446,7 @@ def indices_in(reads: Iterable[Read]) -> Indices:
 def boxes_at(
     indices: Indices, ranges: Ranges, facts: Facts = NOTHING, where: Expr = TRUE
 ) -> dict[str, Box]:
-    """`boxes_of` for the indices of reads, which a definition has at hand."""
+    """`boxes_of`, given the indices of the reads instead of the expressions."""
     interval = functools.cache(lambda e: interval_where(e, ranges, where, facts))
     unite = functools.partial(functools.reduce, lambda a, b: union(a, b, facts))
 
@@ -458,7 +458,7 @@ def boxes_at(
 
 
 def tighten(ranges: Ranges, cond: Expr, facts: Facts = NOTHING, v: str = "") -> dict[str, Interval]:
-    """Ranges restricted to where a condition may hold: each affine comparison bounds each variable, or `v`.
+    """Ranges restricted by a condition: each comparison bounds each variable (a single one only a given `v`).
 
     >>> r = tighten({"i": (ZERO, const(9))}, Binary("lt", Binary("mul", const(2), Var("i")), const(7)))
     >>> r["i"][1].value
@@ -471,7 +471,7 @@ def tighten(ranges: Ranges, cond: Expr, facts: Facts = NOTHING, v: str = "") -> 
 
 
 def _restrict(ranges: dict[str, Interval], d: Sum, facts: Facts, names: set[str]) -> None:
-    """Use d <= 0 on each variable of these in turn."""
+    """Restrict the range of each variable in `names` in turn, by d <= 0; changes `ranges`."""
     for name in [a.name for a in d.terms if isinstance(a, Var) and a.name in names]:
         c = d.terms[Var(name)]
         rest = d.without(Var(name))
@@ -492,7 +492,7 @@ def _restrict(ranges: dict[str, Interval], d: Sum, facts: Facts, names: set[str]
 
 
 def is_empty(interval: Interval, facts: Facts = NOTHING) -> bool:
-    """True when an interval certainly holds nothing."""
+    """True if an interval is proved empty."""
     lo, hi = interval
     if isinstance(lo, Const) and isinstance(hi, Const):
         return int(hi.value) < int(lo.value)

@@ -1,4 +1,4 @@
-"""Expressions as text, in the notation that the user writes."""
+"""Pretty-printer of expressions, in the notation of the user's source."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tdsl.lang.types import DType
 
 Pieces = Callable[[Expr], Piece]
 
-LONGEST = 20_000  # characters of an expression
+LONGEST = 20_000  # characters of a subexpression beyond which it is printed as `...`
 
 SYMBOLS = {
     "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -47,10 +47,10 @@ SYMBOLS = {
 
 
 def show_expr(e: Expr) -> str:
-    """An expression in source notation, with no more parentheses than it needs.
+    """An expression in source notation, with the fewest parentheses.
 
-    A vector reads as NumPy would have it: `x:x + 16` in an index and `x + ramp(16)` elsewhere; a scalar
-    in every lane is just the scalar.
+    A Ramp is printed as a slice `x:x + 16` in an index and as `x + ramp(16)` elsewhere; a Broadcast as its
+    scalar.
 
     >>> from tdsl.lang.types import f32
     >>> i, k = Var("i"), Var("k")
@@ -61,7 +61,7 @@ def show_expr(e: Expr) -> str:
 
 
 def show_index(index: tuple[Expr, ...]) -> str:
-    """What stands between the brackets of an access.
+    """The text of an index tuple, as between the brackets of an access.
 
     >>> show_index((Var("y"), Ramp(Var("x"), 1, 16)))
     'y, x:x + 16'
@@ -90,10 +90,10 @@ def _shortest(value: float, dtype: DType) -> float:
 
 
 def piece_of(e: Expr) -> Piece:
-    """The text of an expression and how tightly it binds.
+    """The text of an expression with its precedence.
 
-    What is longer than any reader's patience is `...`: an expression that shares its parts may stand for
-    more text than there is memory.
+    A subexpression of more than LONGEST characters is printed as `...`: the text of a DAG with shared nodes
+    may be exponentially long.
     """
     pieces: dict[int, Piece] = {}
     for n in post_order(e):
@@ -103,7 +103,7 @@ def piece_of(e: Expr) -> Piece:
 
 
 def _piece(e: Expr, of: Pieces) -> Piece:
-    """The piece of a node from those `of` its children."""
+    """The text of a node, given a function `of` to the texts of its children."""
     match e:
         case Const():
             return show_const(e)
@@ -147,7 +147,7 @@ def _piece(e: Expr, of: Pieces) -> Piece:
 
 
 def binary_piece(op: str, left: Piece, right: Piece) -> Piece:
-    """A binary operator of `lang.expr` between pieces."""
+    """The text of a binary operator of `lang.expr` on two pieces."""
     return call(op, left, right) if op in ("min", "max") else infix(SYMBOLS[op], left, right)
 
 
@@ -202,6 +202,6 @@ def _both(a: Piece, b: Piece) -> Piece:
 
 
 def show_several(es: tuple[Expr, ...], of: Pieces = piece_of) -> str:
-    """One expression, or several in parentheses."""
+    """The text of one expression, or of several in parentheses, with commas."""
     texts = [of(x).text for x in es]
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"

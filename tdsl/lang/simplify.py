@@ -1,7 +1,7 @@
-"""Simplify expressions: sums in normal form, min and max decided, divisions split, conditions proved.
+"""Simplifier of expressions: normalises sums, resolves min and max, splits divisions, proves conditions.
 
-Only i64 index arithmetic is rearranged (it does not wrap); values of other types keep their order of
-evaluation, apart from constant conditions and casts.
+Only i64 index arithmetic, which does not wrap, is reassociated; for other types only constants, conditions
+and casts are folded, and the order of evaluation is kept.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tdsl.lang.types import bool_, i64
 
 
 def simplify(e: Expr, facts: Facts = NOTHING) -> Expr:
-    """An equal expression, usually smaller; `facts` bound its variables.
+    """An equivalent expression, usually smaller; `facts` bound its variables.
 
     >>> from tdsl.lang.show import show_expr
     >>> i = Var("i")
@@ -63,7 +63,7 @@ def simplify(e: Expr, facts: Facts = NOTHING) -> Expr:
 
 
 def simplify_node(e: Node, facts: Facts) -> Node:
-    """Simplify a node whose children are simple."""
+    """The simplified form of a node whose children are already simplified."""
     match e:
         case Var() | Const():
             return e
@@ -122,14 +122,14 @@ _LEAST, _MOST = int(i64.low), int(i64.high)
 
 
 def _fold(e: Unary | Binary | Call) -> Const | None:
-    """Arithmetic of integer constants; floats are left to the backends."""
+    """The constant that an operator on integer constants folds to; None for other operands and floats."""
     operands = e.args if isinstance(e, Call) else tuple(children(e))
     t = dtype_of(e)
     if t.is_float or not all(isinstance(x, Const) and not x.dtype.is_float for x in operands):
         return None
     match e:
         case Binary(op, Const(a, t_a), Const(b)) if op in _INDEX and t_a == i64:
-            # Most constants are indices; NumPy would take ten times as long.
+            # a fast path for indices, the most frequent constants: NumPy takes ten times as long
             index = _INDEX[op](a, b)
             if _LEAST <= index <= _MOST:
                 return Const(index, t)
@@ -154,7 +154,7 @@ def _fit(value: int, e: Cast) -> int:
 
 
 def _combined(op: str, a: Expr, b: Expr, facts: Facts) -> Expr:
-    if isinstance(a, Const) and isinstance(b, Const):  # boxes of known sizes are made of these
+    if isinstance(a, Const) and isinstance(b, Const):  # a fast path for boxes of known sizes
         index = _INDEX[op](a.value, b.value)
         if _LEAST <= index <= _MOST:
             return const(index)
@@ -197,7 +197,7 @@ def ceildiv(a: Expr, b: Expr, facts: Facts = NOTHING) -> Expr:
 
 
 def last_quotient(last: Expr, n: Expr, facts: Facts = NOTHING) -> Expr:
-    """The largest x // n for all x from 0 up to `last`, of which there is one: m - 1 for m * n - 1."""
+    """The largest x // n for 0 <= x <= `last`, if that range is not empty: m - 1 for `last` m * n - 1."""
     match add(last, ONE, facts):
         case Binary("mul", m, factor) if n in (m, factor):
             return subtract(m if factor == n else factor, ONE, facts)
@@ -206,7 +206,7 @@ def last_quotient(last: Expr, n: Expr, facts: Facts = NOTHING) -> Expr:
 
 
 def conjunction(conditions: Iterable[Expr]) -> Expr:
-    """All of the conditions; TRUE for none."""
+    """The logical and of the conditions; TRUE for none."""
     result: Expr = TRUE
     for c in conditions:
         result = _logic("and", result, c)
@@ -214,7 +214,7 @@ def conjunction(conditions: Iterable[Expr]) -> Expr:
 
 
 def conjuncts(cond: Expr) -> list[Expr]:
-    """The conditions that `cond` is the conjunction of, each once."""
+    """The operands of the nested `and` of `cond`, without duplicates and TRUE."""
     found, stack, seen = list[Expr](), [cond], set[int]()
     while stack:
         c = stack.pop()
@@ -253,18 +253,18 @@ def _simple_index(e: Binary | Unary, facts: Facts) -> Expr:
             return as_expr(linear(e)) if may_wrap(e) else _push(as_sum(e), facts)
 
 
-_SAFE = 2**40  # data that cannot reach 2**63 by a product with an index or its coefficient
+_SAFE = 2**40  # magnitude of data whose product with a coefficient or an index stays below 2**63
 
 
 def _push(s: Sum, facts: Facts) -> Expr:
-    """The expression of a sum; a lone min or max swallows the rest, so that its arms can cancel."""
+    """A sum as an expression; the other terms are moved into a single min or max, where they may cancel."""
     s = _whole(s, facts)
     extremes = [a for a in s.terms if isinstance(a, Binary) and a.op in ("min", "max")]
     if len(extremes) != 1 or (len(s.terms) == 1 and s.constant == 0 and s.terms[extremes[0]] == 1):
         return as_expr(s)
     atom = extremes[0]
     if max(data_size(atom.left), data_size(atom.right)) > _SAFE:
-        return as_expr(s)  # an arm by itself could wrap
+        return as_expr(s)  # the sum with one operand alone may wrap
     if arms_of(atom) >= MOST_ARMS:
         return as_expr(s)  # each level of such an index would double its size
     coefficient, rest = s.terms[atom], s.without(atom)
@@ -276,7 +276,7 @@ def _push(s: Sum, facts: Facts) -> Expr:
 
 
 def _whole(s: Sum, facts: Facts) -> Sum:
-    """x // k * k + x % k as x, and x - x % k as x // k * k."""
+    """The sum with x // k * k + x % k rewritten to x, and x - x % k to x // k * k."""
     for atom, c in s.terms.items():
         match atom:
             case Binary("mod", x, Const(k)) if k > 0:
@@ -306,7 +306,7 @@ def _extreme(op: str, a: Expr, b: Expr, facts: Facts) -> Expr:
 
 
 def _arms(op: str, e: Expr) -> list[Expr]:
-    """The expressions of which `e` is the min or max; `e` alone where they are very many."""
+    """The operands of the nested min (or max) `e`; `e` alone if there are more than MOST_ARMS."""
     stack, arms = [e], list[Expr]()
     while stack:
         match stack.pop():
@@ -320,7 +320,7 @@ def _arms(op: str, e: Expr) -> list[Expr]:
 
 
 def _join(op: str, arms: list[Expr], new: Expr, facts: Facts) -> list[Expr]:
-    """Add an arm, dropping those that can never be the result."""
+    """The operands of a min (or max) with `new` added, without those that are never the result."""
 
     def beats(a: Expr, b: Expr) -> bool:
         return at_most(a, b, facts) if op == "min" else at_most(b, a, facts)

@@ -1,4 +1,4 @@
-"""Sizes that a call gives by name."""
+"""Checks of the named sizes that a user passes, `sizes={"N": 100}`, and of the equalities between them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def check_sizes(
     fixed: Mapping[str, int] | None = None, equal: Iterable[tuple[str, Expr]] = (),
     agreements: Iterable[Agreement] = (),
 ) -> dict[str, int]:  # fmt: skip
-    """Sizes given by name as integers; ShapeError for an unknown name and what is no number of elements.
+    """The sizes that a user gave by name, as integers.
 
-    And for another value than one that is `fixed` already, that it is `equal` to, or that `agreements` ask
-    for. `others` are names of arguments beside sizes.
+    ShapeError for an unknown name, for a value that is no non-negative integer, and for one that contradicts
+    `fixed` sizes, `equal` expressions or `agreements`. `others` are names of arguments that are no sizes.
 
     >>> check_sizes("f", ("M", "N"), {"N": 3})
     {'N': 3}
@@ -72,7 +72,7 @@ def check_sizes(
 
 
 def check_agreement(a: Agreement, sizes: Mapping[str, int], hint: str) -> None:
-    """ShapeError where one variable runs over two extents; not known where a size of theirs is not."""
+    """Raise ShapeError if the two extents of an agreement differ; no check if one of its sizes is unknown."""
     if not a.sizes <= sizes.keys():
         return
     (first, *_), (second, *_) = sides = a.map_extents(lambda e: bind_expr(e, sizes)).sides
@@ -88,7 +88,7 @@ def check_agreement(a: Agreement, sizes: Mapping[str, int], hint: str) -> None:
 
 
 def _other_name(name: str, known: Sequence[str], others: Sequence[str]) -> str:
-    """A hint for a size that does not exist: the name that may have been meant."""
+    """The hint of the error for an unknown size: a similar name, if there is one."""
     similar = [
         n for n in others if n.lower() == name.lower() or did_you_mean(name, (n,)).startswith("did")
     ]
@@ -100,9 +100,9 @@ def _other_name(name: str, known: Sequence[str], others: Sequence[str]) -> str:
 def _as_other(
     owner: str, name: str, other: Expr, value: int, known: Mapping[str, int]
 ) -> dict[str, int]:
-    """The size that follows from the value of another one that is equal to an expression of it, if any.
+    """The size that follows from the value of size `name`, which is equal to the expression `other`.
 
-    ShapeError where the expression has another value, or no size of it follows.
+    Empty if `other` has that value already. ShapeError if it has another one, or cannot be solved for a size.
     """
     is_now = bind_expr(other, known)
     if is_now == const(value):
@@ -129,7 +129,7 @@ def sizes_in(e: Expr) -> list[str]:
 
 
 def check_keywords(program: Program, **given: object) -> None:
-    """ShapeError for the value of a size whose name is that of another argument."""
+    """Raise ShapeError for a keyword argument with an integer whose name is also that of a size."""
     for name, value in given.items():
         if isinstance(value, int) and name in program.sizes:
             raise ShapeError(
@@ -141,7 +141,7 @@ def check_keywords(program: Program, **given: object) -> None:
 
 
 def dynamic_sizes(program: Program, dynamic: object, fixed: Mapping[str, int]) -> frozenset[str]:
-    """The sizes that may differ from call to call."""
+    """The names of the sizes that may differ from call to call, from the argument `dynamic`."""
     listed = (dynamic,) if isinstance(dynamic, str) else dynamic
     if not isinstance(listed, list | tuple | set | frozenset | dict):
         raise TypeMismatch(

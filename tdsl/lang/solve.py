@@ -1,4 +1,4 @@
-"""Where a variable may run so that an index stays between two ends."""
+"""`solve`: the range of one variable for which an index expression stays between two bounds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tdsl.lang.simplify import add, floordiv, multiply, subtract
 def solve(
     e: Expr, name: str, lo: Expr, hi: Expr, ranges: Ranges, facts: Facts = NOTHING
 ) -> Interval:
-    """Where a variable may run so that lo <= e <= hi for all of the other `ranges`.
+    """The range of the variable `name` for which lo <= e <= hi for all values of the variables in `ranges`.
 
-    Unbounded where `e` is no sum or quotient of it.
+    Unbounded if `e` is neither affine in the variable nor a quotient of it.
 
     >>> e = Binary("add", Binary("mul", const(3), Var("i")), Var("t"))
     >>> [x.value for x in solve(e, "i", ZERO, const(99), {"t": (ZERO, const(6))})]

@@ -1,10 +1,10 @@
-"""The range of the values of a func, stored with the reads of it that are used in indices.
+"""Value-range analysis of funcs that are used in indices; each read of such a func is annotated with it.
 
     at[i] = td.clip(n[i], 0, 9)        values of `at` are between 0 and 9
-    sums[at[i]] += x[i]                so that this writes `sums` from 0 to 9, wherever `at` is stored
+    sums[at[i]] += x[i]                so this update writes `sums` from 0 to 9, wherever `at` is stored
 
-The ends are expressions of sizes. A copy, and what else a func computes of others, has a range that follows
-from theirs; that of a sum is known by its type alone.
+The ends are expressions of sizes. The range of a func that copies or computes from others follows from
+theirs; the values of a reduction are bounded by their type alone.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tdsl.lang.program import FuncDef, Program
 from tdsl.lang.regions import EVERYTHING, Interval, free_range, interval_of, tighten, union
 from tdsl.lang.simplify import subtract
 
-Known = Mapping[str, tuple[Interval, ...]]  # by func and component
+Known = Mapping[str, tuple[Interval, ...]]  # value ranges by func and component
 
 
 def keep_ranges(program: Program) -> Program:
-    """The program with the range of its values on each read of a func that is used in an index."""
+    """The program with the value range (`Read.held`) of each read of a func that is used in an index."""
     known: dict[str, tuple[Interval, ...]] = {}
     read = read_in_indices(program)
     if not read:
@@ -39,7 +39,7 @@ def keep_ranges(program: Program) -> Program:
 
 
 def read_in_indices(program: Program) -> set[str]:
-    """The funcs read in an index, a condition or an end of a range, and what they are computed from."""
+    """The funcs read in an index, a condition or a range bound, and the funcs that they are computed from."""
     names = {name for f in program.funcs for name in _read_in_indices(f)}
     for f in reversed(program.funcs):
         if f.name in names:
@@ -48,7 +48,7 @@ def read_in_indices(program: Program) -> set[str]:
 
 
 def with_ranges(f: FuncDef, known: Known, *, values: bool) -> FuncDef:
-    """The func with the ranges `known` on reads in its indices and conditions, or with `values` on all."""
+    """The func with the value ranges `known` on reads in indices and conditions; with `values`, on all."""
     names = (_read(f) if values else _read_in_indices(f)) & known.keys()
     if not names:
         return f
@@ -67,7 +67,7 @@ def _read(f: FuncDef) -> set[str]:
 
 
 def _read_in_indices(f: FuncDef) -> set[str]:
-    """The names of what a func reads in an index, a condition or an end of a range."""
+    """The names of the tensors and funcs that a func reads in an index, a condition or a range bound."""
     names: set[str] = set()
     for d in f.definitions:
         ends = [e for _, *ends in d.ranges for e in ends if e is not None]
@@ -78,7 +78,7 @@ def _read_in_indices(f: FuncDef) -> set[str]:
 
 
 def ranges_held(f: FuncDef) -> tuple[Interval, ...]:
-    """The range of the values of each component of a func, unbounded if it is not known."""
+    """The value range of each component of a func; unbounded if not known."""
     ranges: list[Interval] = []
     for n, t in enumerate(f.dtypes):
         if not t.is_integer or any(d.combine is not None for d in f.definitions):
@@ -100,5 +100,5 @@ def _value(f: FuncDef, d: Definition, n: int) -> Interval:
 
 
 def _is_fixed(e: Expr | None) -> bool:
-    """True for an end of constants and sizes, which does not change during a call."""
+    """True if a bound is built of constants and sizes only, so that it is constant during a call."""
     return e is not None and all(isinstance(n, Const | Size | Binary) for n in post_order(e))

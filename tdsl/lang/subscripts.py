@@ -1,4 +1,4 @@
-"""Subscripts of `einsum`: text such as "ij,jk->ik" as names of axes, with the axes that "..." stands for.
+"""Parser of the subscripts of `einsum`, such as "ij,jk->ik" or "...ij,jk", to names of axes.
 
 1. Split the text at "->" and commas; every term is letters, with at most one "..." in it.
 2. Give the axes under "..." names of their own, counted from the right, as broadcasting does.
@@ -29,14 +29,14 @@ class Subscripts:
 
 
 def parse(text: str, ranks: tuple[int | None, ...], loc: Loc | None) -> Subscripts:
-    """The subscripts of operands of given ranks; None for a value, whose rank is that of its term.
+    """The parsed subscripts of operands with `ranks` dimensions (None for a value: as many as its letters).
 
     >>> parse("ij,jk->ik", (2, 2), None)
     Subscripts(terms=(('i', 'j'), ('j', 'k')), result=('i', 'k'), dots=())
     >>> parse("...i,i", (3, 1), None)
     Subscripts(terms=(('b1', 'b0', 'i'), ('i',)), result=('b1', 'b0'), dots=('b1', 'b0'))
 
-    Raises DefinitionError for text that has no meaning, ShapeError where it does not fit the ranks.
+    Raises DefinitionError for invalid subscripts, ShapeError if they do not match the ranks.
     """
     if not isinstance(text, str):
         raise TypeMismatch(
@@ -82,7 +82,7 @@ def _check_term(term: str, text: str, loc: Loc | None) -> None:
 
 
 def _count(term: str, rank: int | None, n: int, text: str, loc: Loc | None) -> int:
-    """How many axes "..." stands for in the term of an operand."""
+    """The number of axes for which "..." stands in the term of an operand."""
     letters = len(term.replace(DOTS, ""))
     if rank is None and DOTS in term:
         raise DefinitionError(

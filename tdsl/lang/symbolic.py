@@ -1,4 +1,4 @@
-"""Index expressions as sympy expressions: extents and costs that can be solved, substituted and printed."""
+"""Conversion of index expressions to sympy, to solve, substitute and print extents and costs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tdsl.lang.types import i64
 
 
 def as_sympy(e: Expr) -> Any:
-    """The sympy expression of an integer expression.
+    """An integer expression as a sympy expression.
 
-    Extents become integer symbols that are not negative, variables and scalars integer symbols, `//` the
-    floor of a quotient. TypeMismatch for what depends on data.
+    Extents become non-negative integer symbols, variables and scalars integer symbols, `//` the floor of a
+    quotient. TypeMismatch for an expression that reads data.
 
     >>> from tdsl.lang.expr import const
     >>> as_sympy(Binary("floordiv", Binary("sub", Size("N"), const(7)), const(3)))
     floor(N/3 - 7/3)
     """
-    import sympy  # slow to import, and only wanted here
+    import sympy  # slow to import, and needed only here
 
     def of(x: Expr) -> Any:
         match x:
@@ -58,7 +58,7 @@ def as_sympy(e: Expr) -> Any:
 
 
 def for_multiples(e: Any, unit: int) -> Any:
-    """What a sympy expression is where all of its symbols are positive multiples of a number.
+    """A sympy expression, simplified for positive multiples of `unit` as values of all symbols.
 
     >>> n = Size("N")
     >>> half = Binary("floordiv", Binary("add", n, Const(1, i64)), Const(2, i64))
@@ -74,7 +74,7 @@ def for_multiples(e: Any, unit: int) -> Any:
 
 
 def product(exprs: list[Expr]) -> Any:
-    """The product of expressions, as sympy.
+    """The product of expressions, as a sympy expression.
 
     >>> from tdsl.lang.expr import const
     >>> product([Size("M"), const(2), Size("N")])

@@ -1,7 +1,7 @@
-"""Tensors, scalars and funcs: the named things of a program, as the user's handles.
+"""`Tensor`, `Scalar` and `Func`: the handles with which a user writes a program.
 
-Handles compare by identity. A func collects its definitions; `program.py` turns what is reachable from
-the outputs into a canonical `Program`.
+Handles compare by identity. A func collects its definitions; `build_program.py` turns the funcs and inputs
+reachable from the outputs into a canonical `Program`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Tensor(Handle, Suggesting):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Extents: an int where one is given, else a value that can be used in expressions."""
+        """The extents: an int if constant, else a value that can be used in expressions."""
         return tuple(extent_value(e) for e in self.extents)
 
     @property
@@ -128,15 +128,15 @@ class Scalar(Value):
 
     @property
     def name(self) -> str:
-        """The name by which a call passes it."""
+        """The name of the argument of a call."""
         return self.node.name  # type: ignore[union-attr]  # a Param
 
 
 class Func(Handle, Suggesting):
     """A computed tensor: one pure definition `f[i, j] = ...`, then updates in order.
 
-    It is total on the integer grid; the range that is computed follows from the tensors it reads, from
-    its consumers, or from `shape`. A tuple on the right makes it tuple-valued: `f[i][0]` reads a part.
+    A func is defined at all integer points; the range that is computed follows from the tensors it reads,
+    from its consumers, or from `shape`. A tuple on the right makes it tuple-valued: `f[i][0]` is a component.
     """
 
     def __init__(self, name: str, shape: Any = None) -> None:
@@ -147,8 +147,8 @@ class Func(Handle, Suggesting):
         self.dtypes: tuple[DType, ...] = ()
         self.declared: tuple[Expr, ...] | None = None
         self.fast_math = False
-        self._operands: tuple[Any, ...] = ()  # of the einsum that this is, in the order given
-        self._extents: tuple[Expr | None, ...] = ()  # and its extents as far as they are known
+        self._operands: tuple[Any, ...] = ()  # the operands, if this is the result of an einsum
+        self._extents: tuple[Expr | None, ...] = ()  # the known extents of the result of an einsum
         if shape is not None:
             self.declared = as_shape(shape, self.loc)
 
@@ -165,7 +165,7 @@ class Func(Handle, Suggesting):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The extents of the range that is computed when this func is an output; see `domain`."""
+        """The extents of the range that is computed if this func is an output; see `domain`."""
         return tuple(extent_value(e) for _, e in self._domain())
 
     @property
@@ -177,7 +177,7 @@ class Func(Handle, Suggesting):
         from tdsl.lang.build_program import build_program
 
         self._first()
-        if self.declared is not None:  # a chain of n funcs asks each for its domain
+        if self.declared is not None:  # no program is built: a chain of n funcs needs n domains
             return tuple((const(0), e) for e in self.declared)
         program = build_program((self,))
         return program.func(program.outputs[0]).output_box(here())
@@ -194,7 +194,7 @@ class Func(Handle, Suggesting):
         return self.definitions[0]
 
     def with_shape(self, *shape: Any) -> Func:
-        """Declare the extents of this func: it is then defined on 0 <= index < extent only."""
+        """Declare the extents of this func, which limits it to 0 <= index < extent; returns the func."""
         loc = here()
         extents = as_shape(
             shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape, loc
@@ -252,7 +252,7 @@ class Func(Handle, Suggesting):
         self._add_update(index, (value,), builtin(marker.kind, (self.dtypes[0],)), loc)
 
     def _start(self, index: tuple[Expr, ...], kind: str, t: DType, loc: Loc | None) -> None:
-        """The pure definition that an update without one implies: the identity of its combiner."""
+        """Add the pure definition that an update of an undefined func implies: its combiner's identity."""
         names = [e.name if isinstance(e, Var) else f"{self.name}_{n}" for n, e in enumerate(index)]
         if len(set(names)) < len(names):
             names = [f"{self.name}_{n}" for n in range(len(index))]
@@ -344,7 +344,7 @@ class Func(Handle, Suggesting):
         self.definitions.append(update)
 
     def _hoist(self, e: Expr, made: _Hoisted, *, top: bool) -> Expr:
-        """Give every reduction inside an expression a func of its own, named after this one."""
+        """The expression with each reduction (not one at the `top`) replaced by a read of a new func."""
         if top and isinstance(e, Reduce):
             terms = tuple(self._hoist(t, made, top=False) for t in e.terms)
             return e if terms == e.terms else _with_terms(e, terms)
@@ -375,13 +375,13 @@ class Func(Handle, Suggesting):
 
         texts = [("definitions", repr(self))]
         if self.definitions:
-            with contextlib.suppress(TdslError):  # a program is not complete yet, or is wrong
+            with contextlib.suppress(TdslError):  # the program is still incomplete, or is wrong
                 texts.append(("program", str(build_program((self,)))))
         return page(f"Func {self.name}", texts)
 
 
 def show_func(f: Func) -> str:
-    """The definitions of a func, one a line, each with the ranges of its variables where it has any.
+    """The definitions of a func, one on each line, with the ranges of their variables.
 
     >>> from tdsl.lang.reduction import range, sum
     >>> from tdsl.lang.value import vars
@@ -396,7 +396,7 @@ def show_func(f: Func) -> str:
     return "\n".join(show_definition(f.name, d) for d in f.definitions)
 
 
-# equal reductions of one definition are one stage
+# the funcs of the reductions in one definition, by the reduction: equal ones share a func
 _Hoisted = dict[tuple[Any, ...], tuple["Func", tuple[Expr, ...]]]
 
 
@@ -411,7 +411,7 @@ def _with_terms(r: Reduce, terms: tuple[Expr, ...]) -> Reduce:
 
 
 def _anonymous(name: str, r: Reduce) -> tuple[Func, tuple[Expr, ...]]:
-    """A func for a reduction, and the index at which its user reads it."""
+    """A new func that computes a reduction, and the index at which the enclosing expression reads it."""
     f = Func(name)
     f.loc = r.loc
     bound = {a.name for a in r.axes if isinstance(a, Var | Range)}
@@ -428,12 +428,12 @@ def _anonymous(name: str, r: Reduce) -> tuple[Func, tuple[Expr, ...]]:
 
 
 def is_func(x: object) -> bool:
-    """Whether the user passed a func where one is needed."""
+    """True if `x` is a Func."""
     return isinstance(x, Func)
 
 
 def tensor_from_annotation(name: str, annotation: Any, loc: Loc | None) -> Tensor | Scalar | None:
-    """The input that a parameter `name: f32["M", "K"]` or `name: f32` declares; None for others."""
+    """The input declared by a parameter `name: f32["M", "K"]` or `name: f32`; None for other annotations."""
     made: Tensor | Scalar
     match annotation:
         case TensorType(dtype, shape):

@@ -1,4 +1,4 @@
-"""Element types: names, sizes, NumPy's promotion, value ranges."""
+"""`DType`: the element types, with their sizes, value ranges and NumPy's promotion rules."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from tdsl.errors import TypeMismatch, did_you_mean
 class DType:
     """An element type. `kind` is b (bool), i, u (integers), f (IEEE float) or e (a float of ml_dtypes).
 
-    There is one object of each: types are compared and hashed all the time.
-
-    Indexing one with extents gives the type of a tensor, for the parameters of an operator:
+    Each type is a single object, compared and hashed by identity. Indexing a type with extents gives the type
+    of a tensor, for the parameters of an operator:
 
     >>> f32["M", 4]
     f32['M', 4]
@@ -49,22 +48,22 @@ class DType:
 
     @property
     def is_float(self) -> bool:
-        """Whether it is a float, also one of 8 or 16 bits."""
+        """True for floats of all widths."""
         return self.kind in "fe"
 
     @property
     def is_narrow(self) -> bool:
-        """Whether it is a float of 8 or 16 bits, which is computed in f32 and rounded."""
+        """True for floats of 8 or 16 bits, which are computed in f32 and rounded."""
         return self.is_float and self.bits < 32
 
     @property
     def summed(self) -> DType:
-        """The type in which many values of it are added: f32 for a narrow float, as in NumPy."""
+        """The type in which sums of values of this type accumulate: f32 for a narrow float, as in NumPy."""
         return f32 if self.is_narrow else self
 
     @property
     def fraction(self) -> int:
-        """How many bits behind the point a float keeps."""
+        """The number of explicit bits of a float's significand."""
         return _FLOATS[self.name][0]
 
     @property
@@ -74,12 +73,12 @@ class DType:
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is an integer; a bool is none."""
+        """True for integers; false for bool."""
         return self.kind in "iu"
 
     @property
     def order(self) -> int:
-        """0 for bool, 1 for integers, 2 for floats: values go up by themselves, and down by a cast."""
+        """0 for bool, 1 for integers, 2 for floats: conversions upwards are implicit, others need a cast."""
         return {"b": 0, "u": 1, "i": 1, "f": 2, "e": 2}[self.kind]
 
     @property
@@ -129,7 +128,7 @@ f16, f32, f64 = (DType(f"f{b}", "f", b) for b in (16, 32, 64))
 bf16 = DType("bf16", "e", 16)
 f8e4m3, f8e5m2 = DType("f8e4m3", "e", 8), DType("f8e5m2", "e", 8)
 
-# the bits of the fraction, the largest finite value
+# explicit bits of the significand, largest finite value
 _FLOATS = {
     "f8e4m3": (3, 448.0), "f8e5m2": (2, 57344.0), "bf16": (7, (2 - 2.0**-7) * 2.0**127),
     "f16": (10, 65504.0), "f32": (23, (2 - 2.0**-23) * 2.0**127), "f64": (52, sys.float_info.max),
@@ -139,7 +138,7 @@ _NAMES_THERE = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8
 ALL = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f8e4m3, f8e5m2, f16, bf16, f32, f64)
 BY_NAME = {t.name: t for t in ALL}
 _BY_NUMPY = {(t.kind, t.bits // 8): t for t in ALL if t.kind != "e"}
-ML_DTYPES = {name: BY_NAME[own] for own, name in _NAMES_THERE.items()}  # by the names there
+ML_DTYPES = {name: BY_NAME[own] for own, name in _NAMES_THERE.items()}  # by ml_dtypes' names
 
 
 def as_dtype(t: Any) -> DType:
@@ -154,7 +153,7 @@ def as_dtype(t: Any) -> DType:
         return BY_NAME[t]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # an old alias is no name here
+            warnings.simplefilter("ignore", DeprecationWarning)  # no deprecated aliases
             d = np.dtype(t)
     except (TypeError, ValueError):  # ValueError: an object whose own `dtype` is none of NumPy's
         d = None
@@ -170,7 +169,7 @@ def as_dtype(t: Any) -> DType:
 
 
 def from_numpy(d: np.dtype[Any]) -> DType:
-    """The element type with NumPy dtype `d`; TypeMismatch for those tdsl does not have."""
+    """The element type with NumPy dtype `d`; TypeMismatch for dtypes that tdsl does not support."""
     found = ML_DTYPES.get(d.name) or _BY_NUMPY.get((d.kind, d.itemsize))
     if found is None:
         raise TypeMismatch(
@@ -201,5 +200,5 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def default_int(value: int) -> DType:
-    """The type of a Python integer that nothing else decides."""
+    """The type of a Python integer that is used with no typed value: i64, or u64 if it does not fit."""
     return i64 if i64.low <= value <= i64.high else u64

@@ -1,4 +1,4 @@
-"""NumPy's functions on values: `np.sin(a[i])` is `td.sin(a[i])`, by NumPy's own protocols."""
+"""NumPy's functions on values: `np.sin(a[i])` gives `td.sin(a[i])`, by the protocol `__array_ufunc__`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tdsl.lang.value import Value, binary, unary
 
 
 def call_ufunc(ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Any) -> Value:
-    """A ufunc on values; TypeMismatch where tdsl has no such function, or for another method of it."""
+    """The result of a NumPy ufunc on values; TypeMismatch if tdsl has no such function, or for methods."""
     if method != "__call__":
         raise TypeMismatch(
             f"np.{ufunc.__name__}.{method} does not take values of the index language",
@@ -29,7 +29,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, args: tuple[Any, ...], options: Any
 
 
 def call_function(function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Value:
-    """A function of NumPy on values; TypeMismatch where tdsl has none like it, or for other arguments.
+    """The result of a NumPy function on values; TypeMismatch if tdsl has none, or for other arguments.
 
     >>> from tdsl.lang.value import vars
     >>> call_function(np.subtract, (vars("i"), 1), {})
@@ -50,7 +50,7 @@ def call_function(function: Callable[..., Any], args: tuple[Any, ...], options: 
 
 
 def _meaning(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """What computes the same in the index language: a function of that name, or an operator."""
+    """The tdsl function or operator that computes a NumPy function; None if there is none."""
     for module in (functions, reduction):
         own = vars(module).get(function.__name__)
         if inspect.isfunction(own) and own.__module__ == module.__name__:
@@ -86,6 +86,6 @@ def _array_function(_: Value, function: Any, types: Any, args: Any, options: Any
     return call_function(function, args, options)
 
 
-# here and not in the class, because the functions make values themselves
+# assigned here and not in the class, because the functions import `Value`
 Value.__array_ufunc__ = _array_ufunc  # type: ignore[attr-defined]
 Value.__array_function__ = _array_function  # type: ignore[attr-defined]

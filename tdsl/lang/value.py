@@ -1,7 +1,7 @@
-"""`Value`: an expression in the user's hands, with Python's operators and NumPy's promotion.
+"""`Value`: the expression object of the user, with Python's operators and NumPy's type promotion.
 
-A value wraps an expression node. It is *weak* while it is built of Python numbers, loop variables and
-extents alone: like a Python number in NumPy (NEP 50) it then takes the type of what it meets.
+A value wraps an expression node. It is *weak* if it is built of Python numbers, loop variables and extents
+only: like a Python number in NumPy (NEP 50), a weak value adopts the type of the other operand.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Value:
         return dtype_of(self.node)
 
     def becomes(self, t: DType) -> bool:
-        """Whether NumPy's same-kind rule lets this value be stored as `t` without a cast."""
+        """True if NumPy's same-kind rule lets this value be stored as `t` without a cast."""
         return self.dtype.order <= t.order or (self.weak and not self.dtype.is_float)
 
     def __repr__(self) -> str:
@@ -181,7 +181,7 @@ class Value:
 
 
 class Variable(Value):
-    """A loop variable, or a range: usable as an index, as a value, and to name a loop."""
+    """A loop variable or a `td.range`: usable as an index, as a value, and as the name of a loop."""
 
     __slots__ = ()
 
@@ -192,7 +192,7 @@ class Variable(Value):
 
 
 def lift(x: Any, loc: Loc | None = None) -> Value:
-    """The value of a Value, a Python number (weak) or a NumPy scalar; TypeMismatch for anything else."""
+    """`x` as a Value: a Value, a Python number (weak) or a NumPy scalar; TypeMismatch for anything else."""
     if isinstance(x, Value):
         if x.node.__class__ is Access and x.dtype is UNKNOWN:
             raise _undefined(x.node.source.name, x.node.loc or loc or here())
@@ -242,7 +242,7 @@ def _lift_number(x: Any, loc: Loc | None) -> Value:
 
 
 def convert(v: Value, t: DType, loc: Loc | None, saturate: bool = False) -> Expr:
-    """The node of `v` as type `t`; a constant is converted here and now."""
+    """The node of `v` cast to `t`, constants at once; with `saturate`, weak values are clipped."""
     node = v.node
     if isinstance(node, Const):
         return convert_const(node, t, loc)
@@ -250,7 +250,7 @@ def convert(v: Value, t: DType, loc: Loc | None, saturate: bool = False) -> Expr
 
 
 def convert_const(c: Const, t: DType, loc: Loc | None) -> Const:
-    """A constant as another type; TypeMismatch where an integer does not fit."""
+    """A constant converted to another type; TypeMismatch if an integer is out of range."""
     if c.dtype == t:
         return c
     if t.is_float:
@@ -269,7 +269,7 @@ def convert_const(c: Const, t: DType, loc: Loc | None) -> Const:
 
 
 def common_type(a: Value, b: Value) -> DType:
-    """NumPy's result type of two operands; weak ones adapt."""
+    """NumPy's result type of two operands (NEP 50: a weak operand adopts the type of the other)."""
     ta, tb = a.dtype, b.dtype
     if a.weak == b.weak:
         return promote(ta, tb)
@@ -305,7 +305,7 @@ def binary(op: str, left: Any, right: Any) -> Value:
         )
     if t.kind == "b" and op in ("add", "mul"):
         op = "or" if op == "add" else "and"
-    # the smaller of a narrow integer and of an extent that it cannot hold is the narrow integer
+    # min(narrow integer, extent) is right also for an extent out of the narrow range: the cast saturates
     limits = op in ("min", "max") and t.is_integer
     x, y = convert(a, t, loc, saturate=limits), convert(b, t, loc, saturate=limits)
     if op == "pow" and t.is_integer and isinstance(y, Const) and y.value < 0:
@@ -330,7 +330,7 @@ _SYMBOL = {
 
 
 def _fold(op: str, x: Expr, y: Expr) -> Const | None:
-    """Arithmetic of two i64 constants, as Python does it; other types are left to the backends."""
+    """The folded constant of an operator on two i64 constants; None for other types and on overflow."""
     if not (isinstance(x, Const) and isinstance(y, Const) and x.dtype == i64):
         return None
     a, b = int(x.value), int(y.value)
@@ -392,7 +392,7 @@ def as_index(x: Any, loc: Loc | None, label: str = "this access") -> Expr:
 
 
 def vars(names: str) -> tuple[Variable, ...] | Variable:
-    """Loop variables, by names separated by spaces or commas; a single name gives a single variable.
+    """Loop variables with the given names, separated by spaces or commas; for one name, not a tuple.
 
     A variable belongs to the definition that uses it; two definitions may use the same one.
 
@@ -427,7 +427,7 @@ def vars(names: str) -> tuple[Variable, ...] | Variable:
 
 
 def check_name(name: object, loc: Loc | None) -> None:
-    """Names are Python identifiers: they appear in printed schedules and in generated code."""
+    """Raise DefinitionError unless `name` is a Python identifier, as printed schedules and code require."""
     if not isinstance(name, str) or not name.isidentifier():
         raise DefinitionError(
             f"{name!r} is not a name",

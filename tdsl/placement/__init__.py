@@ -1,1 +1,1 @@
-"""Where data lives: grids of ranks, placements of tensors on them, and who owns what, as arithmetic."""
+"""Distribution of tensors: grids of ranks, placements of tensors on grids, and the block that a rank owns."""

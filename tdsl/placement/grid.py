@@ -1,4 +1,4 @@
-"""A grid of ranks with named axes, of one level or several: nodes, then the ranks of a node."""
+"""`Grid`: a Cartesian grid of ranks with named axes, in one level or several (nodes, ranks of a node)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Axes = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True, init=False)
 class Grid:
-    """Ranks in rows and columns: names of axes and how many ranks stand along each, the first slowest.
+    """A Cartesian grid of ranks with named axes; ranks are numbered in row-major order (first axis slowest).
 
     >>> grid = Grid(x=2, y=3)
     >>> grid.size, grid.y, grid
@@ -26,19 +26,19 @@ class Grid:
     >>> grid.coordinates(4), grid.rank((1, 1))
     ((1, 1), 4)
 
-    A list of grids is one grid, whose first axes are those of its first level.
+    A list of grids is one grid of several levels; the axes of the outer levels come first.
 
     >>> machine = Grid.of([Grid(node=2), Grid(x=2, y=3)])
     >>> machine, machine.size
     ([Grid(node=2), Grid(x=2, y=3)], 12)
 
-    Raises ShapeError for an axis without ranks or without a name, for no axes, and for a name that two levels
-    use.
+    Raises ShapeError for an axis without ranks or without a name, for no axes, and for an axis name used
+    twice.
     """
 
     axes: Axes
-    depths: tuple[int, ...]  # how many axes each level has
-    shape: tuple[int, ...]  # how many ranks stand along each axis
+    depths: tuple[int, ...]  # the number of axes of each level
+    shape: tuple[int, ...]  # the number of ranks along each axis
 
     def __init__(self, *sizes: int, **axes: int) -> None:
         if sizes:
@@ -90,7 +90,7 @@ class Grid:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The axes by name."""
+        """The names of the axes."""
         return tuple(name for name, _ in self.axes)
 
     @property
@@ -99,7 +99,7 @@ class Grid:
         return math.prod(self.shape)
 
     def coordinates(self, rank: int) -> Coordinates:
-        """Where a rank stands; ShapeError where the grid has no such rank."""
+        """The coordinates of a rank; ShapeError if the grid has no such rank."""
         if not (hasattr(rank, "__index__") and 0 <= rank < self.size):
             raise ShapeError(
                 f"{self} has no rank {rank!r}",
@@ -114,7 +114,7 @@ class Grid:
         return tuple(reversed(found))
 
     def rank(self, coordinates: Iterable[int]) -> int:
-        """Which rank stands there."""
+        """The number of the rank at some coordinates."""
         found = 0
         for size, position in zip(self.shape, coordinates, strict=True):
             found = found * size + position
@@ -131,7 +131,7 @@ class Grid:
 
 
 def grid_text(levels: Iterable[Axes], prefix: str = "") -> str:
-    """A grid as Python, a list where it has several levels."""
+    """A grid as Python source; a list if it has several levels."""
     texts = [
         f"{prefix}Grid({', '.join(f'{name}={size}' for name, size in axes)})" for axes in levels
     ]

@@ -1,13 +1,13 @@
-"""Placements as the user writes them: the dimensions of a tensor, an arrow, and an entry for each axis.
+"""Placement notation: a letter for each dimension of a tensor, an arrow, an entry for each axis of the grid.
 
 "rc -> r c"     rows over the first axis of the grid, columns over the second
-"mk -> m 0 k"   the second axis holds the tensor at its coordinate 0 only
+"mk -> m 0 k"   only ranks at coordinate 0 of the second axis have blocks of the tensor
 "z -> * *"      a copy on each rank
-"r -> r r"      blocks of blocks: over the first axis, each of them over the second
-"r -> r' r"     the same, the other way round: a prime stands at what is cut later
-"r -> r/64"     blocks of 64, dealt out in turn
+"r -> r r"      nested blocks: cut over the first axis, then each block over the second
+"r -> r' r"     nested blocks, cut over the second axis first: a prime marks the later cut
+"r -> r/64"     block-cyclic: blocks of 64, in turn over the coordinates (ScaLAPACK)
 "-> 0"          a scalar on one rank
-"mn -> m n partial(sum)"   along the third axis lie parts of a result, not summed yet
+"mn -> m n partial(sum)"   ranks along the third axis have partial results, still to be summed
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tdsl.placement.grid import Grid
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The dimension is cut into blocks along this axis, after the axes of lower levels.
+    """Entry of an axis over which dimension `dim` is cut into blocks, after the axes of lower `level`.
 
-    Into one for each coordinate; or into as many of `size` elements as there are, dealt out in turn.
+    Without `size`, one block for each coordinate; else block-cyclic: blocks of `size` elements, in turn.
     """
 
     dim: int
@@ -35,19 +35,19 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Every coordinate of this axis has the same."""
+    """Entry of an axis of which every coordinate has a copy of the same data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Only ranks at this coordinate of the axis have anything."""
+    """Entry of an axis of which only ranks at this coordinate own data."""
 
     coordinate: int
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Every coordinate of this axis has a part of a result; all of them combined are its value."""
+    """Entry of an axis of which every coordinate has a partial result, still to be combined with `op`."""
 
     op: str
 
@@ -57,7 +57,7 @@ Entry = Blocks | Copies | Fixed | Partial
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a tensor lives: a letter for each of its dimensions, an entry for each axis of a grid."""
+    """The distribution of a tensor: a letter for each of its dimensions, an entry for each axis of a grid."""
 
     dims: str
     entries: tuple[Entry, ...]
@@ -76,16 +76,16 @@ class Placement:
         return f"{self.dims} -> {' '.join(_text(e, self.dims) for e in self.entries)}".lstrip()
 
     def axes_of(self, dim: int) -> tuple[int, ...]:
-        """The axes over which a dimension is cut, those of the outer blocks first."""
+        """The numbers of the grid axes over which a dimension is cut, those of the outer blocks first."""
         return self._cuts[dim]
 
     def dealt(self, dim: int) -> int | None:
-        """The size of the blocks of a dimension that are dealt out in turn; None for one block each."""
+        """The block size of a block-cyclic dimension; None for other dimensions."""
         return self._dealt[dim]
 
     @property
     def partial(self) -> tuple[int, ...]:
-        """The axes along which parts of a result lie."""
+        """The numbers of the grid axes along which there are partial results."""
         return tuple(n for n, e in enumerate(self.entries) if isinstance(e, Partial))
 
 
@@ -103,8 +103,8 @@ def _text(e: Entry, dims: str) -> str:
             assert_never(e)
 
 
-class Unreadable(Exception):  # a reason, made a ScheduleError where the directive is known
-    """Why a text is no placement of a tensor on a grid."""
+class Unreadable(Exception):  # converted to a ScheduleError where the directive is known
+    """A text is not a valid placement; `reason` says why, `hint` how to correct it."""
 
     def __init__(self, reason: str, hint: str) -> None:
         Exception.__init__(self, reason)
@@ -112,14 +112,14 @@ class Unreadable(Exception):  # a reason, made a ScheduleError where the directi
 
 
 def read_placement(text: str | Sequence[str], ndim: int, grid: Grid) -> Placement:
-    """The placement that a text says, of a tensor of `ndim` dimensions; or a text for each level of the grid.
+    """The placement of an `ndim`-dimensional tensor, parsed from a text, or from a text for each grid level.
 
     >>> read_placement("rc -> r 0", 2, Grid(x=2, y=2))
     Placement(dims='rc', entries=(Blocks(dim=0, level=0, size=None), Fixed(coordinate=0)))
     >>> print(read_placement("->*  0", 0, Grid(x=2, y=2)))
     -> * 0
 
-    Raises Unreadable, with a way out.
+    Raises Unreadable for an invalid text.
     """
     if not isinstance(text, str):
         text = _joined(text, grid)
@@ -157,7 +157,7 @@ def read_placement(text: str | Sequence[str], ndim: int, grid: Grid) -> Placemen
 
 
 def _joined(texts: Sequence[str], grid: Grid) -> str:
-    """The texts of all levels as one: blocks of an inner level are blocks of those of the outer ones."""
+    """The texts of all levels joined to one: inner levels cut the blocks of outer levels."""
     if len(texts) != len(grid.depths):
         raise Unreadable(
             f"{counted(len(texts), 'notation')} for the {counted(len(grid.depths), 'level')} of {grid}",

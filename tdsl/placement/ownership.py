@@ -1,9 +1,9 @@
-"""Who owns what: the block of a rank, and the pieces of a box with the ranks that hold them.
+"""Ownership of a placed tensor: the box of each rank, and the owner of each part of a given box.
 
-A block of an extent cut in n has ceil(extent / n) elements; the last ones are short, or empty. Where two
-axes cut one dimension, the second cuts the blocks of the first. A dimension that is dealt out has blocks of a
-given size, which go round the ranks. Everything is integers: a box is one span a dimension, some of which may
-have gaps (`spans.py`), so that what a rank owns is always one box.
+An extent cut in n has blocks of ceil(extent / n) elements; the last blocks may be short or empty. If two axes
+cut one dimension, the second cuts the blocks of the first. A block-cyclic dimension has blocks of a given
+size, assigned to the ranks in turn. All bounds are integers: a box is one span for each dimension, which may
+have gaps (`spans.py`), so that a rank always owns a single box.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Box = tuple[Span, ...]
 
 
 def block(span: Span, parts: int, n: int) -> Span:
-    """The n-th block of a span cut in parts.
+    """The n-th block of a contiguous span cut into `parts` blocks of equal size.
 
     >>> [block((0, 10), 4, n) for n in range(4)], [block((3, 5), 4, n) for n in range(4)]
     ([(0, 3), (3, 6), (6, 9), (9, 10)], [(3, 4), (4, 5), (5, 5), (5, 5)])
@@ -34,7 +34,7 @@ def block(span: Span, parts: int, n: int) -> Span:
 
 
 def turns(span: Span, parts: int, n: int, size: int) -> Span:
-    """What the n-th of some parts has of a span that is dealt out in blocks.
+    """The n-th part of a span in a block-cyclic distribution over `parts` coordinates, in blocks of `size`.
 
     >>> [turns((0, 9), 2, n, 2) for n in range(2)]
     [dealt((0, 9), 2, 4, 0), dealt((2, 8), 2, 4, 2)]
@@ -43,7 +43,7 @@ def turns(span: Span, parts: int, n: int, size: int) -> Span:
 
 
 def owned(placement: Placement, grid: Grid, whole: Box, at: Coordinates) -> Box | None:
-    """The box of a tensor that the rank at some coordinates owns; None where it owns no elements.
+    """The box of a tensor that the rank at some coordinates owns; None if it owns no elements.
 
     >>> from tdsl.placement.notation import read_placement
     >>> g = Grid(x=2, y=2)
@@ -69,9 +69,9 @@ def owned(placement: Placement, grid: Grid, whole: Box, at: Coordinates) -> Box 
 def pieces(
     placement: Placement, grid: Grid, whole: Box, wanted: Box, near: Coordinates
 ) -> Iterator[tuple[Coordinates, Box]]:
-    """A box cut along the blocks, each piece with the coordinates of the rank that owns it.
+    """The box `wanted`, cut at block boundaries; each piece with the coordinates of the rank that owns it.
 
-    Of several copies that of the same coordinates as `near` is taken.
+    Of several copies, the one with the coordinates of `near` is chosen.
     """
     cuts = [_cut(span, w, placement.axes_of(d), grid.shape, placement.dealt(d)) for d, (span, w) in
             enumerate(zip(whole, wanted, strict=True))]  # fmt: skip
@@ -88,7 +88,7 @@ def pieces(
 
 
 def copies(placement: Placement, grid: Grid, at: Coordinates) -> Iterator[Coordinates]:
-    """All ranks that own the same as the one at some coordinates, that one included."""
+    """The coordinates of all ranks that own the same data as the rank at `at`, that rank included."""
     options = (
         range(size) if isinstance(entry, Copies) else (position,)
         for entry, position, size in zip(placement.entries, at, grid.shape, strict=True)
@@ -99,7 +99,7 @@ def copies(placement: Placement, grid: Grid, at: Coordinates) -> Iterator[Coordi
 def _cut(
     span: Span, wanted: Span, axes: Sequence[int], shape: Sequence[int], size: int | None
 ) -> list[tuple[dict[int, int], Span]]:
-    """What of a wanted span lies in which block: positions along the axes, and the part."""
+    """A span `wanted`, cut at block boundaries: the owner's positions along the axes, and the part."""
     lo, hi = max(span[0], wanted[0]), min(span[1], wanted[1])
     if lo >= hi:
         return []
@@ -124,7 +124,7 @@ def _cut(
 
 
 def common(a: Box, b: Box) -> Box | None:
-    """What lies in both boxes; None where that is nothing.
+    """The intersection of two boxes; None if it is empty.
 
     >>> common(((0, 4), (0, 4)), ((2, 9), (1, 2))), common(((0, 4),), ((4, 5),))
     (((2, 4), (1, 2)), None)
@@ -139,17 +139,17 @@ def common(a: Box, b: Box) -> Box | None:
 
 
 def contains(outer: Box, inner: Box) -> bool:
-    """Whether a box has all of another one."""
+    """True if `outer` has all elements of `inner`."""
     return all(covers(a, b) for a, b in zip(outer, inner, strict=True))
 
 
 def is_whole(box: Box) -> bool:
-    """Whether a box has no gaps."""
+    """True if a box is contiguous in every dimension (has no gaps)."""
     return not any(isinstance(span, Dealt) for span in box)
 
 
 def whole_boxes(box: Box) -> Iterator[Box]:
-    """A box as boxes without gaps.
+    """The contiguous boxes of which a box with gaps consists.
 
     >>> list(whole_boxes((dealt((0, 6), 1, 4, 0), (3, 5))))
     [((0, 1), (3, 5)), ((4, 5), (3, 5))]
@@ -158,24 +158,24 @@ def whole_boxes(box: Box) -> Iterator[Box]:
 
 
 def is_empty(box: Sequence[Span]) -> bool:
-    """Whether a box has no elements; one without dimensions has one."""
+    """True if a box has no elements; a box without dimensions has one element."""
     return any(lo >= hi for lo, hi in box)
 
 
 def elements(box: Box) -> int:
-    """How many elements a box has."""
+    """The number of elements of a box."""
     return math.prod(map(count, box))
 
 
 def extents(box: Box) -> tuple[int, ...]:
-    """The shape of an array that holds a box."""
+    """The shape of the array that stores a box, without gaps."""
     return tuple(map(count, box))
 
 
 def within(box: Box, outer: Box) -> tuple[Any, ...]:
-    """Where a box stands in an array that holds another one around it: an index.
+    """The NumPy index of a box in the array that stores a larger box `outer`.
 
-    It gives a view, unless the box has gaps that the other one does not have.
+    It selects a view, unless the box has gaps that `outer` does not have.
 
     >>> within(((2, 4),), ((1, 9),)), within((dealt((2, 9), 1, 2, 2),), ((1, 9),))
     ((Ellipsis, slice(1, 3, None)), (array([1, 3, 5, 7]),))

@@ -1,8 +1,8 @@
-"""Spans of integers: whole ones, and such that are dealt out in blocks, of which every so many are meant.
+"""Spans: half-open intervals of integers, contiguous or block-cyclic (periodic blocks with gaps).
 
-A span is (first, behind the last). `Dealt` is one, too, with gaps: what a rank has of a dimension that is
-dealt out in blocks. Its elements are counted, and stored, without the gaps. What runs around an end of a
-dimension is one block of such a span, as long as the dimension: it is stored from the first of the block on.
+A contiguous span is (first, last + 1). A `Dealt` span has gaps: the elements of a block-cyclic dimension that
+one rank owns, counted and stored without the gaps. An interval that wraps around the end of a dimension is a
+`Dealt` span with one block, whose period is the extent: it is stored from the first element of the block.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ Span = tuple[int, int]
 
 
 class Dealt(tuple[int, int]):
-    """A span of which `block` elements are meant, then others up to the next `period`, and so on.
+    """A periodic span: blocks of `block` elements at distance `period`, with gaps. Constructed by `dealt`.
 
-    `start` is where a block begins; first and last element are always meant. Made by `dealt`.
+    `start` is where a block begins, modulo `period`; the first and last element of the span are in blocks.
     """
 
     block: int
@@ -41,7 +41,7 @@ def _parts(span: Dealt) -> tuple[int, ...]:
 
 
 def dealt(span: Span, block: int, period: int, start: int) -> Span:
-    """What is dealt out of a span; a plain one where that has no gaps.
+    """The elements of a span in blocks of `block` at `start` + n * `period`; a tuple if there are no gaps.
 
     >>> dealt((0, 10), 2, 6, 0), dealt((0, 10), 2, 6, 4), dealt((3, 6), 2, 6, 0)
     (dealt((0, 8), 2, 6, 0), (4, 6), (6, 6))
@@ -59,7 +59,7 @@ def dealt(span: Span, block: int, period: int, start: int) -> Span:
 
 
 def around(lo: int, hi: int, n: int) -> Span:
-    """The elements lo .. hi modulo n, fewer than n.
+    """The elements lo .. hi - 1 modulo n; these must be fewer than n.
 
     >>> around(-1, 2, 9), list(runs(around(-1, 2, 9))), around(10, 12, 9)
     (dealt((0, 9), 3, 9, 8), [(0, 2), (8, 9)], (1, 3))
@@ -69,7 +69,7 @@ def around(lo: int, hi: int, n: int) -> Span:
 
 
 def united(spans: Sequence[Span]) -> Span | None:
-    """Spans without gaps as one, with gaps where they lie in equal distances; None for others.
+    """The union of contiguous spans if it is a span, contiguous or of equidistant blocks; else None.
 
     >>> united([(4, 6), (0, 2), (2, 4)]), united([(0, 2), (6, 8), (3, 4)]), united([(0, 2), (6, 8)])
     ((0, 6), None, dealt((0, 8), 2, 6, 0))
@@ -83,12 +83,12 @@ def united(spans: Sequence[Span]) -> Span | None:
 
 
 def is_around(span: Span) -> bool:
-    """Whether a span is one block that runs around the ends of a dimension."""
+    """True if a span is one block that wraps around the end of a dimension."""
     return isinstance(span, Dealt) and span[1] - span[0] == span.period
 
 
 def clip(span: Span, lo: int, hi: int) -> Span:
-    """What of a span lies in lo .. hi.
+    """The elements of a span from lo to hi - 1.
 
     >>> clip(dealt((0, 10), 2, 6, 0), 1, 7), clip((2, 5), 0, 4)
     (dealt((1, 7), 2, 6, 0), (2, 4))
@@ -101,7 +101,7 @@ def clip(span: Span, lo: int, hi: int) -> Span:
 
 
 def meet(a: Span, b: Span) -> Span:
-    """What lies in both of two spans; of two that are dealt out, both must be so in the same way."""
+    """The intersection of two spans; two with gaps must have equal periods and equal or disjoint blocks."""
     if not isinstance(b, Dealt):
         return clip(a, b[0], b[1])
     if not isinstance(a, Dealt):
@@ -114,7 +114,7 @@ def meet(a: Span, b: Span) -> Span:
 
 
 def covers(outer: Span, inner: Span) -> bool:
-    """Whether a span has all elements of another one."""
+    """True if `outer` has all elements of `inner`."""
     if not (outer[0] <= inner[0] and inner[1] <= outer[1]):
         return False
     if isinstance(outer, Dealt) and isinstance(inner, Dealt) and outer.period == inner.period:
@@ -123,7 +123,7 @@ def covers(outer: Span, inner: Span) -> bool:
 
 
 def count(span: Span) -> int:
-    """How many elements a span has.
+    """The number of elements of a span, without gaps.
 
     >>> count(dealt((0, 10), 2, 6, 0)), count((3, 5))
     (4, 2)
@@ -133,7 +133,7 @@ def count(span: Span) -> int:
 
 
 def place(span: Span, at: int) -> int:
-    """How many elements a span has before a place.
+    """The number of elements of a span before `at`: the offset of element `at` in its storage.
 
     >>> place(dealt((0, 10), 2, 6, 0), 7)
     3
@@ -149,7 +149,7 @@ def _up_to(span: Dealt, at: int) -> int:
 
 
 def runs(span: Span) -> Iterator[Span]:
-    """A span as whole ones.
+    """The contiguous spans of which a span consists.
 
     >>> list(runs(dealt((1, 10), 2, 6, 0)))
     [(1, 2), (6, 8)]
@@ -165,7 +165,7 @@ def runs(span: Span) -> Iterator[Span]:
 
 
 def standing(span: Span, whole: Span) -> list[Span]:
-    """Where the elements of a span stand among those of another one: one whole span, or several.
+    """The offsets of a span's elements in the storage of a larger span: one contiguous span, or several.
 
     >>> standing((0, 2), around(-1, 2, 9)), standing(around(-1, 1, 9), around(-1, 2, 9))
     ([(1, 3)], [(1, 2), (0, 1)])
