@@ -1,1 +1,1 @@
-"""How loops run: directives, their legality, and schedules as data."""
+"""Schedules: directives on loops and storage, their legality, their data form, the default schedule."""

@@ -1,6 +1,6 @@
-"""Values of a reduction that do not differ along some of its variables, and are kept once for all of these.
+"""Narrowing of reductions: a result that is constant along a variable is stored without that dimension.
 
-    m[i, e], s[i, e] = (max, sum) over o        m does not differ along e where its terms do not:
+    m[i, e], s[i, e] = (max, sum) over o        m is constant along e if its terms are:
 
     for i:                                      for i:
       for o:                                      for o:
@@ -8,7 +8,7 @@
           m[i, e], s[i, e] = ...                      s[i, e] = ... with m[i]
                                                     m[i] = ...
 
-What does not differ is made last, since the other values are made of what it was before.
+The narrowed value is updated last, since the other values of the step read its old value.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _IN_ORDER = (SERIAL, UNROLLED, VECTORIZED)
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Which `components` of a func do not differ along which variables; these loops are inside of `depth`."""
+    """The `components` of a func that are constant `along` variables, whose loops are at `depth` or inner."""
 
     components: tuple[int, ...]
     along: frozenset[str]
@@ -48,7 +48,7 @@ class Alike:
 
 
 def find_alike(state: State, f: FuncDef) -> Alike | None:
-    """What a reduction of several values keeps once; None where nothing, or where its loops forbid it."""
+    """The components of a reduction that can be narrowed; None if there are none or its loops forbid it."""
     d, plan = f.definitions[0], state.plan(f.name)
     if len(f.definitions) > 1 or len(d.values) < 2 or d.init is None or d.combine is None:
         return None

@@ -1,6 +1,6 @@
 """The arguments of directives, checked against the signatures of the functions that apply them.
 
-Directives come from Python and from JSON text: what they hold may be anything.
+Directives come from Python and from JSON text, so their arguments may have any type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tdsl.schedule.nest import SCOPES, Illegal, State
 
 
 def plain(value: Any) -> Any:
-    """Integers of any kind as Python's, sequences as tuples: what JSON text can hold.
+    """A value with integers of any type as Python's int and sequences as tuples, for JSON text.
 
     >>> import numpy as np
     >>> plain([np.int64(3), True, "x"])
@@ -37,14 +37,14 @@ def plain(value: Any) -> Any:
 
 
 def pairs(pack: object) -> Any:
-    """The items of a mapping; anything else as it is, for `check_arguments` to refuse."""
+    """The items of a mapping, () for None; any other value unchanged, for `check_arguments` to refuse."""
     if isinstance(pack, Mapping):
         return tuple(pack.items())
     return () if pack is None else pack
 
 
 def check_scope(scope: str) -> None:
-    """Raise Illegal for a memory that the target does not have."""
+    """Raise Illegal unless a scope is one of `SCOPES`."""
     if scope not in SCOPES:
         raise Illegal(f"there is no memory scope {scope!r}", did_you_mean(scope, SCOPES))
 
@@ -63,9 +63,9 @@ def check_stage(state: State, func: str, definition: int) -> None:
 
 
 def check_arguments(state: State, rule: Callable[..., State], arguments: Mapping[str, Any]) -> None:
-    """Raise Illegal unless the arguments are those of a rule, each of its type.
+    """Raise Illegal unless the arguments match the keyword-only parameters of `rule` by name and type.
 
-    Those that name a definition of another func are looked up.
+    Arguments that name a definition of another func must name an existing one.
     """
     parameters, types_ = _signature(rule)
     for name in arguments:
@@ -93,7 +93,7 @@ def _signature(
 
 
 def fits(value: Any, wanted: Any) -> bool:
-    """Whether a value is of a type, or of one of those that a type is made of."""
+    """True if a value is an instance of a type, also of a union, tuple or sequence type."""
     if wanted is Any:
         return True
     inner = typing.get_args(wanted)
@@ -115,7 +115,7 @@ _WORDS = {bool: "True or False", int: "an integer", str: "a string"}
 
 
 def words(wanted: Any) -> str:
-    """A type in words; that None stands for nothing goes without saying.
+    """A type in words, for error messages; None in a union is left out.
 
     >>> words(int | None), words(tuple[str | None, str | None])
     ('an integer', 'a tuple of 2 (each a string)')

@@ -1,4 +1,4 @@
-"""Updates that several threads may make of one element, and reductions as such updates."""
+"""The `atomic` directive: concurrent updates of one element, and reductions rewritten as such updates."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ KINDS = ("sum", "prod", "min", "max", "any", "all")
 
 
 def atomic(state: State, func: str, definition: int) -> State:
-    """Allow parallel iterations of a reduction to update the same element, one at a time.
+    """Allow parallel iterations of a reduction to update the same element, by atomic updates.
 
-    A reduction that starts and combines in one nest becomes two definitions: its start, and an update.
+    A reduction that initialises and combines in one nest becomes two definitions: initial value and update.
     """
     d = state.program.func(func).definitions[definition]
     if (
@@ -34,7 +34,7 @@ def atomic(state: State, func: str, definition: int) -> State:
 
 
 def _with_start_apart(state: State, func: str) -> State:
-    """c[i] = sum(a[i, k]) as c[i] = 0, c[i] += a[i, k]; the loops are those of the update."""
+    """The state with c[i] = sum(a[i, k]) as c[i] = 0, c[i] += a[i, k]; the loops belong to the update."""
     f, plan = state.program.func(func), state.plan(func)
     first, *updates = f.definitions
     assert first.init is not None

@@ -1,12 +1,12 @@
-"""The place of the largest or smallest value, found in the block that has it.
+"""argmax and argmin in three steps: block maxima, the first best block, the position within that block.
 
     f = argmax of x[i, j] over i, j     f_best[i] = max of x[i, j] over j
                                         f_block   = argmax of f_best[i] over i
                                         f         = argmax of x[f_block, j] over j
 
-A value alone is reduced at the speed of memory; a place beside it is several times slower, since vectors of
-values and places are of different widths, and each step waits for the comparison of the last one. The first
-block that has the value has the first place of it: what equals it, and NaN, comes out the same.
+A reduction of values alone runs at memory bandwidth; a reduction of (value, index) pairs is several times
+slower, since vectors of values and of indices differ in width, and each step waits for the comparison of the
+last. The first block that contains the best value contains its first index, so ties and NaN give the same.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tdsl.schedule.new_stage import fresh_func, insert, replace_func
 from tdsl.schedule.patterns.rows import vectors_of
 
 KINDS = {"argmax": "max", "argmin": "min"}
-LEAST = 64  # terms of a block, which fill some vectors
-FEWEST = 4  # blocks
-TERMS = 512  # from which blocks pay
+LEAST = 64  # least terms of a block: a few vectors
+FEWEST = 4  # least number of blocks
+TERMS = 512  # least number of terms for which blocks pay
 
 
 def in_best_block(state: State, machine: Machine, hosts: Collection[str] = ()) -> State:
-    """The state with places that are looked for in the best block, where terms are along memory and many.
+    """The state with argmax and argmin of many contiguous terms computed by blocks.
 
-    Funcs that a directive has mentioned, and `hosts` in whose loops others are made, stay as they are.
+    Funcs with directives, and `hosts`, at whose loops other funcs are placed, are unchanged.
     """
     plans = [(name, plan) for name, plan in state.plans if name not in hosts]
     open_ = [name for name, plan in plans if not plan.touched and plan.place is None]
@@ -57,7 +57,7 @@ def in_best_block(state: State, machine: Machine, hosts: Collection[str] = ()) -
 
 
 def _is_place(state: State, f: FuncDef) -> bool:
-    """True for the place of a value among elements of arrays, all of them."""
+    """True for an argmax or argmin over all elements of ranges of inputs, without predicate or mask."""
     d = f.definitions[0]
     return (
         len(f.definitions) == 1
@@ -107,14 +107,14 @@ def _in_blocks(state: State, f: FuncDef, sizes: Mapping[str, int | None]) -> Sta
 
 
 def _block_size(extent: int) -> int:
-    """A divisor near the root of an extent, of those that are whole vectors if there are any; 0 for none."""
+    """A divisor of an extent near its square root, a multiple of vectors if possible; 0 if there is none."""
     near = [n for n in range(LEAST, max(isqrt(extent), 4 * LEAST) + 1) if extent % n == 0]
     near = [n for n in near if extent >= FEWEST * n]
     return max(near, key=lambda n: (min(n & -n, LEAST), -abs(n - isqrt(extent))), default=0)
 
 
 def _is_in_order(place: Expr, sizes: Mapping[str, int]) -> bool:
-    """True for places that grow from one term to the next one."""
+    """True if the index that an argmax returns increases from each term to the next."""
     s = as_sum(place)
     if set(s.terms) != {Var(name) for name in sizes}:
         return False
@@ -137,7 +137,7 @@ def _ranges(terms: list[tuple[str, int]]) -> tuple[tuple[str, Expr, Expr], ...]:
 
 
 def _digits(number: Expr, sizes: list[int]) -> list[Expr]:
-    """The number of a block along each of the outer variables."""
+    """The coordinates of a block along the outer variables, from its linear number."""
     found: list[Expr] = []
     for n in reversed(sizes[1:]):
         found.append(Binary("mod", number, const(n)))
@@ -148,7 +148,7 @@ def _digits(number: Expr, sizes: list[int]) -> list[Expr]:
 def _best(
     name: str, f: FuncDef, value: Expr, outer: list[tuple[str, int]], ranges: list[tuple[str, int]]
 ) -> FuncDef:
-    """The best value of each block."""
+    """The func of the best value of each block."""
     d = f.definitions[0]
     assert d.combine is not None
     combine = builtin(KINDS[d.combine.kind], f.dtypes[:1])
@@ -165,7 +165,7 @@ def _best(
 
 
 def _block(name: str, f: FuncDef, best: FuncDef, outer: list[tuple[str, int]]) -> FuncDef:
-    """The first block that has the best value of all."""
+    """The func of the best value and the number of the first block that contains it."""
     d = f.definitions[0]
     number: Expr = ZERO
     for variable, n in outer:

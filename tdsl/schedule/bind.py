@@ -1,4 +1,4 @@
-"""A state for known sizes."""
+"""`bind_state`: a state with its symbolic sizes replaced by numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tdsl.schedule.nest import FuncPlan, State
 
 
 def bind_state(state: State, sizes: Mapping[str, int]) -> State:
-    """The state with named extents replaced by numbers; specializations that these decide are taken."""
+    """The state with named sizes replaced by numbers; specializations decided by them are resolved."""
     plans = tuple((name, _bind_plan(plan, sizes)) for name, plan in state.plans)
     return replace(state, program=bind_sizes(state.program, sizes), plans=plans)
 

@@ -1,4 +1,4 @@
-"""cache_read and cache_write: a stage that holds a part of another one in memory of its own."""
+"""cache_read and cache_write: a new stage that buffers a part of a tensor or func in memory of its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tdsl.schedule.whole import is_whole
 
 
 def _of_reads(name: str, new: Callable[[Read], Expr]) -> Callable[[Expr], Expr]:
-    """What makes an expression another one by changing each read of a tensor or func."""
+    """A function that replaces each read of the tensor or func `name` in an expression by `new(read)`."""
 
     def visit(n: Node) -> Node:
         return new(n) if isinstance(n, Read) and n.name == name else n
@@ -44,7 +44,7 @@ def _of_reads(name: str, new: Callable[[Read], Expr]) -> Callable[[Expr], Expr]:
 
 
 def source_of(program: Program, name: str) -> tuple[tuple[DType, ...], tuple[Interval, ...]]:
-    """The element types of a tensor or func, and where it may be read."""
+    """The element types of a tensor or func, and the interval of valid indices of each dimension."""
     for t in program.inputs:
         if t.name == name:
             return (t.dtype,), tuple((ZERO, subtract(e, ONE)) for e in t.shape)
@@ -58,14 +58,14 @@ def cache_read(
     mapped: bool = False, inside: bool = False, filled: bool = False, gathered: bool = False,
     along: str | None = None, name: str | None = None,
 ) -> State:  # fmt: skip
-    """Copy what the body of a loop reads of a tensor or func into memory of its own first.
+    """Copy the region of a tensor or func that the body of a loop reads into a buffer of its own.
 
-    `pack` splits axes: (axis, n) makes two of it, index // n in its place and index % n at the end.
-    With `padded` the copy has what is read beyond the edges, too; with `mapped`, what is computed of an
-    element alone. With `inside` stages that are computed inside of the loop read the copy, too. With `filled`
-    it may be made larger than what there is, and holds 0 there. With `gathered` it has a dimension for each
-    variable that moves what is read, and at each point what is read there. With `along` it has only what is
-    read along a variable. Without a loop it is made at the root.
+    Without a loop the copy is computed at the root. `pack` splits axes: for (axis, n), index // n takes the
+    position of the axis and index % n becomes a last dimension. With `padded` the copy includes padding
+    beyond the edges; with `mapped` it stores the expression computed of each element. With `inside`, stages
+    computed inside of the loop read the copy, too. With `filled` it may extend beyond the edges, where it is
+    0. With `gathered` it has a dimension for each variable that the indices of the read use (im2col). With
+    `along` it serves only the reads that use a variable.
     """
     check_scope(scope)
     scheduled = 0 if definition is None else definition
@@ -104,7 +104,7 @@ def cache_read(
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What a copy has: the index in it for each expression that it replaces, its values, and their limits."""
+    """A copy: its index for each expression that it replaces, its values, and the limits of its indices."""
 
     reads: Mapping[Node, tuple[Expr, ...]]
     values: tuple[Expr, ...]
@@ -115,7 +115,7 @@ def _content(
     state: State, consumer: FuncDef, definition: int, source: str, read_by: Sequence[Definition],
     *, padded: bool, mapped: bool, filled: bool, gathered: bool, along: str | None,
 ) -> _Content:  # fmt: skip
-    """What a copy has of a source, for those that read it."""
+    """The content of a copy of `source`, for the definitions that read it."""
     if padded + mapped + (filled or gathered) > 1:
         raise Illegal(
             "a copy is padded, mapped, filled or gathered",
@@ -146,7 +146,7 @@ def _plain(
 def _gathered(
     state: State, consumer: FuncDef, definition: int, source: str, filled: bool, along: str | None
 ) -> _Content:
-    """A copy with a dimension for each variable that moves what is read."""
+    """A copy with a dimension for each variable that the indices of the read use."""
     found = gathered_reads(state, consumer, definition, source, along)
     if not filled:
         return _Content(found.reads, (found.value,), found.limits)
@@ -155,7 +155,7 @@ def _gathered(
 
 
 def _reads_copy(made: str, content: _Content, factors: Mapping[int, int]) -> Callable[[Expr], Expr]:
-    """What makes an expression one that reads a copy, whose axes are split by factors."""
+    """A function that replaces reads in an expression by reads of a copy with axes split by `factors`."""
 
     def moved(n: Node) -> Node:
         if n not in content.reads:
@@ -174,7 +174,7 @@ def _reads_copy(made: str, content: _Content, factors: Mapping[int, int]) -> Cal
 
 
 def _filled(value: Expr, limits: tuple[Interval, ...], *, clamped: bool) -> Expr:
-    """What a copy has at d0, d1, ..., and 0 beyond its limits; `clamped`, nothing beyond them is read."""
+    """The value of a filled copy: 0 beyond the limits; with `clamped`, reads are clamped to the limits."""
     at: dict[str, Expr] = {}
     tests: list[Expr] = []
     for n, (lo, hi) in enumerate(limits):
@@ -191,7 +191,7 @@ def _filled(value: Expr, limits: tuple[Interval, ...], *, clamped: bool) -> Expr
 
 
 def _inside(state: State, level: Level | None, func: str) -> tuple[FuncDef, ...]:
-    """The funcs that are computed inside of a loop of another, in the order of the program."""
+    """The other funcs that are computed inside of a loop of `func`, in the order of the program."""
     if level is None:
         raise Illegal("a copy at the root is inside of no loop", "name a loop: at=i")
     return tuple(
@@ -202,7 +202,7 @@ def _inside(state: State, level: Level | None, func: str) -> tuple[FuncDef, ...]
 def _check_reads(
     f: FuncDef, definition: int, source: str, others: Sequence[Definition], along: str | None
 ) -> None:
-    """Illegal where a func, or others inside of a loop, read no source, or not along a variable."""
+    """Raise Illegal unless a func, or `others` inside of a loop, read the source, and with `along`."""
     read = sorted({r.name for d in (*f.definitions, *others) for r in d.reads} - {f.name})
     if source not in read:
         raise Illegal(f"{f.name!r} does not read {source!r}", did_you_mean(source, read))
@@ -222,7 +222,7 @@ def _lifted(
     program: Program, definitions: Sequence[Definition], func: str, source: str, padded: bool,
     along: str | None,
 ) -> _Content:  # fmt: skip
-    """A copy of what is read of a source by its padding, or of what is computed of each element."""
+    """A copy of a source with its padding, or of an expression computed of each of its elements."""
     find = padded_reads if padded else mapped_reads
     found: dict[Expr, Lifted] = {}
     for d in definitions:
@@ -267,7 +267,7 @@ def _copy(
         if axis not in factors:
             continue
         whole = Binary("add", Binary("mul", index[axis], const(factors[axis])), inner[axis])
-        # the first and the last panel may reach beyond the tensor; what they hold there is never read
+        # the first and the last panel may reach beyond the tensor; their elements there are never read
         inside: Expr = whole if hi is None else Binary("min", whole, hi)
         at[variables[axis]] = inside if lo is None else Binary("max", inside, lo)
     d = Definition(
@@ -288,9 +288,9 @@ def cache_write(
     scope: str = "auto",
     name: str | None = None,
 ) -> State:
-    """Make the values of a loop's body in memory of their own, and copy them out when it is done.
+    """Compute the values of a loop's body in a buffer of its own, copied out at the end of the body.
 
-    The stage keeps its name and its loops; what consumers read, or the output, becomes a copy.
+    The stage keeps its name and its loops; consumers read the copy, which also takes its place as output.
     """
     check_scope(scope)
     f, plan = state.program.func(func), state.plan(func)
@@ -325,7 +325,7 @@ def cache_write(
 
 
 def _loop_of_complete_values(state: State, f: FuncDef, loop: str) -> str:
-    """The loop as it is called now, if its body makes values of `f` that can be copied out."""
+    """The current name of a loop; raises Illegal unless its body completes values of `f`."""
     if len(f.definitions) > 1:
         raise Illegal(
             f"{f.name!r} has updates", "only a func with one definition can be written by a cache"

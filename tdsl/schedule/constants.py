@@ -1,8 +1,8 @@
-"""What a program makes of constants alone, as a program of its own that runs once.
+"""Constant folding of whole nests: funcs of constant inputs alone are moved to a program that runs once.
 
-A nest at the root all of whose funcs depend on nothing but constant inputs gives the same in every call:
-weights in panels, a transposed filter, norms of columns. `split_constants` takes such nests out of a complete
-state; what others read of them becomes an input of the rest.
+A nest at the root whose funcs all depend on constant inputs only has the same result in every call:
+weights packed in panels, a transposed filter, norms of columns. `split_constants` removes such nests from a
+complete state; those of their funcs that the rest reads become inputs of the rest.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tdsl.schedule.nest import After, At, State, With
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """A state that makes what is constant; that of the rest, which takes this after its own inputs."""
+    """`once`, the state that computes constants; `each`, that of a call, with constants as last inputs."""
 
     once: State
     each: State
 
 
 def constants(program: Program) -> set[str]:
-    """The constant inputs, and the funcs that depend on nothing else."""
+    """The constant inputs, and the funcs that depend on constant inputs only."""
     found = {t.name for t in program.inputs if t.constant}
     if found:
         found |= _follow(program, found)
@@ -55,7 +55,7 @@ def _is_constant(d: Definition, known: set[str]) -> bool:
 
 
 def split_constants(state: State) -> Once | None:
-    """The two states of a complete one whose sizes are known; None where nothing is made of constants alone.
+    """A complete state with known sizes, split in two; None if no nest depends on constants only.
 
     >>> import tdsl as td
     >>> from dataclasses import replace
@@ -95,9 +95,9 @@ def split_constants(state: State) -> Once | None:
 
 
 def in_parts(once: State) -> tuple[State, ...]:
-    """What runs once as states that share nothing: what is made of one constant in one order is a part.
+    """The nests of the state `once` as independent states, which share no funcs.
 
-    Equal parts are made once of equal constants, whatever they are for.
+    Equal parts of equal constants can then be computed once for several programs.
     """
     program, parts = once.program, list[set[str]]()
     nests = [
@@ -120,7 +120,7 @@ def in_parts(once: State) -> tuple[State, ...]:
 
 
 def _nests(state: State) -> list[set[str]]:
-    """The funcs that share a nest at the root, in the order of the program."""
+    """The sets of funcs that share a nest at the root, in the order of the program."""
 
     def leader(name: str) -> str:
         match state.plan(name).place:
@@ -140,7 +140,7 @@ def _reads(f: FuncDef) -> list[Read]:
 
 
 def _can_be_passed(state: State, name: str, box: Box | None) -> bool:
-    """True for a func of one value whose memory is that of an array."""
+    """True for a func with one value per point that is stored as a plain array of known, nonzero extents."""
     plan = state.plan(name)
     if box is None or len(state.program.func(name).dtypes) > 1 or plan.store or plan.fold:
         return False
@@ -148,12 +148,12 @@ def _can_be_passed(state: State, name: str, box: Box | None) -> bool:
 
 
 def _order(state: State, name: str) -> tuple[int, ...]:
-    """The dimensions of a func as they lie in memory, slowest first."""
+    """The dimensions of a func in the order of their strides, largest first."""
     return state.plan(name).order or tuple(range(len(state.program.func(name).variables)))
 
 
 def _making(state: State, once: set[str], passed: dict[str, Box]) -> State:
-    """The nests that run once, with what others read as outputs."""
+    """The state of the nests that run once; `passed`, the funcs that other nests read, are its outputs."""
     program = state.program
     funcs = tuple(
         replace(f, natural=passed[f.name], array=tuple(map(Axis, _order(state, f.name))))
@@ -176,7 +176,7 @@ def _making(state: State, once: set[str], passed: dict[str, Box]) -> State:
 
 
 def _taking(state: State, once: set[str], passed: dict[str, Box]) -> State:
-    """The other nests, with what runs once as inputs."""
+    """The state of the other nests, with the funcs in `passed` as constant inputs."""
     program = state.program
     firsts = {
         n: tuple(upper(lo) or 0 for lo, _ in box if lo is not None) for n, box in passed.items()
@@ -213,5 +213,5 @@ def _read_by(program: Program, funcs: Iterable[FuncDef]) -> tuple[Input, ...]:
 
 
 def _decided(state: State) -> State:
-    """The state with nothing left to a default."""
+    """The state with every plan marked as scheduled, so that no default schedule changes it."""
     return replace(state, plans=tuple((n, replace(p, touched=True)) for n, p in state.plans))

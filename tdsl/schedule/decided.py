@@ -1,4 +1,4 @@
-"""What an expression is for certain where a comparison of indices is known to hold, or not to."""
+"""Values that an expression must have (0, an infinity, true) where a comparison of indices is decided."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tdsl.lang.simplify import substitute
 from tdsl.lang.types import bool_
 from tdsl.schedule.inlining import value_at
 
-Value = tuple[Any, bool]  # a number, and whether it may be NaN instead: then in all terms of a row
+Value = tuple[Any, bool]  # a number, and whether it may be NaN instead, then in all terms of a row
 Ranges = tuple[tuple[str, Expr | None, Expr | None], ...]
 
 
 def may_decide(e: Expr) -> bool:
-    """True where conditions may decide a value."""
+    """True if an expression contains a select or a comparison, whose conditions may decide its value."""
     return any(
         isinstance(n, Select) or (isinstance(n, Binary) and n.op in COMPARISONS)
         for n in post_order(e)
@@ -41,14 +41,14 @@ def may_decide(e: Expr) -> bool:
 
 @dataclass(slots=True)
 class Written:
-    """Expressions of a program with those element-wise funcs put in that conditions may decide."""
+    """Inlines the element-wise funcs of a program whose values conditions may decide."""
 
     program: Program
     names: frozenset[str]
 
     @staticmethod
     def of(program: Program) -> Written:
-        """Those funcs are found once."""
+        """The element-wise funcs of a program that contain conditions, or read such a func."""
         found: set[str] = set()
         for f in program.funcs:  # producers first
             d = f.definitions[0]
@@ -59,7 +59,7 @@ class Written:
         return Written(program, frozenset(found))
 
     def out(self, e: Expr) -> Expr:
-        """An expression with these funcs put in."""
+        """An expression with the reads of these funcs replaced by their definitions."""
         return transform(e, self._visit)
 
     def _visit(self, n: Node) -> Node:
@@ -70,7 +70,7 @@ class Written:
 
 @dataclass(slots=True)
 class Decided:
-    """What the terms over some ranges are for certain where a comparison `holds`, or does not."""
+    """Values that terms over some ranges must have if a comparison is true (`holds`) or false."""
 
     written: Written
     comparison: Expr
@@ -80,7 +80,7 @@ class Decided:
     known: dict[Expr, Value | None] = field(default_factory=dict)
 
     def value(self, e: Expr) -> Value | None:
-        """The value of an expression; None where it is not known."""
+        """The value of an expression; None if it is not determined."""
         if e not in self.known:
             self.known[e] = self._value(e)
         return self.known[e]
@@ -132,13 +132,13 @@ class Decided:
 
     def _logical(self, op: str, x: Expr, y: Expr) -> Value | None:
         a, b = self.value(x), self.value(y)
-        strong = float(op == "or")  # decides alone
+        strong = float(op == "or")  # the value of one operand that decides the result
         if (a is not None and a[0] == strong) or (b is not None and b[0] == strong):
             return strong, False
         return (1.0 - strong, False) if a is not None and b is not None else None
 
     def _compared(self, op: str, x: Expr, y: Expr) -> Value | None:
-        """NaN compares as False, but for `ne`."""
+        """The value of a comparison; with NaN it is False, True for `ne`."""
         a, b = self.value(x), self.value(y)
         if a is None or b is None:
             return None
@@ -149,7 +149,7 @@ class Decided:
         return (float(made), False) if not (a[1] or b[1]) or made == (op == "ne") else None
 
     def _product(self, x: Expr, y: Expr) -> Value | None:
-        """0 of 0 and what is finite, an infinity of one and a positive number."""
+        """The value of x * y: 0 if x is 0 and y finite, an infinity if x is and y is a positive constant."""
         a = self.value(x)
         if a is None:
             return None
@@ -160,7 +160,7 @@ class Decided:
         return a if isinf(a[0]) and isinstance(y, Const) and y.value > 0 else None
 
     def _sum(self, e: Expr, x: Expr, y: Expr) -> Value | None:
-        """-inf of -inf and what is finite, or what is -inf only in rows that are so everywhere."""
+        """The value of x + y or x - y: -inf if x is and y is finite, or is -inf only in rows all -inf."""
         assert isinstance(e, Binary)
         a, b = self.value(x), self.value(y)
         if a is not None and a[0] == 0 and b is not None and b[0] == 0:
@@ -178,7 +178,7 @@ class Decided:
         return self.lenient or self._is_number(e)
 
     def _is_number(self, e: Expr) -> bool:
-        """True for what is finite by its form."""
+        """True if an expression is finite by its form: finite constants and integers."""
         match e:
             case Const(value):
                 return not isinf(value) and value == value
@@ -190,7 +190,7 @@ class Decided:
                 return not dtype_of(e).is_float
 
     def _is_largest(self, x: Expr, m: Expr) -> bool:
-        """True for the largest of the terms x of a row: it is -inf, or NaN, only where x - m are all NaN."""
+        """True if m is the maximum of the terms x of a row: if m is -inf or NaN, all x - m are NaN."""
         program = self.written.program
         if not isinstance(m, Read) or not program.has_func(m.name):
             return False

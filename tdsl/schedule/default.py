@@ -1,14 +1,15 @@
-"""The schedule of what the user left open: correct for every program, and decent.
+"""The default schedule: directives for all stages that the user did not schedule, for every program.
 
 1. Funcs that are cheap, or read in one place only, are inlined.
 2. A contraction (a sum over products, with reuse in two directions) gets register tiles.
 3. Row-wise chains and stencils are computed inside the loops of their last stage.
 4. The rest is computed at the root.
-Then every nest gets vectors along memory and threads outside. What that leaves in memory as a whole may get
-nested tiles instead (`searched`). On a GPU each func is a kernel of its own, with what only its rows read.
+Then every nest is vectorised along contiguous memory, and its outer loops run on threads. Funcs that would
+still be stored whole in main memory may get nested tiles instead (`searched`). On a GPU each func is a kernel
+of its own, together with the funcs that only its rows read.
 
-Nothing here changes results but the last bits of float reductions, which become lanes and parts. Stages that
-a directive has mentioned are left as they are.
+Results change in the last bits of float reductions only, whose order changes with lanes and partial results.
+Stages that a directive names are left as they are.
 """
 
 from __future__ import annotations
@@ -57,16 +58,16 @@ from tdsl.schedule.recipes.stencil import write_strips
 from tdsl.schedule.recipes.tensor_cores import on_tensor_cores
 from tdsl.schedule.searched import searched
 
-FEW_OPERATIONS = 6  # of a func and what is inlined in it, computed again at each of its reads
+FEW_OPERATIONS = 6  # the most operations of a func that is recomputed at each of its reads
 
 
 def complete(state: State, machine: Machine) -> State:
-    """The state with a place and loops for every func, and inlined funcs put into their readers."""
+    """The state with a place and loops for every func; inlined funcs are replaced by their definitions."""
     return decide(state, machine)[0]
 
 
 def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
-    """What `complete` gives, and what was decided for each func, in the order of the program."""
+    """The state of `complete`, and the decision for each func, in the order of the program."""
     made, decisions = complete_by_recipes(state, machine)
     found = searched(state, machine, made)
     if found is None:
@@ -80,11 +81,11 @@ def decide(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]
 
 
 def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[Decision, ...]]:
-    """The state with a place and loops for every func by recipes alone, and what was decided."""
+    """The state with a place and loops for every func by recipes, without the search; the decisions."""
     asked, state = state, with_masks(state)
     order: dict[str, float] = {f.name: n for n, f in enumerate(state.program.funcs)}
     made_online: list[Decision] = []
-    if machine.block_threads:  # weights are a stage of their own there
+    if machine.block_threads:  # on a GPU weights are a separate stage
         state, made_online = _online_on_a_gpu(state, machine)
     state, decisions = choose_inline(state, products_read_values=machine.block_threads > 0)
     state = inline_funcs(state)
@@ -139,7 +140,7 @@ def complete_by_recipes(state: State, machine: Machine) -> tuple[State, tuple[De
 
 
 def _with_new(order: dict[str, float], state: State) -> dict[str, float]:
-    """The order of funcs with those that have come, each before what they were made for."""
+    """The order of funcs, each func that was added since just before the func it was added for."""
     found, at = dict(order), float(len(order))
     for f in reversed(state.program.funcs):
         at = order.get(f.name, at)
@@ -150,7 +151,7 @@ def _with_new(order: dict[str, float], state: State) -> dict[str, float]:
 def _with_masks_left_out(
     decisions: Iterable[Decision], left_out: Mapping[str, str]
 ) -> Iterator[Decision]:
-    """Decisions that say which `skip_masked` come to nothing, and why."""
+    """The decisions, with a reason for each `skip_masked` that has no effect."""
     for d in decisions:
         names = [n for n in (d.func, *d.inside, *d.beside) if n in left_out]
         told = (f"skip_masked of {n}: all terms are computed, {left_out[n]}" for n in names)
@@ -158,9 +159,10 @@ def _with_masks_left_out(
 
 
 def read_in_tiles(schedule: BaseSchedule, machine: Machine) -> list[tuple[str, OnlineBands]]:
-    """Sums over rows that fit no cache, whose weights need other sums over them, in tiles of their terms.
+    """Apply `online_bands` to sums over rows too long for the caches whose weights read other reductions.
 
-    Only where nothing has been scheduled by hand: such sums change the funcs that they need.
+    Does nothing if any func has directives, since these sums change the funcs that they read. Returns the
+    sums with their plans.
     """
     made: list[tuple[str, OnlineBands]] = []
     if not machine.vector_bytes or any(plan.touched for _, plan in schedule.state.plans):
@@ -173,7 +175,7 @@ def read_in_tiles(schedule: BaseSchedule, machine: Machine) -> list[tuple[str, O
         if not single or not schedule.state.program.has_func(f.name):
             continue
         group = map(state.program.func, group_of(state, f.name, open_))
-        # scores and weights, and what is between them; others are values of a row
+        # scores, weights and funcs between them; others have one value per row
         arrays = max(sum(len(g.variables) >= len(f.variables) for g in group), 2)
         if not needs_tiles(d, arrays, machine):
             continue
@@ -197,7 +199,7 @@ def _long_rows(state: State, machine: Machine) -> tuple[State, list[Decision]]:
 
 
 def _online_on_a_gpu(state: State, machine: Machine) -> tuple[State, list[Decision]]:
-    """Sums whose weights need other sums over their terms, where tensor cores make all of them."""
+    """The state with tensor-core schedules for sums whose weights read other reductions; the decisions."""
     decisions: list[Decision] = []
     if any(plan.touched for _, plan in state.plans):
         return state, decisions
@@ -217,7 +219,7 @@ def _online_on_a_gpu(state: State, machine: Machine) -> tuple[State, list[Decisi
 
 
 def _on_a_gpu(state: State, name: str, machine: Machine) -> tuple[State, Decision]:
-    """A func at the root, with what only its rows read, as a kernel of its own."""
+    """The state with a func at the root as a kernel, with funcs that only its rows read; the decision."""
     schedule = BaseSchedule.of_state(state)
     plan = on_blocks(schedule[name], threads=machine.block_threads)
     if plan is None:
@@ -226,37 +228,36 @@ def _on_a_gpu(state: State, name: str, machine: Machine) -> tuple[State, Decisio
 
 
 def _in_order(state: State, open_: set[str]) -> list[str]:
-    """Consumers before what they read; last the reductions that other funcs may take along."""
+    """Consumers before producers; last the reductions that may run in the loops of other funcs."""
     names = [f.name for f in reversed(state.program.funcs) if f.name in open_]
     return sorted(names, key=lambda name: _is_lone_sum(state, name, open_))
 
 
 def _has_parts(state: State, name: str, box: Box) -> bool:
-    """True for a reduction to few values of many rows: row by row, not column by column."""
+    """True for a reduction of many rows to few values, which is computed in parts (`count_parts`)."""
     f = state.program.func(name)
     return len(f.definitions) == 1 and count_parts(f, 0, box) > 0
 
 
 def _is_lone_sum(state: State, name: str, open_: set[str]) -> bool:
-    """True for a reduction of inputs, or of what others read, too, that is a result only."""
+    """True for a reduction that no func reads, of inputs or of funcs that other funcs read, too."""
     reduces = state.program.func(name).definitions[0].init is not None
     read = any(True for _ in state.consumers(name))
     return reduces and not read and not group_of(state, name, open_)
 
 
 def _hosts(state: State) -> set[str]:
-    """Funcs whose loops are the places of others: a directive has mentioned them, too."""
+    """Funcs at whose loops other funcs are placed; they count as scheduled by the user, too."""
     return {level.func for _, plan in state.plans for level in levels_of(plan)}
 
 
 def choose_inline(
     state: State, *, products_read_values: bool = False
 ) -> tuple[State, list[Decision]]:
-    """The state with the place of funcs that are worth inlining, and why they are.
+    """The state with the place `Inline` for funcs that are worth inlining, and the decisions.
 
-    With `products_read_values` a sum of products reads what is made of another func's values as it is, not
-    how it is made: as instructions that multiply tiles do. What makes the values may do that, too, as soon as
-    they are there.
+    With `products_read_values`, a factor of a sum of products that is computed from another func is not
+    inlined, since matrix instructions read it from memory; the kernel of its producer may compute it.
     """
     hosts, decisions = _hosts(state), []
     boxes = functools.cache(functools.partial(root_boxes, rest_at_root(state)))
@@ -272,7 +273,7 @@ def choose_inline(
         if len(f.definitions) > 1 or f.definitions[0].init is not None:
             continue
         if any(state.plan(c.name).bulk for c, _ in state.consumers(f.name)):
-            continue  # it is copied as a whole of memory
+            continue  # its reader is a bulk copy, from memory
         if products_read_values and _is_operand(state, f):
             continue
         reason = _why_inline(state, f, boxes)
@@ -283,14 +284,14 @@ def choose_inline(
 
 
 def _is_operand(state: State, f: FuncDef) -> bool:
-    """True for what is made of another func's values, and a factor of the terms of a sum."""
+    """True for a func that reads another func and is a factor of the terms of a sum."""
     made = any(state.program.has_func(r.name) for r in f.definitions[0].reads)
     readers = [c.definitions[n] for c, n in state.consumers(f.name)]
     return made and any(d.init and len({*d.reads}) > 1 for d in readers)
 
 
 def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -> str:
-    """Why a func is worth inlining; empty where it is not. `boxes()` are those of all funcs."""
+    """The reason to inline a func, empty if there is none. `boxes()` returns the boxes of all funcs."""
     d = f.definitions[0]
     if has_effects(d):
         return ""
@@ -303,10 +304,10 @@ def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -
         for index in found:
             used = {v for e in index for v in variables(e)}
             if any(v not in used for v in reader.variables) and not light:
-                return ""  # it would be computed again for each value of the other variables
+                return ""  # it would be recomputed for each value of the other variables
             if any(True for _ in reads_in(index)) and not light:
                 if _is_larger(boxes(), c, f):
-                    return ""  # a table: data chooses the same element again and again
+                    return ""  # a lookup table: elements are read several times
                 chosen = True
     if light:
         return "it is one operation or less"
@@ -319,13 +320,13 @@ def _why_inline(state: State, f: FuncDef, boxes: Callable[[], dict[str, Box]]) -
 
 
 def _is_larger(boxes: dict[str, Box], f: FuncDef, other: FuncDef, times: int = 1) -> bool:
-    """True where a func certainly has more than some times the points of another."""
+    """True if a func provably has more than `times` times the points of another."""
     points, others = (volume(boxes[g.name]) if g.name in boxes else 0 for g in (f, other))
     return others is not None and (points is None or points > times * others)
 
 
 def _most_alike(indices: set[tuple[Expr, ...]]) -> int:
-    """How many of these may be the same element: constants tell planes of a picture apart."""
+    """How many of the indices may be one element: those with different constants never are."""
     planes = Counter(tuple(e if isinstance(e, Const) else None for e in index) for index in indices)
     apart = len({tuple(e is None for e in plane) for plane in planes}) <= 1
     return max(planes.values(), default=0) if apart else len(indices)
@@ -335,9 +336,9 @@ def by_recipe(
     schedule: BaseSchedule, state: State, owner: str, group: list[str], boxes: dict[str, Box],
     machine: Machine,
 ) -> Decision | None:  # fmt: skip
-    """Give a schedule the directives of the recipe that fits a func with a group that it alone reads.
+    """Apply the recipe that fits a func and its group, the funcs that it alone reads; the decision.
 
-    `state` is that of the schedule for known sizes. None where no recipe fits.
+    `state` is that of the schedule with known sizes. Returns None if no recipe fits.
     """
     before = schedule.state
     bands = plan_bands(state, owner, group, boxes, machine)
@@ -399,7 +400,7 @@ def _schedule_group(
 
 
 def _by_recipe(before: State, after: State, owner: str, how: str, *plan: object) -> Decision:
-    """The decision of a recipe that has mentioned all that it has scheduled."""
+    """The decision of a recipe; `inside` are the funcs that it scheduled besides the owner."""
     mentioned = {name for name, plan in after.plans if plan.touched}
     inside = tuple(n for n, p in before.plans if n in mentioned and not p.touched and n != owner)
     return Decision(owner, how, plan, inside)
@@ -409,7 +410,7 @@ def _fuse_group(
     schedule: BaseSchedule, state: State, owner: str, group: list[str], boxes: dict[str, Box],
     machine: Machine,
 ) -> Decision | None:  # fmt: skip
-    """Compute a group inside the loops of its owner, by rows or strips; None where nothing stays near."""
+    """Compute a group inside the loops of its owner, by rows or strips; None if that gives no locality."""
     plan = plan_strips(state, owner, group, boxes, machine)
     row, *columns = state.program.func(owner).variables or ("",)
     if plan is None and columns and find_beside(state, owner, row, boxes, machine):

@@ -1,12 +1,12 @@
-"""Iterations of an update that must run in order: which loops carry a dependence.
+"""Dependence analysis of updates: which loops carry a dependence and must run in order.
 
 Two iterations conflict where one writes an element that the other one reads or writes. They run in the order
-of the definition, its ranges from the first to the last, unless they are terms of one reduction: these may be
-taken in any order, but not at a time. A nest keeps the order where the outermost loop in which two
-conflicting iterations differ runs in order, with the earlier one first.
+of the definition, its ranges from the first to the last, unless they are terms of one reduction: terms
+may run in any order, but not concurrently. A nest is legal if the outermost loop in which two conflicting
+iterations differ runs in order, with the earlier iteration first.
 
-Indices, bounds, predicates and the relations of loops become linear constraints on two iterations, whose
-integer points are such pairs (`lang/integers.py`). What is not affine may be anything.
+Indices, bounds, predicates and the relations of loops become linear constraints on two iterations; their
+integer points are the conflicting pairs (`lang/integers.py`). A term that is not affine is unconstrained.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tdsl.schedule.nest import (
 )  # fmt: skip
 from tdsl.schedule.relate import relate
 
-_A, _B = 0, 1  # the earlier and the later iteration
+_A, _B = 0, 1  # sides of a pair: the earlier and the later iteration
 
 
 def check_dependences(state: State, func: str, definition: int, nest: Nest | None = None) -> None:
@@ -53,13 +53,13 @@ def check_dependences(state: State, func: str, definition: int, nest: Nest | Non
     parallel = [x for x in range_loops if x.kind in (VECTORIZED, *CONCURRENT)]
     if not is_ordered(f, definition):
         if d.init is not None or definition in plan.atomic:
-            return  # `check_concurrent` has looked at the loops of terms
+            return  # `check_concurrent` checks the loops of terms
         in_index = {v for e in d.index for v in variables(e)}
         parallel = [
             x
             for x in parallel
             if x.kind not in (VECTORIZED, *THREADS) or roots_of(nest, x.name) & in_index
-        ]  # others merge what their iterations have reduced
+        ]  # other loops merge the partial results of their iterations
     elif not parallel and _is_in_order(d, nest):
         return
     if parallel or is_ordered(f, definition):
@@ -101,7 +101,7 @@ def _is_in_order(d: Definition, nest: Nest) -> bool:
 
 @dataclass(slots=True)
 class _System:
-    """Linear constraints on two iterations: `zero` are equal to 0, `least` at least 0."""
+    """Linear constraints on two iterations: sums in `zero` equal 0, sums in `least` are at least 0."""
 
     zero: list[Linear] = field(default_factory=list)
     least: list[Linear] = field(default_factory=list)
@@ -116,7 +116,7 @@ class _Pair:
         self.ordered = is_ordered(f, definition)
         self.ranges = [name for name, _, _ in self.d.ranges]
         self.least: list[Linear] = []
-        self.guesses: set[Name] = set()  # variables for what is not affine
+        self.guesses: set[Name] = set()  # variables for terms that are not affine
         self.known: set[Name] = set()
         for side in (_A, _B):
             self._bounds(side)
@@ -132,7 +132,7 @@ class _Pair:
     def _conflict_of(
         self, parallel: set[str]
     ) -> tuple[_Touch, _Touch, Point | Unknown, str] | None:
-        """Two accesses of iterations that would not run in order, these iterations, and their loop."""
+        """Two conflicting accesses, a pair of iterations that run out of order, and the loop; or None."""
         loops = [x for x in self.nest.names() if roots_of(self.nest, x) & set(self.ranges)]
         for first, second, same in self._conflicts():
             for earlier in self._in_order():
@@ -148,7 +148,7 @@ class _Pair:
         return None
 
     def _out_of_order(self, loops: list[str], parallel: set[str]) -> Iterator[tuple[str, _System]]:
-        """Each loop as the outermost in which a pair differs, with the constraints of a wrong order."""
+        """Each loop as the outermost in which a pair differs, with the constraints of an illegal order."""
         for n, loop in enumerate(loops):
             same = [self._distance(x) for x in loops[:n]]
             step = self._distance(loop)
@@ -212,7 +212,7 @@ class _Pair:
         return value.constant + sum(c * point.get(n, 0) for n, c in value.terms.items())
 
     def _conflicts(self) -> Iterator[tuple[_Touch, _Touch, list[Linear]]]:
-        """The pairs of accesses of which one writes, with the constraints that both are of one element."""
+        """The pairs of accesses of which one writes, with the constraints that their elements are equal."""
         write = _Touch(self.d.index, True)
         reads = [_Touch(r.index, False, r) for r in self.d.reads if r.name == self.f.name]
         pairs = [(write, write)]
@@ -230,7 +230,7 @@ class _Pair:
             )
 
     def _in_order(self) -> Iterator[_System]:
-        """The constraints that the first iteration is earlier, for each range as the first that differs."""
+        """The constraints that iteration _A is earlier, for each range as the first that differs."""
         for n, name in enumerate(self.ranges):
             same = [self._distance(x) for x in self.ranges[:n]]
             yield _System(same, [self._distance(name).less(1)])
@@ -258,7 +258,7 @@ class _Pair:
         least += [Linear().plus(self._linear(s, side), -1) for s in differences(self.d.where)]
 
     def _linear(self, s: Sum, side: int) -> Linear:
-        """A sum over the variables of one iteration; an atom without ranges has one variable for both."""
+        """A sum over the variables of one iteration; both iterations share atoms that have no range."""
         total = Linear({}, s.constant)
         for atom, c in s.terms.items():
             total = total.plus(self._atom(atom, side), c)
@@ -360,7 +360,7 @@ class _Pair:
         return system
 
     def _by_cases(self, outer: str, inner: str, whole: str) -> list[_System]:
-        """The orders of two loops and of the loop that they are parts of, for any extent of `inner`."""
+        """The possible orders of two iterations in loops and in their split or fused loop, for any extent."""
         o, i, w = (
             Linear() if x in self.d.free else self._distance(x) for x in (outer, inner, whole)
         )
@@ -374,7 +374,7 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class _Touch:
-    """An access of the func that is updated: its index, and the read if it is one."""
+    """An access of the func that is updated: its index, and the read, None for the write."""
 
     index: tuple[Expr, ...]
     writes: bool

@@ -1,4 +1,4 @@
-"""Directives as data: a name, a stage, arguments. They are applied, printed, stored and replayed."""
+"""Directives as data: a name, a stage, arguments; applies them to states, converts them to JSON and back."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _shown(value: Any) -> str:
 
 
 def apply(directive: Directive, state: State) -> State:
-    """The state after a directive; ScheduleError, with its place in the program, where it is illegal."""
+    """The state after a directive; raises ScheduleError, with its source line, if it is illegal."""
     rule = DIRECTIVES.get(directive.name)
     if rule is None:
         raise ScheduleError(
@@ -116,7 +116,7 @@ def to_json(directives: tuple[Directive, ...]) -> str:
 
 
 def from_json(text: str, loc: Loc | None) -> tuple[Directive, ...]:
-    """The directives of `to_json`; ScheduleError for text that is not such."""
+    """The directives in the text of `to_json`; raises ScheduleError for other text."""
     try:
         rows = json.loads(text)
     except (ValueError, TypeError) as error:
@@ -149,7 +149,7 @@ def _directive(row: Any, loc: Loc | None) -> Directive:
 
 
 class Recorder(Protocol):
-    """What stages give their directives to: a schedule."""
+    """The interface of a schedule that stages use to apply and record directives."""
 
     state: State
     directives: tuple[Directive, ...]
@@ -162,4 +162,4 @@ class Recorder(Protocol):
         """Apply a directive and record it."""
 
     def source_name(self, source: Any) -> str:
-        """The name in this program of a tensor or func given in any way."""
+        """The name in this program of a tensor or func given by handle, by stage or by name."""

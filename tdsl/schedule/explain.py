@@ -1,4 +1,4 @@
-"""What was decided about each func, and why: recorded by the default schedule while it decides."""
+"""Decisions of the default schedule: the recipe chosen for each func, its numbers and the reasons."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ BY_HAND, INLINE, GENERAL, ROOT = "by hand", "inline", "general schedule", "root"
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Who schedules a func, those `inside` of it, and those `beside` it, which run in its loops.
+    """The recipe that schedules a func, the funcs `inside` of it, and reductions `beside` it in its loops.
 
-    `how` is the name of a recipe, or one of BY_HAND, INLINE, GENERAL and ROOT. `plan` is what a recipe
-    recognised and chose: frozen dataclasses. `why` are the reasons, among them those against other recipes.
+    `how` is the name of the recipe, or one of BY_HAND, INLINE, GENERAL and ROOT. `plan` are the patterns and
+    numbers of the recipe, as frozen dataclasses. `why` are the reasons, also those against other recipes.
     """
 
     func: str
@@ -43,9 +43,9 @@ class Decision:
 
 
 def explain(decisions: Iterable[Decision], state: State | None = None) -> str:
-    """Decisions as text: who schedules what, the numbers of the plan, the reasons.
+    """Decisions as text: the recipe of each func, the numbers of its plan, the reasons.
 
-    With the completed `state`, why loops are serial, and the stages that the schedule has added, too.
+    With the completed `state`, also why loops are serial, and the stages that the schedule added.
 
     >>> print(explain([Decision("c", "matmul", (Tiles(16, 6, 4, parallel="j"),), ("acc",), ("a reason",))]))
     c: matmul, with acc inside
@@ -77,7 +77,7 @@ def explain(decisions: Iterable[Decision], state: State | None = None) -> str:
 
 
 def _serial(state: State, func: str, *, every: bool) -> Iterator[str]:
-    """The reasons for the serial loops of a func; with `every` also of those that could run in parallel."""
+    """The reasons for the serial loops of a func; with `every` also for loops that could run in parallel."""
     if not state.program.has_func(func):
         return
     f = state.program.func(func)
@@ -92,7 +92,7 @@ def _serial(state: State, func: str, *, every: bool) -> Iterator[str]:
 
 
 def why_serial(state: State, f: FuncDef, definition: int, loop: str) -> str:
-    """The reason for a serial loop: a dependence between its iterations, or the schedule alone."""
+    """The reason for a serial loop: a dependence between its iterations, or INDEPENDENT."""
     d = f.definitions[definition]
     nest = state.plan(f.name).nests[definition]
     reduces = is_reduction(f, definition, nest, loop) and not is_ordered(f, definition)
@@ -106,7 +106,7 @@ def why_serial(state: State, f: FuncDef, definition: int, loop: str) -> str:
 
 
 def plan_text(plan: object) -> str:
-    """The numbers of a plan; those without words of their own are named as their fields are.
+    """The numbers of a plan as text; plans of unknown types are shown by the names of their fields.
 
     >>> plan_text(Bands("i", 32, "h"))
     'bands of 32 rows of i, threads over h'
@@ -158,7 +158,7 @@ def _threads(parallel: str) -> str:
 
 
 def _loops(plan: FuncPlan) -> Iterable[str]:
-    """The loops of each definition, outermost first, with how they run."""
+    """The loops of each definition, outermost first, with their kinds."""
     for nest in plan.nests:
         loops = [x.name + (f" ({x.kind})" if x.kind != SERIAL else "") for x in nest.loops]
         yield f"loops {' > '.join(loops)}" if loops else "no loops"

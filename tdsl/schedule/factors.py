@@ -1,8 +1,8 @@
-"""Terms of a sum as products, with the terms of another sum in the place of its reads.
+"""Terms of a sum as lists of factors, in which reads of another sum are replaced by that sum's terms.
 
-A term is linear in what it reads of the other sum where this is a factor of a product, perhaps negated,
-divided by something, chosen by a condition or else 0, or converted to a type in which sums and products are
-what they were: from a float to a wider one, from an integer to one as wide or narrower, which wraps.
+A term is linear in its read of the other sum if the read is a factor of a product, possibly negated,
+divided, selected by a condition (0 otherwise), or converted to a type that keeps sums and products:
+from a float to a wider one, from an integer to one of the same width or narrower, which wraps.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tdsl.lang.expr import Binary, Cast, Const, Expr, Read, Select, Unary, dtype
 from tdsl.lang.regions import reads_in
 from tdsl.lang.types import DType, promote
 
-Factor = tuple[Expr, bool]  # and whether it divides
+Factor = tuple[Expr, bool]  # an expression, and whether it is a divisor
 
 
 def factors_of(e: Expr, expand: Callable[[Read], Expr | None]) -> list[Factor] | None:
-    """The factors of a term with some reads written out; None where it is not linear in each of these.
+    """The factors of a term with some reads expanded; None if it is not linear in each expanded read.
 
-    `expand` gives what stands in the place of a read, None for what stays; it is asked once about each.
+    `expand` returns the expression that replaces a read, None to keep it; called once for each read.
 
     >>> from tdsl.lang.expr import Var
     >>> from tdsl.lang.types import f32
@@ -35,7 +35,7 @@ def factors_of(e: Expr, expand: Callable[[Read], Expr | None]) -> list[Factor] |
     stands: dict[Read, Expr | None] = {}
 
     def held(x: Expr) -> frozenset[str]:
-        """The names of what is written out in an expression, and in what stands for that."""
+        """The names of the funcs whose reads are expanded in an expression, at any depth."""
         names = frozenset[str]()
         for r in reads_in((x,)):
             if r not in stands:
@@ -71,7 +71,7 @@ def factors_of(e: Expr, expand: Callable[[Read], Expr | None]) -> list[Factor] |
 
 
 def product_of(factors: Sequence[Factor], dtype: DType) -> Expr:
-    """A product, its divisions last; 1 of no factors."""
+    """The product of factors, divisions last; 1 if there are none."""
     made: Expr | None = None
     for e, divides in sorted(factors, key=lambda f: f[1]):
         made = made if made is not None or not divides else _number(1, (), dtype)
@@ -90,7 +90,7 @@ def _number(value: int, types: tuple[DType, ...], dtype: DType) -> Const:
 
 
 def _distributes(source: DType, target: DType) -> bool:
-    """Whether a sum or product of conversions is the conversion of a sum or product."""
+    """True if a sum or product of converted values equals the converted sum or product."""
     if source.is_float:
         return target.is_float and promote(source, target) == target
     return source.is_integer and target.is_integer and target.bits <= source.bits

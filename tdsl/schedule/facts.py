@@ -1,4 +1,4 @@
-"""What a default or automatic schedule asks of a definition: extents, cost, and how accesses move."""
+"""Properties of a definition that default and automatic schedules use: extents, cost, access strides."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from tdsl.schedule.nest import Root, State
 from tdsl.schedule.required import bounds_of, required
 from tdsl.schedule.tree import ROOT, build_tree
 
-FEW_APART = 4  # elements between those of a vector that are still loaded as vectors
-LANES = 16  # of a vector, as far as an estimate needs them
+FEW_APART = 4  # the largest stride, in elements, of accesses that still use vector loads
+LANES = 16  # vector lanes assumed in estimates
 _COSTLY = {"div": 4, "floordiv": 4, "mod": 4, "pow": 30}
 
 
 def root_boxes(state: State) -> dict[str, Box]:
-    """The box of every func and input that the outputs need in all."""
+    """The box of every func and input that the outputs need, over the whole program."""
     start: dict[str, Box] = {}
     for name in state.program.outputs:
         f = state.program.func(name)
@@ -49,14 +49,14 @@ def root_boxes(state: State) -> dict[str, Box]:
 
 
 def needed_box(state: State, f: FuncDef) -> Box:
-    """The box of a func that is needed in all, wherever it is computed; unbounded where that is not known."""
+    """The box of a func that the whole program needs, for any place of it; unbounded if unknown."""
     plans = tuple((n, replace(p, place=Root(), store=None)) for n, p in state.plans)
     boxes = root_boxes(replace(state, plans=plans))
     return boxes.get(f.name, ((None, None),) * len(f.variables))
 
 
 def rest_at_root(state: State) -> State:
-    """The state with every func that has no place at the root."""
+    """The state with the place `Root` for every func that has no place yet."""
     for name, plan in state.plans:
         if plan.place is None:
             state = state.with_plan(name, replace(plan, place=Root()))
@@ -64,7 +64,7 @@ def rest_at_root(state: State) -> State:
 
 
 def extent(box: Box, axis: int) -> int | None:
-    """The extent of a dimension of a box, where it is a constant."""
+    """The extent of a dimension of a box, or an upper bound of it; None if there is no constant bound."""
     lo, hi = box[axis]
     if isinstance(lo, Const) and isinstance(hi, Const):
         return int(hi.value) - int(lo.value) + 1
@@ -72,12 +72,12 @@ def extent(box: Box, axis: int) -> int | None:
 
 
 def shape_of(box: Box) -> tuple[int, ...]:
-    """The extent of each dimension of a box; 0 where it is not known, or there is nothing."""
+    """The extent of each dimension of a box; 0 if it is unknown or empty."""
     return tuple(max(extent(box, axis) or 0, 0) for axis in range(len(box)))
 
 
 def volume(box: Box) -> int | None:
-    """The number of points of a box, where it is a constant."""
+    """The number of points of a box; None if an extent is unknown."""
     total = 1
     for axis in range(len(box)):
         e = extent(box, axis)
@@ -95,9 +95,9 @@ def extents(f: FuncDef, d: Definition, box: Box) -> dict[str, int | None]:
 
 
 def cost(d: Definition, along: str | None = None) -> int:
-    """About how many simple operations a point costs; index arithmetic is free.
+    """The estimated number of simple operations per point; index arithmetic is free.
 
-    Only those that give something else for each value of the variable `along`, where one is given.
+    With a variable `along`, only operations whose value depends on it.
     """
     total = 0
     for n in pre_order(*d.values, inside=_but_indices):
@@ -109,7 +109,7 @@ def cost(d: Definition, along: str | None = None) -> int:
 
 
 def weight(n: Node) -> int:
-    """About how many simple operations a node of an expression stands for.
+    """The estimated cost of a node of an expression, in simple operations.
 
     >>> from tdsl.lang.expr import Var, const
     >>> weight(Binary("add", Var("i"), const(1))), weight(Var("i"))
@@ -127,14 +127,14 @@ def weight(n: Node) -> int:
 
 
 def _but_indices(n: Node) -> tuple[Node, ...]:
-    """The children of a node that are no indices."""
+    """The children of a node, none for reads, whose children are indices."""
     return () if isinstance(n, Read | Access) else children(n)
 
 
 def operations(state: State, free: Collection[str] = ()) -> int | None:
-    """About how many operations a program takes where each func is computed once; None for unknown sizes.
+    """The estimated operations of a program that computes each func once; None if sizes are unknown.
 
-    Some of the funcs are `free`.
+    Funcs in `free` cost nothing.
     """
     boxes, total = root_boxes(rest_at_root(state)), 0
     for f in state.program.funcs:
@@ -149,7 +149,7 @@ def operations(state: State, free: Collection[str] = ()) -> int | None:
 
 
 def widest(d: Definition) -> int:
-    """The largest element, in bytes, that a definition computes with."""
+    """The size in bytes of the largest element type that a definition reads or computes."""
     sizes = [dtype_of(v).bytes for v in d.values]
     sizes += [r.dtype.bytes for r in reads_in(d.values)]
     return max(sizes, default=4)
@@ -159,10 +159,10 @@ Sizes = Mapping[str, int | None]
 
 
 def stride_of(r: Read, variable: str, sizes: Sizes | None = None) -> int | None:
-    """How far an access moves in its last dimension when a variable advances by one.
+    """The stride of an access along a variable, in elements of the last dimension.
 
-    0 where it does not move; None where it moves in another dimension, or not evenly. With `sizes` of the
-    variables, dimensions after that one may be narrow: a column of x[i, j] is few elements wide, or one.
+    0 if the access does not depend on the variable; None if it moves in another dimension or unevenly. With
+    `sizes` of the variables, a stride in another dimension counts if the dimensions after it are narrow.
     """
     moved = [axis for axis, e in enumerate(r.index) if variable in variables(e)]
     if not moved:
@@ -176,9 +176,9 @@ def stride_of(r: Read, variable: str, sizes: Sizes | None = None) -> int | None:
 
 
 def is_near(r: Read, variable: str, sizes: Sizes | None = None) -> bool:
-    """True where adjacent values of a variable read elements that a few vectors hold.
+    """True if the reads for adjacent values of a variable fall into a few vectors.
 
-    They are a few elements apart, or chosen within two vectors, as x // 2 is.
+    Their stride is small, or their range is within two vectors, as that of x // 2.
     """
     stride = stride_of(r, variable, sizes)
     if stride is not None:
@@ -191,7 +191,7 @@ def is_near(r: Read, variable: str, sizes: Sizes | None = None) -> bool:
 
 
 def step(e: Expr, variable: str) -> int | None:
-    """The coefficient of a variable in an index, through padding; None where it is not linear."""
+    """The coefficient of a variable in an index, through padding; None if the index is not linear in it."""
     match e:
         case Call("pad_edge" | "pad_reflect" | "pad_symmetric" | "pad_wrap", (x, _)):
             return step(x, variable)

@@ -1,4 +1,4 @@
-"""flatten: several variables of a definition as one, so that tiles may hold any run of their points."""
+"""flatten: replaces several variables of a definition by one, so that a tile is any run of their points."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tdsl.schedule.nest import (
 
 @dataclass(frozen=True, slots=True)
 class _Flat:
-    """Variables with (first, extent) of each, and the one that stands for all of them."""
+    """Variables with (first, extent) of each, and the variable that replaces all of them."""
 
     name: str
     parts: tuple[tuple[str, Expr, Expr], ...]
@@ -34,14 +34,14 @@ class _Flat:
         return multiply(self.parts[0][2], self.steps()[0])
 
     def steps(self) -> list[Expr]:
-        """By how much the flat variable grows with each of the others."""
+        """The stride of the flat variable for each of the variables."""
         found: list[Expr] = [ONE]
         for _, _, extent in reversed(self.parts[1:]):
             found.append(multiply(found[-1], extent))
         return found[::-1]
 
     def values(self) -> dict[str, Expr]:
-        """Each variable by the flat one."""
+        """Each variable as an expression of the flat variable."""
         found: dict[str, Expr] = {}
         for n, ((v, lo, extent), step) in enumerate(zip(self.parts, self.steps(), strict=True)):
             whole: Expr = Var(self.name)
@@ -51,7 +51,7 @@ class _Flat:
         return found
 
     def index(self, at: Sequence[Expr]) -> Expr:
-        """The flat index of an index of the variables."""
+        """The flat index for values of the variables."""
         total: Expr = ZERO
         for (_, lo, extent), e in zip(self.parts, at, strict=True):
             total = add(multiply(total, extent), subtract(e, lo))
@@ -63,7 +63,7 @@ def flatten(
 ) -> State:
     """f[a, b] with a, b = divmod(ab, extent of b)  -->  f[ab]; the same for two ranges of a reduction.
 
-    What reads the func reads it at the flat index; an output stays in its array as it was.
+    Readers of the func read it at the flat index; the layout of an output's array is unchanged.
     """
     f, plan = state.program.func(func), state.plan(func)
     _check(state, f, plan, definition)
@@ -114,7 +114,7 @@ def _check(state: State, f: FuncDef, plan: FuncPlan, definition: int) -> None:
 
 
 def _needed(state: State, f: FuncDef) -> tuple[Interval, ...]:
-    """The box of a func that is needed in all."""
+    """The box of a func that the whole program needs."""
     box = needed_box(state, f)
     if f.name in state.program.outputs and box != f.natural:
         raise Illegal(
@@ -137,7 +137,7 @@ def _extent(v: str, lo: Expr | None, hi: Expr | None) -> tuple[Expr, Expr]:
 
 
 def _rewritten(state: State, f: FuncDef, flat: _Flat) -> State:
-    """The program with one variable in the place of the last of several, here and in what reads the func."""
+    """The state with one variable instead of several in a func and its readers, in place of the last."""
     names = tuple(v for v, _, _ in flat.parts)
     own = flat.index(tuple(map(Var, names)))
     values, d = flat.values(), f.definitions[0]
@@ -185,14 +185,14 @@ def _rewritten(state: State, f: FuncDef, flat: _Flat) -> State:
 
 
 def _array(f: FuncDef, flat: _Flat, kept: list[str]) -> tuple[Axis, ...]:
-    """The axes of the array of an output over the dimensions that it has then."""
+    """The axes of the array of an output, over its dimensions after flattening."""
     steps = dict(zip((v for v, _, _ in flat.parts), flat.steps(), strict=True))
     found = []
     for axis in f.axes():
         v = f.variables[axis.dim]
         if v in steps:
             whole = axis.extent
-            if whole is None:  # may be negative, for which the shape is refused
+            if whole is None:  # a negative extent is refused as a shape
                 _, whole = _extent(v, *f.natural[axis.dim])
             at = Axis(kept.index(flat.parts[-1][0]), multiply(steps[v], axis.step), whole)
         else:

@@ -1,4 +1,4 @@
-"""`BaseSchedule` and `Stage`: the directives of a program, and the state that they lead to."""
+"""`BaseSchedule` and `Stage`: record the directives of a program and apply them to its state."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ EDITED = "directives were given since this schedule was found; when it was:"
 
 
 class Stage(StageDirectives):
-    """One definition of a func in a schedule. Its methods are directives."""
+    """One definition of a func in a schedule; its methods are directives."""
 
     __slots__ = ()
     schedule: BaseSchedule
 
 
 class BaseSchedule(Suggesting):
-    """The directives of a program and the state that they lead to: `s[f]` is a stage.
+    """The directives of a program and the state that results from them; `s[f]` is a stage.
 
-    A directive is checked when it is given and raises ScheduleError if it would change the meaning or
-    names what is not there. `print(s)` is Python that rebuilds the schedule; `to_json` and `replay` store
-    and restore it. Funcs that no directive mentions get a default schedule.
+    Each directive is checked when it is called and raises ScheduleError if it would change the meaning of
+    the program or names an unknown func or loop. `print(s)` shows Python code that rebuilds the schedule;
+    `to_json` and `replay` store and restore it. Funcs without directives get the default schedule.
     """
 
     _internal = (
@@ -84,7 +84,7 @@ class BaseSchedule(Suggesting):
 
     @classmethod
     def of_state(cls, state: State) -> Self:
-        """A schedule that goes on from a state."""
+        """A schedule that starts from a state and records the directives that follow."""
         made = cls.__new__(cls)
         made._start(state, ())
         return made
@@ -93,17 +93,17 @@ class BaseSchedule(Suggesting):
         self.program = state.program
         self.target: Target | None = None
         self.sizes: dict[str, int] = {}
-        self._outputs = outputs  # keeps what `_names` has by id alive
+        self._outputs = outputs  # keeps the handles alive whose ids are keys of `_names`
         self._names, self._outline = names_by_handle(outputs), outline(outputs)
-        self.origins: dict[str, str] = {}  # the func for which a directive made another one
+        self.origins: dict[str, str] = {}  # func that a directive added: func the directive was for
         self.state = state
         self.directives: tuple[Directive, ...] = ()
-        self.notes: tuple[str, ...] = ()  # what a search has to say of its choices
-        self.reasons: dict[str, str] = {}  # why it has left funcs as a whole, by name
+        self.notes: tuple[str, ...] = ()  # remarks of a search on its choices
+        self.reasons: dict[str, str] = {}  # name of a func: why the search stores it whole
         self._prediction: Any = None  # see schedule.py
 
     def _take(self, sizes: Mapping[str, int] | None, target: Any) -> None:
-        """Remember the sizes and the target that are given for a schedule."""
+        """Check and store the sizes and the target of this schedule."""
         program, sizes = self.program, {} if sizes is None else sizes
         self.target = None if target is None else as_target(target)
         self.sizes = check_sizes(
@@ -111,7 +111,7 @@ class BaseSchedule(Suggesting):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what can be asked for again: a prediction, and names by where handles lie in memory."""
+        """The attributes to pickle, without the cached prediction and the names by id of handles."""
         return {**vars(self), "_prediction": None, "_names": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ class BaseSchedule(Suggesting):
         return Stage(self, name, 0)
 
     def check_unchanged(self) -> None:
-        """DefinitionError where a func got another definition after this schedule was made of it."""
+        """Raise DefinitionError if a func was changed after this schedule was created."""
         now = outline(self._outputs)
         for was, is_now in zip(self._outline, now, strict=False):
             if was != is_now:
@@ -146,7 +146,7 @@ class BaseSchedule(Suggesting):
                 )
 
     def _with_arguments(self, arguments: object) -> Self:
-        """The schedule of a program that takes its arguments in the order in which it reads them."""
+        """A copy of this schedule whose program takes its arguments in the order in which it reads them."""
         if arguments != "reads":
             raise TypeMismatch(
                 f"arguments= is an order of arguments, not {arguments!r}",
@@ -167,7 +167,7 @@ class BaseSchedule(Suggesting):
         return schedule
 
     def source_name(self, source: Stage | Func | Tensor | str) -> str:
-        """The name in this program of a tensor or func given in any way."""
+        """The name in this program of a tensor or func given by handle, by stage or by name."""
         return source.func if isinstance(source, Stage) else name_of_source(source, self._names)
 
     def do(self, directive: Directive) -> None:
@@ -185,7 +185,7 @@ class BaseSchedule(Suggesting):
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Take the directives of a `with` block back where it fails."""
+        """Undo all directives of a `with` block if one of them raises."""
         before = self.state, self.origins, self.directives
         try:
             yield
@@ -199,24 +199,24 @@ class BaseSchedule(Suggesting):
         mapped: bool = False, inside: bool = False, filled: bool = False, gathered: bool = False,
         along: LoopLike | None = None, name: str | None = None,
     ) -> Stage:  # fmt: skip
-        """Copy what the body of a loop of `consumer` reads of `source` into memory of its own first.
+        """Copy the region of `source` that the body of a loop of `consumer` reads into a buffer of its own.
 
-        Without `at` the copy is made once, at the root. `pack={axis: n}` splits an axis of the copy in
-        panels of n, the position in the panel becoming the last dimension. With `padded` the values of
-        its padding (`td.pad`) are copied, too, and read without tests. With `mapped` the copy has what is
-        computed of an element alone, such as `maximum(source[i], 0)` of `maximum(source[i], 0) * b[j]`.
-        With `inside` stages that are computed inside of the loop read the copy, too. With `filled` the copy
-        is 0 beyond the edges of `source`, so that instructions may work on whole tiles there. With `gathered`
-        it has a dimension for each variable of `consumer` that moves what is read, the one that moves along
-        memory last: a window becomes a matrix. Of what is read twice, such as x in `x[k, i] * x[k, j]`, the
-        copy has what moves with the variable `along`.
-        Returns the copy's stage.
+        The copy is computed in each iteration of the loop `at`, or once at the root without it.
+        `pack={axis: n}` splits an axis of the copy into panels of n; the position in the panel becomes the
+        last dimension. With `padded` the copy includes the padding (`td.pad`), which is then read without
+        tests. With `mapped` the copy stores the largest expression of one element of `source` alone, such as
+        `maximum(source[i], 0)` in `maximum(source[i], 0) * b[j]`. With `inside`, stages computed inside the
+        loop read the copy, too. With `filled` the copy is 0 beyond the edges of `source`, so that
+        instructions may read whole tiles there. With `gathered` the copy has one dimension for each variable
+        of `consumer` in the indices of the read, the contiguous one last (im2col). If `source` is read twice,
+        as in `x[k, i] * x[k, j]`, the copy serves the read that has the variable `along`.
+        Returns the stage of the copy.
         """
         stage = self[consumer]
         before = {f.name for f in self.state.program.funcs}
         wanted = self.source_name(source)
         loop = None if at is None else stage.loop_name(at)
-        # with several definitions the copy serves the one that has the loop
+        # with several definitions the copy serves the one with the loop
         arguments: dict[str, Any] = {"inside": True} if inside else {}
         arguments |= {"filled": True} if filled else {}
         arguments |= {"gathered": True} if gathered else {}
@@ -236,7 +236,7 @@ class BaseSchedule(Suggesting):
         scope: str = "auto",
         name: str | None = None,
     ) -> Stage:
-        """Make the values of a loop's body in memory of their own and copy them out when it is done.
+        """Compute the values of a loop's body in a buffer of its own, copied out at the end of the body.
 
         Returns the stage of the copy; `stage` keeps its loops and its name.
         """
@@ -252,13 +252,13 @@ class BaseSchedule(Suggesting):
         notation: str | Sequence[str],
         grid: Grid | Sequence[Grid],
     ) -> Self:
-        """Say where an input or a func lives on a grid of ranks; returns the schedule.
+        """Set the placement of an input or a func on a grid of ranks; returns the schedule.
 
         The notation has a letter for each dimension and, after an arrow, an entry for each axis of the
-        grid: a dimension that is cut into blocks along it, `*` for a copy at each coordinate, or the only
-        coordinate that has anything. "rc -> r c" are tiles, "rc -> r 0" rows on one side of the grid,
-        "rc -> r/64 *" rows dealt out in blocks of 64. A machine of several levels is a list of grids, with a
-        notation for each or one for the axes of all.
+        grid: a dimension that is divided into blocks along the axis, `*` for a copy at each coordinate, or
+        the only coordinate that stores elements. "rc -> r c" are tiles, "rc -> r 0" rows on one side of the
+        grid, "rc -> r/64 *" rows distributed block-cyclically in blocks of 64. A machine of several levels is
+        a list of grids, with a notation for each or one for the axes of all.
         """
         text = notation if isinstance(notation, str) else tuple(notation)
         named = (("tensor", self.source_name(tensor)), ("notation", text))
@@ -267,9 +267,9 @@ class BaseSchedule(Suggesting):
         return self
 
     def ranks(self, count: int) -> Self:
-        """Say how many ranks a run has, where these are more than the grid's; returns the schedule.
+        """Set the number of ranks of a run, if larger than the grid; returns the schedule.
 
-        Those behind the ranks of the grid are idle: they take part in calls, with None for each block.
+        Ranks beyond those of the grid are idle: they take part in calls, with None for each block.
         """
         self.do(Directive("ranks", self.state.program.outputs[0], 0, (("count", count),), here()))
         return self

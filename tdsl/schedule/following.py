@@ -1,4 +1,4 @@
-"""Whether a func can follow its producer in a loop: on the points that the body of the loop computes."""
+"""Legality of `reverse_compute_at`: whether a consumer can run on the points one iteration produces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tdsl.schedule.nest import (
 
 
 def check_after(state: State, func: str, level: Level) -> None:
-    """Raise Illegal unless a func can follow its producer inside a loop of that."""
+    """Raise Illegal unless a func can be computed after its producer inside a loop of that producer."""
     f, source = state.program.func(func), state.program.func(level.func)
     d = f.definitions[0]
     if len(f.definitions) > 1 or d.init is not None:

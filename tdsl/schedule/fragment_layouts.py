@@ -1,4 +1,4 @@
-"""The layout of a fragment: as the instructions that use it say, or as that of what it is made of."""
+"""Layout inference of fragments: from the instructions that use them, or from the fragments they read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tdsl.schedule.nest import (
 
 
 def widest_read(state: State, func: str, below: frozenset[str]) -> Read | None:
-    """The read of a fragment by which the points of a stage are shared out: the one with most elements."""
+    """The read of the largest fragment, by whose layout the points of a stage are distributed to threads."""
     found: list[tuple[int, Read]] = []
     for r in state.program.func(func).definitions[0].reads:
         if r.name != func and r.name not in below and r.name in fragments_of(state):
@@ -34,12 +34,12 @@ def widest_read(state: State, func: str, below: frozenset[str]) -> Read | None:
 
 
 def fragments_of(state: State) -> set[str]:
-    """The names of the funcs that are kept in fragments."""
+    """The names of the funcs that are stored in fragments."""
     return {name for name, plan in state.plans if plan.scope == FRAGMENT}
 
 
 def axes_of(index: tuple[Expr, ...]) -> dict[int, str]:
-    """The variable along each axis: what an index moves with one by one."""
+    """The variable along each axis of an index: the only one with coefficient 1."""
     found = {}
     for axis, e in enumerate(index):
         steps = as_sum(e).terms.items()
@@ -50,7 +50,7 @@ def axes_of(index: tuple[Expr, ...]) -> dict[int, str]:
 
 
 def known_layout(state: State, name: str) -> Layout:
-    """The layout of a fragment; Illegal while no instruction says how it is laid out."""
+    """The layout of a fragment; raises Illegal if no instruction determines it yet."""
     found = layout_of_fragment(state, name)
     if found is None:
         raise Illegal(
@@ -63,7 +63,7 @@ def known_layout(state: State, name: str) -> Layout:
 def layout_of_fragment(
     state: State, name: str, below: frozenset[str] = frozenset()
 ) -> Layout | None:
-    """How a fragment is laid out, over the axes of its func: as instructions say, or what it is made of."""
+    """The layout of a fragment over the axes of its func, by instructions or by fragments that it reads."""
     return _by_instructions(state, name) or derived_layout(state, name, below)
 
 
@@ -76,9 +76,9 @@ def _by_instructions(state: State, name: str) -> Layout | None:
 
 
 def derived_layout(state: State, name: str, below: frozenset[str] = frozenset()) -> Layout | None:
-    """The layout of a fragment that no instruction uses: that of what it is made of.
+    """The layout of a fragment that no instruction uses: that of the largest fragment that it reads.
 
-    What is reduced, and what a result does not differ along, is kept by all threads that have a part of it.
+    Along axes that it lacks, because they are reduced or absent, all threads store a replica.
     """
     if _by_instructions(state, name) is not None:
         return None
@@ -95,7 +95,7 @@ def derived_layout(state: State, name: str, below: frozenset[str] = frozenset())
 
 
 def _layouts(state: State, func: str, t: Tensorization, name: str) -> Iterator[Layout]:
-    """The layouts that one instruction in the loops of a func gives a fragment."""
+    """The layouts of a fragment that one instruction in the loops of a func requires."""
     chosen = INSTRUCTIONS[t.instruction]
     d = state.program.func(func).definitions[t.definition]
     theirs = chosen.meaning.funcs[0].definitions[-1]
@@ -110,7 +110,7 @@ def _layouts(state: State, func: str, t: Tensorization, name: str) -> Iterator[L
 
 
 def _matched(nest: Nest, t: Tensorization, theirs: Definition) -> dict[str, str]:
-    """The variable of a definition for each one of the instruction's meaning."""
+    """The variable of a definition for each variable of the instruction's semantics."""
     inner = nest.names()[nest.position(t.loop) :]
     found = {}
     for v, loop in zip((*theirs.free, *(r[0] for r in theirs.ranges)), inner, strict=False):
@@ -124,7 +124,7 @@ def _over_axes(
     chosen: Instruction, operand: str, theirs: tuple[Expr, ...], mine: tuple[Expr, ...],
     matched: dict[str, str],
 ) -> Iterator[Layout]:  # fmt: skip
-    """The layout of an operand over the axes of what is read or written there, if that moves along as it."""
+    """The layout of an operand over the axes of the tensor read or written, if their variables match."""
     layout = dict(chosen.fragments).get(operand)
     wanted = [matched.get(e.name, "") for e in theirs if isinstance(e, Var)]
     along = [variables(e) & set(matched.values()) for e in mine]

@@ -1,4 +1,4 @@
-"""What a stage reads at its points, as a stage of its own: a dimension for each variable that moves it."""
+"""Gathered copies (im2col): a stage with one dimension for each variable that the indices of a read use."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tdsl.schedule.padding import reads_or_padding
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The index in the copy of each expression that reads it, its value over d0, d1, ..., and where it may be
-    read."""
+    """A gathered copy: the index in the copy for each read that it replaces, its value over d0, d1, ..., and
+    the interval of each dimension."""
 
     reads: dict[Node, tuple[Expr, ...]]
     value: Expr
@@ -29,10 +29,10 @@ class Gathered:
 def gathered_reads(
     state: State, f: FuncDef, definition: int, source: str, along: str | None = None
 ) -> Gathered:
-    """What a definition reads of a tensor or func, with its padding, over the variables in its index.
+    """The copy of a definition's read of a tensor or func, with its padding, over the variables of its index.
 
-    With a variable `along` which it is read, that alone.
-    Illegal where it reads at several indices, or where a range is not known.
+    With `along`, the copy of the read whose index has that variable.
+    Raises Illegal if it reads at several indices, or if a range is unknown.
     """
     d = f.definitions[definition]
     parts = dict.fromkeys(part for e in d.expressions() for part in reads_or_padding(e, source))
@@ -53,12 +53,12 @@ def gathered_reads(
 
 
 def moves_along(part: Expr, along: str | None) -> bool:
-    """True for what is read that moves with a variable; without one for all."""
+    """True if a read depends on the variable `along`, or if `along` is None."""
     return along is None or along in variables(part)
 
 
 def moving(d: Definition, part: Expr) -> list[str]:
-    """The variables that move what is read, the one of neighbours in memory last.
+    """The variables that a read depends on, those of its last index (contiguous in memory) last.
 
     >>> from tdsl.lang.expr import TRUE, Binary
     >>> from tdsl.lang.types import f32
@@ -75,7 +75,7 @@ def moving(d: Definition, part: Expr) -> list[str]:
 
 
 def _runs(state: State, f: FuncDef, d: Definition) -> dict[str, Interval]:
-    """Where each variable of a definition runs."""
+    """The interval of each variable of a definition."""
     box = needed_box(state, f)
     at = {e.name: ends for e, ends in zip(d.index, box, strict=True) if isinstance(e, Var)}
     return at | {v: (lo, None if hi is None else subtract(hi, ONE)) for v, lo, hi in d.ranges}

@@ -1,4 +1,4 @@
-"""Put the definition of every inlined func in the place of its reads; which a definition reads."""
+"""Inlining: replaces reads of inlined funcs by their definitions; the reads of a definition after that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_COPIES = 10_000  # values of inlined funcs at different indices in one func
 
 
 def inline_funcs(state: State) -> State:
-    """The state without its inlined funcs: each read of one is its value at that index."""
+    """The state without inlined funcs: each read of one is replaced by its value at that index."""
     inlined = {f.name for f in state.program.funcs if is_inlined(state, f.name)}
     if not inlined:
         return state
@@ -35,15 +35,15 @@ def inline_funcs(state: State) -> State:
 
 
 class _Expansion:
-    """Expressions of a func with the values of inlined funcs in the place of reads of them.
+    """Replaces the reads of inlined funcs in the expressions of a func by their values.
 
-    Reads of one value at equal indices become one expression, so the result grows as the number of
-    different reads, however many paths lead to them. Nothing is done by recursion.
+    Reads of one value at equal indices share one expression, so the result grows with the number of
+    different reads, not with the number of paths to them. An explicit stack replaces recursion.
     """
 
     def __init__(self, program: Program, inlined: set[str], owner: FuncDef) -> None:
         self.program, self.inlined, self.owner = program, inlined, owner
-        self.done: dict[int, Node] = {}  # by the id of a node before
+        self.done: dict[int, Node] = {}  # expanded nodes, by the id of the original node
         self.copies: dict[object, Expr] = {}  # values, by func, component and index
         self.alive: list[Node] = []  # nodes whose ids are in `done`
 
@@ -72,7 +72,7 @@ class _Expansion:
         return done[id(root)]  # type: ignore[return-value]  # an Expr stays one
 
     def value(self, read: Read) -> Expr:
-        """The value of an inlined func at an index without reads of others, before it is expanded itself."""
+        """The value of an inlined func at an expanded index; reads in that value are not expanded yet."""
         key = read.name, read.component, same_index(read.index)
         value = self.copies.get(key)
         if value is None:
@@ -94,15 +94,15 @@ class _Expansion:
 
 
 def same_index(index: tuple[Expr, ...]) -> tuple[object, ...]:
-    """What two indices have in common if they are equal as sums."""
+    """A key of an index that is the same for indices that are equal as sums."""
     sums = map(as_sum, index)
     return tuple((s.constant, frozenset(s.terms.items())) for s in sums)
 
 
 def work_inlined(state: State, d: Definition, limit: int) -> int:
-    """About how many operations and reads a point of a definition costs with inlined funcs put into it.
+    """The estimated operations and reads per point of a definition, including those of inlined funcs.
 
-    Each different read of an inlined func counts anew; beyond `limit` nothing more is counted.
+    Each different read of an inlined func counts once; counting stops beyond `limit`.
     """
     total, seen, queue = cost(d), set(), [*d.reads]
     while queue and total <= limit:
@@ -121,12 +121,12 @@ def work_inlined(state: State, d: Definition, limit: int) -> int:
 
 
 def is_inlined(state: State, name: str) -> bool:
-    """True for a func without memory, whose values are made where they are read."""
+    """True for a func without memory, whose definition replaces its reads."""
     return state.program.has_func(name) and isinstance(state.plan(name).place, Inline)
 
 
 def inlined_into(state: State, definitions: Iterable[Definition]) -> tuple[Definition, ...]:
-    """The definitions of the inlined funcs that some definitions read, themselves or through others."""
+    """The definitions of all inlined funcs that some definitions read, directly or indirectly."""
     found: dict[str, Definition] = {}
     queue = [*definitions]
     for d in queue:  # grows
@@ -138,7 +138,7 @@ def inlined_into(state: State, definitions: Iterable[Definition]) -> tuple[Defin
 
 
 def with_reads(state: State, func: str, source: str) -> State:
-    """The state in which a func itself reads what it reads of a source through inlined funcs."""
+    """The state with inlined funcs expanded in `func` if it reads `source` through them."""
     program = state.program
     inside = inlined_into(state, program.func(func).definitions)
     if not any(r.name == source for d in inside for r in d.reads):
@@ -149,7 +149,7 @@ def with_reads(state: State, func: str, source: str) -> State:
 
 
 def readers_of(state: State, func: str) -> tuple[FuncDef, ...]:
-    """The funcs with loops that read a func, themselves or through inlined ones."""
+    """The funcs with loops that read a func, directly or through inlined funcs."""
     found: dict[str, FuncDef] = {}
     for f, _ in state.consumers(func):
         own = readers_of(state, f.name) if is_inlined(state, f.name) else (f,)

@@ -1,4 +1,4 @@
-"""Directives for a GPU: loops run by the blocks and threads of a launch, stages made by a whole block."""
+"""Directives for a GPU: loops bound to blocks and threads, stages that a block computes cooperatively."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from tdsl.schedule.tree import placed_in
 from tdsl.schedule.vectorize import vectorize
 
 MOST_BLOCKS = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 2**16 - 1, "blockIdx.z": 2**16 - 1}
-MOST_THREADS = 1024  # of a block
-MOST_IN_CLUSTER = 8  # blocks, on each GPU that has clusters
-_MOST_RESIDENT = 32  # blocks of a multiprocessor
+MOST_THREADS = 1024  # the largest number of threads of a block
+MOST_IN_CLUSTER = 8  # the largest number of blocks of a cluster, on each GPU that has clusters
+_MOST_RESIDENT = 32  # the largest number of resident blocks of a multiprocessor
 
 
 def bind(state: State, func: str, definition: int, *, loop: str, axis: str) -> State:
-    """Run each iteration of a loop on the blocks, or threads of a block, that have its number on an axis.
+    """Run each iteration of a loop on the blocks or threads whose index along `axis` equals the iteration.
 
-    What threads reduce over is combined by them.
+    If threads run a reduction loop, they combine their partial results.
     """
     if axis not in AXES:
         raise Illegal(f"a GPU has no axis {axis!r}", did_you_mean(axis, AXES))
@@ -74,7 +74,7 @@ def bind(state: State, func: str, definition: int, *, loop: str, axis: str) -> S
 
 
 def _is_merged(state: State, func: str, definition: int, loop: str) -> bool:
-    """True for a loop of a reduction whose partial results threads can combine with each other."""
+    """True for a reduction loop whose partial results have to be combined between threads."""
     f, plan = state.program.func(func), state.plan(func)
     reduces = is_reduction(f, definition, plan.nests[definition], loop)
     if not reduces or is_ordered(f, definition) or definition in plan.atomic:
@@ -84,20 +84,19 @@ def _is_merged(state: State, func: str, definition: int, loop: str) -> bool:
 
 
 def _are_partial(state: State, func: str, definition: int, loop: str) -> bool:
-    """True where a definition does nothing but combine one result of each iteration of a loop."""
+    """True if a definition only combines one partial result of each iteration of a loop."""
     d = state.program.func(func).definitions[definition]
     each = (isinstance(v, Read) and v.index[-1:] == (Var(loop),) for v in d.values)
     return len(d.ranges) == 1 and all(each)
 
 
 def cooperate(state: State, func: str, definition: int, *, vector: int = 1) -> State:
-    """Share the points of a stage in shared memory out among the threads of the block, `vector` at a time.
+    """Distribute the points of a shared-memory stage over the threads of the block, `vector` at a time.
 
-    Those of memory of a group are shared out among the threads of the group.
-
-    Its loops become one, of which the threads that compute around it take turns: neighbours on
-    threadIdx.x get neighbours in memory. A stage that makes or reads a fragment is shared out by its layout;
-    what reduces one is reduced by each thread for its part, then by the threads that have parts of a row.
+    With scope "group" they are distributed over the threads of the group. The loops of the stage are fused
+    and distributed cyclically over the threads of the loops around it; neighbours on threadIdx.x get
+    neighbours in memory. A stage that writes or reads a fragment is distributed by the fragment's layout;
+    a reduction of a fragment runs in each thread first, then across the threads that share a row.
     """
     positive(vector, "the number of elements")
     f, plan = state.program.func(func), state.plan(func)
@@ -128,9 +127,9 @@ def cooperate(state: State, func: str, definition: int, *, vector: int = 1) -> S
 
 
 def launch_bounds(state: State, func: str, definition: int, *, blocks: int) -> State:
-    """Let so many blocks of the kernel that makes a stage run at a time on each multiprocessor.
+    """Set the least number of blocks of a stage's kernel that are resident on each multiprocessor.
 
-    Its threads then have no more registers than that leaves them.
+    The registers of its threads are limited accordingly.
     """
     if positive(blocks, "the number of blocks") > _MOST_RESIDENT:
         raise Illegal(
@@ -153,7 +152,7 @@ def _check_untouched(f: FuncDef, nest: Nest) -> None:
 
 
 def _threads_around(state: State, func: str) -> tuple[tuple[str, int], ...]:
-    """The axes of threads on which loops around a stage run, fastest first, and how many threads each has."""
+    """The thread axes of the loops around a stage, threadIdx.x first, with the number of threads of each."""
     found: dict[str, int] = {}
     around = loops_around(state, func)
     for x in around:
@@ -171,7 +170,7 @@ def _threads_around(state: State, func: str) -> tuple[tuple[str, int], ...]:
 
 
 def _without_threads(state: State, func: str) -> Illegal:
-    """No loop around a stage runs on threads, but some of the loops in which it stands may further inside."""
+    """The error for a stage with no thread loop around it; the hint names one further inside, if any."""
     place = state.plan(func).place
     if isinstance(place, At):
         host, definition, outer = place.level.func, place.level.definition, place.level.loop

@@ -1,4 +1,4 @@
-"""Whether all places fit together: a use of a func must lie where its values exist.
+"""Legality of places: every read of a func must be nested in the loop at which its values are computed.
 
 Loops change after funcs were placed in them, so every place that a directive may concern is checked again
 after it, and all of them before lowering.
@@ -45,11 +45,11 @@ from tdsl.schedule.predicates import check_predicates
 from tdsl.schedule.rfactor import check_merged
 from tdsl.schedule.tree import ordered, placed_in
 
-AT_ROOT = -1  # the definition of a store level that stands for the whole kernel
+AT_ROOT = -1  # the definition number of a store level that means the whole kernel
 
 
 def recheck(state: State, func: str) -> None:
-    """Check a func that a directive changed, those that are placed in its loops, and what they read."""
+    """Check a func that a directive changed, the funcs placed in its loops, and the funcs these read."""
     _check_acyclic(state, func)
     plan, f = state.plan(func), state.program.func(func)
     if f.definitions[0].init is not None:
@@ -68,9 +68,9 @@ def recheck(state: State, func: str) -> None:
 
 
 def _check_shifts(f: FuncDef, nest: Nest) -> None:
-    """Raise Illegal where a reduction would add to points again that a shifted tail computes twice.
+    """Raise Illegal if a reduction would accumulate twice into points that a shifted tail computes twice.
 
-    Each block has to start and finish its points by itself, before the next one does.
+    Each block must initialise and complete its points before the next block starts.
     """
     for r in nest.relations:
         if not (isinstance(r, Split) and r.tail == SHIFT):
@@ -93,7 +93,7 @@ def _check_shifts(f: FuncDef, nest: Nest) -> None:
 
 
 def check_all(state: State) -> None:
-    """The final check of every func, with the directive's place in the program."""
+    """Check every func before lowering; raises ScheduleError with the source line of its directive."""
     for name, plan in state.plans:
         try:
             check_place(state, name, final=True)
@@ -107,10 +107,10 @@ def check_all(state: State) -> None:
 
 
 def check_place(state: State, func: str, *, final: bool) -> None:
-    """Raise Illegal unless every use of a func lies where its values exist.
+    """Raise Illegal unless every read of a func is nested in the loop at which it is computed.
 
-    While a schedule is being written, funcs without a place may still get a fitting one; in the final
-    check they are at the root.
+    Consumers that have no place yet are not checked, as later directives may place them; with `final` they
+    are at the root.
     """
     plan = state.plan(func)
     for level in levels_of(plan):
@@ -168,7 +168,7 @@ def _check_acyclic(state: State, func: str) -> None:
         name = stack.pop()
         for level in levels_of(state.plan(name)):
             if level.func == name:
-                continue  # what a cache writes is stored in its own loops
+                continue  # a func with a write cache is stored in its own loops
             if level.func == func:
                 raise Illegal(
                     f"{func!r} would be computed inside itself", "name a loop around both"
@@ -179,7 +179,7 @@ def _check_acyclic(state: State, func: str) -> None:
 
 
 def _check_order(state: State, func: str) -> None:
-    """Raise Illegal where stages that share loops would each have to run before the other."""
+    """Raise Illegal if stages that share loops depend on each other through stages outside these loops."""
     try:
         ordered(state)
     except CycleError:
@@ -246,7 +246,7 @@ def check_with(state: State, func: str, level: Level) -> None:
 
 
 def _check_shared_order(state: State, func: str, level: Level, shared: tuple[str, ...]) -> None:
-    """Raise Illegal where a reduction would not be started before a shared loop, or run out of order."""
+    """Raise Illegal if a reduction would not be initialised before a shared loop, or not run in order."""
     f, mine, other = state.program.func(func), state.plan(func).nests[0], state.plan(level.func)
     theirs = other.nests[level.definition]
     foreign = _depth(state, other.place.level) if isinstance(other.place, With) else 0
@@ -266,7 +266,7 @@ def _check_shared_order(state: State, func: str, level: Level, shared: tuple[str
 
 
 def _sharing(state: State, func: str) -> Iterator[str]:
-    """Other funcs in the loops that a func shares; not those inside its own."""
+    """Other funcs in the loops that a func shares, without its hosts and the funcs in its own loops."""
 
     def hosts(name: str) -> list[str]:
         found = [name]
@@ -282,7 +282,7 @@ def _sharing(state: State, func: str) -> Iterator[str]:
 
 
 def depends(state: State, func: str, on: str) -> bool:
-    """True when a func reads another, or reads what reads it."""
+    """True if a func reads another, directly or through other funcs."""
     seen, stack = set(), [func]
     while stack:
         name = stack.pop()
@@ -297,7 +297,7 @@ def depends(state: State, func: str, on: str) -> bool:
 
 
 def _check_store(state: State, func: str, plan: FuncPlan, store: Level, *, final: bool) -> None:
-    if store.func == func:  # a cache writes it inside its own loops
+    if store.func == func:  # a func with a write cache, stored inside its own loops
         _check_uses(state, func, store, final=final)
         return
     if not isinstance(plan.place, At):
@@ -325,13 +325,13 @@ def _check_store(state: State, func: str, plan: FuncPlan, store: Level, *, final
 
 
 def loops_around(state: State, func: str) -> list[Level]:
-    """The loops in which a func is computed or stored; some may be named twice."""
+    """The loops in which a func is computed or stored; a loop may occur twice."""
     levels = [x for x in levels_of(state.plan(func)) if x.definition != AT_ROOT]
     return [x for level in levels for x in enclosing(state, level)]
 
 
 def _check_launch(state: State, func: str) -> None:
-    """Raise Illegal unless loops on the axes of a GPU, and memory of a block, stand where these exist."""
+    """Raise Illegal unless loops bound to GPU axes, and memory shared by threads, are legally nested."""
     plan = state.plan(func)
     runs = [(x, state.plan(x.func).nests[x.definition]) for x in loops_around(state, func)]
     everywhere = {nest.kind(x.loop) for x, nest in runs}
@@ -368,7 +368,7 @@ def _check_launch(state: State, func: str) -> None:
 
 
 def _check_specialized(state: State, func: str, host: str, *, final: bool) -> None:
-    """The same with each other nest that the host of a place may run."""
+    """Repeat `check_place` with each specialization of the func whose loops a place names."""
     plan = state.plan(host)
     for special in plan.specializations:
         other = replace(plan.with_nest(special.definition, special.nest), specializations=())
@@ -381,7 +381,7 @@ def _check_specialized(state: State, func: str, host: str, *, final: bool) -> No
 
 
 def enclosing(state: State, level: Level) -> list[Level]:
-    """The loops around a place and the place itself, outermost first; Illegal where it is gone."""
+    """The loops around a level and the level itself, outermost first; Illegal if the loop is gone."""
     _check_level(state, level.func, level)
     names = state.plan(level.func).nests[level.definition].names()
     own = [Level(level.func, level.definition, x) for x in names[: names.index(level.loop) + 1]]
@@ -395,9 +395,9 @@ def enclosing(state: State, level: Level) -> list[Level]:
 
 
 def _paths(state: State, func: str, definition: int, *, final: bool) -> Iterator[list[Level]]:
-    """The places that hold a definition, innermost last, once for each use of an inlined func.
+    """The loops around a definition, innermost last; one list for each use of an inlined func.
 
-    Nothing for what is still open.
+    Yields nothing for funcs without a place, unless `final`.
     """
     plan = state.plan(func)
     own = [Level(func, definition, x) for x in plan.nests[definition].names()]

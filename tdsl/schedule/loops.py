@@ -1,4 +1,4 @@
-"""Directives on the loops of one stage: each takes a state and gives the next, or raises `Illegal`."""
+"""Directives on the loops of one stage: each returns a new state or raises `Illegal`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _Placed = TypeVar("_Placed", PrefetchPlan, Tensorization)
 
 
 def find_loop(state: State, func: str, definition: int, name: str) -> str:
-    """The loop that a name stands for now; Illegal with the nearest name otherwise."""
+    """The current loop of a name or alias; raises Illegal, with the most similar name, if there is none."""
     nest = state.plan(func).nests[definition]
     for alias, loop in nest.aliases:
         if name == alias:
@@ -65,7 +65,7 @@ def find_loop(state: State, func: str, definition: int, name: str) -> str:
     known = dict.fromkeys((*nest.names(), *(alias for alias, _ in nest.aliases)))
     hint = did_you_mean(name, known)
     reads = {r.name for d in state.program.func(func).definitions for r in d.reads}
-    for part in state.program.funcs:  # a reduction that was split off has its loops with it
+    for part in state.program.funcs:  # rfactor and others move loops to a new stage
         if part.name in reads and name in state.plan(part.name).nests[-1].names():
             hint += f'; s["{part.name}"], which it reads, has a loop {name!r}'
     raise Illegal(f"there is no loop {name!r}", hint)
@@ -74,7 +74,7 @@ def find_loop(state: State, func: str, definition: int, name: str) -> str:
 def change(
     state: State, func: str, definition: int, nest: Nest, moved: dict[str, str] | None = None
 ) -> State:
-    """The state with another nest; what has its place at a loop that is gone moves to the one named."""
+    """The state with another nest; places and prefetches at removed loops move to loops by `moved`."""
     plan = replace(state.plan(func).with_nest(definition, nest), touched=True)
     if moved is None:
         return state.with_plan(func, plan)
@@ -118,7 +118,7 @@ def _move(plan: FuncPlan, func: str, definition: int, moved: dict[str, str]) -> 
 
 
 def new_name(nest: Nest, wanted: str | None, default: str) -> str:
-    """The name of a new loop: the wanted one, which must be free, or one made of `default`."""
+    """The name of a new loop: `wanted`, which must be unused, or an unused name derived from `default`."""
     if wanted is None:
         return nest.fresh(default)
     if not wanted.isidentifier() or keyword.iskeyword(wanted):
@@ -129,7 +129,7 @@ def new_name(nest: Nest, wanted: str | None, default: str) -> str:
 
 
 def positive(value: object, what: str) -> int:
-    """A positive integer, or Illegal."""
+    """`value` as an int; raises Illegal unless it is an integer from 1 to MAX_FACTOR."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise Illegal(f"{what} must be an integer, not {value!r}", "pass a positive int")
     number = value.__index__()
@@ -141,7 +141,7 @@ def positive(value: object, what: str) -> int:
 
 
 def extent_of(state: State, func: str, definition: int, variable: str) -> int | None:
-    """The extent of a variable of a definition where it is known before sizes are."""
+    """The extent of a variable of a definition if it is constant, None if it depends on sizes."""
     f = state.program.func(func)
     d = f.definitions[definition]
     for name, lo, hi in d.ranges:
@@ -159,9 +159,9 @@ def extent_of(state: State, func: str, definition: int, variable: str) -> int | 
 def iterations_of(
     state: State, func: str, definition: int, loop: str, sizes: Mapping[str, int | None] = {}
 ) -> int | None:
-    """How many iterations a loop has, where constant extents and splits by constants say it.
+    """The number of iterations of a loop, None unless it follows from constant extents and factors.
 
-    `sizes` are extents of variables that are known beside those of the program.
+    `sizes` are known extents of variables, in addition to constant ones of the program.
     """
     d = state.program.func(func).definitions[definition]
     known = {v: sizes.get(v) or extent_of(state, func, definition, v) for v in d.variables}
@@ -183,7 +183,7 @@ def split(
     state: State, func: str, definition: int, *, loop: str, factor: int | None = None,
     nparts: int | None = None, tail: str = GUARD, names: tuple[str | None, str | None] = (None, None),
 ) -> State:  # fmt: skip
-    """for x  -->  for x_o: for x_i, with x = x_o * factor + x_i."""
+    """Split a loop: for x  -->  for x_o: for x_i, with x = x_o * factor + x_i."""
     name = find_loop(state, func, definition, loop)
     if (factor is None) == (nparts is None):
         raise Illegal("give a factor or nparts, one of them", "split(x, 16) or split(x, nparts=4)")
@@ -232,7 +232,7 @@ def _check_tail(
 def fuse(
     state: State, func: str, definition: int, *, outer: str, inner: str, name: str | None = None
 ) -> State:
-    """for a: for b  -->  for ab, with a, b = divmod(ab, extent of b)."""
+    """Fuse two loops: for a: for b  -->  for ab, with a, b = divmod(ab, extent of b)."""
     a, b = (find_loop(state, func, definition, x) for x in (outer, inner))
     f, nest = state.program.func(func), state.plan(func).nests[definition]
     if nest.position(b) != nest.position(a) + 1:
@@ -253,7 +253,7 @@ def fuse(
 def fused(
     state: State, func: str, definition: int, a: str, b: str, name: str | None = None
 ) -> State:
-    """The state with a loop and the one directly inside of it as one."""
+    """The state with a loop fused with the loop directly inside of it."""
     nest = state.plan(func).nests[definition]
     both = new_name(nest, name, f"{a}_{b}")
     made = replace(nest.replaced(a, Loop(both)), relations=(*nest.relations, Fuse(both, a, b)))
@@ -272,7 +272,7 @@ def rename(state: State, func: str, definition: int, *, loop: str, name: str) ->
 
 
 def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...]) -> State:
-    """Put the named loops, outermost first, into the places that they hold."""
+    """Permute the named loops into this order, outermost first; other loops keep their positions."""
     names = [find_loop(state, func, definition, x) for x in loops]
     if len(set(names)) < len(names):
         raise Illegal("a loop is named twice", "name each once")
@@ -285,13 +285,13 @@ def reorder(state: State, func: str, definition: int, *, loops: tuple[str, ...])
 
 
 def mark(state: State, func: str, definition: int, name: str, kind: str) -> State:
-    """Run a loop, which is called so now, in another way."""
+    """Set the kind of a loop, given by its current name."""
     nest = state.plan(func).nests[definition]
     return change(state, func, definition, nest.with_kind(name, kind))
 
 
 def serial(state: State, func: str, definition: int, *, loop: str) -> State:
-    """Run a loop in order, taking back parallel, vectorize, unroll, bind or pipeline."""
+    """Run a loop in order, undoing parallel, vectorize, unroll, bind or pipeline."""
     return mark(state, func, definition, find_loop(state, func, definition, loop), SERIAL)
 
 
@@ -303,7 +303,7 @@ def parallel(state: State, func: str, definition: int, *, loop: str) -> State:
 
 
 def check_concurrent(state: State, func: str, definition: int, name: str) -> None:
-    """Raise Illegal unless the iterations of a loop may run side by side."""
+    """Raise Illegal unless the iterations of a loop may run concurrently."""
     plan, f = state.plan(func), state.program.func(func)
     d, nest = f.definitions[definition], plan.nests[definition]
     if not is_reduction(f, definition, nest, name) or definition in plan.atomic:
@@ -321,7 +321,7 @@ def check_concurrent(state: State, func: str, definition: int, name: str) -> Non
 def unroll(
     state: State, func: str, definition: int, *, loop: str, factor: int | None = None
 ) -> State:
-    """Repeat the body of a loop; with a factor, of groups of its iterations."""
+    """Unroll a loop completely, or by a factor."""
     name = find_loop(state, func, definition, loop)
     if factor is None:
         return mark(state, func, definition, name, UNROLLED)
@@ -331,7 +331,7 @@ def unroll(
 def inner_part(
     state: State, func: str, definition: int, name: str, factor: int, suffix: str, kind: str
 ) -> State:
-    """Split a loop for a kind of its own; its old name then means the outer part."""
+    """Split a loop and set the kind of the inner loop; the old name then means the outer loop."""
     nest = state.plan(func).nests[definition]
     outer, inner = nest.fresh(f"{name}_o"), nest.fresh(f"{name}_{suffix}")
     state = split(state, func, definition, loop=name, factor=factor, names=(outer, inner))

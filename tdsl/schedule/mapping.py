@@ -1,4 +1,4 @@
-"""What a definition computes of single elements, as a stage: made once, and then read by all that uses it."""
+"""Mapped copies: a stage of an element-wise expression of a source, computed once and read instead of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tdsl.schedule.padding import Lifted
 def mapped_reads(d: Definition, source: str) -> dict[Expr, Lifted]:
     """The largest expressions of a definition that depend on one element of a func or tensor only.
 
-    Of what is rounded to a narrower type, that which is rounded.
+    If such an expression widens a value that was rounded to a narrower type, the rounded value instead.
 
     >>> from tdsl.lang.expr import TRUE, Binary, Const
     >>> from tdsl.lang.types import f32
@@ -33,8 +33,8 @@ def mapped_reads(d: Definition, source: str) -> dict[Expr, Lifted]:
 
 
 def _parts(root: Node, source: str) -> Iterator[tuple[Expr, Read]]:
-    """The largest parts with a single leaf, an element of the source, each with that element."""
-    leaves: dict[int, frozenset[Node]] = {}  # of each node, two of them at most
+    """The largest subexpressions whose only leaf is a read of the source, each with that read."""
+    leaves: dict[int, frozenset[Node]] = {}  # by id of a node, at most two of its leaves
     for n in post_order(root):
         below = [leaves[id(c)] for c in children(n)]
         leaves[id(n)] = (
@@ -57,7 +57,7 @@ def _parts(root: Node, source: str) -> Iterator[tuple[Expr, Read]]:
 
 
 def rounded_part(e: Expr) -> Expr:
-    """What was rounded to a narrower type, where an expression widens that again; it takes less memory.
+    """The narrow operand if an expression widens a rounded float, as it takes less memory; else itself.
 
     >>> from tdsl.lang.types import f16, f32
     >>> half = Cast(Read("a", (Var("i"),), 0, f32), f16)

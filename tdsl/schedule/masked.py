@@ -1,13 +1,13 @@
-"""Masks: terms of a reduction that change nothing, so that its loops may begin and end where others are.
+"""Masks: terms that do not change a reduction, so that the bounds of its loops may leave them out.
 
     score[i, j] = where(j <= i, x[i, j], -inf)
     m[i] = max of score[i, j]              only terms with j <= i count
     s[i] = sum of exp(score[i, j] - m[i])  the same: m is not -inf unless all terms of a row are NaN
 
-A comparison is part of the mask where a term is the start of its reduction whenever it does not hold. So it
-is where the term is decided by a condition, by `exp` of -inf, by a product with 0. Of floats, 0 times
-something is only 0 where that is finite, and -inf less something only -inf where that is not; `lenient`
-takes the first for granted, and the second where each row has a term that counts.
+A comparison is part of the mask if the term equals the identity of the reduction whenever the comparison is
+false: by a `where`, by `exp` of -inf, by a product with 0. For floats, 0 * y is 0 only if y is finite, and
+-inf - y is -inf only if y is not -inf; `lenient` assumes the first, and the second if each row has a term
+that counts.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from tdsl.schedule.nest import SERIAL, UNROLLED, Illegal, Nest, Rotate, State, W
 from tdsl.schedule.new_stage import replace_func
 from tdsl.schedule.one_pass import Pass
 
-KINDS = ("sum", "prod", "max", "min", "any", "all")  # whose start changes nothing
-_MOST = 8  # comparisons that are looked at
+KINDS = ("sum", "prod", "max", "min", "any", "all")  # whose initial value is the identity
+_MOST = 8  # the largest number of comparisons that are tried
 
 
 def skip_masked(state: State, func: str, definition: int) -> State:
-    """Leave out the terms of a reduction that a mask makes nothing, whatever else they are made of.
+    """Skip the terms of a reduction that a mask makes equal to its identity, whatever their other factors.
 
         p[i, j] = exp(where(j <= i, x[i, j], -inf) - m[i])
         y[i] = sum of p[i, j] * v[j]           only terms with j <= i are read
 
-    What a 0 is multiplied by counts as finite, what divides it as not 0.
+    Factors of a masked 0 are assumed to be finite, its divisors not to be 0.
     """
     f = state.program.func(func)
     d = f.definitions[definition]
@@ -73,7 +73,7 @@ def _with(state: State, f: FuncDef, definitions: tuple[Definition, ...]) -> Stat
 
 
 def masked_in(program: Program) -> list[str]:
-    """The funcs of a program whose terms `skip_masked` may leave out."""
+    """The funcs of a program that have terms which `skip_masked` can skip."""
     written = Written.of(program)
     return [
         f.name for f in program.funcs if mask_of(written, f, f.definitions[0], lenient=True) != TRUE
@@ -81,7 +81,7 @@ def masked_in(program: Program) -> list[str]:
 
 
 def with_masks(state: State) -> State:
-    """The state whose reductions know which of their terms change nothing for certain."""
+    """The state with the mask of each reduction set, as far as it is provable without `skip_masked`."""
     written = Written.of(state.program)
     for f in state.program.funcs:
         definitions = tuple(
@@ -92,17 +92,17 @@ def with_masks(state: State) -> State:
 
 
 def all_terms(state: State) -> State:
-    """The state whose reductions go over all terms."""
+    """The state with all masks removed: reductions compute all terms."""
     for f in state.program.funcs:
         state = _with(state, f, tuple(replace(d, mask=TRUE) for d in f.definitions))
     return state
 
 
 def without_masks(state: State, machine: Machine) -> State:
-    """The complete state without masks of reductions whose loops cannot be cut short.
+    """The complete state without the masks of reductions whose loop bounds cannot be narrowed.
 
-    Loops that are shared with others, that instructions stand for, that are of two variables, or that run
-    side by side, go over all terms.
+    Loops that are shared with another func, replaced by instructions, derived from two variables, or
+    concurrent compute all terms.
     """
     for f in state.program.funcs:
         definitions = tuple(
@@ -114,7 +114,7 @@ def without_masks(state: State, machine: Machine) -> State:
 
 
 def masks_left_out(given: State, made: State, machine: Machine) -> Iterator[tuple[str, str]]:
-    """The reductions whose terms `skip_masked` was to leave out, and that go over all of them; and why."""
+    """The reductions with `skip_masked` that nevertheless compute all terms, each with the reason."""
     for f in given.program.funcs:
         for n, d in enumerate(f.definitions):
             own = made.program.func(f.name) if made.program.has_func(f.name) else None
@@ -123,7 +123,7 @@ def masks_left_out(given: State, made: State, machine: Machine) -> Iterator[tupl
 
 
 def _why_all(state: State, machine: Machine, f: FuncDef, definition: int) -> str:
-    """Why the loops of a reduction cannot be cut short; empty where they can."""
+    """The reason why the loops of a reduction cannot skip masked terms; empty if they can."""
     plan, d = state.plan(f.name), f.definitions[definition]
     hosts = {plan.place.level.func for _, plan in state.plans if isinstance(plan.place, With)}
     if machine.block_threads:
@@ -147,7 +147,7 @@ def _may_be_cut(d: Definition, nest: Nest) -> bool:
 
 
 def mask_of(written: Written, f: FuncDef, d: Definition, *, lenient: bool = False) -> Expr:
-    """The comparisons that hold for each term that counts; TRUE where all may.
+    """The conjunction of comparisons outside of which terms equal the identity; TRUE if there is none.
 
     >>> from tdsl.lang.build_program import build_program
     >>> from tdsl.lang.show import show_expr
@@ -178,9 +178,9 @@ def mask_of(written: Written, f: FuncDef, d: Definition, *, lenient: bool = Fals
 def _masks_of_term(
     written: Written, term: Expr, start: Expr, ranges: Ranges, *, lenient: bool
 ) -> Iterator[tuple[list[Expr], bool]]:
-    """Comparisons of indices without which a term is the start of its reduction.
+    """Comparisons of indices such that a term equals the identity of its reduction where they are false.
 
-    Those with False need a term that counts in each row: in one without it all terms may be NaN.
+    Those with False are valid only if each row has a term where they hold: else all its terms may be NaN.
     """
     whole, names = written.out(term), {name for name, _, _ in ranges}
     for c in _comparisons(whole, names)[:_MOST]:
@@ -194,10 +194,10 @@ def _masks_of_term(
 
 
 def needs_tile(made: Pass, first: Expr, factor: int) -> Expr:
-    """What holds where one of the `factor` terms from `first` on counts; TRUE where all may.
+    """The condition under which a tile of `factor` terms from `first` has an unmasked term; TRUE if unknown.
 
-    Of each comparison of a mask, what holds if it does for one of these terms. Tiles are merged so that one
-    without terms changes nothing, in a row without any, too.
+    Each comparison of a mask is tested at the end of the tile where it can hold. Merging a tile without
+    terms changes nothing, also in a row without terms.
     """
     written, ranges = Written.of(made.state.program), made.lead.definitions[0].ranges
     masks = []
@@ -212,7 +212,7 @@ def needs_tile(made: Pass, first: Expr, factor: int) -> Expr:
 
 
 def _of_any(c: Expr, variable: str, first: Expr, last: Expr) -> Iterator[Expr]:
-    """A comparison at that end of a tile where it holds, if anywhere."""
+    """A comparison at the end of a tile where it holds if it holds anywhere in the tile."""
     if isinstance(c, Binary) and c.op in ("le", "lt", "ge", "gt"):
         left, right = (c.left, c.right) if c.op in ("le", "lt") else (c.right, c.left)
         if c.op in ("lt", "gt"):
@@ -224,7 +224,7 @@ def _of_any(c: Expr, variable: str, first: Expr, last: Expr) -> Iterator[Expr]:
 
 
 def _leaves_terms(f: FuncDef, d: Definition, mask: Expr) -> bool:
-    """Whether each row that has terms has one for which a mask holds."""
+    """True if each row that has terms provably has a term for which the mask holds."""
     if len(d.ranges) != 1 or d.where != TRUE:
         return False
     ((name, lo, hi),) = d.ranges
@@ -239,7 +239,7 @@ def _leaves_terms(f: FuncDef, d: Definition, mask: Expr) -> bool:
 
 
 def _comparisons(e: Expr, names: set[str]) -> list[Expr]:
-    """The comparisons of indices in an expression that differ from term to term."""
+    """The comparisons of indices in an expression that depend on the variables `names`."""
     return [
         n
         for n in post_order(e)
@@ -252,7 +252,7 @@ def _comparisons(e: Expr, names: set[str]) -> list[Expr]:
 
 
 def _linear(c: Expr) -> Iterator[Expr]:
-    """Comparisons of sums that all hold where `c` does, and only there; none where there are none.
+    """Affine comparisons whose conjunction is equivalent to `c`; none if `c` is not affine.
 
     >>> from tdsl.lang.show import show_expr
     >>> near = Binary("lt", Unary("abs", Binary("sub", Var("i"), Var("j"))), const(4))

@@ -1,4 +1,4 @@
-"""Funcs and loops as the user names them: by handle, by string, or by the variable of a definition."""
+"""Resolves funcs and loops that the user gives by handle, by string, or by variable to their names."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tdsl.placement.grid import Grid
 
 
 class HasLoops(Protocol):
-    """What a loop knows of its stage."""
+    """The interface of a stage that a loop handle uses."""
 
     func: str
     definition: int
 
     @property
     def loops(self) -> tuple[Loop, ...]:
-        """The loops as they are now, outermost first."""
+        """The current loops, outermost first."""
 
 
 class Loop:
-    """A loop of a stage. Directives take it, its name, or the variable it came from."""
+    """A handle of a loop of a stage. Directives take it, its name, or a variable with that name."""
 
     __slots__ = ("name", "stage")
 
@@ -39,7 +39,7 @@ LoopLike = Loop | Variable | str
 
 
 def name_of_source(what: Any, handles: Mapping[int, str]) -> str:
-    """The name in a program of a func or tensor; `handles` has the names by `id`, or is empty."""
+    """The name in a program of a func or tensor; `handles` maps ids of handles to names, or is empty."""
     if isinstance(what, Func | Tensor):
         if handles and id(what) not in handles:
             raise ScheduleError(
@@ -61,7 +61,7 @@ def name_of_source(what: Any, handles: Mapping[int, str]) -> str:
 
 
 def name_of_loop(what: Any, names: Sequence[str]) -> str:
-    """The name of a loop; `names` are those of the loops there are."""
+    """The name of a loop given by handle, variable or name; `names` are shown in the error."""
     if isinstance(what, Loop | Variable):
         return what.name
     if not isinstance(what, str):
@@ -75,7 +75,7 @@ def name_of_loop(what: Any, names: Sequence[str]) -> str:
 
 
 def check_grid(grid: object) -> Grid:
-    """The grid, or that of a list of levels; TypeMismatch for what is none."""
+    """The grid, or the grid of a list of levels; raises TypeMismatch for other values."""
     if isinstance(grid, list | tuple) and grid and all(isinstance(level, Grid) for level in grid):
         return Grid.of(grid)
     if not isinstance(grid, Grid):
@@ -89,7 +89,7 @@ def check_grid(grid: object) -> Grid:
 
 
 def check_recipe(recipe: object) -> None:
-    """TypeMismatch unless a recipe can be called."""
+    """Raise TypeMismatch unless a recipe is callable."""
     if not callable(recipe):
         raise TypeMismatch(
             f"a recipe is a function, not {recipe!r}",
@@ -100,7 +100,7 @@ def check_recipe(recipe: object) -> None:
 
 
 def check_owner(loop: Loop, stage: HasLoops, origins: Mapping[str, str]) -> None:
-    """ScheduleError unless a loop is one of `stage`, or of one that `stage` was made from."""
+    """Raise ScheduleError unless a loop belongs to `stage` or to a func that `stage` was derived from."""
     theirs = loop.stage
     name, made_from = stage.func, []
     while name in origins:
@@ -122,5 +122,5 @@ def _words(stage: HasLoops) -> str:
 
 
 def name_of_dim(dim: Variable | int | str) -> int | str:
-    """A dimension as a directive has it: by the name of its variable, or its number."""
+    """A dimension as a directive stores it: the name of its variable, or its number."""
     return dim.name if isinstance(dim, Variable) else dim

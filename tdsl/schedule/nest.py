@@ -1,7 +1,7 @@
-"""The state of a schedule: a program, and for each func its loops, where it is computed, where it lives.
+"""The state of a schedule: a program, and for each func its loop nests, compute level and storage.
 
-A nest is a list of loops, outermost first, and the relations by which they came from the variables of the
-definition. All of it is frozen; a directive makes a new state from an old one.
+A nest is a list of loops, outermost first, and the relations (split, fuse, ...) that derive them from the
+variables of the definition. All classes are frozen; a directive returns a new state.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from tdsl.placement.grid import Grid
 from tdsl.placement.notation import Placement
 
 SERIAL, PARALLEL, VECTORIZED, UNROLLED = "serial", "parallel", "vectorized", "unrolled"
-PIPELINED = "pipelined"  # in order, with copies to shared memory begun some iterations ahead
-CLUSTER = "clusterCtaIdx.x"  # the axis of blocks that run at one time and reach each other's memory
+PIPELINED = "pipelined"  # in order, with copies to shared memory issued some iterations ahead
+CLUSTER = "clusterCtaIdx.x"  # the axis of the blocks of a cluster, which run concurrently
 BLOCKS = (CLUSTER, "blockIdx.x", "blockIdx.y", "blockIdx.z")
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-LANES = "threadIdx.x"  # the axis along which threads lie that run an instruction together
-AXES = (*BLOCKS, *THREADS)  # of a launch on a GPU: kinds of loops, too
-CONCURRENT = (PARALLEL, *AXES)  # kinds whose iterations run side by side
+LANES = "threadIdx.x"  # the axis of the lanes of a warp
+AXES = (*BLOCKS, *THREADS)  # axes of a GPU launch; they are kinds of loops, too
+CONCURRENT = (PARALLEL, *AXES)  # kinds whose iterations run concurrently
 KINDS = (SERIAL, PARALLEL, VECTORIZED, UNROLLED, PIPELINED, *AXES)
 GUARD, SHIFT, ROUND_UP, PEEL = "guard", "shift", "round_up", "peel"
 TAILS = (GUARD, SHIFT, ROUND_UP, PEEL)
 AUTO, HEAP, STACK, REGISTER = "auto", "heap", "stack", "register"  # the first is chosen by a pass
-SHARED = "shared"  # of a GPU: one memory for all threads of a block
+SHARED = "shared"  # shared memory of a GPU, one for all threads of a block
 FRAGMENT = (
-    "fragment"  # of a GPU: registers of several threads together, each element in one of them
+    "fragment"  # a tile in the registers of several GPU threads, each element in a single thread
 )
-SWIZZLES = (32, 64, 128)  # bytes of a row of shared memory whose chunks are ordered anew
+SWIZZLES = (32, 64, 128)  # bytes of a row of shared memory within which chunks are permuted
 GROUP = (
-    "group"  # of a GPU: shared memory of the threads along threadIdx.x, one for each row of them
+    "group"  # shared memory of the GPU threads along threadIdx.x, one part for each row of threads
 )
-TOGETHER = (SHARED, FRAGMENT, GROUP)  # memory that several threads fill together
+TOGETHER = (SHARED, FRAGMENT, GROUP)  # memory that several threads fill cooperatively
 SCOPES = (AUTO, HEAP, STACK, REGISTER, *TOGETHER)
 
 
-class Illegal(Exception):  # a reason, made a ScheduleError where the directive is known
-    """Why a directive cannot be applied."""
+class Illegal(Exception):  # converted to a ScheduleError where the directive is known
+    """The reason why a directive cannot be applied."""
 
     def __init__(
         self, reason: str, hint: str = "", related: tuple[tuple[Loc | None, str], ...] = ()
@@ -53,10 +53,10 @@ class Illegal(Exception):  # a reason, made a ScheduleError where the directive 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop of a nest; a pipelined one has tiles of `stages` iterations in memory at a time.
+    """A loop of a nest; a pipelined one has the tiles of `stages` iterations in memory at a time.
 
-    With `apart`, threads of their own ask for these tiles; with `early`, products of tiles alone begin an
-    iteration early.
+    With `apart`, producer threads issue the copies of these tiles; with `early`, products of tiles alone are
+    issued one iteration early.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """parent = outer * factor + inner. With `parts`, the outer loop has that many iterations instead."""
+    """parent = outer * factor + inner. With `parts` instead of `factor`, the outer loop has that extent."""
 
     parent: str
     outer: str
@@ -109,9 +109,9 @@ Relation = Split | Fuse | Rename | Rotate
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """Loops, outermost first, and how the variables of the definition follow from them.
+    """Loops, outermost first, and the relations between them and the variables of the definition.
 
-    `aliases` are names that still find a loop after a directive split it behind the scenes.
+    `aliases` map the name of a loop that a directive split implicitly to the loop that the name now means.
     """
 
     loops: tuple[Loop, ...]
@@ -123,11 +123,11 @@ class Nest:
         return tuple(loop.name for loop in self.loops)
 
     def position(self, name: str) -> int:
-        """How many loops are outside of one."""
+        """The position of a loop, 0 for the outermost."""
         return self.names().index(name)
 
     def kind(self, name: str) -> str:
-        """How a loop runs: one of KINDS."""
+        """The kind of a loop: one of KINDS."""
         return self.loops[self.position(name)].kind
 
     def used_names(self) -> set[str]:
@@ -144,7 +144,7 @@ class Nest:
         return found
 
     def fresh(self, wanted: str) -> str:
-        """`wanted`, or the first of wanted_1, wanted_2, ... that is free."""
+        """`wanted`, or the first unused name of wanted_1, wanted_2, ..."""
         used, name, count = self.used_names(), wanted, 0
         while name in used:
             count += 1
@@ -154,7 +154,7 @@ class Nest:
     def with_kind(
         self, name: str, kind: str, stages: int = 0, *, apart: bool = False, early: bool = False
     ) -> Nest:
-        """The nest with one loop run in another way."""
+        """The nest with another kind for one loop."""
         new = Loop(name, kind, stages, apart, early)
         loops = tuple(new if x.name == name else x for x in self.loops)
         return replace(self, loops=loops)
@@ -166,7 +166,7 @@ class Nest:
 
 
 def roots_of(nest: Nest, name: str) -> frozenset[str]:
-    """The variables of the definition that a loop is a part of."""
+    """The variables of the definition from which a loop is derived by splits, fuses and renames."""
     roots = {name}
     for r in reversed(nest.relations):
         match r:
@@ -180,7 +180,7 @@ def roots_of(nest: Nest, name: str) -> frozenset[str]:
 
 
 def parts_of(nest: Nest, name: str) -> frozenset[str]:
-    """The loops that are there now of one that may have been split, fused or renamed."""
+    """The current loops derived from a loop or variable by splits, fuses and renames."""
     parts = {name}
     for r in nest.relations:
         match r:
@@ -195,7 +195,7 @@ def parts_of(nest: Nest, name: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A place in the program: the body of a loop of one definition of a func."""
+    """The body of a loop of one definition of a func (Halide LoopLevel)."""
 
     func: str
     definition: int
@@ -204,31 +204,31 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Before everything that uses it, outside all loops."""
+    """Place outside all loops, before all consumers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """In the place of every read."""
+    """Place at every read: the definition replaces the read."""
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Inside a loop of a consumer, before what uses it."""
+    """Place inside a loop of a consumer, before the stages that read the func."""
 
     level: Level
 
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Inside a loop of the producer, after the part of it that the loop's body makes."""
+    """Place inside a loop of the producer, after the points of it that the loop's body computes."""
 
     level: Level
 
 
 @dataclass(frozen=True, slots=True)
 class With:
-    """In the loops of another stage, down to and including `level.loop`."""
+    """Place in the loops of another stage, shared down to and including `level.loop`."""
 
     level: Level
 
@@ -238,7 +238,7 @@ Place = Root | Inline | At | After | With
 
 @dataclass(frozen=True, slots=True)
 class PrefetchPlan:
-    """Prefetch what the body of `loop` reads of `source`, `offset` iterations of the loop `of` ahead."""
+    """Prefetch the region of `source` that the body of `loop` reads `offset` iterations of `of` later."""
 
     definition: int
     loop: str
@@ -249,7 +249,7 @@ class PrefetchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Specialization:
-    """Use `nest` for a definition where a condition on sizes and scalars holds."""
+    """Use `nest` for a definition if a condition on sizes and scalars holds."""
 
     definition: int
     cond: Expr
@@ -268,14 +268,14 @@ class Tensorization:
 
 @dataclass(frozen=True, slots=True)
 class FuncPlan:
-    """How one func runs. `place` None leaves the choice to the default schedule.
+    """The schedule of one func. `place` None leaves the place to the default schedule.
 
-    `bulk` says that a unit of the GPU copies its box as a whole.
-    `distributed` are the loops of definition `shared` that the axes of the grid fix, in their order;
-    `communicated` says for a tensor or func at which of its loops it is fetched, or sent to its owners,
-    `ahead` how many iterations before it is needed. If `deterministic`, ranks' parts are combined in order.
-    What is `filled` has a value everywhere: 0 beyond what it is a copy of. `extents` are those of dimensions
-    that are the same wherever it is computed, None for the most that is needed.
+    `bulk`: its box is copied by bulk asynchronous copies (TMA).
+    `distributed` are the loops of definition `shared` over the axes of the grid, in their order;
+    `communicated` maps a tensor or func to the loop at which it is received, or sent to its owners,
+    `ahead` to the iterations before its use. If `deterministic`, partial results combine in rank order.
+    `filled`: a copy that is 0 beyond the edges of its source. `extents` are fixed extents of dimensions, the
+    same wherever the func is computed, None for the largest that is needed.
     """
 
     nests: tuple[Nest, ...]
@@ -310,7 +310,7 @@ class FuncPlan:
 
 
 def levels_of(plan: FuncPlan) -> Iterator[Level]:
-    """The loops that a plan names as places."""
+    """The loop levels at which a plan computes and stores its func."""
     match plan.place:
         case At(level) | After(level) | With(level):
             yield level
@@ -322,10 +322,10 @@ def levels_of(plan: FuncPlan) -> Iterator[Level]:
 
 @dataclass(frozen=True, slots=False)
 class State:
-    """A program and the plan of each of its funcs; where tensors and funcs live on a grid of ranks.
+    """A program, the plan of each of its funcs, and the placement of tensors and funcs on a grid of ranks.
 
-    A run has so many `ranks`, None for those of the grid; more than these are idle. Tensors whose elements do
-    not lie side by side along the last dimension in a call are `apart`.
+    `ranks` is the number of ranks of a run, None for that of the grid; ranks beyond the grid are idle.
+    `apart` are the tensors that are not contiguous along the last dimension in a call.
     """
 
     program: Program
@@ -350,7 +350,7 @@ class State:
 
     @functools.cached_property
     def placed_in(self) -> dict[str, tuple[str, ...]]:
-        """For each func, those whose plans name a loop of it as a place."""
+        """For each func, the funcs that are computed or stored at one of its loops."""
         found: dict[str, tuple[str, ...]] = {}
         for name, plan in self.plans:
             for level in levels_of(plan):
@@ -383,9 +383,9 @@ _latest: tuple[Program, Readers] | None = None
 
 
 def _readers(program: Program) -> Readers:
-    """The definitions that read each func, kept for the program that was asked about last.
+    """The definitions that read each func, cached for the last program.
 
-    A schedule of n stages asks about n times for each of them; found anew, that would cost n ** 3 reads.
+    A schedule of n stages calls this about n times for each stage, which costs n ** 3 reads without a cache.
     """
     global _latest
     known = _latest
@@ -401,12 +401,12 @@ def _readers(program: Program) -> Readers:
 
 
 def fresh_plan(f: FuncDef) -> FuncPlan:
-    """A func with the loops as defined: free variables outside, ranges inside, all serial."""
+    """The plan without directives: loops over free variables outside, over ranges inside, all serial."""
     return FuncPlan(tuple(fresh_nest(d) for d in f.definitions))
 
 
 def fresh_nest(d: Definition) -> Nest:
-    """The loops of one definition as it is written."""
+    """The nest of one definition without directives: a serial loop for each variable."""
     return Nest(tuple(Loop(name) for name in d.variables))
 
 
@@ -416,13 +416,13 @@ def initial_state(program: Program) -> State:
 
 
 def is_reduction(f: FuncDef, definition: int, nest: Nest, loop: str) -> bool:
-    """True when a loop runs over (part of) a range of the definition."""
+    """True if a loop runs over (part of) a range of the definition."""
     ranges = {name for name, _, _ in f.definitions[definition].ranges}
     return bool(roots_of(nest, loop) & ranges)
 
 
 def is_ordered(f: FuncDef, definition: int) -> bool:
-    """True when the points of the ranges must run in order: no combiner, or the func reads itself."""
+    """True if the points of the ranges must run in order: no combiner, or the func reads itself."""
     d = f.definitions[definition]
     if d.combine is None or not d.combine.associative:
         return bool(d.ranges)

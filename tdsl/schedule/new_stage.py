@@ -1,4 +1,4 @@
-"""Funcs that directives put into a program, and names for them."""
+"""Adds funcs that directives create to a program, under unused names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tdsl.schedule.nest import (
 
 
 def fresh_func(program: Program, wanted: str) -> str:
-    """A name that no func or input has."""
+    """`wanted`, or the first of wanted_1, wanted_2, ... that no func or input has."""
     used = {f.name for f in program.funcs} | {t.name for t in program.inputs}
     name, count = wanted, 0
     while name in used:
@@ -24,7 +24,7 @@ def fresh_func(program: Program, wanted: str) -> str:
 
 
 def new_func(program: Program, wanted: str | None, default: str) -> str:
-    """The name of a new func: the wanted one, which must be free, or one made of `default`."""
+    """The name of a new func: `wanted`, which must be unused, or an unused name derived from `default`."""
     if wanted is None:
         return fresh_func(program, default)
     if not wanted.isidentifier() or keyword.iskeyword(wanted):
@@ -35,7 +35,7 @@ def new_func(program: Program, wanted: str | None, default: str) -> str:
 
 
 def insert(state: State, before: str, f: FuncDef, plan: FuncPlan) -> State:
-    """A state with a func more, before a consumer of it."""
+    """The state with a new func and its plan, inserted before the func `before`, which may read it."""
     at = next(n for n, g in enumerate(state.program.funcs) if g.name == before)
     funcs = (*state.program.funcs[:at], f, *state.program.funcs[at:])
     program = replace(state.program, funcs=funcs)
@@ -43,15 +43,15 @@ def insert(state: State, before: str, f: FuncDef, plan: FuncPlan) -> State:
 
 
 def replace_func(state: State, f: FuncDef) -> State:
-    """A state with another func of the same name in the place of one."""
+    """The state with the func of the same name replaced by `f`."""
     funcs = tuple(f if g.name == f.name else g for g in state.program.funcs)
     return replace(state, program=replace(state.program, funcs=funcs))
 
 
 def without_unread(state: State, names: set[str]) -> State:
-    """The state without those of some funcs that nothing reads, and those that only they read.
+    """The state without those funcs of `names` that nothing reads, repeatedly.
 
-    Illegal where another func is computed in the loops of one of these.
+    Raises Illegal if another func is computed in the loops of a removed one.
     """
     program = state.program
     read = frozenset[str]().union(*(d.sources for f in program.funcs for d in f.definitions))

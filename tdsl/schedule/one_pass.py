@@ -1,8 +1,9 @@
-"""Which reductions one pass over their terms can make: one, the results that its terms need, their like.
+"""The reductions that one pass over their terms can compute together, for `online`.
 
-One leads, a sum mostly. Its terms are written out until they read inputs and other points of the program, and
-results of reductions over the same range, which run along; so does every other reduction of what lies
-between, which is never there as a whole, and of what the pass reads anyway, if it can be corrected.
+One reduction leads, usually a sum. Its terms are inlined until they read only inputs, other points of the
+program, and results of reductions over the same range, which join the pass. Every other reduction of the
+inlined funcs, which are never stored whole, or of tensors that the pass reads anyway, joins if its partial
+results can be rescaled.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tdsl.schedule.nest import Illegal, State, fresh_nest
 from tdsl.schedule.new_stage import fresh_func
 from tdsl.schedule.separate import Holds, Separated, separate, shift_of
 
-ORDERED = ("max", "min", "argmax")  # what a positive factor of all terms does not change
+ORDERED = ("max", "min", "argmax")  # reductions whose choice a positive factor does not change
 
 
 NONE = Separated()
@@ -49,10 +50,10 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A reduction that runs along: in the variables of the func that leads, with its terms written out.
+    """A reduction of the pass, its terms inlined and over the variables of the leading func.
 
-    `own` are its variables there, `found` what its first term depends on by factors, `power` by a sum that
-    is taken to a power. Others do not depend on results.
+    `own` are its free variables in terms of the lead, `found` the factors by which its first term depends on
+    other results, `power` that dependence if the term is a power of a sum. Other members depend on none.
     """
 
     func: FuncDef
@@ -68,7 +69,7 @@ class Member:
 
     @property
     def combine(self) -> Combine:
-        """How two values of it become one."""
+        """The combiner of the reduction."""
         combine = self.func.definitions[0].combine
         assert combine is not None
         return combine
@@ -76,10 +77,10 @@ class Member:
 
 @dataclass(slots=True)
 class Pass:
-    """What one pass over the terms of `lead` has to do.
+    """The reductions that one pass over the terms of `lead` computes.
 
-    `members` are the reductions by name, what they need first; `moved` the element-wise funcs in between,
-    with the name of the dimension that the terms are counted by.
+    `members` are the reductions by name, producers first; `moved` the element-wise funcs between them, each
+    with its dimension along the range of the reduction.
     """
 
     state: State
@@ -90,7 +91,7 @@ class Pass:
 
     @property
     def range(self) -> tuple[Expr, Expr]:
-        """The first value of the variable that is summed over, and the one behind the last."""
+        """The first value of the reduction variable, and the end, which is exclusive."""
         ((_, lo, hi),) = self.lead.definitions[0].ranges
         assert lo is not None and hi is not None
         return lo, hi
@@ -114,9 +115,10 @@ def _check_lead(state: State, f: FuncDef, over: str) -> None:
 
 
 def find_pass(state: State, f: FuncDef, over: str) -> Pass:
-    """What runs along with a reduction: what its terms need, what needs the same, what reads the same.
+    """The pass of a reduction: reductions that its terms read, that read the same funcs or the same inputs.
 
-    Illegal where one of these cannot be corrected, or something else needs what is never whole.
+    Raises Illegal if a required one cannot be rescaled, or if another func reads a func that is never stored
+    whole.
     """
     _check_lead(state, f, over)
     made, d = Pass(state, f, over), f.definitions[0]
@@ -135,14 +137,14 @@ def find_pass(state: State, f: FuncDef, over: str) -> Pass:
 
 
 def _readers(made: Pass) -> list[FuncDef]:
-    """The other funcs that read what lies between the reductions, in the order of the program."""
+    """The other funcs that read the element-wise funcs of the pass, in the order of the program."""
     names = {c.name for g in made.moved for c, _ in made.state.consumers(g)}
     names -= {*made.moved, *made.members}
     return [f for f in made.state.program.funcs if f.name in names]
 
 
 def _written_out(made: Pass, e: Expr) -> Expr:
-    """An expression in the variables of the lead with what depends on reductions over the terms put in."""
+    """An expression in which funcs that depend on reductions of the pass are inlined."""
 
     def visit(n: Node) -> Node:
         if not isinstance(n, Read) or not made.state.program.has_func(n.name):
@@ -166,7 +168,7 @@ def _written_out(made: Pass, e: Expr) -> Expr:
 
 
 def _moves(made: Pass, g: FuncDef, read: Read) -> None:
-    """Note an element-wise func whose values are needed anew for each tile."""
+    """Record an element-wise func whose values are computed again for each tile."""
     if not all(isinstance(e, Var) for e in read.index) or len(set(read.index)) < len(read.index):
         raise Illegal(
             f"{g.name!r} is not read point by point",
@@ -178,7 +180,7 @@ def _moves(made: Pass, g: FuncDef, read: Read) -> None:
 
 
 def _runs_along(made: Pass, g: FuncDef, read: Read) -> bool:
-    """True for a reduction over the same range, which reads something at the same points."""
+    """True for a reduction over the same range as the lead that reads a tensor along that range."""
     if g.name in made.members:
         return True
     d = g.definitions[0]
@@ -192,7 +194,7 @@ def _runs_along(made: Pass, g: FuncDef, read: Read) -> bool:
 
 
 def _result(made: Pass, g: FuncDef, read: Read) -> Read:
-    """The read of a reduction that runs along, which becomes a member."""
+    """The read of a reduction over the same range, which is added to the members."""
     d = g.definitions[0]
     assert d.combine is not None
     own = tuple(e.name for e in read.index if isinstance(e, Var))
@@ -214,7 +216,7 @@ def _result(made: Pass, g: FuncDef, read: Read) -> Read:
 
 
 def _separated(made: Pass, member: Member) -> Member:
-    """A member with the factors of its term; Illegal where it cannot be corrected."""
+    """A member with the factors of its term; raises Illegal if its results cannot be rescaled."""
     needs = {r.name for r in reads_in(member.terms)} & set(made.members)
     if not needs:
         return member
@@ -229,7 +231,7 @@ def _separated(made: Pass, member: Member) -> Member:
         positive = [e for e, _ in found.scales]
         if (
             kind == "argmax"
-        ):  # infinite results make NaN where the largest terms are, if these are positive
+        ):  # infinite results make NaN of the largest terms, if these are positive
             positive.append(term)
         if kind == "sum" or (kind in ORDERED and all(_is_positive(made, e) for e in positive)):
             return replace(member, found=found)
@@ -244,7 +246,7 @@ def _separated(made: Pass, member: Member) -> Member:
 
 
 def _is_positive(made: Pass, e: Expr) -> bool:
-    """True for what is above 0 by its form: exponentials, their sums, products of such and numbers."""
+    """True for an expression that is positive by its form, of exponentials and positive numbers."""
     match e:
         case Const(value):
             return bool(value > 0)
@@ -262,7 +264,7 @@ def _is_positive(made: Pass, e: Expr) -> bool:
 
 
 def _leaves(made: Pass) -> tuple[Holds, Holds]:
-    """What depends on results, and what differs from term to term."""
+    """Predicates for leaves that are results of the pass, and for leaves that vary over the terms."""
     return (
         lambda n: isinstance(n, Read) and n.name in made.members,
         lambda n: n == Var(made.variable),
@@ -270,12 +272,12 @@ def _leaves(made: Pass) -> tuple[Holds, Holds]:
 
 
 def _is_plain(made: Pass, e: Expr) -> bool:
-    """True for what is computed of results and numbers alone."""
+    """True for an expression that reads results of the pass only."""
     return all(not isinstance(n, Read) or n.name in made.members for n in post_order(e))
 
 
 def _power(made: Pass, member: Member) -> Power | None:
-    """The lower powers of a term that is a sum or the square of one, which become members, too."""
+    """The power of a term that is a sum or its square; sums of its lower powers are added as members."""
     g, d, term = member.func, member.func.definitions[0], member.terms[0]
     own = d.values[0]
     square = isinstance(term, Binary) and term.op == "mul" and term.left == term.right
@@ -297,7 +299,7 @@ def _power(made: Pass, member: Member) -> Power | None:
 
 
 def _beside(made: Pass, g: FuncDef) -> None:
-    """A reduction of the same terms that the lead does not need runs along, too."""
+    """Add a reduction of the same element-wise funcs that the lead does not read."""
     d = g.definitions[0]
     reads = [r for r in reads_in(d.values) if r.name in made.moved]
     names: dict[str, str] = {}
@@ -319,7 +321,7 @@ def _beside(made: Pass, g: FuncDef) -> None:
 
 
 def _if_it_suits(made: Pass, g: FuncDef) -> Pass:
-    """The pass with a reduction of what it reads anyway, where that can be corrected."""
+    """The pass with a reduction of tensors that it reads anyway, if that can be rescaled."""
     d = g.definitions[0]
     if g.name in made.members or len(g.definitions) > 1 or d.init is None or len(d.ranges) != 1:
         return made
@@ -340,7 +342,7 @@ def _if_it_suits(made: Pass, g: FuncDef) -> Pass:
 
 
 def _place_in(made: Pass, g: FuncDef) -> tuple[str, ...] | None:
-    """The variables of the lead at which a reduction reads what the pass reads, where it is there."""
+    """The variables of the lead for the free ones of a reduction that reads a tensor of the pass, or None."""
     d, variable = g.definitions[0], made.variable
     known = {
         r.name: r
@@ -370,13 +372,13 @@ def _place_in(made: Pass, g: FuncDef) -> tuple[str, ...] | None:
 
 
 def _is_circular(made: Pass) -> bool:
-    """True where something that the pass reads is computed of its results."""
+    """True if the pass reads a tensor that depends on its results."""
     read = {r.name for m in made.members.values() for r in reads_in(m.terms)} - set(made.members)
     return any(depends(made.state, name, m) for name in read for m in made.members)
 
 
 def _reads_of_moved(made: Pass) -> list[Read]:
-    """Reads of the element-wise funcs, in the variables of the lead."""
+    """Reads of the element-wise funcs of the pass, in the variables of the lead."""
     found = list(reads_in(made.lead.definitions[0].values))
     for r in found:
         if made.state.program.has_func(r.name) and r.name in made.moved:

@@ -1,9 +1,9 @@
-"""online: reductions of which one needs the result of another, in one pass over their terms.
+"""online: fuses reductions of which one reads the result of another into one pass over their terms.
 
-Softmax needs the maximum of a row before it sums the row. Read in tiles, the sum of a tile is made with the
-maximum of the tile alone; when tiles are merged, each sum is corrected for the maximum of both. How, follows
-from the terms: see `separate`. Results and sums become one reduction over tiles, of several values, which is
-associative as any other: it can be split, reduced in parts, and computed wherever a reduction can.
+Softmax needs the maximum of a row before it sums the row. In tiles, the sum of a tile is computed with the
+maximum of the tile alone; when tiles are merged, each sum is rescaled to the maximum of both. The factor
+follows from the terms: see `separate`. All results become one associative reduction over tiles, of several
+values: it can be split, reduced in parts, and computed wherever a reduction can.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ from tdsl.schedule.tree import ordered
 def online(
     state: State, func: str, definition: int, *, loop: str, factor: int, name: str | None = None
 ) -> State:
-    """Sum in tiles of a loop, with the results of a tile in the place of those of all terms.
+    """Reduce a loop in tiles of `factor` terms, each with its own results instead of those of all terms.
 
         m[i] = max of x[i, j]              m_tile[i, o] = max of x[i, o * 64 + u]
         s[i] = sum of exp(x[i, j] - m[i])  s_tile[i, o] = sum of exp(x[i, o * 64 + u] - m_tile[i, o])
                                            s_online[i]  = (m, s) over o, where s of a and s of b give
                                              exp(m(a) - m) * s(a) + exp(m(b) - m) * s(b)
 
-    All reductions that the terms need, those that need the same terms, and others that read what is read
-    here and can be corrected, run along: where the largest value is, for instance. Float sums are made
-    in another order. Tiles of which a mask leaves no term are not needed.
+    The reductions that the terms read, those of the same terms, and others that read the same tensors and
+    can be rescaled, join the pass: argmax, for instance. The order of float sums changes. Tiles without
+    unmasked terms are skipped.
     """
     f = state.program.func(func)
     over = find_loop(state, func, definition, loop)
@@ -84,12 +84,12 @@ def online(
 
 
 def online_name(program: Program, func: str, name: str | None) -> str:
-    """What the reduction over tiles is called that `online` makes."""
+    """The name of the reduction over tiles that `online` adds."""
     return new_func(program, name, f"{func}_online")
 
 
 def _in_tiles(made: Pass, factor: int) -> tuple[dict[str, str], State]:
-    """Each reduction over a tile, and what lies between for the results of a tile."""
+    """The names of the reductions over a tile; the state with these, and with funcs between them per tile."""
     state = made.state
     lo, _ = made.range
     tiles = {name: fresh_func(state.program, f"{name}_tile") for name in made.members}
@@ -132,10 +132,10 @@ def _count(made: Pass, factor: int) -> Expr:
 
 
 def _of_tile(made: Pass, e: Expr, tiles: Mapping[str, str], tile: Expr, factor: int) -> Expr:
-    """An expression with the results of a tile instead of all, and without what is multiplied in the end.
+    """An expression with the results of a tile instead of the final ones, and without the final factors.
 
-    Infinities are left out of exponents: they would meet others there, and are in the results themselves.
-    In the place of a sum in a power stands what it would be if all terms were as those of the tile.
+    Infinite results are replaced by 0 in exponents, where inf - inf would be NaN; the results keep them.
+    A sum in a power is scaled from the terms of the tile to the number of all terms.
     """
     members = made.members.values()
     shifting = {r.name for m in members for _, b in m.found.shifts for r in reads_in((b,))}
@@ -167,7 +167,7 @@ def _is_sum(made: Pass, name: str) -> bool:
 
 
 def _folded(made: Pass, e: Expr) -> Expr:
-    """An expression with the funcs of results alone put in, so that these can be replaced."""
+    """An expression in which funcs of results are inlined, so that the results can be replaced."""
     program = made.state.program
 
     def visit(n: Node) -> Node:
@@ -183,7 +183,7 @@ def _folded(made: Pass, e: Expr) -> Expr:
 
 
 def _names(made: Pass) -> tuple[str, str]:
-    """Names of the loop over tiles, and of that inside of one, that no variable concerned has."""
+    """Names of the loop over tiles and of the loop inside a tile that no variable of a member has."""
     used = {v for m in made.members.values() for d in m.func.definitions for v in d.variables}
     found = []
     for wanted in (f"{made.variable}_o", f"{made.variable}_i"):
@@ -196,7 +196,7 @@ def _names(made: Pass) -> tuple[str, str]:
 
 
 def _merged(made: Pass, state: State, running: str, tiles: Mapping[str, str], factor: int) -> State:
-    """The one reduction over tiles of all results together."""
+    """The state with one reduction over tiles for all results together."""
     f, d = made.lead, made.lead.definitions[0]
     outer, _ = _names(made)
     order, slots = list(made.members.values()), _slots(made)
@@ -233,13 +233,13 @@ def _merged(made: Pass, state: State, running: str, tiles: Mapping[str, str], fa
 
 
 def _slots(made: Pass) -> dict[str, int]:
-    """The place of the first value of each member among those of the pass."""
+    """The index of the first value of each member among the values of the pass."""
     sizes = [len(m.func.dtypes) for m in made.members.values()]
     return dict(zip(made.members, accumulate(sizes, initial=0), strict=False))
 
 
 def _corrected(member: Member, old: Mapping[str, Expr], new: Mapping[str, Expr]) -> Expr:
-    """The first value of one side, as it would be with the results of both; a start stays as it is."""
+    """The first value of one side, rescaled to the results of both sides; an initial value is unchanged."""
     value = old[member.func.name]
     factor = _correction(member.found, old, new, guarded=True)
     made = _times(value, factor)
@@ -253,12 +253,12 @@ def _merged_powers(
     made: Pass, member: Member, power: Power, sides: Mapping[str, Mapping[str, Expr]],
     both: Mapping[str, Expr],
 ) -> Expr:  # fmt: skip
-    """The sum of (u + d) ** k over both sides, where u is a term of a side, and d what it lacks."""
+    """The sum of (u + d) ** k over both sides, where u is a term of a side, and d the shift of its part."""
     t, count = member.dtype, power.lower[0]
     total = Cast(subtract(made.range[1], made.range[0]), t)
 
     def reference(values: Mapping[str, Expr]) -> dict[str, Expr]:
-        """The results as they would be, were all terms as those that were seen."""
+        """The results, sums scaled from the number of terms summed so far to that of all terms."""
         found = dict(values)
         for name in {r.name for r in reads_in((power.part,))}:
             if _is_sum(made, name):
@@ -285,7 +285,7 @@ def _merged_powers(
 
 
 def _combined(member: Member, firsts: Mapping[str, Expr], slot: int) -> list[Expr]:
-    """The values of both sides as one, where the first of each is given, the others have their slots."""
+    """The combined values of both sides; the first value of each is given, the others are in their slots."""
     own = {
         f"{side}{n}": Param(f"{side}{slot + n}", t) if n else firsts[side]
         for side in "ab"
@@ -305,9 +305,9 @@ def _times(value: Expr, factor: Expr | None) -> Expr:
 def _correction(
     found: Separated, old: Mapping[str, Expr], new: Mapping[str, Expr], *, guarded: bool
 ) -> Expr | None:
-    """The factor from a sum that was made with some results to one with others.
+    """The factor that rescales a sum from the results `old` to the results `new`; None if it is 1.
 
-    `guarded`, it is 1 where they are the same, infinities too.
+    If `guarded`, it is 1 for equal results, also for infinite ones.
     """
     made: Expr | None = None
     for fn, part in found.shifts:
@@ -326,7 +326,7 @@ def _with(e: Expr, values: Mapping[str, Expr]) -> Expr:
 
 
 def _with_readers(made: Pass, state: State, running: str) -> State:
-    """Everything that read a reduction reads the results of the pass; what nobody reads is gone."""
+    """The state in which readers of the members read the results of the pass; unread funcs are removed."""
     f = made.lead
     firsts = dict(zip(f.variables, (lo for lo, _ in f.natural), strict=True))
     for g in [g for g in state.program.funcs if g.name not in made.members]:
@@ -352,7 +352,7 @@ def _with_readers(made: Pass, state: State, running: str) -> State:
 def _result_at(
     made: Pass, member: Member, running: str, index: tuple[Expr, ...], component: int
 ) -> Expr:
-    """A final value of a member, from the values of the pass at an index of the lead."""
+    """The final value of a member, from the values of the pass at an index of the lead."""
     slots = _slots(made)
     values: dict[str, Expr] = {
         name: Read(running, index, slots[name], m.dtype) for name, m in made.members.items()
@@ -363,20 +363,20 @@ def _result_at(
         if combine.kind in ("argmax", "argmin"):
             e = Select(_differ(member, values), e, made.range[0])
     else:
-        # The factor is 1, or NaN for results that are infinite, as it is where all terms use them.
+        # The factor is 1, or NaN for infinite results, as without `online`, where all terms use them.
         e = _times(values[name], _correction(member.found, values, values, guarded=False))
         for scale, divides in member.found.scales:
             e = Binary("div" if divides else "mul", e, _with(scale, values))
     return simplify(
         Select(Binary("lt", *made.range), e, combine.init[component])
-    )  # no terms: the start
+    )  # without terms: the initial value
 
 
 def _differ(member: Member, values: Mapping[str, Expr]) -> Expr:
-    """False where all terms are one value, or NaN: then the first of them is where the best one is.
+    """The condition under which the terms may differ; else an argmax is the index of the first term.
 
-    So it is where the best is the worst that there is, as of a row of which tiles were left out that a mask
-    has no terms of, and where results that all terms use are NaN, or infinite if terms are scaled by them.
+    It is false if the best value is the initial value, as in a row whose masked tiles were skipped, and if
+    results that all terms read are NaN, or infinite where they scale terms.
     """
     tests: list[Expr] = [Binary("ne", values[member.func.name], member.combine.init[0])]
     for _, part in member.found.shifts:
@@ -387,7 +387,7 @@ def _differ(member: Member, values: Mapping[str, Expr]) -> Expr:
 
 
 def _with_results(made: Pass, d: Definition, running: str) -> Definition:
-    """A definition that reads results beside each other where it reads the lead at the same point."""
+    """A definition that reads members from the values of the pass if it reads the lead at the same point."""
     leads = [r for r in d.reads if r.name == made.lead.name]
 
     def visit(n: Node) -> Node:
@@ -405,7 +405,7 @@ def _with_results(made: Pass, d: Definition, running: str) -> Definition:
 
 
 def _in_order(state: State) -> State:
-    """The state with its funcs in an order in which each follows what it reads."""
+    """The state with its funcs ordered so that producers come before consumers."""
     position = {name: n for n, name in enumerate(ordered(state))}
     funcs = tuple(sorted(state.program.funcs, key=lambda f: position[f.name]))
     return replace(state, program=replace(state.program, funcs=funcs))

@@ -1,4 +1,4 @@
-"""Loops that ranks share out as a tensor is placed: each rank computes what belongs to its block."""
+"""`distribute(onto=...)`: the loops and grid by which each rank computes the elements of its own block."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tdsl.schedule.nest import Illegal, State
 def blocks_of(
     state: State, func: str, definition: int, tensor: str, *, alone: bool
 ) -> tuple[tuple[str, ...], tuple[Axes, ...]]:
-    """The loops and the grid of a tensor's blocks.
+    """The loops and the grid by which a definition is distributed like the blocks of a tensor.
 
-    ScheduleError where there are none, and unless the tensor `alone` says them.
+    Raises ScheduleError if there are none, or unless `alone`: loops or a grid were given, too.
     """
     try:
         if not alone:
@@ -35,9 +35,9 @@ def blocks_of(
 
 
 def loops_onto(state: State, func: str, definition: int, tensor: str) -> tuple[str, ...]:
-    """The variables of a definition that index what each axis of the grid cuts of a tensor.
+    """For each axis of the grid, the variable of a definition that indexes the tensor dimension it divides.
 
-    Raises Illegal where an axis cuts nothing, or what it cuts is not indexed by a variable alone.
+    Raises Illegal if an axis divides no dimension, or the dimension is not indexed by a single variable.
     """
     placed = dict(state.placed)
     if tensor not in placed:
@@ -64,7 +64,7 @@ def loops_onto(state: State, func: str, definition: int, tensor: str) -> tuple[s
 
 
 def _variable(state: State, func: str, definition: int, tensor: str, dim: int) -> str:
-    """The variable that alone indexes a dimension of a tensor in a definition."""
+    """The variable that is the only index of a dimension of a tensor in a definition."""
     d = state.program.func(func).definitions[definition]
     own = {d.index[dim]} if tensor == func else set[Expr]()
     own |= {r.index[dim] for r in d.reads if r.name == tensor}

@@ -1,4 +1,4 @@
-"""Reads of padding as a stage: what is read beyond the edges is made once, and then read without tests."""
+"""Padded copies: a stage that stores a tensor with its padding, so that it is read without bounds tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tdsl.lang.simplify import conjuncts
 
 @dataclass(frozen=True, slots=True)
 class Lifted:
-    """An expression that a stage of its own can hold: `value`, over the variables d0, d1, ..., at an index.
+    """An expression that a new stage can store: `value` over the variables d0, d1, ..., read at `index`.
 
     >>> from tdsl.lang.expr import ONE, const
     >>> from tdsl.lang.types import f32, i64
@@ -31,7 +31,7 @@ class Lifted:
 
 
 def padded_reads(d: Definition, source: str) -> dict[Expr, Lifted]:
-    """The reads of paddings of a tensor or func in a definition, which are one as its first one is."""
+    """The reads of a tensor or func with padding in a definition that pad it in the same way as the first."""
     found: dict[Expr, Lifted] = {}
     for e in d.expressions():
         for part in reads_or_padding(e, source):
@@ -42,7 +42,7 @@ def padded_reads(d: Definition, source: str) -> dict[Expr, Lifted]:
 
 
 def reads_or_padding(e: Node, source: str) -> Iterator[Expr]:
-    """The reads of a tensor or func in an expression, and the choices between one and a constant."""
+    """The reads of a tensor or func in an expression, and the selects between such a read and a constant."""
 
     def reads_source(n: Node) -> bool:
         match n:
@@ -55,7 +55,7 @@ def reads_or_padding(e: Node, source: str) -> Iterator[Expr]:
 
 
 def padded_read(e: Expr) -> Lifted | None:
-    """What an expression reads if it is a read of padding, that is of clipped or tested indices."""
+    """The padded read of an expression, whose indices are clipped or tested; None for other expressions."""
     match e:
         case Select(cond, Read(_, index), Const()):
             tested = [o for test in conjuncts(cond) for o in _tested(test)]

@@ -1,4 +1,4 @@
-"""Software pipelines: tiles in shared memory that are fetched some iterations before they are used."""
+"""The `pipeline` directive: tiles in shared memory are fetched some iterations before their use."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tdsl.schedule.nest import (
     fresh_nest,
 )  # fmt: skip
 
-UNIT = 16  # bytes of which rows that a GPU copies as a whole are multiples
-LINE = 128  # bytes of which such a tile is a multiple
+UNIT = 16  # the rows of a bulk copy are a multiple of this number of bytes
+LINE = 128  # the tiles of a bulk copy are a multiple of this number of bytes
 
 
 def pipeline(
     state: State, func: str, definition: int, *, loop: str, stages: int, apart: bool = False,
     early: bool = False,
 ) -> State:  # fmt: skip
-    """Fetch the tiles that a loop's body computes in shared memory ahead; `stages` of each are held.
+    """Fetch the shared-memory tiles of a loop's body ahead, with `stages` buffers for each tile.
 
     for ko:                             fetch tiles of the first stages - 1 iterations
       fetch tile(ko)              -->   for ko:
@@ -36,9 +36,9 @@ def pipeline(
                                           begin to fetch tile(ko + stages - 1)
                                           use tile(ko)
 
-    With `apart` a warp of its own fetches the tiles, each of which is copied as a whole. With `early`
-    asynchronous products of tiles and of what does not change begin before what is made of those of the
-    iteration before.
+    With `apart` a producer warp fetches the tiles, each by a bulk copy. With `early`, asynchronous products
+    of tiles and loop-invariant operands are issued before the consumers of the products of the previous
+    iteration run.
     """
     if early and not apart:
         raise Illegal("products begin early beside a warp that fetches tiles", "apart=True")
@@ -64,7 +64,7 @@ def pipeline(
 
 
 def bulk_copy(state: State, func: str, definition: int) -> State:
-    """Have the GPU fetch the box of a copy as a whole: one thread asks for it."""
+    """Copy the box of a func by a bulk asynchronous copy (TMA) that one thread issues."""
     plan, f = state.plan(func), state.program.func(func)
     if plan.scope != SHARED:
         raise Illegal(f"{func!r} is not in shared memory", 'set_scope("shared") first')
@@ -84,9 +84,9 @@ def bulk_copy(state: State, func: str, definition: int) -> State:
 
 
 def copied(state: State, f: FuncDef) -> Read | None:
-    """What a func is a plain copy of, at the func's own variables; None for what is none.
+    """The read of which a func is a plain copy, at the func's own variables; None if it is no copy.
 
-    What is `filled` is 0 beyond that.
+    A `filled` copy is 0 beyond the edges of its source.
     """
     d, own = f.definitions[0], tuple(map(Var, f.variables))
     if len(f.definitions) > 1 or len(d.values) > 1 or d.index != own:
@@ -102,14 +102,14 @@ def copied(state: State, f: FuncDef) -> Read | None:
 
 
 def _unclamped(e: Expr, own: Var) -> Expr:
-    """An index without the limits of what is read; of one element these are all that is left of it."""
+    """An index without its clamps; `own` for a source of one element, where only the clamps are left."""
     while isinstance(e, Binary) and e.op in ("min", "max"):
         e = e.left
     return own if isinstance(e, Const) else e
 
 
 def whole_rows(extents: Sequence[int], size: int) -> int:
-    """The last of some extents, up to what can be copied as a whole: rows of 16 bytes, 128 in all.
+    """The last extent, rounded up for bulk copies: rows of whole 16 bytes, tiles of whole 128 bytes.
 
     >>> whole_rows((3, 5), 4), whole_rows((8, 5), 4)
     (32, 8)
@@ -122,7 +122,7 @@ def whole_rows(extents: Sequence[int], size: int) -> int:
 
 
 def check_pipelined(state: State, func: str) -> None:
-    """Raise Illegal where nothing is fetched in a pipelined loop, or copied as a whole outside of one."""
+    """Raise Illegal for a pipelined loop without shared-memory tiles, or a bulk copy outside of one."""
     plan = state.plan(func)
     if plan.bulk:
         _check_bulk(state, func)

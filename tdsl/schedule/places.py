@@ -1,4 +1,4 @@
-"""Directives on where a func is computed and stored; `legality.py` checks that places fit together."""
+"""Directives on where a func is computed and stored; `legality.py` checks the resulting places."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def compute_at(
 def store_at(
     state: State, func: str, definition: int, *, consumer: str, consumer_definition: int, loop: str
 ) -> State:
-    """Keep this func's memory for a whole iteration of a loop outside of where it is computed."""
+    """Allocate this func's memory in a loop outside of the loop where it is computed."""
     _not_an_output(state, func, "store_at")
     level = _level(state, consumer, consumer_definition, loop)
     if consumer == func and all(plan.place != After(level) for _, plan in state.plans):
@@ -72,7 +72,7 @@ def store_at(
 
 
 def store_root(state: State, func: str, definition: int) -> State:
-    """Keep this func's memory for the whole kernel, although it is computed inside a loop."""
+    """Allocate this func's memory once for the whole kernel, although it is computed inside a loop."""
     _not_an_output(state, func, "store_at")
     plan = state.plan(func)
     if not isinstance(plan.place, At):
@@ -86,12 +86,12 @@ def store_root(state: State, func: str, definition: int) -> State:
 
 
 def compute_root(state: State, func: str, definition: int) -> State:
-    """Compute all that is needed of this func before its consumers."""
+    """Compute the whole required box of this func before its consumers, outside all loops."""
     return _touch(state, func, replace(state.plan(func), place=Root(), store=None))
 
 
 def inline(state: State, func: str, definition: int) -> State:
-    """Compute this func anew in the place of every read."""
+    """Replace every read of this func by its definition."""
     _not_an_output(state, func, "inline")
     f = state.program.func(func)
     if len(f.definitions) > 1 or f.definitions[0].init is not None:
@@ -112,7 +112,7 @@ def inline(state: State, func: str, definition: int) -> State:
 def reverse_compute_at(
     state: State, func: str, definition: int, *, producer: str, producer_definition: int, loop: str
 ) -> State:
-    """Compute this func inside a loop of what it reads, as soon as the body has made its box."""
+    """Compute this func inside a loop of its producer, on the box that the loop's body computes."""
     level = _level(state, producer, producer_definition, loop)
     if producer == func:
         raise Illegal(f"{func!r} cannot be computed inside itself", "name its producer")
@@ -147,7 +147,7 @@ def _axis(state: State, func: str, dim: int | str) -> int:
 def reorder_storage(
     state: State, func: str, definition: int, *, dims: tuple[int | str, ...]
 ) -> State:
-    """The order of dimensions in memory, slowest first."""
+    """Set the order of dimensions in memory, largest stride first."""
     _own_memory(state, func)
     axes = tuple(_axis(state, func, d) for d in dims)
     if sorted(axes) != list(range(len(state.program.func(func).variables))):
@@ -168,7 +168,7 @@ def align_storage(
 
 
 def fold_storage(state: State, func: str, definition: int, *, dim: int | str, extent: int) -> State:
-    """Keep only `extent` elements of a dimension, as a ring; checked when the program is compiled."""
+    """Store a dimension as a ring buffer of `extent` elements; checked when the program is compiled."""
     _own_memory(state, func)
     positive(extent, "the extent")
     plan = state.plan(func)
@@ -179,7 +179,7 @@ def fold_storage(state: State, func: str, definition: int, *, dim: int | str, ex
 def bound_extent(
     state: State, func: str, definition: int, *, dim: int | str, extent: int | None = None
 ) -> State:
-    """Make `extent` points of a dimension wherever the func is computed; checked when it is compiled."""
+    """Compute `extent` points of a dimension at each place of the func; checked when it is compiled."""
     if extent is not None:
         positive(extent, "the extent")
     if func in state.program.outputs:
@@ -197,14 +197,14 @@ def bound_extent(
 
 
 def set_scope(state: State, func: str, definition: int, *, scope: str) -> State:
-    """The memory that holds this func: heap, stack, register, or auto."""
+    """Set the memory of this func: one of `SCOPES`, such as heap, stack, register, shared, or auto."""
     _own_memory(state, func)
     check_scope(scope)
     return _touch(state, func, replace(state.plan(func), scope=scope))
 
 
 def swizzle(state: State, func: str, definition: int, *, count: int) -> State:
-    """Order the 16-byte chunks of each `count` bytes of a row of shared memory in another way in each row."""
+    """Permute the 16-byte chunks of each `count` bytes of a row of shared memory, differently in each row."""
     _own_memory(state, func)
     plan = state.plan(func)
     if plan.scope not in (SHARED, GROUP):
@@ -218,7 +218,7 @@ def swizzle(state: State, func: str, definition: int, *, count: int) -> State:
 
 
 def stream_stores(state: State, func: str, definition: int) -> State:
-    """Write this func past the caches: for large results that are not read again soon."""
+    """Use streaming (non-temporal) stores for this func: for large results that are not read soon."""
     return _touch(state, func, replace(state.plan(func), stream=True))
 
 
@@ -228,7 +228,7 @@ def prefetch(
 ) -> State:  # fmt: skip
     """Prefetch the box of `source` that the body of a loop reads `offset` iterations later.
 
-    These are iterations of the loop itself, or `of` one around it.
+    The offset counts iterations of that loop, or of the enclosing loop `of`.
     """
     name = find_loop(state, func, definition, loop)
     d = state.program.func(func).definitions[definition]
@@ -249,6 +249,6 @@ def prefetch(
 
 
 def pin(state: State, func: str, definition: int) -> State:
-    """Leave this func as it is now: no default and no automatic schedule changes it."""
+    """Keep this func as it is now: no default and no automatic schedule changes it."""
     plan = state.plan(func)
     return _touch(state, func, replace(plan, place=plan.place or Root()))

@@ -1,7 +1,7 @@
-"""Predicates of ranges, and bounds that are data, which are predicates, too: where they are tested.
+"""Predicates of ranges, and data-dependent bounds, which are predicates, too: the loop that tests each.
 
-A predicate is tested as soon as the loops of its variables are open, around the whole body of the innermost
-of them. What it reads has to be computed before:
+A predicate is tested in the innermost loop of its variables, around the whole body of that loop.
+The funcs that it reads must be computed before:
 
 for r in range(1, 8):                      s[f0].compute_at(f, r) is refused where
   if f0[r] > 0:                            r = td.range("r", 1, 8, where=lambda r: f0[r] > 0)
@@ -22,8 +22,8 @@ from tdsl.schedule.nest import AXES, SHARED, Illegal, Level, State, is_reduction
 def check_predicates(state: State, func: str, level: Level, *, final: bool) -> None:
     """Raise Illegal if a func is computed in a loop after the test of a predicate that reads it.
 
-    A func in shared memory is computed before that test. Its scope may be given after its place, so nests
-    with loops on axes of a GPU are looked at in the `final` check only.
+    A func in shared memory is computed before that test. Its scope may be set after its place, so nests
+    with loops on axes of a GPU are checked in the `final` check only.
     """
     d = state.program.func(level.func).definitions[level.definition]
     nest = state.plan(level.func).nests[level.definition]
@@ -48,7 +48,7 @@ def check_predicates(state: State, func: str, level: Level, *, final: bool) -> N
 
 
 def read_of(state: State, d: Definition, cond: Expr, func: str) -> Read | None:
-    """The read by which a condition reads a func, itself or through inlined funcs; None without one."""
+    """The read by which a condition reads a func, directly or through inlined funcs; None if it does not."""
     for n in post_order(cond):
         if not isinstance(n, Read):
             continue
@@ -68,6 +68,6 @@ def _tested_at(state: State, level: Level, cond: Expr) -> int:
     at = max(map(nest.position, loops), default=0)
     if d.init is None:
         return at
-    # every element of a reduction is started, also one without terms
+    # every element of a reduction is initialised, also one without terms
     reduced = (n for n, x in enumerate(nest.names()) if is_reduction(f, level.definition, nest, x))
     return max(at, next(reduced, at))

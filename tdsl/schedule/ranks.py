@@ -1,7 +1,7 @@
-"""Directives of distribution: where a tensor lives, which ranks run which iterations, when data moves.
+"""Directives of distribution: the placement of tensors, loops distributed over ranks, communication.
 
-They say what `tdsl.distribute` makes a plan of. Loops that ranks share out stay loops of the nest, the
-outermost ones: on one rank they run as they stand.
+`tdsl.distribute` turns them into a plan. Distributed loops are the outermost loops of a nest; a program that
+runs on one rank runs them as ordinary loops.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Levels = tuple[Axes, ...]
 def place(
     state: State, func: str, definition: int, *, tensor: str, notation: str | tuple[str, ...], grid: Levels
 ) -> State:  # fmt: skip
-    """Say where an input or a func lives; `func` is the program's first output."""
+    """Set the placement of an input or a func on a grid of ranks; `func` is the program's first output."""
     state = _on_grid(state, grid)
     program = state.program
     names = [t.name for t in program.inputs] + [f.name for f in program.funcs]
@@ -56,7 +56,7 @@ def place(
 
 
 def _check_partial(state: State, tensor: str, placement: Placement) -> None:
-    """Raise Illegal where parts are to lie that cannot be combined into the tensor."""
+    """Raise Illegal for a partial placement whose parts cannot be combined into the tensor."""
     for op in (e.op for e in placement.entries if isinstance(e, Partial)):
         f = state.program.func(tensor) if state.program.has_func(tensor) else None
         combine = f.definitions[-1].combine if f is not None else None
@@ -74,7 +74,7 @@ def _check_partial(state: State, tensor: str, placement: Placement) -> None:
 
 
 def _on_grid(state: State, levels: Levels) -> State:
-    """The state with its grid; there is one for all placements and loops."""
+    """The state with its grid; raises Illegal if another grid is in use."""
     grid = Grid.of([Grid(**dict(axes)) for axes in levels])
     if state.grid is not None and state.grid != grid:
         raise Illegal(
@@ -84,7 +84,7 @@ def _on_grid(state: State, levels: Levels) -> State:
 
 
 def ranks(state: State, func: str, definition: int, *, count: int) -> State:
-    """Say how many ranks a run has; those that the grid does not need are idle."""
+    """Set the number of ranks of a run; ranks beyond the grid are idle."""
     if state.grid is None:
         raise Illegal("nothing is placed on a grid yet", "place or distribute first")
     if type(count) is not int or count < state.grid.size:
@@ -133,7 +133,7 @@ def distribute(
 
 
 def _check_reduced(state: State, func: str, definition: int, nest: Nest, name: str) -> None:
-    """Raise Illegal where ranks would each make a part of a sum that cannot be put together."""
+    """Raise Illegal if ranks would compute partial results of a reduction that is not associative."""
     f = state.program.func(func)
     d = f.definitions[definition]
     if not is_reduction(f, definition, nest, name):
@@ -147,7 +147,7 @@ def _check_reduced(state: State, func: str, definition: int, nest: Nest, name: s
 
 
 def _check_update(f: FuncDef, definition: int) -> None:
-    """Raise Illegal where ranks that share an update out would meet in one element."""
+    """Raise Illegal if ranks that run parts of an update would race, or have no identity to start from."""
     d, first = f.definitions[definition], f.definitions[0]
     reads = any(r.name == f.name for r in d.reads)
     if d.combine is None or not d.combine.associative or reads:
@@ -165,7 +165,7 @@ def _check_update(f: FuncDef, definition: int) -> None:
 
 
 def _check_own_updates(f: FuncDef, definition: int, nest: Nest, name: str) -> None:
-    """Raise Illegal where updates touch what another iteration of a loop of the first definition makes."""
+    """Raise Illegal if an update accesses elements of another iteration of the first definition's loop."""
     if definition or len(f.definitions) == 1:
         return
     for v in roots_of(nest, name):
@@ -187,9 +187,9 @@ def communicate(
     state: State, func: str, definition: int, *, tensors: tuple[str, ...], at: str, prefetch: int = 0,
     deterministic: bool = False,
 ) -> State:  # fmt: skip
-    """Fetch what the body of a loop reads when an iteration starts; send what it made when that ends.
+    """Receive the tensors that a loop's body reads when an iteration starts; send its results at its end.
 
-    With `prefetch`, what is read is fetched that many iterations ahead, while those are computed.
+    With `prefetch`, receives start that many iterations ahead and overlap with computation.
     """
     plan = state.plan(func)
     if not plan.distributed:
@@ -235,7 +235,7 @@ def communicate(
 
 
 def _reached(state: State, func: str) -> set[str]:
-    """A func, and all that it reads, directly or through others."""
+    """The names of a func and of all tensors and funcs that it reads, directly or indirectly."""
     found = {func}
     for f in reversed(state.program.funcs):
         if f.name in found:
@@ -246,7 +246,7 @@ def _reached(state: State, func: str) -> set[str]:
 def rotate(
     state: State, func: str, definition: int, *, loop: str, by: tuple[str, ...]
 ) -> State:  # fmt: skip
-    """for x  -->  for x_r, with x = (x_r + the loops of `by`) modulo the extent: each starts elsewhere."""
+    """for x  -->  for xr, with x = (xr + the loops of `by`) modulo the extent, for systolic communication."""
     name = find_loop(state, func, definition, loop)
     turns = tuple(find_loop(state, func, definition, x) for x in by)
     plan, f = state.plan(func), state.program.func(func)
@@ -273,7 +273,7 @@ def rotate(
 
 
 def check_distributed(state: State, func: str) -> None:
-    """Raise Illegal where another directive moved or marked the loops that ranks share or step through."""
+    """Raise Illegal unless distributed loops are outermost and all loops around communication are serial."""
     plan = state.plan(func)
     if not plan.distributed:
         return

@@ -1,12 +1,12 @@
 """reassociate: (A B) C as A (B C), for sums of products whose terms have another such sum as a factor.
 
-Products distribute over sums, so that the two sums may be made in either order:
+Products distribute over sums, so the two sums may be computed in either order:
 
     sum over j of (sum over k of a[i, k] * b[k, j]) * c[j, l]  =  sum over k of a[i, k] * d[k, l]
                                                   with d[k, l]  =  sum over j of b[k, j] * c[j, l]
 
-The factors that move along j are summed first, by a func of their own; all others stay. Nothing is matched
-but that: a scaled or masked product, a row sum of a product (where c is 1) and batches are the same.
+The factors that depend on j are summed first, by a new func; all others stay. No other pattern is needed:
+scaled or masked products, row sums of products (c is 1) and batches are cases of this rule.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tdsl.schedule.tree import placed_in
 def reassociate(
     state: State, func: str, definition: int, *, source: str, name: str | None = None
 ) -> State:
-    """Sum over the variables of this func before those of a sum that its terms have as a factor.
+    """Exchange the sum of this func with the sum `source`, which is a factor of its terms.
 
         s[i, j] = sum over k of a[i, k] * b[k, j]   y_factor[k, l] = sum over j of b[k, j] * c[j, l]
         y[i, l] = sum over j of s[i, j] * c[j, l]   y[i, l]        = sum over k of a[i, k] * y_factor[k, l]
 
-    Integers wrap, so that they are what they were; floats are rounded in another order. A number by which
-    products are scaled becomes an element-wise func of the new sum.
+    Integer results are equal, as integers wrap; floats are rounded in another order. Scalar factors become
+    an element-wise func of the new sum.
     """
     f, via = _check(state, func, definition, source)
     both = _one_sum(state.program, f, state.program.func(source), via)
@@ -63,7 +63,7 @@ def reassociate(
 
 
 def _check(state: State, func: str, definition: int, source: str) -> tuple[FuncDef, set[str]]:
-    """The func, and the element-wise ones by which it reads the source; Illegal where both are no sums."""
+    """The func and the element-wise funcs through which it reads the source; Illegal unless both are sums."""
     program = state.program
     f, via = program.func(func), between(program, func, source)
     if via is None:
@@ -91,7 +91,7 @@ def _is_sum(f: FuncDef) -> bool:
 
 
 def between(program: Program, func: str, source: str) -> set[str] | None:
-    """The element-wise funcs by which one reads another; None where it does not."""
+    """The element-wise funcs through which `func` reads `source`; None if it does not read it."""
     leads: dict[str, bool] = {}
 
     def reads(name: str) -> bool:
@@ -106,7 +106,7 @@ def between(program: Program, func: str, source: str) -> set[str] | None:
 
 
 def sums_in(program: Program, func: str) -> list[str]:
-    """The sums of numbers that a func reads, itself or by element-wise funcs."""
+    """The sums that a func reads, directly or through element-wise funcs."""
     seen, new = {func}, [func]
     while new:
         read = {r.name for r in reads_in(program.func(new.pop()).definitions[0].values)} - seen
@@ -125,10 +125,9 @@ def _is_elementwise(program: Program, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Both:
-    """Two sums as one: the ranges of the sum inside, and the factors of its terms.
+    """Two nested sums as one: the ranges of the inner sum, and the factors of its terms.
 
-    `first` move along the ranges of the sum outside, `last` along those of the sum inside alone, `scale`
-    along neither.
+    `first` depend on ranges of the outer sum, `last` on those of the inner sum alone, `scale` on neither.
     """
 
     ranges: tuple[tuple[str, Expr | None, Expr | None], ...]
@@ -138,7 +137,7 @@ class _Both:
 
 
 def _one_sum(program: Program, f: FuncDef, inside: FuncDef, via: set[str]) -> _Both:
-    """The terms of `f` with those of the sum inside in the place of the only read of it."""
+    """The terms of `f`, in which the read of the inner sum is replaced by the terms of that sum."""
     d, summed = f.definitions[0], inside.definitions[0]
     names = _fresh_names([n for n, _, _ in summed.ranges], {*d.variables, *summed.free})
     at: dict[str, Expr] = {a: Var(b) for a, b in names.items()}
@@ -169,7 +168,7 @@ def _one_sum(program: Program, f: FuncDef, inside: FuncDef, via: set[str]) -> _B
 
 
 def _fresh_names(wanted: list[str], used: set[str]) -> dict[str, str]:
-    """For each variable its name, or the first of name_1, name_2, ... that is not used."""
+    """For each variable its name, or the first of name_1, name_2, ... that is unused."""
     found: dict[str, str] = {}
     for v in wanted:
         name, count = v, 0
@@ -181,10 +180,10 @@ def _fresh_names(wanted: list[str], used: set[str]) -> dict[str, str]:
 
 
 def _first_sum(f: FuncDef, both: _Both, name: str) -> FuncDef:
-    """The sum over the variables of `f` of those factors that move along them.
+    """The sum over the ranges of `f` of the factors that depend on them.
 
-    Its dimensions are the variables that these need: those of `f`, and before the last of them, which is that
-    of the columns of a matrix, those that are summed over afterwards.
+    Its dimensions are the other variables of these factors: the free ones of `f`, and before the last of
+    these, the column of a matrix, the ranges of the inner sum.
     """
     d, t = f.definitions[0], f.dtypes[0]
     ends = [e for _, lo, hi in d.ranges for e in (lo, hi) if e is not None]
@@ -206,7 +205,7 @@ def _first_sum(f: FuncDef, both: _Both, name: str) -> FuncDef:
 
 
 def _scaled(f: FuncDef, name: str, scale: list[Factor]) -> FuncDef:
-    """An element-wise func of a sum, times some factors."""
+    """An element-wise func: the sum `f` times the factors `scale`."""
     d, t = f.definitions[0], f.dtypes[0]
     value = product_of([(Read(f.name, d.index, 0, t), False), *scale], t)
     made = Definition(d.index, d.free, (), TRUE, (value,), None, None, d.loc)
@@ -214,7 +213,7 @@ def _scaled(f: FuncDef, name: str, scale: list[Factor]) -> FuncDef:
 
 
 def _without(state: State, names: set[str]) -> State:
-    """The state without those of some funcs that nothing reads; Illegal where one has a schedule."""
+    """The state without those funcs of `names` that nothing reads; Illegal if one of them has directives."""
     left = without_unread(state, names)
     kept = {f.name for f in left.program.funcs}
     for name in [f.name for f in state.program.funcs if f.name not in kept]:

@@ -1,4 +1,4 @@
-"""The variables of a definition over the loops of its nest, extents of loops, and guards of tails."""
+"""The variables of a definition as expressions of the loops of its nest; loop extents and tail guards."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tdsl.schedule.nest import PEEL, SHIFT, Fuse, Nest, Rename, Rotate, Split, p
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """`roots`: each variable over the loops (by their names in the nest); `extents` of every loop;
+    """`roots`: each variable as an expression of the loops' names; `extents`: the extent of every loop;
     `guards`: conditions under which a point of the loops is a point of the definition; `peels`: the outer
-    loops of splits whose tail gets a loop of its own, and the number of their full iterations."""
+    loops of splits with tail "peel", with the number of their full iterations."""
 
     roots: dict[str, Expr]
     extents: dict[str, Expr]
@@ -37,11 +37,11 @@ def relate(
     facts: Facts = NOTHING,
     tails: frozenset[str] = frozenset(),
 ) -> Related:
-    """Go through the relations of a nest, forwards for extents and backwards for values.
+    """The variables, extents and guards of a nest, for (first, extent) `bounds` of its variables.
 
     Loops count from 0, except that a variable which is itself a loop runs over its own range. `tails` are
-    outer loops of peeled splits that stand at their last, partial iteration: there the inner loop has only
-    the iterations that are left, where these are a known number.
+    outer loops of peeled splits at their last, partial iteration: the inner loop then has only the remaining
+    iterations, if their number is constant.
     """
     extents, peels = _extents(nest, bounds, facts, tails)
     values, guards = _values(nest, bounds, extents, facts)
@@ -52,7 +52,7 @@ def relate(
 def _extents(
     nest: Nest, bounds: dict[str, tuple[Expr, Expr]], facts: Facts, tails: frozenset[str]
 ) -> tuple[dict[str, Expr], dict[str, Expr]]:
-    """How far each loop runs; of the outer loops of peeled splits, how many iterations are whole."""
+    """The extent of each loop, and the number of full iterations of the outer loops of peeled splits."""
     extents = {name: extent for name, (_, extent) in bounds.items()}
     peels: dict[str, Expr] = {}
     for r in nest.relations:
@@ -73,7 +73,7 @@ def _extents(
                     if outer in tails and isinstance(left, Const):
                         extents[inner] = left
             case Fuse(fused, outer, inner):
-                # of an empty box both may be negative
+                # both extents of an empty box may be negative
                 times = maximum(extents[outer], ZERO, facts)
                 extents[fused] = multiply(times, extents[inner], facts)
             case Rename(old, new) | Rotate(old, new):
@@ -84,7 +84,7 @@ def _extents(
 def _values(
     nest: Nest, bounds: dict[str, tuple[Expr, Expr]], extents: dict[str, Expr], facts: Facts
 ) -> tuple[dict[str, Expr], tuple[Expr, ...]]:
-    """What each loop and variable is, counted from 0, by the loops there are, and what must hold."""
+    """Each loop and variable, counted from 0, as an expression of the current loops; the guards."""
     values: dict[str, Expr] = {
         name: subtract(Var(name), bounds[name][0]) if name in bounds else Var(name)
         for name in nest.names()
@@ -118,7 +118,7 @@ def _values(
 
 
 def is_inside(nest: Nest, outer: str) -> bool:
-    """True when all that came of the inner loop of a split stands inside of its outer loop."""
+    """True if all loops derived from the inner loop of a split are nested in its outer loop."""
     split = next(r for r in nest.relations if isinstance(r, Split) and r.outer == outer)
     around = nest.names()[: nest.position(outer)]
     return split.factor is not None and parts_of(nest, split.inner).isdisjoint(around)

@@ -1,8 +1,8 @@
-"""The boxes of funcs that are needed inside a place: the region function applied to the schedule's tree.
+"""Bounds inference: the box of each func that the body of a loop needs, by the region function.
 
-A nest that is being built is `Active`: some of its loops are open (their variables are fixed), the others
-run over their whole range. `required` starts from what active nests and outputs read, and goes back
-through every func computed inside the place.
+A nest that is being built is `Active`: the variables of its open loops are fixed, the other loops run over
+their whole range. `required` starts from the reads of active nests and from the outputs, and goes back
+through every func that is computed inside the place.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from tdsl.schedule.whole import is_whole, whole_box
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """The open loops over threads of a GPU: where each runs, outermost first.
+    """The open loops over threads of a GPU and their ranges, outermost first.
 
-    `whole` are the boxes that are needed in all: no more is needed by the threads of a block. `around` are
-    those of the places around, in which there is memory for no more.
+    `whole` are the boxes that the whole program needs, an upper bound for the threads of a block. `around`
+    are the boxes of the enclosing places, an upper bound for which memory is allocated.
     """
 
     runs: Mapping[str, Interval]
@@ -68,7 +68,7 @@ class Threads:
     around: Mapping[str, Box] = field(default_factory=dict)
 
     def within(self, name: str, box: Box, facts: Facts) -> Box:
-        """The box of a func without what lies for certain beyond what is needed around, or in all.
+        """The box of a func clipped to the box that the enclosing place, or the whole program, needs.
 
         An index that is not affine, as `i % 4`, may have wider bounds for one iteration than for all of them.
 
@@ -84,7 +84,7 @@ class Threads:
         return tuple(_without_beyond(own, all_, facts) for own, all_ in zip(box, most, strict=True))
 
     def need(self, name: str, box: Box, facts: Facts) -> Box:
-        """The box of a func that all threads need, from that of one of them.
+        """The box of a func that all threads need, from the box that one of them needs.
 
         >>> from tdsl.lang.bounds import NOTHING
         >>> t = Var("t")
@@ -93,7 +93,7 @@ class Threads:
         >>> lo.value, hi.value
         (0, 14)
 
-        Without threads it is left as it is: its readers, too, may have boxes beyond the whole.
+        Without threads the box is unchanged: its readers, too, may have boxes beyond `whole`.
 
         >>> box = ((t, add(t, const(30))),)
         >>> Threads({}, threads.whole).need("f", box, NOTHING) == box
@@ -119,7 +119,7 @@ NO_LIMITS: Mapping[str, Box] = {}
 def _without_beyond(own: Interval, whole: Interval, facts: Facts) -> Interval:
     (lo, hi), (first, last) = own, whole
     if lo is not None and first is not None and at_most(lo, first, facts):
-        lo = lo if at_most(first, lo, facts) else first  # what is the same stays as it is written
+        lo = lo if at_most(first, lo, facts) else first  # equal ends keep their expression
     if hi is not None and last is not None and at_most(last, hi, facts):
         hi = hi if at_most(hi, last, facts) else last
     return lo, hi
@@ -127,12 +127,12 @@ def _without_beyond(own: Interval, whole: Interval, facts: Facts) -> Interval:
 
 @dataclass(slots=True)
 class Active:
-    """A nest under construction.
+    """A nest that is being lowered, some of whose loops are open.
 
-    `roots` gives each variable of the definition over the loops' own names; `opened` maps a loop to its
-    variable in the loop IR; `extents` are those of every loop, `bounds` (first, extent) of every variable.
-    With `whole` the points of loops beyond these bounds are made, too. `guards` say which points of the loops
-    are points of the definition.
+    `roots` gives each variable of the definition over the names of loops; `opened` maps a loop to its
+    variable in the loop IR; `extents` are the extents of loops, `bounds` the (first, extent) of variables.
+    With `whole`, points of loops beyond these bounds are computed, too. `guards` are the conditions under
+    which a point of the loops is a point of the definition.
     """
 
     func: FuncDef
@@ -151,11 +151,11 @@ class Active:
         return self.func.definitions[self.definition]
 
     def first_of(self, loop: str) -> Expr:
-        """Where a loop starts: a variable that is itself a loop runs over its own range."""
+        """The first value of a loop: that of its variable if the variable is itself a loop, else 0."""
         return self.bounds[loop][0] if loop in self.bounds else const(0)
 
     def ranges(self, facts: Facts, guards: tuple[Expr, ...] = ()) -> dict[str, Interval]:
-        """The range of each variable of the definition, open loops being fixed, where `guards` hold."""
+        """The range of each variable of the definition for fixed open loops, if all `guards` hold."""
         free: dict[str, Interval] = {}
         for loop in self.nest.names():
             if loop not in self.opened:
@@ -173,7 +173,7 @@ class Active:
             if self.whole:
                 result[name] = lo_, hi_
                 continue
-            # a product of a loop and an extent that is not known has no bounds of its own
+            # a product of a loop and an unknown extent has no bounds; those of the variable apply
             result[name] = common((lo_, hi_), (first, last), facts)
         if self.d.mask == TRUE:
             return result
@@ -185,16 +185,16 @@ class Active:
         return box_of(self.d.index, self.ranges(facts), facts)
 
     def made(self, facts: Facts) -> Box:
-        """That box without what tails of inner splits leave out."""
+        """The box that the nest writes, without points that the tail guards of inner splits skip."""
         return box_of(self.d.index, self.ranges(facts, self.guards), facts)
 
     def values(self) -> dict[str, Expr]:
-        """Each variable of the definition in the loop IR; all of its loops are open."""
+        """Each variable of the definition as an expression of the loop IR; all loops must be open."""
         return {name: substitute(value, self.opened) for name, value in self.roots.items()}
 
 
 def bounds_of(f: FuncDef, d: Definition, box: Box) -> dict[str, tuple[Expr, Expr]]:
-    """(first, extent) of each variable when a func is computed on a box."""
+    """(first, extent) of each variable if a func is computed on a box."""
     found: dict[str, tuple[Expr, Expr]] = {}
     for name in d.free:
         lo, hi = free_range(name, d.index, box)
@@ -209,9 +209,9 @@ def bounds_of(f: FuncDef, d: Definition, box: Box) -> dict[str, tuple[Expr, Expr
 def definition_ranges(
     f: FuncDef, d: Definition, box: Box, facts: Facts, *, every: bool = False
 ) -> dict[str, Interval]:
-    """The range of each variable when a func is computed on a box; predicates are taken into account.
+    """The range of each variable if a func is computed on a box, narrowed by predicates.
 
-    So are masks, unless it is `every` term that counts.
+    Masks narrow it, too, unless `every` term is computed.
     """
     ranges = variable_ranges(d, box, facts)
     ranges = ranges if d.where == TRUE else tighten(ranges, d.where, facts)
@@ -219,7 +219,7 @@ def definition_ranges(
 
 
 def variable_ranges(d: Definition, box: Box, facts: Facts) -> dict[str, Interval]:
-    """The range of each variable when a func is computed on a box, whatever the conditions are."""
+    """The range of each variable if a func is computed on a box, without predicates and masks."""
     ranges: dict[str, Interval] = {}
     for name in d.free:
         ranges[name] = free_range(name, d.index, box, facts)
@@ -230,16 +230,16 @@ def variable_ranges(d: Definition, box: Box, facts: Facts) -> dict[str, Interval
 
 
 def read_by(d: Definition, box: Box, facts: Facts) -> dict[str, Box]:
-    """The boxes that a definition reads when a func is computed on a box."""
+    """The boxes that a definition reads if a func is computed on a box."""
     return read_at(d, with_terms(variable_ranges(d, box, facts), d, facts), facts)
 
 
 def with_terms(
     ranges: dict[str, Interval], d: Definition, facts: Facts, begun: Collection[str] = ()
 ) -> dict[str, Interval]:
-    """Ranges of which those that are reduced over have no terms at the ends that a mask makes nothing.
+    """The ranges, those of reductions narrowed to the terms that the mask does not exclude.
 
-    Variables whose loops have `begun` stay as they are.
+    Variables in `begun`, whose loops are open, keep their ranges.
     """
     if d.mask == TRUE:
         return ranges
@@ -248,15 +248,15 @@ def with_terms(
 
 
 def grown(f: FuncDef, box: Box, facts: Facts, most: Box | None = None) -> Box:
-    """The box with what the func's own updates write, and read of itself; `most` where this has no end."""
+    """The box enlarged by what the func's updates write and read of the func; `most` if that is unbounded."""
     return with_updates(f, box, lambda d, b: variable_ranges(d, b, facts), facts, most)
 
 
 def rounded(state: State, f: FuncDef, box: Box, facts: Facts, *, whole: bool) -> Box:
-    """The box enlarged for splits that round up; as seen from outside of its place, by a whole factor.
+    """The box enlarged for splits that round up: to a multiple of the factor if `whole`, else by factor - 1.
 
-    It contains what updates touch at the points beyond. Outputs have no room for more, and what follows its
-    producer has no more to read.
+    It contains the elements that updates access at the additional points. Outputs, and funcs computed after
+    their producer, are not enlarged.
     """
     if f.name in state.program.outputs or isinstance(state.plan(f.name).place, After):
         return box
@@ -286,7 +286,7 @@ def _rounded_axes(state: State, f: FuncDef) -> list[tuple[int, int]]:
 
 
 def bounded(state: State, name: str, box: Box, limits: Mapping[str, Box], facts: Facts) -> Box:
-    """The box of a func with the extents that the schedule gives it, moved back at the end of what there is.
+    """The box of a func with the extents of `bound_extent`, moved back to stay inside `limits`.
 
     >>> from tdsl.lang.bounds import NOTHING
     >>> import tdsl as td
@@ -312,7 +312,7 @@ def bounded(state: State, name: str, box: Box, limits: Mapping[str, Box], facts:
         if name in limits and (steps := [step for n, step in rounds if n == axis]):
             if len(f.definitions) > 1:
                 continue
-            # the limits contain what is rounded up, once
+            # the limits already contain the rounding
             last = subtract(last, const(sum(steps) - len(steps)))
         extent = (
             upper(simplify(add(subtract(hi, lo), ONE), facts), facts) if asked is None else asked
@@ -331,7 +331,7 @@ def bounded(state: State, name: str, box: Box, limits: Mapping[str, Box], facts:
 
 
 def inside(tree: Tree, state: State, levels: Iterable[Level]) -> set[str]:
-    """Every func whose loops stand at one of the places, or inside the loops of such a func."""
+    """Every func whose loops are nested in one of the levels, directly or in the loops of such a func."""
     found: set[str] = set()
     stack = list(levels)
     while stack:
@@ -349,13 +349,12 @@ def required(
     tree: Tree, state: State, levels: tuple[Level, ...], start: dict[str, Box], actives: list[Active],
     facts: Facts, threads: Threads = NO_THREADS, exact: bool = False, limits: Mapping[str, Box] = NO_LIMITS,
 ) -> dict[str, Box]:  # fmt: skip
-    """The box of every input and func that is needed inside a place, the first of `levels`.
+    """The box of every input and func that is needed inside a loop body, the first of `levels`.
 
-    With `exact` without what stages in fragments make beyond that. `limits` are the boxes needed in all.
-
-    `levels` are the place and those inside it. What is needed starts from outputs (`start`) and from the
-    active nests, and is followed from consumers to producers through every func computed inside. What is
-    in shared memory is needed by all `threads`.
+    `levels` are that level and those inside it. Boxes start from outputs (`start`) and from the reads of
+    active nests, and propagate from consumers to producers through every func computed inside. Boxes in
+    shared memory are the union over all `threads`. `limits` are the boxes that the whole program needs.
+    With `exact`, boxes of fragments are not rounded up to whole tiles.
     """
     names = inside(tree, state, levels)
     here = set(tree.computed.get(levels[0], ()))
@@ -370,7 +369,7 @@ def required(
             continue
         f, plan = state.program.func(name), state.plan(name)
         follows = _is_continued(state, name, names)
-        # limits that are rounded up must not be rounded again
+        # limits that were rounded up must not be rounded again
         most = None if _rounded_axes(state, f) else limits.get(name)
         own = grown(f, boxes[name], facts, most)
         box = _for_all(plan, name, own, threads, facts, follows=follows)
@@ -388,8 +387,8 @@ def required(
 
 
 def _read_by(active: Active, facts: Facts, threads: Threads) -> dict[str, Box]:
-    """What the open iteration of a nest reads."""
-    # threads of a block make tiles together: these have one shape, wherever a mask cuts them
+    """The boxes that the open iteration of a nest reads."""
+    # tiles that the threads of a block compute together have one shape, wherever a mask cuts them
     everywhere = active.whole or threads.runs
     ranges = active.ranges(facts, () if active.whole else active.guards)
     if not everywhere or any(is_empty(r, facts) for r in ranges.values()):
@@ -400,10 +399,10 @@ def _read_by(active: Active, facts: Facts, threads: Threads) -> dict[str, Box]:
 def _for_all(
     plan: FuncPlan, name: str, box: Box, threads: Threads, facts: Facts, *, follows: bool
 ) -> Box:
-    """The box of a func that one thread needs as all threads that share its memory need it."""
+    """The box of a func that all threads sharing its memory need, from the box that one thread needs."""
     if plan.scope != FRAGMENT and not plan.bulk:
         box = threads.within(name, box, facts)
-    # what follows copies what one thread has made
+    # a func computed after its producer copies the points of one thread
     return threads.need(name, box, facts) if plan.scope == SHARED and not follows else box
 
 
@@ -414,7 +413,7 @@ def _need(boxes: dict[str, Box], reader: str, reads: dict[str, Box], facts: Fact
 
 
 def _is_continued(state: State, name: str, names: set[str]) -> bool:
-    """True for what follows, also through others, a func that is made outside of these."""
+    """True if a func is computed after a producer, directly or not, that is not one of `names`."""
     match state.plan(name).place:
         case After(level):
             return level.func not in names or _is_continued(state, level.func, names)
@@ -430,7 +429,7 @@ def _continue(
     boxes: dict[str, Box],
     facts: Facts,
 ) -> None:
-    """Element-wise funcs that follow their producer run on the box that it has made."""
+    """Set the boxes of element-wise funcs that are computed after a producer to the box it computed."""
     for name in tree.order:
         place = state.plan(name).place
         if name in names and isinstance(place, After) and place.level.func in made:
@@ -440,7 +439,7 @@ def _continue(
 
 
 def following_box(f: FuncDef, producer: str, box: Box) -> Box:
-    """The box of an element-wise func, from the box of the producer that it follows."""
+    """The box of an element-wise func, from the box of the producer after which it is computed."""
     d = f.definitions[0]
     read = next(r for r in d.reads if r.name == producer)
     return tuple(box[read.index.index(e)] for e in d.index)

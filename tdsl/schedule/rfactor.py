@@ -1,4 +1,4 @@
-"""rfactor: a reduction in two steps, and vector reductions by it."""
+"""rfactor: splits a reduction into partial results and their merge; vector reductions use it."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from tdsl.schedule.relate import relate
 def rfactor(
     state: State, func: str, definition: int, *, loop: str, name: str | None = None
 ) -> State:
-    """Reduce each iteration of a reduction loop apart, in a stage of its own, then merge these.
+    """Compute a partial result for each iteration of a reduction loop in a new stage, then merge them.
 
-    The new stage has one dimension more, the loop, over which it is free.
+    The new stage has the loop as an additional dimension, in which it is free.
     """
     f, plan = state.program.func(func), state.plan(func)
     d, nest = f.definitions[definition], plan.nests[definition]
@@ -85,7 +85,7 @@ def rfactor(
 
 
 def _check_reducible(f: FuncDef, definition: int, nest: Nest, loop: str) -> None:
-    """Illegal unless a loop is reduced over, by a combiner that allows it to be reduced in parts."""
+    """Raise Illegal unless a loop is a reduction loop whose combiner is associative."""
     if not is_reduction(f, definition, nest, loop):
         raise Illegal(f"{loop!r} is not reduced over; it is free already", "name a reduction loop")
     if is_ordered(f, definition):
@@ -100,14 +100,14 @@ def _check_reducible(f: FuncDef, definition: int, nest: Nest, loop: str) -> None
 def _partial(
     d: Definition, reduced: Nest, ranges: dict[str, tuple[Expr, Expr]], loop: str
 ) -> tuple[Definition, tuple[Expr, Expr]]:
-    """The reduction that is free over a loop, and (first, end) of this; `ranges` are (first, extent)."""
+    """The partial reduction, free in `loop`, and (first, end) of that loop; `ranges` are (first, extent)."""
     related = relate(reduced, ranges)
     leaves = []
     for x in reduced.names():
         lo = ranges[x][0] if x in ranges else ZERO
         leaves.append((x, lo, add(lo, related.extents[x])))
     where = conjunction([*related.guards, d.where])
-    # not simplified: a quotient of a variable must stay one for the guards to bound it
+    # not simplified: guards bound quotients of variables only if these stay as they are
     moved = map_expressions(replace(d, where=where), lambda e: substitute(e, related.roots))
     others = tuple(x for x in leaves if x[0] != loop)
     low, high = next((lo, hi) for n, lo, hi in leaves if n == loop)
@@ -120,7 +120,7 @@ def _partial(
 def _in_two_steps(
     f: FuncDef, d: Definition, partial: Definition, made: str, over: tuple[str, Expr, Expr]
 ) -> tuple[tuple[Definition, ...], Definition]:
-    """The definitions of the new stage `made`, and what merges it: an update has a start of its own."""
+    """The definitions of the new stage `made`, and the merge; for an update they include an initial value."""
     assert d.combine is not None
     loop, low, high = over
     if d.init is not None:
@@ -139,7 +139,7 @@ def _in_two_steps(
 
 
 def _partial_plan(p: FuncDef, reduced: Nest) -> FuncPlan:
-    """At the root, with loops that run as they did in the nest that was reduced over."""
+    """The plan of the new stage: at the root, with the loop kinds of the nest `reduced`."""
     plan = replace(fresh_plan(p), touched=True, place=Root())
     before, last = {x.name: x for x in reduced.loops}, plan.nests[-1]
     loops = tuple(before.get(x.name, x) for x in last.loops)
@@ -162,7 +162,7 @@ def _partials(name: str, index: tuple[Expr, ...], dtypes: tuple[DType, ...]) -> 
 
 
 def _merge_nest(nest: Nest, ranges: set[str], merge: Definition) -> Nest:
-    """The free loops as they were, and the merge inside them."""
+    """The free loops of a nest, unchanged, with the loops of the merge inside them."""
     free = tuple(x for x in nest.loops if not roots_of(nest, x.name) & ranges)
     relations = tuple(r for r in nest.relations if not _of(nest, r) & ranges)
     return Nest((*free, *(Loop(n) for n, _, _ in merge.ranges)), relations, nest.aliases)
@@ -171,7 +171,7 @@ def _merge_nest(nest: Nest, ranges: set[str], merge: Definition) -> Nest:
 def vectorize_reduction(
     state: State, func: str, definition: int, name: str, factor: int | None
 ) -> State:
-    """Reduce in `factor` lanes, each a partial result, merged after the loop."""
+    """Reduce a loop in `factor` vector lanes, each with a partial result, merged after the loop."""
     if factor is None:
         return reduce_beside(state, func, definition, name, VECTORIZED)
     lane = state.plan(func).nests[definition].fresh(f"{name}_v")
@@ -180,7 +180,7 @@ def vectorize_reduction(
 
 
 def reduce_beside(state: State, func: str, definition: int, lane: str, kind: str) -> State:
-    """Reduce the iterations of a loop side by side, each a partial result, merged after the others."""
+    """Reduce the iterations of a loop concurrently, as partial results that are merged after the loops."""
     nest = state.plan(func).nests[definition]
     made = fresh_func(state.program, f"{func}_lanes")
     f = state.program.func(func)
@@ -203,7 +203,7 @@ def reduce_beside(state: State, func: str, definition: int, lane: str, kind: str
 
 
 def check_merged(state: State, func: str, level: Level) -> None:
-    """Raise Illegal where a func is made in a loop in which threads combine the results of another one."""
+    """Raise Illegal if a func is computed in a loop in which threads merge results of another func."""
     plan, f = state.plan(level.func), state.program.func(level.func)
     nest = plan.nests[level.definition]
     merged = nest.kind(level.loop) in THREADS

@@ -1,4 +1,4 @@
-"""`Schedule`: the directives of a program, with what a machine model says of them."""
+"""`Schedule`: the directives of a program, and predictions of its traffic, footprint and time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from tdsl.schedule.cost.formula import Formula, formula
 from tdsl.schedule.fluent import BaseSchedule
 from tdsl.target import as_target
 
-if TYPE_CHECKING:  # a program that asks for no prediction is compiled without the model
+if TYPE_CHECKING:  # the machine model is imported only when a prediction is computed
     from tdsl.schedule.cost.predict import Prediction
 
 
 class Schedule(BaseSchedule):
     """How the funcs of a program run: `s[f]` is a stage, and its methods are directives.
 
-    A directive is checked when it is given and raises ScheduleError if it would change the meaning or
-    names what is not there. `print(s)` is Python that rebuilds the schedule; `to_json` and `replay` store
-    and restore it. Funcs that no directive mentions get a default schedule.
+    Each directive is checked when it is called and raises ScheduleError if it would change the meaning of
+    the program or names an unknown func or loop. `print(s)` shows Python code that rebuilds the schedule;
+    `to_json` and `replay` store and restore it. Funcs without directives get the default schedule.
     """
 
     def formula(self) -> Formula:
@@ -36,11 +36,11 @@ class Schedule(BaseSchedule):
         return formula(self.state)
 
     def traffic(self, level: str) -> float:
-        """The bytes that a level of memory exchanges with what is further out, as it is predicted.
+        """The predicted bytes that a memory level exchanges with the next level further out.
 
-        Of a cache, what it does not keep; of a GPU's "global" memory, and of "memory", what is loaded from
-        there and stored. What the schedule leaves open is taken as the default schedule has it. ShapeError
-        where sizes are not known, TargetError for a level that the target does not have.
+        For a cache these are reads and writes that miss it; for "memory", and for "global" memory of a GPU,
+        all loads and stores of that memory. Stages without directives count as in the default schedule.
+        Raises ShapeError if sizes are unknown, TargetError for a level that the target does not have.
 
         >>> from tdsl.lang.tensor import Func, Tensor
         >>> from tdsl.lang.value import vars
@@ -54,11 +54,11 @@ class Schedule(BaseSchedule):
         return total(self.prediction().moved(level))
 
     def footprint(self, level: str) -> float:
-        """The bytes that one instance of a level of memory holds at a time, as it is predicted.
+        """The predicted bytes that the program uses of one instance of a memory level at a time.
 
-        Of a GPU's "shared" memory those of a block of the kernel that has the most, as it will ask for them:
-        with all slots of pipelines, their barriers, and what warps pass on to each other. A stage whose scope
-        is left open is not counted. Of "registers" those of a thread.
+        For "shared" memory of a GPU these are the bytes that a block of the most demanding kernel allocates:
+        with all slots of pipelines, their barriers, and buffers for exchange between warps. A stage whose
+        scope is "auto" is not counted. For "registers" they are the bytes of a thread.
 
         >>> from tdsl.lang import reduction
         >>> from tdsl.lang.tensor import Func, Tensor
@@ -81,9 +81,9 @@ class Schedule(BaseSchedule):
         return self.prediction().held(level)
 
     def explain(self) -> Listing:
-        """A line for each edge: where what is read lives, what that saves or costs; bytes by level, time.
+        """A line for each producer-consumer edge (its memory level, what that saves or costs), bytes, time.
 
-        Of a schedule that was found, why other candidates were not taken, too.
+        For a schedule that a search chose, also why other candidates were rejected.
         """
         from tdsl.schedule.bind import bind_state
         from tdsl.schedule.cost.edges import explained
@@ -93,7 +93,7 @@ class Schedule(BaseSchedule):
         return Listing(explained(prediction, given, self.notes, self.reasons))
 
     def prediction(self) -> Prediction:
-        """What the schedule will do for its sizes on the machine of its target."""
+        """The predicted traffic, footprint and time for this schedule's sizes on its target's machine."""
         from tdsl.schedule.cost.machine import machine_for
         from tdsl.schedule.cost.predict import Prediction
 

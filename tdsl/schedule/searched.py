@@ -1,4 +1,4 @@
-"""Who looks for something better than recipes where nothing has been scheduled: the tile graph does."""
+"""The hook by which the tile-graph search schedules programs that have no directives."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _search: list[Search] = []
 
 
 def searched_by(search: Search) -> None:
-    """Say who searches: what schedules come before does. It gets a state, and what recipes make of it."""
+    """Register the search: a function of a state, the machine, and the state that recipes derive."""
     _search[:] = [search]
 
 
 def searched(state: State, machine: Machine, by_recipes: State) -> Found:
-    """A state with directives, and the decisions in it; None where recipes are as good."""
+    """The state that the search finds, with its decisions; None if recipes are as good."""
     return _search[0](state, machine, by_recipes) if _search else None

@@ -1,19 +1,19 @@
-"""How the terms of a reduction depend on the results of others, so that one can be corrected for another.
+"""Factors by which a partial sum is rescaled when a result that its terms read changes, as in online softmax.
 
-A term t(x, m) of a sum over x depends on m, which is known only after all x were seen. Where
+A term t(x, m) of a sum over x depends on m, which is known only after all x are read. If
 
     t(x, m) = g(x) * exp(a(x) + b(m)) * h(m)
 
-a partial sum that was made with some c instead of m becomes that of m by a factor without x (and is rounded
-with c where the term rounds to another type of floats):
+a partial sum computed with some c instead of m becomes the one of m by a factor without x (and is rounded
+with c if the term converts to another float type):
 
     sum of g(x) * exp(a(x) + b(m)) = exp(b(m) - b(c)) * sum of g(x) * exp(a(x) + b(c))
 
-and h(m) is multiplied in the end. `separate` finds b and h by the structure of the term alone. Where
+and the end result is multiplied by h(m). `separate` derives b and h from the structure of the term. If
 
     t(x, m) = (a(x) + b(m)) ** k
 
-the sums of lower powers tell what another m changes, by the binomial theorem; `shift_of` finds b.
+the sums of lower powers give the correction for another m, by the binomial theorem; `shift_of` derives b.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXPONENTIALS = ("exp", "exp2")
 
 @dataclass(frozen=True, slots=True)
 class Separated:
-    """The factors of a term that depend on other results.
+    """The factors of a term that depend on results of other reductions.
 
     `shifts` are pairs of an exponential function and the part b(m) of its argument; `scales` are h(m) as
     pairs of a factor and whether it divides.
@@ -44,9 +44,9 @@ class Separated:
 
 
 def separate(term: Expr, of_results: Holds, of_points: Holds) -> Separated | None:
-    """The factors of a term that depend on results; None where there is another way than by factors.
+    """The factors of a term that depend on results; None if it depends on them otherwise.
 
-    `of_results` says if a leaf depends on those, `of_points` if it differs from point to point.
+    `of_results` is true for leaves that are results, `of_points` for leaves that vary over the terms.
 
     >>> from tdsl.lang.expr import Var
     >>> from tdsl.lang.types import f32
@@ -82,7 +82,7 @@ def separate(term: Expr, of_results: Holds, of_points: Holds) -> Separated | Non
 
 
 def shift_of(e: Expr, of_results: Holds, of_points: Holds) -> Expr | None:
-    """The part of a sum that does not vary, where no other part depends on results; None where one does."""
+    """The summand of `e` that does not vary over the terms; None if another summand depends on results."""
 
     def depends(x: Expr) -> bool:
         return _any(x, of_results)

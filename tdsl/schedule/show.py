@@ -1,4 +1,4 @@
-"""A schedule as the Python that rebuilds it."""
+"""Prints a schedule as the Python code that rebuilds it, and its loop nests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tdsl.schedule.nest import SERIAL, After, At, Inline, Place, Root, State, Wi
 
 
 def show_schedule(directives: tuple[Directive, ...]) -> str:
-    """One call a line, on a schedule named `s`; the loops that a split or fuse makes are named.
+    """Directives as Python calls on a schedule named `s`, one a line; loops are given by name.
 
     >>> split = Directive("split", "f", 0, (("loop", "x"), ("factor", 8)))
     >>> print(show_schedule((split, Directive("parallel", "f", 0, (("loop", "x_o"),)))))
@@ -22,7 +22,7 @@ def show_schedule(directives: tuple[Directive, ...]) -> str:
 
 
 def show_nests(state: State) -> str:
-    """The loops of each definition and where it is computed, as the directives so far leave them.
+    """The current loops of each definition and the place where it is computed, as text.
 
     >>> from tdsl.lang.build_program import build_program
     >>> from tdsl.lang.tensor import Func

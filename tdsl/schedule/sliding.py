@@ -1,4 +1,4 @@
-"""What slides: a box that moves forward as a loop advances, so that only its new part is computed."""
+"""Sliding windows: boxes that move forward with a loop, so that only their new part is computed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tdsl.lang.regions import Box
 
 
 def monotone(e: Expr, name: str, *, rising: bool = True) -> bool:
-    """True when an expression certainly never falls (or never rises) as a variable grows."""
+    """True if an expression is provably non-decreasing in a variable (non-increasing if not `rising`)."""
     if name not in variables(e):
         return True
     match e:
@@ -44,9 +44,9 @@ def sliding_axis(box: Box, loop: str) -> int | None:
 
 
 def window_axis(f: FuncDef, box: Box, loop: str) -> int | None:
-    """The axis along which the box of a func slides, of which parts can be computed, or None.
+    """The axis along which the box of a func slides and can be computed in parts, or None.
 
-    Every definition has to be free along it.
+    In every definition the index of this axis must be a free variable.
     """
     axis = sliding_axis(box, loop)
     if axis is None:

@@ -1,4 +1,4 @@
-"""Directives that put other code in the place of a nest: specialize for a condition, tensorize."""
+"""Directives that replace the code of a nest: specialize for a condition, tensorize."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tdsl.schedule.loops import find_loop
 from tdsl.schedule.nest import Illegal, Specialization, State, Tensorization
 from tdsl.schedule.vectorize import vectorize
 
-# What changes the loops of one stage, and may stand in a specialisation.
+# Directives on the loops of one stage, which may be part of a specialization.
 LOOP_DIRECTIVES: dict[str, Callable[..., State]] = {
     "split": directives.split, "fuse": directives.fuse, "rename": directives.rename,
     "reorder": directives.reorder, "serial": directives.serial, "parallel": directives.parallel,
@@ -41,9 +41,9 @@ LOOP_DIRECTIVES: dict[str, Callable[..., State]] = {
 def specialize(
     state: State, func: str, definition: int, *, cond: Any, loops: Sequence[dict[str, Any]] = ()
 ) -> State:
-    """Give a definition loops of its own for when a condition on sizes and scalars holds.
+    """Add a second nest to a definition, which runs if a condition on sizes and scalars holds.
 
-    `loops` are the directives that make them from the loops as they are now.
+    `loops` are the directives that derive that nest from the current one.
     """
     plan = state.plan(func)
     expr = decode(cond)
@@ -75,7 +75,7 @@ def specialize(
 
 
 def encode(e: Expr) -> list[Any]:
-    """A condition as JSON; Illegal where it depends on more than extents and scalars."""
+    """A condition as JSON data; raises Illegal if it depends on more than extents and scalars."""
     match e:
         case Const(value, t):
             return ["const", value, t.name]
@@ -97,7 +97,7 @@ def encode(e: Expr) -> list[Any]:
 
 
 def decode(data: Any) -> Expr:
-    """The condition that `encode` wrote; Illegal for anything else."""
+    """The condition that `encode` wrote; raises Illegal for other data."""
     match data:
         case ["const", bool() | int() | float() as value, str(t)] if t in BY_NAME:
             return Const(value, BY_NAME[t])
@@ -122,9 +122,9 @@ def decode(data: Any) -> Expr:
 
 
 def tensorize(state: State, func: str, definition: int, *, loop: str, instruction: str) -> State:
-    """Replace the body of a loop, the loop included, by an instruction that means the same.
+    """Replace a loop and its body by an instruction that computes the same.
 
-    The shapes are compared when the program is compiled, where all extents are known.
+    Shapes are checked when the program is compiled, when all extents are known.
     """
     name = find_loop(state, func, definition, loop)
     if find(instruction) is None:

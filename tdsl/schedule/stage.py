@@ -1,4 +1,4 @@
-"""`StageDirectives`: a method for each directive on one definition of a func."""
+"""`StageDirectives`: the directives on one definition of a func, a method for each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TensorLike = Tensor | Func | str
 
 
 class StageDirectives(Suggesting):
-    """The directives on one definition of a func, as methods; `fluent.Stage` is that of a schedule."""
+    """The directives on one definition of a func, as methods; the public class is `fluent.Stage`."""
 
     __slots__ = ("definition", "func", "schedule")
     _internal = ("definition", "do", "loop_name")
@@ -58,18 +58,18 @@ class StageDirectives(Suggesting):
 
     @property
     def loops(self) -> tuple[Loop, ...]:
-        """The loops as they are now, outermost first."""
+        """The current loops, outermost first."""
         nest = self.schedule.state.plan(self.func).nests[self.definition]
         return tuple(Loop(self, name) for name in nest.names())
 
     def loop_name(self, loop: LoopLike) -> str:
-        """The name of a loop given in any way."""
+        """The name of a loop given by handle, by variable or by name."""
         if isinstance(loop, Loop):
             check_owner(loop, self, self.schedule.origins)
         return name_of_loop(loop, [x.name for x in self.loops])
 
     def do(self, directive: str, /, **arguments: Any) -> None:
-        """Apply a directive by name; what the other methods call."""
+        """Apply a directive by name; all other methods call this one."""
         self.schedule.do(
             Directive(directive, self.func, self.definition, tuple(arguments.items()), here())
         )
@@ -79,7 +79,7 @@ class StageDirectives(Suggesting):
         return tuple(Loop(self, n) for n in nest.names() if n not in before)
 
     def _making(self, directive: str, **arguments: Any) -> list[FuncDef]:
-        """Apply a directive; the funcs that it puts into the program."""
+        """Apply a directive and return the funcs that it adds to the program."""
         before = {f.name for f in self.schedule.state.program.funcs}
         self.do(directive, **arguments)
         return [f for f in self.schedule.state.program.funcs if f.name not in before]
@@ -91,11 +91,11 @@ class StageDirectives(Suggesting):
         self, loop: LoopLike, factor: int | None = None, *, nparts: int | None = None,
         tail: str = "guard", names: Sequence[str] | None = None,
     ) -> tuple[Loop, Loop]:  # fmt: skip
-        """Make two loops of one: x = x_o * factor + x_i, or `nparts` outer iterations.
+        """Split a loop in two: x = x_o * factor + x_i, or `nparts` outer iterations.
 
-        `tail` says what happens where the factor does not divide the extent: guard (skip), shift (move the
-        last block back, computing some points twice), round_up (compute more than is asked for), peel (a
-        loop of its own for the rest). Returns (outer, inner).
+        `tail` is the strategy if the factor does not divide the extent: guard (test each iteration), shift
+        (move the last block back, computing some points twice), round_up (compute points beyond the extent),
+        peel (a separate loop for the remainder). Returns (outer, inner).
         """
         before = self._names()
         unusual = None if is_one_of(tail, ("guard",)) else tail
@@ -105,13 +105,13 @@ class StageDirectives(Suggesting):
         return outer, inner
 
     def divide(self, loop: LoopLike, parts: int, **options: Any) -> tuple[Loop, Loop]:
-        """Make `parts` blocks of ceil(extent / parts) iterations. Returns (outer, inner)."""
+        """Split a loop into `parts` blocks of ceil(extent / parts) iterations. Returns (outer, inner)."""
         return self.split(loop, nparts=parts, **options)
 
     def tile(
         self, loops: Sequence[LoopLike], factors: Sequence[int], *, tail: str = "guard"
     ) -> tuple[Loop, ...]:
-        """Split each loop by its factor and put the outer loops outside. Returns outers, then inners."""
+        """Split each loop by its factor and reorder: all outer loops, then all inner ones, as returned."""
         listed = isinstance(loops, list | tuple) and isinstance(factors, list | tuple)
         if not listed or len(loops) != len(factors) or not loops:
             raise ScheduleError(
@@ -126,14 +126,14 @@ class StageDirectives(Suggesting):
         return (*outer, *inner)
 
     def fuse(self, outer: LoopLike, inner: LoopLike, name: str | None = None) -> Loop:
-        """Make one loop of a loop and the one directly inside it."""
+        """Fuse a loop and the loop directly inside it; returns the fused loop."""
         before = self._names()
         named = {"outer": self.loop_name(outer), "inner": self.loop_name(inner)}
         self.do("fuse", **named, **_given(name=name))
         return self._new(before)[0]
 
     def reorder(self, *loops: LoopLike) -> Self:
-        """Put loops in this order, outermost first, into the places that they hold."""
+        """Permute the given loops into this order, outermost first; other loops keep their positions."""
         self.do("reorder", loops=tuple(self.loop_name(x) for x in loops))
         return self
 
@@ -153,31 +153,31 @@ class StageDirectives(Suggesting):
         return self
 
     def bind(self, loop: LoopLike, axis: str) -> Self:
-        """Run each iteration on the block or thread of a GPU that has its number on an axis.
+        """Run each iteration on the block or thread of a GPU whose index along an axis equals the iteration.
 
-        `axis` is "blockIdx.x", "threadIdx.x", or .y or .z of these, or "clusterCtaIdx.x", for blocks of a
-        cluster (sm_90), which run at one time. Loops over blocks stand outside of all others.
+        `axis` is "blockIdx.x", "threadIdx.x", or .y or .z of these, or "clusterCtaIdx.x" for the blocks of a
+        cluster (sm_90), which are co-scheduled. Loops over blocks must be the outermost ones.
         """
         self.do("bind", loop=self.loop_name(loop), axis=axis)
         return self
 
     def cooperate(self, vector: int = 1) -> Self:
-        """Have all threads of a block make this stage of shared memory, `vector` elements at a time."""
+        """Have all threads of a block compute this shared-memory stage, `vector` elements each at a time."""
         self.do("cooperate", vector=vector)
         return self
 
     def launch_bounds(self, blocks: int) -> Self:
-        """Have `blocks` blocks of this stage's kernel run at a time on each multiprocessor of a GPU.
+        """Limit registers so that `blocks` blocks of this stage's kernel fit on each multiprocessor of a GPU.
 
-        More of them hide more of the time that memory takes, with fewer registers for each thread.
+        More resident blocks hide more memory latency and leave fewer registers for each thread.
         """
         self.do("launch_bounds", blocks=blocks)
         return self
 
     def bulk_copy(self) -> Self:
-        """Have the GPU's own unit copy this stage of shared memory as a whole, at the request of one thread.
+        """Copy this shared-memory stage by bulk asynchronous copies (TMA) that one thread issues.
 
-        For sm_90 and later, copies of a tensor in a pipelined loop, and rows of a multiple of 16 bytes.
+        Needs sm_90 or later, a copy of a tensor in a pipelined loop, and rows of a multiple of 16 bytes.
         """
         self.do("bulk_copy")
         return self
@@ -185,18 +185,18 @@ class StageDirectives(Suggesting):
     def pipeline(
         self, loop: LoopLike, stages: int, apart: bool = False, early: bool = False
     ) -> Self:
-        """Fetch the tiles of shared memory that a loop's body computes some iterations ahead.
+        """Software-pipeline a loop: fetch the shared-memory tiles of its body some iterations ahead.
 
-        Memory holds `stages` of each, 2 or more: one in use while the others are on their way. With `apart` a
-        warp of its own asks for the tiles, which are copied as a whole, and no thread waits for others before
-        it goes on to the next tile. With `early`, too, products of tiles alone begin an iteration early.
+        Each tile has `stages` buffers, 2 or more: one in use while the others are filled. With `apart` a
+        producer warp issues bulk copies of the tiles, and consumer threads do not synchronise with each other
+        between tiles. With `early` as well, products of tiles alone are issued one iteration early.
         """
         options = {n: True for n, on in (("apart", apart), ("early", early)) if on}
         self.do("pipeline", loop=self.loop_name(loop), stages=stages, **options)
         return self
 
     def vectorize(self, loop: LoopLike, lanes: int | None = None) -> Self:
-        """Run iterations as vector lanes; with `lanes`, groups of that many.
+        """Run the iterations of a loop as vector lanes, or with `lanes` groups of that many iterations.
 
         On a reduction loop each lane keeps a partial result, which changes the order of a float sum.
         """
@@ -204,14 +204,14 @@ class StageDirectives(Suggesting):
         return self
 
     def unroll(self, loop: LoopLike, factor: int | None = None) -> Self:
-        """Repeat the body for each iteration; with `factor`, for groups of that many."""
+        """Unroll a loop completely, or with `factor` by groups of that many iterations."""
         self.do("unroll", loop=self.loop_name(loop), **_given(factor=factor))
         return self
 
     def atomic(self) -> Self:
-        """Allow reduction loops to run in parallel, with indivisible updates; their stage.
+        """Allow reduction loops to run in parallel, with atomic updates; returns the stage of the updates.
 
-        A reduction becomes two definitions: its start, which this stage is from then on, and updates.
+        A reduction becomes two definitions: its initial value, which this stage then is, and an update.
         """
         starts = self.schedule.state.program.func(self.func).definitions[self.definition].init
         self.do("atomic")
@@ -224,90 +224,90 @@ class StageDirectives(Suggesting):
         return stage, stage.loop_name(loop)
 
     def compute_at(self, consumer: StageDirectives | Func | str, loop: LoopLike) -> Self:
-        """Compute this func inside a loop of a consumer: the box that the loop's body needs."""
+        """Compute, in each iteration of a consumer's loop, the box of this func that the body reads."""
         stage, name = self._level(consumer, loop)
         self.do("compute_at", consumer=stage.func, consumer_definition=stage.definition, loop=name)
         return self
 
     def store_at(self, consumer: StageDirectives | Func | str, loop: LoopLike) -> Self:
-        """Keep the memory of this func for an iteration of an outer loop.
+        """Allocate the memory of this func in a loop outside of the one where it is computed.
 
-        What an earlier iteration computed and is still needed is then kept (a sliding window), in a ring
-        where that is enough (folded storage); both only where it is proven, else it is computed again.
+        Values that an earlier iteration computed are then reused (sliding window), in a ring buffer if that
+        suffices (folded storage); both only if proven legal, else the values are computed again.
         """
         stage, name = self._level(consumer, loop)
         self.do("store_at", consumer=stage.func, consumer_definition=stage.definition, loop=name)
         return self
 
     def store_root(self) -> Self:
-        """Keep the memory of a func that is computed inside a loop for the whole kernel."""
+        """Allocate the memory of a func that is computed inside a loop once, for the whole kernel."""
         self.do("store_root")
         return self
 
     def compute_root(self) -> Self:
-        """Compute all of this func before its consumers."""
+        """Compute the whole required box of this func before its consumers, outside all loops."""
         self.do("compute_root")
         return self
 
     def inline(self) -> Self:
-        """Compute this func anew wherever it is read."""
+        """Replace every read of this func by its definition."""
         self.do("inline")
         return self
 
     def reverse_compute_at(self, producer: StageDirectives | Func | str, loop: LoopLike) -> Self:
-        """Compute this element-wise func inside a loop of its producer, on what the body has made."""
+        """Compute this element-wise func inside a loop of its producer, on the points of that iteration."""
         stage, name = self._level(producer, loop)
         at = {"producer": stage.func, "producer_definition": stage.definition, "loop": name}
         self.do("reverse_compute_at", **at)
         return self
 
     def compute_with(self, other: StageDirectives | Func | str, loop: LoopLike) -> Self:
-        """Run this independent stage inside the loops of another, down to a loop."""
+        """Share the loops of another stage, which must be independent of this one, down to a loop."""
         stage, name = self._level(other, loop)
         self.do("compute_with", other=stage.func, other_definition=stage.definition, loop=name)
         return self
 
     def reorder_storage(self, *dims: Variable | int | str) -> Self:
-        """The order of dimensions in memory, slowest first."""
+        """Set the order of dimensions in memory, largest stride first."""
         self.do("reorder_storage", dims=tuple(name_of_dim(d) for d in dims))
         return self
 
     def align_storage(self, dim: Variable | int | str, multiple: int) -> Self:
-        """Pad the extent of a dimension in memory to a multiple."""
+        """Round the extent of a dimension in memory up to a multiple, in elements."""
         self.do("align_storage", dim=name_of_dim(dim), multiple=multiple)
         return self
 
     def swizzle(self, count: int) -> Self:
-        """Spread equal columns of a tile in shared memory over its banks: `count` is 32, 64 or 128 bytes.
+        """Swizzle a tile in shared memory against bank conflicts along columns; `count` is 32, 64 or 128.
 
-        In each row the chunks of 16 bytes of so many bytes have an order of their own. It is the layout that
-        `ldmatrix` reads without waiting, and that of tensor maps.
+        The 16-byte chunks of each `count` bytes of a row are permuted, differently in each row. `ldmatrix`
+        reads this layout without bank conflicts; tensor maps use the same one.
         """
         self.do("swizzle", count=count)
         return self
 
     def fold_storage(self, dim: Variable | int | str, extent: int) -> Self:
-        """Keep a ring of `extent` elements of a dimension; an error if more are in use at a time."""
+        """Store a dimension as a ring buffer of `extent` elements; an error if more are alive at a time."""
         self.do("fold_storage", dim=name_of_dim(dim), extent=extent)
         return self
 
     def bound_extent(self, dim: Variable | int | str, extent: int | None = None) -> Self:
-        """Make `extent` elements of a dimension wherever this func is computed; an error if more are needed.
+        """Compute `extent` elements of a dimension at each place of this func; an error if more are needed.
 
-        Without a number as many as are needed at most. Loops over them then have a known extent also where
-        less is needed, as for tiles at edges: there elements before are made, too, or behind. Where
-        fewer are needed in the places around, or in all, these are made.
+        Without a number, the largest extent that is needed. Loops over the dimension then have a constant
+        extent also for tiles at edges, where elements before or behind the needed ones are computed, too.
+        If fewer elements are needed in the enclosing places, or in all, only those are computed.
         """
         self.do("bound_extent", dim=name_of_dim(dim), **_given(extent=extent))
         return self
 
     def set_scope(self, scope: str) -> Self:
-        """The memory for this func: "heap", "stack", "register", "auto", or "shared" by a block."""
+        """Set the scope of this func's memory: "heap", "stack", "register", "auto", "shared" by a block."""
         self.do("set_scope", scope=scope)
         return self
 
     def stream_stores(self) -> Self:
-        """Write past the caches."""
+        """Use streaming (non-temporal) stores, which bypass the caches."""
         self.do("stream_stores")
         return self
 
@@ -318,10 +318,10 @@ class StageDirectives(Suggesting):
         offset: int = 1,
         of: LoopLike | None = None,
     ) -> Self:
-        """Prefetch what the body of a loop reads of `source`, `offset` iterations ahead.
+        """Prefetch the region of `source` that the body of the loop `at` reads `offset` iterations later.
 
-        With `of` these are iterations of a loop around it: the requests for its next iteration are then
-        spread over this one.
+        With `of`, the offset counts iterations of that enclosing loop: the prefetches for its next iteration
+        are spread over the current one.
         """
         name = self.schedule.source_name(source)
         arguments: dict[str, Any] = {} if of is None else {"of": self.loop_name(of)}
@@ -329,46 +329,46 @@ class StageDirectives(Suggesting):
         return self
 
     def flatten(self, *variables: LoopLike, name: str | None = None) -> Loop:
-        """One variable for several that are free, or for several that are summed over; its loop."""
+        """Replace several free variables, or several reduction variables, by one; returns its loop."""
         before = self._names()
         self.do("flatten", variables=tuple(map(self.loop_name, variables)), **_given(name=name))
         return self._new(before)[0]
 
     def rfactor(self, loop: LoopLike, name: str | None = None) -> Self:
-        """Reduce each iteration of a reduction loop apart and merge the results; the new stage."""
+        """Compute a partial result per iteration of a reduction loop, merged here; returns the new stage."""
         (made,) = self._making("rfactor", loop=self.loop_name(loop), **_given(name=name))
         return type(self)(self.schedule, made.name, len(made.definitions) - 1)
 
     def online(self, loop: LoopLike, factor: int, name: str | None = None) -> Self:
-        """Sum in tiles of a loop whose terms need another reduction over it, such as exp(x - maximum).
+        """Reduce in one pass a loop whose terms read another reduction over it, such as exp(x - maximum).
 
-        What was summed with the results of a tile is corrected when tiles are merged: one pass over the
-        terms is enough. All such reductions over the loop become one of several values, whose stage is
-        returned; those of the tiles are named `..._tile`.
+        Each tile of `factor` iterations is reduced with its own results; sums are rescaled when tiles are
+        merged. All such reductions over the loop become one reduction of several values, whose stage is
+        returned; the reductions of a tile are named `..._tile`.
         """
         before = self.schedule.state.program
         self.do("online", loop=self.loop_name(loop), factor=factor, **_given(name=name))
         return type(self)(self.schedule, online_name(before, self.func, name), 0)
 
     def reassociate(self, source: Func | StageDirectives | str, name: str | None = None) -> Self:
-        """Sum over this func's variables before those of `source`, a sum that is a factor of its terms.
+        """Exchange this sum with `source`, a sum that is a factor of its terms: (A B) C becomes A (B C).
 
-        (A B) C becomes A (B C); B C is a func, whose stage is returned. Floats are rounded in another order.
+        B C is a new func, whose stage is returned. The order of float operations changes.
         """
         named = self.schedule.source_name(source)
         made = self._making("reassociate", source=named, **_given(name=name))
         return type(self)(self.schedule, next(f.name for f in made if f.definitions[0].ranges), 0)
 
     def skip_masked(self) -> Self:
-        """Leave out terms that a mask makes nothing; what its 0 is multiplied by counts as finite."""
+        """Skip terms that a mask makes 0 (or the identity); factors of such a 0 are assumed to be finite."""
         self.do("skip_masked")
         return self
 
     def unsigned(self, source: Tensor | Func | str) -> tuple[Self, Self]:
-        """Sum products with a source of signed integers as if they were unsigned.
+        """Offset the signed integers of `source`, a factor of this sum, to unsigned integers.
 
-        For processors that multiply unsigned by signed integers. Returns the stage of the source made
-        unsigned, and that of what the sums then have too much, which their readers take away.
+        For processors that multiply unsigned by signed integers. Returns the stage of the unsigned copy of
+        the source, and the stage of the excess of the sums, which their readers subtract.
         """
         first, excess = self._making("unsigned", source=self.schedule.source_name(source))
         return type(self)(self.schedule, first.name, 0), type(self)(self.schedule, excess.name, 0)
@@ -376,9 +376,9 @@ class StageDirectives(Suggesting):
     def specialize(
         self, cond: Value, recipe: Callable[[StageDirectives], Any] | None = None
     ) -> Self:
-        """Other loops for when a condition on extents and scalars holds.
+        """Add a second version of this stage's loops, which runs if a condition on extents and scalars holds.
 
-        The loops start as they are now; `recipe` changes them for that case only.
+        The second version starts as a copy of the current loops; `recipe` changes that version only.
         """
         if not isinstance(cond, Value):
             raise TypeMismatch(
@@ -410,7 +410,7 @@ class StageDirectives(Suggesting):
         return self
 
     def tensorize(self, loop: LoopLike, instruction: Instruction | str) -> Self:
-        """Replace a loop and its body by a declared instruction that means the same."""
+        """Replace a loop and its body by a declared instruction that computes the same."""
         name = instruction.name if isinstance(instruction, Instruction) else instruction
         self.do("tensorize", loop=self.loop_name(loop), instruction=name)
         return self
@@ -422,15 +422,15 @@ class StageDirectives(Suggesting):
         *,
         onto: TensorLike | None = None,
     ) -> tuple[Loop, ...]:
-        """Share the iterations of loops out to ranks, one loop for each axis of the grid.
+        """Distribute the iterations of loops over ranks, one loop for each axis of the grid.
 
         Each loop is divided into as many blocks as its axis has ranks; the loops over blocks, which are
-        returned, become the outermost, and the names of the loops stand for the parts inside. A loop that
-        is named again is divided again. Ranks that share a reduction out each make partial results, which
-        are combined where the func lives.
+        returned, become the outermost ones, and the old names then mean the loops inside a block. A loop
+        that is given twice is divided twice. If a reduction loop is distributed, each rank computes a partial
+        result, and these are combined at the owners of the func.
 
-        `onto` is a tensor that is placed, or the func itself: loops and grid are those of its blocks, so
-        that none of it is moved.
+        `onto` is a tensor with a placement, or the func itself: loops and grid are then those of its blocks
+        (owner computes), so that none of its elements is communicated.
         """
         before = self._names()
         if onto is None:
@@ -443,7 +443,7 @@ class StageDirectives(Suggesting):
         return self._new(before)[: len(named)]
 
     def local(self, loop: LoopLike) -> Loop:
-        """The part of a distributed loop that one rank runs."""
+        """The loop inside a distributed loop that one rank runs."""
         nest = self.schedule.state.plan(self.func).nests[self.definition]
         name = self.loop_name(loop)
         return Loop(self, dict(nest.aliases).get(name, name))
@@ -452,15 +452,15 @@ class StageDirectives(Suggesting):
         self, tensors: TensorLike | Sequence[TensorLike], at: LoopLike, *, prefetch: int = 0,
         deterministic: bool = False,
     ) -> Self:  # fmt: skip
-        """Fetch what this stage reads of tensors at the start of every iteration of a loop.
+        """Receive the parts of tensors that this stage reads at the start of every iteration of a loop.
 
-        Of the stage itself, send what an iteration made to its owners when it ends. The loop is the last
-        of those distributed, or one inside of it: further in, more and smaller messages and less memory.
-        What is not mentioned moves at the last distributed loop.
+        If the stage itself is among `tensors`, the results of an iteration are sent to their owners at its
+        end. The loop is the last distributed one, or one inside of it: further in, messages are more and
+        smaller, buffers smaller. Other tensors are communicated at the last distributed loop.
 
-        With `prefetch`, messages for what is read start that many iterations ahead and arrive while those are
-        computed, in buffers of their own. With `deterministic`, what ranks made of the stage itself is
-        combined in their order, whatever MPI would do.
+        With `prefetch`, receives start that many iterations ahead, into separate buffers, and overlap with
+        computation. With `deterministic`, partial results of this stage are combined in rank order,
+        independently of MPI's algorithm.
         """
         listed = tensors if isinstance(tensors, list | tuple) else (tensors,)
         names = tuple(self.schedule.source_name(t) for t in listed)
@@ -470,9 +470,9 @@ class StageDirectives(Suggesting):
         return self
 
     def rotate(self, loop: LoopLike, by: LoopLike | Sequence[LoopLike]) -> Loop:
-        """Start a loop at another iteration for each iteration of the loops `by` around it; the new loop.
+        """Rotate a loop by the iterations of the loops `by` around it (systolic order); returns the new loop.
 
-        x = (new + the loops of `by`) modulo the extent of x: neighbours are then at neighbouring steps.
+        x = (new + the loops of `by`) modulo the extent of x: neighbouring ranks are one step apart.
         """
         before = self._names()
         self.do("rotate", loop=self.loop_name(loop), by=self._loop_names(by))
@@ -483,11 +483,11 @@ class StageDirectives(Suggesting):
         return tuple(self.loop_name(x) for x in listed)
 
     def pin(self) -> Self:
-        """Leave this stage as it is: no default or automatic schedule changes it."""
+        """Keep this stage as it is: no default or automatic schedule changes it."""
         self.do("pin")
         return self
 
 
 def _given(**arguments: Any) -> dict[str, Any]:
-    """The arguments that were given, which a directive prints."""
+    """The arguments that are not None: those that a directive stores and prints."""
     return {name: value for name, value in arguments.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The points of a stage shared out among threads by the layout of a fragment that it makes or reads."""
+"""The points of a stage distributed over threads by the layout of a fragment that it writes or reads."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tdsl.schedule.vectorize import vectorize
 
 
 def by_layout(state: State, func: str, vector: int) -> State | None:
-    """The state in which each thread makes the points of a stage that it has in its registers.
+    """The state in which each thread computes the points of a stage that its fragment registers store.
 
-    None for a stage that has nothing to do with fragments. Its loops become one over the threads of the
-    group, and unrolled ones over tiles and registers.
+    None for a stage that uses no fragments. The loops become one loop over the threads of the group, and
+    unrolled loops over tiles and registers.
     """
     found = _layout_for(state, func)
     if found is None:
@@ -50,7 +50,7 @@ def by_layout(state: State, func: str, vector: int) -> State | None:
     free = [x for x in (*tiles, *own) if x not in reduced]
     if (
         f.definitions[0].init is not None
-    ):  # what is made once for all of an axis is made outside of its loops
+    ):  # values constant along an axis are computed outside of the loops of that axis
         roots = {x: roots_of(nest, x) for x in free}
         free.sort(key=lambda x: [v in roots[x] for v in names.values()], reverse=True)
     state = reorder(state, func, 0, loops=(*others, *lanes, *free, *reduced))
@@ -70,10 +70,10 @@ def by_layout(state: State, func: str, vector: int) -> State | None:
 def _in_digits(
     state: State, func: str, layout: Layout, axis: int, v: str
 ) -> tuple[State, list[str], dict[Digit, str]]:
-    """The loop of an axis as one over tiles and one for each digit of the layout."""
+    """Split the loop of an axis into a loop over tiles and a loop for each digit of the layout."""
     own = sorted((d for d in layout.digits if d.axis == axis), key=lambda d: -d.step)
     nest = state.plan(func).nests[0]
-    v = max(parts_of(nest, v), key=nest.position)  # tiles of a loop are around what is in them
+    v = max(parts_of(nest, v), key=nest.position)  # the innermost loop of the variable
     state = split(state, func, 0, loop=v, factor=_tile(state, func, own, v, layout.shape[axis]))
     tile, rest, parts = f"{v}_o", f"{v}_i", {}
     for n, d in enumerate(own):
@@ -87,7 +87,7 @@ def _in_digits(
 
 
 def _tile(state: State, func: str, digits: list[Digit], loop: str, shape: int) -> int:
-    """How many elements of a loop are shared out at a time: a tile, or fewer that have all of its lanes."""
+    """The number of elements of a loop per tile: a tile of the layout, or fewer that use all its lanes."""
     count = iterations_of(state, func, 0, loop) or shape
     lanes = max((d.step * d.radix for d in digits if d.in_lane), default=1)
     inside = all(d.step < count and count % d.step == 0 for d in digits)
@@ -95,9 +95,9 @@ def _tile(state: State, func: str, digits: list[Digit], loop: str, shape: int) -
 
 
 def _layout_for(state: State, func: str) -> tuple[Layout, dict[int, str]] | None:
-    """The layout that decides who makes a point, and the variable of the stage along each of its axes.
+    """The layout that assigns points to threads, and the variable of the stage along each of its axes.
 
-    Of what is reduced in registers it is the layout of the terms.
+    For a reduction in registers it is the layout of the terms.
     """
     d = state.program.func(func).definitions[0]
     if state.plan(func).scope == FRAGMENT and d.init is None:

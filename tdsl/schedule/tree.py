@@ -1,4 +1,4 @@
-"""Where everything happens: which funcs are computed, stored, and continued at which loop."""
+"""The schedule tree: which funcs are computed, stored and continued at each loop."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ ROOT = Level("", 0, "")
 
 @dataclass(slots=True)
 class Tree:
-    """For each place, the funcs computed there (in order), stored there, and run after or with its body."""
+    """For each loop body, the funcs computed there (in order), stored there, run after or with the body."""
 
     computed: dict[Level, list[str]] = field(default_factory=dict)
     stored: dict[Level, list[str]] = field(default_factory=dict)
     after: dict[Level, list[str]] = field(default_factory=dict)
     joined: dict[Level, list[str]] = field(default_factory=dict)
-    home: dict[str, Level] = field(default_factory=dict)  # where the loops of a func stand
+    home: dict[str, Level] = field(default_factory=dict)  # the loop around the loops of a func
     order: list[str] = field(default_factory=list)  # producers first; joined funcs are neighbours
 
     def at(self, level: Level) -> bool:
-        """True when something happens in the body of this loop."""
+        """True if a func is computed, stored, continued or joined in the body of this loop."""
         return any(
             level in places for places in (self.computed, self.stored, self.after, self.joined)
         )
@@ -55,12 +55,12 @@ def build_tree(state: State) -> Tree:
 def _store_level(state: State, name: str) -> Level:
     plan = state.plan(name)
     if plan.store is not None and plan.store.func == name:
-        return plan.store  # a cache, in its own loops
+        return plan.store  # a func with a write cache, stored in its own loops
     return _values_at(state, name)
 
 
 def _values_at(state: State, name: str) -> Level:
-    """Where the values of a func, or of the cache that writes them, are used."""
+    """The loop in whose body the values of a func, or of its write cache, are stored."""
     plan = state.plan(name)
     if plan.store is not None and plan.store.func != name:
         return ROOT if plan.store.definition == -1 else plan.store
@@ -74,7 +74,7 @@ def _values_at(state: State, name: str) -> Level:
 
 
 def ordered(state: State) -> list[str]:
-    """Producers before consumers, with stages that share loops treated as one."""
+    """All funcs, producers before consumers; funcs that share loops count as one and are adjacent."""
     global _latest
     group: dict[str, str] = {}
     for name, plan in state.plans:
@@ -86,7 +86,7 @@ def ordered(state: State) -> list[str]:
 
 
 _latest: tuple[Program, dict[str, str], list[str]] | None = (
-    None  # each directive asks for the order
+    None  # a cache, as each directive needs the order
 )
 
 
@@ -118,7 +118,7 @@ def _ordered(program: Program, group: dict[str, str]) -> list[str]:
 
 
 def placed_in(state: State, func: str) -> set[str]:
-    """The funcs whose places are in the loops of a func, directly or through others."""
+    """A func and all funcs whose places are in its loops, directly or through other funcs."""
     placed, queue = set(), [func]
     while queue:
         name = queue.pop()

@@ -1,4 +1,4 @@
-"""unsigned: signed integers read as unsigned ones, as some instructions multiply them by signed ones."""
+"""unsigned: offsets signed integers to unsigned ones, for instructions that multiply unsigned by signed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ UNSIGNED = {i8: u8, i16: u16, i32: u32}
 
 
 def unsigned(state: State, func: str, definition: int, *, source: str) -> State:
-    """Read the signed integers of a source as unsigned ones, larger by half of their range.
+    """Replace the signed integers of a source by unsigned ones, offset by half of their range.
 
         c[i, j] = sum of a[i, k] * b[k, j]     b_unsigned[k, j] = b[k, j] + 128
                                                c[i, j]          = sum of a[i, k] * b_unsigned[k, j]
                                                c_excess[i]      = sum of a[i, k] * 128
                                                where c is read:   c[i, j] - c_excess[i]
 
-    Integers wrap around, so what readers of the sum get is what it was.
+    Integers wrap around, so readers of the sum get the same values as before.
     """
     program, f = state.program, state.program.func(func)
     if func in program.outputs:
@@ -69,7 +69,7 @@ def unsigned(state: State, func: str, definition: int, *, source: str) -> State:
 
 
 def _read_of(d: Definition, source: str) -> Read:
-    """The one read of a source of signed integers."""
+    """The only read of a source of signed integers; raises Illegal if there are none or several."""
     found = list(dict.fromkeys(d.reads))
     mine = [r for r in found if r.name == source]
     if not mine:
@@ -83,7 +83,7 @@ def _read_of(d: Definition, source: str) -> Read:
 
 
 def _is_factor(e: Expr, wanted: Cast) -> bool:
-    """True for a product with one factor that is the wanted one, and others that do not read it."""
+    """True for a product of which exactly one factor is `wanted`; the others do not contain its read."""
     match e:
         case Binary("mul", x, y):
             return any(
@@ -95,13 +95,13 @@ def _is_factor(e: Expr, wanted: Cast) -> bool:
 
 
 def _with(d: Definition, old: Expr, new: Expr) -> Definition:
-    """A definition with another expression in the place of one in its values."""
+    """A definition in whose values the expression `old` is replaced by `new`."""
     values = tuple(transform(v, lambda n: new if n == old else n) for v in d.values)
     return replace(d, values=values, mask=TRUE)
 
 
 def _raised(name: str, read: Read, limits: tuple[Interval, ...]) -> FuncDef:
-    """The elements of a source and half of their range: the first bit flipped."""
+    """The func of a source's elements plus half of their range, which flips the sign bit."""
     index = tuple(Var(f"d{n}") for n in range(len(read.index)))
     whole = replace(read, index=index)
     t = UNSIGNED[read.dtype]
@@ -111,7 +111,7 @@ def _raised(name: str, read: Read, limits: tuple[Interval, ...]) -> FuncDef:
 
 
 def _excess(name: str, f: FuncDef, d: Definition) -> FuncDef:
-    """The sum of a definition, for the variables of a func that it depends on."""
+    """The func of the sum of a definition, over the variables of `f` that the sum depends on."""
     ends = [e for _, lo, hi in d.ranges for e in (lo, hi) if e is not None]
     used = {v for e in (*d.values, d.where, *ends) for v in variables(e)}
     kept = [n for n, v in enumerate(f.variables) if v in used]

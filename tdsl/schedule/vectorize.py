@@ -1,4 +1,4 @@
-"""vectorize: iterations of a loop as lanes of vectors; those of a reduction are combined after it."""
+"""vectorize: runs iterations as vector lanes; the partial results of a reduction are combined after it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def vectorize(
     vectorized = _as_lanes(state, func, definition, name, factor)
     try:
         check_dependences(vectorized, func, definition)
-    except Illegal as reason:  # the user's schedule does not have the loop of lanes
+    except Illegal as reason:  # a hint that names the user's loop, not the loop of lanes
         raise Illegal(reason.reason, f"leave {name!r} serial", reason.related) from None
     return vectorized
 

@@ -1,4 +1,4 @@
-"""Which stages have values on whole tiles of fragments, beyond the points that are needed."""
+"""Stages whose values on whole tiles of fragments are defined, beyond the points that are needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tdsl.schedule.nest import FRAGMENT, State
 
 
 def is_whole(state: State, name: str) -> bool:
-    """True for a stage with a value everywhere: what is filled, and fragments made of such stages alone."""
+    """True if a stage is defined everywhere: filled copies, and fragments that read such stages only."""
     if not state.program.has_func(name):
         return False
     f, plan = state.program.func(name), state.plan(name)
@@ -26,7 +26,7 @@ def is_whole(state: State, name: str) -> bool:
 
 
 def whole_box(state: State, f: FuncDef, box: Box, facts: Facts) -> Box:
-    """The box of a stage, in whole tiles where it has values on these."""
+    """The box of a stage, rounded up to whole tiles of its fragment if `is_whole`."""
     if state.plan(f.name).scope != FRAGMENT or not is_whole(state, f.name):
         return box
     layout = layout_of_fragment(state, f.name)
