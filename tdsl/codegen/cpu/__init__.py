@@ -1,1 +1,1 @@
-"""Kernels for CPUs through LLVM: the only place that imports llvmlite."""
+"""Compiles kernels for CPUs with LLVM: the only package that imports llvmlite."""

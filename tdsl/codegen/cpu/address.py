@@ -1,7 +1,7 @@
-"""Addresses: an index tuple as pointer + lane * step, or with an offset for each lane.
+"""Address computation: an index tuple as pointer + lane * step, or as a pointer and an offset for each lane.
 
-The sum index * stride is sorted by the loop that each term depends on, so that every partial address is
-computed where it changes; constants come last, where the CPU adds them for nothing.
+The terms of the sum index * stride are added in the order of the loops that they depend on, so that every
+partial address is invariant in the loops inside; constants come last, where the addressing mode adds them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LaneSum:
     vectors: list[tuple[Expr, int]] = field(default_factory=list)
 
     def add(self, e: Expr, times: int) -> None:
-        """Add times * e."""
+        """Add times * e to this sum."""
         match e:
             case Ramp(base, stride):
                 self.scalar = self.scalar.plus(as_sum(base), times)
@@ -53,7 +53,7 @@ class LaneSum:
 
 
 def lane_sum(e: Expr, minus: Expr | None = None) -> LaneSum:
-    """`e - minus` as a sum."""
+    """`e - minus` as a `LaneSum`."""
     total = LaneSum()
     total.add(e, 1)
     if minus is not None:
@@ -63,11 +63,11 @@ def lane_sum(e: Expr, minus: Expr | None = None) -> LaneSum:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the lanes of an access are.
+    """The addresses of the lanes of an access.
 
-    Lane k is at `pointer` + k * `step` elements, or at the k-th of `offsets` bytes (or elements, by
-    `unit`) from `pointer`. `align` is what is known of `pointer`. Offsets in elements are in the range
-    `within`, both ends of which are inside the buffer, where that is known.
+    Lane k is at `pointer` + k * `step` elements, or at `pointer` + the k-th of `offsets`, in units of type
+    `unit`. `align` is the known alignment of `pointer` in bytes. `within` is the range of the offsets
+    in elements if it is known to be inside the buffer, else None.
     """
 
     buffer: str
@@ -84,7 +84,7 @@ class Address:
 def address(
     cx: Context, evaluate: Evaluate, name: str, index: tuple[Expr, ...], certain: bool
 ) -> Address:
-    """The address of name[index]; `certain` promises that every lane is inside the buffer."""
+    """The address of name[index]; `certain` promises that every lane is in bounds."""
     buffer = cx.buffers[name]
     lanes = max((lanes_of(i) for i in index), default=1)
     sums = [lane_sum(i) for i in index]
@@ -119,7 +119,7 @@ def address(
 
 
 def _within(cx: Context, buffer: Buffer, sums: list[LaneSum], lanes: int) -> tuple[int, int] | None:
-    """The range of the offsets of lanes, in elements, if all of it is known to be inside the buffer."""
+    """The range of the offsets of lanes, in elements, if it is known to be inside the buffer, else None."""
     if buffer.size is None:
         return None
     scalar, lo, hi = Sum(), 0, 0
@@ -141,14 +141,14 @@ def _within(cx: Context, buffer: Buffer, sums: list[LaneSum], lanes: int) -> tup
 
 
 def scalar_sum(cx: Context, evaluate: Evaluate, total: Sum) -> str:
-    """The i64 value of a sum of scalars; its terms must not overflow."""
+    """The i64 value of a sum of scalars, whose terms must not overflow."""
     walk = _Walk(cx, evaluate, certain=True)
     walk.add(total, 1)
     return walk.value()
 
 
 class _Walk:
-    """Terms of an address in the order in which loops change them."""
+    """Collects the terms of an address, and adds them in the order of the loops that they depend on."""
 
     def __init__(self, cx: Context, evaluate: Evaluate, certain: bool) -> None:
         self.cx, self.evaluate = cx, evaluate
@@ -186,7 +186,7 @@ class _Walk:
         return self.cx.b.v(f"mul{self.nsw} i64 {name}, {times}")
 
     def pointer(self, base: str, unit: str) -> str:
-        """`base` moved by the sum, one step for each loop level."""
+        """`base` plus the sum: one getelementptr for each loop that a term depends on, outermost first."""
         b = self.cx.b
         for level in sorted({level for level, _ in self.terms}):
             amount = self._total([a for at, a in self.terms if at == level])
@@ -196,7 +196,7 @@ class _Walk:
         return base
 
     def value(self) -> str:
-        """The sum itself."""
+        """The value of the sum."""
         ordered = [amount for _, amount in sorted(self.terms, key=lambda term: term[0])]
         if not ordered:
             return str(self.constant)

@@ -1,4 +1,4 @@
-"""Memory that a kernel has for itself."""
+"""Lowers `Alloc`: memory that a kernel allocates on the stack or the heap, and frees."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tdsl.codegen.ir.loops import HEAP, STACK, Alloc, row_major
 from tdsl.codegen.runtime.signature import ALIGN
 from tdsl.lang.expr import Const
 
-_LARGEST_FRAME = 1 << 20  # bytes on the stack of one function; threads have few MiB
-_SMALL = 1 << 14  # bytes that are on the stack in any case
+_LARGEST_FRAME = 1 << 20  # bytes of allocations on the stack of a function; threads have few MiB
+_SMALL = 1 << 14  # bytes that go on the stack whatever the size of the frame
 
 
 def may_fail(a: Alloc) -> bool:
-    """True when the memory may come from the heap, so there may be none."""
+    """True if the memory may come from the heap, so that the allocation may fail."""
     sizes = [int(e.value) for e in a.extents if isinstance(e, Const)]
     if a.scope == HEAP or len(sizes) < len(a.extents):
         return True
@@ -28,7 +28,7 @@ def may_fail(a: Alloc) -> bool:
 
 
 def _bytes(a: Alloc, sizes: list[int]) -> int:
-    """The size of memory with constant extents."""
+    """The size in bytes of an allocation with constant extents `sizes`."""
     if min(sizes, default=1) <= 0:
         return 0
     strides = a.strides or row_major(tuple(sizes))
@@ -38,9 +38,9 @@ def _bytes(a: Alloc, sizes: list[int]) -> int:
 
 @contextmanager
 def allocated(cx: Context, a: Alloc) -> Iterator[Buffer]:
-    """The buffer of an `Alloc` while its body is written.
+    """Allocate the buffer of an `Alloc` before its body, written inside, and free it after.
 
-    Memory of a size that is not known, or too large for the stack, comes from the heap in any scope.
+    Memory of a size unknown at compile time, or too large for the stack, comes from the heap in any scope.
     """
     guarded = bool(a.extents) and bool(cx.b.module.guarded)
     zones = 2 * canaries.BYTES * guarded
@@ -75,7 +75,7 @@ def allocated(cx: Context, a: Alloc) -> Iterator[Buffer]:
 
 
 def _dynamic(cx: Context, a: Alloc, extents: list[Value]) -> tuple[tuple[int | str, ...], str]:
-    """Strides, and a size in bytes, when an extent is known only when the kernel runs."""
+    """The strides and the size in bytes of an allocation with an extent that is known only at run time."""
     b = cx.b
     if a.strides:
         total = str(a.dtype.bytes)
@@ -95,7 +95,7 @@ def _dynamic(cx: Context, a: Alloc, extents: list[Value]) -> tuple[tuple[int | s
 
 
 def _checked(cx: Context, operation: str, x: str, y: str) -> str:
-    """x + y or x * y; no memory is large enough when it overflows."""
+    """x + y or x * y; if it overflows the kernel fails as for an allocation that is too large."""
     b = cx.b
     pair = b.call("{ i64, i1 }", f"llvm.{operation}.with.overflow.i64", ("i64", x), ("i64", y))
     with b.escape(b.v(f"extractvalue {{ i64, i1 }} {pair}, 1")):

@@ -1,4 +1,4 @@
-"""What Linux lets a process use only after it has asked: the registers of AMX, 8 KB more for each thread."""
+"""Requests from Linux the permission to use the tile registers of AMX, 8 KB more state for each thread."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _REQUEST, _TILE_DATA = 0x1023, 18
 
 @functools.cache
 def may_use_tiles() -> bool:
-    """Ask for the tile registers of this processor, once; False, with a warning, where the system refuses.
+    """Request the tile registers of this processor, once; False, with a warning, if the system refuses.
 
-    The permission is that of the whole process: threads have it, and so do children.
+    The permission holds for all threads of the process and for its children.
     """
     if _request():
         return True

@@ -1,4 +1,4 @@
-"""Operators, selections and functions on values of any element type and number of lanes."""
+"""Operators, selections and function calls on values of any element type and number of lanes, as LLVM IR."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tdsl.lang.types import DType, bool_, f64, i32, i64, u64
 
 
 def binary(b: Builder, op: str, x: Value, y: Value) -> Value:
-    """`x op y`; operands of one type and number of lanes."""
+    """`x op y`; both operands have the same type and number of lanes."""
     if x.uniform and y.uniform:
         return _uniform(binary(b, op, x.lane(), y.lane()), x.lanes)
     if op in COMPARISONS:
@@ -43,7 +43,7 @@ def unary(b: Builder, op: str, x: Value) -> Value:
 
 
 def select(b: Builder, cond: Value, yes: Value, no: Value) -> Value:
-    """`yes` where `cond`, else `no`."""
+    """`yes` in the lanes where `cond` is true, else `no`."""
     if cond.constant is not None:
         return yes if cond.constant else no
     if cond.uniform and yes.uniform and no.uniform:
@@ -57,7 +57,7 @@ def select(b: Builder, cond: Value, yes: Value, no: Value) -> Value:
 
 
 def call(b: Builder, fn: str, args: list[Value], t: DType) -> Value:
-    """A function of `lang.expr.FUNCTIONS`, with a result of type `t`."""
+    """Call a function of `lang.expr.FUNCTIONS`, with a result of type `t`."""
     lanes = args[0].lanes
     if lanes > 1 and all(x.uniform for x in args):
         return _uniform(call(b, fn, [x.lane() for x in args], t), lanes)
@@ -80,7 +80,7 @@ def _uniform(x: Value, lanes: int) -> Value:
 
 
 def _fold(op: str, x: Value, y: Value) -> Value | None:
-    """The result when it needs no instruction."""
+    """The result of an i64 operation on constants or a neutral element; None if it needs an instruction."""
     a, c = x.constant, y.constant
     if op == "add" and 0 in (a, c):
         return y if a == 0 else x
@@ -95,7 +95,7 @@ def _fold(op: str, x: Value, y: Value) -> Value | None:
 
 
 def _limit(op: str, x: Value, y: Value) -> int | None:
-    """A bound of an i64 result that certainly fits, or None."""
+    """An upper bound of the magnitude of an i64 result that cannot overflow, or None."""
     a, c = (v.limit if v.constant is None else abs(v.constant) for v in (x, y))
     if x.dtype != i64 or a is None or c is None:
         return None
@@ -127,11 +127,11 @@ def _reinterpret(b: Builder, x: Value, t: DType) -> Value:
 
 
 def _random(b: Builder, args: list[Value], t: DType) -> Value:
-    """Uniform in [0, 1): the top bits of splitmix64 chained over the arguments."""
+    """A float in [0, 1), uniformly distributed: the top bits of splitmix64 chained over the arguments."""
     lanes = max(x.lanes for x in args)
     words = [cast(b, x, u64) for x in args]
     h = words[0]
-    for word in (_word(1, h.lanes), *words[1:]):  # the 1, since 0 is mixed to 0
+    for word in (_word(1, h.lanes), *words[1:]):  # the word 1, as mixing maps 0 to 0
         step = binary(b, "mul", word, _word(0x9E3779B97F4A7C15, word.lanes))
         h = _mix(b, binary(b, "xor", h, step))
     shift = 11 if t == f64 else 40

@@ -1,4 +1,4 @@
-"""Indivisible updates of memory: one machine instruction, or a loop around compare-and-exchange."""
+"""Atomic updates of memory: an `atomicrmw` instruction, or a compare-and-swap loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tdsl.codegen.cpu.values import Value, full
 
 
 def update(cx: Context, at: Address, op: str, x: Value, mask: Value | None) -> None:
-    """element op= lane for each lane of `x` where `mask` holds, in the order of lanes."""
+    """Update element op= lane atomically for each lane of `x` where `mask` is true, in the order of lanes."""
     if x.lanes == 1:
         if mask is None:
             _update_one(cx.b, at.pointer, op, x)

@@ -1,7 +1,7 @@
-"""Text of LLVM IR: `Module` gathers functions and declarations, `Builder` writes the body of one function.
+"""Writes LLVM IR text: `Module` collects functions and declarations, `Builder` writes one function's body.
 
-A builder numbers values: the same pure instruction is written once, in the outermost loop that has all of
-its operands. So invariants leave their loops and repeated addresses cost nothing, before LLVM sees the text.
+A builder does value numbering: it writes each distinct pure instruction once, in the outermost loop or branch
+that defines all of its operands. So it hoists invariants and shares repeated addresses before LLVM runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SYMBOL = re.compile(r"@([\w.$]+)|^!\d+")
 
 @dataclass
 class Module:
-    """The functions, globals and declarations of one IR text; `guarded` is memory with zones around it."""
+    """The functions, globals and declarations of one IR text; `guarded` names the buffers with red zones."""
 
     target: CpuTarget
     fast: bool = False
@@ -27,7 +27,7 @@ class Module:
     parts: dict[str, str] = field(default_factory=dict)
 
     def declare(self, text: str) -> None:
-        """Add `declare ...`, a global, metadata or a whole `define ...`; what is there already stays.
+        """Add `declare ...`, a global, metadata or a whole `define ...`, unless its symbol exists already.
 
         >>> m = Module(None)
         >>> m.declare("declare float @llvm.sqrt.f32(float)")
@@ -40,7 +40,7 @@ class Module:
         self.parts.setdefault(found[1] or found[0], text)
 
     def replace(self, symbol: str, text: str) -> None:
-        """Give a symbol that is there its final text."""
+        """Replace the text of a symbol that exists."""
         self.parts[symbol] = text
 
     def fresh(self, stem: str) -> str:
@@ -64,7 +64,7 @@ class _Scope:
 
 
 class Builder:
-    """The body of one function. `v` writes a pure instruction, `do` one with an effect.
+    """Writes the body of one function: `v` writes pure instructions, `do` and `get` those with side effects.
 
     >>> b = Builder(Module(None), "define i64 @f(i64 %n)")
     >>> with b.loop("0", "%n") as i:
@@ -96,7 +96,7 @@ class Builder:
         self._names = self._labels = 0
 
     def v(self, instruction: str) -> str:
-        """The name of a pure instruction's value (no memory access, no undefined behaviour)."""
+        """Write a pure instruction (no memory access, no undefined behaviour) once; the name of its value."""
         level = self.level(instruction)
         scope = self._scopes[level]
         name = scope.memo.get(instruction)
@@ -106,13 +106,13 @@ class Builder:
         return name
 
     def call(self, result: str, function: str, *args: tuple[str, str], flags: str = "") -> str:
-        """The value of a pure function, declared here; `args` are (type, value) pairs."""
+        """Declare and call a pure function; the name of its value. `args` are (type, value) pairs."""
         self.declare(f"declare {result} @{function}({', '.join(t for t, _ in args)})")
         given = ", ".join(f"{t} {x}" for t, x in args)
         return self.v(f"call {flags}{result} @{function}({given})")
 
     def level(self, text: str) -> int:
-        """How many loops and branches the operands in `text` depend on."""
+        """The depth, in loops and branches, of the innermost scope that defines an operand in `text`."""
         known = self._level
         return max((known.get(name, 0) for name in _NAME.findall(text)), default=0)
 
@@ -121,28 +121,28 @@ class Builder:
         self.module.declare(text)
 
     def do(self, line: str) -> None:
-        """Write an instruction that stays where it is."""
+        """Write an instruction at the current position; it is not hoisted."""
         self._scopes[-1].lines.append(f"  {line}")
 
     def get(self, instruction: str) -> str:
-        """The name of the value of an instruction that stays where it is (a load, an atomic)."""
+        """Write an instruction that is not hoisted (a load, an atomic); the name of its value."""
         name = self._fresh(len(self._scopes) - 1)
         self.do(f"{name} = {instruction}")
         return name
 
     def alloca(self, type_: str, align: int) -> str:
-        """Memory of the function's frame."""
+        """Allocate memory in the function's stack frame, in its entry block; the name of the pointer."""
         name = self._fresh(0)
         self.allocas.append(f"  {name} = alloca {type_}, align {align}")
         return name
 
     @property
     def block(self) -> str:
-        """The name of the block that lines are written to."""
+        """The label of the basic block that lines are appended to."""
         return self._scopes[-1].block
 
     def phi(self) -> tuple[str, Callable[[str], None]]:
-        """A value at the begin of a block, and the function that later says what it is."""
+        """Reserve a phi at the start of a block: its name, and a function that sets its instruction later."""
         scope = self._scopes[-1]
         name, at = self._fresh(len(self._scopes) - 1), len(scope.lines)
         scope.lines.append("")
@@ -153,18 +153,18 @@ class Builder:
         return name, define
 
     def label(self, name: str) -> None:
-        """Begin a block."""
+        """Begin a basic block."""
         self._scopes[-1].lines.append(f"{name}:")
         self._scopes[-1].block = name
 
     def labels(self, *stems: str) -> list[str]:
-        """New block names."""
+        """New labels of basic blocks, one for each stem."""
         self._labels += 1
         return [f"{stem}.{self._labels}" for stem in stems]
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Lines that may not run: values written inside are not reused after it."""
+        """A region of lines that run conditionally: values written inside are not reused after it."""
         self._scopes.append(_Scope([], {}, self._scopes[-1].block))
         yield
         inner = self._scopes.pop()
@@ -173,7 +173,7 @@ class Builder:
 
     @contextmanager
     def loop(self, lo: str, hi: str) -> Iterator[str]:
-        """Repeat for a variable lo, lo + 1, ..., hi - 1: a guard and a test at the bottom."""
+        """Loop over lo <= i < hi and yield the name of i: a guard before, the test at the bottom."""
         if hi.lstrip("-").isdigit() and lo.lstrip("-").isdigit():
             guard = None
             assert int(lo) < int(hi), "a loop without iterations"
@@ -196,7 +196,7 @@ class Builder:
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
-        """Run the lines inside only where an i1 holds."""
+        """Run the lines written inside only if the i1 `condition` is true."""
         then, leave = self.labels("then", "end")
         with self.scope():
             self.do(f"br i1 {condition}, label %{then}, label %{leave}")
@@ -207,7 +207,7 @@ class Builder:
 
     @contextmanager
     def escape(self, condition: str) -> Iterator[None]:
-        """Run the lines inside, which leave the function, where an i1 holds."""
+        """Run the lines written inside, which must leave the function, if the i1 `condition` is true."""
         out, go_on = self.labels("leave", "go")
         with self.scope():
             self.do(f"br i1 {condition}, label %{out}, label %{go_on}")
@@ -216,9 +216,9 @@ class Builder:
         self.label(go_on)
 
     def branch(self, condition: str, then: Callable[[], None], orelse: Callable[[], None]) -> None:
-        """Run the lines of `then` where an i1 holds, else those of `orelse`."""
+        """Run the lines that `then` writes if the i1 `condition` is true, else those of `orelse`."""
         first, second, leave = self.labels("then", "else", "end")
-        with self.scope():  # of both arms: what they hoist goes before the branch
+        with self.scope():  # of both arms: instructions hoisted out of them precede the branch
             self.do(f"br i1 {condition}, label %{first}, label %{second}")
             for label, write in ((first, then), (second, orelse)):
                 with self.scope():
@@ -228,7 +228,7 @@ class Builder:
         self.label(leave)
 
     def text(self) -> str:
-        """The function."""
+        """The text of the function's definition."""
         assert len(self._scopes) == 1
         return "\n".join([self.header + " {", "entry:", *self.allocas, *self._scopes[0].lines, "}"])
 

@@ -1,10 +1,10 @@
-"""Machine code from the disk cache: a program that has been compiled before runs without being lowered.
+"""Caches compiled kernels on disk: a program that has been compiled before runs without being lowered again.
 
-An entry holds the object file behind what is needed to load it, as JSON:
+An entry is the object file, preceded by JSON with the data needed to load it:
 
-    length of the JSON | {"name": of the kernel, "quick": whether it has an entry for Python} | object file
+    length of the JSON | {"name": of the kernel, "quick": true if it has an entry for Python} | object file
 
-The JSON of a fallback also has its number, and the reason and time limit with which LLVM was stopped before.
+The JSON of a fallback also has its number, and the reason and the time limit of LLVM's failed first attempt.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tdsl.core.source import here
 from tdsl.errors import CompileWarning
 
 _LENGTH = struct.Struct("<I")
-_CALLER = (sys.version, np.__version__)  # whose objects the entry for Python reads
+_CALLER = (sys.version, np.__version__)  # versions whose objects the entry point for Python reads
 
 
 class Way(NamedTuple):
-    """A kernel and the processor that it is compiled for; `about` says what it does without."""
+    """A kernel, built by `make`, and the CPU to compile it for; `about` describes both in a warning."""
 
     make: Callable[[], Kernel]
     target: CpuTarget
@@ -50,8 +50,8 @@ def load_or_build(
     """The machine code of `make()` for this machine or a level of it, from the disk cache if it has an entry.
 
     `program` is the fingerprint of everything that the kernel depends on, `params` are its parameters. The
-    kernel is lowered only if the cache has no entry, or when its loops are asked for. If LLVM reaches the
-    time limit, the first of `plainer()` that it compiles is taken, with a warning; the cache remembers which.
+    kernel is lowered only if the cache has no entry, or if its loops are accessed. If LLVM reaches the time
+    limit, the first fallback of `plainer()` that it compiles is used, with a warning, and cached.
     TargetError if this machine cannot run the code, CompileLimit if LLVM reaches the limit for all.
     """
     check_runs_here(target)
@@ -84,7 +84,7 @@ def load_or_build(
 
 
 def _plain(ways: Sequence[Way], params: tuple[Argument, ...]) -> tuple[int, Kernel, ObjectCode]:
-    """The first way that LLVM compiles, counted from 1, with its kernel and code."""
+    """The number, from 1, of the first fallback that LLVM compiles in time, with its kernel and code."""
     for taken, way in enumerate(ways[:-1], 1):
         with suppress(jit.CompileLimit):
             return taken, *_compiled(way, params)
@@ -117,7 +117,7 @@ def _pack(code: ObjectCode, taken: int, reason: str, limit: float) -> bytes:
 
 
 def _unpack(payload: bytes, params: tuple[Argument, ...]) -> tuple[ObjectCode, int, str, float]:
-    """The code, the number of its fallback or 0, and the reason and time limit of the first attempt."""
+    """The code, the number of its fallback or 0, and why and at what limit the first attempt failed."""
     (length,) = _LENGTH.unpack_from(payload)
     start = _LENGTH.size + length
     about = json.loads(payload[_LENGTH.size : start])

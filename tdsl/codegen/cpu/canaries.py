@@ -1,9 +1,9 @@
 """Red zones around the memory of kernels, under TDSL_DEBUG=canaries.
 
-Memory that a kernel allocates gets BYTES more on both sides. All of it is filled with a pattern when it is
-allocated, and the zones are compared with the pattern when it is freed: a store out of bounds is an error
-that names the func, whatever it overwrote. The pattern is a NaN in every float type and a large number in
-wide integers, so a load out of bounds, or of memory that is not initialised, shows in the results.
+Each buffer that a kernel allocates is extended by a zone of BYTES on both sides. Buffer and zones are filled
+with a pattern on allocation, and the zones are compared with it when the buffer is freed: a store out of
+bounds is an error that names the func. The pattern is a NaN in every float type and a large number in
+wide integers, so a load out of bounds, or of uninitialised memory, shows in the results.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from tdsl.codegen.ir.loops import Alloc, Kernel
 from tdsl.codegen.ir.statements import walk
 from tdsl.codegen.runtime.failure import TOUCHED
 
-BYTES = 256  # of one zone: a multiple of the alignment of any memory
+BYTES = 256  # of one zone: a multiple of the alignment of any buffer
 
-# The bytes of the pattern are 0xff and 0x7f in turn, from an even address on: words of 0x7fff.
+# The bytes of the pattern alternate between 0xff and 0x7f, from an even address on: words of 0x7fff.
 _FUNCTIONS = f"""\
 define internal void @tdsl.guard(ptr %first, i64 %bytes) noinline nounwind {{
 entry:
@@ -65,12 +65,12 @@ bad:
 
 
 def names_of_memory(kernel: Kernel) -> tuple[str, ...]:
-    """The names of the buffers that a kernel allocates, each once, in the order of the text."""
+    """The names of the buffers that a kernel allocates, each once, in the order of the loop IR."""
     return tuple(dict.fromkeys(s.name for s in walk(kernel.body) if isinstance(s, Alloc)))
 
 
 def begin(cx: Context, outer: str, size: str) -> str:
-    """The pointer behind the first zone, with the pattern in both zones and `size` bytes between them."""
+    """Fill both zones and `size` bytes between them with the pattern; the pointer behind the first zone."""
     guard, touched = _FUNCTIONS.split("\n\n")
     cx.b.declare(guard)
     cx.b.declare(touched)
@@ -80,6 +80,6 @@ def begin(cx: Context, outer: str, size: str) -> str:
 
 
 def end(cx: Context, name: str, first: str, size: str) -> None:
-    """Leave with the status of the memory of this name where a zone around it has changed."""
+    """Fail with the status of the buffer `name` if a zone around it has been overwritten."""
     with cx.b.escape(cx.b.get(f"call i1 @tdsl.touched(ptr {first}, i64 {size})")):
         fail(cx, TOUCHED - cx.b.module.guarded.index(name), [])

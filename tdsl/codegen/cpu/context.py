@@ -1,4 +1,4 @@
-"""What is known at a point of the function being written."""
+"""`Context`: the state of code generation in one function (names, buffers, memoised values, owned memory)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tdsl.lang.expr import Expr
 from tdsl.lang.types import DType
 from tdsl.schedule.instructions.instruction import RegisterFile
 
-# No loop counts further, so sums and small multiples of loop variables and sizes do not wrap.
+# The largest loop variable or size, so that sums and small multiples of them do not wrap.
 LARGEST_INDEX = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory: a pointer, and for each axis a stride in elements, or the name of one in bytes.
+    """A buffer: a pointer, and for each axis a stride: an int in elements, or the name of an i64 in bytes.
 
-    `align` is what is known of the pointer, in bytes, `size` how many elements follow it, if that is known.
+    `align` is the known alignment of the pointer in bytes, `size` the elements from it on, if constant.
     """
 
     pointer: str
@@ -33,7 +33,7 @@ class Buffer:
 
 @dataclass
 class Held:
-    """Heap memory that a function gives back; `left` when some way out goes through `label`."""
+    """Heap memory that a function frees; `left` is set if an early return branches to `label` to free it."""
 
     pointer: str
     label: str
@@ -42,15 +42,14 @@ class Held:
 
 @dataclass
 class Context:
-    """The names in scope, and how the function is left early.
+    """The names and buffers in scope in a function, the memory that it owns, and its memoised values.
 
-    `failed` is in a parallel loop the pointer to the status that its threads share, else empty. `owned` is
-    heap memory to give back when the function is left, innermost last, and `status` what is then returned.
-    `stacked` is the size of its frame in bytes. `streams` says
-    that some store bypasses the caches. `files` are the register files that it uses, by name, and `held`
-    the registers that hold tiles throughout the loop that is being written. `memo` holds values of
-    expression nodes within one statement, `loaded` for each buffer its loads by their text, until something
-    may have been stored there.
+    `failed` is, in a parallel loop, the pointer to the status that its threads share, else empty. `owned` is
+    the heap memory to free on return, innermost last, `status` the pointer to the value returned after that.
+    `stacked` is the size of the stack frame in bytes. `streams` is set if a store bypasses the caches.
+    `files` are the register files that the function uses, by name, and `held` the register of each tile that
+    stays in one throughout the loop being written. `memo` maps the ids of expression nodes to their values
+    within one statement, `loaded` the text of each load of a buffer to its value, until a store to it.
     """
 
     b: Builder
@@ -69,7 +68,7 @@ class Context:
     loaded: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def forget(self, buffer: str | None = None) -> None:
-        """Values of nodes and loads hold no longer: those of one buffer, or all."""
+        """Discard the memoised values of nodes, and those of loads from one buffer or all buffers."""
         self.memo.clear()
         if buffer is None:
             self.loaded.clear()

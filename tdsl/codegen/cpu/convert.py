@@ -1,7 +1,7 @@
 """Casts between element types, as LLVM IR.
 
-A float becomes an integer toward zero and saturates, NaN becomes 0. LLVM's own saturating conversions
-handle one lane at a time, so the clamps are written out.
+Conversion of floats to integers rounds toward zero and saturates; NaN gives 0. LLVM expands its own
+saturating conversions lane by lane, so the clamps are written out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tdsl.lang.types import DType, f16, f32, f64, i32
 
 
 def cast(b: Builder, x: Value, t: DType, saturate: bool = False) -> Value:
-    """`x` as type `t`, by the rules of `lang.expr.Cast`."""
+    """`x` converted to type `t` by the rules of `lang.expr.Cast`."""
     if x.dtype == t:
         return x
     if x.uniform:
@@ -61,7 +61,7 @@ def _float_to_float(b: Builder, x: Value, t: DType) -> str:
         name = x.name
         if x.dtype == f64 and t == f16:
             name = odd(b, name, x.lanes)
-        elif x.dtype == f64:  # by way of f32, as ml_dtypes
+        elif x.dtype == f64:  # rounds to f32 first, like ml_dtypes
             name = b.v(f"fptrunc {x.type} {name} to {register(f32, x.lanes)}")
         return narrow(b, name, t, x.lanes)
     how = "fpext" if t.bits > x.dtype.bits else "fptrunc"
@@ -70,11 +70,11 @@ def _float_to_float(b: Builder, x: Value, t: DType) -> str:
 
 def _float_to_int(b: Builder, x: Value, t: DType) -> str:
     lanes, type_ = x.lanes, x.type
-    # Narrow integers come from 32-bit ones, which CPUs convert to.
+    # Narrow integers are truncated from 32-bit ones: CPUs convert floats to no narrower type.
     via = register(t if t.bits >= 32 else i32, lanes)
     low, high = _largest_below(float(t.low), x.dtype), _largest_below(float(t.high), x.dtype)
     name = x.name
-    if t.kind == "i":  # NaN becomes 0; for unsigned integers the clamp below does it
+    if t.kind == "i":  # NaN gives 0; for unsigned integers the clamp below ensures that
         number = b.v(f"fcmp ord {type_} {name}, {name}")
         name = select(b, type_, number, name, _float(b, x, 0.0))
     lowest, highest = _float(b, x, low), _float(b, x, high)
@@ -90,7 +90,7 @@ def _float_to_int(b: Builder, x: Value, t: DType) -> str:
 
 
 def _largest_below(value: float, t: DType) -> float:
-    """The float of type `t` nearest to the end of an integer range, and inside it.
+    """The float of type `t` closest to an end of an integer range, inside the range.
 
     >>> _largest_below(2.0**31 - 1, f32), _largest_below(255.0, f32)
     (2147483520.0, 255.0)

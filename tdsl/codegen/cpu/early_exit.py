@@ -1,4 +1,4 @@
-"""How a kernel is left early: a failed check, or memory that could not be had."""
+"""Early returns from the functions of a kernel after a failed check or allocation, which free its memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tdsl.lang.types import f64, i64
 
 NO_MEMORY = -1
 VALUES = 8
-"""How many values of a failed check the frame has room for."""
+"""The number of values of a failed check that the frame can store."""
 
 
 def frame_slots(kernel: Kernel) -> int:
@@ -33,7 +33,7 @@ def slot_values(cx: Context, values: list[Value]) -> list[str]:
 
 
 def fail(cx: Context, status: int, values: list[Value]) -> None:
-    """Leave with a status; of several threads that fail the first one reports its values."""
+    """Return from the function with a status, and store the values of the first thread that fails."""
     b = cx.b
     if not cx.failed:
         _report(cx, values)
@@ -48,7 +48,7 @@ def fail(cx: Context, status: int, values: list[Value]) -> None:
 
 
 def leave(cx: Context, status: str) -> None:
-    """Return a status; on the way what the function holds is given back."""
+    """Free the memory that the function owns, and return a status."""
     if not cx.owned:
         cx.b.do(f"ret i64 {status}")
         return
@@ -59,7 +59,7 @@ def leave(cx: Context, status: str) -> None:
 
 
 def release(cx: Context) -> None:
-    """Give back the innermost memory, where its use ends and on the ways out from there."""
+    """Free the innermost owned memory, at the end of its use and on the early returns from there."""
     b, held = cx.b, cx.owned.pop()
     b.do(f"call void @tdsl_free(ptr {held.pointer})")
     if not held.left:
@@ -81,7 +81,7 @@ def _go_out(cx: Context) -> None:
 
 
 def leave_if_failed(cx: Context, cell: str) -> None:
-    """Leave where a thread has failed."""
+    """Return early if `cell` contains the status of a thread that has failed."""
     status = cx.b.get(f"load atomic i64, ptr {cell} monotonic, align 8")
     with cx.b.escape(cx.b.v(f"icmp ne i64 {status}, 0")):
         leave(cx, status)

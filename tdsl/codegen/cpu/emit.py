@@ -1,14 +1,14 @@
-"""A kernel of the loop IR as LLVM IR text.
+"""Lowers a kernel of the loop IR to LLVM IR text.
 
-    @NAME(frame, runtime)      reads the arguments from the frame
-    @NAME.body(...)            the statements; buffers are arguments that do not overlap
+    @NAME(frame, runtime)      loads the arguments from the frame and calls @NAME.body
+    @NAME.body(...)            the statements; buffers without atomic updates are noalias arguments
     @NAME.parallel...          the bodies of parallel loops, see parallel.py
 
-The frame is an array of 8-byte slots: for each parameter its data pointer and, where a stride is not known,
-that stride in bytes; or the bytes of a scalar; or a size. After them 8 slots take the values of a failed
-check, integers as i64, floats as f64. The runtime is {parallel_for, print, handle}. The status is 0, or 1 +
-the site of the check, or -1 when there was no memory, or less where it wrote beyond memory of its own
-(`canaries.py`). The text holds no addresses.
+The frame is an array of 8-byte slots: for each parameter a data pointer and the strides, in bytes, that are
+not constant; or the bytes of a scalar; or a size. 8 more slots receive the values of a failed check, integers
+as i64, floats as f64. The runtime is {parallel_for, print, handle}. A kernel returns a status: 0 if it
+succeeds, 1 + the site of a failed check, -1 if an allocation failed, less if it wrote out of the bounds of
+memory that it allocated (`canaries.py`). The text contains no absolute addresses.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tdsl.lang.types import DType, i64
 
 
 def emit(kernel: Kernel, target: CpuTarget) -> str:
-    """LLVM IR of a kernel whose loops are serial or parallel.
+    """The LLVM IR text of a kernel whose loops are all serial or parallel.
 
     >>> from tdsl.codegen.cpu.machine import level
     >>> from tdsl.lang.expr import Load, const
@@ -103,7 +103,7 @@ class _Frame:
 
     @staticmethod
     def _elements(p: BufferParam) -> int | None:
-        """How many elements follow the first one, where extents and strides are known."""
+        """The number of elements from the pointer to the end of the buffer; None if it is not constant."""
         furthest = 0
         for e, stride in zip(p.extents, p.strides, strict=True):
             if not isinstance(e, Const) or stride is None or stride < 0:

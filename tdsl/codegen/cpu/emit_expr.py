@@ -1,4 +1,4 @@
-"""Expressions of the loop IR as LLVM IR."""
+"""Lowers expressions of the loop IR to LLVM IR."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from tdsl.lang.types import bool_, i64, u64
 
 
 def value(cx: Context, e: Expr) -> Value:
-    """The value of an expression; each distinct node is written once in a statement.
+    """The LLVM value of an expression; each distinct node is written once in a statement.
 
-    Operands come before operators by a stack of its own: an unrolled sum may be thousands deep.
+    Operands are written before operators, with an explicit stack: an unrolled sum may be thousands deep.
     """
     stack = [e]
     while stack:
@@ -62,12 +62,12 @@ def value(cx: Context, e: Expr) -> Value:
 
 
 def access(cx: Context, buffer: str, indices: tuple[Expr, ...], certain: bool) -> Address:
-    """The address of an element, or of a vector of them."""
+    """The address of an element or of a vector of elements; `certain` promises that lanes are in bounds."""
     return address(cx, value, buffer, indices, certain)
 
 
 def _operands(e: Expr) -> tuple[Expr, ...]:
-    """The expressions whose values `_node` looks up; it finds others itself, without much depth."""
+    """The operands that must be memoised before `_node` runs; it evaluates others by shallow recursion."""
     match e:
         case Unary(_, x) | Cast(x) | Broadcast(x):
             return (x,)
@@ -84,7 +84,7 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
 
 
 def _found_first(index: Expr) -> list[Expr]:
-    """What an index is made of that is found before it: loads, and the index itself where it is no sum."""
+    """The parts of an index to evaluate before it: its loads, or all of it if it is no ramp or operator."""
     if not isinstance(index, Ramp | Binary | Broadcast):
         return [index]
     return [n for n in post_order(index) if isinstance(n, Load)] if has_data(index) else []
@@ -155,7 +155,7 @@ def _ramp(cx: Context, e: Ramp) -> Value:
 
 
 def _compares_ramps(op: str, x: Expr) -> bool:
-    """True for a comparison of vector indices, of which one is perhaps a ramp."""
+    """True for a comparison of vectors of indices, whose operands may contain ramps."""
     return (
         op in COMPARISONS
         and isinstance(x, Ramp | Broadcast | Binary)
@@ -165,7 +165,7 @@ def _compares_ramps(op: str, x: Expr) -> bool:
 
 
 def _compare_ramps(cx: Context, e: Binary) -> Value:
-    """lane * step OP limit, in the narrowest integers that tell the lanes apart."""
+    """Compare lane * step with a scalar limit, in the narrowest integers that represent all lane * step."""
     b = cx.b
     total = lane_sum(e.left, e.right)
     known = all(value(cx, atom).limit is not None for atom in total.scalar.terms)
@@ -188,6 +188,6 @@ def _compare_ramps(cx: Context, e: Binary) -> Value:
 
 
 def scalar_index(cx: Context, e: Expr) -> Value:
-    """An extent or the begin of a loop, which are small enough for sums not to wrap."""
+    """The value of an extent or a loop bound, at most LARGEST_INDEX, so that sums do not wrap."""
     x = value(cx, e)
     return index(x.constant) if x.constant is not None else x._replace(limit=LARGEST_INDEX)

@@ -1,4 +1,4 @@
-"""Statements of the loop IR as LLVM IR."""
+"""Lowers statements of the loop IR to LLVM IR."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from tdsl.lang.expr import Binary, Const, Expr, const, dtype_of, lanes_of
 from tdsl.lang.simplify import simplify
 from tdsl.lang.types import i64
 
-# Loops that store at most so many registers become straight code: their accumulators can be registers.
+# Serial loops that store at most so many vector registers are unrolled: accumulators can stay in registers.
 _WRITTEN_OUT = 16
 
 
 def statement(cx: Context, s: Stmt) -> None:
-    """Write a statement."""
+    """Write the LLVM IR of a statement."""
     match s:
         case Block(body):
             done = 0
@@ -87,7 +87,7 @@ def _compound(
     | Await
     | CopyTile,
 ) -> None:
-    """Write a statement around blocks of its own, or with effects that are not known."""
+    """Write a statement that needs basic blocks of its own, or whose effects on memory are not tracked."""
     b = cx.b
     match s:
         case For():
@@ -158,7 +158,7 @@ def _loop(cx: Context, s: For) -> None:
 
 
 def _stores(s: Stmt, vector_bytes: int) -> int:
-    """How many registers a statement without branches stores; a large number for any other."""
+    """The number of vector registers that a statement without branches stores; a large number for others."""
     match s:
         case Store(_, _, x):
             return -(-lanes_of(x) * dtype_of(x).bytes // vector_bytes)
@@ -198,7 +198,7 @@ def _store(cx: Context, s: Store) -> None:
 
 @contextmanager
 def _arithmetic(cx: Context, fast: bool) -> Iterator[None]:
-    """Values written inside may be computed fast; what was computed before is not used for them."""
+    """Add fast-math flags to float instructions written inside if `fast`; drops values memoised without."""
     module = cx.b.module
     before = module.fast
     if fast and not before:

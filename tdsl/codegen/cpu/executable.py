@@ -1,4 +1,4 @@
-"""A kernel as machine code that Python can call."""
+"""`CpuExecutable`: a kernel compiled to machine code, which Python can call."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _PyMethodDef(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class ObjectCode:
-    """An object file with `@NAME`, and with `@NAME_call` where it is `quick`; `params` are what it takes."""
+    """An object file that defines `@NAME`, and `@NAME_call` if `quick`; `params` are those of the kernel."""
 
     name: str
     params: tuple[Argument, ...]
@@ -47,11 +47,11 @@ class ObjectCode:
 
 
 class CpuExecutable:
-    """A kernel compiled from the IR text of `@NAME`, with `@NAME_call` where there is one.
+    """A kernel compiled from the IR text of `@NAME`, and of the entry point `@NAME_call` if it has one.
 
-    `params` are what it takes, `kernel` is what was compiled, `llvm` the text. `fast` is a function of Python
-    written in machine code, or None: it takes arrays and scalars in the order of `params`, without the
-    sizes, and returns True when the kernel ran. Anything else means that `run` must take over.
+    `params` are the parameters of `kernel`, `llvm` is the IR text. `fast` is a built-in function around
+    `@NAME_call`, or None: it takes arrays and scalars in the order of `params`, without the sizes, and
+    returns True if the kernel ran. After any other result the caller must use `run`.
     The code stays in memory while this object, or `fast`, is alive. `target` is this machine, or a
     level of it.
     """
@@ -66,7 +66,7 @@ class CpuExecutable:
     def of_object(
         cls, code: ObjectCode, make: Callable[[], Kernel], target: CpuTarget
     ) -> CpuExecutable:
-        """An executable of machine code that is there; `make` makes its kernel again when one asks."""
+        """The executable of existing machine code; `make` builds its kernel again on demand."""
         self = cls.__new__(cls)
         self._start(code, _Origin(make, lambda kernel: text_of(kernel, target)), target)
         return self
@@ -81,7 +81,7 @@ class CpuExecutable:
 
     @property
     def kernel(self) -> Kernel:
-        """What was compiled."""
+        """The kernel that was compiled."""
         return self._origin.kernel
 
     @property
@@ -96,9 +96,9 @@ class CpuExecutable:
         """Run on arrays, numbers and sizes, one for each of `params`.
 
         Arrays have the dtype, rank and constant strides of their parameter and are aligned to their
-        elements; whether extents agree is up to the caller. Several threads may run at once.
-        RequireError or IndexBoundError when a check of the kernel fails, MemoryError when the kernel
-        cannot get memory of its own.
+        elements; the caller ensures that extents agree. Several threads may call this at once.
+        RequireError or IndexBoundError if a check of the kernel fails, MemoryError if an allocation of the
+        kernel fails.
         """
         assert len(arguments) == len(self.params)
         frame = self._frame()
@@ -115,12 +115,12 @@ class CpuExecutable:
             raise self._code.messages.error(status - 1, values)
 
     def asm(self) -> str:
-        """The assembly that runs."""
+        """The assembly of the machine code."""
         return jit.assembly(self.llvm, self.target, self._code.name)
 
 
 class _Origin:
-    """The kernel that was compiled, and its IR text: made when someone asks for them."""
+    """The kernel that was compiled, and its IR text, both built on first access."""
 
     def __init__(self, kernel: Callable[[], Kernel], text: Callable[[Kernel], str]) -> None:
         self._make, self._write = kernel, text
@@ -135,12 +135,12 @@ class _Origin:
 
 
 class _Code:
-    """Machine code and all it refers to. The function of Python that runs it holds this object."""
+    """Loaded machine code and the objects that it refers to, owned by the built-in function around it."""
 
     def __init__(self, code: ObjectCode, origin: _Origin) -> None:
         self.name, self._quick = code.name, code.quick
         self.messages = _Messages(origin)
-        self._show = self.messages.show  # held here: the structure has its address only
+        self._show = self.messages.show  # keeps it alive: the structure has its address only
         self.structure: Structure = runtime().structure(self._show)
         imports = {
             "tdsl_ndarray": id(np.ndarray),
@@ -151,17 +151,17 @@ class _Code:
         self.loaded = jit.load(code.file, symbols, imports, code.name)
 
     def builtin(self) -> Callable[..., Any] | None:
-        """A new function of Python around `@NAME_call`."""
+        """A new built-in function of Python around `@NAME_call`, or None without that symbol."""
         if not self._quick:
             return None
         method = _method(self.name, self.loaded.address(f"{self.name}_call"))
-        # `self` of the function: it lives as long as the function, and a running function is held by
-        # its caller, so code is never unmapped under anybody.
+        # This object is `self` of the function and lives as long as it, and the caller of a running
+        # function holds a reference to it, so code is not unmapped while it runs.
         function: Callable[..., Any] = _NEW(ctypes.addressof(method), self, None)
         return function
 
 
-@functools.cache  # for ever: a function looks at it when it goes, in a cycle after all that it held
+@functools.cache  # never freed: a function reads it when deallocated, in a cycle after all that it owned
 def _method(name: str, address: int) -> _PyMethodDef:
     return _PyMethodDef(name.encode(), address, _FASTCALL, None)
 
@@ -172,7 +172,7 @@ _NEW.restype = ctypes.py_object
 
 
 class _Messages:
-    """The texts of a kernel's sites, and how to read the values that it hands over."""
+    """Formats the messages of a kernel's checks and prints from the values that it stores."""
 
     def __init__(self, origin: _Origin) -> None:
         self._origin = origin
@@ -186,11 +186,11 @@ class _Messages:
         }
 
     def error(self, site: int, address: int) -> TdslError:
-        """What a failed check raises."""
+        """The exception for the failed check of a site, with its values at `address`."""
         return check_error(self._origin.kernel.messages[site], self._values(site, address))
 
     def beyond(self, number: int) -> TargetError:
-        """What a store beyond memory of the kernel raises: that of a number among `names_of_memory`."""
+        """The exception for an overwritten red zone of the buffer `names_of_memory(kernel)[number]`."""
         from tdsl.codegen.cpu.canaries import names_of_memory
 
         kernel = self._origin.kernel
@@ -203,7 +203,7 @@ class _Messages:
         )
 
     def show(self, site: int, address: int) -> None:
-        """Print a site: called from machine code, on any thread."""
+        """Print the message of a site; machine code calls this, on any thread."""
         text = message_text(self._origin.kernel.messages[site], self._values(site, address))
         print(text)  # noqa: T201  # what td.debug_print asks for
 
@@ -222,7 +222,7 @@ def _slots(param: Argument) -> int:
 
 
 def _fill(frame: ctypes.Array[ctypes.c_int64], slot: int, param: Argument, value: Any) -> int:
-    """Write an argument to its slots; the slot after them."""
+    """Write an argument to its slots of the frame; the index of the next free slot."""
     match param:
         case BufferParam(_, _, _, strides):
             frame[slot] = value.__array_interface__["data"][0]
@@ -239,8 +239,8 @@ def _fill(frame: ctypes.Array[ctypes.c_int64], slot: int, param: Argument, value
 
 
 def text_of(kernel: Kernel, target: CpuTarget) -> str:
-    """The IR text of a kernel and its entry for Python."""
-    # Imported here: neither text given to `CpuExecutable` nor stored machine code needs a generator.
+    """The IR text of a kernel and its entry point for Python."""
+    # Imported here: a `CpuExecutable` of given text or cached machine code needs no code generator.
     from tdsl.codegen.cpu.emit import emit
     from tdsl.codegen.cpu.wrapper import wrapper
 
@@ -257,9 +257,6 @@ def text_of(kernel: Kernel, target: CpuTarget) -> str:
 
 
 def build(kernel: Kernel, target: CpuTarget | None = None) -> CpuExecutable:
-    """The machine code of a kernel, for this machine or a level of it.
-
-    TargetError when LLVM cannot compile it.
-    """
+    """Compile a kernel for this machine or a level of it; TargetError if LLVM cannot compile it."""
     target = target or host()
     return CpuExecutable(kernel, text_of(kernel, target), target)

@@ -1,4 +1,4 @@
-"""Operators on floats, as LLVM IR. Narrow floats are computed in f32 and rounded after each operator."""
+"""Operators on floats, as LLVM IR. Floats of 8 and 16 bits are computed in f32, each result is rounded."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _INTRINSICS = {
 def in_f32(
     b: Builder, f: Callable[[list[str], DType], str], t: DType, lanes: int, names: list[str]
 ) -> str:
-    """`f(names, t)`, but operands of 8 or 16 bits become f32, and its result is rounded to them."""
+    """`f(names, t)`; operands of 8 or 16 bits are widened to f32, and the result is rounded back to `t`."""
     if not t.is_narrow:
         return f(names, t)
     return narrow(b, f([widen(b, x, t, lanes) for x in names], f32), t, lanes)
 
 
 def float_binary(b: Builder, op: str, x: Value, y: Value) -> str:
-    """`x op y` for arithmetic, min and max."""
+    """`x op y` for an arithmetic operator, min or max."""
 
     def compute(names: list[str], t: DType) -> str:
         return _binary(b, op, names[0], names[1], t, x.lanes)
@@ -38,13 +38,13 @@ def float_binary(b: Builder, op: str, x: Value, y: Value) -> str:
 
 
 def float_compare(b: Builder, op: str, x: Value, y: Value) -> str:
-    """An IEEE comparison: only `ne` holds for NaN."""
+    """The i1 mask of an IEEE comparison: only `ne` is true for NaN."""
     t, names = _widened(b, x, y)
     return b.v(f"fcmp {_ORDERED[op]} {register(t, x.lanes)} {names[0]}, {names[1]}")
 
 
 def float_unary(b: Builder, op: str, x: Value) -> str:
-    """neg and abs; they change the sign bit only."""
+    """neg or abs of `x`, which change the sign bit only."""
     if x.dtype.is_narrow:  # bits
         sign = 1 << (x.dtype.bits - 1)
         mask = splat(b, scalar(x.dtype), str(sign - 1 if op == "abs" else -sign), x.lanes)
@@ -56,7 +56,7 @@ def float_unary(b: Builder, op: str, x: Value) -> str:
 
 
 def float_test(b: Builder, fn: str, x: Value) -> str:
-    """isnan, isinf and isfinite."""
+    """The i1 mask isnan, isinf or isfinite of `x`."""
     t, (name,) = _widened(b, x)
     type_ = register(t, x.lanes)
     if fn == "isnan":
@@ -68,7 +68,7 @@ def float_test(b: Builder, fn: str, x: Value) -> str:
 
 
 def float_call(b: Builder, fn: str, args: list[Value]) -> str:
-    """A function of floats to a float."""
+    """Call a function of floats that returns a float."""
     lanes = args[0].lanes
 
     def compute(names: list[str], t: DType) -> str:
@@ -102,7 +102,7 @@ def _binary(b: Builder, op: str, x: str, y: str, t: DType, lanes: int) -> str:
     if op in _PLAIN:
         return b.v(f"{_PLAIN[op]} {_flags(b)}{type_} {x}, {y}")
     if op in ("min", "max"):
-        # The sign of a zero is not promised: that saves half of the instructions on x86.
+        # The sign of a zero result is unspecified: that saves half of the instructions on x86.
         name = f"llvm.{op}imum.{suffix(type_)}"
         return b.call(type_, name, (type_, x), (type_, y), flags="nsz ")
     if op == "pow":

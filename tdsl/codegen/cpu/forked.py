@@ -1,7 +1,8 @@
-"""A computation in a forked child, which can be given up: LLVM in this process cannot be interrupted.
+"""Runs a computation in a forked child that can be killed: LLVM in this process cannot be interrupted.
 
-The child has this process's compilers ready, and is limited in processor time, so that a machine with much to
-do gives up no more than an idle one. It ends without any of this process's handlers.
+The child inherits this process's initialised compilers. The limit is one of processor time (the wall time may
+be `_PATIENCE` times as long), so that a busy machine kills hardly more children than an idle one. The child
+exits without running exit handlers.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from collections.abc import Callable
 from typing import NoReturn
 
 _DONE, _RAISED = b"done", b"rais"
-_PATIENCE = 20  # seconds to wait for one second of processor time, where a machine has much to do
+_PATIENCE = 20  # seconds of wall time to wait for a second of processor time on a busy machine
 
 
 class GivenUp(Exception):
-    """A computation did not end within its limit, or ended its process; the text says which."""
+    """A computation exceeded its time limit, or its process died; the message says which."""
 
 
 def limited(compute: Callable[[], bytes], seconds: float) -> bytes | None:
@@ -29,7 +30,7 @@ def limited(compute: Callable[[], bytes], seconds: float) -> bytes | None:
     GivenUp if it takes more than `seconds` of processor time, or the child dies.
     """
     read, write = os.pipe()
-    with warnings.catch_warnings():  # Python 3.12: other threads are known of, see `jit`
+    with warnings.catch_warnings():  # Python 3.12 warns of other threads; `jit` locks them out
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -71,7 +72,7 @@ def _compute(compute: Callable[[], bytes], seconds: float, write: int) -> NoRetu
 
 
 def _read(pipe: int, deadline: float) -> bytes:
-    """What a pipe gives until its end; b"" if that takes until the deadline."""
+    """The bytes read from a pipe up to its end; b"" if the deadline passes before."""
     parts: list[bytes] = []
     ready = select.poll()
     ready.register(pipe)

@@ -1,4 +1,4 @@
-"""Functions of a kernel: how they begin and end, and entries that read their arguments from memory."""
+"""The LLVM functions of a kernel: headers, returns, and entry points that load the arguments from memory."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Argument(NamedTuple):
 def begin_function(
     module: Module, symbol: str, args: list[Argument]
 ) -> tuple[Builder, dict[str, str]]:
-    """A function of a status, and the names that the values passed have inside it.
+    """Begin a function that returns a status: its builder, and the names of the arguments inside it.
 
-    Names that begin with %frame, %runtime, %begin and %end stay as they are.
+    %frame, %runtime, %begin and %end keep their names.
     """
     renamed, declared = {}, []
     for k, arg in enumerate(args):
@@ -38,7 +38,7 @@ def begin_function(
 
 
 def attributes(module: Module) -> str:
-    """Function attributes: no exceptions, own register allocation, the full vector width."""
+    """The function attributes: never inlined, no unwinding, the full vector width of the target."""
     width = 8 * module.target.vector_bytes
     return f'noinline nounwind mustprogress "prefer-vector-width"="{width}"'
 
@@ -54,7 +54,10 @@ def finish_function(cx: Context) -> None:
 def call_from_slots(
     module: Module, symbol: str, args: list[Argument], files: dict[str, RegisterFile]
 ) -> None:
-    """Add the function that threads call: it reads the arguments of `symbol`.body, which uses some files."""
+    """Add the function that threads call: it loads the arguments of `symbol`.body from slots, and calls it.
+
+    `files` are the register files that `symbol`.body uses.
+    """
     b = Builder(module, f"define internal void @{symbol}(ptr %ctx, i64 %begin, i64 %end) nounwind")
     given = []
     for k, arg in enumerate(args):
@@ -70,7 +73,7 @@ def call_from_slots(
 
 
 def flush_subnormals(b: Builder) -> str:
-    """With fast arithmetic on x86: flush subnormal numbers until `restore`; the state before, or ""."""
+    """With fast math on x86, flush subnormals until `restore`; a pointer to the old MXCSR, or ""."""
     if not b.module.fast or not b.target.architecture.startswith("x86"):
         return ""
     b.declare("declare void @llvm.x86.sse.stmxcsr(ptr)")
@@ -84,13 +87,13 @@ def flush_subnormals(b: Builder) -> str:
 
 
 def restore(b: Builder, state: str) -> None:
-    """Undo `flush_subnormals`: the mode belongs to the caller's thread."""
+    """Restore the MXCSR that `flush_subnormals` saved: it belongs to the caller's thread."""
     if state:
         b.do(f"call void @llvm.x86.sse.ldmxcsr(ptr {state})")
 
 
 def _fence(b: Builder) -> None:
-    """Streaming stores become visible before what follows."""
+    """Order streaming stores before all later memory accesses."""
     if b.target.architecture.startswith("x86"):
         b.declare("declare void @llvm.x86.sse.sfence()")
         b.do("call void @llvm.x86.sse.sfence()")

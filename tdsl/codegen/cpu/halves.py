@@ -1,7 +1,7 @@
-"""Floats of 8 and 16 bits to and from f32, in instructions that the CPU has.
+"""Conversions between f32 and floats of 8 and 16 bits, as LLVM IR that lowers to instructions.
 
-LLVM lowers some of these to calls of a run-time library that a process need not have, and x86's bf16
-instruction flushes subnormal numbers; both are avoided here.
+LLVM lowers some of its own conversions to calls of a run-time library that a process need not have, and x86's
+bf16 instruction flushes subnormal numbers: the first are avoided, the second is used with fast math only.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from tdsl.codegen.cpu.ir_types import suffix, vector
 from tdsl.codegen.cpu.values import select, splat
 from tdsl.lang.types import DType, bf16, f8e4m3, f8e5m2, f16
 
-BIAS = {f8e4m3: 7, f8e5m2: 15, f16: 15}  # of the exponent
-OVERFLOW = {f8e4m3: 0x7F, f8e5m2: 0x7C, f16: 0x7C00}  # the bits behind those of the largest number
+BIAS = {f8e4m3: 7, f8e5m2: 15, f16: 15}  # exponent bias
+OVERFLOW = {f8e4m3: 0x7F, f8e5m2: 0x7C, f16: 0x7C00}  # the bits of the largest number, plus 1
 NAN = {f8e4m3: 0x7F, f8e5m2: 0x7E, f16: 0x7E00}
 
 
 def widen(b: Builder, x: str, t: DType, lanes: int) -> str:
-    """A narrow float to f32, exact."""
+    """Convert a float of 8 or 16 bits to f32, exactly."""
     if t == f16 and _converts_f16(b):
         half = b.v(f"bitcast {vector('i16', lanes)} {x} to {vector('half', lanes)}")
         return b.v(f"fpext {vector('half', lanes)} {half} to {vector('float', lanes)}")
-    if t == f8e5m2 and _converts_f16(b):  # the upper half of an f16
+    if t == f8e5m2 and _converts_f16(b):  # an f8e5m2 is the upper byte of an f16
         words = vector("i16", lanes)
         word = b.v(f"zext {vector('i8', lanes)} {x} to {words}")
         word = b.v(f"shl {words} {word}, {splat(b, 'i16', '8', lanes)}")
@@ -44,7 +44,7 @@ def widen(b: Builder, x: str, t: DType, lanes: int) -> str:
 
 
 def narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
-    """f32 to a narrow float, to nearest even; what overflows an f8e4m3 becomes NaN."""
+    """Round f32 to a float of 8 or 16 bits, to nearest even; overflow of f8e4m3 gives NaN."""
     if t == f16 and _converts_f16(b):
         if b.target.architecture == "x86_64":  # LLVM calls a library for f64 to f32 to f16 in one
             type_ = vector("float", lanes)
@@ -65,7 +65,7 @@ def narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
 
 
 def odd(b: Builder, x: str, lanes: int) -> str:
-    """f64 to f32, rounded to odd: rounding the result again gives what rounding `x` once gives."""
+    """Round f64 to f32 by round-to-odd: rounding the result to f16 then equals rounding `x` to f16 once."""
     w = _Words(b, lanes)
     double = vector("double", lanes)
     near = b.v(f"fptrunc {double} {x} to {w.float}")
@@ -86,7 +86,7 @@ def _converts_f16(b: Builder) -> bool:
 
 
 def _widen_byte(w: _Words, word: str, t: DType) -> str:
-    """The exponent gets f32's bias; subnormals are whole numbers of the smallest one."""
+    """Convert a float of 8 bits to f32: rebias the exponent; multiply subnormals by the smallest of them."""
     b, bias = w.b, BIAS[t]
     rest = w.op("and", word, 0x7F)
     normal = w.op("add", w.op("shl", rest, 23 - t.fraction), (127 - bias) << 23)
@@ -104,7 +104,7 @@ def _narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
     word = w.as_int(x)
     sign = w.op("and", word, 0x80000000)
     rest = w.op("xor", word, sign)
-    # Adding this number aligns the fraction of a result that is subnormal, and rounds it.
+    # Adding this number aligns the fraction of a subnormal result, and rounds it.
     magic = ((127 - bias) + dropped + 1) << 23
     aligned = b.v(f"fadd {w.float} {w.as_float(rest)}, {w.float_constant(magic)}")
     tiny = w.op("sub", w.as_int(aligned), magic)
@@ -112,14 +112,14 @@ def _narrow(b: Builder, x: str, t: DType, lanes: int) -> str:
     down = ((bias - 127) << 23) + (1 << (dropped - 1)) - 1
     normal = w.op("lshr", w.op("add", w.op("add", rest, down), is_odd), dropped)
     result = select(b, w.int, w.below(rest, (128 - bias) << 23), tiny, normal)
-    # what rounds to more than the largest number
+    # overflow: the rounded magnitude exceeds the largest number
     result = select(b, w.int, w.below(result, OVERFLOW[t]), result, w.constant(OVERFLOW[t]))
     result = select(b, w.int, w.below(rest, (255 << 23) + 1), result, w.constant(NAN[t]))
     return w.lowest(w.op("or", result, w.op("lshr", sign, 32 - t.bits)), t.bits)
 
 
 class _Words:
-    """Bit work on f32 and i32 vectors."""
+    """Writes bit operations on vectors of i32 and f32."""
 
     def __init__(self, b: Builder, lanes: int) -> None:
         self.b, self.lanes = b, lanes

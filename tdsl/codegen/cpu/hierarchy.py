@@ -1,4 +1,4 @@
-"""The machine that schedules get where nothing has been measured: features, and the caches of the system."""
+"""The unmeasured machine model of a CPU: vector features, and the caches that the system reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = "/sys/devices/system/cpu/cpu0/cache"
 
 @functools.cache
 def describe(target: CpuTarget) -> Machine:
-    """A processor with the caches of this machine, one thread, and no times."""
+    """The machine model of `target` with the caches of this machine, one thread, and no measured times."""
     vector, registers = target.vector_bytes, target.vector_registers
     file = MemoryLevel("registers", registers * vector, vector, managed=True)
     memory = MemoryLevel("memory", None, managed=True)
@@ -21,9 +21,9 @@ def describe(target: CpuTarget) -> Machine:
 
 
 def caches(folder: str = FOLDER) -> tuple[MemoryLevel, ...]:
-    """The caches for data, nearest first; those of `CACHES` where the system does not tell them.
+    """The data caches, innermost first; `CACHES` if the system does not report them.
 
-    `folder` is laid out as Linux lays out `/sys/devices/system/cpu/cpu0/cache`.
+    `folder` has the layout of `/sys/devices/system/cpu/cpu0/cache` in Linux.
     """
     try:
         found = [_cache(os.path.join(folder, name)) for name in sorted(os.listdir(folder))]
@@ -34,7 +34,7 @@ def caches(folder: str = FOLDER) -> tuple[MemoryLevel, ...]:
 
 
 def _cache(folder: str) -> MemoryLevel | None:
-    """The cache that a folder describes; None for one of instructions, and for other folders."""
+    """The cache that a folder describes; None for an instruction cache, and for a folder of other data."""
     if not os.path.basename(folder).startswith("index") or _text(folder, "type") == "Instruction":
         return None
     size = _text(folder, "size")
@@ -53,7 +53,7 @@ def _text(folder: str, name: str) -> str:
 
 
 def count(processors: str) -> int:
-    """The length of a list of processors as Linux writes it.
+    """The number of processors in a list in Linux's format.
 
     >>> count("0-3,8,10-11")
     7

@@ -1,4 +1,4 @@
-"""Calls of instructions that the user declared with LLVM code of their own."""
+"""Lowers invocations of user-declared instructions to calls of the LLVM functions that the user gave."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEFINED = re.compile(r"^define\b[^@]*@([\w.$]+)\(", re.MULTILINE)
 
 
 def invoke(cx: Context, s: Invoke) -> None:
-    """Call the function of an instruction on its tiles."""
+    """Call the LLVM function of an instruction with the pointers and strides of its tiles."""
     found = [i for i in cx.kernel.instructions if getattr(i, "name", None) == s.instruction]
     assert found, f"no instruction {s.instruction}"
     args = []
@@ -40,7 +40,7 @@ def invoke(cx: Context, s: Invoke) -> None:
 
 
 def _define(module: Module, text: str) -> str:
-    """Add the functions and declarations of a text to the module; the name of the first function."""
+    """Add the functions and declarations in `text` to the module; the name of the first function."""
     names = _DEFINED.findall(text)
     assert names, "an instruction without a define"
     item: list[str] = []

@@ -1,4 +1,4 @@
-"""Operators on integers and bools, as LLVM IR. They wrap; division floors, and by zero gives 0."""
+"""Operators on integers and bools, as LLVM IR. Overflow wraps; division rounds down, and by zero gives 0."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def int_binary(b: Builder, op: str, x: Value, y: Value, nsw: bool = False) -> st
 
 
 def int_compare(b: Builder, op: str, x: Value, y: Value) -> str:
-    """A comparison of integers or bools."""
+    """The i1 mask of a comparison of integers or bools."""
     sign = "" if op in ("eq", "ne") else "s" if x.dtype.kind == "i" else "u"
     return b.v(f"icmp {sign}{op} {x.type} {full(b, x)}, {full(b, y)}")
 
 
 def int_unary(b: Builder, op: str, x: Value) -> str:
-    """neg, not and abs."""
+    """neg, not or abs of `x`."""
     t, name = x.type, full(b, x)
     match op:
         case "not":
@@ -57,7 +57,7 @@ def int_unary(b: Builder, op: str, x: Value) -> str:
 
 
 def count_bits(b: Builder, fn: str, x: Value) -> str:
-    """popcount, clz and ctz, in the type of `x`."""
+    """popcount, clz or ctz of `x`, in its type."""
     t = x.type
     if fn == "popcount":
         return b.call(t, f"llvm.ctpop.{suffix(t)}", (t, full(b, x)))
@@ -109,7 +109,7 @@ def _divide_by_constant(b: Builder, op: str, x: Value, c: int) -> str:
         return b.v(f"{'udiv' if quotient else 'urem'} {t} {name}, {divisor}")
     q = b.v(f"sdiv {t} {name}, {divisor}")
     r = b.v(f"sub {t} {name}, {b.v(f'mul {t} {q}, {divisor}')}")
-    # -1 where the remainder has the other sign than the divisor, so truncation went up
+    # -1 where the remainder and the divisor differ in sign, so that truncation rounded up
     other = r if c > 0 else b.v(f"sub {t} {_same(b, x, 0)}, {r}")
     fix = b.v(f"ashr {t} {other}, {_same(b, x, x.dtype.bits - 1)}")
     if quotient:
@@ -143,7 +143,7 @@ def _divide(b: Builder, op: str, x: Value, y: Value) -> str:
 
 
 def _truncating(b: Builder, dtype: DType, lanes: int, x: str, y: str) -> str:
-    """x / y toward zero for y != 0. CPUs have no vector division of integers: floats are exact enough."""
+    """x / y rounded toward zero, y != 0. CPUs lack vector division of integers: floats are exact enough."""
     t, signed = register(dtype, lanes), dtype.kind == "i"
     if lanes == 1 or dtype.bits == 64:
         return b.v(f"{'sdiv' if signed else 'udiv'} {t} {x}, {y}")
@@ -182,7 +182,7 @@ def _constant_power(b: Builder, x: Value, exponent: int) -> str:
     return result or _same(b, x, 1)
 
 
-# By squaring. A negative exponent gives 1 / x ** -e toward zero: 0 but for 1 and -1 (0 gives 0, too).
+# Exponentiation by squaring. A negative exponent gives 1 / x ** -e rounded toward zero: 0 unless |x| is 1.
 _POWER = """define internal {t} @{name}({t} %x, {t} %e) nounwind memory(none) {{
 entry:
   %negative = icmp {negative} {t} %e, 0

@@ -1,4 +1,4 @@
-"""How element types, vectors and constants are spelt in LLVM IR."""
+"""The spelling of element types, vectors and constants in LLVM IR."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from tdsl.lang.types import DType, f32, f64
 
-# LLVM has no floats of 8 bits, and turns what it does with bfloat, and with half where the processor has no
-# F16C, into calls of a run-time library that a process need not have: narrow floats are bits.
+# LLVM has no floats of 8 bits, and lowers operations on bfloat, and on half if the processor has no F16C, to
+# calls of a run-time library that a process need not have: narrow floats are represented by their bits.
 _FLOATS = {"f32": "float", "f64": "double"}
 
 
 def scalar(t: DType) -> str:
-    """The type of a value in a register: a bool is i1.
+    """The LLVM type of an element in a register: a bool is i1.
 
     >>> from tdsl.lang.types import bool_, u8, bf16
     >>> [scalar(t) for t in (bool_, u8, bf16, f32)]
@@ -25,12 +25,12 @@ def scalar(t: DType) -> str:
 
 
 def memory(t: DType) -> str:
-    """The type of an element in memory: a bool is i8."""
+    """The LLVM type of an element in memory: a bool is i8."""
     return "i8" if t.kind == "b" else scalar(t)
 
 
 def vector(element: str, lanes: int) -> str:
-    """`element` itself for one lane.
+    """The LLVM type of a vector; that of the element for one lane.
 
     >>> vector("float", 4), vector("float", 1)
     ('<4 x float>', 'float')
@@ -39,7 +39,7 @@ def vector(element: str, lanes: int) -> str:
 
 
 def register(t: DType, lanes: int = 1) -> str:
-    """The type of a value of `lanes` lanes in a register."""
+    """The LLVM type of a value of `lanes` lanes in a register."""
     return vector(scalar(t), lanes)
 
 
@@ -47,7 +47,7 @@ _SUFFIX = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
 
 
 def suffix(type_: str) -> str:
-    """The part of an intrinsic's name that stands for a type.
+    """The suffix of an intrinsic's name for a type.
 
     >>> suffix("<16 x float>"), suffix("i64"), suffix("<4 x ptr>")
     ('v16f32', 'i64', 'v4p0')
@@ -59,7 +59,7 @@ def suffix(type_: str) -> str:
 
 
 def literal(value: Any, t: DType) -> str:
-    """A constant of a type; floats by their bits, because LLVM refuses inexact decimals.
+    """The text of a constant; floats by their bits, because LLVM rejects inexact decimals.
 
     >>> from tdsl.lang.types import bool_, f16, i32
     >>> literal(0.1, f32), literal(1.5, f16), literal(True, bool_), literal(-3, i32)
@@ -78,7 +78,7 @@ def literal(value: Any, t: DType) -> str:
 
 
 def wrap(value: int, t: DType) -> int:
-    """An integer reduced to the range of an integer type, as arithmetic does.
+    """An integer reduced to the range of an integer type, as arithmetic that wraps.
 
     >>> from tdsl.lang.types import i8, u8
     >>> wrap(200, i8), wrap(-1, u8)
@@ -89,7 +89,7 @@ def wrap(value: int, t: DType) -> int:
 
 
 def constants(element: str, values: Any) -> str:
-    """A constant vector of integers.
+    """The text of a constant vector of integers.
 
     >>> constants("i32", range(3))
     '<i32 0, i32 1, i32 2>'

@@ -1,15 +1,15 @@
-"""LLVM IR text to machine code in this process.
+"""Compiles LLVM IR text to machine code and loads it into this process.
 
-    text -> optimize -> module -> emit_object -> object file (kept on disk) -> load -> addresses
+    text -> optimize -> module -> emit_object -> object file (cached on disk) -> load -> addresses
 
-What may take LLVM long is compiled in a child process, and given up after TDSL_COMPILE_LIMIT seconds. That is
-text of more than `_SHORT` bytes, for which a child costs less than 2 % of the time, and shorter text with
-vectors that no register holds, for which LLVM 22 may search without end. The sweep of
-`python -m tests.fuzz.processors` looks for others.
+Text that LLVM may take long to compile is compiled in a child process, which is killed after
+TDSL_COMPILE_LIMIT seconds: text of more than `_SHORT` bytes, for which the child costs less than 2 % of the
+time, and shorter text with vectors that fit in no register, on which LLVM 22 may not terminate.
+`python -m tests.fuzz.processors` searches for other such cases.
 
-The passes are those of -O2 for one function without loop vectorization and unrolling: the text holds
-explicit vectors already, what it needs is registers for allocas, invariant addresses and accumulators
-out of loops, and clean control flow.
+The passes are those of -O2 for one function without loop vectorization and unrolling. The text contains
+explicit vectors already; the passes promote allocas to registers, move invariant addresses and accumulators
+out of loops, and simplify control flow.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ PIPELINE = "always-inline,function<O2>(no vectorize, no unroll)"
 _LINES_OF_A_MESSAGE = 4
 _LIMIT = 30.0  # seconds
 _SHORT = 200_000  # bytes of text
-_SHUFFLE = re.compile(r"<(\d+) x i32> <i32")  # the lanes that a shuffle takes
+_SHUFFLE = re.compile(r"<(\d+) x i32> <i32")  # the number of lanes of a shuffle's mask
 _MOST_LANES = 128
-_FEW_LANES = 16  # any number of them is soon compiled
+_FEW_LANES = 16  # up to this number, shuffles compile fast even if it is no power of two
 
-# LLVM works for one thread at a time, and a fork waits until it is idle: a child made in the middle of
-# a call would wait for ever for locks of a thread that it does not have. Whoever waits holds the
-# turnstile, so that threads that compile without end do not starve the one that forks.
+# One thread at a time calls LLVM, and a fork waits until none does: a child forked during a call would
+# deadlock on locks of a thread that it does not have. A waiting thread holds the turnstile, so that
+# threads that compile continuously do not starve the one that forks.
 _turnstile, _busy = threading.Lock(), threading.Lock()
 
 
@@ -59,7 +59,7 @@ def _llvm_alone() -> Iterator[None]:
 def _before_fork() -> None:
     _turnstile.acquire()
     _busy.acquire()
-    ffi.lib._lock.__enter__()  # users of llvmlite beside us, and finalizers
+    ffi.lib._lock.__enter__()  # excludes other users of llvmlite, and finalizers
 
 
 def _after_fork() -> None:
@@ -75,32 +75,32 @@ if hasattr(os, "register_at_fork"):
 
 
 class CompileLimit(TargetError):
-    """LLVM reached the time limit before it had the machine code of a kernel."""
+    """LLVM exceeded the time limit for compiling a kernel."""
 
 
 class Loaded:
-    """Machine code in memory: stays mapped while this object lives.
+    """Machine code that stays mapped into memory during the lifetime of this object.
 
-    Whoever holds an address must hold this object too.
+    The user of an address must keep a reference to this object.
     """
 
     def __init__(self, addresses: dict[str, int]) -> None:
         self._addresses = addresses
 
     def address(self, symbol: str) -> int:
-        """The address of a symbol that was asked for when the object was loaded."""
+        """The address of one of the `symbols` given to `load`."""
         return self._addresses[symbol]
 
 
 def optimize(text: str, target: CpuTarget, name: str = "kernel") -> llvm.ModuleRef:
-    """The module of IR `text` after the passes; TargetError naming the kernel if LLVM refuses it."""
+    """The LLVM module of IR `text` after the passes; TargetError naming the kernel if LLVM rejects it."""
     with _llvm_alone():
         return _optimized(text, target, name)
 
 
 def _optimized(text: str, target: CpuTarget, name: str) -> llvm.ModuleRef:
     try:
-        # A context of its own: in the global one types and constants would stay for ever.
+        # A context for each module: the global one never frees types and constants.
         module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
     except RuntimeError as error:
@@ -121,7 +121,7 @@ def _attributes(function: llvm.ValueRef) -> bytes:
 def _passes(
     target: CpuTarget,
 ) -> tuple[llvm.PassBuilder, llvm.ModulePassManager, llvm.FunctionPassManager]:
-    """The passes of `PIPELINE`: those of a module, then those of a function."""
+    """The pass builder, the module passes and the function passes of `PIPELINE`."""
     tuning = llvm.create_pipeline_tuning_options(speed_level=2)
     tuning.loop_vectorization = tuning.slp_vectorization = False
     tuning.loop_unrolling = tuning.loop_interleaving = False
@@ -132,13 +132,13 @@ def _passes(
 
 
 def made_by(target: CpuTarget) -> tuple[str, ...]:
-    """What decides, beside the text, which object file comes out."""
+    """All that determines an object file besides the text: the pipeline, versions, and the target."""
     versions = (llvm_version(), llvmlite.__version__)
     return (PIPELINE, *versions, target.triple, target.cpu, target.features)
 
 
 def emit_object(text: str, target: CpuTarget, name: str = "kernel") -> bytes:
-    """The object file of IR `text`, from the disk cache when it has been compiled before."""
+    """The object file of IR `text`, from the disk cache if it has been compiled before."""
     key = cache.key("cpu object", *made_by(target), text)
     stored = cache.load(key)
     if stored is not None:
@@ -149,7 +149,7 @@ def emit_object(text: str, target: CpuTarget, name: str = "kernel") -> bytes:
 
 
 def header(name: str, target: CpuTarget) -> dict[str, object]:
-    """What is told to a reader of the folder of the cache."""
+    """The description that the disk cache stores with an object file, for people who inspect the folder."""
     about = {"kind": "cpu object", "kernel": name, "triple": target.triple, "cpu": target.cpu}
     return {**about, "llvm": llvm_version()}
 
@@ -170,7 +170,7 @@ def _object(text: str, target: CpuTarget, name: str) -> bytes:
 
 
 def assembly(text: str, target: CpuTarget, name: str = "kernel") -> str:
-    """The assembly of IR `text`, for any target that this LLVM knows; CompileLimit as `generate`."""
+    """The assembly of IR `text`, for any target that this LLVM supports; CompileLimit as in `generate`."""
 
     def compute() -> bytes:
         with _llvm_alone():
@@ -181,9 +181,9 @@ def assembly(text: str, target: CpuTarget, name: str = "kernel") -> str:
 
 
 def compile_limit() -> float:
-    """How many seconds of processor time LLVM may take for a kernel; 0 for any number.
+    """The processor time in seconds that LLVM may take for a kernel; 0 for no limit.
 
-    TargetError where TDSL_COMPILE_LIMIT is no number of seconds.
+    TargetError if TDSL_COMPILE_LIMIT is not a number of seconds.
     """
     given = os.environ.get("TDSL_COMPILE_LIMIT", "")
     try:
@@ -205,7 +205,7 @@ def _within_limit(compute: Callable[[], bytes], text: str, target: CpuTarget, na
     if not seconds or not hasattr(os, "fork") or _is_soon_compiled(text):
         return compute()
     with _llvm_alone():
-        _passes(target)  # which the child then has
+        _passes(target)  # created here, so that the child inherits them
     try:
         result = limited(compute, seconds)
     except GivenUp as reason:
@@ -216,11 +216,11 @@ def _within_limit(compute: Callable[[], bytes], text: str, target: CpuTarget, na
             hint="vectorize or unroll less, or let it take longer: TDSL_COMPILE_LIMIT=SECONDS, "
             "0 for no limit",
         ) from None
-    return compute() if result is None else result  # raises what the child raised
+    return compute() if result is None else result  # raises the child's exception in this process
 
 
 def _is_soon_compiled(text: str) -> bool:
-    """True for short text with no shuffles but those of LLVM's well-trodden ways."""
+    """True for short text whose shuffles have few lanes, or a power of two up to `_MOST_LANES`."""
     if len(text) > _SHORT:
         return False
     lanes = {int(n) for n in _SHUFFLE.findall(text)}
@@ -233,10 +233,10 @@ def load(
     imports: Mapping[str, int] | None = None,
     name: str = "kernel",
 ) -> Loaded:
-    """Map an object file of this machine; `symbols` can then be looked up.
+    """Link an object file into this process; `symbols` can then be looked up.
 
-    What the object refers to is found in `imports` (addresses by name) and among the symbols of the
-    process: libm, the C API of Python. TargetError when something is missing.
+    Its undefined symbols are resolved from `imports` (addresses by name) and the symbols of the process:
+    libm, the C API of Python. TargetError if one is missing.
     """
     library = llvm.JITLibraryBuilder().add_object_img(compiled).add_current_process()
     for symbol, address in (imports or {}).items():
@@ -247,8 +247,8 @@ def load(
     far = host().architecture in ("aarch64", "arm64")
     with _llvm_alone():
         try:
-            # One engine for each kernel: closing it gives all its memory back, while libraries of a
-            # shared one leave some behind.
+            # One engine for each kernel: closing it frees all of its memory, while removing a library
+            # from a shared engine leaks some.
             engine = llvm.create_lljit_compiler(target_machine(host()), use_jit_link=far)
             tracker = library.link(engine, "kernel")
         except RuntimeError as error:
@@ -260,7 +260,7 @@ def load(
 
 
 def _unload(engine: llvm.LLJIT, tracker: llvm.ResourceTracker) -> None:
-    # Without `_llvm_alone`: a collection of garbage may come here in the middle of anything.
+    # Without `_llvm_alone`: the garbage collector may call this function at any point.
     tracker.close()
     engine.close()
 

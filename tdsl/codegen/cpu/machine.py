@@ -1,7 +1,7 @@
-"""What LLVM is told about the CPU: its triple, a name with the right scheduling model, its features.
+"""The CPU that LLVM compiles for: its triple, its CPU name (which selects a scheduling model), its features.
 
-`host()` describes this machine. `level(name)` describes a common subset, or another architecture, whose
-assembly can then be looked at here.
+`host()` is the CPU of this machine. `level(name)` is a feature level that many CPUs share, or another
+architecture, whose assembly can be inspected here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tdsl.target import Target
 
 @dataclass(frozen=True, slots=True)
 class CpuTarget:
-    """A CPU as LLVM takes it; `vector_bytes` is the widest vector register worth using, in bytes.
+    """A CPU as LLVM describes it; `vector_bytes` is the widest vector register worth using, in bytes.
 
     `features` is LLVM's string of +on and -off features, `has` the set of those that are on.
     """
@@ -43,8 +43,8 @@ class CpuTarget:
         return 32 if self.architecture != "x86_64" or "avx512f" in self.has else 16
 
 
-# The first whose features are all there names the CPU. The model number that a hypervisor reports may
-# be another's (Sapphire Rapids as Rocket Lake), and with it LLVM's scheduling model and vector width.
+# The first entry whose features the CPU has is its name. The model number that a hypervisor reports may be
+# wrong (Rocket Lake for Sapphire Rapids), and with it LLVM's scheduling model and vector width.
 _X86_NAMES = (
     ("znver5", ("clzero", "avx512vp2intersect")),
     ("znver4", ("clzero", "avx512bf16")),
@@ -84,13 +84,13 @@ _initialize = threading.Lock()
 
 
 def llvm_version() -> str:
-    """The version of the LLVM that llvmlite carries."""
+    """The version of the LLVM that llvmlite contains."""
     return ".".join(map(str, llvm.llvm_version_info))
 
 
 @functools.cache
 def host() -> CpuTarget:
-    """This machine."""
+    """The CPU of this machine."""
     triple = llvm.get_process_triple()
     features = llvm.get_host_cpu_features()
     features = {n: on and (n not in _AMX or may_use_tiles()) for n, on in features.items()}
@@ -104,7 +104,7 @@ def host() -> CpuTarget:
 
 @functools.cache
 def level(name: str) -> CpuTarget:
-    """A common subset of CPUs: sse2, sse4, avx2, avx512, amx or aarch64; TargetError for another name.
+    """A feature level: sse2, sse4, avx2, avx512, amx or aarch64; TargetError for another name.
 
     >>> level("avx2").vector_bytes, level("aarch64").architecture
     (32, 'aarch64')
@@ -122,7 +122,7 @@ def level(name: str) -> CpuTarget:
 
 
 def lower_level(target: CpuTarget) -> str:
-    """The highest level whose vectors or instructions are fewer than those of `target`; "" if none is.
+    """The highest level below `target` that lacks a feature which schedules use; "" if there is none.
 
     >>> lower_level(level("amx")), lower_level(level("avx2")), lower_level(level("sse2"))
     ('avx512', 'sse4', '')
@@ -134,17 +134,17 @@ def lower_level(target: CpuTarget) -> str:
 
 
 def _same_code(level: CpuTarget, target: CpuTarget) -> bool:
-    """True where a level lacks nothing of a processor that schedules ask for."""
+    """True if `level` has all features of `target` that schedules use."""
     return not (target.has - level.has) & {*_SPR}
 
 
 def processor(target: Target) -> CpuTarget:
-    """What code for a target of the CPU is made for: a level, or this machine."""
+    """The CPU that code for a target is compiled for: that of its level, or of this machine."""
     return level(target.level) if target.level else host()
 
 
 def check_runs_here(target: CpuTarget, hint: str = 'only look at it, by .source("asm")') -> None:
-    """TargetError unless this machine has all that code for `target` may use."""
+    """TargetError unless this machine has the architecture and all features of `target`."""
     if target.architecture != host().architecture:
         missing = f"it is for {target.architecture}, this machine is {host().architecture}"
     elif not target.has <= host().has:
@@ -169,7 +169,7 @@ def flatten(features: Mapping[str, bool]) -> str:
 
 
 def cpu_name(has: frozenset[str]) -> str:
-    """The x86-64 CPU that has these features, whatever model number it reports.
+    """LLVM's name of the x86-64 CPU that has these features, whatever model number it reports.
 
     >>> cpu_name(frozenset({"avx2", "fma", "avx512f", "avx512bf16", "amx-bf16"}))
     'sapphirerapids'
@@ -181,7 +181,7 @@ def cpu_name(has: frozenset[str]) -> str:
 
 
 def vector_bytes(has: frozenset[str]) -> int:
-    """The width of the vector registers that these features give, in bytes."""
+    """The width in bytes of the vector registers that come with these features."""
     if has.issuperset(("avx512f", "avx512bw", "avx512dq", "avx512vl")):
         return 64
     return 32 if "avx2" in has else 16
@@ -189,7 +189,7 @@ def vector_bytes(has: frozenset[str]) -> int:
 
 @functools.cache
 def target_machine(target: CpuTarget) -> llvm.TargetMachine:
-    """LLVM's code generator for `target`; TargetError when this LLVM has none."""
+    """LLVM's code generator for `target`; TargetError if this LLVM has none."""
     with _initialize:
         if target.architecture == host().architecture:
             llvm.initialize_native_target()

@@ -1,12 +1,12 @@
 """Loads and stores of scalars and vectors.
 
     lane step 1, -1           one vector load or store, masked if need be, reversed for -1
-    lane step 2..4, -2..-4    as many vector loads as the step, of what a mask wants, then shuffles
-    anything else             a lookup in registers where all elements fit into two, else gather and scatter
+    lane step 2..4, -2..-4    |step| adjacent vector loads, of the active lanes only, then shuffles
+    any other                 a permutation of registers if two hold all elements, else gather and scatter
 
-A streaming store bypasses the caches where memory is aligned. When that is not known beforehand a test of
-the address decides at every store, which costs little beside the memory traffic, and the vector is written
-in pieces of 16 bytes, the alignment of any large array; the processor puts them together.
+A streaming store bypasses the caches if the address is aligned. If the alignment is not known at compile time
+every store tests its address, which costs little compared to the memory traffic, and an aligned vector is
+written in pieces of 16 bytes, the alignment of any large array; the processor combines the pieces.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tdsl.codegen.cpu.values import Value, full, select, splat
 from tdsl.lang.types import DType, bool_, f32, f64
 
 _LARGEST_STEP = 4
-# Bytes of a streaming store where no larger alignment is known: that of any large array.
+# Bytes of a streaming store if no larger alignment is known: the alignment of any large array.
 _PIECE = 16
 
 
 def load(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None) -> Value:
-    """The elements at an address; 0 where `mask` does not hold."""
+    """The elements at an address; 0 in the lanes where `mask` is false."""
     b = cx.b
     if mask is not None and mask.constant is not None:
         if not mask.constant:
@@ -49,7 +49,7 @@ def load(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None) -> 
 
 
 def store(cx: Context, at: Address, x: Value, mask: Value | None, streaming: bool) -> None:
-    """Write the lanes of `x` where `mask` holds; a later lane wins over an earlier one."""
+    """Store the lanes of `x` where `mask` is true; of lanes at the same address the last one is stored."""
     b = cx.b
     if mask is not None and (mask.constant is not None or mask.uniform or mask.lanes == 1):
         if mask.constant is None:
@@ -80,7 +80,7 @@ def store(cx: Context, at: Address, x: Value, mask: Value | None, streaming: boo
 
 
 def lane_pointers(b: Builder, at: Address) -> str:
-    """The address of each lane, a vector of pointers."""
+    """The addresses of the lanes, as a vector of pointers."""
     if at.offsets:
         return b.v(f"getelementptr {at.unit}, ptr {at.pointer}, <{at.lanes} x i64> {at.offsets}")
     # Constant 32-bit steps let the CPU gather twice as many lanes at a time.
@@ -93,9 +93,9 @@ def lane_pointers(b: Builder, at: Address) -> str:
 
 
 def _load_one(cx: Context, at: Address, t: DType, lanes: int, mask: Value | None) -> Value:
-    """One element for all lanes."""
+    """Load one element and broadcast it; 0 in the lanes where `mask` is false."""
     b = cx.b
-    if mask is not None:  # nothing may be read when no lane wants it
+    if mask is not None:  # no memory may be read if no lane is active
         name = f"llvm.vector.reduce.or.{suffix(mask.type)}"
         any_lane = b.call("i1", name, (mask.type, mask.name))
         at = replace(at, pointer=_or_zeros(cx, any_lane, at))
@@ -134,14 +134,14 @@ def _contiguous(cx: Context, at: Address, mask: Value | None) -> str:
 
 
 def _loads_lanes(cx: Context, at: Address) -> bool:
-    """Whether one instruction loads those elements of a vector that a mask wants, and no others."""
+    """True if the CPU has a masked load of these elements, which accesses the active lanes only."""
     return ("avx512bw" if _element_align(at) < 4 else "avx") in cx.b.target.has
 
 
 def _strided(cx: Context, at: Address, mask: Value | None) -> str:
-    """Every step-th element: loads side by side, then shuffles. The last load ends with the last lane.
+    """Load every step-th element by adjacent loads and shuffles. The last load ends with the last lane.
 
-    With a mask they load nothing but the elements that are wanted.
+    With a mask only the elements of active lanes are loaded.
     """
     b, lanes, step = cx.b, at.lanes, abs(at.step)
     if at.step < 0:
@@ -176,7 +176,7 @@ def _strided(cx: Context, at: Address, mask: Value | None) -> str:
 
 
 def _of_part(b: Builder, mask: Value, places: list[int]) -> Value:
-    """A mask with its lanes at these places, of those that are lanes; others do not hold."""
+    """The mask with lane k moved to lane `places[k]`, if that is one of its lanes; false in other lanes."""
     lanes = mask.lanes
     order = [places.index(k) if k in places else lanes for k in range(lanes)]
     type_ = f"<{lanes} x i1>"
@@ -197,7 +197,7 @@ def _gather(cx: Context, at: Address, mask: Value | None) -> str:
 
 
 def _look_up(cx: Context, at: Address) -> str:
-    """A gather out of registers; also lanes that no mask wants are within their range."""
+    """Load the range of an access and permute its registers; inactive lanes are within the range, too."""
     tables = []
     for start, count in lookup.parts(at):
         pointer = cx.b.v(f"getelementptr inbounds {at.element}, ptr {at.pointer}, i64 {start}")
@@ -209,7 +209,7 @@ def _look_up(cx: Context, at: Address) -> str:
 
 
 def _chosen(cx: Context, x: Value, mask: Value | None) -> Value:
-    """The lanes where a mask holds, 0 in the others."""
+    """`x` in the lanes where `mask` is true, else 0."""
     if mask is None:
         return x
     zero = splat(cx.b, register(x.dtype), _zero(x.dtype), x.lanes)
@@ -222,10 +222,10 @@ _SAME_SIZE = {"i16": "half", "i32": "float"}
 def _not_narrowing(
     b: Builder, at: Address, type_: str, name: str, mask: str
 ) -> tuple[str, str, str]:
-    """Type, value and mask of a store, so that LLVM does not see a truncated value or a constant mask.
+    """The type, value and mask of a store, rewritten to hide truncated values and constant masks from LLVM.
 
-    For AVX-512 it stores the whole wide element of a truncated value where the mask is one constant lane
-    (LLVM 22), and so writes beyond it.
+    Works around LLVM 22: for AVX-512, if the value is truncated and the mask is one constant lane, it stores
+    the whole wide element, and so writes beyond the lane.
     """
     if "avx512f" not in b.target.has or at.element not in ("i8", *_SAME_SIZE):
         return type_, name, mask
@@ -273,7 +273,7 @@ def _store_contiguous(
 
 
 def _store_pieces(b: Builder, at: Address, name: str) -> None:
-    """Streaming stores of pieces that are aligned although the vector may not be."""
+    """Streaming stores of a vector in pieces of 16 bytes, to which its address is aligned."""
     type_, lanes = vector(at.element, at.lanes), _PIECE // _element_align(at)
     for start in range(0, at.lanes, lanes):
         order = constants("i32", range(start, start + lanes))
@@ -297,7 +297,7 @@ def _intrinsic(
 
 
 def _or_zeros(cx: Context, cond: str, at: Address) -> str:
-    """The pointer where an i1 holds, else one to zeros that all lanes can be read from."""
+    """The pointer of `at` if the i1 `cond` is true, else one to zeros from which all lanes can be loaded."""
     size = _element_align(at) * (1 + (at.lanes - 1) * min(max(abs(at.step), 1), _LARGEST_STEP))
     cx.b.declare(f"@tdsl.zeros.{size} = internal constant [{size} x i8] zeroinitializer, align 64")
     base = f"@tdsl.zeros.{size}"
@@ -307,7 +307,7 @@ def _or_zeros(cx: Context, cond: str, at: Address) -> str:
 
 
 def _lowest(b: Builder, at: Address) -> Address:
-    """The address with its lanes counted from the last."""
+    """`at` with the pointer moved to its last lane, the lowest address if the step is negative."""
     distance = (at.lanes - 1) * at.step
     pointer = b.v(f"getelementptr {at.element}, ptr {at.pointer}, i64 {distance}")
     return replace(at, pointer=pointer, align=_element_align(at))

@@ -1,20 +1,20 @@
-"""LLVM IR of `tdsl_malloc` and `tdsl_free`: memory that kernels take for themselves, kept for the next call.
+"""LLVM IR of `tdsl_malloc` and `tdsl_free`: heap memory of kernels, with a cache of freed blocks.
 
-What the C library gives for large sizes comes page by page from the system and goes back there, so every
-call of a kernel would fault for each page again. Blocks of a moderate size are kept instead, a few for the
-whole process, whichever kernel and thread gave them back; the next that asks for about as much gets one.
+The C library maps large blocks from the system and unmaps them when they are freed, so every call of a kernel
+would fault on each page again. Instead a few freed blocks of moderate size are cached for the whole process,
+whichever kernel and thread freed them, and reused for requests of a similar size.
 
-A block is preceded by 16 bytes: where the C library has it, and the bytes that it has room for.
+A header of 16 bytes precedes each block: the pointer that `malloc` returned, and the block's size in bytes.
 """
 
-SLOTS = 8  # blocks that are kept, at most
-KEPT = (1 << 16, 1 << 26)  # bytes of the smallest and the largest of these
+SLOTS = 8  # the largest number of cached blocks
+KEPT = (1 << 16, 1 << 26)  # bytes of the smallest and the largest block that is cached
 _LARGE = (
     1 << 22
-)  # bytes from which memory is asked for in large pages, as NumPy does for its arrays
-_PAGE, _HUGE_PAGES = 1 << 12, 14  # bytes of a small page; the advice of Linux
+)  # bytes from which transparent huge pages are requested, as NumPy does for its arrays
+_PAGE, _HUGE_PAGES = 1 << 12, 14  # bytes of a small page; MADV_HUGEPAGE of Linux
 _ALIGN, _BEFORE = 64, 16
-_MOST = 1 << 62  # bytes that nothing has, and sums of sizes stay below 2^63
+_MOST = 1 << 62  # bytes: larger requests fail at once, and sums of sizes stay below 2^63
 
 _FROM_THE_SYSTEM = f"""
 define private ptr @fresh(i64 %size) {{
@@ -152,5 +152,5 @@ end:
 
 
 def memory(platform: str) -> str:
-    """The text for a system, as `sys.platform` names it."""
+    """The IR text for a system, given as in `sys.platform`."""
     return _KEEP + _FROM_THE_SYSTEM + (_ADVISE if platform.startswith("linux") else _NO_ADVICE)

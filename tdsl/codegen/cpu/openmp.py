@@ -1,4 +1,4 @@
-"""Finding an OpenMP library: LLVM's, Intel's or GNU's."""
+"""Finds and loads an OpenMP library: LLVM's, Intel's or GNU's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class OpenMP:
-    """An OpenMP library with the entry points of GNU's, which LLVM's and Intel's have too."""
+    """A loaded OpenMP library, with the entry points of GNU's, which LLVM's and Intel's have too."""
 
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
@@ -29,8 +29,8 @@ def _address(function: Any) -> int:
 
 def find_openmp() -> OpenMP | None:
     """The best OpenMP library that can be loaded, or None."""
-    # Threads that wait must not keep a core for long: with the defaults of GNU's library a product of
-    # NumPy that follows a kernel takes 50 times as long on two cores, LLVM's burns 200 ms.
+    # Waiting threads must not spin for long: with the defaults of GNU's library a matrix product in
+    # NumPy after a kernel takes 50 times as long on two cores; LLVM's threads spin for 200 ms.
     settings = {}
     if "OMP_WAIT_POLICY" not in os.environ:
         settings = {"GOMP_SPINCOUNT": "300", "KMP_BLOCKTIME": "1"}
@@ -42,7 +42,7 @@ def find_openmp() -> OpenMP | None:
 
 
 def libraries() -> Iterator[str]:
-    """OpenMP libraries, the best first: a second copy of LLVM's in one process would end it."""
+    """Paths of OpenMP libraries, best first; a second copy of LLVM's would abort the process."""
     loaded = _loaded()
     yield from (path for path in loaded if "gomp" not in os.path.basename(path))
     names = {"darwin": ("libomp.dylib",), "win32": ("libiomp5md.dll", "libomp.dll")}
@@ -55,7 +55,7 @@ def libraries() -> Iterator[str]:
 
 
 def _loaded() -> list[str]:
-    """The OpenMP libraries that are in this process already, where the system tells."""
+    """The OpenMP libraries loaded into this process, if the system reports them."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             paths = {line.split(maxsplit=5)[-1].rstrip() for line in maps if "omp" in line}
@@ -67,7 +67,7 @@ def _loaded() -> list[str]:
 
 @contextlib.contextmanager
 def _environment(settings: dict[str, str]) -> Iterator[None]:
-    """Set variables that are not set, for a moment: child processes do not get them."""
+    """Set unset environment variables inside only, so that child processes do not inherit them."""
     added = [name for name in settings if name not in os.environ]
     os.environ.update({name: settings[name] for name in added})
     try:

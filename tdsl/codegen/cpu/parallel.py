@@ -1,9 +1,9 @@
-"""Parallel loops: the body becomes a function that any thread can call for a part of the iterations.
+"""Lowers parallel loops: outlines the body into a function that threads call for ranges of iterations.
 
     parallel_for(fn, ctx, n) -> fn(ctx, begin, end) -> body(captured values, begin, end)
 
-The context is an array of 8-byte slots with the values that the body uses; passing them on as arguments lets
-LLVM know that buffers do not overlap. A failing thread writes its status to a cell that all look at.
+The context is an array of 8-byte slots with the captured values. The body gets them as arguments, so that
+buffers can be marked noalias. A failing thread writes its status to a cell that all threads test.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def _outline(
     fails: bool,
     bind: Bind,
 ) -> str:
-    """Write the function for a range of iterations, and the one that threads call; its symbol."""
+    """Write the function for a range of iterations, and the one that threads call; the latter's symbol."""
     module = cx.b.module
     entry = module.fresh(f"{cx.kernel.name}.parallel")
-    module.declare(f"; @{entry}")  # takes the symbol, before loops inside ask for theirs
+    module.declare(f"; @{entry}")  # reserves the symbol, before nested loops request theirs
     every = [*args, Argument("i64", "%begin"), Argument("i64", "%end")]
     b, renamed = begin_function(module, f"{entry}.body", every)
     inner = Context(b, cx.kernel, _renamed(names, renamed), _moved(buffers, renamed), cx.facts)
@@ -79,7 +79,7 @@ def _outline(
 
 
 def _used(cx: Context, body: Stmt) -> tuple[dict[str, Value], dict[str, Buffer], set[str], bool]:
-    """The names and buffers from outside that a body uses, those with atomic stores, may it fail?"""
+    """The names and the buffers that a body captures, the buffers with atomic stores, and if it may fail."""
     names: dict[str, Value] = {}
     buffers: dict[str, Buffer] = {}
     updated, fails = set(), False
@@ -105,7 +105,7 @@ def _used(cx: Context, body: Stmt) -> tuple[dict[str, Value], dict[str, Buffer],
 def _arguments(
     names: dict[str, Value], buffers: dict[str, Buffer], updated: set[str]
 ) -> Iterator[Argument]:
-    """What is passed for names and buffers, each once; constants are not passed."""
+    """The arguments that pass names and buffers, each once; constants are not passed."""
     seen = set()
     for x in names.values():
         if x.name.startswith("%") and x.name not in seen:

@@ -1,24 +1,24 @@
-"""LLVM IR of `parallel_for`: how threads share a loop, and the pool that they come from.
+"""LLVM IR of `parallel_for`: guided self-scheduling of a loop, and a pool of POSIX threads.
 
-A job lies on the stack of its caller. Threads take shares of 0..n until none is left, each a fraction of
-what remains, so that neither the number of threads that come nor a busy neighbour matters:
+A job is stored on the stack of its caller. Threads take chunks of 0..n until none is left, each a fraction of
+the remaining iterations, which balances the load whether few threads join or a core is busy:
 
-    fn, ctx, n, parts     the loop, and the share (what is left / parts) of one turn
-    link, allowed, joined, inside, waiting     the pool's, under its lock (`inside` is read without)
-    next                  the first index that nobody has taken, in a cache line of its own
+    fn, ctx, n, parts     the loop; the size of the next chunk is remaining iterations / parts
+    link, allowed, joined, inside, waiting     fields of the pool, under its lock (the caller polls `inside`)
+    next                  the first iteration that no thread has taken, in a cache line of its own
 
 `@tdsl_region(job, threads)` lets other threads work on a job, works on it too, and returns when none of
-them can touch it any more. Called in a region it does nothing: the caller then does all the work.
+them accesses it any more. A nested call returns at once, and the caller then executes the whole loop.
 """
 
 _JOB = "%job = type { ptr, ptr, i64, i64, ptr, i64, i64, i64, i64, [56 x i8], i64, [56 x i8] }\n"
 _FIELDS = ("fn", "ctx", "n", "parts", "link", "allowed", "joined", "inside", "waiting", "", "next")
 
-SPIN = 1000  # turns of waiting before a thread sleeps: 5 to 50 us
+SPIN = 1000  # iterations that a waiting thread spins before it sleeps: 5 to 50 us
 
 
 def _at(*fields: str) -> str:
-    """The addresses %name.at of fields of %job."""
+    """IR for the addresses %FIELD.at of fields of %job."""
     return "".join(
         f"  %{f}.at = getelementptr %job, ptr %job, i64 0, i32 {_FIELDS.index(f)}\n" for f in fields
     )
@@ -127,8 +127,8 @@ _PAUSE_DECLARATIONS = {
 }
 
 
-# The system's balancing of cores does not see threads that sleep for microseconds at a time: a worker that
-# once wakes on its caller's core would stay there, and each have half of it.
+# The scheduler of the system does not balance threads that sleep for microseconds at a time: a worker that
+# once wakes on its caller's core would stay there, and each would get half of the core.
 _SPREAD = """
 @opener = internal global i32 -1, align 64
 
@@ -269,7 +269,7 @@ end:
 
 
 def _worker(pause: str) -> str:
-    """Look for a job with work left, join it; else turn a while, then sleep."""
+    """IR of a worker thread: joins a job with work left; if no job has any, it spins a while, then sleeps."""
     return f"""
 define internal ptr @worker(ptr %unused) {{
 entry:
@@ -350,7 +350,7 @@ sleep:
 
 
 def _caller(pause: str) -> str:
-    """Open a job, work, take it off the list, wait for those inside."""
+    """IR of `@tdsl_pool`: lists a job, works on it, removes it from the list, waits for workers inside."""
     return f"""
 define void @tdsl_pool(ptr %job, i64 %threads) {{
 entry:
@@ -442,14 +442,13 @@ declare i32 @pthread_setspecific(i64, ptr)
 
 
 def pool(architecture: str, system: str) -> str:
-    """A pool of POSIX threads: `@tdsl_pool` is a region, `@tdsl_pool_start` is called first.
+    """IR of a pool of POSIX threads: `@tdsl_pool` is a `@tdsl_region`; call `@tdsl_pool_start` first.
 
-    Open jobs are in a list. A worker joins one that has work left and fewer helpers than allowed, wakes
-    others, works, and leaves; the caller works too, takes the job off the list, and waits for those
-    inside only, not for workers that never got a core. Whoever waits turns `SPIN` times, then sleeps.
-    On Linux a worker that finds itself on the core of a caller moves to another one. A thread in a region
-    is marked by a thread-specific value: POSIX has these on every system, while not every loader of objects
-    has thread-local variables.
+    Open jobs are in a list. A worker joins a job that has work left and fewer workers than allowed, wakes
+    others, works, and leaves. The caller works too, removes the job from the list, and waits only for the
+    workers inside, not for those that never got a core. A waiting thread spins `SPIN` times, then sleeps.
+    On Linux a worker that runs on the core of a caller moves to another core. Threads inside a job are marked
+    by a pthread-specific value: not every object loader supports thread-local variables.
     """
     pause = _PAUSES.get(architecture, "")
     return "".join(

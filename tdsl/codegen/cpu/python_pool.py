@@ -1,4 +1,4 @@
-"""Parallel loops on threads of Python, for systems without POSIX threads and OpenMP."""
+"""Parallel loops on Python threads, for systems with neither POSIX threads nor an OpenMP library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_THREADS = 4096
 
 
 class PythonPool:
-    """Parallel loops on a `ThreadPoolExecutor`, through a callback from machine code."""
+    """Parallel loops on a `ThreadPoolExecutor`; machine code calls the callback at `address`."""
 
     def __init__(self, work: Callable[[int], None]) -> None:
         self._work = work
@@ -23,12 +23,12 @@ class PythonPool:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew, with no thread."""
+        """Replace the executor by a new one without threads."""
         self._nested = threading.local()
         self._executor = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="tdsl")
 
     def _share(self, job: int, threads: int) -> None:
-        """Work on a job with helpers; when nested do nothing: the caller then works alone."""
+        """Work on a job with helper threads; a nested call returns at once, and its caller works alone."""
         if getattr(self._nested, "active", False):
             return
         region = _Region(functools.partial(self._help, job))
@@ -40,7 +40,7 @@ class PythonPool:
                 self._work(job)
                 region.close()
                 break
-            except KeyboardInterrupt:  # nobody above machine code could finish the loop
+            except KeyboardInterrupt:  # cannot unwind through machine code: finish the loop first
                 interrupted = True
         self._nested.active = False
         if interrupted:
@@ -55,7 +55,7 @@ class PythonPool:
 
 
 class _Region:
-    """One parallel loop: a helper that comes after its end must not touch the job any more."""
+    """One parallel loop: a helper thread that starts after its end must not access the job."""
 
     def __init__(self, help_out: Callable[[], None]) -> None:
         self._help_out = help_out
@@ -63,14 +63,14 @@ class _Region:
         self._open, self._inside, self._asked = True, 0, 0
 
     def ask(self, executor: ThreadPoolExecutor, helpers: int) -> None:
-        """Ask for helpers; none come while the interpreter ends."""
+        """Submit helpers to the executor; none start during shutdown of the interpreter."""
         with contextlib.suppress(RuntimeError):
             while self._asked < helpers:
                 self._asked += 1
                 executor.submit(self._enter)
 
     def close(self) -> None:
-        """Let no helper in any more, and wait for those inside."""
+        """Admit no further helper, and wait for those inside."""
         with self._changed:
             self._open = False
             self._changed.wait_for(lambda: not self._inside)

@@ -1,7 +1,7 @@
-"""Instructions whose operands are tiles in registers of their own kind.
+"""Instructions on tile registers, as in AMX: allocates the registers, and loads and stores the tiles.
 
-Invocations in a row share the tiles that they load. Around a loop of nothing but invocations, the tiles
-that they add to stay in registers:
+Consecutive invocations share the tiles that they load. Around a loop whose body consists of invocations only,
+the accumulator tiles stay in registers:
 
     load sums                              tmm0 .. tmm3
     for k:
@@ -9,7 +9,7 @@ that they add to stay in registers:
       invoke, invoke, ...
     store sums
 
-A function that uses such registers is called with them prepared, see `entering`.
+The caller of a function that uses tile registers configures them before the call, see `entering`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tdsl.core.node import post_order
 from tdsl.lang.affine import difference, variables
 from tdsl.schedule.instructions.instruction import Instruction, RegisterFile
 
-_FREE = 2  # registers that a loop leaves for operands, at least
+_FREE = 2  # the fewest registers that the accumulators of a loop leave for operands
 
 
 def instruction_of(cx: Context, s: Stmt) -> Instruction | None:
-    """The instruction of an invocation, if its operands are in registers of a file."""
+    """The instruction that `s` invokes if its operands are in tile registers, else None."""
     if not isinstance(s, Invoke):
         return None
     found = (i for i in cx.kernel.instructions if isinstance(i, Instruction) and i.registers)
@@ -37,7 +37,7 @@ def instruction_of(cx: Context, s: Stmt) -> Instruction | None:
 
 
 def invoke_several(cx: Context, body: Sequence[Stmt], begin: int) -> int:
-    """Write the invocations from `begin` on that use one register file; how many these are, or 0."""
+    """Write the invocations from `body[begin]` on that use the same register file; their number, or 0."""
     first = instruction_of(cx, body[begin])
     if first is None or first.registers is None:
         return 0
@@ -56,7 +56,7 @@ def invoke_several(cx: Context, body: Sequence[Stmt], begin: int) -> int:
 
 @contextmanager
 def held_through(cx: Context, s: For) -> Iterator[None]:
-    """Hold the tiles that the body of a loop adds to in registers, where it does nothing else."""
+    """Keep the accumulator tiles of a loop in registers if its body consists of invocations only."""
     outputs = {} if cx.held else _outputs(cx, s)
     if not outputs:
         yield
@@ -74,7 +74,7 @@ def held_through(cx: Context, s: For) -> Iterator[None]:
 
 @contextmanager
 def entering(b: Builder, files: dict[str, RegisterFile]) -> Iterator[None]:
-    """The call of a function that uses register files, with these prepared and given back after it."""
+    """Configure register files before the call written inside, and release them after it."""
     states = {name: b.alloca(f"[{file.state} x i8]", 64) for name, file in files.items()}
     for name, file in files.items():
         for line in file.begin:
@@ -86,7 +86,7 @@ def entering(b: Builder, files: dict[str, RegisterFile]) -> Iterator[None]:
 
 
 class _Tiles:
-    """The registers of a file while invocations in a row are written; what holds what, oldest use first."""
+    """Allocates registers of a file to tiles; `place` maps tiles to registers, least recently used first."""
 
     def __init__(self, cx: Context, file: RegisterFile) -> None:
         self.cx, self.file = cx, file
@@ -96,7 +96,7 @@ class _Tiles:
         _declare(cx, file)
 
     def invoke(self, used: Instruction, s: Invoke) -> None:
-        """Load what is not there yet, and compute."""
+        """Load the operands that are not in registers, and execute the instruction."""
         shapes = dict(zip(s.operands, used.shapes(), strict=True))
         out = s.operands[0]
         if any(self._touches(o, shape) for o, shape in shapes.items()):
@@ -111,14 +111,14 @@ class _Tiles:
             self.changed[out] = shapes[out]
 
     def flush(self) -> None:
-        """Store what was added to, and forget all."""
+        """Store the modified tiles, and free the registers of all tiles that no loop keeps in registers."""
         for operand in self.changed:
             _move(self.cx, self.file.store, self.place[operand], operand)
         self.free += self.place.values()
         self.place, self.changed = {}, {}
 
     def _touches(self, o: Operand, shape: tuple[int, ...]) -> bool:
-        """True where a tile may share memory with another one that has yet to be stored."""
+        """True if a tile may overlap in memory another tile that has been modified and not yet stored."""
         return any(
             o != other and o.buffer == other.buffer and not _apart(o, shape, other, extents)
             for other, extents in self.changed.items()
@@ -141,7 +141,7 @@ class _Tiles:
 
 
 def _outputs(cx: Context, s: For) -> dict[Operand, Instruction]:
-    """The tiles that a loop of invocations adds to, all of which may stay in registers; empty for another."""
+    """The accumulator tiles of a loop of invocations if all can stay in registers, else an empty dict."""
     invoked = list(_invocations(s.body))
     bound = {s.name, *(x.name for x in post_order(s.body) if isinstance(x, For))}
     outputs: dict[Operand, Instruction] = {}
@@ -167,7 +167,7 @@ def _outputs(cx: Context, s: For) -> dict[Operand, Instruction]:
 
 
 def _invocations(s: Stmt) -> Iterator[Invoke | None]:
-    """The invocations in a statement, and None for anything else that runs."""
+    """The invocations in a statement, and None for any other statement with an effect."""
     match s:
         case Invoke():
             yield s
@@ -183,7 +183,7 @@ def _invocations(s: Stmt) -> Iterator[Invoke | None]:
 
 
 def _apart(a: Operand, shape: tuple[int, ...], b: Operand, other: tuple[int, ...]) -> bool:
-    """True when two tiles of a buffer certainly share no element."""
+    """True if two tiles of a buffer are known to be disjoint."""
     spans, others = dict(zip(a.axes, shape, strict=True)), dict(zip(b.axes, other, strict=True))
     for axis, (i, j) in enumerate(zip(a.index, b.index, strict=True)):
         d = difference(i, j)
@@ -193,7 +193,7 @@ def _apart(a: Operand, shape: tuple[int, ...], b: Operand, other: tuple[int, ...
 
 
 def _move(cx: Context, text: str, register: int, o: Operand) -> None:
-    """Load or store a tile."""
+    """Write `text`, the load or the store of a tile, for a register and an operand."""
     buffer = cx.buffers[o.buffer]
     at = access(cx, o.buffer, o.index, certain=True)
     stride = buffer.strides[o.axes[0]]

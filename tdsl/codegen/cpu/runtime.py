@@ -1,16 +1,15 @@
-"""What kernels call while they run: `parallel_for`, `print`, and what gives them memory.
+"""The runtime that kernels call: `parallel_for`, `print`, and the allocation of memory.
 
-A kernel is handed a structure {parallel_for, print, handle}. `parallel_for(fn, ctx, n)` calls
-fn(ctx, begin, end) on ranges that cover 0..n; nested in another it runs alone. Its threads are chosen
-by `TDSL_PARALLEL`:
+A kernel gets a structure {parallel_for, print, handle}. `parallel_for(fn, ctx, n)` calls fn(ctx, begin, end)
+on ranges that cover 0..n; a nested call runs on the calling thread alone. `TDSL_PARALLEL` selects threads:
 
-    pool      POSIX threads, see `parallel_text.py`: the default where there are any
-    openmp    those of an OpenMP library, shared with others that use the same: the default elsewhere
-    threads   a `ThreadPoolExecutor`, where there is no such library either
-    serial    the caller alone
+    pool      POSIX threads, see `parallel_text.py`: the default on POSIX systems
+    openmp    the threads of an OpenMP library, shared with its other users: the default elsewhere
+    threads   a `ThreadPoolExecutor`: the default without an OpenMP library
+    serial    the calling thread alone
 
-`TDSL_NUM_THREADS`, then `OMP_NUM_THREADS`, is the number of threads, else that of the cores that this
-process may use. The child of a fork has threads of its own.
+The number of threads is `TDSL_NUM_THREADS`, else `OMP_NUM_THREADS`, else the number of cores that this
+process may use. A forked child starts threads of its own.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ Structure = ctypes.Array[ctypes.c_void_p]
 
 
 class Runtime:
-    """The runtime of the process. `backend` is pool, threads, serial, or the path of a library."""
+    """The runtime of the process. `backend` is pool, threads, serial, or the path of an OpenMP library."""
 
     def __init__(self, choice: str) -> None:
         text = parallel_text.SHARE + parallel_text.OPENMP + memory_text.memory(sys.platform)
@@ -107,7 +106,7 @@ class Runtime:
 
     @property
     def threads(self) -> int:
-        """How many threads a parallel loop asks for."""
+        """The number of threads that a parallel loop requests."""
         return ctypes.c_int64.from_address(self._code.address("tdsl_threads")).value
 
     @threads.setter
@@ -115,9 +114,9 @@ class Runtime:
         self._set("tdsl_threads", count)
 
     def structure(self, report: Report) -> Structure:
-        """What a kernel gets. `report(site, address of the values)` is called by its prints.
+        """The structure passed to a kernel, whose prints call `report(site, address of the values)`.
 
-        The caller keeps both the structure and `report` for as long as the kernel can run.
+        The caller keeps references to the structure and to `report` for as long as the kernel can run.
         """
         parallel_for = self._code.address("tdsl_parallel_for")
         callback = ctypes.cast(self._print, ctypes.c_void_p).value
@@ -125,15 +124,15 @@ class Runtime:
 
     @property
     def memory(self) -> dict[str, int]:
-        """The addresses of the functions that give kernels memory, by name."""
+        """The addresses of `tdsl_malloc` and `tdsl_free`, by name."""
         return {name: self._code.address(name) for name in _MEMORY_SYMBOLS}
 
     def after_fork(self) -> None:
-        """In a child process: none of the parent's threads is there."""
+        """Reset the thread pools in a forked child, which has none of the parent's threads."""
         self._call("tdsl_pool_reset")
         if self._python is not None:
             self._python.forget()
-        if self._library is not None and self._library.gnu:  # would wait for its threads for ever
+        if self._library is not None and self._library.gnu:  # it would deadlock on the lost threads
             self._use_pool()
 
     def _set(self, word: str, value: int) -> None:
@@ -148,7 +147,7 @@ _made: list[Runtime] = []
 
 
 def runtime() -> Runtime:
-    """The runtime, made when it is first asked for. TargetError when the environment is not valid."""
+    """The runtime of the process, created on the first call. TargetError if TDSL_* variables are invalid."""
     if not _made:
         with _lock:
             if not _made:
@@ -168,12 +167,12 @@ def runtime() -> Runtime:
 
 
 def num_threads() -> int:
-    """How many threads a parallel loop asks for."""
+    """The number of threads that a parallel loop requests."""
     return runtime().threads
 
 
 def set_num_threads(count: int) -> None:
-    """Let parallel loops ask for `count` threads, at least 1. Kernels that run now are not affected."""
+    """Set the number of threads that parallel loops request, at least 1. Running kernels are not affected."""
     if type(count) is not int or not 1 <= count <= MOST_THREADS:
         raise TargetError(
             f"{count!r} is not a number of threads",
@@ -185,7 +184,7 @@ def set_num_threads(count: int) -> None:
 
 
 def default_threads() -> int:
-    """The number of threads that the environment asks for, else that of usable cores."""
+    """The number of threads set in the environment, else the number of cores that this process may use."""
     asked = os.environ.get("TDSL_NUM_THREADS", "").strip()
     if asked:
         if not asked.isdecimal() or not 1 <= int(asked) <= MOST_THREADS:

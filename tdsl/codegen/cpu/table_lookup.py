@@ -1,7 +1,7 @@
-"""Gathers whose elements lie close together: the whole range is loaded, and a permutation picks the lanes.
+"""Gathers from a small range of memory: loads the range into registers and permutes their lanes.
 
-A gather asks the cache once for each lane. Where the offsets are known to stay within two registers'
-worth of elements, two loads and one permutation of registers do the same.
+A gather accesses the cache once for each lane. If the offsets are known to span at most two registers of
+elements, two loads and one permutation of registers replace it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.ir_types import vector
 from tdsl.codegen.cpu.machine import CpuTarget
 
-# (type, lanes) -> what picks from one register and from two, with the features that they need
+# (type, lanes) -> the permutations of one register and of two, and the features that they need
 _PICKS = {
     ("float", 16): ("avx512.permvar.sf.512", "avx512.vpermi2var.ps.512", "avx512f", "avx512f"),
     ("i32", 16): ("avx512.permvar.si.512", "avx512.vpermi2var.d.512", "avx512f", "avx512f"),
@@ -23,7 +23,7 @@ _PICKS = {
 
 
 def registers(target: CpuTarget, at: Address) -> int:
-    """How many registers hold all elements that the lanes can be: 1 or 2, or 0 where it must be a gather."""
+    """The number of registers that hold all elements which the lanes can access: 1, 2, or 0 for a gather."""
     found = _PICKS.get((at.element, at.lanes))
     if at.within is None or found is None:
         return 0
@@ -33,14 +33,14 @@ def registers(target: CpuTarget, at: Address) -> int:
 
 
 def parts(at: Address) -> list[tuple[int, int]]:
-    """(first element, how many) of each register."""
+    """(offset of the first element, number of elements) of each register."""
     assert at.within is not None
     lo, hi = at.within
     return [(k, min(at.lanes, hi + 1 - k)) for k in range(lo, hi + 1, at.lanes)]
 
 
 def pick(b: Builder, at: Address, tables: list[str]) -> str:
-    """The lanes of an access whose elements are in `tables`, the registers of `parts`."""
+    """The lanes of an access, permuted from `tables`, the loaded registers of `parts`."""
     assert at.within is not None
     lanes, type_ = at.lanes, vector(at.element, at.lanes)
     places, index = at.offsets, "i64"

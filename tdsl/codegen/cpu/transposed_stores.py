@@ -1,12 +1,12 @@
-"""Stores of vectors side by side, as one block that is turned in registers.
+"""Fuses adjacent stores of strided vectors into a block that is transposed in registers.
 
     t[k:k+16, j + 0] = a[j + 0, k:k+16]         16 vector loads, 64 shuffles, 16 vector stores,
     t[k:k+16, j + 1] = a[j + 1, k:k+16]         in place of 16 x 16 stores of elements
     ...
 
-This is what a transposed copy is when the loop along the rows it reads is vectorized, and the one or those
-along which it writes are unrolled. A block that is dense in memory is stored in whole vectors: rows of two
-or four elements, as dot products of neighbours want them, are interleaved.
+A transposed copy has this form if the loop along the rows that it reads is vectorized and the loops along
+the rows that it writes are unrolled. If the stored rows have two or four elements and are adjacent in memory
+(the layout of operands of dot-product instructions), the vectors are interleaved and stored whole.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tdsl.lang.affine import difference
 from tdsl.lang.expr import Ramp, const, dtype_of, lanes_of
 from tdsl.lang.simplify import add
 
-_LEAST = 4  # vectors and lanes for which turning pays
+_LEAST = 4  # the fewest vectors and lanes for which a transposition pays
 
 
 def turn(cx: Context, body: Sequence[Stmt], begin: int) -> int:
-    """Write the stores from `begin` on that fill a block together; how many these are, or 0."""
+    """Write the stores from `body[begin]` on that form one block, transposed; their number, 0 without one."""
     first = body[begin]
     if not isinstance(first, Store) or not _may_turn(cx, first):
         return 0
@@ -64,9 +64,9 @@ def turn(cx: Context, body: Sequence[Stmt], begin: int) -> int:
 
 
 def _powers(total: int, longest: int) -> Iterator[tuple[int, int]]:
-    """Beginning and length of parts of `total` that are powers of two, none above `longest`, itself one.
+    """Partition `total` into (start, length); lengths are powers of two up to `longest`, a power of two.
 
-    LLVM (22) does not end where it combines shuffles of vectors of 17 to 20 bytes into one of AVX-512.
+    LLVM 22 does not terminate if it combines shuffles of vectors of 17 to 20 bytes into one of AVX-512.
 
     >>> list(_powers(23, 16))
     [(0, 16), (16, 4), (20, 2), (22, 1)]
@@ -81,7 +81,7 @@ def _powers(total: int, longest: int) -> Iterator[tuple[int, int]]:
 def _store_columns(
     cx: Context, first: Store, axis: int, start: int, n: int, rows: list[str], lanes: int
 ) -> None:
-    """Store the lanes of rows n, n + 1, ..., each lane side by side in memory."""
+    """Transpose rows n, n + 1, ... of a block: store the same lane of all rows to adjacent elements."""
     t = dtype_of(first.value)
     size, columns = _turned(cx.b, scalar(t), rows, lanes)
     for k, column in enumerate(columns):
@@ -91,7 +91,7 @@ def _store_columns(
 
 
 def _store(cx: Context, first: Store, axis: int, k: int, n: int, v: Value) -> None:
-    """Store elements side by side in memory, from the n-th behind lane k of the first store on."""
+    """Store `v` to adjacent elements, the first n elements after lane k of the store `first`."""
     index = list(first.index)
     ramp = index[axis]
     assert isinstance(ramp, Ramp)
@@ -105,7 +105,7 @@ def _store(cx: Context, first: Store, axis: int, k: int, n: int, v: Value) -> No
 
 
 def _may_turn(cx: Context, s: Store) -> bool:
-    """True for a plain store of a vector whose lanes lie apart, but not in its last dimension."""
+    """True for a plain, unmasked store of a vector along a dimension that is not the contiguous last one."""
     moving = [i for i in s.index if lanes_of(i) > 1]
     if len(moving) != 1 or s.mask is not None or s.atomic or s.fast or len(s.index) < 2:
         return False
@@ -117,7 +117,7 @@ def _may_turn(cx: Context, s: Store) -> bool:
 
 
 def _follows(cx: Context, first: Store, s: Store, n: int) -> bool:
-    """True when `s` stores the n-th elements in memory after those of `first`, lane by lane."""
+    """True if each lane of `s` is stored n elements after the same lane of `first`."""
     plain = replace(s, index=first.index, value=first.value, loc=first.loc) == first
     if not plain or len(s.index) != len(first.index) or dtype_of(s.value) != dtype_of(first.value):
         return False
@@ -131,7 +131,7 @@ def _follows(cx: Context, first: Store, s: Store, n: int) -> bool:
 
 
 def _turned(b: Builder, element: str, rows: list[str], lanes: int) -> tuple[int, list[str]]:
-    """The columns of rows and their length, by exchanging halves of ever larger squares."""
+    """Transpose rows by exchanging halves of ever larger squares; the length of the columns, the columns."""
     count = len(rows)
     size = 1 << (max(count, lanes) - 1).bit_length()
     type_ = vector(element, size)
@@ -149,7 +149,7 @@ def _turned(b: Builder, element: str, rows: list[str], lanes: int) -> tuple[int,
 
 
 def _interleaved(b: Builder, element: str, rows: list[str], lanes: int) -> str:
-    """The first lane of each row, then the second of each, and so on."""
+    """Interleave rows: the first lane of each row, then the second lane of each, and so on."""
     if len(rows) == 1:
         return rows[0]
     x, y = (_interleaved(b, element, rows[n::2], lanes) for n in (0, 1))
@@ -164,7 +164,7 @@ def _picked(b: Builder, type_: str, x: str, y: str, lanes: list[int]) -> str:
 
 
 def _part(b: Builder, element: str, x: str, lanes: int, first: int, count: int) -> str:
-    """Some lanes of a vector; one is a scalar."""
+    """`count` lanes of a vector, from lane `first` on; a scalar for a count of 1."""
     if count == lanes:
         return x
     type_ = vector(element, lanes)
@@ -174,7 +174,7 @@ def _part(b: Builder, element: str, x: str, lanes: int, first: int, count: int) 
 
 
 def _resized(b: Builder, element: str, x: str, lanes: int, wanted: int) -> str:
-    """The lanes of a vector, then some that are undefined."""
+    """A vector extended by lanes of poison."""
     if lanes == wanted:
         return x
     type_ = vector(element, lanes)

@@ -1,4 +1,4 @@
-"""A value while IR is written: its name, element type and lanes."""
+"""`Value`, a scalar or vector in LLVM IR with its element type and lanes, and its broadcast and selection."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tdsl.lang.types import DType, bool_, i64
 
 
 class Value(NamedTuple):
-    """`name` is an SSA name or a literal. A uniform vector is kept as the scalar `name` of its lanes.
+    """A scalar or vector: `name` is an SSA name or a literal; for a uniform vector, that of one lane.
 
-    No lane of an integer is larger in magnitude than `limit`, where that is known.
+    `limit` is an upper bound of the magnitude of an integer's lanes, if known.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Value(NamedTuple):
 
     @property
     def constant(self) -> int | None:
-        """The integer that every lane is, if it is a literal."""
+        """The value of every lane if it is an integer or bool literal, else None."""
         if self.name.startswith(("%", "<")) or (self.lanes > 1 and not self.uniform):
             return None
         if self.dtype.is_float:
@@ -36,7 +36,7 @@ class Value(NamedTuple):
         return {"true": 1, "false": 0}.get(self.name) if self.dtype == bool_ else int(self.name)
 
     def lane(self) -> Value:
-        """The scalar in every lane of a uniform value."""
+        """The scalar that a uniform value has in every lane."""
         assert self.uniform or self.lanes == 1
         return Value(self.name, self.dtype, limit=self.limit)
 
@@ -47,17 +47,17 @@ def index(value: int) -> Value:
 
 
 def spread(x: Value, lanes: int) -> Value:
-    """`x` in every lane."""
+    """`x`, broadcast to `lanes` lanes as a uniform value if it is a scalar."""
     return x if x.lanes == lanes else Value(x.name, x.dtype, lanes, True, x.limit)
 
 
 def full(b: Builder, x: Value) -> str:
-    """The name of all lanes: a uniform value becomes a vector here."""
+    """The name of the whole vector or scalar; writes the broadcast of a uniform value."""
     return splat(b, scalar(x.dtype), x.name, x.lanes) if x.uniform else x.name
 
 
 def splat(b: Builder, element: str, name: str, lanes: int) -> str:
-    """The vector with a scalar in every lane.
+    """Broadcast the scalar `name` to a vector.
 
     >>> from tdsl.codegen.cpu.builder import Module
     >>> from tdsl.codegen.cpu.machine import level
@@ -76,7 +76,7 @@ def splat(b: Builder, element: str, name: str, lanes: int) -> str:
 
 
 def select(b: Builder, type_: str, cond: str, yes: str, no: str) -> str:
-    """`yes` where `cond`; the condition has as many lanes as `type_`."""
+    """`yes` in the lanes where `cond` is true, else `no`; `cond` has as many lanes as `type_`."""
     if cond in ("true", "false"):
         return yes if cond == "true" else no
     lanes = type_[1 : type_.index(" ")] if type_.startswith("<") else ""

@@ -1,8 +1,8 @@
-"""The functions of floats as LLVM IR on any number of lanes, without a vector math library.
+"""Math functions of floats as LLVM IR on any number of lanes, without a vector math library.
 
-Polynomials over exact reductions (`vecmath_exp`, `vecmath_log`, `vecmath_pow`, `vecmath_trig`), inlined
-where they are called. `ULP` bounds their errors; subnormal numbers, signed zeros, infinities and NaN are
-as NumPy's.
+Each is an argument reduction and a polynomial (`vecmath_exp`, `vecmath_log`, `vecmath_pow`, `vecmath_trig`),
+inlined at each call. `ULP` bounds the errors; subnormal numbers, signed zeros, infinities and NaN are handled
+as in NumPy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.vecmath_arith import Arith
 from tdsl.lang.types import DType, f32, f64
 
-# The largest errors in f32 and in f64, rounded up: docs/math.md tells how they were measured.
+# The largest errors in f32 and in f64, rounded up: docs/math.md describes the measurements.
 _BOUNDS = {
     "sqrt": (0.5, 0.5),
     "rsqrt": (1.6, 1.6),
@@ -50,14 +50,14 @@ _BOUNDS = {
     "fma": (0.5, 0.5),
 }
 
-# (function, name of the element type): a bound of the error, in units of the last place of the result.
+# (function, name of the element type): a bound of the error, in units in the last place of the result.
 ULP: dict[tuple[str, str], float] = {
     (fn, t): bound
     for fn, both in _BOUNDS.items()
     for t, bound in zip(("f32", "f64"), both, strict=True)
 }
 
-# Functions with an own algorithm for each type.
+# Functions with a separate algorithm for each type.
 _OWN: dict[str, Callable[..., str]] = {
     "exp": vecmath_exp.exp,
     "exp2": vecmath_exp.exp2,
@@ -80,7 +80,7 @@ _OWN: dict[str, Callable[..., str]] = {
     "cos": vecmath_trig.cos,
 }
 
-# Functions computed in f64 for both types, and so almost always rounded right in f32.
+# Functions computed in f64 for both types, and so almost always correctly rounded in f32.
 _IN_F64: dict[str, Callable[..., str]] = {
     "arcsinh": vecmath_log.arcsinh,
     "arccosh": vecmath_log.arccosh,
@@ -89,7 +89,7 @@ _IN_F64: dict[str, Callable[..., str]] = {
     "tan": vecmath_trig.tan,
 }
 
-# Functions that are one instruction of LLVM; rint rounds half to even.
+# Functions that are an LLVM intrinsic; rint rounds half to even.
 _INTRINSICS = {
     "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint",
     "copysign": "copysign", "fma": "fma",
@@ -99,7 +99,7 @@ INFINITY = float("inf")
 
 
 def math_call(b: Builder, fn: str, args: Sequence[str], dtype: DType, lanes: int) -> str:
-    """The value of a function of floats in `lang.expr.FUNCTIONS`, or of `pow`.
+    """Write a function of floats in `lang.expr.FUNCTIONS`, or `pow`; the name of its value.
 
     `args` are operands of type `<lanes x dtype>` (the plain type for one lane), `dtype` is f32 or f64. The
     result has that type; for isnan, isinf and isfinite it is i1 in each lane.

@@ -1,7 +1,7 @@
-"""Arithmetic on values of one float type and a number of lanes, as LLVM IR: what the math functions use.
+"""`Arith` writes float arithmetic on vectors of one type as LLVM IR, for the math functions.
 
-Nothing here may be reassociated: splitting, rounding by a large constant and exact differences are the
-method. So no instruction carries fast-math flags.
+No instruction carries fast-math flags: the math functions split numbers, round by adding a large constant and
+compute exact differences, none of which survives reassociation.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tdsl.codegen.cpu.builder import Builder
 from tdsl.codegen.cpu.ir_types import literal, register, suffix, vector
 from tdsl.lang.types import DType, f32
 
-# These have a fused multiply-add in their base instruction set; x86 has it as a feature.
+# Architectures with fused multiply-add in the base instruction set; on x86 it is a feature.
 _ALWAYS_FUSED = ("aarch64", "arm64", "ppc64le", "riscv64", "s390x")
 
 
 class Whole(NamedTuple):
-    """An integer, as a float and as an integer of the same width."""
+    """An integral number, both as a float and as an integer of the same width."""
 
     value: str
     integer: str
@@ -30,7 +30,7 @@ class Whole(NamedTuple):
 class Arith:
     """Writes arithmetic on `<lanes x t>` through `b`; values are operands in IR text.
 
-    `fused` tells whether `mad` rounds once.
+    `fused` is true if `mad` rounds once.
     """
 
     def __init__(self, b: Builder, t: DType, lanes: int) -> None:
@@ -73,19 +73,19 @@ class Arith:
         return self.b.v(f"fdiv {self.type} {x}, {y}")
 
     def neg(self, x: str) -> str:
-        """-x, the sign of NaN and zero changed, too."""
+        """-x, with the sign of NaN and zero changed, too."""
         return self.b.v(f"fneg {self.type} {x}")
 
     def mad(self, x: str, y: str, z: str) -> str:
-        """x * y + z; rounded once where the CPU can."""
+        """x * y + z, rounded once if the CPU has fused multiply-add."""
         return self.fma(x, y, z) if self.fused else self.add(self.mul(x, y), z)
 
     def fma(self, x: str, y: str, z: str) -> str:
-        """x * y + z rounded once, by a library call where the CPU cannot."""
+        """x * y + z rounded once, by a library call if the CPU has no fused multiply-add."""
         return self.intrinsic("fma", x, y, z)
 
     def poly(self, x: str, coefficients: Sequence[float]) -> str:
-        """A polynomial, highest power first, by Horner's rule."""
+        """A polynomial in x by Horner's rule; coefficients from the highest power."""
         first, *rest = map(self.c, coefficients)
         for k in rest:
             first = self.mad(first, x, k)
@@ -115,15 +115,15 @@ class Arith:
         return s, self.add(self.sub(x, self.sub(s, part)), self.sub(y, part))
 
     def cmp(self, predicate: str, x: str, y: str) -> str:
-        """A mask; `predicate` as in `fcmp`."""
+        """The mask of a comparison; `predicate` as in `fcmp`."""
         return self.b.v(f"fcmp {predicate} {self.type} {x}, {y}")
 
     def select(self, mask: str, yes: str, no: str) -> str:
-        """`yes` in the lanes of a mask, else `no`."""
+        """`yes` in the lanes where a mask is true, else `no`."""
         return self.b.v(f"select {self._mask(mask)}, {self.type} {yes}, {self.type} {no}")
 
     def select_bits(self, mask: str, yes: str, no: str) -> str:
-        """The same for integers as wide as the float type."""
+        """`select` for integers as wide as the float type."""
         return self.b.v(f"select {self._mask(mask)}, {self.bits_type} {yes}, {self.bits_type} {no}")
 
     def in_bits(self, x: str, low: float, high: float) -> str:
@@ -133,26 +133,26 @@ class Arith:
         return self.b.v(f"icmp ult {self.bits_type} {offset}, {self.i(high_bits - low_bits - 1)}")
 
     def both(self, p: str, q: str) -> str:
-        """The lanes where both masks hold."""
+        """The mask where both masks are true."""
         return self.b.v(f"and {self._mask(p)}, {q}")
 
     def either(self, p: str, q: str) -> str:
-        """The lanes where a mask holds."""
+        """The mask where at least one of two masks is true."""
         return self.b.v(f"or {self._mask(p)}, {q}")
 
     def no(self, p: str) -> str:
-        """The lanes where a mask does not hold."""
+        """The mask where a mask is false."""
         return self.b.v(f"xor {self._mask(p)}, {self._splat('i1', 'true')}")
 
     def _mask(self, x: str) -> str:
         return f"{self.mask_type} {x}"
 
     def at_least(self, x: str, low: float) -> str:
-        """max(x, low), and NaN where x is NaN."""
+        """max(x, low); NaN if x is NaN."""
         return self.select(self.cmp("olt", x, self.c(low)), self.c(low), x)
 
     def at_most(self, x: str, high: float) -> str:
-        """min(x, high), and NaN where x is NaN."""
+        """min(x, high); NaN if x is NaN."""
         return self.select(self.cmp("ogt", x, self.c(high)), self.c(high), x)
 
     def bits(self, x: str) -> str:
@@ -169,9 +169,9 @@ class Arith:
         return self.b.v(f"{op} {self.bits_type} {x}, {other}")
 
     def whole(self, shifted: str) -> Whole:
-        """The integer nearest to a value to which `shifter` was added; it is below 2^(mantissa - 1).
+        """The integer nearest to a value, given value + `shifter`; its magnitude is below 2^(mantissa - 1).
 
-        Defined, but without meaning, for NaN.
+        The result for NaN is well-defined but meaningless.
         """
         integer = self.integer("sub", self.bits(shifted), _shifter_bits(self))
         return Whole(self.sub(shifted, self.c(self.shifter)), integer)
@@ -209,7 +209,7 @@ class Arith:
         return self.from_int(e), m
 
     def split_normal(self, x: str) -> tuple[str, str]:
-        """The same for a normal number; e is an integer."""
+        """`exponent_and_mantissa` for a normal number; e is an integer."""
         three_quarters = (self.bias << self.mantissa) - (1 << (self.mantissa - 1))
         offset = self.integer("sub", self.bits(x), three_quarters)
         e = self.integer("ashr", offset, self.mantissa)
@@ -225,7 +225,7 @@ class Arith:
         return self.b.v(f"fptrunc {self.type} {x} to {to.type}")
 
     def libm(self, name: str, *args: str) -> str:
-        """A function of the C library on each lane; `name` is that for doubles."""
+        """Call a function of the C library on each lane; `name` is that of the double version."""
         scalar = register(self.t)
         symbol = name + ("f" if self.t == f32 else "")
         operands = ", ".join([scalar] * len(args))

@@ -1,6 +1,6 @@
-"""Exponents by AVX-512: scalef, getexp and getmant in registers' worth of lanes.
+"""AVX-512 instructions on exponents: scalef, getexp and getmant, on values that fill whole registers.
 
-They replace about ten integer instructions, and treat subnormal numbers right.
+They replace about ten integer instructions, and are correct for subnormal numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _THREE_QUARTERS_TO_THREE_HALVES = 3  # getmant's interval; the sign is kept
 
 
 def usable(target: CpuTarget, t: DType, lanes: int) -> bool:
-    """Whether a value of `lanes` lanes is a number of whole registers."""
+    """True if the CPU has AVX-512 and a value of `lanes` lanes fills whole registers."""
     return bool(_register_bits(target, t, lanes))
 
 
@@ -35,7 +35,7 @@ def scalef(b: Builder, t: DType, lanes: int, x: str, n: str) -> str:
 
 
 def getexp(b: Builder, t: DType, lanes: int, x: str) -> str:
-    """floor(log2(|x|)) as a float."""
+    """floor(log2(|x|)), as a float."""
     return _by_register(b, t, lanes, (x,), lambda part, xs: part.call("getexp", xs, xs[0]))
 
 
@@ -48,7 +48,7 @@ def getmant(b: Builder, t: DType, lanes: int, x: str) -> str:
 
 
 class _Register:
-    """One register's worth of lanes."""
+    """Writes intrinsics on the lanes of one register."""
 
     def __init__(self, b: Builder, t: DType, bits: int) -> None:
         self.b, self.bits = b, bits
@@ -57,7 +57,7 @@ class _Register:
         self.letter = "s" if t == f32 else "d"
 
     def call(self, name: str, xs: tuple[str, ...], otherwise: str, immediate: str = "") -> str:
-        """A masked intrinsic with all lanes on; `otherwise` is for lanes that are off."""
+        """Call a masked intrinsic with all lanes active; `otherwise` is the value of inactive lanes."""
         symbol = f"llvm.x86.avx512.mask.{name}.p{self.letter}.{self.bits}"
         mask = f"i{max(self.lanes, 8)}"
         given = [f"{self.type} {x}" for x in xs] + [immediate] * bool(immediate)
@@ -90,7 +90,7 @@ def _by_register(
 
 
 def _joined(b: Builder, t: DType, parts: list[str], width: int, lanes: int) -> str:
-    """The parts, each of `width` lanes, one after the other: by pairs, an odd one is put with poison."""
+    """Concatenate parts of `width` lanes each, in pairs; an odd part is paired with poison."""
     while len(parts) > 1:
         pick = f"<{2 * width} x i32> {constants('i32', range(2 * width))}"
         type_ = register(t, width)

@@ -13,7 +13,7 @@ LOG2E = 1 / math.log(2)
 
 
 class Reduced(NamedTuple):
-    """x = n log(2) + r + rest; n is an integer, the rest is below r's last place."""
+    """x = n log(2) + r + rest; n is an integer, rest is less than a unit in the last place of r."""
 
     n: Whole
     r: str
@@ -43,14 +43,14 @@ def _limits(
 
 def exp(a: Arith, x: str) -> str:
     """e^x."""
-    # outside of the limits the result is 0 or infinite; inside, halves of n are exponents
+    # beyond the limits the result is 0 or infinite; within them 2^(n/2) is a normal number
     low, high = _limits(a, (-104.0, 89.0), (-746.0, 710.0))
     n, r, _ = _reduce(a, a.at_most(a.at_least(x, low), high))
     return a.scale(_exp_of(a, r), n)
 
 
 def _exp_moderate(a: Arith, x: str) -> str:
-    """e^x where the result is a normal number."""
+    """e^x, if the result is a normal number."""
     n, r, _ = _reduce(a, x)
     return a.mul(_exp_of(a, r), a.pow2(n.integer))
 
@@ -65,7 +65,7 @@ def exp2(a: Arith, x: str) -> str:
 
 
 def expm1(a: Arith, x: str) -> str:
-    """e^x - 1, as twice s (e^r - 1) + (s - 1/2) with s = 2^(n - 1), which does not overflow."""
+    """e^x - 1, as 2 (s (e^r - 1) + (s - 1/2)) with s = 2^(n - 1), which does not overflow."""
     low, high = _limits(a, (-20.0, 89.0), (-40.0, 710.0))
     n, r, rest = _reduce(a, a.at_most(a.at_least(x, low), high))
     s = a.pow2(a.integer("sub", n.integer, 1))

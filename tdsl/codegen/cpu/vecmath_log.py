@@ -1,4 +1,4 @@
-"""Logarithms and inverse hyperbolic functions: x = 2^e (1 + f) with 3/4 <= 1 + f < 3/2."""
+"""Logarithms and inverse hyperbolic functions, by the reduction x = 2^e (1 + f) with 3/4 <= 1 + f < 3/2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tdsl.codegen.cpu.vecmath_arith import Arith
 from tdsl.lang.types import f32
 
 LN2, LOG2E = math.log(2), 1 / math.log(2)
-_HUGE = 2.0**60  # log(x + 1) is log(x), and x^2 is in range
+_HUGE = 2.0**60  # above it log(x + 1) rounds to log(x), below it x^2 does not overflow
 
 
 def _exponent_and_fraction(a: Arith, x: str) -> tuple[str, str]:
@@ -30,7 +30,7 @@ def _log1p_tail(a: Arith, f: str) -> str:
 
 
 def _at_edges(a: Arith, x: str, result: str, pole: float = 0.0) -> str:
-    """A logarithm's values at its pole, below it, at infinity and NaN; `result` where it is finite."""
+    """`result`, with the special cases of a logarithm: x at or below its pole, infinite or NaN."""
     below = a.select(a.cmp("olt", x, a.c(pole)), a.c(float("nan")), x)
     edge = a.select(a.cmp("oeq", x, a.c(pole)), a.c(float("-inf")), below)
     if pole == 0:
@@ -55,7 +55,7 @@ def log(a: Arith, x: str) -> str:
 def log2(a: Arith, x: str) -> str:
     """The logarithm to base 2; exact for powers of 2."""
     e, f = _exponent_and_fraction(a, x)
-    # f is added to e by itself: where e is -1 that is exact, and most of the result cancels
+    # f is added to e separately: if e is -1 the sum is exact, and most of the result cancels
     tail = a.mad(f, a.c(LOG2E - 1), a.mul(_log1p_tail(a, f), a.c(LOG2E)))
     return _at_edges(a, x, a.add(a.add(e, f), tail))
 
@@ -65,7 +65,7 @@ def log10(a: Arith, x: str) -> str:
     e, f = _exponent_and_fraction(a, x)
     high, low = tables.LOG10E[a.t.name]
     of_2, of_2_low = tables.LOG10_2[a.t.name]
-    # the leading half of f makes an exact product
+    # the product of the leading half of f's bits is exact
     kept = a.integer("and", a.bits(f), -1 << (a.mantissa // 2 + 1))
     first = a.from_bits(kept)
     main = a.mad(e, a.c(of_2), a.mul(first, a.c(high)))

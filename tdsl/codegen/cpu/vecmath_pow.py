@@ -1,7 +1,7 @@
-"""Powers: x^y = 2^(y log2(|x|)), with the logarithm to more places than the type has.
+"""Powers: x^y = 2^(y log2(|x|)), with the logarithm in more than the precision of the type.
 
-In f32 the work is done in f64. In f64 the logarithm is a sum of two floats, by exact products; that needs a
-fused multiply-add, and a CPU without one calls the C library.
+f32 is computed in f64. In f64 the logarithm is an unevaluated sum of two floats, from exact products;
+they need a fused multiply-add, and a CPU without it calls the C library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def pow(a: Arith, x: str, y: str) -> str:
 
 
 def _rare(a: Arith, x: str, y: str) -> str:
-    """Where x is not positive, or x or y not finite."""
+    """The mask where x is not positive, or x or y is not finite."""
     return a.either(a.no(a.in_bits(x, 0.0, math.inf)), a.cmp("uge", a.abs(y), a.c(math.inf)))
 
 
@@ -41,7 +41,7 @@ def _pow_f32(a: Arith, x: str, y: str) -> str:
 def _pow_f64(a: Arith, x: str, y: str) -> str:
     log, log_rest = _log2_in_two(a, a.abs(x))
     power, error = _product(a, y, log)
-    # a power out of range stands for an infinite one, without a rest
+    # an exponent out of range is clamped, and its rest ignored: the result is 0 or infinite
     rest = a.mad(y, log_rest, error)
     rest = a.select(a.cmp("olt", a.abs(power), a.c(1100.0)), rest, a.c(0.0))
     power = a.at_most(a.at_least(power, -1100.0), 1100.0)
@@ -59,7 +59,7 @@ def _product(a: Arith, x: str, y: str) -> tuple[str, str]:
 
 
 def _times(a: Arith, x: tuple[str, str], factor: tuple[float, float]) -> tuple[str, str]:
-    """A sum of two floats times another."""
+    """The product of two unevaluated sums of two floats each, as such a sum."""
     high, low = map(a.c, factor)
     p, error = _product(a, x[0], high)
     return p, a.mad(x[0], low, a.mad(x[1], high, error))
@@ -96,7 +96,7 @@ def _log2_in_two(a: Arith, x: str) -> tuple[str, str]:
 
 
 def _factor(a: Arith, m: str) -> tuple[str, str, str]:
-    """c with |m c - 1| <= 1/8, and log2(c) in two parts."""
+    """c with |m c - 1| <= 1/8, and log2(c) as the sum of two floats."""
     chosen: tuple[str, ...] = (a.c(1.25), *map(a.c, tables.LOG2_5_4["f64"]))
     for bound, c, log in (
         (0.875, 1.0, (0.0, 0.0)),
@@ -111,7 +111,7 @@ def _factor(a: Arith, m: str) -> tuple[str, str, str]:
 
 
 def _at_edges(a: Arith, x: str, y: str, result: str) -> str:
-    """x^y, where `result` is |x|^y for finite |x| > 0."""
+    """x^y with all special cases, given `result` = |x|^y for finite |x| > 0."""
     zero, one, inf = a.c(0.0), a.c(1.0), a.c(float("inf"))
     size = a.abs(x)
     grows = a.cmp("ogt", a.select(a.cmp("ogt", size, one), y, a.neg(y)), zero)

@@ -1,4 +1,4 @@
-"""A function whose usual code is wrong for rare arguments, and a branch to code that mends those lanes."""
+"""A math function with a fast path, and a branch to a slow path if a lane has a rare argument."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Emit = Callable[..., str]
 def with_rare_lanes(
     a: Arith, name: str, args: Sequence[str], usual: Emit, rare: Emit, mend: Emit
 ) -> str:
-    """usual(a, *args); where the mask rare(a, *args) holds, mend(a, *args, usual value).
+    """usual(a, *args), and if any lane of the mask rare(a, *args) is true, mend(a, *args, usual value).
 
-    A lane's result does not depend on the others, so `mend` leaves the usual ones as they are. A branch needs
-    blocks: the code is a function of the module, inlined into its callers; `mend` stays out of the way.
+    A lane's result must not depend on other lanes, so `mend` must return the usual value in lanes that are
+    not rare. The branch needs basic blocks, so it is in a function of the module that is inlined into its
+    callers, while `mend` is in a cold function that is not inlined.
     """
     symbol = f"tdsl.{name}.{suffix(a.type)}"
     params = [f"%x{k}" for k in range(len(args))]

@@ -2,7 +2,7 @@
 
 sin and cos subtract the nearest multiple q pi (for cos, q is half an odd number), where q pi is a sum of
 products of which all but the last are exact; a polynomial gives sin on |r| <= pi/2. For arguments so large
-that q is not, a lane takes the C library's result.
+that these products are inexact, a lane takes the C library's result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _periodic(a: Arith, name: str, near: Callable[[Arith, str], str], x: str) ->
 
 
 def _subtract_pi(a: Arith, x: str, q: str, unit: float = 1.0) -> tuple[str, str]:
-    """x - q pi unit as a float and, in f64, what that one lacks; `unit` is a power of 2."""
+    """x - q pi unit as a float, and its rounding error (0 in f32); `unit` is a power of 2."""
     if a.t == f32 and not a.fused:
         wide = Arith(a.b, f64, a.lanes)
         high, *rest = tables.PI_SHORT["f64"]
@@ -69,18 +69,18 @@ def _subtract_pi(a: Arith, x: str, q: str, unit: float = 1.0) -> tuple[str, str]
 
 
 def _sin_of(a: Arith, r: str, rest: str) -> str:
-    """sin(r + rest) for |r| <= pi/2 and a rest below r's last place."""
+    """sin(r + rest) for |r| <= pi/2 and a rest of less than a unit in the last place of r."""
     z = a.mul(r, r)
     p = a.poly(z, tables.SIN[a.t.name])
     if a.t == f32:
         return a.mad(a.mul(z, r), p, r)
-    # d sin = cos, to two figures
+    # the derivative cos(r), to two digits
     slope = a.poly(z, (1 / 24, -0.5, 1.0))
     return a.add(r, a.mad(a.mul(z, r), p, a.mul(rest, slope)))
 
 
 def _flip(a: Arith, x: str, bits: str) -> str:
-    """x, negated where the integer `bits` is odd."""
+    """x, negated in the lanes where the integer `bits` is odd."""
     sign = a.integer("shl", bits, a.t.bits - 1)
     return a.from_bits(a.integer("xor", a.bits(x), sign))
 
@@ -106,7 +106,7 @@ def _cos(a: Arith, x: str) -> str:
 
 
 def _tan(a: Arith, x: str) -> str:
-    """sin / cos of the distance to the nearest multiple of pi/2; -cos / sin for odd ones."""
+    """sin / cos of the distance to the nearest multiple of pi/2; -cos / sin if the multiple is odd."""
     size = a.abs(x)
     n = a.whole(a.mad(size, a.c(2 / math.pi), a.c(a.shifter)))
     r, rest = _subtract_pi(a, size, n.value, 0.5)
@@ -131,7 +131,7 @@ def _pi(a: Arith, part: float = 1.0) -> tuple[str, str]:
 
 
 def _arcsin_parts(a: Arith, x: str) -> tuple[str, str]:
-    """Where |x| <= 5/8 and arcsin(|x|); elsewhere the value is half of arccos(|x|)."""
+    """The mask |x| <= 5/8, and a value: arcsin(|x|) where the mask is true, else arccos(|x|) / 2."""
     size = a.abs(x)
     inner = a.cmp("ole", size, a.c(0.625))
     z = a.select(inner, a.mul(x, x), a.mul(a.sub(a.c(1.0), size), a.c(0.5)))
@@ -179,7 +179,7 @@ def arctan(a: Arith, x: str) -> str:
 
 
 def arctan2(a: Arith, y: str, x: str) -> str:
-    """The angle of the point (x, y); zeros and infinities by their signs, as C's atan2."""
+    """The angle of the point (x, y); signs of zeros and infinities count as in C's atan2."""
     one, inf = a.c(1.0), a.c(float("inf"))
     y1, x1 = a.abs(y), a.abs(x)
     # no sum of the two may overflow, none may be subnormal unless their ratio is
@@ -197,7 +197,7 @@ def arctan2(a: Arith, y: str, x: str) -> str:
 
 
 def hypot(a: Arith, x: str, y: str) -> str:
-    """sqrt(x^2 + y^2) without overflow on the way; infinite when an operand is, even beside NaN."""
+    """sqrt(x^2 + y^2) without intermediate overflow; infinite if an operand is, even if the other is NaN."""
     x1, y1, inf = a.abs(x), a.abs(y), a.c(float("inf"))
     larger: Callable[[float], str] = lambda bound: a.either(
         a.cmp("ogt", x1, a.c(bound)), a.cmp("ogt", y1, a.c(bound))

@@ -1,18 +1,18 @@
-"""The entry of a kernel for Python, in LLVM IR: checks the arguments of a call in place and runs it.
+"""Generates the entry point of a kernel for Python: LLVM IR that checks the arguments and runs the kernel.
 
-A METH_FASTCALL function reads the fields of NumPy arrays directly, so a call costs some 0.05 us. It takes the
-arrays and scalars of `kernel.params` in order, without the sizes, and returns
+The entry point is a METH_FASTCALL function that reads the fields of NumPy arrays directly, so a call costs
+some 0.05 us. It takes the arrays and scalars of `kernel.params` in order, without the sizes, and returns
 
     True    the kernel ran
-    False   an argument is not exactly what the kernel was compiled for; nothing was done
-    int     the status of a kernel that a failed `Check` stopped
+    False   an argument is not exactly what the kernel was compiled for; the kernel did not run
+    int     the status of the kernel if it failed
 
-Accepted are arrays of exact type numpy.ndarray, of the kernel's dtype in native byte order, aligned, of
-its rank, extents and strides; outputs must be writable and contiguous, and share no byte with another
-buffer; numbers must be exact Python objects in range. Everything else goes through `codegen/runtime/call.py`.
+It accepts arrays of exact type numpy.ndarray with the dtype of the parameter in native byte order, aligned,
+of its rank, extents and strides; outputs must be writable and contiguous, and share no byte with another
+buffer; numbers must be of exact Python types and in range. `codegen/runtime/call.py` handles all other calls.
 
-The text refers to two symbols that the linker is given: `@tdsl_ndarray`, the type object numpy.ndarray, and
-`@tdsl_runtime`, the structure handed to the kernel.
+The IR has two undefined symbols that the linker resolves: `@tdsl_ndarray`, the type object numpy.ndarray, and
+`@tdsl_runtime`, the structure passed to the kernel.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ declare double @PyFloat_AsDouble(ptr)
 
 @functools.cache
 def arrays_are_known() -> bool:
-    """Whether the fields of arrays lie where the wrapper reads them, in this Python and NumPy."""
+    """True if arrays of this Python and NumPy have their fields at the offsets that the wrapper reads."""
     if (
         sys.implementation.name != "cpython"
         or struct.calcsize("P") != 8
@@ -120,9 +120,9 @@ def _simple(e: Expr) -> bool:
 def wrapper(kernel: Kernel) -> str:
     """The function `@NAME_call` for `@NAME` of the same module, with the declarations that it needs.
 
-    Empty when the arguments cannot be checked here: those of ml_dtypes, whose NumPy types have no fixed
-    numbers; narrow floats, which would need a library to be rounded; sizes that are the extent of no array; a
-    Python or NumPy that keeps its fields elsewhere.
+    Empty if IR cannot check the arguments: arrays of ml_dtypes, whose NumPy types have no fixed numbers;
+    scalars that are narrow floats, which need a library to be rounded; sizes that are the extent of no array;
+    a Python or NumPy with other offsets of fields.
 
     >>> from tdsl.codegen.ir.loops import Block
     >>> "define ptr @f_call(ptr %self, ptr %args, i64 %nargs)" in wrapper(Kernel("f", (), Block(())))
@@ -135,7 +135,7 @@ def wrapper(kernel: Kernel) -> str:
     return "\n".join(
         [
             _DECLARATIONS,
-            # Unoptimized: passes would take longer than those of a small kernel and win 2 ns a call.
+            # optnone: optimizing this takes longer than optimizing a small kernel, and saves 2 ns a call.
             f"define ptr @{kernel.name}_call(ptr %self, ptr %args, i64 %nargs) noinline optnone {{",
             "entry:",
             f"  %frame = alloca [{_slot_count(kernel)} x i64], align 8",
@@ -180,7 +180,7 @@ class _Writer:
         self.lines.append(f"{name}:")
 
     def require(self, *conditions: str) -> None:
-        """Go on only if all of some i1 values hold."""
+        """Branch to %no unless all of some i1 values are true."""
         if not conditions:
             return
         every = conditions[0]
@@ -238,7 +238,7 @@ def _run(w: _Writer, kernel: Kernel) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """An array argument: names of i64 values, and of its flags as i32."""
+    """An array argument: the names of its fields as i64 values, and of its flags as i32."""
 
     param: BufferParam
     data: str
@@ -271,7 +271,7 @@ def _fields(w: _Writer, param: BufferParam, obj: str) -> _Array:
 
 
 def _number(w: _Writer, dtype: DType, obj: str) -> str:
-    """The slot of a scalar: a bool, int or float object of exact type, in range."""
+    """The slot value of a scalar argument: a bool, int or float object of exact type, in range."""
     if dtype.kind == "b":
         yes = w.v(f"icmp eq ptr {obj}, @_Py_TrueStruct")
         w.require(w.v(f"or i1 {yes}, {w.v(f'icmp eq ptr {obj}, @_Py_FalseStruct')}"))
@@ -315,7 +315,7 @@ def _rounded(w: _Writer, dtype: DType, value: str) -> str:
     same = w.v(f"fcmp oeq double {wide}, {value}")
     below = w.v(f"fcmp une double {wide}, 0x7FF0000000000000")
     above = w.v(f"fcmp une double {wide}, 0xFFF0000000000000")
-    w.require(w.v(f"or i1 {same}, {w.v(f'and i1 {below}, {above}')}"))  # else it became infinite
+    w.require(w.v(f"or i1 {same}, {w.v(f'and i1 {below}, {above}')}"))  # no overflow to infinity
     return w.v(f"zext i32 {w.v(f'bitcast float {narrow} to i32')} to i64")
 
 
@@ -370,12 +370,12 @@ def _check_strides(w: _Writer, array: _Array) -> None:
         short = w.v(f"icmp slt i64 {array.extents[axis]}, 2")
         right = w.v(f"or i1 {right}, {short}")
         if stride == 1 and axis in (0, len(param.strides) - 1):
-            # Empty arrays may have any strides; NumPy's flags look past them.
+            # Empty arrays may have any strides; NumPy's contiguity flags ignore them.
             flag = _F_CONTIGUOUS if axis == 0 else _C_CONTIGUOUS
             right = w.v(f"or i1 {right}, {_has_flag(w, array, flag)}")
         w.require(right)
     if param.written:
-        # Then no element is there twice.
+        # Contiguous arrays have no two elements at the same address.
         w.require(_has_flag(w, array, _C_CONTIGUOUS | _F_CONTIGUOUS))
 
 
@@ -406,7 +406,7 @@ def _check_apart(w: _Writer, arrays: list[_Array]) -> None:
 
 
 def _range(w: _Writer, array: _Array) -> tuple[str, str]:
-    """The addresses from which and up to which an array has bytes; wider for some empty ones."""
+    """The half-open range of addresses of an array's bytes; too wide for some empty arrays."""
     itemsize = array.param.dtype.bytes
     low, high = array.data, w.v(f"add i64 {array.data}, {itemsize}")
     for extent, stride in zip(array.extents, array.strides, strict=True):
