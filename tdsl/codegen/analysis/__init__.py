@@ -1,1 +1,1 @@
-"""Facts about loops that passes ask for; nothing here changes a statement."""
+"""Analyses of the loop IR that passes use; none of them changes a statement."""

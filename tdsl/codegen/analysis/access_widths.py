@@ -1,4 +1,4 @@
-"""How many neighbours in memory a thread of a GPU reads or writes at once."""
+"""The widths of memory accesses: how many consecutive elements a GPU thread loads or stores at once."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ MOST_BYTES = 16
 
 
 def width(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, size: int) -> int:
-    """How many of the lanes of an access to elements of `size` bytes are one access, of 16 bytes at most.
+    """The number of elements, of `size` bytes each, that a vector access transfers at once: 16 bytes at most.
 
-    They are neighbours, and the first of each group lies at a multiple of so many elements.
+    The elements are consecutive in memory, and the offset of the first one is a multiple of their number.
 
     >>> from tdsl.lang.expr import Binary, Var, const
     >>> row, column = Var("i"), Ramp(Binary("mul", Var("j"), const(4)), 1, 8)
     >>> width((row, column), (64, 1), 8, 4), width((row, column), (63, 1), 8, 4)
     (4, 1)
 
-    Rows that follow each other without gaps are one:
+    Adjacent rows of a dense array count as consecutive:
 
     >>> each, at = Broadcast(const(3), 8), Ramp(Binary("mul", Var("i"), const(8)), 1, 8)
     >>> width((Binary("floordiv", at, each), Binary("mod", at, each)), (3, 1), 8, 2)
@@ -45,7 +45,7 @@ def width(index: tuple[Expr, ...], strides: Sequence[int], lanes: int, size: int
 def _in_one(
     index: tuple[Expr, ...], strides: Sequence[int]
 ) -> tuple[tuple[Expr, ...], tuple[int, ...]]:
-    """An index with one dimension for several that have the quotient and the rest of one number."""
+    """The index and strides with dimensions x // n and x % n, where contiguous, fused into x."""
     made: list[tuple[Expr, int]] = []
     for i, stride in zip(index, strides, strict=True):
         made.append((i, stride))
@@ -58,7 +58,7 @@ def _in_one(
 
 
 def _joined(outer: Expr, far: int, inner: Expr, near: int) -> Expr | None:
-    """x of x // n and x % n, where rows have n; x % (m * n) of (x // n) % m and x % n."""
+    """x for x // n and x % n, x % (m * n) for (x // n) % m and x % n, if the strides have far = n * near."""
     match inner:
         case Binary("mod", x, by):
             n = _number(by)

@@ -1,4 +1,4 @@
-"""Which statements go on while the threads that issue them do something else."""
+"""Test for statements that only issue asynchronous instructions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
 
 def is_asynchronous(s: Stmt) -> bool:
-    """True for invocations of asynchronous instructions, and loops and conditions around nothing else."""
+    """True for invocations of asynchronous instructions, and for loops and tests that contain only these."""
     match s:
         case Invoke(instruction):
             return INSTRUCTIONS[instruction].asynchronous

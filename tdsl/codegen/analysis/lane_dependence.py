@@ -1,4 +1,4 @@
-"""May the iterations of a loop run side by side, statement by statement?"""
+"""Dependence analysis of a loop: may its iterations run in lockstep, statement by statement?"""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Index = tuple[Expr, ...]
 
 
 def lanes_are_independent(loop: For, facts: Facts) -> bool:
-    """True when no iteration touches an element that another one writes.
+    """True if it is proved that no iteration accesses an element that another one writes.
 
-    Memory made inside is each one's own. It is known only where some axis of the indices moves with the
-    variable by more than all else in them.
+    Memory allocated in the loop is private to each iteration. The proof needs an axis of the indices on which
+    the step of the loop's variable is larger than the variation of all other terms.
 
     >>> from tdsl.lang.bounds import NOTHING
     >>> from tdsl.lang.expr import ONE, ZERO, const
@@ -57,7 +57,7 @@ def lanes_are_independent(loop: For, facts: Facts) -> bool:
 
 
 def _accesses(s: Stmt, buffers: frozenset[str]) -> Iterator[tuple[str, Index, bool]]:
-    """The indices at which buffers are loaded and stored."""
+    """The buffer and index of each load and store of `buffers`, with True for a store."""
     for inner in walk(s):
         if isinstance(inner, Store) and inner.buffer in buffers:
             yield inner.buffer, inner.index, True
@@ -70,7 +70,7 @@ def _accesses(s: Stmt, buffers: frozenset[str]) -> Iterator[tuple[str, Index, bo
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two iterations of a loop: the second one's variables have other names, and lets are expanded."""
+    """Two iterations of a loop; the variables of the second one are renamed, and lets are expanded."""
 
     lane: str
     count: int
@@ -96,7 +96,7 @@ class _Pair:
         return _Pair(loop.name, int(loop.extent.value), facts, second, lets)
 
     def apart(self, a: Index, b: Index) -> bool:
-        """True when the two iterations never meet at these indices."""
+        """True if two different iterations are proved never to have equal indices `a` and `b`."""
         first = [substitute(i, self.lets) for i in a]
         other = [self.second.expr(substitute(i, self.lets)) for i in b]
         axes = list(zip(first, other, strict=True))
@@ -110,7 +110,7 @@ class _Pair:
                 return self.far(as_sum(x).plus(as_sum(y), -1), None)
 
     def far(self, d: Sum, period: int | None) -> bool:
-        """True when a difference is not 0, and less than a period, for different lanes."""
+        """True if 0 < |d| < `period` (no limit for None) is proved for any two different lanes."""
         one, two = Var(self.lane), Var(_twin(self.lane))
         step = d.terms.get(one, 0)
         if step == 0 or d.terms.get(two, 0) != -step:
@@ -132,7 +132,7 @@ def _twin(name: str) -> str:
 
 
 def _joined(axes: list[tuple[Expr, Expr]]) -> Iterator[tuple[Expr, Expr]]:
-    """x for two axes x // k and x % k, which together are as good as x."""
+    """For each two axes x // k and x % k, the x that they determine together."""
     for x, y in axes:
         match x, y:
             case Binary("mod", e, Const(k)), Binary("mod", f, Const(m)) if k == m > 0:

@@ -1,4 +1,4 @@
-"""How many blocks and threads a kernel of a GPU takes."""
+"""The launch configuration of a GPU kernel: its blocks and threads along each axis."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from tdsl.schedule.launch import MOST_BLOCKS
 
 
 def map_kernels(s: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
-    """A statement with each kernel changed: what stands outside of all others but memory, lets and tests."""
+    """`s` with `change` applied to each kernel, outside of which are only blocks, lets, tests, memory."""
     if isinstance(s, Block | Let | If | Alloc):
         return map_parts(s, lambda part: map_kernels(part, change))
     return change(s)
 
 
 def launch_extents(body: Stmt) -> dict[str, int]:
-    """How many blocks and threads a kernel takes along each axis: those of its longest loop there.
+    """The number of blocks and threads of a kernel along each axis: the extent of its longest loop there.
 
-    The threads that run an instruction together lie along threadIdx.x. Where only a call tells how many
-    blocks there are, it is the most that there can be.
+    The threads that run an instruction together are along threadIdx.x. If the number of blocks depends on the
+    sizes of a call, it is the largest number that a launch allows.
     """
     found = _extents(body)
     return {a: e.value if isinstance(e, Const) else MOST_BLOCKS[a] for a, e in found.items()}
 
 
 def grid_of(body: Stmt) -> tuple[Expr, ...]:
-    """How many blocks a kernel takes along each axis, by the sizes of a call; the first has clusters."""
+    """The grid of a kernel: its blocks along x, y, z, in terms of sizes; x includes those of a cluster."""
     found = _extents(body)
     x, y, z = (found[axis] for axis in MOST_BLOCKS)
     return simplify(Binary("mul", x, found[CLUSTER])), y, z
@@ -84,7 +84,7 @@ def _most(s: For, facts: Facts) -> Expr:
 
 
 def is_whole(s: For, extents: dict[str, int]) -> bool:
-    """True when every block or thread along a loop's axis runs an iteration of it."""
+    """True if every block or thread along the axis of a loop runs an iteration of it."""
     if isinstance(s.extent, Const):
         return bool(s.extent.value == extents[s.kind])
     return extents[s.kind] == MOST_BLOCKS.get(s.kind) and not variables(s.extent)

@@ -1,4 +1,4 @@
-"""What is known inside loops and conditions: ranges of variables, as `Facts`."""
+"""The ranges of variables that hold inside loops and conditions, as `Facts`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tdsl.lang.types import i64
 
 
 def inside(facts: Facts, s: Stmt) -> Facts:
-    """Facts of the body of a statement: of a loop, a let, an `If` without `else`."""
+    """The facts in the body of a statement: of a loop, a let, an `If` without `else`."""
     match s:
         case For():
             return _inside_loop(facts, s)
@@ -26,7 +26,7 @@ def inside(facts: Facts, s: Stmt) -> Facts:
 
 
 def _inside_loop(facts: Facts, loop: For) -> Facts:
-    """Data in the bounds of a loop may change, so only its constant limits count."""
+    """The facts in a loop; bounds that load memory, which may change, are replaced by constant limits."""
     first, last = loop.lo, last_of(loop, facts)
     if loads_of(first):
         bound = lower(first, facts)
@@ -49,7 +49,7 @@ def last_of(loop: For, facts: Facts) -> Expr:
 
 
 def narrowed(d: Sum, name: str, lo: Expr, hi: Expr, facts: Facts) -> tuple[Expr, Expr]:
-    """The part of lo..hi where a sum that is linear in the variable is at most 0."""
+    """The subrange of lo..hi of variable `name` in which `d`, linear in it, is at most 0."""
     c, rest = d.terms[Var(name)], as_expr(d.without(Var(name)))
     if c > 0:
         return lo, minimum(hi, floordiv(subtract(ZERO, rest, facts), const(c), facts), facts)
@@ -57,10 +57,10 @@ def narrowed(d: Sum, name: str, lo: Expr, hi: Expr, facts: Facts) -> tuple[Expr,
 
 
 def where(facts: Facts, cond: Expr) -> Facts:
-    """Facts where a condition holds.
+    """The facts where a condition holds.
 
-    Each affine comparison bounds each of its variables: the innermost one by the others, an outer one
-    for some value of those inside it.
+    Each affine comparison bounds each of its variables: the innermost one in terms of the others, an outer
+    one by the limits for which some value of the inner ones satisfies it.
 
     >>> from tdsl.lang.bounds import NOTHING, upper
     >>> from tdsl.lang.expr import ZERO, Binary, Var
@@ -86,7 +86,7 @@ def where(facts: Facts, cond: Expr) -> Facts:
 
 
 def _only_outer(facts: Facts, name: str, bound: Expr) -> bool:
-    """A range may name only the variables before its own."""
+    """True if a bound of variable `name` depends only on variables whose ranges come before its own."""
     if loads_of(bound):
         return False
     allowed = set()

@@ -1,4 +1,4 @@
-"""Which threads of a block may touch one element: accesses of a kernel, and proofs that they are apart."""
+"""Conflicts between threads of a block: the accesses of statements, and proofs that they are disjoint."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Elements that a statement touches in memory which threads share.
+    """The elements that a statement reads or writes in memory shared by threads.
 
-    A thread's number on an axis is the variable of the axis' name; `axes` are those that a loop around is
-    bound to, on the others only the thread with number 0 is here. `facts` are the ranges of all variables.
+    A thread's number on an axis is the variable with the name of the axis. `axes` are those that an enclosing
+    loop is bound to; on the others, only thread 0 runs the statement. `facts` are the ranges of variables.
     """
 
     buffer: str
@@ -41,23 +41,23 @@ class Access:
     facts: Facts
 
     def only(self, axis: str) -> Expr | None:
-        """The number on an axis of the only thread that is here, if it is known."""
+        """The number on an axis of the only thread that makes this access; None if several do, or unknown."""
         if axis not in self.axes:
             return ZERO
         first, last = self.facts.ranges.get(axis, (None, None))
         return first if first == last and isinstance(first, Const) else None
 
     def conflicts(self, other: Access, same: frozenset[str], threads: Mapping[str, int]) -> bool:
-        """True unless two different threads of a block certainly do not need this order of accesses.
+        """True unless the two accesses, by different threads of a block, are proved not to conflict.
 
-        `same` are variables that have one value in both; `threads` is the number of threads on each axis.
+        `same` are variables with the same value in both threads; `threads` is the number on each axis.
         """
         return self.meets(other, same, threads) is not None
 
     def meets(
         self, other: Access, same: frozenset[str], threads: Mapping[str, int]
     ) -> set[str] | None:
-        """The axes on which threads that need this order may differ; None where there are none."""
+        """The axes on which the threads of conflicting accesses may differ; None if there is no conflict."""
         if self.buffer != other.buffer or self.kind == other.kind != "write":
             return None
         pair = _Pair.of(self, other, same, threads)
@@ -67,7 +67,7 @@ class Access:
 def accesses(
     s: Stmt, shared: frozenset[str], lets: dict[str, Expr], axes: frozenset[str], facts: Facts
 ) -> Iterator[Access]:
-    """What a statement itself, without those inside it, touches of some buffers."""
+    """The accesses of a statement itself, without those nested in it, to the buffers `shared`."""
     if isinstance(s, Invoke):
         yield from _of_instruction(s, shared, lets, axes, facts)
         return
@@ -87,7 +87,7 @@ def accesses(
 def _of_instruction(
     s: Invoke, shared: frozenset[str], lets: dict[str, Expr], axes: frozenset[str], facts: Facts
 ) -> Iterator[Access]:
-    """Tiles in memory, any element of which any thread of the group may touch."""
+    """The tiles of an instruction, any element of which any thread that runs it may access."""
     chosen = INSTRUCTIONS[s.instruction]
     for n, (operand, shape) in enumerate(zip(s.operands, chosen.shapes(), strict=True)):
         if operand.buffer in shared:
@@ -100,7 +100,7 @@ def _tile(
     index: tuple[Expr, ...], axes: Sequence[int], shape: Sequence[int], lets: dict[str, Expr],
     facts: Facts,
 ) -> tuple[tuple[Expr, ...], Facts]:  # fmt: skip
-    """Any element of a tile, whose place in it along each axis is a variable."""
+    """The index of any element of a tile: its position in the tile along each axis is a variable."""
     made = [substitute(i, lets) for i in index]
     for axis, extent in zip(axes, shape, strict=True):
         name = f"tile {axis}"
@@ -112,7 +112,7 @@ def _tile(
 def plain_index(
     index: tuple[Expr, ...], lets: dict[str, Expr], facts: Facts
 ) -> tuple[tuple[Expr, ...], Facts]:
-    """An index without lets and vectors: the lane is a variable of its own."""
+    """An index with lets substituted and with scalars for vectors, of a variable `lane`; and the facts."""
     count = max(map(lanes_of, index), default=1)
 
     def scalar(n: Node) -> Node:
@@ -131,11 +131,11 @@ def plain_index(
 
 @dataclass(slots=True)
 class _Pair:
-    """Two threads at equal indices: what that says of their numbers.
+    """Proof that two threads that access the same element are the same thread.
 
-    Where the variables of the second differ from the first's, they have names of their own (`twins`).
-    `differences` are sums that are 0; `alike` are the first thread's atoms that are equal to the second's;
-    `left` are the axes on which the threads may still have different numbers.
+    The variables of the second thread are renamed (`twins`) unless both have the same value. `differences`
+    are the sums that are 0 at equal indices; `alike` the atoms proved equal in both threads; `left` the axes
+    on which the threads may still have different numbers.
     """
 
     differences: list[Sum]
@@ -158,7 +158,7 @@ class _Pair:
         differences = []
         for x, y in zip(a.index, b.index, strict=True):
             differences.append(as_sum(x).plus(as_sum(substitute(y, twins)), -1))
-        # a thread on whose axis no loop runs has number 0
+        # outside of loops bound to an axis, only its thread 0 runs
         for side, name in ((a, "{}"), (b, "{}'")):
             for axis in left - side.axes:
                 facts = facts.knowing(name.format(axis), ZERO, ZERO)
@@ -166,7 +166,7 @@ class _Pair:
         return _Pair(differences, facts, twins, left)
 
     def apart(self) -> bool:
-        """True when equal indices mean that both are one thread, or there are none."""
+        """True if it is proved that the indices of two different threads are never equal."""
         while self.left:
             if any(self.never_zero(d) for d in self.differences):
                 return True
@@ -179,7 +179,7 @@ class _Pair:
         return (lo is not None and lo > 0) or (hi is not None and hi < 0) or is_other_slot(d)
 
     def split(self) -> bool:
-        """c * x - c * x' + rest is 0 and the rest is less than c: then x is x', and the rest 0."""
+        """Deduce x = x' and rest = 0 from c * x - c * x' + rest = 0, |rest| < c; False if no sum does."""
         for n, d in enumerate(self.differences):
             for x, c in d.terms.items():
                 twin = substitute(x, self.twins)
@@ -201,7 +201,7 @@ class _Pair:
         return as_sum(substitute(as_expr(d), {twin.name: x}))
 
     def join(self) -> bool:
-        """x // k and x % k are those of x': then x is x'."""
+        """Deduce x = x' from x // k = x' // k and x % k = x' % k; False if no atoms allow it."""
         for m in list(self.alike):
             match m:
                 case Binary("mod", x, k) if self.is_period(k):
@@ -223,7 +223,7 @@ class _Pair:
         return False
 
     def is_period(self, k: Expr) -> bool:
-        """True for a divisor that is positive and has one value in both threads."""
+        """True for a divisor that is positive and has the same value in both threads."""
         return substitute(k, self.twins) == k and (lower(k, self.facts) or 0) > 0
 
     def limits(self, d: Sum) -> tuple[int | None, int | None]:
@@ -234,7 +234,7 @@ class _Pair:
 
 
 def is_other_slot(d: Sum) -> bool:
-    """True for x % k - y % k where x - y is a number and no multiple of k: two places of a ring.
+    """True for x % k - y % k if x - y is a constant and no multiple of k: two different slots of a ring.
 
     >>> i, three = Var("i"), const(3)
     >>> later = Binary("mod", Binary("add", i, const(2)), three)

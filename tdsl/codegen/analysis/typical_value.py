@@ -12,7 +12,7 @@ _SIZE = 4096
 
 
 def sample(exprs: Iterable[Expr], facts: Facts) -> list[int]:
-    """Values where sizes are large, and the variables of outer loops in the middle of their ranges.
+    """The value of each expression with all sizes 4096, and loop variables in the middle of their ranges.
 
     >>> from tdsl.lang.bounds import NOTHING
     >>> from tdsl.lang.expr import const

@@ -1,34 +1,34 @@
-"""From the loops of a schedule to the loops of a backend, in running order.
+"""The passes over the loop IR, from a lowered schedule to what a backend compiles, in running order.
 
-    simplify_loops   expressions under the ranges of their loops; loops and tests that these decide go
-    bound_loops      conditions around a loop's body become its bounds
-    cut_choices      a body for each part of a loop that reads another array
-    partition        loops around vectors, cut into a steady part without clipping and its ends
-    expand_calls     padding indices as arithmetic
-    unroll_clipped   copies for unrolled loops in which the ends of vectors differ by iteration
-    carry_values     what a serial loop reads of its last iteration in a register
-    merge_lanes      lanes of a reduction combined by halves
-    vectorize        vector code for vectorized loops
-    unroll           copies for the other unrolled loops
-    simplify_loops   (again, for what is constant now)
-    whole_vectors    masks of last, partial vectors in memory of the kernel's own go
-    drop_unread      memory without readers and unused lets go
-    hoist_allocs     memory outside hot loops, in registers or on the stack where it is small
+    simplify_loops   simplifies expressions under the ranges of their loops; drops decided tests, empty loops
+    bound_loops      turns conditions around a loop's body into loop bounds
+    cut_choices      splits a loop's body by ranges of its variable where a select chooses between arrays
+    partition        partitions loops around vectorized ones: an interior without clipping, and its ends
+    expand_calls     expands padding calls into index arithmetic
+    unroll_clipped   unrolls those unrolled loops whose variable decides how vectors are clipped
+    carry_values     passes the value stored by one iteration of a serial loop to the next in a register
+    merge_lanes      reduces vector lanes by a tree
+    vectorize        replaces vectorized loops by vector code
+    unroll           replaces the other unrolled loops by copies of their body
+    simplify_loops   (again, for indices that are constant now)
+    whole_vectors    pads rows of allocated memory, so that last, partial vectors need no mask
+    drop_unread      removes memory without readers, and unused lets
+    hoist_allocs     hoists allocations out of loops; puts small ones in registers or on the stack
 
-For a GPU there are ten more, and loops stay to be unrolled by its compiler:
+Ten more passes are for GPUs, whose compiler unrolls the unrolled loops itself:
 
-    name_memory      a name of its own for each memory
-    mask_loads       what is 0 beyond an edge is loaded under a mask, without limits of its index
-    count_from_zero  loops that start at 0, so that indices of registers are constant
-    hoist_calls      calls that do not differ between iterations of unrolled loops go before these
-    order_merges     partial results of threads are combined in order where shuffles cannot
-    place_memory     memory on the heap, shared by a block, or in registers
-    merge_threads    partial results of other threads are combined by shuffles
-    pipeline_loops   tiles of pipelined loops copied ahead, asynchronously where a GPU can
-    place_barriers   what threads of a block pass to each other is parted by barriers
-    group_products   threads wait for asynchronous instructions where they have to
+    name_memory      gives each allocation a unique name
+    mask_loads       masks loads whose value is 0 beyond an edge, and drops the clamps of their indices
+    count_from_zero  makes loops start at 0, so that indices of registers are constant
+    hoist_calls      hoists loop-invariant function calls out of unrolled loops
+    order_merges     serialises thread reductions that shuffles cannot do
+    place_memory     chooses heap, shared memory or registers for each allocation
+    merge_threads    reduces partial results of threads by shuffles
+    pipeline_loops   prefetches tiles of pipelined loops, with asynchronous copies where a GPU has them
+    place_barriers   inserts barriers between conflicting accesses of the threads of a block
+    group_products   commits asynchronous instructions as groups, and waits for each where it is needed
 
-Each is a function from kernel to kernel with the same meaning; each gives what `verify` accepts.
+Each pass maps a kernel to an equivalent kernel that `verify` accepts.
 """
 
 from tdsl.codegen.passes.bound_loops import bound_loops

@@ -1,4 +1,4 @@
-"""A kernel with the sizes of a call."""
+"""A pass that replaces the size parameters of a kernel by numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tdsl.lang.program import bind_expr
 
 
 def bind_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Kernel:
-    """Replace sizes that are parameters by numbers.
+    """Replace the size parameters of a kernel that `sizes` has by their values.
 
     >>> from tdsl.codegen.ir.loops import For, Store
     >>> from tdsl.lang.expr import Size, Var, const

@@ -1,4 +1,4 @@
-"""Conditions become loop bounds: guarded tails and triangles cost no test."""
+"""A pass that turns conditions into loop bounds, so that guarded tails and triangles need no tests."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ Arrays = Mapping[str, tuple[Expr, ...]]
 
 
 def bound_loops(kernel: Kernel) -> Kernel:
-    """Narrow loops to where the condition around their whole body holds; hoist what does not change.
+    """Narrow loops to the iterations in which the condition around their body holds; hoist invariant tests.
 
-    Affine comparisons of a serial or parallel loop's variable become its bounds; conditions that do not
-    depend on a loop, of any kind, are tested outside it. Data in them is read before the loop where a first
-    iteration would read it, or where it is within its array in any case. A loop around one whose points data
-    bounds, as around vectors of a range, runs over what holds some of them.
+    Affine comparisons of the variable of a serial, parallel or pipelined loop become bounds; conditions that
+    do not depend on a loop, of any kind, are tested outside it. Loads in them are hoisted only if the loop
+    certainly runs, or if their indices are certainly in bounds. The outer loop of a split range whose bounds
+    are read from memory is narrowed to the iterations in which the inner loop has points of the range.
 
     >>> from tdsl.codegen.ir.loops import Store
     >>> from tdsl.codegen.ir.show import show
@@ -111,7 +111,7 @@ def _narrow(loop: For, facts: Facts, arrays: Arrays) -> Stmt:
 
 
 def _with_some(loop: For, facts: Facts, arrays: Arrays) -> For:
-    """A loop around another one, over the iterations in which data leaves points to that."""
+    """The loop over those iterations in which loaded bounds leave the loop nested in it any iterations."""
     lo, hi = first, last = loop.lo, last_of(loop, facts)
     for d in _limits_inside(loop.body, loop, lambda c: _is_there(c, facts, arrays)):
         lo, hi = narrowed(d, loop.name, lo, hi, facts)
@@ -121,14 +121,14 @@ def _with_some(loop: For, facts: Facts, arrays: Arrays) -> For:
 
 
 def _limits_inside(s: Stmt, loop: For, there: Callable[[Expr], bool]) -> list[Sum]:
-    """Sums that are at most 0 in all iterations of `loop` in which a statement does anything, by data."""
+    """Sums that are at most 0 in all iterations of `loop` in which the guards of `s` that load data hold."""
     match s:
         case For(name):
             found = _limits_inside(s.body, loop, there)
             least = (_least(d, name, s.lo, last_of(s, NOTHING)) for d in found)
             return [d for d in least if d is not None and Var(loop.name) in d.terms]
         case If():
-            # that the loop runs does not mean that the ones inside do
+            # if the loop runs, those nested in it need not: only loads that are in bounds may be hoisted
             known = [c for c in guards(s, there) if loads_of(c) and there(c)]
             data = [c for c in known if not loads_of(c) & stored_in(loop.body)]
             return [d for c in data for d in limits_of(c, loop.name)]
@@ -137,7 +137,7 @@ def _limits_inside(s: Stmt, loop: For, there: Callable[[Expr], bool]) -> list[Su
 
 
 def _least(d: Sum, name: str, first: Expr, last: Expr) -> Sum | None:
-    """The least value of a sum over those of a variable; None where that is not one of two ends."""
+    """The least value of a sum for `name` in first..last; None if the sum is not linear in the variable."""
     rest, c = d.without(Var(name)), d.terms.get(Var(name), 0)
     if any(name in variables(atom) for atom in rest.terms):
         return None
@@ -145,13 +145,13 @@ def _least(d: Sum, name: str, first: Expr, last: Expr) -> Sum | None:
 
 
 def _may_move(c: Expr, loop: For, facts: Facts, arrays: Arrays) -> bool:
-    """Data in a condition can be read before the loop: the loop runs, or it is there, and is not written."""
+    """True if the loads in a condition are valid before the loop, which does not write their buffers."""
     runs = (lower(loop.extent, facts) or 0) > 0
     return (runs or _is_there(c, facts, arrays)) and not loads_of(c) & stored_in(loop.body)
 
 
 def _is_there(c: Expr, facts: Facts, arrays: Arrays) -> bool:
-    """True where all that a condition loads is certainly within arguments or memory around."""
+    """True if all loads in a condition are certainly in bounds of arguments or enclosing allocations."""
     return all(
         n.buffer in arrays
         and n.mask is None
@@ -165,7 +165,7 @@ def _is_there(c: Expr, facts: Facts, arrays: Arrays) -> bool:
 
 
 def guards(s: Stmt, is_there: Callable[[Expr], bool]) -> list[Expr]:
-    """The conditions under which all of a statement stands, of inner ones those whose data `is_there`."""
+    """The conditions around a whole statement; nested ones only if their loads are valid (`is_there`)."""
     match s:
         case If(cond, then, None):
             return conjuncts(cond) + [c for c in guards(then, is_there) if is_there(c)]
@@ -182,7 +182,7 @@ def guards(s: Stmt, is_there: Callable[[Expr], bool]) -> list[Expr]:
 
 
 def without_guards(s: Stmt, gone: list[Expr]) -> Stmt:
-    """The statement where some of its `guards` are known to hold."""
+    """The statement without those of its `guards` that are in `gone`."""
     match s:
         case If(cond, then, None):
             left = [c for c in conjuncts(cond) if c not in gone]
@@ -195,7 +195,7 @@ def without_guards(s: Stmt, gone: list[Expr]) -> Stmt:
 
 
 def limits_of(c: Expr, name: str) -> list[Sum]:
-    """Sums, linear in a variable, that are all at most 0 exactly where `c` holds; none where there are none.
+    """Sums, linear in a variable, that are all at most 0 exactly where `c` holds; [] if there are none.
 
     >>> from tdsl.lang.affine import as_expr
     >>> from tdsl.lang.expr import const
@@ -220,7 +220,7 @@ def limits_of(c: Expr, name: str) -> list[Sum]:
 
 
 def _linear(d: Sum, name: str) -> Sum | None:
-    """A sum that is linear in the variable, and at most 0 exactly where `d` is."""
+    """A sum that is linear in the variable and at most 0 exactly where `d` is; None if `d` has none."""
     holders = [a for a in d.terms if name in variables(a)]
     if len(holders) != 1:
         return None

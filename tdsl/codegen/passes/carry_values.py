@@ -1,4 +1,4 @@
-"""What a serial loop reads of its last iteration, kept in a register."""
+"""A pass that keeps the value stored by the previous iteration of a serial loop in a register."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from tdsl.lang.simplify import simplify, substitute, subtract
 
 
 def carry_values(kernel: Kernel) -> Kernel:
-    """Pass what one iteration stores to the next one in a register, where that is all that it does.
+    """Pass the value stored by one iteration of a loop to the next one in a register.
 
-    Through memory, the processor takes several cycles longer from a store to a load that waits for it than
-    for an addition. A loop qualifies if its body is one store to an element that moves with the loop and
-    whose value reads the element stored before; or an unrolled loop of such stores, each of which has a
-    register then.
+    Store-to-load forwarding through memory takes several cycles more than an addition. A serial loop
+    qualifies if its body is one store whose index depends on the loop's variable and whose value loads the
+    element stored by the previous iteration; or an unrolled loop of such stores, with one register for each.
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.codegen.ir.loops import SERIAL
@@ -56,7 +55,7 @@ def _carried(s: Stmt, fresh: Fresh, facts: Facts) -> Stmt:
 
 
 def _element_before(loop: str, s: Store) -> Load | None:
-    """The load, in the value of a store, of the element that the last iteration stored."""
+    """The load, in the value of a store, of the element stored by the previous iteration, or None."""
     if s.mask is not None or s.atomic or not any(loop in variables(i) for i in s.index):
         return None
     if any(loads_of(i) & {s.buffer} for i in s.index):
@@ -74,7 +73,7 @@ def _element_before(loop: str, s: Store) -> Load | None:
 
 
 def _are_apart(several: For, store: Store, loop: str) -> bool:
-    """True where each iteration of `several` has elements of its own throughout the loop around it."""
+    """True if the iterations of `several` store to disjoint elements in all iterations of the outer loop."""
     moving = {several.name, loop}
     offsets = (variables(simplify(subtract(i, Var(several.name)))) for i in store.index)
     return loop not in variables(several.lo) and any(map(moving.isdisjoint, offsets))
@@ -83,7 +82,7 @@ def _are_apart(several: For, store: Store, loop: str) -> bool:
 def _with_registers(
     s: For, store: Store, before: Load, several: For | None, fresh: Fresh, facts: Facts
 ) -> Stmt:
-    """A loop whose stores pass their values on in registers, one for each iteration of `several` inside."""
+    """The loop with its stored values carried in registers, one for each iteration of the inner `several`."""
     name = fresh.name(f"{store.buffer}_last")
     at = ZERO if several is None else subtract(Var(several.name), several.lo)
     kept = Load(name, (at,), before.dtype)

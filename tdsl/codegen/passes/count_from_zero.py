@@ -1,4 +1,4 @@
-"""Loops that start at 0."""
+"""A pass that shifts loops so that their first value is 0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tdsl.lang.simplify import add
 
 
 def count_from_zero(kernel: Kernel) -> Kernel:
-    """Loops whose first value is no constant count from 0, so that what they add to it cancels elsewhere.
+    """Shift loops whose first value is not constant to start at 0, so that it cancels in indices.
 
     >>> from tdsl.codegen.ir.loops import SERIAL, Store
     >>> from tdsl.codegen.passes.simplify_loops import simplify_loops

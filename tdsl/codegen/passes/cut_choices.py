@@ -1,7 +1,7 @@
-"""A body of its own for each part of a loop in which its variable chooses what is read.
+"""A pass that splits the body of a loop by ranges of its variable where a select on it chooses between loads.
 
-Where arrays stand side by side, as channels of one, conditions on an index choose between them. Vectors would
-load from all of them, and keep the lanes of one.
+A concatenation of arrays, such as of channels, is a select between them by index. Vector code would load from
+all of the arrays, and blend.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tdsl.lang.expr import Binary, Select, Var, const
 from tdsl.lang.simplify import subtract
 
 _LARGEST_BODY = 4000  # nodes of expressions in all copies
-# From which x on x + d, or -x + d, compares with 0 in another way, beyond -d or d.
+# For x + d (key 1) or -x + d (key -1) compared with 0: the result changes at x = -d, or d, plus this offset.
 _BEGINS = {"lt": {1: 0, -1: 1}, "ge": {1: 0, -1: 1}, "le": {1: 1, -1: 0}, "gt": {1: 1, -1: 0}}
 
 
 def cut_choices(kernel: Kernel) -> Kernel:
-    """Let no iteration of a loop choose by its variable between loads of which each has its own part of it.
+    """Split the body of a loop by ranges of its variable, so that no select on it chooses between loads.
 
     >>> from tdsl.codegen.ir.loops import Store
     >>> from tdsl.codegen.ir.show import show
@@ -51,7 +51,7 @@ def cut_choices(kernel: Kernel) -> Kernel:
 
 
 def _cuts(s: Stmt) -> dict[str, set[int]]:
-    """The values of variables from which another choice between loads is made, by variable."""
+    """For each variable, the values at which a select between loads changes its choice."""
     found: dict[str, set[int]] = {}
     for n in post_order(*(e for part in walk(s) for e in exprs_of(part))):
         if not isinstance(n, Select) or not loads_of(n.yes) or not loads_of(n.no):
@@ -79,7 +79,7 @@ def _cut(s: Stmt, cuts: dict[str, set[int]], facts: Facts, fresh: Fresh) -> Stmt
 
 
 def _chosen(s: For, cuts: list[int], fresh: Fresh) -> Stmt:
-    """A body for what lies before each of some values of a loop's variable, and one for the rest."""
+    """The body of a loop, copied for the values of its variable below each of `cuts`, and for the rest."""
     *parts, body = s.body, *(fresh.copy(s.body) for _ in cuts)
     for at, part in zip(reversed(cuts), reversed(parts), strict=True):
         body = conditional(Binary("lt", Var(s.name), const(at)), part, body)

@@ -1,4 +1,4 @@
-"""Memory that nothing reads, and names that nothing uses, go."""
+"""A pass that removes allocations that nothing reads, and lets that nothing uses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tdsl.lang.expr import Expr, Param, Var
 
 
 def drop_unread(kernel: Kernel) -> Kernel:
-    """Remove memory whose values reach no argument, condition or bound, the stores to it, and unused lets.
+    """Remove allocations whose values reach no argument, condition or bound, their stores, and unused lets.
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO, Load
@@ -45,7 +45,7 @@ def drop_unread(kernel: Kernel) -> Kernel:
 
 
 def _live_buffers(kernel: Kernel) -> frozenset[str]:
-    """Arguments, and memory whose values reach them or decide what runs."""
+    """The arguments, and the allocations whose values flow into them, into conditions or into bounds."""
     sources: dict[str, set[str]] = {}
     live = {p.name for p in kernel.params if isinstance(p, BufferParam)}
     for s in walk(kernel.body):
@@ -74,7 +74,7 @@ def _live_buffers(kernel: Kernel) -> frozenset[str]:
 
 
 class _Drop:
-    """Bottom-up, so that a let whose only use goes is seen to be unused."""
+    """Removes dead memory and unused lets bottom-up, so that lets used only by removed lets are removed."""
 
     def __init__(self, live: frozenset[str]) -> None:
         self.live = live

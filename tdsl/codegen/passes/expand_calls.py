@@ -1,4 +1,4 @@
-"""Padding indices as arithmetic."""
+"""A pass that expands padding calls (pad_edge, pad_reflect, ...) into index arithmetic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tdsl.lang.simplify import add, maximum, minimum, simplify_node, subtract
 def expand_calls(kernel: Kernel) -> Kernel:
     """Replace pad_edge, pad_reflect, pad_symmetric and pad_wrap by arithmetic on indices.
 
-    Where an index is proved to be less than one period away no division is left.
+    There is no division if an index is proved to be less than one period outside of the array.
 
     >>> from tdsl.codegen.ir.loops import SERIAL, For, Store
     >>> from tdsl.codegen.ir.show import show

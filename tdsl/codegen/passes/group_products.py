@@ -1,4 +1,4 @@
-"""Instructions that go on while their threads do, as groups, and where threads wait for these."""
+"""A pass that commits asynchronous instructions (wgmma) as groups and inserts the waits for them."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ Guards = Mapping[str, frozenset[str]]
 
 
 def group_products(kernel: Kernel) -> Kernel:
-    """Close each run of asynchronous instructions as a group, and wait for it where it is needed first.
+    """Commit each run of asynchronous instructions as a group, and wait for the group as late as possible.
 
-    That is before its results are touched, before what it reads is written, and before other threads learn
-    that they may write it: at a barrier, or in a phase in which a slot that it reads is free again.
+    The wait comes before the first statement that accesses the results of the group, writes its operands, or
+    lets other threads write them: a barrier, or the arrival at the mbarrier that frees their slot.
 
     >>> from tdsl.codegen.ir.loops import SERIAL, Store
     >>> from tdsl.codegen.ir.show import show
@@ -76,7 +76,7 @@ def group_products(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The instructions of a statement, which may be on their way."""
+    """A committed group: the asynchronous instructions of the statement `code`, which may be unfinished."""
 
     code: Stmt
 
@@ -84,15 +84,15 @@ class _Group:
         return [s for s in walk(self.code) if isinstance(s, Invoke)]
 
     def results(self) -> dict[str, str]:
-        """The memory that is written, and the instruction that writes it."""
+        """For each buffer that the group writes, the name of the instruction that writes it."""
         return {s.operands[0].buffer: s.instruction for s in self.invocations()}
 
     def operands(self) -> list[Operand]:
-        """What is only read."""
+        """The operands that the instructions read and do not write."""
         return [o for s in self.invocations() for o in s.operands[1:]]
 
     def shifted(self, loop: For) -> _Group:
-        """The group of the iteration before."""
+        """The group that the previous iteration of `loop` issued."""
         return _Group(substituted(self.code, loop.name, subtract(Var(loop.name), ONE)))
 
 
@@ -101,12 +101,12 @@ Groups = tuple[_Group, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """`guards` has, by the name of phases, the memory that may be written again when one has ended."""
+    """Inserts commits and waits. `guards`: by name of mbarriers, the buffers that they free for writing."""
 
     guards: Guards
 
     def statement(self, s: Stmt, pending: Groups) -> tuple[Stmt, Groups]:
-        """Code with its waits, and the groups that may be on their way behind it; the oldest first."""
+        """`s` with its waits, and the groups that may be unfinished after it, the oldest first."""
         if is_asynchronous(s):
             wait, pending = self.before(s, pending)
             return sequence([*wait, s, Commit(products=True)]), (*pending, _Group(s))
@@ -126,16 +126,16 @@ class _Groups:
                 return sequence([*wait, rebuilt(s, body=inner)]), pending
             case For(kind=kind) if kind not in AXES:
                 return sequence([*_waits(pending), self.loop(s)]), ()
-            case _:  # a part of the threads, or a part of the cases
+            case _:  # only some threads run the body, or it runs only in some cases
                 return sequence([*_waits(pending), map_parts(s, self.whole)]), ()
 
     def whole(self, s: Stmt) -> Stmt:
-        """A statement behind which no group is on its way."""
+        """`s` with its waits, so that all groups are finished after it."""
         code, left = self.statement(s, ())
         return sequence([code, *_waits(left)])
 
     def loop(self, s: For) -> Stmt:
-        """A loop through which groups may go on into the next iteration, if they are not more each time."""
+        """The loop with its waits; groups pend into the next iteration if each one leaves the same groups."""
         _, first = self.statement(s.body, ())
         code, left = self.statement(s.body, tuple(g.shifted(s) for g in first))
         if left != first:
@@ -143,7 +143,7 @@ class _Groups:
         return sequence([rebuilt(s, body=code), *_waits(left)])
 
     def before(self, s: Stmt, pending: Groups) -> tuple[list[Stmt], Groups]:
-        """What to wait for before a statement: the groups that it disturbs, and those begun before them."""
+        """The wait for groups that conflict with `s`, if any, and the groups still pending after it."""
         for later, g in enumerate(reversed(pending)):
             if self.disturbs(s, g):
                 return [Wait(later, products=True)], pending[len(pending) - later :]
@@ -158,13 +158,13 @@ class _Groups:
         touched = {name for x in walk(s) for e in exprs_of(x) for name in loads_of(e)} | stored_in(
             s
         )
-        made = {x.name for x in walk(s) if isinstance(x, Alloc)}  # where memory of before may be
+        made = {x.name for x in walk(s) if isinstance(x, Alloc)}  # may be the memory of a group
         if (touched | made) & g.results().keys() or made & _names(g):
             return True
         return any(self.frees(x, o) for x in walk(s) for o in g.operands())
 
     def frees(self, s: Stmt, o: Operand) -> bool:
-        """True where a statement changes what is read, or lets others do so."""
+        """True if `s` writes the operand `o`, or lets other threads write it."""
         match s:
             case Barrier() | Phases():
                 return True
@@ -182,7 +182,7 @@ def _names(g: _Group) -> set[str]:
 
 
 def _apart(a: Expr, b: Expr) -> bool:
-    """True for different slots of a ring, which may be simplified: each is less than their number."""
+    """True if `a` and `b` are certainly different slots of a ring, also where one has lost its modulo."""
     match a, b:
         case Binary("mod", _, n), Binary("mod", _, m) if n == m:
             pass
@@ -201,7 +201,7 @@ def _waits(pending: Groups) -> list[Stmt]:
 
 
 def _guards(body: Stmt) -> Guards:
-    """For phases that a thread awaits before it has tiles copied: the memory of these."""
+    """For the mbarriers awaited before copies of tiles in a block: the buffers that these copies fill."""
     found: dict[str, set[str]] = {}
     for s in walk(body):
         awaited: set[str] = set()

@@ -1,4 +1,4 @@
-"""Where memory is made: outside hot loops, and in the nearest memory that holds it."""
+"""A pass that hoists allocations out of loops and chooses register, stack or heap for each."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _MOST_BOUNDED = 1 << 20
 
 
 def hoist_allocs(kernel: Kernel) -> Kernel:
-    """Make heap memory outside the serial loops around it, and choose the scope of memory without one.
+    """Hoist heap allocations out of the serial loops around them, and choose the scope of those without one.
 
-    Small constant memory whose indices are all constant lives in registers, small constant memory on the
-    stack, other on the heap. An extent that changes in a loop is replaced by a constant bound where it has
-    one. Contents are not kept from one iteration to the next, so moving memory out changes nothing.
+    A small allocation of constant size is placed in registers if all its indices are constant, otherwise on
+    the stack; any other on the heap. An extent that changes in a loop is replaced by a constant upper bound
+    if it has one. No iteration reads contents left by another one, so hoisting keeps the meaning.
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO, Var
@@ -66,7 +66,7 @@ def hoist_allocs(kernel: Kernel) -> Kernel:
 
 @dataclass(slots=True)
 class _Hoist:
-    """`pending` is the memory to be made before the outermost of `depth` serial loops around a place."""
+    """`pending` are the allocations to be hoisted out of the `depth` serial loops around a statement."""
 
     moving: frozenset[str]
     depth: int = 0
@@ -100,7 +100,7 @@ class _Hoist:
         return loop
 
     def placed(self, s: For | Let, facts: Facts) -> Stmt:
-        """The body of `s`, in the memory whose extents depend on the name that is bound there."""
+        """The body of `s`, inside the pending allocations whose extents depend on the name that `s` binds."""
         body = self.statement(s.body, facts)
         stuck = [a for a in self.pending if any(s.name in scalars_of(e) for e in a.extents)]
         self.pending = [a for a in self.pending if a not in stuck]
@@ -128,7 +128,7 @@ class _Hoist:
 
 
 def _merged(first: list[Alloc], second: list[Alloc]) -> list[Alloc]:
-    """Both; nests one after the other that have memory of one name share the larger."""
+    """The allocations of both lists; two with the same name become one with the larger extents."""
     made = {a.name: a for a in first}
     for a in second:
         old = made.get(a.name, a)
@@ -138,7 +138,7 @@ def _merged(first: list[Alloc], second: list[Alloc]) -> list[Alloc]:
 
 
 def _around(allocs: list[Alloc], body: Stmt, facts: Facts) -> Stmt:
-    """Memory around a statement, where conditions that kept it from being negative need not hold."""
+    """`body` inside `allocs`, their extents clamped at 0, as the guards around the old place may not hold."""
     for a in reversed(allocs):
         extents = tuple(maximum(e, ZERO, facts) for e in a.extents)
         body = rebuilt(a, extents=extents, body=body)
@@ -146,7 +146,7 @@ def _around(allocs: list[Alloc], body: Stmt, facts: Facts) -> Stmt:
 
 
 def _bounded(s: Alloc, facts: Facts) -> tuple[Expr, ...]:
-    """The extents, or constants above them where these are not large."""
+    """Constant upper bounds of the extents if they need at most `_MOST_BOUNDED` bytes; else the extents."""
     if s.strides or all(isinstance(e, Const) for e in s.extents):
         return s.extents
     limits = [upper(e, facts) for e in s.extents]
@@ -167,7 +167,7 @@ def _bytes(s: Alloc, extents: tuple[Expr, ...]) -> int | None:
 
 
 def _moving_buffers(body: Stmt) -> frozenset[str]:
-    """The buffers with an index that is not constant."""
+    """The buffers that are accessed at an index that is not constant, or by an instruction."""
     moving = set()
     seen: set[int] = set()
     for s in walk(body):

@@ -1,4 +1,4 @@
-"""Calls of functions that are the same in all iterations of an unrolled loop, made before it."""
+"""A pass that hoists loop-invariant function calls out of unrolled loops."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _KINDS = (UNROLLED, VECTORIZED)
 
 
 def hoist_calls(kernel: Kernel) -> Kernel:
-    """Name what calls functions and does not differ between the iterations of unrolled loops, before these.
+    """Bind loop-invariant expressions with function calls to lets before unrolled and vectorized loops.
 
-    Only what reads registers and fragments, which the loop does not store. A compiler that unrolls a loop
-    does not find such values again where they stand in a choice of two.
+    Only expressions that read nothing but registers and fragments that the loop does not store are hoisted.
+    A compiler that unrolls the loop does not eliminate such common subexpressions in the arms of a select.
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO, Binary, Load, Var, const
@@ -73,7 +73,7 @@ def _hoisted(s: Stmt, near: frozenset[str], fresh: Fresh) -> Stmt:
 
 
 def _always(s: Stmt) -> Iterator[Store]:
-    """The stores that run in each iteration."""
+    """The stores of a statement that run unconditionally."""
     match s:
         case Store():
             yield s
@@ -89,7 +89,7 @@ def _always(s: Stmt) -> Iterator[Store]:
 
 
 def _same(e: Expr, near: frozenset[str], bound: set[str]) -> Iterator[Expr]:
-    """The largest parts of an expression that call a function and do not differ."""
+    """The largest subexpressions that call a function, read only `near` and no variables of `bound`."""
     if not any(isinstance(n, Call) for n in post_order(e)):
         return
     if loads_of(e) <= near and not variables(e) & bound:

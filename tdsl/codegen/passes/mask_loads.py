@@ -1,4 +1,4 @@
-"""Loads that are done only where their value is used."""
+"""A pass that turns selects between a load and 0 into masked loads."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tdsl.lang.types import i64
 
 
 def mask_loads(kernel: Kernel) -> Kernel:
-    """A load of an argument of which 0 is taken where a condition does not hold is done under that condition.
+    """Replace each select between a load of global memory and 0 by a load masked by the condition.
 
-    Its index then needs no limits that the condition implies. What was filled with zeros beyond an edge is a
-    copy again, in vectors and asynchronous where copies are.
+    Clamps of the load's index that the condition implies are dropped. The zero-filled copy of a padded array
+    is then a plain masked copy again, which can be vectorized or asynchronous.
 
     >>> from tdsl.codegen.ir.loops import SERIAL, BufferParam, Store
     >>> from tdsl.codegen.ir.show import show
@@ -42,7 +42,7 @@ def mask_loads(kernel: Kernel) -> Kernel:
 
 
 def _at_root(s: Stmt) -> set[str]:
-    """Memory outside of all loops."""
+    """The names of the allocations outside of all loops."""
     found = {s.name} if isinstance(s, Alloc) else set()
 
     def visit(part: Stmt) -> Stmt:
@@ -74,7 +74,7 @@ def _masked(s: Stmt, outside: Collection[str], facts: Facts) -> Stmt:
 
 
 def _within(e: Expr, cond: Expr, facts: Facts) -> Expr:
-    """An expression without limits that a condition makes sure of."""
+    """`e` without the clamps and edge padding that have no effect where `cond` holds."""
     holds = _Holds(cond, facts)
     match e:
         case Binary("min" | "max" as op, a, b) if dtype_of(e) == i64:
@@ -96,13 +96,13 @@ def _parts(e: Expr) -> tuple[Expr, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Holds:
-    """What is certain where a condition holds."""
+    """Proofs of inequalities where a condition holds."""
 
     cond: Expr
     facts: Facts
 
     def at_most(self, a: Expr, b: Expr) -> bool:
-        """True when a <= b: for both arms of a maximum on the left, for one of a minimum."""
+        """True if a <= b is proved; a maximum as `a`, or a minimum as `b`, is split into its operands."""
         match a, b:
             case Binary("max", x, y), _:
                 return self.at_most(x, b) and self.at_most(y, b)

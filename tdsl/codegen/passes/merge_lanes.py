@@ -1,4 +1,4 @@
-"""Vectorized loops that combine lanes into one element, as trees."""
+"""A pass that turns vectorized loops that reduce lanes to one element into trees of vector operations."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ASSOCIATIVE = ("add", "mul", "min", "max", "and", "or", "xor")
 
 
 def merge_lanes(kernel: Kernel) -> Kernel:
-    """Combine halves of the lanes, then halves of these, and so on, in vectorized loops.
+    """Reduce the lanes of vectorized loops by a tree: halves of the lanes are combined until one is left.
 
-    A vectorized loop over 4, 8, 16, ... lanes is taken that says what it `merges`, or does nothing but
-    t = t op lane, where the operator is associative but for rounding. Any other stays as it is.
+    This applies to vectorized loops over 4, 8, 16, ... lanes that have `merges`, or whose body is
+    t = t op lane with an operator that is associative up to rounding. Other loops do not change.
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.types import f32
@@ -69,7 +69,7 @@ def _pair(body: Stmt) -> tuple[tuple[str, str], ...]:
 
 @dataclass(slots=True)
 class _Tree:
-    """The halves of the lanes of a loop: `lanes` are what its body combines, by result."""
+    """The tree of a loop with the given body; `lanes` are the loads of its lanes, by name of the result."""
 
     body: Stmt
     loop: str
@@ -77,7 +77,7 @@ class _Tree:
     fresh: Fresh
 
     def build(self, lo: Expr, count: int) -> Stmt:
-        """Steps that leave half as many lanes each, then the last one into the results."""
+        """Steps that each halve the number of partial results, then the update of the results themselves."""
         now = {t: replace(x, index=(*x.index[:-1], lo)) for t, x in self.lanes.items()}
         steps: list[Stmt] = []
         made: list[tuple[str, DType, int]] = []
@@ -106,5 +106,5 @@ class _Tree:
 
 
 def _further(x: Load, distance: Expr) -> Load:
-    """The load of the element at a distance along the last dimension."""
+    """The load with its last index increased by `distance`."""
     return replace(x, index=(*x.index[:-1], add(x.index[-1], distance)))

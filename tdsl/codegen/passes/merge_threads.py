@@ -1,4 +1,4 @@
-"""Loops over threads that combine partial results, as trees."""
+"""A pass that turns loops over threads that combine partial results into trees of warp shuffles."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tdsl.core.node import post_order
 from tdsl.lang.expr import ZERO, Binary, Const, Expr, Load, Var, const, lanes_of
 from tdsl.lang.simplify import add, simplify
 
-_Around = tuple[tuple[Expr, Expr], ...]  # loops over threads of the other axes: number and count
+_Around = tuple[tuple[Expr, Expr], ...]  # for each thread axis around: thread number and count
 
 
 def merge_threads(kernel: Kernel) -> Kernel:
-    """Combine partial results of threads by shuffles: those of a warp, then in each warp those of all warps.
+    """Reduce partial results of threads by shuffles, first within each warp, then over the warps of a block.
 
-    Results in registers are then every thread's; others are written by the first thread. Needs memory with
-    the scopes of a GPU, and only such loops that merge as `order_merges` leaves.
+    Results in registers are then in every thread; others are written by thread 0. Memory must have the scopes
+    of a GPU (`place_memory`), and loops with `merges` must be those that `order_merges` leaves.
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.types import f32
@@ -66,7 +66,7 @@ def _merged(s: Stmt, scopes: Mapping[str, str], fresh: Fresh, around: _Around) -
 
 
 def _lanes(s: For, fresh: Fresh) -> list[For]:
-    """The loop for each lane of results that are vectors: threads pass single values on."""
+    """The loop, once for each lane if its results are vectors, as shuffles exchange scalars."""
     count = max(lanes_of(n) for x in walk(s.body) for n in exprs_of(x))
     if count == 1:
         return [s]
@@ -101,7 +101,7 @@ def _tree(s: For, scopes: Mapping[str, str], fresh: Fresh, around: _Around) -> S
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """A loop: `lanes` are what it combines, by result, `names` registers of a thread's own and another's."""
+    """The reduction of a loop; `names`: the registers of a result for the own value and a received one."""
 
     loop: For
     lanes: Mapping[str, Load]
@@ -115,7 +115,7 @@ class _Tree:
         return combined(self.loop.body, self.fresh, self.lanes, low, self.loads(which), into)
 
     def shuffles(self, count: int, width: int) -> list[Stmt]:
-        """The results of each `count` threads in all of them; `width` threads come together."""
+        """Butterfly shuffles that reduce each `count` threads to all of them; `width` threads take part."""
         steps: list[Stmt] = []
         into = {t: Store(own, (), ZERO) for t, (own, _) in self.names.items()}
         own = self.loads(0)
@@ -129,7 +129,7 @@ class _Tree:
         return steps
 
     def through_shared(self, warps: int, around: _Around) -> Stmt:
-        """The results of the warps of a row of threads in all of these; `around` are the rows."""
+        """The reduction over the warps of a row of threads, in shared memory; `around` numbers the rows."""
         thread = Var(self.loop.name)
         row: Expr = ZERO
         rows = 1

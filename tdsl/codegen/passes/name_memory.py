@@ -1,4 +1,4 @@
-"""A name of its own for each memory of a kernel."""
+"""A pass that gives each allocation of a kernel a unique name."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tdsl.codegen.ir.statements import map_parts
 
 
 def name_memory(kernel: Kernel) -> Kernel:
-    """Rename memory that has the name of other memory, such as that of a loop and of its tail.
+    """Rename each allocation whose name an earlier one has, as in the copies of a loop and its tail.
 
-    Afterwards all that is known of memory (its place in a block, its size) may be kept by its name.
+    Afterwards the properties of an allocation (its offset in shared memory, its size) can be stored by name.
 
     >>> from tdsl.codegen.ir.loops import Block, Store
     >>> from tdsl.codegen.ir.show import show

@@ -1,4 +1,4 @@
-"""Loops over threads that combine partial results, where no shuffles can."""
+"""A pass that serialises loops over threads that combine partial results where shuffles cannot."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tdsl.codegen.ir.statements import map_parts, rebuilt
 from tdsl.codegen.transforms.partial_results import merged_lanes
 from tdsl.lang.expr import ZERO, Const
 
-_MOST = WARP * WARP  # threads: in warps, then the results of the warps in one
+_MOST = WARP * WARP  # threads: one warp reduces the results of at most so many warps
 
 
 def order_merges(kernel: Kernel) -> Kernel:
-    """Let one thread combine in order what shuffles cannot: only loops that they can are left to threads.
+    """Make serial each loop that combines partial results of threads and cannot do so by shuffles.
 
-    These run on all threads of threadIdx.x, whose number is a power of 2.
+    The loops left to threads run on all threads of threadIdx.x, whose number is a power of 2, at most 1024.
 
     >>> from tdsl.codegen.ir.loops import Store
     >>> from tdsl.codegen.ir.show import show

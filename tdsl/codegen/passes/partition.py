@@ -1,10 +1,10 @@
-"""Loops around vectors, cut into a steady part without clipping and masks, and its ends.
+"""A pass that partitions loops around vectors: an interior without clipping and masks, and its two ends.
 
-1. `_Steady` looks at each min, max, comparison and padding call that moves with a vector lane, and finds
-   for which values of the loop variable it is decided in the same way for all lanes and inner loops.
-2. The steady part is where all that are mostly decided are decided: lo' <= i <= hi'.
-3. A serial loop becomes three, of which the middle one has the decisions taken; a parallel loop chooses
-   between two bodies.
+1. For each min, max, comparison and padding call that depends on a vector lane, `_Steady` computes the values
+   of the loop variable for which its result is the same for all lanes and inner loops.
+2. The interior, lo' <= i <= hi', is where all expressions that are decided in most iterations are decided.
+3. A serial loop becomes three, the middle one with the decided expressions replaced; the body of a parallel
+   loop becomes a test with two branches.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from tdsl.lang.simplify import (
 )  # fmt: skip
 from tdsl.lang.types import i64
 
-_LARGEST_BODY = 4000  # nodes of expressions that are worth copies
-_MOSTLY = 0.75  # of an outer loop that must be steady for a cut there
-_SOMEWHAT = 0.25  # of the innermost one
+_LARGEST_BODY = 4000  # nodes of expressions in a body that may be copied
+_MOSTLY = 0.75  # least share of iterations in the interior for which an outer loop is cut
+_SOMEWHAT = 0.25  # the same for the innermost loop
 
 
 def partition(kernel: Kernel) -> Kernel:
-    """Cut loops around vectorized ones so that clipping, padding and tails are left to the ends.
+    """Partition loops around vectorized ones, so that only the end parts have clipping, padding and tails.
 
     >>> from tdsl.codegen.ir.loops import If, Store
     >>> from tdsl.codegen.ir.show import show
@@ -84,7 +84,7 @@ def partition(kernel: Kernel) -> Kernel:
 
 
 def _moving(s: Stmt) -> frozenset[str]:
-    """The variables that decisions about vector lanes depend on; only their loops may be cut."""
+    """The variables in tests, clamps and padding that depend on vector lanes; only their loops may be cut."""
     lanes = {x.name for x in walk(s) if isinstance(x, For) and x.kind == VECTORIZED}
     moving: set[str] = set()
     roots = (e for x in walk(s) if not isinstance(x, For | Alloc) for e in exprs_of(x))
@@ -102,7 +102,7 @@ class _Partition:
     moving: frozenset[str]
 
     def visit(self, s: Stmt, facts: Facts) -> tuple[Stmt, bool]:
-        """The statement with loops cut, and whether there were any."""
+        """The statement with loops cut, and whether any loop has been cut."""
         if isinstance(s, For):
             return self.loop(s, facts)
         facts = inside(facts, s)
@@ -155,10 +155,10 @@ class _Partition:
 
 @dataclass(slots=True)
 class _Steady:
-    """Where in a loop decisions are the same for all lanes: first <= name <= last.
+    """The interior of a loop, first <= name <= last, where tests and clamps are the same for all lanes.
 
-    `inner` are the known ranges of what is `bound` inside the loop, outermost first; `chosen` are the
-    decisions: what stands for an expression in the steady part.
+    `inner` are the known ranges of the variables that are `bound` inside the loop, outermost first; `chosen`
+    maps each decided test or clamp to its replacement in the interior, `decided` every expression.
     """
 
     name: str
@@ -174,7 +174,7 @@ class _Steady:
 
     @staticmethod
     def of(s: For, facts: Facts) -> _Steady | None:
-        """None where nothing is to be gained, or the body is too large for copies."""
+        """The interior of the loop; None if nothing is decided in it, or its body is too large to copy."""
         last = last_of(s, facts)
         steady = _Steady(s.name, facts, s.lo, last, (s.lo, last))
         for part in walk(s.body):
@@ -200,7 +200,7 @@ class _Steady:
         return steady if steady.chosen else None
 
     def look(self, e: Expr) -> None:
-        """Take decisions in an expression, from the leaves on."""
+        """Decide the tests and clamps of an expression, from the leaves up."""
         decided = self.decided
         for n in post_order(e):
             if n in decided:
@@ -212,7 +212,7 @@ class _Steady:
             decided[n] = new  # type: ignore[index, assignment]  # as above
 
     def choose(self, old: Expr, e: Expr) -> Expr | None:
-        """What stands for `e` in most of the loop; that part becomes the steady one."""
+        """The replacement of `e` in most of the loop, to which the interior is narrowed; None without one."""
         if not decides(e) or loads_of(old) or variables(old).isdisjoint(self.lanes):
             return None
         best: tuple[float, Expr, Expr, Expr] | None = None
@@ -229,7 +229,7 @@ class _Steady:
         return result
 
     def limits(self, needs: list[Sum]) -> tuple[Expr, Expr] | None:
-        """The steady part where, furthermore, each of the sums is at most 0 for all lanes."""
+        """The bounds of the interior in which each sum of `needs`, too, is at most 0 for all lanes."""
         first, last = self.first, self.last
         if not all(map(self.strides_over_lanes, needs)):
             return None
@@ -244,14 +244,14 @@ class _Steady:
         return first, last
 
     def strides_over_lanes(self, s: Sum) -> bool:
-        """True when the loop steps over all lanes at once, so that few of its iterations are at the ends."""
+        """True if one step of the loop passes all lanes, so that few of its iterations are at the ends."""
         step = abs(s.terms.get(Var(self.name), 0))
         return step > 0 and all(
             step >= n * abs(s.terms.get(Var(v), 0)) for v, n in self.lanes.items()
         )
 
     def most(self, s: Sum) -> Sum | None:
-        """The largest value over all that is bound inside the loop."""
+        """The largest value of a sum over the variables bound inside the loop; None if unknown."""
         e: Expr = as_expr(s)
         for name in reversed(self.inner):
             if name in variables(e):
@@ -267,12 +267,12 @@ class _Steady:
         return self.share_of(self.first, self.last)
 
     def share_of(self, first: Expr, last: Expr) -> float:
-        """The part of the loop that is steady, for a typical place in the outer loops."""
+        """The share of iterations from `first` to `last`, for typical values of the outer variables."""
         lo, hi, first_at, last_at = sample((*self.whole, first, last), self.facts)
         return max(last_at - first_at + 1, 0) / max(hi - lo + 1, 1)
 
     def decide(self, s: Stmt) -> Stmt:
-        """The body with the decisions taken."""
+        """The body with each decided test and clamp replaced."""
 
         def statement(part: Stmt) -> Stmt:
             return map_parts(map_exprs(part, self.decided.__getitem__), statement)
@@ -285,7 +285,7 @@ Decision = tuple[Expr, list[Sum]]
 
 
 def decides(e: Expr) -> bool:
-    """True for what chooses between indices: it may be the same for all lanes of a vector."""
+    """True for a min, max or comparison of integers and a padding call, which `partition` may decide."""
     match e:
         case Binary(op, a):
             return op in _DECIDED and dtype_of(a) == i64
@@ -296,7 +296,7 @@ def decides(e: Expr) -> bool:
 
 
 def _decisions(e: Expr) -> list[Decision]:
-    """What one that `decides` may be decided to be, each with sums that must then be at most 0."""
+    """The possible replacements of `e`, each with the sums that must be at most 0 where it is valid."""
     match e:
         case Binary(op, a, b):
             return _comparisons(op, a, b)

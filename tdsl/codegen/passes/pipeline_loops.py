@@ -1,4 +1,4 @@
-"""Pipelined loops as serial ones that copy tiles some iterations before they use them."""
+"""A pass that turns pipelined loops into serial ones that prefetch tiles some iterations ahead."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ from tdsl.lang.expr import (
 from tdsl.lang.simplify import add, simplify, substitute, subtract
 from tdsl.lang.types import DType
 
-_COPIED_BYTES = (4, 8, 16)  # that a GPU copies to shared memory asynchronously
+_COPIED_BYTES = (4, 8, 16)  # sizes of asynchronous copies to shared memory (cp.async)
 
 
 def pipeline_loops(kernel: Kernel) -> Kernel:
-    """Make what pipelined loops fetch `stages` - 1 iterations ahead, in rings of `stages` tiles.
+    """Prefetch the tiles of pipelined loops `stages` - 1 iterations ahead, into rings of `stages` slots.
 
-    What fetches a tile reads nothing that the loop makes. Where it copies global memory, without a change
-    and 4, 8 or 16 bytes at a time, the copies are asynchronous: each iteration waits for its own tile, begins
-    to fetch a later one, and works meanwhile.
+    The statements that fill a tile read nothing that the loop writes. If they copy global memory unchanged,
+    4, 8 or 16 bytes at a time, the copies are asynchronous: each iteration waits for its own tile, issues the
+    copies of a later one, and computes in the meantime. Raises ScheduleError if no tile can be prefetched.
 
     >>> from tdsl.codegen.ir.loops import Block
     >>> from tdsl.codegen.ir.show import show
@@ -119,13 +119,13 @@ def pipeline_loops(kernel: Kernel) -> Kernel:
 
 @dataclass(slots=True)
 class _Pipelines:
-    """`memories` are the element type and strides of each buffer, `outside` those in global memory."""
+    """`memories`: element type and strides of each buffer; `outside`: the names of those in global memory."""
 
     fresh: Fresh
     memories: dict[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)
     outside: set[str] = field(default_factory=set)
-    between: tuple[Stmt, ...] = ()  # loops, lets and conditions inside of the loops over blocks
-    cluster: For | None = None  # the loop over its blocks
+    between: tuple[Stmt, ...] = ()  # enclosing statements, inside of the loops over blocks
+    cluster: For | None = None  # the loop over the blocks of a cluster
     producers: list[Producer] = field(default_factory=list)
 
     def note(
@@ -155,7 +155,7 @@ class _Pipelines:
         return s
 
     def check_alike(self, s: For) -> None:
-        """All threads of a block run a loop together that fetches for all of them."""
+        """Raise ScheduleError if the number of iterations of a pipelined loop differs between threads."""
         apart: set[str] = set()
         for x in self.between:
             if isinstance(x, For) and (
@@ -219,7 +219,7 @@ class _Pipelines:
             commit, wait = [Commit()], [Wait(s.stages - 2)]
         if boxes:
             wait.append(Await(full, Binary("mod", begun, stages), _parity(begun, stages)))
-        if wait:  # and here no thread reads any more what is copied to next
+        if wait:  # after the barrier, no thread reads the slot that is filled next
             wait.append(Barrier())
         prologue = For(first.name, ZERO, distance, UNROLLED, sequence([before, *commit]))
         body = sequence([*wait, later, *commit, own])
@@ -234,7 +234,7 @@ class _Pipelines:
     def fetched_apart(
         self, s: For, around: list[Let | Alloc], ahead: list[Stmt], rest: list[Stmt]
     ) -> Stmt:
-        """The loop of those that use the tiles; that of those that ask for them is left to `producers`."""
+        """The loop of the consumer threads; the loop of the producer warp is appended to `producers`."""
         lets = [x for x in around if isinstance(x, Let)]
         rings = {name for p in ahead for name in written_in(p)}
         full, empty = (self.fresh.name(f"{s.name}_{x}") for x in ("copied", "used"))
@@ -275,7 +275,7 @@ class _Pipelines:
             return early
         if not is_asynchronous(own):
             return rebuilt(loop, body=sequence([filled, own, used]))
-        # what goes on into the next iteration has used up its slot only there
+        # an instruction that is pending into the next iteration frees its slot only there
         one_less = {s.name: subtract(Var(s.name), ONE)}
         last = If(
             Binary("lt", s.lo, Var(s.name)), map_exprs(used, partial(substitute, values=one_less))
@@ -285,7 +285,7 @@ class _Pipelines:
         return sequence([rebuilt(loop, body=sequence([filled, own, last])), behind])
 
     def asynchronous(self, s: Stmt, copies: set[str], sources: set[str]) -> Stmt:
-        """Stores to `copies` of what is in `sources`, asynchronous where they can be."""
+        """`s` with its copies from `sources` to `copies` asynchronous where a GPU can do so."""
         if isinstance(s, Store) and s.buffer in copies:
             load = _copied(s.value)
             if load is not None and load.buffer in sources and self.is_copied(s, load):
@@ -293,9 +293,9 @@ class _Pipelines:
         return map_parts(s, lambda part: self.asynchronous(part, copies, sources))
 
     def announced(self, s: Stmt, phases: str, slot: Expr, whole: int = 0) -> Stmt:
-        """Copies as a whole, each announced before to the phase in which it ends.
+        """`s` with an arrival before each copy of a tile that tells the mbarrier how many bytes to expect.
 
-        Of a tile with more elements, `whole`, other blocks of the cluster copy the rest.
+        `whole` is the number of elements of the tile if other blocks of the cluster copy parts of it, or 0.
         """
         if isinstance(s, CopyTile):
             count = (whole or prod(s.extents)) * self.memories[s.buffer][0].bytes
@@ -303,7 +303,7 @@ class _Pipelines:
         return map_parts(s, lambda part: self.announced(part, phases, slot))
 
     def is_copied(self, s: Store, load: Load) -> bool:
-        """True for a copy of as many bytes at a time as a GPU copies."""
+        """True if the access width of the copy is one that a GPU copies asynchronously."""
         lanes = max(map(lanes_of, s.index), default=1)
         dtype, strides = self.memories[s.buffer]
         count = copied_at_once(s, load, strides, self.memories[load.buffer][1], dtype.bytes)
@@ -313,7 +313,7 @@ class _Pipelines:
 def copied_at_once(
     s: Store, load: Load, to: tuple[int, ...], of: tuple[int, ...], size: int
 ) -> int:
-    """How many elements of `size` bytes one instruction copies, of memories with strides `to` and `of`."""
+    """The number of elements of `size` bytes that one instruction copies; `to` and `of` are the strides."""
     lanes = max(map(lanes_of, s.index), default=1)
     if any(m is not None and not isinstance(m, Broadcast) for m in (s.mask, load.mask)):
         return 1
@@ -321,7 +321,7 @@ def copied_at_once(
 
 
 def _opened(s: Stmt) -> tuple[list[Let | Alloc], tuple[Stmt, ...]]:
-    """The lets and memory at the head of a loop's body, and the statements in them."""
+    """The lets and allocations at the head of a loop's body, and the statements nested in them."""
     around: list[Let | Alloc] = []
     while isinstance(s, Let | Alloc):
         around.append(s)
@@ -330,9 +330,9 @@ def _opened(s: Stmt) -> tuple[list[Let | Alloc], tuple[Stmt, ...]]:
 
 
 def _ahead(parts: Sequence[Stmt], tiles: Collection[str], lets: list[Let]) -> list[Stmt]:
-    """The statements that make tiles of what the loop does not write; all of a tile, or none."""
+    """The statements that fill tiles from buffers that the loop does not write; all of a tile, or none."""
     written = {name for p in parts for name in written_in(p)}
-    own: dict[str, frozenset[str]] = {}  # the tiles that the same statements make
+    own: dict[str, frozenset[str]] = {}  # for each tile, those filled by the same statements
     for p in parts:
         together = written_in(p).union(*(own.get(name, ()) for name in written_in(p)))
         own |= dict.fromkeys(together, together)
@@ -347,12 +347,12 @@ def _ahead(parts: Sequence[Stmt], tiles: Collection[str], lets: list[Let]) -> li
 
 
 def _parity(count: Expr, stages: Expr) -> Expr:
-    """That of the phase in which the slot of an iteration is filled: the first one for the first of them."""
+    """The parity of the mbarrier phase in which iteration `count` fills its slot, 0 at first."""
     return Binary("mod", Binary("floordiv", count, stages), const(2))
 
 
 def _within(lets: list[Let], s: Stmt) -> Stmt:
-    """A statement in those lets that it uses."""
+    """`s` nested in those of `lets` that it uses."""
     used = {name for x in walk(s) for e in exprs_of(x) for name in scalars_of(e)}
     for let in reversed(lets):
         if let.name in used:
@@ -362,7 +362,7 @@ def _within(lets: list[Let], s: Stmt) -> Stmt:
 
 
 def _copied(value: Expr) -> Load | None:
-    """The load that a value is, with 0 where its mask does not hold."""
+    """`value` as a load, masked if it is a select between a load and 0; None for any other value."""
     match value:
         case Load():
             return value

@@ -1,4 +1,4 @@
-"""Barriers between threads of a block that touch one element."""
+"""A pass that inserts barriers between conflicting accesses of the threads of a block."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from tdsl.lang.expr import ONE, ZERO, Binary, Expr, Var
 from tdsl.lang.show import show_expr
 from tdsl.lang.simplify import add, conjuncts, substitute, subtract
 
-_MOST_BARRIERS = 15  # of a block, besides that of all threads
+_MOST_BARRIERS = 15  # named barriers of a block, besides that of __syncthreads
 
 
 def place_barriers(kernel: Kernel) -> Kernel:
-    """Put a barrier between accesses of different threads to one element, one of which writes it.
+    """Insert a barrier between accesses of different threads of a block to one element, one of them a write.
 
-    There is none where indices show that each thread touches only what is its own. Needs memory
-    with the scopes of a GPU.
+    There is no barrier where the indices prove that each thread accesses only elements of its own. The memory
+    must have the scopes of a GPU (`place_memory`). Raises ScheduleError where only some threads would arrive.
 
     >>> from tdsl.codegen.ir.loops import Store
     >>> from tdsl.codegen.ir.show import show
@@ -85,7 +85,7 @@ def place_barriers(kernel: Kernel) -> Kernel:
 
 
 def _at_root(s: Stmt, common: frozenset[str]) -> Stmt:
-    """Each kernel by itself: between kernels all threads have finished."""
+    """`s` with barriers in each kernel by itself, as the end of a kernel synchronises all threads."""
     match s:
         case Alloc(name, _, _, scope, body) if scope == HEAP:
             return rebuilt(s, body=_at_root(body, common | {name}))
@@ -97,17 +97,18 @@ def _at_root(s: Stmt, common: frozenset[str]) -> Stmt:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What is around a statement.
+    """The loops, lets and conditions around a statement.
 
-    `facts` are about loops counted from 0, `lets` say what names are by these. `bound` are the variables of
-    loops on axes, with the axis and the first value; `differing` are names that threads see differently.
+    `facts` are the ranges of loop counters that start at 0, `lets` the values of names in terms of these
+    counters. `axes` are those that an enclosing loop is bound to, `bound` the variables of these loops, with
+    axis and first value; `differing` are the names whose value may differ between threads of a block.
     """
 
     facts: Facts = NOTHING
     lets: dict[str, Expr] = field(default_factory=dict)
     axes: frozenset[str] = frozenset()
     differing: frozenset[str] = frozenset()
-    alike: frozenset[str] = frozenset()  # variables that have one value in all threads
+    alike: frozenset[str] = frozenset()  # counters that have one value in all threads of a block
     in_warp: frozenset[str] = (
         frozenset()
     )  # of the differing ones, those that differ along threadIdx.x
@@ -118,11 +119,11 @@ class _Place:
         return not any(loads_of(e) or scalars_of(e) & self.differing for e in es)
 
     def is_alike_in_a_warp(self, *es: Expr) -> bool:
-        """True for expressions that have one value in the threads that shuffle with each other."""
+        """True for expressions that have one value in all threads of a warp."""
         return not any(loads_of(e) or scalars_of(e) & self.in_warp for e in es)
 
     def naming(self, name: str, *of: Expr) -> _Place:
-        """The place where a name stands for what follows from values."""
+        """The place inside of a statement that binds `name` to a value computed from `of`."""
         differing = self.differing if self.is_alike(*of) else self.differing | {name}
         in_warp = self.in_warp if self.is_alike_in_a_warp(*of) else self.in_warp | {name}
         return dataclasses.replace(self, differing=differing, in_warp=in_warp)
@@ -130,9 +131,9 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """Code with its barriers; what it touches before the first and after the last of them.
+    """Code with its barriers, and its accesses before the first and after the last barrier.
 
-    `parted` tells that each way through it meets a barrier.
+    `parted` is True if every path through the code has a barrier.
     """
 
     code: Stmt
@@ -143,11 +144,11 @@ class _Done:
 
 @dataclass(slots=True)
 class _Kernel:
-    """One kernel; `shared` are buffers that several of its threads see."""
+    """Inserts the barriers of one kernel; `shared` are the buffers that several of its threads can access."""
 
     shared: frozenset[str]
     extents: dict[str, int]
-    beside: list[Access] | None = None  # all of a part of what runs side by side
+    beside: list[Access] | None = None  # all accesses of the part of a `Beside` being visited
 
     @property
     def threads(self) -> dict[str, int]:
@@ -173,11 +174,11 @@ class _Kernel:
                 return self.let(s, at)
             case Barrier():
                 return _Done(s, parted=True)
-            case Beside(parts):  # which wait for each other by phases
+            case Beside(parts):  # its parts synchronise by mbarriers
                 done = [self.part(part, at) for part in parts]
                 accesses = tuple(a for x in done for a in (*x.first, *x.last))
                 return _Done(rebuilt(s, parts=tuple(x.code for x in done)), accesses, accesses)
-            case Phases():  # all threads wait until they are made ready
+            case Phases():  # all threads wait until the mbarriers are initialised
                 inner = self.visit(s.body, at)
                 return _Done(rebuilt(s, body=inner.code), (), inner.last, parted=True)
             case _:
@@ -191,7 +192,7 @@ class _Kernel:
         return found
 
     def part(self, s: Stmt, at: _Place) -> _Done:
-        """What some threads do beside others: they wait for no more than their group."""
+        """One part of a `Beside`: its barriers are those of a group of threads, not of the block."""
         self.beside = []
         done = self.visit(s, at)
         found, self.beside = self.beside, None
@@ -202,7 +203,7 @@ class _Kernel:
         return done
 
     def barrier(self, s: Stmt) -> Barrier:
-        """Where threads wait for each other: all, or beside others, those of their group."""
+        """A barrier before `s`: of all threads of the block, or inside a `Beside`, of a group of threads."""
         rows = self.extents["threadIdx.y"] * self.extents["threadIdx.z"]
         if self.beside is not None and (self.extents[LANES] % WARP or rows > _MOST_BARRIERS):
             raise _no_place(s)
@@ -256,14 +257,14 @@ class _Kernel:
         return _Done(code, own + then.first + orelse.first, last if parted else own + last, parted)
 
     def waits_apart(self, s: If, at: _Place, then: _Done) -> bool:
-        """True where some warps alone would come to a barrier, by an index and no data."""
+        """True if only some warps would reach a barrier in `then`, by a condition that reads no memory."""
         if s.orelse is not None or loads_of(s.cond) or self.beside is not None:
             return False
         apart = not at.is_alike(s.cond) and _has_barrier(then.code, of_groups=False)
         return apart and (at.is_alike_in_a_warp(s.cond) or not _has_shuffle(then.code))
 
     def check_alike(self, s: Stmt, at: _Place, *es: Expr, code: tuple[_Done, ...]) -> None:
-        """ScheduleError where some threads would wait for others that do not come."""
+        """Raise ScheduleError if `es` let only some threads reach a barrier or shuffle in `code`."""
         if not at.is_alike(*es) and any(_has_barrier(x.code, of_groups=False) for x in code):
             raise _no_place(s)
         if not at.is_alike_in_a_warp(*es) and any(
@@ -281,7 +282,7 @@ class _Kernel:
         else:
             inner = inner.naming(s.name, s.lo, s.extent)
         done = self.visit(s.body, inner)
-        # one thread in an iteration, another one in a later: the variable of the loop differs
+        # accesses of an iteration against those of a later one, with another value of the loop's variable
         if self.conflict(done.last, done.first, at.alike):
             code = sequence((done.code, self.barrier(s)))
             done = dataclasses.replace(done, code=code, last=(), parted=True)
@@ -291,7 +292,7 @@ class _Kernel:
         return _Done(rebuilt(s, body=done.code), own + done.first, own + done.last, parted)
 
     def bound(self, s: For, at: _Place) -> _Done:
-        """A loop on an axis: the number of the block or thread is its variable, counted from the first."""
+        """A loop bound to an axis; its variable minus its first value is the number of a block or thread."""
         inner = _counted(s, at, s.kind)
         if s.kind in THREADS:
             inner = dataclasses.replace(inner, differing=at.differing | {s.name})
@@ -310,14 +311,14 @@ class _Kernel:
 
 
 def _counted(s: For, at: _Place, name: str) -> _Place:
-    """The place in a loop, whose variable is its first value and a count of this name."""
+    """The place in a loop; its variable is expressed as its first value plus a counter called `name`."""
     lo, extent = substitute(s.lo, at.lets), substitute(s.extent, at.lets)
     facts = at.facts.knowing(name, ZERO, subtract(extent, ONE))
     return dataclasses.replace(at, facts=facts, lets={**at.lets, s.name: add(lo, Var(name))})
 
 
 def _where(cond: Expr, at: _Place) -> _Place:
-    """The place where a condition holds; where it asks for the first of an axis, that is the only one."""
+    """The place where a condition holds; a test for the first thread of an axis leaves this thread only."""
     for c in conjuncts(cond):
         match c:
             case Binary("eq", Var(name), first) if at.bound.get(name, ("", None))[1] == first:

@@ -1,4 +1,4 @@
-"""The memory of a GPU for what the schedule left open."""
+"""A pass that chooses the memory of a GPU (heap, shared, registers) of each allocation."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from tdsl.lang.simplify import add, simplify, subtract
 
 
 def place_memory(kernel: Kernel) -> Kernel:
-    """Give each memory one of a GPU: the heap between kernels, shared by a block, or a thread's registers.
+    """Choose the scope of each allocation: heap between kernels, shared memory of a block, or registers.
 
-    Memory with loops over threads inside is their own where each touches a part by itself, or makes the whole
-    by itself; otherwise it is shared by their block.
+    An allocation around loops over threads is placed in registers if each thread accesses a disjoint part of
+    it, or can compute all of it; otherwise it is placed in shared memory.
 
     >>> from tdsl.codegen.ir.loops import Store
     >>> from tdsl.codegen.ir.show import show
@@ -73,7 +73,7 @@ def place_memory(kernel: Kernel) -> Kernel:
 
 
 def _at_root(s: Stmt, fresh: Fresh) -> Stmt:
-    """Memory between kernels, and that of each."""
+    """`s` with heap memory outside of kernels, and with memory placed inside of each kernel."""
     match s:
         case Alloc():
             return rebuilt(s, scope=HEAP, body=_at_root(s.body, fresh))
@@ -85,9 +85,9 @@ def _at_root(s: Stmt, fresh: Fresh) -> Stmt:
 
 @dataclass(slots=True)
 class _Kernel:
-    """One kernel; `own` are memories that threads have found to be their own.
+    """Places the memory of one kernel. `own` are the names of the allocations already made thread-private.
 
-    `arrays` are registers that have several elements.
+    `arrays` are the names of allocations in registers that have several elements.
     """
 
     extents: dict[str, int]
@@ -96,9 +96,9 @@ class _Kernel:
     arrays: frozenset[str] = frozenset()
 
     def placed(self, s: Stmt) -> Stmt:
-        """Registers for what threads do not share, until no more is found; then scopes for the rest.
+        """Privatise allocations until a fixed point; then choose the scopes of the others.
 
-        What all threads make may read what one of them has made: then that is made by all, too.
+        Memory that one thread computes and a value computed by all threads reads is computed by all, too.
         """
         self.arrays = frozenset(x.name for x in walk(s) if isinstance(x, Alloc) and _is_array(x))
         while True:
@@ -108,7 +108,7 @@ class _Kernel:
                 return self.visit(s, NOTHING, {}, last=True)
 
     def visit(self, s: Stmt, facts: Facts, around: Mapping[str, Expr], *, last: bool) -> Stmt:
-        """`around` are the axes of loops over threads around a statement, with the number of a thread."""
+        """`s` with memory placed; `around`: the thread's number on each axis that an enclosing loop has."""
         if isinstance(s, Alloc) and s.name not in self.own:
             s = self.memory(s, facts, around, last=last)
         elif isinstance(s, For) and s.kind in THREADS:
@@ -149,7 +149,7 @@ class _Kernel:
         return s
 
     def of_groups(self, s: Alloc, around: Mapping[str, Expr]) -> Alloc:
-        """Memory of the groups of threads along threadIdx.x as shared memory, with a place for each."""
+        """Memory of a group of threads along threadIdx.x as shared memory with one slot for each group."""
         row: Expr = ZERO
         count = 1
         for axis in reversed(THREADS[1:]):
@@ -161,7 +161,7 @@ class _Kernel:
 
 
 def _is_torn(s: Alloc) -> bool:
-    """True for memory that is used inside of a loop over blocks and outside of it."""
+    """True if the memory is used both inside and outside of loops over blocks."""
     loops = [x for x in walk(s.body) if isinstance(x, For) and x.kind in BLOCKS]
     return any(uses(x.body, s.name) for x in loops) and _used_outside(s.body, s.name)
 
@@ -174,12 +174,12 @@ def _used_outside(s: Stmt, name: str) -> bool:
 
 
 def _is_array(s: Alloc) -> bool:
-    """True for memory of a thread that has several elements."""
+    """True for memory in registers or on the stack that has several elements."""
     return s.scope in (REGISTER, STACK) and any(e != ONE for e in s.extents)
 
 
 def _with_sizes(s: Alloc, facts: Facts) -> Alloc:
-    """Memory with constant extents: the largest that there are."""
+    """The allocation with constant extents: the upper bounds of its extents."""
     extents = []
     for e in s.extents:
         most = upper(e, facts)

@@ -1,4 +1,4 @@
-"""Simplify under what enclosing loops and conditions say; drop what does nothing."""
+"""A pass that simplifies expressions under the enclosing loops and conditions, and drops empty statements."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from tdsl.lang.simplify import simplify, simplify_node
 
 
 def simplify_loops(kernel: Kernel) -> Kernel:
-    """Simplify every expression under the ranges of its loops, and drop loops and tests that these decide.
+    """Simplify every expression under the ranges of its loops, and drop decided tests and empty loops.
 
-    Loops of extent 1 become their body, loops that never run and empty blocks go, blocks are flat.
+    Loops of extent 1 become their body, loops without iterations are dropped, nested blocks are flattened.
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.codegen.ir.loops import Store
@@ -65,7 +65,7 @@ def simplify_loops(kernel: Kernel) -> Kernel:
 
 @dataclass(slots=True)
 class _Scope:
-    """Facts at a place, values of the variables that are gone, axes of the loops around."""
+    """The facts at a statement, the values of eliminated variables, and the GPU axes of enclosing loops."""
 
     facts: Facts = NOTHING
     values: dict[str, Expr] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class _Scope:
     axes: frozenset[str] = frozenset()
 
     def expr(self, e: Expr) -> Expr:
-        """As `simplify`, once for all equal expressions of the place."""
+        """The expression simplified under the facts, memoised."""
         memo = self.memo
         if e not in memo:
             for n in post_order(e):
@@ -92,7 +92,7 @@ class _Scope:
         return _Scope(self.facts, {**self.values, name: value}, axes=self.axes)
 
     def within(self, kind: str) -> _Scope:
-        """Inside of a loop of a kind."""
+        """The scope inside of a loop of the given kind."""
         if kind not in AXES or kind in self.axes:
             return self
         return _Scope(self.facts, self.values, axes=self.axes | {kind})
@@ -124,7 +124,7 @@ class _Scope:
         if most == 1 == lower(extent, self.facts):
             extent = ONE
         if extent == ONE and s.kind != PIPELINED:
-            # what is inside stays one kernel, or what one thread does
+            # the loop marks its body as one kernel, or as run by one thread
             if (s.kind in BLOCKS or s.kind in self.axes) and not loads_of(lo):
                 inner = self.replacing(s.name, lo).within(s.kind).statement(s.body)
                 return EMPTY if is_empty(inner) else rebuilt(s, lo=lo, extent=ONE, body=inner)

@@ -1,4 +1,4 @@
-"""Unrolled loops as copies of their body."""
+"""A pass that replaces unrolled loops by copies of their body."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tdsl.lang.bounds import NOTHING, Facts, at_most, upper
 from tdsl.lang.expr import Binary, Const, Expr, const
 from tdsl.lang.simplify import add
 
-_MOST_COPIES = 4096  # of single statements; beyond, the loop stays a loop
+_MOST_COPIES = 4096  # statements in all copies, beyond which a loop is left serial
 
 
 def unroll(kernel: Kernel) -> Kernel:
     """Replace each unrolled loop by a copy of its body for each value of its variable.
 
-    An extent must be constant, or have a constant bound: then copies that may not run are guarded. Loops
-    that would make too many copies are serial. The indices of the copies are left for `simplify_loops`.
+    An extent must be constant, or have a constant bound: then copies that may not run are guarded. Loops with
+    too many copies become serial. The indices of the copies are left for `simplify_loops`.
 
     >>> from tdsl.codegen.ir.loops import Store
     >>> from tdsl.codegen.ir.show import show

@@ -1,4 +1,4 @@
-"""Unrolled loops in which the ends of vectors depend on the iteration."""
+"""A pass that unrolls loops whose variable decides, together with vector lanes, what is clipped."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tdsl.lang.bounds import NOTHING, Facts, upper
 from tdsl.lang.expr import Binary, Call, Expr, dtype_of
 from tdsl.lang.types import i64
 
-_MOST_VECTORS = 16  # iterations of a vectorized loop around another one that are worth copies
+_MOST_VECTORS = 16  # the largest extent at which a vectorized loop around another one is unrolled
 
 
 def unroll_clipped(kernel: Kernel) -> Kernel:
-    """Unroll the loops whose variable decides, together with a vector lane, what is clipped or left out.
+    """Unroll the loops whose variable decides, together with a vector lane, what is clipped or masked.
 
-    In a copy that is often decided for all lanes, and its vectors are whole. All other loops wait until
-    there is vector code, so that this is made once for all copies.
+    In a copy the clipping is often the same for all lanes, so its vectors are whole. All other unrolled loops
+    are left to `unroll`, which copies vector code, so that each body is vectorized once.
 
     >>> from tdsl.codegen.ir.loops import If, Store
     >>> from tdsl.codegen.ir.show import show
@@ -50,7 +50,7 @@ def unroll_clipped(kernel: Kernel) -> Kernel:
 
 
 def _one_level(s: Stmt, facts: Facts) -> Stmt:
-    """A vectorized loop around another one as an unrolled loop, or as a serial one if it is long."""
+    """`s` with each vectorized loop that contains another one unrolled, or serial if it is long."""
     new = map_parts(s, lambda part: _one_level(part, inside(facts, s)))
     if isinstance(new, For) and new.kind == VECTORIZED and any(map(_is_vectorized, walk(new.body))):
         most = upper(new.extent, facts)
@@ -64,11 +64,11 @@ def _is_vectorized(s: Stmt) -> bool:
 
 
 def _beside_lanes(s: Stmt) -> AbstractSet[str]:
-    """The variables that what is not even over vector lanes depends on."""
+    """The variables of the expressions that are not affine in a vector lane on which they depend."""
     lanes = {x.name for x in walk(s) if isinstance(x, For) and x.kind == VECTORIZED}
     if not lanes:
         return lanes
-    behind: dict[str, frozenset[str]] = {}  # what the value of a let depends on
+    behind: dict[str, frozenset[str]] = {}  # the variables that the value of a let depends on
     found: set[str] = set()
 
     def look(used: frozenset[str]) -> None:
@@ -92,7 +92,7 @@ def _beside_lanes(s: Stmt) -> AbstractSet[str]:
 
 
 def _is_uneven(e: Expr) -> bool:
-    """True for what does not move evenly with a lane on which it depends."""
+    """True for an operation that is not affine in its operands: a quotient, min, max, test, padding."""
     match e:
         case Binary("floordiv" | "mod", x):
             return dtype_of(x) == i64

@@ -1,4 +1,4 @@
-"""Vectorized loops as vector code."""
+"""A pass that replaces vectorized loops by vector code."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ _MOST_LANES = 256
 def vectorize(kernel: Kernel) -> Kernel:
     """Replace each vectorized loop by vector code over all of its iterations.
 
-    Conditions that differ by lane become masks; memory made in the loop gets a last axis for lanes. Where
-    the lanes could disturb each other, or do what has no vector form (checks, prints, instructions, loops
-    of different length, vectors already), the loop is serial.
+    Conditions that differ by lane become masks; memory allocated in the loop gets a last axis for lanes. The
+    loop becomes serial if its lanes may depend on each other, or if it contains a statement without a vector
+    form: checks, prints, instructions, loops whose extent differs by lane, vector code.
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.expr import ZERO
@@ -92,7 +92,7 @@ def vectorize(kernel: Kernel) -> Kernel:
 
 
 class _Serial(Exception):
-    """There is no vector form."""
+    """Raised for a statement that has no vector form."""
 
 
 class _Pass:
@@ -138,7 +138,7 @@ class _Pass:
 
 
 class _Vector:
-    """Statements over all lanes."""
+    """Replaces statements by vector code over all lanes."""
 
     def __init__(self, lanes: Lanes, fresh: Fresh) -> None:
         self.lanes, self.fresh = lanes, fresh
@@ -168,7 +168,7 @@ class _Vector:
                 raise _Serial
 
     def within(self, **changes: object) -> _Vector:
-        """Deeper in the loop, where other loads need a mask."""
+        """The same with some fields of `lanes` changed, for a statement nested deeper in the loop."""
         lanes = dataclasses.replace(self.lanes, memo={}, **changes)  # type: ignore[arg-type]  # by name
         return _Vector(lanes, self.fresh)
 
@@ -192,7 +192,7 @@ class _Vector:
     def branch(self, s: If) -> Stmt:
         lanes = self.lanes
         if loads_of(s.cond) & stored_in(s):
-            # The branches must not change what decides between them.
+            # The branches must not change the memory that the condition reads.
             name = self.fresh.name("holds")
             return self.let(Let(name, s.cond, rebuilt(s, cond=Param(name, bool_))))
         tests = [(c, lanes.wide(c)) for c in conjuncts(s.cond)]
@@ -225,7 +225,7 @@ class _Vector:
         return body if is_empty(body) else rebuilt(s, extents=extents, strides=strides, body=body)
 
     def let(self, s: Let) -> Stmt:
-        """A value that differs by lane is put in its place, or in memory if it is more."""
+        """A let as vector code: an index that differs by lane is substituted, other values are stored."""
         lanes, t = self.lanes, dtype_of(s.value)
         wide = lanes.wide(s.value)
         if lanes_of(wide) == 1:

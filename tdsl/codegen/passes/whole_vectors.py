@@ -1,4 +1,4 @@
-"""Whole vectors in memory of a kernel's own: rows get room for the lanes that masks leave out."""
+"""A pass that pads the rows of allocated memory to whole vectors, so that accesses need no masks."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ from tdsl.lang.expr import (
 )  # fmt: skip
 from tdsl.lang.simplify import add, conjuncts, multiply
 
-_LANE = "lane of a vector"  # no name of a loop has spaces
-_MOST_ROOM = 1 << 16  # elements that are always worth their room
+_LANE = "lane of a vector"  # a variable; no name of a loop has spaces
+_MOST_ROOM = 1 << 16  # elements up to which padded memory may be more than twice as large
 
 
 def whole_vectors(kernel: Kernel) -> Kernel:
-    """Drop masks that only leave out lanes beyond the rows of allocated memory, and make room for these.
+    """Drop masks that only disable lanes beyond the rows of allocated memory, and pad these rows.
 
-    What the room holds is never used, so it may be anything: accumulators of a last, partial tile are
-    whole registers.
+    The padding is never used, so its contents are arbitrary: accumulators of partial tiles fill registers.
 
     >>> from tdsl.codegen.ir.show import show
     >>> from tdsl.lang.types import f32
@@ -53,7 +52,7 @@ def whole_vectors(kernel: Kernel) -> Kernel:
 
 @dataclass(slots=True)
 class _Row:
-    """The last extent of a memory, with and without room, and whether that is needed."""
+    """The last extent of an allocation, without and with padding, and whether the padding is needed."""
 
     extent: int
     room: int
@@ -62,7 +61,7 @@ class _Row:
 
 @dataclass(slots=True)
 class _Rows:
-    """The memories around a statement by name, and what holds there; `lanes` is as of `_most_lanes`."""
+    """The rows of the enclosing allocations, and the facts at a statement; `lanes` is from `_most_lanes`."""
 
     lanes: dict[str, int]
     rows: dict[str, _Row]
@@ -103,7 +102,7 @@ class _Rows:
         return memo[e]
 
     def is_whole(self, buffer: str, index: tuple[Expr, ...], mask: Expr | None) -> bool:
-        """True when the mask holds for each lane in the row, and there is room for the others."""
+        """True if the mask holds for each lane in the row, and the other lanes fit in its padding."""
         row = self.rows.get(buffer)
         if row is None or mask is None or any(lanes_of(i) > 1 for i in index[:-1]):
             return False
@@ -113,7 +112,7 @@ class _Rows:
             case _:
                 return False
         if any(n % lanes for n in (start.constant, *start.terms.values())):
-            return False  # with others, a vector might begin in a row and end in the next
+            return False  # an unaligned vector might begin in one row and end in the next
         if not at_most(ZERO, base, self.facts):
             return False
         if not at_most(base, const(row.room - lanes), self.facts):
@@ -125,7 +124,7 @@ class _Rows:
         return True
 
     def holds(self, c: Expr, last: Sum) -> bool:
-        """True when a condition on lanes is certain for each of 0, 1, ..., last."""
+        """True if a condition on vector lanes certainly holds for the lanes 0, 1, ..., last."""
         one = _of_a_lane(c)
         needs = [] if one is None else limits_of(one, _LANE)
         for need in needs:
@@ -138,7 +137,7 @@ class _Rows:
 
 
 def _row(s: Alloc, lanes: int) -> _Row | None:
-    """The row of a memory whose longest masked vector has so many lanes; None where it needs no room."""
+    """The row of an allocation, padded to a multiple of `lanes`; None if that is needless or too large."""
     sizes = [int(e.value) for e in s.extents if isinstance(e, Const)]
     if s.strides or not sizes or len(sizes) < len(s.extents) or not lanes:
         return None
@@ -148,7 +147,7 @@ def _row(s: Alloc, lanes: int) -> _Row | None:
 
 
 def _most_lanes(s: Stmt) -> dict[str, int]:
-    """The lanes of the longest masked vector in the rows of each memory."""
+    """For each buffer, the number of lanes of its longest masked load or store."""
     most: dict[str, int] = {}
     for part in walk(s):
         if isinstance(part, Store) and part.mask is not None and part.index:
@@ -160,7 +159,7 @@ def _most_lanes(s: Stmt) -> dict[str, int]:
 
 
 def _of_a_lane(e: Expr) -> Expr | None:
-    """A vector expression for one lane; None where that is not affine."""
+    """The scalar expression of the lane `_LANE` of a vector expression; None if it is not affine in it."""
     if lanes_of(e) == 1:
         return e
     match e:

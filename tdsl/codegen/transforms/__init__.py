@@ -1,1 +1,1 @@
-"""Changes of statements and expressions that passes are made of."""
+"""Rewrites of statements and expressions that several passes use, or that are a part of one."""

@@ -1,4 +1,4 @@
-"""Conditions that only some threads meet, around barriers that all of them come to."""
+"""Predication of a statement with barriers: only the code between the barriers is put under the condition."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tdsl.lang.expr import Expr
 
 
 def around_barriers(cond: Expr, s: Stmt) -> Stmt | None:
-    """The statement where a condition holds, with its barriers outside: what stands between them is tested.
+    """The statement under a condition, with its barriers unconditional: the code between them is guarded.
 
-    None where loops, conditions or values around a barrier read memory, which may be none of theirs where the
+    None if loops, conditions or lets around a barrier read memory, since that read may be invalid where the
     condition does not hold.
 
     >>> from tdsl.codegen.ir.loops import Store
@@ -56,7 +56,7 @@ def _with_body(s: Alloc | Let | For, body: Stmt | None) -> Stmt | None:
 
 
 def _runs(parts: Iterable[Stmt]) -> list[Stmt]:
-    """Statements in a row, those without barriers between them as one."""
+    """The statements of a block, with adjacent ones that contain no barrier joined."""
     made: list[list[Stmt]] = []
     open_ = False
     for part in parts:

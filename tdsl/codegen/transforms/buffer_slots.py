@@ -1,4 +1,4 @@
-"""Memory with one more axis in front, each place of which is used as the memory was."""
+"""Multi-buffering: accesses to buffers get a slot as a new first index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tdsl.lang.expr import Expr, Load
 
 
 def in_slot(s: Stmt, rings: Collection[str], slot: Expr) -> Stmt:
-    """The statement on one slot of rings: their first index."""
+    """The statement with `slot` as a new first index of all accesses to the buffers `rings`."""
     s = map_parts(
         map_exprs(s, partial(_loads_in_slot, rings=rings, slot=slot)),
         lambda part: in_slot(part, rings, slot),

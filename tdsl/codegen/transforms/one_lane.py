@@ -1,4 +1,4 @@
-"""One lane, or some lanes, of vector code."""
+"""Extraction of one lane, or of consecutive lanes, from vector code."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ def lanes(e: Expr, first: int, count: int) -> Expr:
 
 
 def one_lane(s: Stmt, n: int) -> Stmt:
-    """The n-th lane of all vectors of a statement."""
+    """A statement of vector code for its n-th lane alone."""
     return map_parts(map_exprs(s, lambda e: lane(e, n)), lambda part: one_lane(part, n))
 
 
 def lane_of(s: Store, n: int) -> Store:
-    """One lane of a store."""
+    """The store of the n-th lane of a vector store."""
     index = tuple(lane(i, n) for i in s.index)
     mask = None if s.mask is None else lane(s.mask, n)
     return Store(s.buffer, index, lane(s.value, n), mask, s.atomic)
 
 
 def count_of_lanes(s: Store) -> int:
-    """How many elements are stored."""
+    """The number of elements that a store writes."""
     return max(map(lanes_of, s.index), default=1)

@@ -1,4 +1,4 @@
-"""Products of a loop's tiles that begin an iteration before the one that uses them."""
+"""Software pipelining of asynchronous MMAs: those of tile n + 1 are issued before the epilogue of tile n."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def begin_early(
     used: Stmt,
     fresh: Fresh,
 ) -> Stmt | None:
-    """A loop whose asynchronous products of nothing but tiles are made as soon as their memory is free.
+    """The loop software-pipelined: the MMAs of the next tile are issued when their accumulator is free.
 
-    wait for a tile, use it                --> wait for the first tile, begin products
-    for n:                                     for n, but for the last:
-      wait for tile n                            use the products of tile n
-      products of tile n                         wait for tile n + 1, begin its products
-      what is made of them                       what is made of those of tile n
-                                               the same for the last tile, with nothing to begin
+    for n:                                 --> wait for the first tile, issue its MMAs
+      wait for tile n                          for n, but for the last:
+      issue the MMAs of tile n                   read the accumulator of tile n
+      read the accumulator                       wait for tile n + 1, issue its MMAs
+      the rest of the epilogue                   the rest of the epilogue of tile n
+                                               the epilogue of the last tile
 
-    Each iteration is `parts` within `memory`, behind `filled`, which waits for its tile, and before `used`.
-    None where no memory is made of tiles alone.
+    Each iteration is `parts` nested in the allocations `memory`, after `filled`, which waits for its tile,
+    and before `used`, which frees its slot. None if no accumulator is computed from tiles alone.
 
     >>> from tdsl.codegen.ir.loops import FRAGMENT, Arrive, Await, Block, Invoke, Kernel, Operand, Store
     >>> from tdsl.codegen.ir.show import show
@@ -91,7 +91,7 @@ def begin_early(
 
 
 def _of_tiles(memory: Sequence[Alloc], parts: Sequence[Stmt]) -> str | None:
-    """The memory of asynchronous products that read nothing of what an iteration makes."""
+    """The accumulator of asynchronous MMAs that read nothing that the iteration writes; None without one."""
     made = {name for x in parts for name in written_in(x)}
     for a in memory:
         makes = [x for x in parts if a.name in written_in(x)]

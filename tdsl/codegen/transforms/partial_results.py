@@ -1,4 +1,4 @@
-"""Loops that combine partial results: what an iteration adds, and how two results become one."""
+"""Loops that combine partial results: the load of one iteration's share, and the code that combines two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tdsl.lang.expr import ZERO, Load, Var
 
 
 def merged_lanes(body: Stmt, pairs: tuple[tuple[str, str], ...], loop: str) -> dict[str, Load]:
-    """For each result the load of its lane; nothing where the loop's variable stands elsewhere, too."""
+    """For each result, the load of its partial result; empty if the variable `loop` is used anywhere else."""
     results = {x: t for t, x in pairs}
     stored = {s.name for s in walk(body) if isinstance(s, Alloc)} | {*results.values()}
     lanes: dict[str, Load] = {}
@@ -34,7 +34,7 @@ def merged_lanes(body: Stmt, pairs: tuple[tuple[str, str], ...], loop: str) -> d
 
 
 def _mapped(s: Stmt, f: Callable[[Node], Node]) -> Stmt:
-    """A statement with the nodes of its expressions replaced."""
+    """A statement with `f` applied to the nodes of its expressions."""
     done: dict[int, Node] = {}
 
     def mapped(s: Stmt) -> Stmt:
@@ -51,9 +51,9 @@ def combined(
     high: Mapping[str, Load],
     into: Mapping[str, Store],
 ) -> Stmt:
-    """The body of a loop on `low`, instead of its results, and on `high`, instead of its `lanes`.
+    """A copy of a loop's body that combines `low`, for its results, with `high`, for its `lanes`.
 
-    All are given by result; what is written goes `into` others.
+    All are given by name of the result; stores to results that are in `into` go to the targets there.
     """
     others = {x: high[t] for t, x in lanes.items()}
 

@@ -1,11 +1,11 @@
-"""Memory of which each thread of a block touches a part of its own, as registers of these threads.
+"""Privatisation: memory of which each thread of a block accesses a disjoint part becomes thread registers.
 
     for t in threads: s[8 * n + 4 * t + v] = ...      r[4 * n + v] = ...
 
-The number of a thread is a digit of each index: index = high + step * t + low, where low is less than step
-and high a multiple of step times the number of threads. Without it, it is an index of the thread's part.
+The thread number is a digit of each index: index = high + step * t + low, where low is less than step
+and high a multiple of step times the number of threads. Without this digit, it is the index of a register.
 
-What has one element, made outside of the loops over threads, becomes every thread's own: all make it.
+A single element that is computed outside of the loops over threads is computed by each thread, in a register.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from tdsl.lang.simplify import substitute
 
 Index = tuple[Expr, ...]
 
-_MOST_BYTES = 512  # of a memory in the registers of one thread
+_MOST_BYTES = 512  # of an allocation in the registers of one thread
 
 
-class _Shared(Exception):  # an answer: the memory stays as it is
-    """Several threads touch an element, or registers cannot hold a thread's part."""
+class _Shared(Exception):  # for control flow: the allocation is left as it is
+    """Raised if several threads access one element, or a thread's part does not fit in registers."""
 
 
 def own_part(
     s: Alloc, facts: Facts, extents: Mapping[str, int], arrays: frozenset[str], fresh: Fresh
 ) -> Alloc | None:
-    """Memory outside of loops over threads as registers; None where threads share it.
+    """The allocation `s` around loops over threads as registers of each thread; None if threads share it.
 
-    `extents` are the blocks and threads of the launch, `arrays` other memory that one thread alone has.
+    `extents` is the number of blocks and threads on each axis, `arrays` other memory that one thread has.
     """
     try:
         s = _without_ones(s)
@@ -72,7 +72,7 @@ def own_part(
 
 
 def uses(body: Stmt, name: str) -> bool:
-    """True when a statement reads or writes a memory."""
+    """True if a statement reads or writes the buffer `name`."""
     return name in stored_in(body) or any(
         name in loads_of(e) for s in walk(body) for e in exprs_of(s)
     )
@@ -80,9 +80,9 @@ def uses(body: Stmt, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What is around a statement; `thread` is the variable of the loop over the axis.
+    """The facts and lets at a statement; `thread` is the variable of the enclosing loop on the axis, or "".
 
-    `merges` tells that this loop combines partial results into the memory.
+    `merges` is True if this loop combines partial results into the memory.
     """
 
     facts: Facts
@@ -93,7 +93,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Digit:
-    """The number of a thread in an index: so many times `step`, in a dimension."""
+    """The thread number in an index: it is a term with factor `step` in dimension `dim`."""
 
     dim: int
     step: int
@@ -101,7 +101,7 @@ class _Digit:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """A memory, and an axis with a number of threads."""
+    """Privatises the memory `name` along one thread axis with `count` threads."""
 
     name: str
     axis: str
@@ -110,7 +110,7 @@ class _Axis:
     fresh: Fresh
 
     def of(self, s: Alloc, facts: Facts) -> Alloc:
-        """The memory without the digit of the axis, or made by all of its threads."""
+        """The memory without the digit of the axis in its indices, or computed by all threads of the axis."""
         at = _Place(facts)
         digits = {self.digit(index, place) for index, place in self.touched(s.body, at)}
         if digits == {None}:
@@ -140,7 +140,7 @@ class _Axis:
                 return at
 
     def touched(self, s: Stmt, at: _Place) -> Iterator[tuple[tuple[Expr, ...], _Place]]:
-        """Every index at which the memory is touched, and where."""
+        """Every index at which the memory is accessed, with its place."""
         if isinstance(s, Invoke | Prefetch) and uses(s, self.name):
             raise _Shared
         if isinstance(s, Store) and s.buffer == self.name:
@@ -152,7 +152,7 @@ class _Axis:
             yield from self.touched(part, self.within(s, at))
 
     def digit(self, index: tuple[Expr, ...], at: _Place) -> _Digit | None:
-        """Where the thread's number stands in an index, if it does."""
+        """The term of the thread number in an index; None without one."""
         found = []
         for dim, e in enumerate(index):
             for atom, step in _first(e, at).terms.items():
@@ -165,7 +165,7 @@ class _Axis:
         return found[0] if found else None
 
     def private(self, index: tuple[Expr, ...], digit: _Digit, at: _Place) -> tuple[Expr, ...]:
-        """The same element's index in the part of its thread."""
+        """The index of the same element in the private memory of its thread."""
         e, step = index[digit.dim], digit.step
         whole = step * self.count
         total = _first(e, at).without(Var(at.thread))
@@ -182,12 +182,12 @@ class _Axis:
         return (*index[: digit.dim], made, *index[digit.dim + 1 :])
 
     def rewritten(self, s: Stmt, digit: _Digit, at: _Place) -> Stmt:
-        """A statement on the part of its thread."""
+        """`s` with its accesses to the memory at the indices of the thread's private part."""
         made = _indexed(s, self.name, lambda index: self.private(index, digit, at))
         return map_parts(made, lambda part: self.rewritten(part, digit, self.within(s, at)))
 
     def made_by_all(self, s: Stmt, at: _Place) -> Stmt:
-        """A statement whose stores to the memory are run by all threads, each for itself."""
+        """`s` with each store to the memory run by all threads, into a private copy of each."""
         if isinstance(s, Store) and s.buffer == self.name:
             if at.merges:
                 return s
@@ -200,7 +200,7 @@ class _Axis:
 
 
 def _without_ones(s: Alloc) -> Alloc:
-    """The memory at 0 in dimensions of one element, whatever variable has no other value there."""
+    """The allocation with index 0 in its dimensions of extent 1, in place of variables that can only be 0."""
     one = [e == ONE for e in s.extents]
 
     def at(index: Index) -> Index:
@@ -214,7 +214,7 @@ def _without_ones(s: Alloc) -> Alloc:
 
 
 def _indexed(s: Stmt, name: str, change: Callable[[Index], Index]) -> Stmt:
-    """A statement, without those inside of it, that touches a memory at other indices."""
+    """`s` with `change` applied to its own indices of a buffer, and not to those of nested statements."""
 
     def moved(n: Node) -> Node:
         if isinstance(n, Load) and n.buffer == name:
@@ -232,7 +232,7 @@ def _extents(s: Alloc) -> tuple[int, ...]:
 
 
 def _first(e: Expr, at: _Place) -> Sum:
-    """An index; of a vector that of its first lane."""
+    """An index as a sum, of the first lane if it is a vector."""
     base = e.base if isinstance(e, Ramp) else e
     if lanes_of(base) > 1:
         raise _Shared
@@ -240,7 +240,7 @@ def _first(e: Expr, at: _Place) -> Sum:
 
 
 def _unrolled(s: Alloc) -> Alloc:
-    """The memory, with loops unrolled over which its indices go: those of registers are constant."""
+    """The allocation with the loops over its indices unrolled, as registers need constant indices."""
     if prod(_extents(s)) * s.dtype.bytes > _MOST_BYTES:
         raise _Shared
     loops = {x.name: x for x in walk(s.body) if isinstance(x, For)}

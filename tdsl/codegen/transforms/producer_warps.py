@@ -1,4 +1,4 @@
-"""Warps of a block that only ask for tiles, beside the threads that use them."""
+"""Warp specialisation: a producer warp that issues the copies of tiles, concurrent with their consumers."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from tdsl.lang.expr import ONE, ZERO, Binary, Const, Expr, Var, const
 from tdsl.lang.simplify import add, conjunction, simplify, subtract
 
 _WARP = 32  # threads
-_ROWS = 8  # of a tile, after which a swizzle begins again
+_ROWS = 8  # rows of a tile after which its swizzle repeats
 
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """The loop that asks for the tiles of a pipelined one, and what both share.
+    """The producer loop `asks` of a pipelined `loop`: it issues the copies of tiles into the rings `memory`.
 
-    `between` are the loops, lets and conditions around the pipelined loop, inside of those over blocks; those
-    loops on no axis are its rounds. Tiles are for so many `blocks` of a cluster.
+    `full` and `empty` name the mbarriers of the `stages` slots, `copies` is the number of tiles per slot.
+    `between` are the loops, lets and conditions around the pipelined loop, inside of those over blocks; its
+    rounds are the loops among them bound to no axis. Each tile is copied to `blocks` blocks of a cluster.
     """
 
     loop: For
@@ -50,12 +51,12 @@ class Producer:
 
 
 def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
-    """The work of a block with a warp more, whose first thread asks for the tiles.
+    """The body of a block with one more warp, the producer, whose first thread issues the copies of tiles.
 
-    A slot of the ring is filled when all threads have come to the phase in which it is used, and used when
-    the phase in which it is filled has ended. Where the pipelined loop runs in rounds, tiles of the next one
-    are asked for as soon as there are free slots. Raises ScheduleError where these are not all threads of the
-    block, or rounds differ in length.
+    The producer fills a slot of the ring after all consumers have arrived at its `empty` mbarrier; the
+    consumers read the slot after the phase of its `full` mbarrier has completed. If the pipelined loop runs
+    in rounds, tiles of the next round are prefetched as soon as slots are free. Raises ScheduleError if the
+    consumers are not all threads of the block, or if the number of iterations differs between rounds.
 
     >>> from tdsl.codegen.ir.loops import Arrive, Kernel, Store
     >>> from tdsl.codegen.ir.show import show
@@ -90,7 +91,7 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
     others += [s for s in (*rounds, p.loop) if inner & scalars_of(s.extent)]
     bound = {s.kind for s in around}
     used = [x for x in THREADS if extents[x] > 1]
-    # rows of threads stay as long as they are, and what stands outside of loops over an axis is all threads'
+    # the warp is added on the slowest axis: rows keep their length, unbound code still runs on all threads
     slowest = [x for x in reversed(THREADS[1:]) if x in used and x in bound]
     axis = next((x for x in (*slowest, *THREADS[1:]) if x not in used or x in bound), "")
     if others or not axis or not all(is_whole(s, extents) for s in around):
@@ -123,7 +124,7 @@ def beside(body: Stmt, found: list[Producer], fresh: Fresh) -> Stmt:
 
 
 def _asking(asks: Stmt, axis: str, extents: dict[str, int], more: int, fresh: Fresh) -> Stmt:
-    """One thread of those behind the others on an axis."""
+    """`asks` run by the thread with number `extents[axis]` on `axis`, 0 on the others; `more` are added."""
     loops = []
     tests: list[Expr] = []
     for x in THREADS:
@@ -139,7 +140,7 @@ def _asking(asks: Stmt, axis: str, extents: dict[str, int], more: int, fresh: Fr
 
 
 def shared_out(s: CopyTile, cluster: For | None, lets: Sequence[Let]) -> CopyTile:
-    """The part of a copy that a block asks for where all blocks of a cluster copy the same: for all of them.
+    """A multicast copy of a block's share of a tile if all blocks of the cluster copy the tile; else `s`.
 
     >>> from tdsl.codegen.ir.loops import CLUSTER, Block
     >>> from tdsl.codegen.ir.show import show
@@ -164,12 +165,12 @@ def shared_out(s: CopyTile, cluster: For | None, lets: Sequence[Let]) -> CopyTil
 
 
 def rounds_of(between: Iterable[Stmt]) -> list[For]:
-    """The loops that each thread runs through."""
+    """The loops of `between` that are bound to no axis, so that each thread runs all of their iterations."""
     return [s for s in between if isinstance(s, For) and s.kind not in AXES]
 
 
 def count_of(loops: Iterable[For]) -> Expr:
-    """How many iterations of the innermost loop have been before, in all rounds.
+    """The number of iterations of the innermost loop that precede the current one, in all rounds.
 
     >>> from tdsl.codegen.ir.loops import SERIAL, Block
     >>> from tdsl.lang.show import show_expr

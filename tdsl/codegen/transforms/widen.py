@@ -1,4 +1,4 @@
-"""Expressions of one iteration as vectors over all iterations of a loop."""
+"""Widening of the scalar expressions of a loop to vectors over all of its iterations."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from tdsl.lang.types import i64
 
 @dataclass(slots=True)
 class Lanes:
-    """Iterations lo, lo + 1, ..., lo + count - 1 of a loop, done at once.
+    """The lanes of a vectorized loop: its iterations lo, lo + 1, ..., lo + count - 1, run in lockstep.
 
     `vectors` are the values of scalars that differ by lane, `private` the buffers with a last axis for
-    lanes, `extents` those of all buffers whose extents are known. `conditions` are what the mask is the
-    conjunction of, each for one iteration; `facts` hold for every lane, whether its mask holds or not.
+    lanes, `extents` those of all buffers whose extents are known. `mask` is the conjunction of `conditions`,
+    which are scalar, for one iteration; `facts` hold for every lane, whether its mask holds or not.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Lanes:
     memo: dict[Expr, Expr] = field(default_factory=dict)
 
     def wide(self, e: Expr) -> Expr:
-        """The expression over all lanes; itself where it is the same in every lane."""
+        """The expression as a vector over all lanes; a scalar if it is the same in every lane."""
         memo = self.memo
         if e in memo:
             return memo[e]
@@ -72,12 +72,12 @@ class Lanes:
         return x if lanes_of(x) > 1 else Broadcast(x, self.count)
 
     def broadcast_parts(self, e: Expr) -> Expr:
-        """An expression of the vectors of its parts."""
+        """The expression with its operands replaced by vectors."""
         vectors = {part: self.broadcast(self.memo[part]) for part in _parts(e)}
         return map_children(e, vectors.__getitem__)  # type: ignore[arg-type]  # of expressions
 
     def node(self, e: Expr) -> Expr:
-        """The expression over all lanes, when those in it have been widened."""
+        """The expression over all lanes, from its operands, which must have been widened (`memo`)."""
         memo = self.memo
         match e:
             case Var(name) | Param(name):
@@ -96,7 +96,7 @@ class Lanes:
                 raise AssertionError(f"{type(e).__name__} in a loop that is not yet vectorized")
 
     def even(self, e: Binary) -> Expr | None:
-        """A comparison or quotient of a vector that begins at a multiple of its lanes, where all agree."""
+        """A quotient, remainder or comparison of an aligned ramp as a scalar or a ramp; None for others."""
         match e:
             case Binary("floordiv" | "mod" as op, x, Const(k)) if k > 0 and k % self.count == 0:
                 inner = self.memo[x]
@@ -107,7 +107,7 @@ class Lanes:
                 apart = self.wide(subtract(x, y))
                 if isinstance(apart, Ramp) and abs(apart.stride) == 1:
                     turn = -1 if op in ("gt", "ge") else 1
-                    # at most 0: base + lane up to 1 - count, base - lane up to 0
+                    # for all lanes alike: base + lane <= 0 if base <= 1 - count, base - lane if base <= 0
                     start = int(op in ("lt", "gt")) - (turn * apart.stride == 1)
                     if self.fits(as_sum(apart.base).times(turn).plus(Sum({}, start))):
                         return Binary(op, lane(self.memo[x], 0), lane(self.memo[y], 0))
@@ -116,11 +116,11 @@ class Lanes:
         return None
 
     def fits(self, s: Sum) -> bool:
-        """True for a multiple of the number of lanes."""
+        """True if the sum is certainly a multiple of the number of lanes."""
         return not any(n % self.count for n in (s.constant, *s.terms.values()))
 
     def sum(self, e: Binary | Unary) -> Expr:
-        """A sum of indices: what moves evenly with the lanes as one ramp, other vectors added to it."""
+        """A sum of indices over all lanes: its affine terms as one ramp, plus the other vectors."""
         total = as_sum(e)
         if e in total.terms:  # a product of two values that are not constant
             return self.broadcast_parts(e)
@@ -153,12 +153,12 @@ class Lanes:
         return result
 
     def index(self, buffer: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """The index over all lanes, with the lane itself for a buffer that has one for each."""
+        """The index over all lanes; with the lane as its last element for a buffer of `private`."""
         wide = tuple(map(self.wide, index))
         return (*wide, Ramp(ZERO, 1, self.count)) if buffer in self.private else wide
 
     def load(self, e: Load) -> Expr:
-        """A load over all lanes, without a mask where it may be done in every lane."""
+        """A load over all lanes, without the loop's mask if its index is in bounds in every lane."""
         index = self.index(e.buffer, e.index)
         given = None if e.mask is None else self.wide(e.mask)
         vector = any(lanes_of(i) > 1 for i in index) or (given is not None and lanes_of(given) > 1)
@@ -176,7 +176,7 @@ class Lanes:
         return dataclasses.replace(e, index=index, mask=mask)
 
     def is_safe(self, e: Load) -> bool:
-        """True when the index is inside its buffer in every lane."""
+        """True if the index is certainly in bounds in every lane."""
         extents = self.extents.get(e.buffer)
         return extents is not None and all(
             at_most(ZERO, i, self.facts) and at_most(add(i, ONE), extent, self.facts)
@@ -184,7 +184,7 @@ class Lanes:
         )
 
     def some_lane_runs(self) -> bool:
-        """True when the mask certainly holds in the first lane or in the last."""
+        """True if the mask certainly holds in the first or the last lane."""
         last = add(self.lo, const(self.count - 1))
         return any(
             all(
