@@ -1,1 +1,1 @@
-"""What a kernel of a GPU is launched with: blocks and threads, shared memory, boxes of tensors, fragments."""
+"""GPU kernel launches: grid and block sizes, shared memory, tensor maps (TMA), register fragments."""

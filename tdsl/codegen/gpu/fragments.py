@@ -1,8 +1,8 @@
-"""Memory in the registers of several threads: where each element is, and that nobody else touches it.
+"""Register fragments: the thread and the register of each element, and a check of every access to them.
 
-Instructions say how they want their tiles in registers (`schedule/instructions/layout.py`). A fragment is
-an array of such tiles, one after the other, so the instructions that use it say where its elements are.
-Other statements touch an element in the thread that has it only: their indices show that.
+An instruction declares the register layout of its tiles (`schedule/instructions/layout.py`). A fragment is
+an array of such tiles in consecutive registers, so its layout follows from the instructions that use it.
+Any other statement may access an element only in the thread that owns it, provably by its indices.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from tdsl.schedule.instructions.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """An array of tiles with a layout over the axes of the memory."""
+    """A register buffer of `extents` elements, an array of tiles with `layout`, distributed over a group."""
 
     extents: tuple[int, ...]
     layout: Layout
 
     @property
     def count(self) -> int:
-        """The registers, in elements, of each thread."""
+        """The number of elements in the registers of each thread."""
         return prod(self.extents) * self.layout.kept // self.layout.threads
 
     def lane(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
-        """The thread of the group that keeps an element, the first of several."""
+        """The thread of the group that owns an element; the first one of those that own a copy."""
         return self.layout.lane(index, facts)
 
     def register(self, index: Sequence[Expr], facts: Facts = NOTHING) -> Expr:
-        """The register that it keeps it in."""
+        """The number of the register that stores an element in its thread."""
         tile: Expr = ZERO
         for n, extent in enumerate(self.extents):
             own = self.layout.tile(n, index[n], facts)
@@ -51,10 +51,10 @@ class Fragment:
 
 
 def fragments_of(body: Stmt) -> dict[str, Fragment]:
-    """The fragments that are made in a statement, by name.
+    """The fragments allocated in a statement, by name.
 
-    Raises ScheduleError where no instruction says how one is laid out or two do not agree, and for a
-    statement that touches an element in another thread than has it.
+    Raises ScheduleError if no instruction determines the layout of a fragment, if two determine different
+    ones, and if a statement accesses an element in a thread that does not own it.
     """
     made = {s.name: s for s in walk(body) if isinstance(s, Alloc) and s.scope == FRAGMENT}
     if not made:
@@ -79,7 +79,7 @@ def fragments_of(body: Stmt) -> dict[str, Fragment]:
 
 
 def _layouts(s: Stmt) -> Iterator[tuple[str, Operand, Layout]]:
-    """The operands of an instruction that are fragments, with their layout over the axes of the memory."""
+    """The fragment operands of an instruction, each with its layout over the axes of the buffer."""
     if not isinstance(s, Invoke):
         return
     chosen = INSTRUCTIONS[s.instruction]
@@ -122,7 +122,7 @@ def _enter(found: dict[str, tuple[Fragment, str]], s: Alloc, by: str, layout: La
 def _check_owners(
     s: Stmt, fragments: dict[str, Fragment], made: dict[str, Alloc], facts: Facts, lane: Var | None
 ) -> None:
-    """`lane` is the variable of the loop over threads of the group."""
+    """ScheduleError if a thread accesses an element it does not own; `lane` is the loop over the threads."""
     for buffer, index in _touched(s, fragments):
         flat, known = plain_index(index, {}, facts)
         own, fragment = ZERO if lane is None else lane, fragments[buffer]
@@ -134,14 +134,14 @@ def _check_owners(
             )  # fmt: skip
     if isinstance(s, For) and s.kind == LANES:
         lane = Var(s.name)
-    # what conditions say of a variable is in terms of others, and hides how far its own loop runs
+    # the bounds that a condition implies are in terms of other variables and would hide the loop's own range
     within = facts if isinstance(s, If) else inside(facts, s)
     for part in parts_of(s):
         _check_owners(part, fragments, made, within, lane)
 
 
 def _touched(s: Stmt, fragments: dict[str, Fragment]) -> Iterator[tuple[str, tuple[Expr, ...]]]:
-    """What a statement itself touches of fragments, but for instructions."""
+    """The accesses (fragment, index) of a statement itself, without the operands of instructions."""
     if isinstance(s, Store) and s.buffer in fragments:
         yield s.buffer, s.index
     for n in post_order(*exprs_of(s)):

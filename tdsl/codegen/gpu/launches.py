@@ -1,6 +1,6 @@
-"""The kernels of a GPU: what stands outside of all other loops, each with the blocks and threads that run it.
+"""Splits a kernel of the loop IR into GPU launches: one for each outermost statement, with grid and block.
 
-Kernel (loops)  ->  Launches: memory between kernels, and one Launch after the other
+Kernel (loop IR)  ->  Launches: the temporaries in global memory, and the launches in order
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from tdsl.lang.types import i64
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.launch import MOST_BLOCKS
 
-FAILED_CHECK = "failed check"  # no name of a program
-THREAD = "[block ({}, {}, {}), thread ({}, {}, {})] "  # before what a thread prints
+FAILED_CHECK = "failed check"  # a buffer; no name of a program has a space
+THREAD = "[block ({}, {}, {}), thread ({}, {}, {})] "  # before the text a thread prints
 Extents = tuple[int, int, int]
-Grid = tuple[int | Expr, ...]  # an expression where only a call tells
+Grid = tuple[int | Expr, ...]  # an expression if the extent is known only in a call
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel: `params` are what its body names.
+    """One GPU kernel launch; `params` are the arguments that its body uses.
 
-    `fragments` says where the elements of memory in registers of several threads are, by name; `memory`
-    is that of a block. `maps` are what copies of boxes need, arguments behind the others. `resident` blocks
-    at least run at a time on a multiprocessor. So many neighbours on blockIdx.x are a `cluster`. `messages`
-    are those of the program.
+    `grid` and `block` are the extents along x, y and z; `cluster` is the number of blocks along blockIdx.x
+    in a cluster. `memory` is the layout of a block's shared memory, `fragments` has the register fragments
+    by name. `maps` are the tensor maps of TMA copies, passed after `params`. At least `resident` blocks run
+    at a time on a multiprocessor. `messages` are those of the whole program.
     """
 
     name: str
@@ -70,11 +70,11 @@ class Launch:
 
     @property
     def shared(self) -> int:
-        """The bytes of a block's shared memory."""
+        """The size of a block's shared memory in bytes."""
         return self.memory.size
 
     def extent(self, axis: str) -> int:
-        """How many blocks or threads there are along an axis, or at most where only a call tells.
+        """The number of blocks or threads along an axis; an upper bound if it is known only in a call.
 
         >>> Launch("k", (), (7, 1, 1), (32, 4, 1), SharedMemory({}, 0, {}), Block(())).extent("threadIdx.y")
         4
@@ -88,7 +88,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """The kernels of a program in running order, and the memory between them."""
+    """The launches of a program in execution order, and the temporaries in global memory between them."""
 
     kernel: Kernel
     temporaries: tuple[BufferParam, ...]
@@ -96,9 +96,9 @@ class Launches:
 
 
 def launches_of(kernel: Kernel) -> Launches:
-    """The launches of a kernel whose memory has its scopes.
+    """The GPU launches of a kernel in which every allocation has its final scope.
 
-    Raises ScheduleError where loops do not fit a launch, TargetError for what no kernel of a GPU does.
+    Raises ScheduleError if its loops do not fit a launch, TargetError for an instruction without GPU code.
 
     >>> from tdsl.codegen.ir.loops import For, Store
     >>> from tdsl.lang.expr import Var, const
@@ -137,7 +137,7 @@ def launches_of(kernel: Kernel) -> Launches:
 
 
 def _check_groups(body: Stmt, threads: int) -> None:
-    """All threads of a group run an instruction together, and a row of a block is one group."""
+    """ScheduleError unless each instruction is executed by as many threads as blocks have on threadIdx.x."""
     for s in walk(body):
         if isinstance(s, Invoke) and INSTRUCTIONS[s.instruction].threads != threads:
             chosen = INSTRUCTIONS[s.instruction]
@@ -151,7 +151,7 @@ def _check_groups(body: Stmt, threads: int) -> None:
 
 
 def _check_descriptors(body: Stmt, memory: SharedMemory) -> None:
-    """What is read by the descriptor of a matrix lies in swizzled shared memory."""
+    """ScheduleError unless operands read through matrix descriptors (wgmma) are in swizzled shared memory."""
     for s in walk(body):
         if not isinstance(s, Invoke):
             continue
@@ -168,7 +168,7 @@ def _check_descriptors(body: Stmt, memory: SharedMemory) -> None:
 
 
 def _record(bodies: list[Stmt]) -> list[BufferParam]:
-    """Memory for the first check that fails: its site, counted from 1, and its values."""
+    """The buffer for the first check that fails: its site, counted from 1, and its values."""
     checks = [s for body in bodies for s in walk(body) if isinstance(s, Check)]
     if not checks:
         return []
@@ -193,7 +193,7 @@ def _three(extents: tuple[int, ...]) -> Extents:
 
 
 def _at_root(s: Stmt, temporaries: list[BufferParam]) -> Iterator[Stmt]:
-    """The statements outside of all loops, each alone in the lets and conditions around it."""
+    """The outermost statements, each in its lets and conditions; heap buffers are added to `temporaries`."""
     match s:
         case Block(parts):
             for part in parts:

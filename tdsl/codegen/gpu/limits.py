@@ -1,4 +1,4 @@
-"""What a GPU of an architecture takes: its instructions, and how large launches may be."""
+"""Checks launches against the limits of a GPU architecture: instructions, grid, block, shared memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tdsl.lang.expr import Expr
 from tdsl.schedule.instructions.instruction import INSTRUCTIONS
 from tdsl.schedule.launch import MOST_BLOCKS, MOST_IN_CLUSTER, MOST_THREADS
 
-STATIC_SHARED = 48 << 10  # bytes of a block; a launch has to ask for more
+STATIC_SHARED = 48 << 10  # bytes of a block; more has to be requested by the launch
 
 DEFAULT_ARCH = "sm_90a"
 _COPIES_TILES = 90  # the first architecture with TMA
@@ -28,10 +28,10 @@ _SMALLER["blockIdx.x"] = "bind smaller loops to blocks"
 
 
 def check_limits(launches: Launches, arch: str) -> None:
-    """ScheduleError where a launch asks for more than a GPU has, TargetError for instructions it lacks."""
+    """ScheduleError if a launch exceeds a limit of the GPU, TargetError if it uses a missing instruction."""
     for launch in launches.launches:
         _check_instructions(launch, arch)
-        grid = (n if isinstance(n, int) else 0 for n in launch.grid)  # others: `check_grid`
+        grid = (n if isinstance(n, int) else 0 for n in launch.grid)  # exprs: `check_grid`
         limits = (
             (
                 prod(launch.block),
@@ -93,7 +93,7 @@ def _check_instructions(launch: Launch, arch: str) -> None:
 
 
 def check_grid(kernel: str, grid: Sequence[int | Expr]) -> None:
-    """TargetError where a call, by its sizes, needs more blocks than a launch takes."""
+    """TargetError if the grid for the sizes of a call has more blocks along an axis than a launch allows."""
     for (axis, most), n in zip(MOST_BLOCKS.items(), grid, strict=True):
         if isinstance(n, int) and n > most:
             raise TargetError(

@@ -1,8 +1,8 @@
-"""The shared memory of a block: where each memory begins, and the order of 16-byte chunks in swizzled ones.
+"""The layout of a block's shared memory: the offset of each buffer, and the swizzle of its 16-byte chunks.
 
-Shared memory has 32 banks of 4 bytes. A memory swizzled by n bytes is kept in panels of n bytes of each row,
-one below the other, and the chunks of each panel in an order of their own, row by row, so that equal columns
-of neighbouring rows lie in different banks. It is the order that tensor maps and wgmma know:
+Shared memory has 32 banks of 4 bytes. A buffer swizzled by n bytes is cut into panels, n bytes wide and as
+high as the buffer, stored one after the other. Each row of a panel stores its chunks in a permuted order, so
+that equal columns of neighbouring rows are in different banks: the swizzle modes of tensor maps and wgmma.
 
     chunks of a panel of 64 bytes      0 1 2 3  0 1 2 3 | 1 0 3 2  1 0 3 2 | 2 3 0 1  2 3 0 1 | ...
 """
@@ -22,15 +22,16 @@ from tdsl.lang.simplify import simplify
 from tdsl.schedule.cost.block_memory import ALIGN, ALIGN_SWIZZLED, WORD
 from tdsl.schedule.cost.block_memory import CHUNK as CHUNK
 
-LINE = 128  # bytes in which all banks are once
-_ROWS = 8  # after which the orders of chunks begin again
+LINE = 128  # bytes that touch each of the 32 banks once
+_ROWS = 8  # after which the permutations of chunks repeat
 
 
 @dataclass(frozen=True, slots=True)
 class Swizzle:
-    """Panels of `width` columns, `height` rows each; element n is kept at n ^ (n // line % count * chunk).
+    """A swizzle of panels with `width` columns and `height` rows: an XOR of the offset of each element.
 
-    All are numbers of elements; `line` are those of 128 bytes.
+    The element at offset n is stored at n ^ (n // line % count * chunk). All fields are numbers of elements;
+    `line` is those of 128 bytes.
     """
 
     width: int
@@ -40,11 +41,11 @@ class Swizzle:
 
     @property
     def count(self) -> int:
-        """In how many orders chunks lie."""
+        """The number of different permutations of the chunks of a row."""
         return self.width // self.chunk
 
     def place(self, n: int) -> int:
-        """Where an element of the panels is kept.
+        """The swizzled offset of the element at offset n of the panels.
 
         >>> [Swizzle(32, 64, 64, 8).place(n) for n in (0, 8, 64, 72, 128)]
         [0, 8, 72, 64, 144]
@@ -52,9 +53,9 @@ class Swizzle:
         return n ^ (n // self.line % self.count * self.chunk)
 
     def in_panels(self, index: tuple[Expr, ...], strides: tuple[int, ...]) -> Expr:
-        """The offset of an element in the panels, of memory with these strides.
+        """The offset in the panels, before the swizzle, of an element of a buffer with these strides.
 
-        Rows may have axes of one element inside.
+        Axes of one element may lie between the axis of rows and that of columns.
         """
         *outer, column = index
         width, total, row = const(self.width), Sum(), strides[-2:][0]
@@ -64,7 +65,7 @@ class Swizzle:
         return as_expr(total.plus(as_sum(Binary("mod", column, width))))
 
     def parts(self, at: Expr, facts: Facts) -> tuple[Expr, Expr]:
-        """An offset as a part whose place is to be found, and one that is only added to it."""
+        """Splits an offset into a sum (inner, outer): place(inner) + outer is the swizzled offset."""
         whole, s = self.line * self.count, as_sum(simplify(at, facts))
         outer = Sum(
             {a: c for a, c in s.terms.items() if c % whole == 0}, s.constant // whole * whole
@@ -78,7 +79,7 @@ class Swizzle:
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """`starts` in bytes by name, the `size` of all, and the swizzled ones."""
+    """The `starts` of buffers in bytes by name, their total `size`, and the swizzles of swizzled buffers."""
 
     starts: dict[str, int]
     size: int
@@ -86,7 +87,7 @@ class SharedMemory:
 
 
 def shared_memory(body: Stmt) -> SharedMemory:
-    """The shared memory of a kernel; ScheduleError for a memory that cannot be swizzled.
+    """The layout of a kernel's shared memory; ScheduleError for a buffer that cannot be swizzled as asked.
 
     >>> from tdsl.codegen.ir.loops import Block
     >>> from tdsl.lang.expr import const

@@ -1,4 +1,4 @@
-"""Arrays as a GPU's unit for tiles sees them: what its copies of boxes ask for."""
+"""Tensor maps (CUtensorMap): the arrays and boxes that the TMA copies of a kernel need, and their limits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _MOST_AXES = 5
 
 @dataclass(frozen=True, slots=True)
 class TileMap:
-    """Boxes of an array, row-major, in the order of a swizzle of so many bytes, which is as wide or wider.
+    """A tensor map: the shape of a row-major array, the shape of the boxes that are copied, and the swizzle.
 
-    A launch takes one for each array, extent of boxes and swizzle.
+    The swizzle, in bytes, is at least as wide as the rows of a box; 0 for none. A launch has one tensor map
+    for each array, shape of boxes and swizzle.
     """
 
     array: str
@@ -32,7 +33,7 @@ class TileMap:
 
 
 def tile_maps(body: Stmt, params: Iterable[Argument]) -> tuple[TileMap, ...]:
-    """The maps of a kernel in the order of their first use; ScheduleError for a box that no GPU copies.
+    """The tensor maps of a kernel in order of first use; ScheduleError for a box that TMA cannot copy.
 
     >>> from tdsl.lang.expr import ZERO, const
     >>> from tdsl.lang.types import f32
@@ -57,7 +58,7 @@ def tile_maps(body: Stmt, params: Iterable[Argument]) -> tuple[TileMap, ...]:
 
 
 def map_of(s: CopyTile, p: BufferParam, swizzle: int) -> TileMap:
-    """The map that a copy needs; of a swizzled tile with longer rows, that of each of its panels."""
+    """The tensor map of a copy; for a swizzled tile with longer rows, the one of each of its panels."""
     shape = tuple(int(e.value) for e in p.extents if isinstance(e, Const))
     if len(shape) < len(p.extents):
         raise ScheduleError(

@@ -1,1 +1,1 @@
-"""The loop IR: its nodes, their text, what every kernel satisfies, and how statements are walked."""
+"""The loop IR: its nodes, a printer, a verifier, and functions that walk and rebuild statements."""

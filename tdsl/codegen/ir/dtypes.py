@@ -1,4 +1,4 @@
-"""The types of expressions of the loop IR: the dtype and lanes of each, and the names that it needs.
+"""Type checking of loop IR expressions: the dtype, the number of vector lanes and the free names of each.
 
 Operands agree in dtype and lanes, conditions and masks are bool, indices are i64.
 """
@@ -41,15 +41,15 @@ SCALAR, SIZE, BUFFER = "scalar", "size", "buffer"  # kinds of names
 
 
 class BadIR(AssertionError):
-    """Loop IR that no pass may make: a bug of the compiler, with the path to the node."""
+    """Ill-formed loop IR: a bug of the compiler. The message has the path to the node."""
 
 
-Names = frozenset[tuple[Any, ...]]  # kind of name, the name, its dtype, the rank of a buffer
+Names = frozenset[tuple[Any, ...]]  # (kind of name, name, dtype, rank of a buffer)
 _NONE: Names = frozenset()
 
 
 class Typed(NamedTuple):
-    """A well-formed expression, its dtype and lanes, and the names that have to be bound around it."""
+    """A well-formed expression with its dtype, its number of lanes and its free names."""
 
     expr: Expr
     dtype: DType
@@ -58,7 +58,7 @@ class Typed(NamedTuple):
 
 
 def typed(e: Expr, parts: tuple[Typed, ...]) -> Typed:
-    """What is known of an expression whose children are `parts`; BadIR where they do not fit together.
+    """Type-checks an expression whose children are `parts`; BadIR if their types do not fit the operator.
 
     >>> one = typed(Const(1, i64), ())
     >>> typed(Binary("lt", one.expr, one.expr), (one, one)).dtype
@@ -166,25 +166,25 @@ def _same_dtype(a: Typed, b: Typed, within: str = "") -> None:
 
 
 def require(holds: bool, reason: str) -> None:
-    """Raise BadIR for `reason` unless it holds."""
+    """Raise BadIR for `reason` unless `holds` is true."""
     if not holds:
         raise BadIR(reason)
 
 
 def require_lanes(wanted: int, e: Typed, within: str = "") -> None:
-    """Raise BadIR unless an expression has so many lanes."""
+    """Raise BadIR unless an expression has `wanted` lanes."""
     if e.lanes != wanted:
         raise BadIR(f"{within}{e.lanes} lanes where {wanted} are needed")
 
 
 def require_mask(e: Typed, lanes: int) -> None:
-    """Raise BadIR unless an expression is a mask of so many lanes."""
+    """Raise BadIR unless an expression is a bool mask of `lanes` lanes."""
     require(e.dtype is bool_, f"a mask of dtype {e.dtype}")
     require_lanes(lanes, e)
 
 
 def lanes_of_index(parts: tuple[Typed, ...], within: str = "") -> int:
-    """The lanes of indices, which are scalars or vectors of equal length of i64; BadIR for others."""
+    """The lanes of an index, whose parts are i64 scalars or i64 vectors of one length; BadIR for others."""
     lanes = {1}
     for e in parts:
         require(e.dtype is i64, f"{within}an index or extent of dtype {e.dtype}")
@@ -194,7 +194,7 @@ def lanes_of_index(parts: tuple[Typed, ...], within: str = "") -> int:
 
 
 def _together(parts: tuple[Typed, ...]) -> Names:
-    """All names of several expressions; most often one of them has those of the others, too."""
+    """The union of the free names of several expressions; one of the sets is reused if it is the union."""
     names = _NONE
     for part in parts:
         if names <= part.names:

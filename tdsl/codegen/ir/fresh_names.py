@@ -1,4 +1,4 @@
-"""Names that are free in a kernel, and copies of statements that bind new names."""
+"""Fresh names in a kernel, substitution, and copies of statements whose bound names are renamed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tdsl.lang.types import i64
 
 @dataclass(slots=True)
 class Renaming:
-    """Values for scalars and new names for buffers; what expressions share stays shared."""
+    """A substitution: values for scalars and new names for buffers; shared subexpressions stay shared."""
 
     values: Mapping[str, Expr] = field(default_factory=dict)
     buffers: Mapping[str, str] = field(default_factory=dict)
     done: dict[int, tuple[Node, Node]] = field(default_factory=dict)
 
     def expr(self, e: Expr) -> Expr:
-        """An expression with the values and names put in."""
+        """The expression after the substitution."""
         done = self.done
         for n in post_order(e):
             if id(n) in done:
@@ -47,12 +47,12 @@ class Renaming:
                     new = map_children(n, lambda child: done[id(child)][1])
                     if isinstance(new, Load) and new.buffer in self.buffers:
                         new = dataclasses.replace(new, buffer=self.buffers[new.buffer])
-            done[id(n)] = n, new  # the old node is kept, so that its id stays its own
+            done[id(n)] = n, new  # with the old node, so that its id is not reused
         return done[id(e)][1]  # type: ignore[return-value]  # an Expr stays one
 
 
 class Fresh:
-    """Gives out names that a kernel does not use.
+    """Generates names that a kernel does not use.
 
     >>> from tdsl.codegen.ir.loops import SERIAL
     >>> from tdsl.codegen.ir.show import show
@@ -71,7 +71,7 @@ class Fresh:
                 self.taken.add(s.name)
 
     def name(self, wanted: str) -> str:
-        """`wanted`, with a number where it is taken."""
+        """`wanted` if the kernel does not use it, else `wanted` with a numeric suffix."""
         if wanted not in self.taken:
             self.taken.add(wanted)
             return wanted
@@ -89,7 +89,7 @@ class Fresh:
         return name
 
     def copy(self, s: Stmt, values: Mapping[str, Expr] | None = None) -> Stmt:
-        """`s` with new names for what it binds, and values for variables from outside."""
+        """A copy of `s` with fresh names for all names that it binds; `values` replace its free variables."""
         scalars: dict[str, Expr] = dict(values or {})
         names: dict[str, str] = {}
         buffers: dict[str, str] = {}
@@ -110,7 +110,7 @@ class Fresh:
 
 
 def renamed(s: Stmt, renaming: Renaming, names: Mapping[str, str]) -> Stmt:
-    """A statement with other names for some of what it binds, and values and buffers of a renaming."""
+    """The statement after a substitution, with its bound names replaced according to `names`."""
     buffers = renaming.buffers
 
     def copied(old: Stmt) -> Stmt:
@@ -134,7 +134,7 @@ def renamed(s: Stmt, renaming: Renaming, names: Mapping[str, str]) -> Stmt:
 
 
 def with_bounds_read_once(loop: For, fresh: Fresh, then: Callable[[For], Stmt]) -> Stmt:
-    """What `then` makes of a loop; data in its bounds is read before the body can change it."""
+    """`then(loop)`, with bounds that load data evaluated in lets before the body can overwrite the data."""
     lets: list[tuple[str, Expr]] = []
 
     def settled(e: Expr) -> Expr:

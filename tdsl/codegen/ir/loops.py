@@ -1,14 +1,14 @@
-"""The loop IR: the one language between schedules and backends.
+"""The nodes of the loop IR: typed statements between schedules and backends (Halide's Stmt, TVM's TIR).
 
     Kernel = name, params, body
     Stmt   = For | Let | Alloc | Store | If | Block | Check | Print | Prefetch | Invoke | Phases
            | Beside | Barrier | Shuffle | Commit | Wait | Arrive | Await | CopyTile
-    Expr   = lang.expr without Access, Read, Reduce and Range; the pad_* calls are gone, too
+    Expr   = lang.expr without Access, Read, Reduce and Range, and without the pad_* calls
 
-Indices are i64 and multi-dimensional: a buffer has extents and strides, and the backend makes addresses.
-A vectorized loop exists only until `passes/vectorize.py`, an unrolled one until `passes/unroll.py`; after
-them vectors are `Ramp`, `Broadcast` and masked `Load` and `Store`.
-`show.py` prints it, `verify.py` checks it, `python/` runs it.
+Indices are i64 and multi-dimensional: a buffer has extents and strides, and the backend computes addresses.
+`passes/vectorize.py` removes vectorized loops, `passes/unroll.py` unrolled ones; from then on vectors are
+`Ramp`, `Broadcast` and masked `Load` and `Store`.
+`show.py` prints the IR, `verify.py` checks it, `python/` interprets it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tdsl.core.node import Node, node
 from tdsl.lang.expr import ZERO, Expr
 from tdsl.lang.types import DType
 from tdsl.schedule.instructions.layout import Layout
-from tdsl.schedule.nest import AUTO as AUTO  # kinds of loops and memory have their names from there
+from tdsl.schedule.nest import AUTO as AUTO  # loop kinds and scopes are defined there
 from tdsl.schedule.nest import AXES as AXES
 from tdsl.schedule.nest import BLOCKS as BLOCKS
 from tdsl.schedule.nest import CLUSTER as CLUSTER
@@ -40,24 +40,24 @@ from tdsl.schedule.nest import TOGETHER as TOGETHER
 from tdsl.schedule.nest import UNROLLED as UNROLLED
 from tdsl.schedule.nest import VECTORIZED as VECTORIZED
 
-WARP = 32  # threads of a GPU that run together
+WARP = 32  # threads of a warp
 
 
 @node
 class For(Node):
-    """`body` for name = lo, lo + 1, ..., lo + extent - 1; not at all when extent <= 0.
+    """A loop: runs `body` for name = lo, lo + 1, ..., lo + extent - 1; no iteration when extent <= 0.
 
-    Of a loop on an axis of a GPU each block or thread runs the iteration that has its number; inside of
-    another loop of that axis, it takes the other's place. What no loop of an axis is around is run by the
-    number 0 of that axis.
+    A loop bound to a GPU axis (blockIdx.x, threadIdx.x, ...) runs iteration n in block or thread n of the
+    axis; nested in another loop of the axis, it replaces the binding of that loop. Statements in no loop of
+    an axis are run by block or thread 0 of the axis.
 
-    A pipelined loop exists only until `passes/pipeline_loops.py`, which makes `stages` of its tiles; with
-    `apart`, threads of their own ask for them, and with `early` products of tiles alone begin an iteration
-    early.
+    A pipelined loop exists only until `passes/pipeline_loops.py`, which allocates `stages` buffers for each
+    of its tiles (multiple buffering). With `apart`, separate producer warps issue the copies; with `early`,
+    the asynchronous MMAs of an iteration that read tiles only are issued one iteration early.
 
-    Where there are `merges`, pairs of buffers, the body combines an element of each first one with that of
-    the second one whose last index is the loop's variable; the iterations may run in any order and by halves,
-    on vector lanes or on threads.
+    `merges` are pairs (result, lanes) of buffers: the body combines an element of each result with the
+    element of lanes whose last index is the loop variable. The iterations then may run in any order or as a
+    tree reduction, on vector lanes or threads.
     """
 
     name: str
@@ -73,7 +73,7 @@ class For(Node):
 
 @node
 class Let(Node):
-    """`name` stands for a scalar in `body`."""
+    """Binds `name` to the scalar `value` in `body`."""
 
     name: str
     value: Expr
@@ -82,16 +82,17 @@ class Let(Node):
 
 @node
 class Alloc(Node):
-    """Memory of `body`'s own, not initialised. `strides` are in elements; row-major when empty.
+    """Allocates a buffer for `body`, not initialised. `strides` are in elements; row-major when empty.
 
-    With `swizzle` the 16-byte chunks of each so many bytes of a row of shared memory have an order of their
-    own (`shared_memory.py`): what is where in it is the business of code alone.
+    `swizzle` > 0: the 16-byte chunks of each `swizzle` bytes of a row of shared memory are permuted
+    (`shared_memory.py`). Only code generation sees the permutation; the indices of the IR do not change.
 
-    `extents` are at least 0 and do not depend on what `body` binds. `scope` is a memory of the CPU:
-    heap, stack, or register (small, with indices that are constant once loops are unrolled); or one of a GPU:
-    heap outside of all loops, shared by the threads of a block, registers of each thread, or a fragment in
-    those of several threads, laid out as the instructions that use it say (`fragments.py`), or as `layout`
-    does. Memory of a group, those along threadIdx.x, exists only until `passes/place_memory.py`.
+    `extents` are at least 0 and do not depend on names bound in `body`. `scope` is, on a CPU: heap, stack,
+    or register (small, with indices that are constant once loops are unrolled); on a GPU: heap (global
+    memory, allocated outside of all loops), shared (by the threads of a block), register (of each thread), or
+    fragment (in the registers of several threads, with the layout that the instructions that use it declare,
+    `fragments.py`, or else `layout`). Scope group (the threads along threadIdx.x) exists only until
+    `passes/place_memory.py`.
     """
 
     name: str
@@ -106,15 +107,14 @@ class Alloc(Node):
 
 @node
 class Store(Node):
-    """buffer[index] = value; only lanes where the mask holds. A vector index stores all its lanes.
+    """buffer[index] = value, for the lanes where the mask is true. A vector index stores all its lanes.
 
-    `atomic` is "" or the operator (add, min, max, and, or, xor, mul) of an indivisible
-    buffer[index] op= value. `streaming` asks to bypass the caches; `fast` allows float arithmetic in the
-    value to be rearranged.
+    `atomic` is "" or the operator (add, min, max, and, or, xor, mul) of an atomic buffer[index] op= value.
+    `streaming` requests a non-temporal store; `fast` allows reassociation of float arithmetic in the value.
 
-    An `asynchronous` store to shared memory copies what a `Load` of global memory gives, 0 where the load's
-    mask does not hold. Its thread goes on at once; the element may be touched again when the thread has
-    come to a `Wait` for it, by other threads when a barrier follows that.
+    An `asynchronous` store (cp.async) copies the value of a `Load` from global to shared memory, 0 where the
+    mask of the load is false. The thread does not wait; it may access the element after a `Wait` for the
+    copy, other threads after a barrier that follows the `Wait`.
     """
 
     buffer: str
@@ -129,7 +129,7 @@ class Store(Node):
 
 @node
 class If(Node):
-    """`then` where a scalar (before vectorization: any) condition holds, else `orelse`."""
+    """Runs `then` if a scalar (before vectorization: any) condition is true, else `orelse`."""
 
     cond: Expr
     then: Stmt
@@ -138,16 +138,16 @@ class If(Node):
 
 @node
 class Block(Node):
-    """Statements in order."""
+    """A sequence of statements."""
 
     body: tuple[Stmt, ...]
 
 
 @node
 class Check(Node):
-    """Stop the kernel with the `site`-th message of the kernel unless `cond` holds.
+    """Stops the kernel with the `site`-th message of the kernel unless `cond` is true.
 
-    `values` are scalars shown in the message.
+    `values` are the scalars that the message shows.
     """
 
     cond: Expr
@@ -157,7 +157,7 @@ class Check(Node):
 
 @node
 class Print(Node):
-    """Show scalars with the `site`-th message of the kernel, where `cond` holds."""
+    """Prints scalars with the `site`-th message of the kernel if `cond` is true."""
 
     cond: Expr
     site: int
@@ -166,7 +166,7 @@ class Print(Node):
 
 @node
 class Prefetch(Node):
-    """Ask for the cache line that holds an element; any index is safe."""
+    """Prefetches the cache line of an element; an index out of bounds is allowed."""
 
     buffer: str
     index: tuple[Expr, ...]
@@ -174,7 +174,7 @@ class Prefetch(Node):
 
 @node
 class Operand(Node):
-    """A tile handed to an instruction: the address of its first element, and strides in elements."""
+    """A tile passed to an instruction: the index of its first element, and the `axes` that the tile spans."""
 
     buffer: str
     index: tuple[Expr, ...]
@@ -183,9 +183,9 @@ class Operand(Node):
 
 @node
 class Invoke(Node):
-    """An instruction declared by the user (`schedule.instructions.instruction`), on tiles of buffers.
+    """A call of an instruction (`schedule.instructions.instruction`) on tiles of buffers.
 
-    One that has fragments is run by all threads of a group together: those along threadIdx.x.
+    An instruction with fragments is executed collectively by the threads of a group, those along threadIdx.x.
     """
 
     instruction: str
@@ -194,9 +194,9 @@ class Invoke(Node):
 
 @node
 class Barrier(Node):
-    """No thread of a block goes on before all have come here, and sees what they have written.
+    """All threads of a block wait for each other (__syncthreads); their earlier writes are then visible.
 
-    With `group` it is those of its group, along threadIdx.x, for which a thread waits.
+    With `group`, only the threads of a group, those along threadIdx.x, wait for each other.
     """
 
     group: bool = False
@@ -204,10 +204,10 @@ class Barrier(Node):
 
 @node
 class Shuffle(Node):
-    """buffer[()] = what `value` is in the thread whose number on threadIdx.x differs by the bit `distance`.
+    """buffer[()] = `value` of the thread whose threadIdx.x differs in the bit `distance` (__shfl_xor_sync).
 
-    `buffer` is in registers. `width` threads, whose numbers differ in the bits below it, come here together;
-    it is a power of 2, at most WARP, and divides the number of threads on threadIdx.x.
+    `buffer` is in registers. Groups of `width` threads with consecutive threadIdx.x execute it together;
+    `width` is a power of 2, at most WARP, and divides the number of threads on threadIdx.x.
     """
 
     buffer: str
@@ -218,9 +218,9 @@ class Shuffle(Node):
 
 @node
 class Commit(Node):
-    """The asynchronous stores of a thread since its last `Commit` are a group.
+    """Commits the asynchronous stores of a thread since its last `Commit` as a group (cp.async.commit_group).
 
-    With `products` it is its asynchronous instructions since the last such `Commit` that are one.
+    With `products`, the asynchronous instructions since the last such `Commit` (wgmma.commit_group).
     """
 
     products: bool = False
@@ -228,7 +228,7 @@ class Commit(Node):
 
 @node
 class Wait(Node):
-    """A thread goes on when all of its groups but the last `pending` are stored, or with `products`, made."""
+    """Waits until at most the last `pending` groups of the thread (with `products`, of MMAs) are pending."""
 
     pending: int
     products: bool = False
@@ -236,10 +236,11 @@ class Wait(Node):
 
 @node
 class Phases(Node):
-    """`slots` barriers shared by the threads of a block in `body`, at each of which phase follows phase.
+    """Allocates `slots` mbarriers in shared memory for `body` and initialises them; each runs through phases.
 
-    A phase ends when `arrivals` threads have come to it and the bytes that they announced are copied.
-    All threads of a block come here together, and those of all `blocks` of its cluster that use them.
+    A phase completes after `arrivals` threads have arrived and the bytes that they expect are copied. All
+    threads of the block execute this statement together, with those of the `blocks` of its cluster that use
+    the mbarriers.
     """
 
     name: str
@@ -251,9 +252,9 @@ class Phases(Node):
 
 @node
 class Beside(Node):
-    """Two statements that threads of a block run at the same time, each of them by threads of its own.
+    """Warp specialisation: two statements that disjoint sets of threads of a block run at the same time.
 
-    Those whose number on an axis is `first` or more run the first of them, the rest the other one.
+    The threads whose number on `axis` is `first` or more run the first statement, the others the second one.
     """
 
     parts: tuple[Stmt, ...]
@@ -263,10 +264,10 @@ class Beside(Node):
 
 @node
 class Arrive(Node):
-    """A thread comes to the phase that a slot is in, and announces copies of so many bytes.
+    """Arrives at an mbarrier, for its current phase, and adds `bytes` to the bytes to copy in the phase.
 
-    With `together` all threads of a warp come here, and count as one. With `blocks` it is that phase in so
-    many blocks of the cluster, all that there are.
+    With `together`, all threads of a warp execute the statement and count as one arrival. With `blocks` > 1,
+    it arrives at the mbarriers of all `blocks` blocks of the cluster.
     """
 
     phases: str
@@ -278,7 +279,7 @@ class Arrive(Node):
 
 @node
 class Await(Node):
-    """A thread goes on when the phase of a slot with this parity, 0 of the first one, has ended."""
+    """Waits until the phase of this parity of an mbarrier has completed; the first phase has parity 0."""
 
     phases: str
     slot: Expr
@@ -287,11 +288,11 @@ class Await(Node):
 
 @node
 class CopyTile(Node):
-    """A thread has a box of global memory copied to shared memory: 0 where it reaches beyond the array.
+    """Issues an asynchronous TMA copy of a box of global to shared memory, 0 beyond the edges of the array.
 
-    The box begins at `start`, the tile at `index` of a buffer, whose last axes it fills. The thread goes on
-    at once; the elements may be touched by those who have awaited the end of the phase that a slot is in.
-    With `blocks` each of so many blocks of the cluster, all that there are, gets it in its own memory.
+    The box begins at `start` of `source`, the tile at `index` of `buffer`, whose last axes it fills. The
+    thread does not wait; threads may access the elements after an `Await` of the phase that the mbarrier was
+    in. With `blocks` > 1 the tile is multicast to the shared memory of all `blocks` blocks of the cluster.
     """
 
     buffer: str
@@ -304,7 +305,7 @@ class CopyTile(Node):
     blocks: int = 1
 
 
-# where threads of a block meet, or wait for copies
+# synchronisation of the threads of a block, and asynchronous copies
 Meeting = Barrier | Shuffle | Commit | Wait | Arrive | Await | CopyTile
 
 Stmt = (
@@ -314,7 +315,7 @@ Stmt = (
 
 
 def as_stmt(statements: Sequence[Stmt]) -> Stmt:
-    """Statements in order as one."""
+    """One statement that runs the given ones in order."""
     return statements[0] if len(statements) == 1 else Block(tuple(statements))
 
 
@@ -322,10 +323,9 @@ def as_stmt(statements: Sequence[Stmt]) -> Stmt:
 class BufferParam:
     """An array argument. `extents` are constants or sizes.
 
-    `strides` holds for each axis a constant stride in elements where it is known when the kernel is
-    compiled, else None: then it is an argument, in bytes.
-    `written` is true for outputs; `aliased` when another argument may share its memory. It begins at a
-    multiple of `align` bytes.
+    `strides` has for each axis the stride in elements if it is known when the kernel is compiled, else
+    None: then the stride is an argument of the call, in bytes.
+    `written` is true for outputs. The array begins at a multiple of `align` bytes.
     """
 
     name: str
@@ -346,7 +346,7 @@ class ScalarParam:
 
 @dataclass(frozen=True, slots=True)
 class SizeParam:
-    """An extent known when the kernel is called (a `Size` of the body), an i64 argument."""
+    """A named size, an i64 argument of each call (a `Size` of the body)."""
 
     name: str
 
@@ -356,7 +356,7 @@ Argument = BufferParam | ScalarParam | SizeParam
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The text of a `Check` or `Print` site: `parts` with the values between them."""
+    """The text of a `Check` or `Print` site: `parts` with the values between them; `where` is file:line."""
 
     kind: str
     parts: tuple[str, ...]
@@ -365,10 +365,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A function of buffers, scalars and sizes: what a backend compiles.
+    """A function of buffers, scalars and sizes, which a backend compiles.
 
-    `fast_math` says that every store is fast, so that the mode of the processor may be changed. `resident`
-    is for buffers how many blocks of the kernel of a GPU that writes them run at a time on a multiprocessor.
+    `fast_math`: every store is `fast`, so the kernel may change the floating-point mode of the processor.
+    `resident` has pairs (buffer, n): the GPU kernel that writes the buffer is compiled for at least n
+    resident blocks on a multiprocessor (__launch_bounds__).
     """
 
     name: str

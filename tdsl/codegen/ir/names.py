@@ -1,4 +1,4 @@
-"""Names in the loop IR."""
+"""Unique names for the buffers and variables of a kernel that is lowered from a program."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from tdsl.lang.program import FuncDef, Program
 
 
 class Names:
-    """Unique names for everything in a kernel."""
+    """Assigns unique names to the buffers and variables of a kernel."""
 
     def __init__(self, program: Program) -> None:
         self.used = {t.name for t in program.inputs} | {s.name for s in program.scalars}
         self._components: dict[str, tuple[str, ...]] = {}
         for o, wanted in zip(program.outputs, program.output_names, strict=True):
             self._components[o] = self._fresh_components(program.func(o), wanted)
-        # variables of definitions never meet those of loops, which could have other ranges
+        # loop variables never have the names of variables of definitions, whose ranges may differ
         for f in program.funcs:
             for d in f.definitions:
                 self.used |= set(d.variables)
         self.used |= set(program.sizes)
-        # a plain name could be that of a function of the C library
+        # the suffix avoids the names of functions of the C library
         self.kernel = self.fresh(f"{program.name}_kernel")
 
     def fresh(self, wanted: str) -> str:
-        """`wanted`, or the first of wanted_1, wanted_2, ... that is free."""
+        """`wanted`, or the first of wanted_1, wanted_2, ... that is unused."""
         name, count = wanted, 0
         while name in self.used:
             count += 1
@@ -31,7 +31,7 @@ class Names:
         return name
 
     def components(self, f: FuncDef) -> tuple[str, ...]:
-        """The names of a func's buffers: its own, or numbered ones for a tuple."""
+        """The names of a func's buffers: the name of the func, with numbers for the components of a tuple."""
         if f.name not in self._components:
             self._components[f.name] = self._fresh_components(f, f.name)
         return self._components[f.name]

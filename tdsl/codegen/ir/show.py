@@ -1,4 +1,4 @@
-"""Loops as text: Python-like, with explicit extents, kinds and memory.
+"""Prints the loop IR as Python-like text, with the extent and kind of loops and the scope of allocations.
 
 for y in range(0, 1080):  # parallel
   rows = alloc(f32, [18, 1923])  # heap
@@ -50,7 +50,7 @@ _ASSIGN = {"add": "+=", "mul": "*=", "and": "&=", "or": "|=", "xor": "^="}
 
 
 def show(code: Kernel | Stmt) -> str:
-    """A kernel or a statement as text; the same text for equal code.
+    """The text of a kernel or a statement; equal for equal code.
 
     >>> from tdsl.lang.expr import Var, const
     >>> print(show(For("i", const(0), const(4), "parallel", Store("a", (Var("i"),), Var("i")))))
@@ -68,7 +68,7 @@ def show(code: Kernel | Stmt) -> str:
 
 
 def message_text(message: Message, values: tuple[object, ...]) -> str:
-    """The text of a `Check` or `Print` site with values in it; floats have up to 8 digits.
+    """The text of a `Check` or `Print` site with its values; floats have up to 8 significant digits.
 
     >>> message_text(Message("print", ("row ", ": ", ""), ""), (3, 0.1))
     'row 3: 0.1'
@@ -200,7 +200,7 @@ def _store(s: Store, w: Writer) -> None:
 
 
 def _operand(o: Operand) -> str:
-    """The tile with `:` for the axes that it spans."""
+    """The text of a tile, with `:` for the axes that it spans."""
     subscripts = [
         f"{show_expr(i)}:" if axis in o.axes else show_expr(i) for axis, i in enumerate(o.index)
     ]
@@ -208,7 +208,7 @@ def _operand(o: Operand) -> str:
 
 
 def _message(site: int, values: tuple[Expr, ...], messages: tuple[Message, ...]) -> str:
-    """An f-string where the message is known, else the number of the site."""
+    """The message as an f-string if it is known, else the number of the site."""
     shown = [show_expr(v) for v in values]
     if site >= len(messages):
         return ", ".join([f"site {site}", *shown])

@@ -1,4 +1,4 @@
-"""Statements made, walked and rebuilt: what every pass does besides its own idea."""
+"""Constructors, traversals and rewriters of statements, which all passes share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EMPTY = Block(())
 
 
 def sequence(parts: Iterable[Stmt]) -> Stmt:
-    """The statements in order, without blocks inside blocks; a single one stands for itself."""
+    """A block of the statements in order, with nested blocks flattened; a single statement as it is."""
     flat: list[Stmt] = []
     for part in parts:
         if isinstance(part, Block):
@@ -51,12 +51,12 @@ def sequence(parts: Iterable[Stmt]) -> Stmt:
 
 
 def is_empty(s: Stmt | None) -> bool:
-    """True for a statement that does nothing at first sight."""
+    """True for None and for a block without statements."""
     return s is None or (isinstance(s, Block) and not s.body)
 
 
 def rebuilt(s: S, **changes: object) -> S:
-    """`s` with other fields; `s` itself when they are what it has."""
+    """`s` with some fields replaced; `s` itself if they do not change."""
     changed = {k: v for k, v in changes.items() if getattr(s, k) is not v}
     return dataclasses.replace(s, **changed) if changed else s  # type: ignore[arg-type]  # by name
 
@@ -75,7 +75,7 @@ def parts_of(s: Stmt) -> tuple[Stmt, ...]:
 
 
 def walk(s: Stmt) -> Iterator[Stmt]:
-    """A statement and all inside it, in the order of the text."""
+    """A statement and all statements nested in it, in pre-order."""
     stack = [s]
     while stack:
         top = stack.pop()
@@ -84,7 +84,7 @@ def walk(s: Stmt) -> Iterator[Stmt]:
 
 
 def exprs_of(s: Stmt) -> tuple[Expr, ...]:
-    """The expressions of a statement itself, not of those inside it."""
+    """The expressions of a statement itself, without those of nested statements."""
     match s:
         case For(_, lo, extent):
             return lo, extent
@@ -115,7 +115,7 @@ def exprs_of(s: Stmt) -> tuple[Expr, ...]:
 
 
 def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
-    """`s` with `f` applied to its own expressions; the statements inside stay."""
+    """`s` with `f` applied to its own expressions, not to those of nested statements."""
     match s:
         case For(_, lo, extent):
             return rebuilt(s, lo=f(lo), extent=f(extent))
@@ -147,7 +147,7 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
 
 
 def map_parts(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
-    """`s` with `f` applied to the statements directly inside; one left with nothing to do is empty."""
+    """`s` with `f` applied to the statements directly inside; EMPTY if a loop, let or branch gets no body."""
     match s:
         case For() | Let() | Alloc() | Phases():
             body = f(s.body)
@@ -164,7 +164,7 @@ def map_parts(s: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
 
 
 def conditional(cond: Expr, then: Stmt, orelse: Stmt | None = None, like: If | None = None) -> Stmt:
-    """`If`; the branch that is taken where that is certain, nothing where no branch does anything."""
+    """An `If`; only the branch taken if the condition is a constant, EMPTY if both branches are empty."""
     if cond == TRUE:
         return then
     if cond == FALSE:
@@ -223,7 +223,7 @@ def stored_in(s: Stmt) -> frozenset[str]:
 
 
 def written_in(s: Stmt) -> frozenset[str]:
-    """The buffers that a statement writes, besides those of its own: of an instruction its first operand."""
+    """The buffers that a statement writes and does not allocate; an instruction writes its first operand."""
     only_read = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands[1:]}
     results = {x.operands[0].buffer for x in walk(s) if isinstance(x, Invoke)}
     stored = frozenset(x.buffer for x in walk(s) if isinstance(x, Store))
@@ -232,13 +232,13 @@ def written_in(s: Stmt) -> frozenset[str]:
 
 
 def read_in(s: Stmt) -> set[str]:
-    """The buffers that a statement reads, and those of instructions."""
+    """The buffers that a statement reads, with all operands of its instructions."""
     operands = {o.buffer for x in walk(s) if isinstance(x, Invoke) for o in x.operands}
     operands |= {x.source for x in walk(s) if isinstance(x, CopyTile)}
     return {name for x in walk(s) for e in exprs_of(x) for name in loads_of(e)} | operands
 
 
 def substituted(s: Stmt, name: str, value: Expr) -> Stmt:
-    """A statement with an expression in the place of a variable from outside."""
+    """A statement with the free variable `name` replaced by an expression."""
     s = map_exprs(s, lambda e: substitute(e, {name: value}))
     return map_parts(s, lambda part: substituted(part, name, value))

@@ -1,4 +1,4 @@
-"""Arrays of a kernel as flat memories with their strides, which only a call may tell."""
+"""Strides and element counts of dense arrays whose extents may be known only when the kernel is called."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tdsl.lang.expr import ONE, Binary, Const, Expr
 from tdsl.lang.simplify import simplify
 
 Strides = tuple[int | Expr, ...]
-_MOST = 2**31 - 1  # elements that TVM is told of where only a call tells
+_MOST = 2**31 - 1  # the element count given to TVM if it is known only in a call
 
 
 def dense_strides(extents: tuple[Expr, ...]) -> Strides:
-    """The strides of a dense array in elements, numbers where they are known.
+    """The row-major strides of a dense array in elements; an int where the stride is known.
 
     >>> from tdsl.lang.expr import Size, const
     >>> dense_strides((Size("M"), const(3), const(4))), dense_strides((const(5), Size("N")))[1]
@@ -30,11 +30,11 @@ def dense_strides(extents: tuple[Expr, ...]) -> Strides:
 
 
 def count_of(extents: tuple[Expr, ...]) -> int:
-    """How many elements there are, or the most that there can be."""
+    """The number of elements, or an upper limit if an extent is not known."""
     known = [int(e.value) for e in extents if isinstance(e, Const)]
     return prod(known) if len(known) == len(extents) else _MOST
 
 
 def known(strides: Strides) -> tuple[int, ...]:
-    """Strides for finding what is aligned: one that only a call tells may be any number."""
+    """Strides for alignment analysis: 1 for a stride that is known only in a call."""
     return tuple(n if isinstance(n, int) else 1 for n in strides)

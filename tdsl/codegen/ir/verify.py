@@ -1,8 +1,8 @@
-"""What every kernel satisfies, from lowering to the backends; read it as the grammar of the loop IR.
+"""The verifier of the loop IR: the rules that every kernel satisfies after lowering and after each pass.
 
-Names: each Var, Size, Param and buffer is bound around its use, and nothing is bound twice on a path.
-Types: `typed.py` has the rules of expressions.
-Nodes: of `lang.expr` those of loops, without the call of extent. Those of pad_* exist until
+Names: each Var, Size, Param and buffer is bound around its use, and no name is bound twice on a path.
+Types: `dtypes.py` has the rules of expressions.
+Nodes: the expressions listed in `loops.py`, without calls of extent; calls of pad_* exist until
 `passes/expand_calls.py`.
 """
 
@@ -83,9 +83,9 @@ def verify(kernel: Kernel) -> None:
 
 
 class Verifier:
-    """Verifies a kernel each time it is called, and looks only once at an expression that kernels share.
+    """Verifies kernels, and type-checks an expression that several of them share only once.
 
-    A pass leaves most expressions as they are, so after each pass only what the pass changed is looked at.
+    A pass changes few expressions, so only these are type-checked when its result is verified.
     """
 
     def __init__(self) -> None:
@@ -98,11 +98,11 @@ class Verifier:
 
 @dataclass(slots=True)
 class _Scope:
-    typed: dict[int, Typed]  # by the id of expressions, which it keeps alive
+    typed: dict[int, Typed]  # by the id of expressions, which the values keep alive
     scalars: dict[str, DType] = field(default_factory=dict)
     buffers: dict[str, tuple[DType, int]] = field(default_factory=dict)
     sizes: set[str] = field(default_factory=set)
-    names: set[tuple[Any, ...]] = field(default_factory=set)  # all of these three
+    names: set[tuple[Any, ...]] = field(default_factory=set)  # of scalars, buffers and sizes
     shared: set[str] = field(default_factory=set)
     phases: set[str] = field(default_factory=set)
     path: list[str] = field(default_factory=list)
@@ -124,7 +124,7 @@ class _Scope:
 
     @contextmanager
     def binding(self, name: str, dtype: DType) -> Iterator[None]:
-        """`name` is a scalar in what follows."""
+        """A context in which `name` is bound to a scalar."""
         self.require(
             name not in self.scalars and name not in self.sizes, f"{name!r} is bound twice"
         )
@@ -136,7 +136,7 @@ class _Scope:
 
     @contextmanager
     def holding(self, name: str, dtype: DType, rank: int) -> Iterator[None]:
-        """`name` is a buffer in what follows."""
+        """A context in which `name` is bound to a buffer."""
         self.require(name not in self.buffers, f"buffer {name!r} is bound twice")
         self.buffers[name] = (dtype, rank)
         self.names.add((BUFFER, name, dtype, rank))
@@ -149,7 +149,7 @@ class _Scope:
         self.instructions = {str(getattr(i, "name", i)) for i in k.instructions}
         for p in k.params:
             name = p.name
-            is_array = isinstance(p, BufferParam)  # which may have the name of a size
+            is_array = isinstance(p, BufferParam)  # an array may have the name of a size
             bound = name in (self.buffers if is_array else {*self.scalars, *self.sizes})
             self.require(not bound, f"parameter {name!r} is bound twice")
             match p:
@@ -304,7 +304,7 @@ class _Scope:
     def access(
         self, buffer: str, index: tuple[Expr, ...], scalar: bool = False
     ) -> tuple[DType, int]:
-        """The dtype of the buffer and the lanes of the index."""
+        """The dtype of the buffer and the lanes of the index; BadIR for an unbound buffer or another rank."""
         self.require(buffer in self.buffers, f"no buffer is called {buffer!r}")
         dtype, rank = self.buffers[buffer]
         with self.within(buffer):
@@ -312,13 +312,13 @@ class _Scope:
             return dtype, self.indices(index, scalar)
 
     def indices(self, es: tuple[Expr, ...], scalar: bool = False) -> int:
-        """The lanes of indices, which are scalars or vectors of equal length of i64."""
+        """The lanes of an index, whose parts are i64 scalars or i64 vectors of one length."""
         lanes = self.checked(lanes_of_index, tuple([self.expression(e) for e in es]))
         self.require(lanes == 1 or not scalar, f"indices or extents of {[lanes]} lanes")
         return lanes
 
     def scalar(self, e: Expr) -> DType:
-        """The dtype of a scalar."""
+        """The dtype of an expression; BadIR if it is a vector."""
         x = self.expression(e)
         self.checked(require_lanes, 1, x)
         return x.dtype
@@ -328,14 +328,14 @@ class _Scope:
         self.require(dtype is bool_, f"a condition of dtype {dtype}")
 
     def checked(self, rule: Callable[..., T], *args: Any) -> T:
-        """The result of a rule, whose BadIR is told with the path."""
+        """The result of a rule; a BadIR that it raises gets the path to the node."""
         try:
             return rule(*args)
         except BadIR as e:
             raise self.bad(str(e)) from None
 
     def expression(self, root: Expr) -> Typed:
-        """What is known of an expression whose names are bound here."""
+        """The type of an expression; BadIR unless its free names are bound here."""
         known = self.typed.get(id(root))
         if known is None:
             for n in post_order(root):
@@ -353,7 +353,7 @@ class _Scope:
         return known
 
     def bound(self, e: Expr) -> None:
-        """Raise BadIR where the name of a node is not bound here, or to something else."""
+        """Raise BadIR unless the name of a node is bound here with its dtype and rank."""
         match e:
             case Var(name):
                 self.named(name, i64)

@@ -1,1 +1,1 @@
-"""From the state of a schedule to loops."""
+"""Lowering: the state of a schedule to a kernel of the loop IR."""

@@ -1,4 +1,4 @@
-"""Messages of run-time checks, and the proof that nothing is read or written out of range."""
+"""Bounds checking: proves that every access is in bounds, or emits a run-time check with its message."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Messages:
     instructions: dict[str, None] = field(default_factory=dict)
 
     def site(self, kind: str, text: str, count: int, loc: Loc | None) -> int:
-        """The number of a message; `{}` in the text stands for a value."""
+        """Adds a message and returns its number; `{}` in the text stands for a value."""
         where = "" if loc is None else f"{loc.file}:{loc.line}"
         self.made.append(Message(kind, message_parts(text, count), where))
         return len(self.made) - 1
@@ -55,10 +55,10 @@ class Messages:
 def check_boxes(
     tree: Tree, state: State, boxes: dict[str, Box], messages: Messages, declared: list[Condition]
 ) -> list[Stmt]:
-    """Prove that reads and writes stay inside; `declared` is what `check_declared` left open.
+    """Prove that reads and writes are in bounds; returns the checks left for a call, `declared` included.
 
-    What depends on sizes that are known only at a call becomes a `Check`; what is certainly or possibly
-    outside for data-dependent reasons is an IndexBoundError.
+    `declared` are the conditions of `check_declared`. A condition on sizes that are known only in a call
+    becomes a `Check`; IndexBoundError for an access that is out of bounds or, by data, may be.
     """
     program, limits = state.program, _limits(state.program)
     open_: list[Condition] = []
@@ -66,7 +66,7 @@ def check_boxes(
         f = program.func(name)
         nests = _nests(f, boxes)
         if name in program.outputs or f.declared:
-            for d, ranges in nests:  # before reads: an update makes all definitions run further
+            for d, ranges in nests:  # before reads: an update extends the box of all definitions
                 open_ += _writes_left_open(f, d, ranges)
         open_ += _reads_left_open(f, boxes, limits)
     checks: dict[tuple[str, Expr], Stmt] = {}
@@ -76,28 +76,28 @@ def check_boxes(
     return list(checks.values())
 
 
-Condition = tuple[Expr, str, Loc | None]  # what must hold, the message if not, where it is from
+Condition = tuple[Expr, str, Loc | None]  # the condition, the message if it is false, its source
 
 
 def check_declared(state: State) -> list[Condition]:
-    """Prove that no func is read outside of its declared shape; what depends on sizes is left to a call.
+    """Prove that no func is read outside of its declared shape; the conditions on sizes left for a call.
 
-    Done while the funcs that are inlined are still there: afterwards nothing tells where they were read.
+    To be called before inlining, which removes the reads of inlined funcs.
     """
     declared = {f.name: f.limits for f in state.program.funcs if f.declared}
     return [] if declared.keys() <= {*state.program.outputs} else _at_root(state, declared)
 
 
-SAMPLE = 64  # the value of each unknown size: an access that is wrong for all sizes is wrong for this one
+SAMPLE = 64  # the value of each unknown size; an access that is wrong for all sizes is wrong for this one
 
 
 def check_every_call(state: State, lower: Callable[[int], None], *, known: bool) -> None:
     """IndexBoundError if an access is out of bounds in every call with arrays that are not empty.
 
-    `known` is true if no size is left open.
+    `known` is true if all sizes are numbers.
 
-    An access that may be out of bounds with each func in its own loops is decided by `lower`, which lowers
-    the program with a number for each size: an inlined func may be read on a smaller box.
+    An access that may be out of bounds with all funcs at the root is decided by `lower`, which lowers the
+    program for a value of each size: an inlined func may be read on a smaller box.
     """
     try:
         check_reads(state)
@@ -107,26 +107,26 @@ def check_every_call(state: State, lower: Callable[[int], None], *, known: bool)
         except IndexBoundError as exact:
             if exact.loc == error.loc:
                 raise (exact if known else error) from None
-        except TdslError:  # of these sizes only: a call raises it
+        except TdslError:  # due to the sample sizes; a call with such sizes raises it
             pass
 
 
 def check_reads(state: State) -> None:
-    """IndexBoundError if an access may be out of bounds of a tensor or func with each func in its own loops.
+    """IndexBoundError if an access may be out of bounds of a tensor or func with all funcs at the root.
 
-    An inlined func may be read on a smaller box, so a schedule decides.
+    With another schedule the access may be in bounds: an inlined func may be read on a smaller box.
     """
     _at_root(state, _limits(state.program), writes=True)
 
 
 def _limits(program: Program) -> dict[str, Box]:
-    """Where tensors and funcs may be read."""
+    """The box on which each input and func may be read."""
     inputs = {t.name: tuple((ZERO, subtract(e, ONE)) for e in t.shape) for t in program.inputs}
     return inputs | {f.name: f.limits for f in program.funcs}
 
 
 def _at_root(state: State, limits: Mapping[str, Box], *, writes: bool = False) -> list[Condition]:
-    """What reads of that which has limits leave open, and `writes`, were each func at the root."""
+    """The conditions left open for reads of names in `limits`, and `writes`, with all funcs at the root."""
     open_: list[Condition] = []
     plans = tuple((n, replace(p, place=Root(), store=None)) for n, p in state.plans)
     boxes = root_boxes(State(state.program, plans))
@@ -139,7 +139,7 @@ def _at_root(state: State, limits: Mapping[str, Box], *, writes: bool = False) -
 
 
 def _nests(f: FuncDef, boxes: Mapping[str, Box]) -> list[tuple[Definition, Ranges]]:
-    """The definitions of a func that have points, with the ranges of their variables."""
+    """The definitions of a func with nonempty ranges, each with the ranges of its variables."""
     found = [
         (d, definition_ranges(f, d, boxes[f.name], NOTHING))
         for d in (f.definitions if f.name in boxes else ())
@@ -150,11 +150,11 @@ def _nests(f: FuncDef, boxes: Mapping[str, Box]) -> list[tuple[Definition, Range
 def _reads_left_open(
     f: FuncDef, boxes: Mapping[str, Box], limits: Mapping[str, tuple[Interval, ...]]
 ) -> Iterator[Condition]:
-    """Conditions left to check at a call for the reads of what has limits; an error where one is outside."""
+    """Conditions to check in a call for the reads of names in `limits`; IndexBoundError if one is outside."""
     for d, ranges in _nests(f, boxes):
         yield from _sites_left_open(f, d, d.reads, ranges, limits)
     for d in f.definitions if f.name in boxes else ():
-        if d.tested:  # its conditions read where those without reads hold
+        if d.tested:  # conditions with reads are evaluated only where those without reads are true
             plain = replace(d, where=d.tested[0])
             ranges = definition_ranges(f, plain, boxes[f.name], NOTHING)
             if not any(map(is_empty, ranges.values())):
@@ -181,7 +181,7 @@ def _sites_left_open(
 
 
 def _writes_left_open(f: FuncDef, d: Definition, ranges: Ranges) -> Iterator[Condition]:
-    """The same for what an update writes; where a free variable stands bare, it runs over what there is."""
+    """The same for the writes of a definition; a free variable as an index is in bounds by construction."""
     for axis, e in enumerate(d.index):
         if not (isinstance(e, Var) and e.name in d.free):
             touched = interval_where(e, ranges, d.where)
@@ -191,12 +191,12 @@ def _writes_left_open(f: FuncDef, d: Definition, ranges: Ranges) -> Iterator[Con
 
 
 def _certainly(index: Expr, d: Definition) -> str:
-    """Where an index is not known to reach its bounds: it is no plain sum, or a condition holds for it."""
+    """The verb of a message: "may be" if the index is not known to attain its bounds or has a predicate."""
     return "is" if d.where == TRUE and _reaches_its_bounds(index) else "may be"
 
 
 def _reaches_its_bounds(e: Expr) -> bool:
-    """True for sums, quotients and clips of parts that share no variable."""
+    """True if an expression attains its bounds: sums, quotients and clips of parts that share no variable."""
     atoms = [*whole_steps(as_sum(e)).terms] if dtype_of(e) == i64 else [e]
     names = [variables(a) for a in atoms]
     if sum(map(len, names)) != len(frozenset[str]().union(*names)):
@@ -216,7 +216,7 @@ def _reaches_its_bounds(e: Expr) -> bool:
 
 
 def _written_outside(f: FuncDef, d: Definition, axis: int, touched: Interval) -> list[Expr]:
-    """Conditions left to check at a call; none where what is written is certainly inside."""
+    """Conditions to check in a call; none if the write is certainly in bounds."""
     limit = f.limits[axis] if f.declared else f.natural[axis]
 
     def error(_: Expr | None) -> IndexBoundError:
@@ -237,7 +237,7 @@ def _written_outside(f: FuncDef, d: Definition, axis: int, touched: Interval) ->
 def _outside(
     f: FuncDef, r: Read, axis: int, touched: Interval, limit: Interval, d: Definition
 ) -> list[Expr]:
-    """Conditions left to check at a call; none where the access is certainly inside."""
+    """Conditions to check in a call; none if the read is certainly in bounds."""
     if None in touched:
         raise IndexBoundError(
             f"the index {show_expr(r.index[axis])} of {r.name!r} has no bounds",
@@ -262,7 +262,7 @@ def _outside(
 def _left_open(
     touched: Interval, limit: Interval, error: Callable[[Expr], IndexBoundError]
 ) -> list[Expr]:
-    """Conditions on sizes under which an interval is inside another; the error of an end that is not."""
+    """Conditions on sizes under which `touched` is inside `limit`; raises `error` if no size can decide."""
     (lo, hi), (first, last) = touched, limit
     open_: list[Expr] = []
     for small, large, wrong in ((first, lo, lo), (hi, last, hi)):
@@ -278,7 +278,7 @@ def _left_open(
 
 
 def _operands(op: str, e: Expr) -> tuple[Expr, ...]:
-    """What an expression is the largest or the smallest of."""
+    """The operands of nested calls of min or max (`op`); the expression alone if it is none."""
     match e:
         case Binary(own, x, y) if own == op:
             return (*_operands(op, x), *_operands(op, y))
@@ -287,7 +287,7 @@ def _operands(op: str, e: Expr) -> tuple[Expr, ...]:
 
 
 def _unless_empty(cond: Expr, ranges: Ranges) -> Expr:
-    """A condition that has to hold where all ranges have points, which may be why it does."""
+    """The condition that `cond` holds or a range is empty; TRUE if a nonempty range implies `cond`."""
     ends = [(lo, hi) for lo, hi in ranges.values() if lo is not None and hi is not None]
     if cond in [simplify(Binary("le", lo, hi)) for lo, hi in ends]:
         return TRUE

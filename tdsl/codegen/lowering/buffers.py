@@ -1,4 +1,4 @@
-"""The memory of a func: where its box starts, how its dimensions lie, which of them are rings."""
+"""The buffer of a func: the origin of its box, its extents, its storage order and its folded dimensions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from tdsl.schedule.sliding import ring_size
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """`names` has one buffer a component; `order` lists the axes slowest first; `folds` holds ring sizes,
-    and is None until a nest that computes the func has decided which dimensions are rings. `single` are the
-    axes along which a component has one element, since its values do not differ there, `axes` those of an
-    output's array."""
+    """The storage of a func: `names` has one buffer for each component, `order` the axes, outermost first.
+
+    `folds` has the ring sizes of folded dimensions; it is None until a nest that computes the func has chosen
+    them. `single` has for each component the axes with one element, along which its values do not vary;
+    `axes` are those of an output's array."""
 
     func: str
     names: tuple[str, ...]
@@ -37,7 +38,7 @@ class Buffer:
     axes: tuple[Axis, ...] = ()
 
     def index(self, at: Sequence[Expr], component: int = 0) -> tuple[Expr, ...]:
-        """The position in memory of a component of a point of the func."""
+        """The index, in the buffer of a component, of a point of the func."""
         made: list[Expr] = []
         folds = self.folds or (None,) * len(self.origin)
         single = self.single_axes(component)
@@ -53,7 +54,7 @@ class Buffer:
         return tuple(made[axis] for axis in self.order)
 
     def load(self, at: Sequence[Expr], component: int, dtype: DType) -> Load:
-        """A component of a point of the func, from memory."""
+        """A load of a component at a point of the func."""
         return Load(self.names[component], self.index(at, component), dtype)
 
     def single_axes(self, component: int) -> frozenset[int]:
@@ -61,18 +62,18 @@ class Buffer:
         return self.single[component] if self.single else frozenset()
 
     def memory_extents(self, component: int = 0) -> tuple[Expr, ...]:
-        """The extents of a component as they lie in memory, slowest first."""
+        """The extents of a component's buffer in storage order, outermost first."""
         single = self.single_axes(component)
         return tuple(ONE if axis in single else self.extents[axis] for axis in self.order)
 
     def layout(self, layout: Layout, component: int) -> Layout:
-        """The layout of the func as that of a component in memory."""
+        """The layout of a component's buffer, from a layout over the func's variables."""
         single, rank = self.single_axes(component), len(self.order)
         axes = [None if n in single else self.order.index(n) for n in range(rank)]
         return layout.along(axes, rank)
 
 
-_FEW = 1 << 16  # elements up to which a buffer gets the largest extent it may need, as a constant
+_FEW = 1 << 16  # up to this extent a dimension is allocated with its constant upper bound
 
 
 def make_buffer(
@@ -83,9 +84,10 @@ def make_buffer(
     facts: Facts,
     alike: Alike | None,
 ) -> Buffer:
-    """The buffer for a box, without rings: extents are constant where the box has a constant bound.
+    """The buffer for a box, not folded. An extent with a constant upper bound is that constant.
 
-    Unless this is large and sizes may say less: a bound that follows from the type of an index is.
+    A bound above _FEW of an extent that depends on sizes alone is not used: it may follow from the type of
+    an index and be far too large.
     """
     origin: list[Expr] = []
     extents: list[Expr] = []
@@ -118,23 +120,23 @@ def make_buffer(
 
 
 def _whole(extents: Sequence[Expr], size: int) -> Expr:
-    """The last extent, up to what can be copied as a whole.
+    """The last extent, rounded up to rows that a TMA copy accepts.
 
     >>> _whole((const(3), const(5)), 4).value, _whole((Var("n"),), 4).name
     (32, 'n')
     """
     known = [int(e.value) for e in extents if isinstance(e, Const)]
     if len(known) < len(extents):
-        return extents[-1]  # memory without a constant bound is refused where it is placed
+        return extents[-1]  # a size that is not constant is refused by `_check_scope`
     return const(whole_rows(known, size))
 
 
 @dataclass(slots=True)
 class Ring:
-    """A dimension of which a part is in use at a time, as large as the largest such part.
+    """A folded dimension (circular buffer), as large as the largest part of it in use at a time.
 
-    `name` stands for its size until all nests that compute the func are made. `whole` is the extent
-    without a ring, which is large enough for any part.
+    `name` is a placeholder for its size until all nests that compute the func are lowered. `whole` is the
+    extent without folding.
     """
 
     name: str
@@ -142,26 +144,26 @@ class Ring:
     needed: int | None = 0
 
     def hold(self, needed: int | None) -> None:
-        """Make room for so many elements at a time; None for an unknown number."""
+        """Raise the size to at least `needed` elements; None for an unknown number."""
         if self.needed is None or needed is None:
             self.needed = None
         else:
             self.needed = max(self.needed, needed)
 
     def size(self) -> Expr:
-        """How many elements the ring has."""
+        """The number of elements: a power of two, or `whole` if that is not larger or the need is unknown."""
         if self.needed is None or shorter(self.whole, ring_size(self.needed)):
             return self.whole
         return const(ring_size(self.needed))
 
 
 def shorter(extent: Expr, ring: int) -> bool:
-    """True when a dimension certainly has no more elements than a ring would have."""
+    """True if an extent is a constant of at most `ring` elements, so that folding saves nothing."""
     return isinstance(extent, Const) and extent.value <= ring
 
 
 def elements(box: Box, axis: int, facts: Facts) -> int | None:
-    """The most elements that a box has along an axis; None where that is no constant."""
+    """The maximal number of elements of a box along an axis; None without a constant upper bound."""
     lo, hi = box[axis]
     assert lo is not None and hi is not None
     apart = difference(hi, lo)
@@ -169,7 +171,7 @@ def elements(box: Box, axis: int, facts: Facts) -> int | None:
 
 
 def check_extents(f: FuncDef, plan: FuncPlan, box: Box, whole: Box, facts: Facts) -> None:
-    """ScheduleError where more of a dimension is computed than the user asked for."""
+    """ScheduleError if a box has more elements in a dimension than the user's bound_extent."""
     for axis, extent in plan.extents:
         needed = elements(box, axis, facts)
         if extent is None or box[axis] == whole[axis]:
@@ -193,7 +195,7 @@ def _too_few(
 
 
 def asked_folds(f: FuncDef, plan: FuncPlan, box: Box, facts: Facts) -> dict[int, int]:
-    """The rings that the user asked for; ScheduleError unless each holds what is in use at a time."""
+    """The ring sizes of fold_storage directives by axis; ScheduleError if one is too small for the box."""
     for axis, extent in plan.fold:
         needed = elements(box, axis, facts)
         if needed is None or needed > extent:

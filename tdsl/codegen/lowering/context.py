@@ -1,4 +1,4 @@
-"""What all parts of lowering share: the state, its boxes, buffers and names, and the loops that are open."""
+"""The context of lowering: the state, the boxes, buffers and names of its funcs, and the open loops."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tdsl.schedule.tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """The dimension `axis` of a func, along which its last update steps: at index `step` + `ahead`.
+    """The dimension `axis` along which the last update of a func steps: it writes index `step` + `ahead`.
 
-    `alive` is the number of planes in use at a time.
+    `step` is the variable of the update, `alive` the number of planes in use at a time.
     """
 
     axis: int
@@ -43,13 +43,13 @@ class Planes:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """What is around the statement being made.
+    """The loops open at the statement being lowered, with the facts known of their variables.
 
-    `loop` is the innermost loop's variable, `first` its first value; `steady` says that it is serial and
-    that nothing but the tails of splits skips iterations of it. `threads` are the open loops over threads
-    of a GPU, and those that each thread runs elsewhere: the kind of each, its variable, and the first and
-    last value. Only where all `held` conditions do, threads have points: what they make together is made by
-    all, the rest is not.
+    `loop` is the variable of the innermost loop, `first` its first value; `steady`: the loop is serial and
+    only the tails of splits skip iterations of it. `threads` has (kind, variable, (first, last)) of the open
+    loops over GPU threads, and of loops whose range differs from thread to thread. `held` are guards that are
+    not tested around the statement yet: a thread has points to compute only if all of them are true.
+    Statements that threads execute collectively are run by all threads, others under these guards.
     """
 
     facts: Facts = NOTHING
@@ -60,7 +60,7 @@ class Open:
     held: tuple[Expr, ...] = ()
 
     def where_held(self) -> Open:
-        """The same for threads that have points: the ranges of these are smaller."""
+        """The context of the threads that have points: their ranges narrowed by the `held` guards."""
         if not self.held:
             return self
         runs = {name: run for _, name, run in self.threads}
@@ -73,9 +73,9 @@ class Open:
         return replace(self, facts=facts, threads=threads)
 
     def some_thread_has_points(self) -> Expr:
-        """The condition, the same for all threads, under which the ranges of `where_held` are not empty.
+        """The condition, equal in all threads, under which the ranges of `where_held` are not empty.
 
-        Boxes that follow from these ranges are those of an iteration in which it is true.
+        Boxes computed from these ranges are valid in iterations in which the condition is true.
         """
         runs: dict[str, Interval] = {}
         conditions: list[Expr] = []
@@ -90,41 +90,41 @@ class Open:
 
 @dataclass(slots=True)
 class Lowering:
-    """The state that is lowered, what is needed of its funcs, and the buffers and names given so far.
+    """The state being lowered, the boxes needed of its funcs, and the buffers and names assigned so far.
 
-    `lower.py` has the statements of places.
+    The subclass in `lower.py` implements `place`.
     """
 
     state: State
     tree: Tree
     names: Names
     messages: Messages
-    boxes: dict[str, Box]  # what is needed in all
+    boxes: dict[str, Box]  # of each func, what the whole program needs
     buffers: dict[str, Buffer] = field(default_factory=dict)
     stored_at: dict[str, Level] = field(default_factory=dict)
     needed: dict[str, Box] = field(default_factory=dict)  # of each stored func, where it is stored
     rings: dict[str, dict[int, Ring]] = field(default_factory=dict)  # of each func, by axis
-    layouts: dict[str, Layout] = field(default_factory=dict)  # of what no instruction lays out
-    sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are made
+    layouts: dict[str, Layout] = field(default_factory=dict)  # of fragments no instruction lays out
+    sizes: dict[str, Expr] = field(default_factory=dict)  # of rings whose funcs are lowered
     planes: dict[str, Planes] = field(default_factory=dict)  # of funcs computed plane by plane
     around: dict[str, Box] = field(
         default_factory=dict
-    )  # what is needed inside of the places around
+    )  # what is needed inside of the enclosing levels
 
     @property
     def most(self) -> dict[str, Box]:
-        """What is needed of each func in the nearest of the places around, or in all."""
+        """The box needed of each func at the innermost enclosing level that has one, or in the program."""
         return {**self.boxes, **self.around}
 
     @property
     def program(self) -> Program:
-        """What is lowered, after directives have added stages."""
+        """The program being lowered, with the stages that directives have added."""
         return self.state.program
 
     def place(
         self, here: Level, boxes: dict[str, Box], around: Open, body: Callable[[], Sequence[Stmt]]
     ) -> list[Stmt]:
-        """Allocate and compute what belongs to a place, then its body; `boxes` are needed inside."""
+        """Allocate and compute the funcs of a level, then its body; `boxes` are the boxes needed inside."""
         raise NotImplementedError
 
     def check_joined_empty(self, name: str) -> None:

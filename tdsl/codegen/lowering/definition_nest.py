@@ -1,4 +1,4 @@
-"""One definition of a func and the nest that its loops are opened of."""
+"""The loop nest of one definition of a func while it is lowered."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from tdsl.schedule.whole import is_whole
 
 
 class DefinitionNest:
-    """A definition of a func, its plan, and the nest that is opened.
+    """A definition of a func, its plan, and the loop nest that is lowered.
 
-    `reduced` are the loops of the nest that reduce. `shared_depth` is the number of loops down to the last
-    one that other nests share, `common_depth` the number around all that is in shared memory.
+    `reduced` are the reduction loops of the nest. `shared_depth` is the number of outermost loops down to the
+    last one that other nests share (compute_with), `common_depth` the number down to the last one with
+    shared memory stored or computed in it.
     """
 
     def __init__(
@@ -30,13 +31,13 @@ class DefinitionNest:
         self.low, self.f, self.n = lowering, f, definition
         self.d = f.definitions[definition]
         self.plan = lowering.state.plan(f.name)
-        self.own: tuple[str, ...] = ()  # registers in which a thread reduces its part
+        self.own: tuple[str, ...] = ()  # registers of a thread's partial results
         self.alike = find_alike(lowering.state, f)
         self.whole = self.plan.scope == FRAGMENT and is_whole(lowering.state, f.name)
         self.first = nest or self.plan.nests[definition]
 
     def select(self, nest: Nest) -> None:
-        """Take a nest of the definition: its own, or that of a specialization."""
+        """Set the nest to lower: that of the definition, or of one of its specializations."""
         self.nest = nest
         self.reduced = {x for x in nest.names() if is_reduction(self.f, self.n, nest, x)}
         shared = [
@@ -48,7 +49,7 @@ class DefinitionNest:
         self.common_depth = self._common_depth()
 
     def _common_depth(self) -> int:
-        """How many loops are around all that is in shared memory; all threads take part in making that."""
+        """The number of loops down to the last one with shared memory in it, which all threads compute."""
         tree, state = self.low.tree, self.low.state
         return max(
             (
@@ -63,7 +64,7 @@ class DefinitionNest:
         )
 
     def active(self, spot: Spot) -> Active:
-        """The nest as far as it is open."""
+        """The nest with the loops that are open at a spot."""
         related = spot.related
         return Active(
             self.f, self.n, self.nest, related.roots, related.extents, spot.bounds, spot.opened,
@@ -72,6 +73,6 @@ class DefinitionNest:
         )  # fmt: skip
 
     def free_values(self, spot: Spot) -> dict[str, Expr]:
-        """The free variables of the definition in the loop IR; loops that reduce may not be open."""
+        """The values of the definition's free variables in the loop IR; reduction loops need not be open."""
         roots = self.active(spot).roots
         return {n: substitute(v, spot.opened) for n, v in roots.items() if n in self.d.free}

@@ -1,14 +1,14 @@
-"""What threads make of a fragment that they have together: the start of its sums, reductions of it.
+"""Initialises register fragments, and reduces them over the threads of a group by warp shuffles.
 
-Each thread reduces what it has in its registers, then threads pass results on.
+Each thread first reduces the elements in its own registers; a butterfly reduction then combines the threads.
 
 for t in threads:
-  for each row that a thread has elements of:
+  for each row of which thread t has elements:
     own = start
     for its elements of the row:       own = own + ...
-    for distances of the other threads that have elements of the row:
-      own = own + (own of the thread that is so far away)
-    result[row] = own                  each of these threads keeps it
+    for distances to the other threads that have elements of the row:
+      own = own + (own of the thread at this distance)
+    result[row] = own                  stored by each of these threads
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ MakeStatements = Callable[[Spot, Open], list[Stmt]]
 
 
 def is_gathered(builder: DefinitionNest, loop: str) -> bool:
-    """True for the loop over threads in which a stage reduces a fragment."""
+    """True if `loop` is a reduction loop over the threads of a group, in a stage stored in a fragment."""
     nest = builder.nest
     return builder.plan.scope == FRAGMENT and nest.kind(loop) == LANES and loop in builder.reduced
 
 
 def gather(builder: DefinitionNest, spot: Spot, around: Open, part: MakeStatements) -> list[Stmt]:
-    """The result at one point, in all threads that have a part of it; all loops but the reduced are open.
+    """Reduces one point over the threads of a group and stores the result in each thread that owns a copy.
 
-    `part` gives what one thread does of the reduction.
+    All loops but the reduction loops are open. `part` emits the reduction of a thread's own elements.
     """
     low, f, d = builder.low, builder.f, builder.d
     assert d.init is not None and d.combine is not None
@@ -84,9 +84,9 @@ def start_together(
     builder: DefinitionNest, spot: Spot, around: Open, layout: Layout, loops: tuple[str, ...],
     point: MakeStatements,
 ) -> list[Stmt]:  # fmt: skip
-    """The start of a tile in the registers of several threads: each thread starts what it has.
+    """Initialises a fragment tile before a reduction: each thread initialises the elements that it owns.
 
-    `point` gives the start of one point.
+    `point` emits the initialisation of one point.
     """
     low, name = builder.low, builder.f.name
     lane, register = (low.names.fresh(f"{name}_{n}") for n in ("lane", "register"))

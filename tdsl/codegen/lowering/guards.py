@@ -1,4 +1,4 @@
-"""Guards of a nest: conditions under which its points are made, each tested where its loops are open."""
+"""The guards of a loop nest: tests of split tails and predicates, each placed where its loops are open."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tdsl.schedule.relate import Related, relate
 def guards_of(
     builder: DefinitionNest, related: Related, bounds: Mapping[str, tuple[Expr, Expr]]
 ) -> tuple[Guard, ...]:
-    """Those of the tails of splits, and of the predicate.
+    """The guards of a nest: those of split tails, and the conditions of the predicate.
 
-    Conditions that read come last: what they read is computed only where those without reads are true.
+    Conditions that read funcs come last: these funcs are computed only where the other conditions are true.
     """
     tails = [_guard(builder, c, related, predicate=False) for c in related.guards]
-    if builder.whole:  # guards say which terms there are, not which results
+    if builder.whole:  # guards restrict the terms, not the results, which cover whole tiles
         tails = [g for g in tails if g.loops & builder.reduced]
     conditions = conjuncts(builder.d.where)
     where = [(c, _guard(builder, c, related, predicate=True)) for c in conditions]
@@ -49,7 +49,7 @@ def _guard(builder: DefinitionNest, cond: Expr, related: Related, *, predicate: 
     over_loops = substitute(cond, related.roots)
     names = builder.nest.names()
     needed = variables(over_loops) & frozenset(names)
-    if predicate:  # sizes that are numbers may leave it fewer variables than `check_predicates` saw
+    if predicate:  # with constant sizes it may have fewer variables than `check_predicates` saw
         for x, inner in pairwise(names):
             computed = builder.low.tree.computed.get(Level(builder.f.name, builder.n, x), ())
             if any(read_of(builder.low.state, builder.d, cond, name) for name in computed):
@@ -58,7 +58,7 @@ def _guard(builder: DefinitionNest, cond: Expr, related: Related, *, predicate: 
 
 
 def has_guards(builder: DefinitionNest, spot: Spot, facts: Facts) -> bool:
-    """True when a guard that waits for inner loops may fail in one of their iterations."""
+    """True if a guard that depends on loops not open yet may be false in one of their iterations."""
     for x in builder.nest.names()[spot.depth :]:
         first = spot.first_of(x)
         facts = facts.knowing(x, first, subtract(add(first, spot.related.extents[x]), ONE))
@@ -67,10 +67,10 @@ def has_guards(builder: DefinitionNest, spot: Spot, facts: Facts) -> bool:
 
 
 def ready_guards(builder: DefinitionNest, spot: Spot) -> tuple[list[Expr], Spot]:
-    """Guards whose loops are all open, in the loop IR, and the spot without them."""
+    """The guards to test here, all of whose loops are open, as loop IR; and the spot without them."""
     if spot.depth < max(builder.shared_depth, builder.common_depth):
-        return [], spot  # what stands in these loops, too, has points of its own
-    # every element is started, also one that no point is added to
+        return [], spot  # other nests in these loops have points of their own
+    # every element is initialised, also one without terms
     starts = spot.mode in (FULL, GATHER) and builder.d.init is not None
     ready = [
         g for g in spot.guards if g.loops <= spot.opened.keys() and not (g.predicate and starts)
@@ -81,7 +81,7 @@ def ready_guards(builder: DefinitionNest, spot: Spot) -> tuple[list[Expr], Spot]
 
 
 def deferred_guards(builder: DefinitionNest, spot: Spot) -> list[Expr]:
-    """Guards whose loops are all open, but which stand further inside, around the own points."""
+    """Guards whose loops are all open but that are tested further inside, around the nest's own points."""
     if spot.depth >= builder.common_depth:
         return []
     return [
@@ -92,7 +92,7 @@ def deferred_guards(builder: DefinitionNest, spot: Spot) -> list[Expr]:
 
 
 def with_new_guards(builder: DefinitionNest, spot: Spot, facts: Facts) -> Spot:
-    """The spot with the loops that follow from its bounds and tails, and the guards left of these."""
+    """The spot with loop extents and guards recomputed from its bounds and tails, without tested guards."""
     related = relate(builder.nest, spot.bounds, facts, spot.tails)
     late = max(builder.shared_depth, builder.common_depth)
     tested = spot.opened.keys() if spot.depth >= late else set()

@@ -1,4 +1,4 @@
-"""Open the loops of one definition, outermost first, and fill in what happens inside each."""
+"""Lowers the loop nest of one definition, outermost loop first, with the funcs computed inside each loop."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ from tdsl.schedule.required import Active, Threads, bounds_of, required
 
 
 class NestBuilder(DefinitionNest):
-    """The statements of one definition of a func on a box."""
+    """Lowers the loop nest of one definition of a func on a box to statements."""
 
     def build(self, box: Box, around: Open) -> list[Stmt]:
-        """The nest, or one for each specialization under its condition."""
+        """The nest; with specializations, the nest of each under its condition."""
         chosen: list[Stmt] = self._nest(self.first, box, around, {})
         for special in reversed(self.plan.specializations):
             if special.definition == self.n:
@@ -61,9 +61,9 @@ class NestBuilder(DefinitionNest):
         return chosen
 
     def join(self, box: Box, around: Open, shared: list[tuple[str, Expr, Expr]]) -> list[Stmt]:
-        """The nest inside the loops of another: `shared` are (variable, first, extent) of these.
+        """The nest inside the `shared` loops, (variable, first, extent), of another nest (compute_with).
 
-        Where it reduces over one of them, `start` has been called before that.
+        If it reduces over one of them, `start` has initialised the reduction in front of that loop.
         """
         opened = self._opened(box, around, shared)
         nest = self.plan.nests[self.n]
@@ -71,14 +71,14 @@ class NestBuilder(DefinitionNest):
         return self._nest(nest, box, around, opened, UPDATE if started else FULL)
 
     def start(self, box: Box, around: Open, shared: list[tuple[str, Expr, Expr]]) -> list[Stmt]:
-        """The start of a reduction in front of a loop of another nest that it reduces over."""
+        """The initialisation of a reduction in front of a loop of another nest that it reduces over."""
         opened = self._opened(box, around, shared)
         return self._nest(self.plan.nests[self.n], box, around, opened, INIT)
 
     def _opened(
         self, box: Box, around: Open, shared: list[tuple[str, Expr, Expr]]
     ) -> dict[str, Expr]:
-        """What the loops are that another nest has opened."""
+        """The value of each loop shared with another nest; ScheduleError if the extents differ."""
         nest = self.plan.nests[self.n]
         bounds = bounds_of(self.f, self.d, box)
         related = relate(nest, bounds, around.facts)
@@ -149,24 +149,24 @@ class NestBuilder(DefinitionNest):
         return [*self._starts(spot, around), *self._loops(spot, around)]
 
     def _in_parts(self, spot: Spot, around: Open, alike: Alike) -> list[Stmt]:
-        """The values that differ along some variables, then those that do not, which the first ones read."""
+        """The components that vary along all variables, then those computed once, which the former read."""
         every = range(len(self.d.values))
         others = tuple(n for n in every if n not in alike.components)
         parts = (replace(spot, components=x) for x in (others, alike.components))
         return [s for part in parts for s in self._open(part, around)]
 
     def _is_once(self, spot: Spot, loop: str) -> bool:
-        """True for a loop along which the values that are made do not differ."""
+        """True for a loop along which the computed components do not vary: one iteration is enough."""
         if self.alike is None or spot.components != self.alike.components:
             return False
         return roots_of(self.nest, loop) <= self.alike.along
 
     def part(self, spot: Spot, around: Open) -> list[Stmt]:
-        """What one thread does of a reduction that threads make together."""
+        """The part of one thread in a reduction over threads."""
         return self._open(replace(spot, mode=PART), around)
 
     def _loops(self, spot: Spot, around: Open) -> list[Stmt]:
-        """The next loop, in two parts where its split is peeled."""
+        """The next loop; two loops, full iterations and tail, if its split is peeled."""
         loop = self.nest.loops[spot.depth]
         spot = with_terms_left(self, spot, around)
         first = spot.first_of(loop.name)
@@ -183,7 +183,7 @@ class NestBuilder(DefinitionNest):
         return self._loop(spot, around, first, extent)
 
     def _starts(self, spot: Spot, around: Open) -> Iterator[Stmt]:
-        """The starts of reductions that share the next loop as the first that they reduce over."""
+        """The initialisations of joined reductions for which the next loop is the first reduction loop."""
         for level in self._levels_from(spot.depth) if spot.mode != INIT else ():
             for name in self.low.tree.joined.get(level, ()):
                 f, nest = self.low.program.func(name), self.low.state.plan(name).nests[0]
@@ -198,7 +198,7 @@ class NestBuilder(DefinitionNest):
     def _shared_out(
         self, spot: Spot, tail: Spot, around: Open, first: Expr, begin: Expr, extent: Expr
     ) -> list[Stmt]:
-        """One parallel loop over the full blocks and the tail, which begins at `begin`."""
+        """One parallel loop over the full iterations of a peeled split and the tail, from `begin` on."""
         loop = self.nest.loops[spot.depth]
         variable = self.low.names.fresh(f"{self.f.name}_{loop.name}")
         end = simplify(add(first, extent))
@@ -223,16 +223,16 @@ class NestBuilder(DefinitionNest):
         return None
 
     def _is_invoked(self, t: Tensorization, spot: Spot, around: Open) -> bool:
-        """False for the start of a sum, and in a tail that is too short for the instruction."""
+        """False for the initialisation of a sum, and in a tail that is too short for the instruction."""
         if spot.mode == INIT or not spot.tails:
             return spot.mode != INIT
         guarded = has_guards(self, spot, around.facts)
         return not guarded and fits(self.active(spot), t, around.facts)
 
     def _makes_more(self, spot: Spot) -> bool:
-        """True where an instruction may run on points that are none of the definition.
+        """True if an instruction may also compute points outside of the definition's ranges and predicate.
 
-        Its results there are in registers and not used; terms of a sum there are 0.
+        Such results are in registers and not used; such terms of a sum are 0.
         """
         if self.plan.scope != FRAGMENT:
             return False
@@ -246,7 +246,7 @@ class NestBuilder(DefinitionNest):
         variable = self.low.names.fresh(f"{self.f.name}_{loop.name}")
         kind, limit = loop.kind, None
         if kind == PIPELINED and spot.mode == INIT:
-            kind = SERIAL  # nothing is placed in the loops that start a sum
+            kind = SERIAL  # no func is computed in the loops that initialise a sum
         if kind in (VECTORIZED, UNROLLED) and not isinstance(extent, Const):
             most = upper(extent, around.facts)
             if most is None:
@@ -277,7 +277,7 @@ class NestBuilder(DefinitionNest):
         ]
 
     def _merges(self, loop: str) -> tuple[tuple[str, str], ...]:
-        """What a loop over lanes or threads of a reduction merges: the buffers of results and of lanes."""
+        """The (result, lanes) buffers that a reduction over vector lanes or threads combines, else ()."""
         if self.nest.kind(loop) not in (VECTORIZED, *THREADS) or loop not in self.reduced:
             return ()
         reads = [v for v in self.d.values if isinstance(v, Read) and v.index[-1:] == (Var(loop),)]
@@ -306,7 +306,7 @@ class NestBuilder(DefinitionNest):
         within = replace(around, facts=facts, loop=variable, first=first, steady=steady)
         others = {name for _, name, _ in around.threads}
         if loop.kind in THREADS or others & (variables(first) | variables(last)):
-            # a loop that each thread runs elsewhere: what all need is what all of its iterations need
+            # the range of the loop differs from thread to thread: all threads need what all iterations need
             run = (loop.kind, variable, (first, last))
             within = replace(within, threads=(*around.threads, run))
         return self._inside(loop.name, ready, inner, within)
@@ -324,7 +324,7 @@ class NestBuilder(DefinitionNest):
         return body if made is None else [made]
 
     def _inside(self, loop: str, ready: list[Expr], spot: Spot, around: Open) -> list[Stmt]:
-        """The body of a loop where its guards hold, with what the schedule has placed there."""
+        """The body of a loop under its guards, with the funcs that the schedule computes or stores there."""
         here = Level(self.f.name, self.n, loop)
         tree = self.low.tree
         prefetches = [p for p in self.plan.prefetches if p.definition == self.n and p.loop == loop]
@@ -332,10 +332,10 @@ class NestBuilder(DefinitionNest):
         if spot.mode == INIT or alike or not (tree.at(here) or prefetches):
             return self._guarded(ready, self._open(spot, around), around.facts)
         joined = [n for n in tree.joined.get(here, ()) if n in self.low.boxes]
-        # what stands here and has points of its own is not under the guards
+        # joined nests and shared memory have points of their own and are outside of the guards
         apart = bool(joined) or spot.depth <= self.common_depth
         levels = self._levels_from(spot.depth - 1)
-        # what a predicate reads may be computed here, after others that are
+        # funcs that a predicate reads may be computed here, after others
         early = (
             c
             for c in ready
@@ -364,7 +364,7 @@ class NestBuilder(DefinitionNest):
             for name in tree.after.get(here, ()):
                 if name in boxes:
                     f = self.low.program.func(name)
-                    # a producer that rounds up makes more than is needed
+                    # a producer that rounds up computes more than is needed
                     needed = self.low.needed.get(name, boxes[name])
                     box = common_box(boxes[name], needed, around.facts)
                     yield from NestBuilder(self.low, f, 0).build(box, replace(around, steady=False))
@@ -391,7 +391,7 @@ class NestBuilder(DefinitionNest):
         return made
 
     def _joined_actives(self, spot: Spot, around: Open) -> list[Active]:
-        """Stages that will run inside these loops read, too, while the shared loops are open."""
+        """The nests that share the open loops (compute_with), whose reads count as needed in these loops."""
         made = []
         for level in self._levels_from(spot.depth - 1):
             for name in self.low.tree.joined.get(level, ()):
@@ -409,7 +409,7 @@ class NestBuilder(DefinitionNest):
         return made
 
     def point(self, spot: Spot, around: Open) -> list[Stmt]:
-        """The statements at one point of the definition; none where its conditions never hold."""
+        """The statements at one point of the definition; none if its guards are never true."""
         if spot.mode != INIT and never_reads(self, spot):
             return []
         values = self.free_values(spot) if spot.mode == INIT else self.active(spot).values()

@@ -1,11 +1,11 @@
-"""From a scheduled program to loops.
+"""Lowers a scheduled program to a kernel of the loop IR.
 
     state (every func placed, none inlined)  ->  Kernel
 
-1. `tree.py` says at which loop each func is computed and stored.
-2. Outputs give the first boxes; `required.py` follows them to every func and input.
-3. At each place, `Lowering.place` allocates what is stored there, emits the nests computed there, then the
-   body. `nest.py` opens the loops of a definition one by one and comes back here for what happens inside.
+1. `tree.py` gives the loop at which each func is computed and the one at which it is stored.
+2. Bounds inference: from the boxes of the outputs, `required.py` computes those of all funcs and inputs.
+3. At each level, `Lowering.place` allocates the funcs stored there, emits the nests of those computed there,
+   then the body. `loop_nest.py` opens the loops of a definition one by one and calls `place` in each.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ from tdsl.schedule.tree import ROOT, build_tree
 
 
 class _Places(Lowering):
-    """The statements of each place: memory of what is stored there, what is computed there, and a body."""
+    """Emits the statements of each level: allocations, the nests of the funcs computed there, and a body."""
 
     def place(
         self, here: Level, boxes: dict[str, Box], around: Open, body: Callable[[], Sequence[Stmt]]
     ) -> list[Stmt]:
-        """Allocate and compute what belongs to a place, then its body; `boxes` are needed inside."""
+        """Allocate and compute the funcs of a level, then its body; `boxes` are the boxes needed inside."""
         stored = [
             self.program.func(name)
             for name in self.tree.stored.get(here, ())
@@ -134,10 +134,10 @@ class _Places(Lowering):
     def _steady_starts(
         self, here: Level, boxes: dict[str, Box], around: Open
     ) -> tuple[dict[Expr, str], Open]:
-        """Give names to where boxes of fixed extents start that may be moved back, in `boxes`.
+        """Bind the clamped origins of boxes of fixed extents (bound_extent) to names, used in `boxes`.
 
-        A start is a multiple of what has the name, so that loads of several elements see it. One that is
-        another for each thread has none: what all of them need would not be seen.
+        An origin is a constant times its name, so that vector loads see its alignment. An origin that differs
+        between threads gets no name, which would hide the box that all threads together need.
         """
         starts: dict[Expr, str] = {}
         own, facts, most = {name for _, name, _ in around.threads}, around.facts, self.most
@@ -145,7 +145,7 @@ class _Places(Lowering):
             plan = self.state.plan(name) if self.program.has_func(name) else None
             if plan is None or not plan.extents or here == ROOT or here != self._made_at(name):
                 continue
-            if name not in self.boxes:  # no point of it is needed
+            if name not in self.boxes:  # the program needs no point of it
                 continue
             f = self.program.func(name)
             check_extents(f, plan, boxes[name], self.boxes[name], around.facts)
@@ -171,12 +171,12 @@ class _Places(Lowering):
         return starts, replace(around, facts=facts)
 
     def _has_memory(self, name: str) -> bool:
-        """False for what has its memory further out, and is needed nowhere, seen from there."""
+        """False for a func stored at an outer level that did not allocate it, as nothing there needs it."""
         store = self.state.plan(name).store
         return name in self.buffers or store is None or store.func == name
 
     def _made_at(self, name: str) -> Level:
-        """Where a func is computed, or the one that it follows."""
+        """The level where a func is computed; for a func placed after a producer, the producer's level."""
         match self.state.plan(name).place:
             case After(level):
                 return self._made_at(level.func)
@@ -184,7 +184,7 @@ class _Places(Lowering):
                 return self.tree.home[name]
 
     def _check_scope(self, f: FuncDef, facts: Facts) -> None:
-        """Memory on the stack and in registers is of a size that is known here."""
+        """ScheduleError if a func in stack, register or GPU block memory has no constant size."""
         plan = self.state.plan(f.name)
         if plan.scope not in (STACK, REGISTER, *TOGETHER):
             return
@@ -200,14 +200,14 @@ class _Places(Lowering):
                 )
 
     def produce(self, name: str, box: Box, around: Open) -> list[Stmt]:
-        """The nests of a func on a box: its definitions in order."""
+        """The nests that compute a func on a box, one for each definition in order."""
         f = self.program.func(name)
         if any(is_empty(i, around.facts) for i in box):
             self.check_joined_empty(name)
             return []
         home = self.tree.home[name]
         if self.stored_at.get(name, home) != home:
-            # seen from further in a box may be looser than its memory, seen from where that is
+            # bounds inferred at an inner level may be looser than those of the allocation
             box = common_box(box, self.needed[name], around.facts)
             box = self._bit_by_bit(f, box, around)
         if name in self.planes:
@@ -222,7 +222,7 @@ class _Places(Lowering):
         return [Let(new, start, as_stmt(statements))] if new and statements else statements
 
     def _is_made_beside(self, f: FuncDef, value: Expr) -> bool:
-        """True for what is read of a func that is computed in the same nest at the root as another."""
+        """True if `value` reads a func that is computed in the same root nest as `f`."""
         match value:
             case Read(name) if self.state.program.has_func(name):
                 return self._nest_of(name) == self._nest_of(f.name)
@@ -230,7 +230,7 @@ class _Places(Lowering):
                 return False
 
     def _nest_of(self, name: str) -> str:
-        """The func whose nest at the root has a func in its loops, or is its own."""
+        """The func at the root whose nest a func is computed in; the func itself if it is at the root."""
         match self.state.plan(name).place:
             case At(level) | After(level) | With(level):
                 return self._nest_of(level.func)
@@ -238,11 +238,11 @@ class _Places(Lowering):
                 return name
 
     def _tile(self, f: FuncDef, box: Box, around: Open) -> Stmt:
-        """A copy of a box as a whole, which may reach beyond what is needed and beyond its source."""
+        """A TMA copy of a box, which may extend beyond the needed points and the edges of its source."""
         buffer = self.buffers[f.name]
         start = {v: lo for v, (lo, _) in zip(f.variables, box, strict=True) if lo is not None}
         value = copied(self.state, f)
-        # what was inlined into it since is no copy any more
+        # no Load if a func with other values has been inlined into it
         load = value and ValueWriter(self, f, start, around.facts).convert(value)
         loc = self.state.plan(f.name).loc
         if value is None or not isinstance(load, Load) or self._is_made_beside(f, value):
@@ -258,8 +258,8 @@ class _Places(Lowering):
         return CopyTile(buffer.names[0], index, load.buffer, load.index, extents, loc=loc)
 
     def _once(self, f: FuncDef, n: int, around: Open, made: list[Stmt]) -> list[Stmt]:
-        """The nest of what threads share: where some thread has points, run by the first thread on each axis
-        that its loops do not run on."""
+        """The nest of a func in shared memory, guarded: run if some thread has points, and only by the first
+        thread on each axis that no loop of the nest is bound to."""
         plan = self.state.plan(f.name)
         if plan.scope != SHARED or not made:
             return made
@@ -274,7 +274,7 @@ class _Places(Lowering):
         return [_by_first(as_stmt(made), tests)] if tests else made
 
     def check_joined_empty(self, name: str) -> None:
-        """Stages in the loops of one that has no points have none, too."""
+        """ScheduleError for an empty func whose loops are shared by one with points (compute_with)."""
         for level, joined in self.tree.joined.items():
             for other in joined if level.func == name else ():
                 if other in self.boxes and not any(is_empty(i) for i in self.boxes[other]):
@@ -286,7 +286,7 @@ class _Places(Lowering):
                     )
 
     def _named_start(self, f: FuncDef, box: Box, facts: Facts) -> tuple[str, Expr, Box, Facts]:
-        """Give a name to where a sliding window starts, since it stands in many bounds; "" without one."""
+        """Bind the first index of a sliding window, used in many bounds, to a name; "" without a window."""
         for axis, (lo, hi) in enumerate(box):
             if isinstance(lo, Select) and hi is not None:
                 name = self.names.fresh(f"{f.name}_{f.variables[axis]}_new")
@@ -295,7 +295,7 @@ class _Places(Lowering):
         return "", ZERO, box, facts
 
     def _bit_by_bit(self, f: FuncDef, box: Box, around: Open) -> Box:
-        """What is left to compute of a box, of which earlier iterations have stored a part."""
+        """The part of a box that earlier iterations of the loop have not stored yet (sliding window)."""
         t = around.loop if around.steady else None
         axis = None if t is None else window_axis(f, box, t)
         self._fold(f, box, axis, around.facts)
@@ -309,10 +309,10 @@ class _Places(Lowering):
         return (*box[:axis], (start, hi), *box[axis + 1 :])
 
     def _fold(self, f: FuncDef, box: Box, axis: int | None, facts: Facts) -> None:
-        """Make rings of dimensions of which only a part is in use at a time.
+        """Fold dimensions of which only a part is in use at a time (fold_storage).
 
-        Several nests may compute one func: the last iterations of a loop have one of their own, and so
-        have specializations. The first decides which dimensions are rings, all of them how long.
+        Several nests may compute one func: peeled tails and specializations have nests of their own. The
+        first nest decides which dimensions are folded; the ring size is the largest that any of them needs.
         """
         buffer = self.buffers[f.name]
         folds: dict[int, Expr] = {
@@ -334,7 +334,7 @@ class _Places(Lowering):
 
 
 def _with_hosts(state: State, boxes: Mapping[str, Box]) -> State:
-    """The state with funcs outside of the loops of producers of which nothing is needed, which do not run."""
+    """The state with each func placed after a producer that does not run (empty box) moved to the root."""
     for name, plan in state.plans:
         if name in boxes and isinstance(plan.place, After):
             host = boxes.get(plan.place.level.func)
@@ -350,8 +350,8 @@ def _is_extreme(n: Node) -> bool:
 def lower(state: State, params: tuple[Argument, ...], declared: list[Condition]) -> Kernel:
     """The kernel of a complete state; `params` are its arguments, `declared` conditions for it to check.
 
-    Raises IndexBoundError where an access may leave its tensor, ScheduleError where a directive turns out
-    to be impossible for these sizes.
+    Raises IndexBoundError if an access may be out of bounds, ScheduleError if a directive is impossible for
+    these sizes.
     """
     program = state.program
     names = Names(program)
@@ -384,7 +384,7 @@ def lower(state: State, params: tuple[Argument, ...], declared: list[Condition])
 
 
 def _residents(state: State, names: Names) -> tuple[tuple[str, int], ...]:
-    """For buffers of funcs of which several blocks should run at a time, how many."""
+    """(buffer, n) for funcs whose directives ask for n resident blocks on a multiprocessor."""
     asked = ((f, state.plan(f.name).resident) for f in state.program.funcs)
     return tuple((buffer, n) for f, n in asked if n for buffer in names.components(f))
 
@@ -394,7 +394,7 @@ def _sized(sizes: dict[str, Expr], n: Node) -> Node:
 
 
 def _output_box(f: FuncDef) -> Box:
-    """The whole output; ShapeError where its range is not known."""
+    """The box of a whole output; ShapeError if its range is not known."""
     f.output_box(None)
     return f.natural
 
@@ -406,7 +406,7 @@ def _output_buffer(f: FuncDef, names: tuple[str, ...]) -> Buffer:
 
 
 def _by_first(s: Stmt, tests: Mapping[str, Expr]) -> Stmt:
-    """A statement run by the first thread on each axis, but for loops on that axis, which all threads run."""
+    """A statement run only by the first thread on each axis of `tests`, except loops bound to the axis."""
     loops = {x.kind for x in walk(s) if isinstance(x, For)}
     if loops.isdisjoint(tests):
         return If(conjunction(list(tests.values())), s)

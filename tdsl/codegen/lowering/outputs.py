@@ -1,4 +1,4 @@
-"""Outputs that are needed on more than their own box get a func of their own behind them."""
+"""Separates an output that is needed beyond its array: computed in a temporary, then copied to the output."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tdsl.schedule.tree import ROOT, build_tree
 
 
 def separate_outputs(state: State) -> State:
-    """Where a consumer, or an update, needs an output beyond the array that is returned, compute it in
-    memory of its own and return a copy of the part."""
+    """The state in which each output that a consumer or an update needs beyond the returned array is computed
+    in a temporary and copied to a new output."""
     program = state.program
     read = {n for n in program.outputs if any(True for _ in state.consumers(n))}
     suspects = [n for n in program.outputs if n in read or len(program.func(n).definitions) > 1]
@@ -52,7 +52,7 @@ def _box(f: FuncDef) -> Box:
 def _inside(box: Box, f: FuncDef) -> bool:
     for (lo, hi), (first, last) in zip(box, f.natural, strict=True):
         if lo is None or hi is None or first is None or last is None:
-            return True  # an unbounded index is reported where boxes are checked
+            return True  # `check_boxes` reports an unbounded index
         if not (at_most(first, lo) and at_most(hi, last)):
             return False
     return True

@@ -1,11 +1,11 @@
-"""Funcs that an update steps along one dimension, of which only the latest planes are read: a ring of these.
+"""Folds the storage of a func that an update steps along one dimension, if only its latest planes are read.
 
 u[t, y, x] = a[y, x]                       for p in range(0, 100):
 u[r, y, x] = step(u[r - 1, ...])             u[p % 2, ...] = a[...]
 out[y, x] = u[99, y, x]            -->       if p >= 1: u[p % 2, ...] = step(u[(p - 1) % 2, ...])
 
-Each plane gets its initial values, then those of the updates, before the next plane does. The results do not
-change if the update that steps reads no later plane, and every update before it writes and reads one plane.
+All definitions of a plane are computed before those of the next plane. The results do not change if the
+update that steps reads no later plane, and every update before it writes and reads one plane only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tdsl.schedule.tree import ROOT
 
 
 def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | None:
-    """The planes of a func at the root that its last update steps along; None if that needs all of them."""
+    """The planes of a root func whose last update steps along a dimension; None if it cannot be folded."""
     plan, last = low.state.plan(f.name), f.definitions[-1]
     places = {level.func for level in (*low.tree.after, *low.tree.joined)}
     if (
@@ -74,7 +74,7 @@ def find_planes(low: Lowering, f: FuncDef, box: Box, facts: Facts) -> Planes | N
 
 
 def _in_one_plane(f: FuncDef, axis: int) -> Iterable[bool]:
-    """Whether each update but the last one writes, and reads of its func, one plane."""
+    """For each update but the last one: whether it writes one plane and reads only this one of its func."""
     for d in f.definitions[1:-1]:
         plane = d.index[axis]
         read = [r.index[axis] for r in d.reads if r.name == f.name]
@@ -82,7 +82,7 @@ def _in_one_plane(f: FuncDef, axis: int) -> Iterable[bool]:
 
 
 def _first_read(low: Lowering, f: FuncDef, axis: int, facts: Facts) -> Expr | None:
-    """The first plane that other funcs read."""
+    """The first plane that other funcs read; None if no func reads one, or without a lower bound."""
     first: Expr | None = None
     for c, n in low.state.consumers(f.name):
         if c.name not in low.boxes:
@@ -99,7 +99,7 @@ def _first_read(low: Lowering, f: FuncDef, axis: int, facts: Facts) -> Expr | No
 
 
 def keep_planes(low: Lowering, f: FuncDef, planes: Planes) -> None:
-    """Make the memory of a func a ring of the planes that are alive, or of as many as were asked for."""
+    """Fold the buffer of a func to the planes alive at a time, or to the size of its fold_storage."""
     buffer, plan = low.buffers[f.name], low.state.plan(f.name)
     size = dict(plan.fold).get(planes.axis, planes.alive)
     if size < planes.alive:
@@ -116,7 +116,7 @@ def keep_planes(low: Lowering, f: FuncDef, planes: Planes) -> None:
 
 
 def step_planes(low: Lowering, f: FuncDef, box: Box, around: Open, planes: Planes) -> list[Stmt]:
-    """The nests of a func, all of them plane by plane."""
+    """The nests of all definitions of a func, interleaved plane by plane."""
     axis = planes.axis
     first, end = box[axis]
     assert first is not None and end is not None
@@ -149,7 +149,7 @@ def step_planes(low: Lowering, f: FuncDef, box: Box, around: Open, planes: Plane
 
 
 def _threads_inside(nest: Nest) -> Nest:
-    """The nest with its outermost loop, of one iteration, serial, and the next one in its place parallel."""
+    """The nest with its parallel outermost loop, of one iteration, serial and the next loop parallel."""
     if len(nest.loops) < 2 or nest.loops[0].kind != PARALLEL or nest.loops[1].kind != SERIAL:
         return nest
     return nest.with_kind(nest.loops[0].name, SERIAL).with_kind(nest.loops[1].name, PARALLEL)

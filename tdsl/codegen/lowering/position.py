@@ -1,4 +1,4 @@
-"""How far the loops of a definition are open while they are made."""
+"""The position in a loop nest during lowering: the open loops, the remaining guards, the bounds."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tdsl.lang.expr import ZERO, Expr
 from tdsl.schedule.relate import Related
 
 FULL, INIT, UPDATE = "full", "init", "update"
-GATHER, PART = "gather", "part"  # of a reduction by threads together, and what each one does of it
+GATHER, PART = "gather", "part"  # a reduction over threads, and the part of one thread in it
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A condition on a point, over the loops of the nest; a predicate does not restrict the start."""
+    """A condition on points, over the `loops` of the nest; a predicate does not restrict initialisation."""
 
     cond: Expr
     loops: frozenset[str]
@@ -22,12 +22,12 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """How far a nest is open: the next loop, what is made (start and update, or one of them), guards left.
+    """A position in a nest: `depth` of the next loop, values of the `opened` loops, `guards` not tested yet.
 
-    `bounds` are (first, extent) of each variable as it runs here: those reduced over may have fewer terms in
-    an iteration of the loops that are open. `related` are the loops: they are shorter then, and in the tail
-    of a peeled split. `components` are
-    those of its values that are made, where these are not all.
+    `mode` tells what is emitted: initialisation and update (FULL), or one of them. `bounds` are (first,
+    extent) of each variable here: a reduction variable may have fewer terms in an iteration of the open
+    loops. `related` has the loop extents for these bounds, and for the `tails` of peeled splits. `components`
+    are the values of the definition that are computed, None for all.
     """
 
     depth: int
@@ -40,5 +40,5 @@ class Spot:
     components: tuple[int, ...] | None = None
 
     def first_of(self, loop: str) -> Expr:
-        """Where a loop starts: a variable that is itself a loop runs over its own range."""
+        """The first value of a loop: that of the variable if the loop is a whole variable, else 0."""
         return self.bounds[loop][0] if loop in self.bounds else ZERO

@@ -1,4 +1,4 @@
-"""Prefetch the box that a later iteration of a loop reads, one request a cache line."""
+"""Emits prefetches of the box that a later iteration of a loop reads, one for each cache line."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tdsl.schedule.nest import PrefetchPlan
 from tdsl.schedule.required import Active
 
 LINE = 64  # bytes
-MOST = 1024  # lines: a larger box would only evict itself
-FEW = 16  # requests that need no loop
+MOST = 1024  # lines; a larger box would evict its own lines
+FEW = 16  # lines up to which the loops are unrolled
 
 
 def prefetch_box(low: Lowering, active: Active, plan: PrefetchPlan, around: Open) -> list[Stmt]:
     """Loops over the cache lines of the box that the body of a loop reads some iterations later."""
     source, counted = plan.source, active.opened.get(plan.of)
     if not isinstance(counted, Var):
-        return []  # a later directive has put that loop inside, or there is but one iteration
+        return []  # a later directive has moved that loop inwards, or it has one iteration
     later: dict[str, Expr] = {counted.name: Binary("add", counted, const(plan.offset))}
     opened = {name: substitute(e, later) for name, e in active.opened.items()}
     ranges = replace(active, opened=opened).ranges(around.facts)
@@ -43,7 +43,7 @@ def prefetch_box(low: Lowering, active: Active, plan: PrefetchPlan, around: Open
         extent = simplify(add(subtract(hi, lo), ONE), around.facts)
         count = ceildiv(extent, const(step), around.facts)
         if upper(count, around.facts) == 1:
-            count = ONE  # where it is none, a request for what is not there does nothing
+            count = ONE  # if it is 0, the prefetch of an address out of bounds has no effect
         lines *= int(count.value) if isinstance(count, Const) else 1
         name = low.names.fresh(f"{source}_line_{axis}")
         loops.append((name, count))
@@ -52,7 +52,7 @@ def prefetch_box(low: Lowering, active: Active, plan: PrefetchPlan, around: Open
         return []
     buffer = low.buffers.get(source)
     if buffer is None and low.program.has_func(source):
-        return []  # its memory is made inside the loop
+        return []  # its buffer is allocated inside the loop
     at = tuple(index) if buffer is None else buffer.index(index)
     made: Stmt = Prefetch(source if buffer is None else buffer.names[0], at)
     few = lines <= FEW and all(isinstance(count, Const) for _, count in loops)

@@ -1,11 +1,11 @@
-"""Iterations without terms that count: loops of reductions begin and end where these do.
+"""Shrinks reduction loops to the iterations whose terms contribute, by the masks and predicates of the terms.
 
-A mask makes terms nothing that may be left out, in loops of any kind: they run over fewer.
+A term whose mask is false contributes nothing and may be left out: reduction loops of any kind get shorter.
 
 for k in range(0, n):                      for k in range(0, row + 1):
   s[row] += where(k <= row, x[k], 0)         s[row] += where(k <= row, x[k], 0)
 
-A predicate says which terms there are. Loops in which other stages are made, too, leave out the others.
+A predicate selects the terms. A loop in which other stages are computed, too, skips iterations without terms.
 
 for o in range(0, 32):                     for o in range(0, row // 64 + 1):
   tile = ...                                 tile = ...
@@ -29,7 +29,7 @@ from tdsl.schedule.nest import Level, parts_of, roots_of
 
 
 def _skips(builder: DefinitionNest, spot: Spot, loop: str) -> bool:
-    """True for a loop of terms with other stages inside, where a predicate leaves terms out."""
+    """True for a reduction loop with other stages inside, if a predicate excludes some of its terms."""
     inside = builder.low.tree.at(Level(builder.f.name, builder.n, loop))
     plain = loop in spot.bounds and builder.nest.kind(loop) in (SERIAL, PIPELINED)
     terms = spot.mode != INIT and loop in builder.reduced and builder.d.where != TRUE
@@ -37,7 +37,7 @@ def _skips(builder: DefinitionNest, spot: Spot, loop: str) -> bool:
 
 
 def never_reads(builder: DefinitionNest, spot: Spot) -> bool:
-    """True where a func that each point reads has no memory: the conditions on points never hold."""
+    """True if a func that each point reads has no buffer, since the guards of the points are never true."""
     low, values = builder.low, builder.d.values
     if spot.components is not None:
         values = tuple(values[n] for n in spot.components)
@@ -51,9 +51,9 @@ def never_reads(builder: DefinitionNest, spot: Spot) -> bool:
 def needed_run(
     builder: DefinitionNest, spot: Spot, around: Open, loop: str, run: tuple[Expr, Expr]
 ) -> tuple[Expr, Expr]:
-    """From where on, and how often, a loop runs: where the predicate may hold for one of the threads.
+    """(first, extent) of a loop: the iterations in which the predicate may be true for one of the threads.
 
-    `run` is that without a predicate, which stays where no other stages are inside.
+    `run` is the pair without a predicate; it is returned if no other stages are inside the loop.
     """
     none = isinstance(run[1], Const) and run[1].value <= 0
     if none or not _skips(builder, spot, loop):
@@ -69,9 +69,9 @@ def needed_run(
 
 
 def with_terms_left(builder: DefinitionNest, spot: Spot, around: Open) -> Spot:
-    """The spot in front of the next loop, over the terms that a mask leaves to the open iterations.
+    """The spot before the next loop, with reduction bounds narrowed to the terms whose mask may be true.
 
-    They are found for each variable once, where the first of its loops opens.
+    The bounds of each variable are narrowed once, before the first of its loops opens.
     """
     if builder.d.mask == TRUE or spot.mode == INIT:
         return spot

@@ -1,7 +1,7 @@
-"""The root stages of a program: those whose loops stand outside of all others, each with what is inside.
+"""The root stages of a program: the funcs computed at the root, each with the funcs computed in its loops.
 
-A root stage can run as a kernel of its own, with the memory between stages as arguments; and the region
-function says how much it reads and writes.
+A root stage can run as a kernel of its own, with the temporaries between stages as arguments; the bytes that
+it reads and writes follow from the region function.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from tdsl.schedule.tree import ROOT, Tree, build_tree
 
 @dataclass(frozen=True, slots=True)
 class RootStage:
-    """A func at the root.
+    """A func computed at the root.
 
-    `inside` are the funcs whose loops stand inside of its own, with the bytes that they make in all.
-    `read` and `written` are bytes, too: the boxes of what lives outside of the stage, each counted once.
+    `inside` are the funcs computed in its loops, each with the bytes of its box. `read` and `written` are
+    bytes: the boxes of tensors outside of the stage that it reads and of those that it writes, each once.
     """
 
     func: str
@@ -52,7 +52,7 @@ class RootStage:
 
 
 def root_stages(state: State) -> tuple[RootStage, ...]:
-    """The root stages of a complete state whose sizes are numbers, in running order."""
+    """The root stages of a complete state whose sizes are numbers, in execution order."""
     tree = build_tree(state)
     start = {name: state.program.func(name).natural for name in state.program.outputs}
     boxes = required(tree, state, (ROOT,), start, [], NOTHING)
@@ -94,7 +94,7 @@ def _sources(f: FuncDef) -> set[str]:
 
 
 def bytes_of(state: State, name: str, box: Box) -> int:
-    """The bytes of a box of an input or a func; its ends are numbers."""
+    """The bytes of a box of an input or a func; the bounds of the box are numbers."""
     if state.program.has_func(name):
         element = sum(t.bytes for t in state.program.func(name).dtypes)
     else:
@@ -107,10 +107,10 @@ def bytes_of(state: State, name: str, box: Box) -> int:
 
 
 def stage_kernels(kernel: Kernel, state: State) -> Iterator[tuple[str, Kernel]]:
-    """Each root stage of a kernel that `lower` made of the state, as a kernel of its own, in running order.
+    """Splits the kernel that `lower` returns for the state into one kernel for each root stage, in order.
 
-    The memory between stages, which the kernel allocates around them, becomes arguments of the same names,
-    row-major. Checks that stand at the root are part of the stage behind them.
+    The temporaries between stages, which the kernel allocates around them, become row-major arguments of the
+    same names. Checks at the root belong to the stage after them.
     """
     tree, names = build_tree(state), Names(state.program)
     for n in tree.stored.get(ROOT, ()):  # in the order in which `lower` named them
@@ -136,7 +136,7 @@ def stage_kernels(kernel: Kernel, state: State) -> Iterator[tuple[str, Kernel]]:
 
 
 def _at_root(body: Stmt, between: list[BufferParam]) -> Iterator[Stmt]:
-    """The statements outside of all loops; what is allocated around them is added to `between`."""
+    """The statements outside of all loops; buffers allocated around them are added to `between`."""
     match body:
         case Block(parts):
             for part in parts:
@@ -156,7 +156,7 @@ def _written(s: Stmt) -> set[str]:
 
 
 def used_params(params: Iterable[Argument], body: Stmt) -> tuple[Argument, ...]:
-    """The parameters that the body names."""
+    """The parameters that `body` uses, with `written` set for the buffers that it stores to."""
     written = _written(body)
     buffers = {
         n.buffer for n in post_order(body) if isinstance(n, Load | Store | Prefetch | Operand)

@@ -1,10 +1,10 @@
-"""Replace a loop and its body by an instruction, after checking that both mean the same.
+"""Tensorization: replaces a loop and its body by an instruction after checking that both compute the same.
 
-The nest's loops from the chosen one inwards are matched with the variables of the instruction's meaning,
-in order; then the two definitions must agree: the same combiner, the same value expression (factors and
-summands in any order), with each read of the nest moving along the matched loops exactly as the
-instruction's operand moves along its axes. In the tail of a peeled split, where loops are shorter than those
-of the instruction, they run as loops.
+The loops of the nest, from the chosen one inwards, are matched in order with the variables of the
+definition that specifies the instruction. The two definitions must then agree: the same combiner, the same
+value expression (factors and summands in any order), and each read of the nest moves along the matched loops
+exactly as the operand of the instruction moves along its axes. The tail of a peeled split, whose loops are
+shorter than those of the instruction, stays a loop nest.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tdsl.schedule.required import Active
 from tdsl.schedule.whole import is_whole
 
 
-class _Mismatch(Exception):  # a reason, made a ScheduleError below
+class _Mismatch(Exception):  # with the reason; `invoke` turns it into a ScheduleError
     pass
 
 
 def fits(active: Active, plan: Tensorization, facts: Facts) -> bool:
-    """True when the loops from `plan.loop` inwards have the extents of the instruction."""
+    """True if the loops from `plan.loop` inwards have the extents of the instruction."""
     chosen = INSTRUCTIONS[plan.instruction]
     inner = [x for x in active.nest.names() if x not in active.opened]
     have = [simplify(active.extents[x], facts) for x in inner]
@@ -47,9 +47,9 @@ def fits(active: Active, plan: Tensorization, facts: Facts) -> bool:
 def invoke(
     low: Lowering, active: Active, plan: Tensorization, facts: Facts, *, guarded: bool
 ) -> Invoke:
-    """The instruction in the place of the loops from `plan.loop` inwards; ScheduleError if it differs.
+    """The call of the instruction that replaces the loops from `plan.loop` inwards.
 
-    `guarded` says that conditions on these loops are left to test.
+    ScheduleError if they compute anything else, or if `guarded`: guards that depend on them remain.
     """
     chosen = INSTRUCTIONS[plan.instruction]
     try:
@@ -71,7 +71,7 @@ def invoke(
 
 
 def kept_tile(active: Active, plan: Tensorization) -> tuple[Layout, tuple[str, ...]] | None:
-    """The layout of the output where it is a fragment, and the loop along each of its axes."""
+    """The layout of an instruction's output and the loop along each axis; None if it is no fragment."""
     chosen = INSTRUCTIONS[plan.instruction]
     meaning = chosen.meaning.funcs[0].definitions[-1]
     layout = dict(chosen.fragments).get(chosen.operands()[0])
@@ -84,9 +84,9 @@ def kept_tile(active: Active, plan: Tensorization) -> tuple[Layout, tuple[str, .
 
 
 def may_read_beyond(state: State, d: Definition, ranges: Sequence[tuple[str, Expr | None]]) -> bool:
-    """True where a definition has a value at any point, which is 0 for a term beyond the end of its range.
+    """True if a definition can be evaluated at any point, with terms of 0 beyond the end of `ranges`.
 
-    And for one that its predicate leaves out: its factors are 0 there.
+    Terms that its predicate excludes must be 0, too, since all their factors are 0 there.
     """
     program, reads = state.program, list(reads_in(d.values))
     everywhere = all(
@@ -129,7 +129,7 @@ def _is_product(e: Expr) -> bool:
 
 
 def _is_zero_from(program: Program, name: str, axis: int, end: Expr | None) -> bool:
-    """True for a func that is a copy, or a copy of one, of what ends there, with zeros beyond."""
+    """True if a func is 0 from `end` on along `axis`: a zero-padded copy, or a copy of one."""
     d = program.func(name).definitions[0]
     at = d.index[axis]
     match d.values[0]:
@@ -150,7 +150,7 @@ def _is_zero_from(program: Program, name: str, axis: int, end: Expr | None) -> b
 
 
 def check_strides(kernel: Kernel) -> None:
-    """ScheduleError where a tile has other strides than its instruction takes for granted."""
+    """ScheduleError if a tile has other strides than its instruction requires."""
     if kernel.instructions:
         known = {p.name: p.strides for p in kernel.params if isinstance(p, BufferParam)}
         _check_strides(kernel.body, known)
@@ -176,7 +176,7 @@ def _check_strides(s: Node, known: Mapping[str, tuple[int | None, ...]]) -> None
 
 
 def _dense(extents: tuple[Expr, ...]) -> tuple[int | None, ...]:
-    """The strides of a dense array, None where an extent that is not known comes into them."""
+    """The row-major strides of a dense array, None for those that depend on an unknown extent."""
     made: list[int | None] = [1]
     for e in reversed(extents[1:]):
         step = made[-1]
@@ -219,7 +219,7 @@ def _match(
     if meaning.where not in (
         own.where,
         TRUE,
-    ):  # its own is a condition that is left to test, or not
+    ):  # a predicate of the definition alone is tested by guards
         raise _Mismatch("the definition lacks the predicate of the instruction")
     if (own.combine is None) != (meaning.combine is None) or (
         own.combine is not None
@@ -253,7 +253,7 @@ def _loops(chosen: Instruction, meaning: Definition) -> list[tuple[str, Expr]]:
 
 
 class _Operands:
-    """Collects the tile of each operand while two expressions are compared."""
+    """Matches a definition with that of an instruction, and collects the tile of each operand."""
 
     def __init__(
         self, low: Lowering, values: dict[str, Expr], matched: dict[str, str],
@@ -270,7 +270,7 @@ class _Operands:
         self.inputs: dict[str, Operand] = {}
 
     def tile(self, buffer: str, index: tuple[Expr, ...], theirs: tuple[Expr, ...]) -> Operand:
-        """The tile that an access covers: the axis of the buffer along each axis of the operand."""
+        """The tile that an access covers: its start, and the buffer's axis along each axis of the operand."""
         axes = []
         index = tuple(simplify(at, self.facts) for at in index)
         for e in theirs:
@@ -292,7 +292,7 @@ class _Operands:
         return made
 
     def same(self, mine: Expr, their: Expr) -> None:
-        """Raise unless two value expressions agree, reads matching operands."""
+        """Raise _Mismatch unless two value expressions agree, with reads in the place of operands."""
         if isinstance(mine, Read) and isinstance(their, Read):
             buffer = self.low.buffers.get(mine.name)
             at = tuple(substitute(e, self.values) for e in mine.index)
@@ -313,7 +313,7 @@ class _Operands:
             self.all_same((mine.right, mine.left), children(their))
 
     def all_same(self, mine: Sequence[Node], theirs: Sequence[Node]) -> None:
-        """Raise unless two lists of expressions agree one by one."""
+        """Raise _Mismatch unless two lists of expressions agree pairwise."""
         for a, b in zip(mine, theirs, strict=True):
             self.same(a, b)  # type: ignore[arg-type]  # children of an Expr are Exprs
 
@@ -323,6 +323,6 @@ class _Operands:
 
 
 def _label(n: Node) -> tuple[object, ...]:
-    """What of a node is not a child."""
+    """The fields of a node that take part in comparison and are not child nodes or tuples."""
     values = (getattr(n, f.name) for f in fields(n) if f.compare)
     return tuple(value for value in values if not isinstance(value, Node | tuple))

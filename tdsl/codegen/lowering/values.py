@@ -1,4 +1,4 @@
-"""The value of a definition at a point, as loop IR: reads become loads, combiners and checks statements."""
+"""Lowers the values of a definition at a point: reads to loads, combiners and checks to statements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ATOMIC = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "or", 
 
 
 class ValueWriter:
-    """Writes the statements of one point: `values` are the variables of the definition in the loop IR."""
+    """Emits the statements of one point; `values` maps the variables of the definition to the loop IR."""
 
     def __init__(
         self, lowering: Lowering, f: FuncDef, values: dict[str, Expr], facts: Facts
@@ -25,7 +25,7 @@ class ValueWriter:
         self.effects: list[Stmt] = []
 
     def convert(self, e: Expr) -> Expr:
-        """An expression of a definition in the loop IR; its checks and prints are put into `effects`."""
+        """The loop IR of an expression of a definition; its checks and prints are appended to `effects`."""
         return transform(e, self._step)
 
     def _step(self, n: Node) -> Node:
@@ -53,7 +53,7 @@ class ValueWriter:
         self, d: Definition, terms: tuple[Expr, ...], *, combine: bool, atomic: bool = False,
         streaming: bool = False, components: Sequence[int] | None = None,
     ) -> list[Stmt]:  # fmt: skip
-        """f[index] = terms, or = combine(f[index], terms); of some `components`, or all."""
+        """Stores f[index] = terms, or with `combine` combine(f[index], terms), of `components` or of all."""
         buffer = self.low.buffers[self.f.name]
         at = tuple(self.convert(e) for e in d.index)
         every = range(len(terms))
@@ -81,7 +81,7 @@ class ValueWriter:
     def accumulate(
         self, d: Definition, names: tuple[str, ...], new: tuple[Expr, ...]
     ) -> list[Stmt]:
-        """names = combine(names, new), where `names` are registers of one thread."""
+        """Stores names = combine(names, new), where `names` are registers of one thread."""
         assert d.combine is not None
         old = tuple(Load(name, (), t) for name, t in zip(names, self.f.dtypes, strict=True))
         made = _combined(d.combine.exprs, old, new)
@@ -95,7 +95,7 @@ class ValueWriter:
     def _together(
         self, targets: Sequence[tuple[str, tuple[Expr, ...], Expr]], streaming: bool = False
     ) -> Stmt:
-        """Store several values that read what is stored: all are computed before the first is written."""
+        """Stores several values that may read the targets: all are computed before the first is stored."""
         temporaries = tuple(self.low.names.fresh(f"{name}_new") for name, _, _ in targets)
         made = [
             (t, name, index, v) for t, (name, index, v) in zip(temporaries, targets, strict=True)
@@ -114,7 +114,7 @@ class ValueWriter:
 def _combined(
     exprs: tuple[Expr, ...], old: tuple[Expr, ...], new: tuple[Expr, ...]
 ) -> tuple[Expr, ...]:
-    """A combiner's expressions with their leaves a0... and b0... filled in; they share what they did."""
+    """A combiner's expressions with a0, a1, ... replaced by `old` and b0, b1, ... by `new`, sharing kept."""
 
     def fill(n: Node) -> Node:
         if isinstance(n, Param) and n.name[0] in "ab" and n.name[1:].isdigit():

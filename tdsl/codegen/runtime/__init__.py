@@ -1,1 +1,1 @@
-"""From a call in Python to a kernel and back: arguments, arrays, results, the disk cache."""
+"""The runtime: argument binding and conversion, result allocation, calls of kernels, the disk cache."""

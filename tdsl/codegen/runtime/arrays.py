@@ -1,4 +1,4 @@
-"""From what a caller passes to NumPy arrays and scalars of the right type, and facts about their memory."""
+"""Converts the arguments of a call to NumPy arrays and scalars; alignment, strides and overlap of arrays."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Array = np.ndarray[Any, Any]
 
 
 def declared(arg: ArrayArg | ScalarArg) -> tuple[Related, ...]:
-    """The place of a declaration, as the `related` of an error."""
+    """The source location of an argument's declaration, as the `related` of an error."""
     return ((arg.loc, f"{arg.name} is declared here"),)
 
 
 def stand_in(x: Any) -> Any:
-    """An array for a tensor type, in the memory of one element; 1 for an element type; else what it is.
+    """A placeholder: a broadcast array for a tensor type, 1 for an element type, and any other `x` itself.
 
-    ShapeError for a type whose extents are not known.
+    ShapeError for a tensor type whose extents are not numbers.
     """
     if isinstance(x, DType):
         return x.numpy.type(1)
@@ -46,16 +46,16 @@ def stand_in(x: Any) -> Any:
 
 
 def without_values(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """An array in the memory of one element, for checks that look at no values."""
+    """An array of unknown values, broadcast from one element, for checks of shape and dtype only."""
     return np.broadcast_to(np.empty((), dtype), shape)
 
 
 def as_array(arg: ArrayArg, value: Any) -> Array:
-    """`value` as an array over the same memory, of the element type of `arg`.
+    """An array over the memory of `value`, of the element type of `arg`.
 
-    Takes NumPy arrays and scalars, and whatever has DLPack, the buffer protocol or
-    `__array_interface__`. TypeMismatch for anything else, for another dtype or byte order, and for memory
-    that the CPU cannot read. The shape is not looked at.
+    Takes NumPy arrays and scalars, and objects with DLPack, the buffer protocol or `__array_interface__`.
+    TypeMismatch for anything else, for another dtype or byte order, and for memory that the CPU cannot
+    read. The shape is not checked.
     """
     array = view_of(arg, value)
     expected = arg.dtype.numpy
@@ -71,7 +71,7 @@ def as_array(arg: ArrayArg, value: Any) -> Array:
 
 
 def view_of(arg: ArrayArg, value: Any) -> Array:
-    """`value` as an array over the same memory, of whatever type; TypeMismatch for what is no array."""
+    """An array over the memory of `value`, of any element type; TypeMismatch if `value` is no array."""
     if isinstance(value, np.ma.MaskedArray):
         raise _mismatch(arg, f"{arg.name} is a masked array", f"pass {arg.name}.filled(...)")
     if isinstance(value, np.ndarray | np.generic):
@@ -149,7 +149,7 @@ _ACCEPTED: dict[str, Any] = {
 
 
 def _plain(number: Any) -> Any:
-    """The Python number equal to a number of any kind; None for what is not one."""
+    """The Python bool, int or float equal to `number`; None if it is no such number."""
     if isinstance(number, bool | np.bool_):
         return bool(number)
     if isinstance(number, float | np.floating) or _is_ml_float(number):
@@ -189,7 +189,7 @@ def _wrong_kind(arg: ScalarArg, value: Any) -> TypeMismatch:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array of unknown values that begins at a multiple of `ALIGN` bytes."""
+    """An uninitialised array that begins at a multiple of `ALIGN` bytes."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + ALIGN, np.uint8)
     start = -memory.ctypes.data % ALIGN
@@ -197,12 +197,12 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def well_placed(outputs: Iterable[Array]) -> bool:
-    """True where all large arrays begin at a multiple of `ALIGN` bytes."""
+    """True if all arrays of `LARGE` bytes and more begin at a multiple of `ALIGN` bytes."""
     return all(out.nbytes < LARGE or out.ctypes.data % ALIGN == 0 for out in outputs)
 
 
 def layout_of(array: Array, fixed: bool) -> Layout:
-    """The strides that a variant for `array` is compiled with; `fixed` when no extent is dynamic.
+    """The strides in elements that a variant is compiled with, or None; `fixed` if no extent is dynamic.
 
     >>> x = np.zeros((4, 6), np.float32)
     >>> layout_of(x, True), layout_of(x, False), layout_of(x.T, True), layout_of(x[:, ::2], True)
@@ -214,7 +214,7 @@ def layout_of(array: Array, fixed: bool) -> Layout:
 
 
 def _unit_axis(array: Array) -> int | None:
-    # The flag comes first: it passes over the strides of extents 0 and 1, which may be anything.
+    # The flag is tested first: it ignores the strides of extents 0 and 1, which are arbitrary.
     if array.flags.c_contiguous:
         return array.ndim - 1
     last_first = reversed(range(array.ndim))
@@ -222,7 +222,7 @@ def _unit_axis(array: Array) -> int | None:
 
 
 def overlaps_itself(array: Array) -> bool:
-    """Whether two elements may share memory; exact for every view that slicing and transposing make.
+    """True if two elements may share memory; exact for all views by slicing and transposing.
 
     >>> overlaps_itself(np.broadcast_to(np.zeros(3), (2, 3))), overlaps_itself(np.zeros((2, 3)).T[::-1])
     (True, False)
@@ -240,7 +240,7 @@ _EFFORT = 10_000  # candidate solutions of the overlap equation, well under a mi
 
 
 def share_memory(a: Array, b: Array) -> bool:
-    """Whether two arrays have a byte in common; True, too, where that is too hard to find out."""
+    """True if two arrays share a byte, or if that is too expensive to decide."""
     try:
         return np.shares_memory(a, b, max_work=_EFFORT)  # type: ignore[arg-type]  # NumPy's stub is too narrow
     except np.exceptions.TooHardError:
@@ -248,7 +248,7 @@ def share_memory(a: Array, b: Array) -> bool:
 
 
 def apart(inputs: Iterable[Any], outputs: Iterable[Array]) -> tuple[Any, ...]:
-    """The inputs, those copied that share memory with an output, or that are not aligned."""
+    """The inputs, with copies of arrays that share memory with an output or are not aligned."""
     written = tuple(outputs)
 
     def usable(value: Any) -> bool:

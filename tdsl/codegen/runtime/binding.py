@@ -1,4 +1,4 @@
-"""Which argument of a call is what: names, results to write, sizes, shapes."""
+"""Binds the arguments of a call to the signature: inputs by name, `out=` arrays, named sizes, shapes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def bind(
     *,
     extra: str = "results go in out=",
 ) -> tuple[Any, ...]:
-    """The values of the inputs in order; TypeMismatch for missing, unknown or repeated arguments.
+    """The values of the inputs in the order of the signature.
 
-    `extra` is the hint where there are too many.
+    TypeMismatch for missing, unknown or repeated arguments, with hint `extra` for too many.
     """
     known = [arg.name for arg in signature.inputs]
     name = signature.name
@@ -57,9 +57,9 @@ def bind(
 
 
 def bind_outputs(signature: Signature, out: Any) -> tuple[Any, ...]:
-    """What `out=` gives for each output, None for those to be allocated.
+    """The array in `out=` for each output, None for an output to be allocated.
 
-    An array alone is the only output; a tuple has one entry for each output; a dict goes by name.
+    `out` is an array if there is one output, a tuple with one entry for each output, or a dict by name.
     """
     known = [arg.name for arg in signature.outputs]
     if out is None:
@@ -90,10 +90,12 @@ def _refused(message: str, hint: str, related: Iterable[Related] = ()) -> TypeMi
 
 
 def output_array(arg: ArrayArg, value: Any) -> Array:
-    """The memory of an `out=` entry; refused unless of its type, writable, and apart in all elements."""
+    """The array of an `out=` entry; TypeMismatch for another type or read-only memory.
+
+    ShapeError if two of its elements share memory."""
     try:
         array = as_array(arg, value)
-    except TypeMismatch as error:  # a converted copy would not be the caller's memory
+    except TypeMismatch as error:  # a converted copy would not write the caller's memory
         hint = f"pass a writable array of {arg.dtype.numpy}, or leave out= away"
         raise _refused(f"out= of {error.message}", hint, declared(arg)) from None
     if isinstance(value, np.generic) or not array.flags.writeable:
@@ -108,7 +110,7 @@ def output_array(arg: ArrayArg, value: Any) -> Array:
 
 
 def refuse_overlap(outputs: Sequence[tuple[ArrayArg, Array]]) -> None:
-    """ShapeError when two outputs share memory: no order of writing would be right."""
+    """ShapeError if two outputs share memory, as the result would depend on the order of writes."""
     for i, (arg, array) in enumerate(outputs):
         for other, memory in outputs[:i]:
             if share_memory(array, memory):
@@ -122,9 +124,8 @@ def refuse_overlap(outputs: Sequence[tuple[ArrayArg, Array]]) -> None:
 def bind_sizes(signature: Signature, arrays: Sequence[tuple[ArrayArg, Array]]) -> dict[str, int]:
     """The value of each named size, from the arrays of a call.
 
-    ShapeError when an array has another rank or another extent than declared, when a name would have two
-    values, or when one variable runs over two extents. Those of outputs that are expressions are left to
-    `check_shape`.
+    ShapeError if an array has another rank or extent than declared, if a size gets two values, or if one
+    variable runs over axes of different extents. Extents of outputs that are expressions: `check_shape`.
     """
     sizes: dict[str, int] = {}
     givers: Givers = {}
@@ -152,7 +153,7 @@ def bind_sizes(signature: Signature, arrays: Sequence[tuple[ArrayArg, Array]]) -
 
 
 AGREE = "pass arrays that agree"
-Givers = dict[str, tuple[ArrayArg, int]]  # the array and axis that decide a size
+Givers = dict[str, tuple[ArrayArg, int]]  # the array and axis that determine a size
 
 
 def _check_expression(
@@ -163,7 +164,7 @@ def _check_expression(
     sizes: dict[str, int],
     givers: Givers,
 ) -> None:
-    """Check an extent that is an expression; a size that nothing else decides follows from it."""
+    """Check an extent that is an expression; a size with no value yet is computed from it."""
     got, e = array.shape[axis], arg.shape[axis]
     names = [n for n in post_order(e) if isinstance(n, Size)]
     for unknown in (n for n in names if n.name not in sizes):
@@ -194,7 +195,7 @@ def _check_expression(
 
 
 def _agreed(signature: Signature, arg: ArrayArg, axis: int) -> Agreement | None:
-    """The agreement, if any, by which an extent of an argument has to equal another."""
+    """The agreement by which an extent of an argument must equal another one; None without one."""
     return next(
         (a for a in signature.agreements if (arg.name, axis) in [side[1:3] for side in a.sides]),
         None,
@@ -259,7 +260,7 @@ def _text(shape: tuple[Expr, ...]) -> str:
 
 
 def output_shape(signature: Signature, arg: ArrayArg, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The extents of an output; ShapeError when the arguments do not decide one, or it is negative."""
+    """The shape of an output; ShapeError if the arguments do not determine an extent, or it is negative."""
     for name in names(arg):
         if name not in sizes:
             raise ShapeError(
@@ -279,7 +280,7 @@ def output_shape(signature: Signature, arg: ArrayArg, sizes: Mapping[str, int]) 
 
 
 def check_shape(arg: ArrayArg, array: Array, shape: tuple[int, ...], hint: str = "") -> None:
-    """ShapeError unless `array` has some extents; without a hint those of an output."""
+    """ShapeError unless `array` has the given shape; the default hint is that for an output."""
     if array.shape != shape:
         hint = hint or f"pass out= of shape {shape}, or leave it away"
         raise _wrong_shape(arg, array.shape, str(shape), hint=hint)

@@ -1,13 +1,13 @@
-"""Compiled code on disk: one file an entry, verified before use, never a reason to fail.
+"""The disk cache of compiled code: one file for each entry, verified before use; its errors fail no call.
 
 The folder is `platformdirs.user_cache_dir("tdsl")`, or `TDSL_CACHE_DIR`; `TDSL_CACHE=0` turns the
 cache off. Entries are machine code, so the folder must belong to the user and be writable by nobody
-else, unless `TDSL_TRUSTED_CACHE` (paths with `os.pathsep` between them) names it. An entry is
+else, unless `TDSL_TRUSTED_CACHE` (paths separated by `os.pathsep`) names it. An entry is
 
-    magic, schema, length of header, length of payload | header (JSON) | payload | sha256 of it all
+    magic, schema, length of header, length of payload | header (JSON) | payload | sha256 of all before it
 
-An entry that is not exactly that is put aside under the suffix `.bad` and counts as a miss.
-Everything that goes wrong costs one `CacheWarning`.
+A file of any other content is renamed to the suffix `.bad` and counts as a miss.
+Failures raise nothing; they give a `CacheWarning`, once in a process for each kind of problem and folder.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """What the cache holds (`entries` files of `bytes` in all) and did in this process.
+    """The contents of the cache (`entries` files, `bytes` in all) and its statistics in this process.
 
-    `path` is empty when the cache is turned off; `problem` is empty unless it cannot be used.
-    `rejected` counts entries that were found damaged or of another version.
+    `path` is empty if the cache is turned off; `problem` is empty unless the cache cannot be used.
+    `rejected` counts entries that were damaged or of another version.
     """
 
     path: str
@@ -55,12 +55,12 @@ class CacheInfo:
 
 
 class _RefusedError(Exception):
-    """The folder or an entry must not be used; the text says why."""
+    """The folder or an entry must not be used; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """An open folder: by descriptor where the system can, so that it cannot be exchanged."""
+    """An open folder; by descriptor if the system supports it, so that nobody can swap the folder."""
 
     path: str
     descriptor: int | None
@@ -91,7 +91,7 @@ _default: list[str] = []
 
 
 def key(*parts: str | bytes) -> str:
-    """A name for what `parts` decide: 64 hexadecimal digits; different lists give different names.
+    """The key of an entry, a hash of `parts`: 64 hexadecimal digits; other lists of parts have other keys.
 
     >>> key("ab", "c") != key("a", "bc") != key(b"a", "bc")
     True
@@ -126,7 +126,7 @@ def load(key: str) -> bytes | None:
 
 
 def store(key: str, payload: bytes, header: Mapping[str, object] | None = None) -> None:
-    """Keep `payload` under `key`; `header` is what a reader of the file may want to know (JSON)."""
+    """Store `payload` under `key`; `header` is JSON metadata for a reader of the file."""
     text = json.dumps({**(header or {}), "key": key}, sort_keys=True).encode()
     data = _PREFIX.pack(_MAGIC, SCHEMA, len(text), len(payload)) + text + payload
     data += hashlib.sha256(data).digest()
@@ -140,7 +140,7 @@ def store(key: str, payload: bytes, header: Mapping[str, object] | None = None) 
 
 
 def info() -> CacheInfo:
-    """The state of the cache."""
+    """The contents and statistics of the cache."""
     path, problem = "", ""
     sizes: list[int] = []
     try:
@@ -157,9 +157,9 @@ def info() -> CacheInfo:
 
 
 def verify() -> list[str]:
-    """Read every entry; the names of those that are damaged, which are put aside.
+    """Check every entry; the names of the damaged ones, which are renamed to `.bad`.
 
-    What a writer that was killed left behind is removed.
+    Temporary files of writers that were killed are removed.
     """
     bad = []
     with _listed("cannot be used") as (folder, names):
@@ -180,7 +180,7 @@ def verify() -> list[str]:
 
 
 def clear() -> int:
-    """Remove all entries, and what was put aside; the number of files removed."""
+    """Remove all entries, and files with the suffix `.bad` or `.tmp`; the number of files removed."""
     removed = 0
     with _listed("cannot be cleared") as (folder, names):
         for name in names:
@@ -192,7 +192,7 @@ def clear() -> int:
 
 @contextlib.contextmanager
 def _listed(trouble: str) -> Iterator[tuple[_Folder, list[str]]]:
-    """The folder and its names, none when there is no folder; a warning when it cannot be used."""
+    """The folder and its file names, none if it does not exist; warns if the folder cannot be used."""
     with contextlib.ExitStack() as stack:
         nothing = _Folder("", None, False)
         try:
@@ -207,14 +207,14 @@ def _listed(trouble: str) -> Iterator[tuple[_Folder, list[str]]]:
 
 
 def _path() -> str:
-    """The folder of the cache; empty when the cache is turned off."""
+    """The path of the cache folder; "" if the cache is turned off."""
     if os.environ.get("TDSL_CACHE", "") == "0":
         return ""
     chosen = os.environ.get("TDSL_CACHE_DIR", "")
     if chosen:
         return os.path.abspath(chosen)
     if not _default:
-        import platformdirs  # a process that sets TDSL_CACHE_DIR does without
+        import platformdirs  # not needed if TDSL_CACHE_DIR is set
 
         _default.append(platformdirs.user_cache_dir("tdsl", appauthor=False))
     return _default[0]
@@ -222,7 +222,7 @@ def _path() -> str:
 
 @contextlib.contextmanager
 def _folder(create: bool) -> Iterator[_Folder | None]:
-    """The open and checked folder; None when the cache is off. FileNotFoundError: there is none."""
+    """The opened folder after the check of its owner; None if the cache is off. FileNotFoundError if none."""
     path = _path()
     if not path:
         yield None
@@ -251,7 +251,7 @@ def _check_owner(status: os.stat_result, what: str) -> None:
 
 
 def _read(folder: _Folder, name: str) -> bytes:
-    """The payload of an entry after every check; `_RefusedError` says what is wrong with it."""
+    """The payload of an entry; _RefusedError, with the reason, if the file is no valid entry."""
     data = _contents(folder, name)
     if len(data) < _PREFIX.size + _DIGEST:
         raise _RefusedError("too short")
@@ -293,13 +293,13 @@ def _write(folder: _Folder, name: str, data: bytes) -> None:
             file.flush()
             os.fsync(descriptor)
         folder.rename(temporary, name)
-    except BaseException:  # an interrupt must not leave it behind either
+    except BaseException:  # an interrupt must not leave the file behind either
         folder.remove(temporary)
         raise
 
 
 def _reject(folder: _Folder, name: str, problem: Exception) -> None:
-    """Put a bad entry aside, so that the next writer replaces it and a person can look at it."""
+    """Rename a bad entry to `.bad`, so that the next writer replaces it and a person can inspect it."""
     _count("rejected")
     _warn(f"holds a bad entry, {name}, which is left out", problem, kind="bad entry")
     try:
@@ -314,7 +314,7 @@ def _count(what: str) -> None:
 
 
 def _warn(what: str, problem: Exception, kind: str = "") -> None:
-    """One warning in a process for one kind of problem with one folder."""
+    """Issue a CacheWarning, once in a process for each kind of problem and folder."""
     path = _path()
     with _lock:
         if (kind, path) in _warned:

@@ -1,4 +1,4 @@
-"""Misses of the last cache, counted by the processor where the system lets a process ask for it."""
+"""Counts last-level cache misses by the processor's performance counters (Linux perf_event_open)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALLS = {"x86_64": 298, "aarch64": 241}
 
 
 def last_level_misses(run: Callable[[], object]) -> str:
-    """What the processor counts while something runs, or why it does not, in a line."""
+    """One line of text: the last-level cache misses while `run` executes, or why they cannot be counted."""
     found = count_event(HARDWARE, CACHE_MISSES, run)
     if isinstance(found, str):
         return f"the processor's own counters are not there: {found}"
@@ -26,9 +26,9 @@ def last_level_misses(run: Callable[[], object]) -> str:
 
 
 def count_event(kind: int, event: int, run: Callable[[], object]) -> int | str:
-    """How often an event of the kernel's interface for counters occurs; the reason where that is not told.
+    """The number of perf events of a type and config while `run` executes; a str, the reason, if unavailable.
 
-    Threads that are already running are not counted with the caller.
+    Events of threads that were started before are not counted.
     """
     number = CALLS.get(platform.machine())
     if platform.system() != "Linux" or number is None:

@@ -1,9 +1,9 @@
-"""From a Python call to a compiled kernel.
+"""Calls of compiled programs from Python: dispatch to the variant that fits the arguments.
 
-A call takes one of two ways. The quick one hands the arguments as they are to machine code that checks
-them in place (`cpu/wrapper.py`); when it accepts them, nothing else happens. The slow one binds names,
-converts what is not a NumPy array, checks dtypes and shapes with clear errors, chooses or builds the
-variant of the program for the sizes and layouts at hand, and remembers it for the quick way.
+A call takes a fast path or a slow path. The fast path passes the arguments unchanged to machine code that
+checks them (`cpu/wrapper.py`) and runs the kernel if it accepts them. The slow path binds names, converts
+arguments that are not NumPy arrays, checks dtypes and shapes with clear errors, chooses or builds the
+variant for the sizes and layouts of the arguments, and adds it to those of the fast path.
 
 The result is always as if every input had been copied before the first output is written: an input that
 shares memory with an output is copied. Outputs that share memory with each other are refused.
@@ -42,14 +42,14 @@ from tdsl.codegen.runtime.result_memory import new_output
 from tdsl.codegen.runtime.signature import ArrayArg, Signature, Specialisation, names, places
 
 Fast = Callable[..., Any]
-_KEPT = 4  # variants tried by the quick way; each that does not fit costs some 0.3 us
+_KEPT = 4  # variants that the fast path tries; each one that does not fit costs some 0.3 us
 
 
 _entries: weakref.WeakSet[Entry] = weakref.WeakSet()
 
 
 def _renew_locks() -> None:
-    # A thread that was building when the process forked does not exist in the child.
+    # A thread that held a lock to build when the process forked does not exist in the child.
     for entry in _entries:
         entry._lock = threading.Lock()
 
@@ -61,21 +61,21 @@ if hasattr(os, "register_at_fork"):
 class Executable(Protocol):
     """A compiled kernel.
 
-    `fast`, where there is one, takes the arrays and scalars of `params` in order, without the sizes.
-    It returns True when it ran; anything else means that some argument needs the slow way.
+    `fast`, if not None, takes the arrays and scalars of `params` in order, without the sizes.
+    It returns True if it ran the kernel; any other result means that an argument needs the slow path.
     """
 
     @property
     def kernel(self) -> Kernel:
-        """What was compiled."""
+        """The kernel in the loop IR."""
 
     @property
     def params(self) -> tuple[Argument, ...]:
-        """What the kernel takes."""
+        """The parameters of the kernel."""
 
     @property
     def fast(self) -> Fast | None:
-        """The quick entry."""
+        """The entry point of the fast path."""
 
     def run(self, arguments: Sequence[Any]) -> None:
         """Run on arrays, NumPy scalars and integers in the order of `params`."""
@@ -85,11 +85,11 @@ class Entry:
     """A compiled program as a callable.
 
     `call(*inputs, out=None)` takes the inputs by position or name and returns the output, or a tuple of
-    them; an output of rank 0 is a NumPy scalar. `out` is memory for the outputs (an array, or a tuple or dict
-    by name of several), which is then what is returned. Several threads may call at once.
+    several; an output of rank 0 is a NumPy scalar. `out` has arrays for the outputs (one array, or a tuple or
+    dict by name), which are then written and returned. Several threads may call at once.
 
-    Sizes named in `dynamic` are arguments of one variant; for each combination of the others, and of
-    memory layouts, `build` makes a variant on first use.
+    Sizes named in `dynamic` are run-time arguments of a variant; for each combination of the other sizes and
+    of memory layouts, `build` compiles a variant on first use.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class Entry:
         self._quick: tuple[Quick, ...] = ()
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """Run it on arrays and numbers; compiled first where these sizes and layouts are new."""
+        """Run the program on arrays and numbers; compiles a variant first for new sizes or layouts."""
         if kwargs and len(args) + len(kwargs) == len(self._names):
             rest = self._names[len(args) :]
-            if all(map(kwargs.__contains__, rest)):  # the quick way takes them in order
+            if all(map(kwargs.__contains__, rest)):  # the fast path takes positional arguments
                 args, kwargs = (*args, *map(kwargs.__getitem__, rest)), {}
         if not kwargs:
             if out is None:
@@ -138,11 +138,11 @@ class Entry:
 
     @property
     def executables(self) -> Mapping[Specialisation, Executable]:
-        """What has been built, the last one at the end."""
+        """The variants that have been built, in order of building."""
         return self._executables
 
     def executable(self, specialisation: Specialisation) -> Executable:
-        """The code for a specialisation, built when it is asked for first."""
+        """The compiled code of a specialisation, built on first use."""
         found = self._executables.get(specialisation)
         if found is not None:
             return found
@@ -159,7 +159,7 @@ class Entry:
             as_array(arg, value) if isinstance(arg, ArrayArg) else as_scalar(arg, value)
             for arg, value in zip(signature.inputs, values, strict=True)
         )
-        # The types that the quick way takes: plain arrays and Python numbers.
+        # The types that the fast path takes: plain arrays and Python numbers.
         plain = tuple(x if isinstance(x, np.ndarray) else x.item() for x in inputs)
         tried = not kwargs and (out is None or (self._single and type(out) is np.ndarray))
         if not tried or any(type(a) is not type(b) for a, b in zip(plain, values, strict=True)):
@@ -169,7 +169,7 @@ class Entry:
         return self._slow(inputs, given)
 
     def _retry(self, plain: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
-        """The quick way again, with arguments bound and converted; or None."""
+        """The result of the fast path for bound and converted arguments; None if no variant accepts them."""
         if all(array is None for array in given):
             results = (quick(plain) for quick in self._quick)
             return next((result for result in results if result is not None), None)
@@ -218,7 +218,7 @@ class Entry:
         self, inputs: tuple[Any, ...], outputs: tuple[Array, ...], sizes: dict[str, int]
     ) -> None:
         signature = self.signature
-        # Machine code takes aligned memory only.
+        # Machine code requires aligned memory.
         targets = tuple(out if out.flags.aligned else np.empty_like(out) for out in outputs)
         arrays = (*(value for value in inputs if isinstance(value, np.ndarray)), *targets)
         specialisation = Specialisation(
@@ -262,5 +262,5 @@ class Entry:
 
 
 def quick_entries(entry: Entry) -> tuple[Fast, ...]:
-    """The quick entries of the variants that ran last, for callers with arrays and outputs at hand."""
+    """The fast entry points of the latest variants, for callers that pass arrays and outputs themselves."""
     return entry._fast

@@ -1,7 +1,7 @@
-"""Arrays of other libraries through DLPack, without a copy.
+"""Imports arrays of other libraries through DLPack without a copy.
 
-NumPy's own reader has no bfloat16 and marks what older producers export read-only, so the capsule is read
-here. It is never consumed: the array keeps it alive, and its destructor gives the memory back.
+NumPy's own importer has no bfloat16 and marks arrays of older exporters read-only, so this file reads the
+capsule itself. The capsule is never consumed: the array keeps it alive, and its destructor frees the memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tdsl.lang.types import BY_NAME, DType
 
 
 class Tensor(ctypes.Structure):
-    """DLTensor."""
+    """The C struct DLTensor."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -50,7 +50,7 @@ _DEVICES = {
     1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 9: "vpi", 10: "rocm",
     11: "rocm_host", 12: "ext_dev", 13: "cuda_managed", 14: "oneapi", 15: "webgpu", 16: "hexagon",
 }  # fmt: skip
-_HOST = (1, 3, 11)  # memory that the CPU reads at its own addresses: ordinary, and pinned for a GPU
+_HOST = (1, 3, 11)  # memory that the CPU can address: ordinary memory, and pinned memory of a GPU
 
 
 def type_code(dtype: DType) -> int:
@@ -63,13 +63,13 @@ def type_code(dtype: DType) -> int:
 
 
 def device_of(exporter: Any) -> str | None:
-    """The name of the device of a DLPack exporter, such as "cuda:0"; None where the CPU can read it."""
+    """The device name of a DLPack exporter, such as "cuda:0"; None if the CPU can read its memory."""
     kind, index = (int(part) for part in exporter.__dlpack_device__())
     return None if kind in _HOST else f"{_DEVICES.get(kind, f'device type {kind}')}:{index}"
 
 
 def from_dlpack(exporter: Any) -> np.ndarray[Any, Any]:
-    """An array over the memory of `exporter`; BufferError when its element type is not one of ours."""
+    """An array over the memory of `exporter`; BufferError if its element type is not supported."""
     try:
         capsule = exporter.__dlpack__(max_version=(_VERSION, 0))
     except TypeError:  # from before versions were agreed on
@@ -85,9 +85,9 @@ def from_dlpack(exporter: Any) -> np.ndarray[Any, Any]:
 def exported(
     exporter: Any, stream: int | None = None
 ) -> tuple[int, tuple[int, ...], tuple[int, ...] | None, np.dtype[Any]]:
-    """Address, shape, strides in bytes and type of memory on any device, which `exporter` keeps.
+    """Address, shape, strides in bytes and dtype of an array on any device; `exporter` owns the memory.
 
-    The memory may be used on `stream`, or, without one, as soon as its maker's own stream gets to it.
+    The exporter synchronises `stream` with its own one; with None it does not synchronise.
     """
     waits = -1 if stream is None else stream
     try:
@@ -101,14 +101,14 @@ def exported(
 
 
 class _Exported:
-    """What NumPy needs to know of a capsule; the array's base, so it lives as long as the array."""
+    """An object with `__array_interface__` for a capsule; NumPy's array has it as base and keeps it alive."""
 
     def __init__(
         self, capsule: object, tensor: Tensor, dtype: np.dtype[Any], read_only: bool
     ) -> None:
         self.capsule = capsule
         shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
-        # An empty tensor may have no address; NumPy wants one, and reads nothing there.
+        # An empty tensor may have a null address; NumPy requires another one, and reads nothing there.
         address = tensor.data + tensor.byte_offset if 0 not in shape else id(self)
         self.__array_interface__ = {
             "version": 3,
@@ -122,7 +122,7 @@ class _Exported:
 def _read(capsule: object) -> tuple[Tensor, bool]:
     name = _get_name(capsule)
     if name == b"dltensor":
-        # The older protocol cannot say read-only; producers refuse to export such memory instead.
+        # The older protocol has no read-only flag; exporters refuse to export read-only memory instead.
         return Tensor.from_address(_get_pointer(capsule, name)), False
     if name != b"dltensor_versioned":
         raise BufferError(f"the DLPack capsule is named {name!r}")
@@ -132,7 +132,7 @@ def _read(capsule: object) -> tuple[Tensor, bool]:
     return managed.tensor, bool(managed.flags & _READ_ONLY)
 
 
-# Function objects of our own: those of ctypes.pythonapi are shared with everybody in the process.
+# Separate function objects: those of ctypes.pythonapi are shared by all modules of the process.
 _get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(
     ("PyCapsule_GetName", ctypes.pythonapi)
 )

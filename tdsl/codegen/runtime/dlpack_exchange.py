@@ -1,7 +1,7 @@
-"""The table of C functions by which libraries lend arrays quickly, and tell which stream they work on.
+"""The DLPack C exchange API: a table of C functions that export arrays and tell a library's current stream.
 
-A type of arrays has it as the capsule `__dlpack_c_exchange_api__` (DLPack 1.3; PyTorch since 2.10). Unlike
-`__dlpack__`, it makes no object for each array and lets nobody wait.
+An array type offers the table as the capsule `__dlpack_c_exchange_api__` (DLPack 1.3; PyTorch since 2.10).
+Unlike `__dlpack__`, it allocates no Python object for an array and synchronises no stream.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAJOR = 1
 
 
 class Table(ctypes.Structure):
-    """DLPackExchangeAPI."""
+    """The C struct DLPackExchangeAPI."""
 
     _fields_ = (
         ("major", ctypes.c_uint32),
@@ -34,7 +34,7 @@ class Table(ctypes.Structure):
 
 
 class Lent(ctypes.Structure):
-    """DLTensor, with one number for each of what is compared together: where it is, and of what elements."""
+    """The C struct DLTensor, with fields joined to words: `device`, and rank and element type as `kind`."""
 
     _fields_ = (
         ("data", ctypes.c_uint64),
@@ -51,7 +51,7 @@ class Lent(ctypes.Structure):
 
 
 def device_word(kind: int, ordinal: int) -> int:
-    """The field `device` for a kind of devices and a number.
+    """The word `device` of `Lent`, from a DLDeviceType and a device number.
 
     >>> hex(device_word(2, 1))
     '0x100000002'
@@ -60,7 +60,7 @@ def device_word(kind: int, ordinal: int) -> int:
 
 
 def kind_word(rank: int, dtype: DType) -> int:
-    """The field `kind` for a rank and an element type.
+    """The word `kind` of `Lent`, from a rank and an element type.
 
     >>> from tdsl.lang.types import f32
     >>> hex(kind_word(3, f32))
@@ -80,14 +80,14 @@ _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_cha
 
 
 class Exchange:
-    """The functions of a type: `lend(array, address)` fills a DLTensor there, and returns 0 or raises."""
+    """The C functions of an array type; `lend(array, address)` fills a DLTensor, and returns 0 or raises."""
 
     def __init__(self, table: Table) -> None:
         self.lend: Callable[[Any, int], int] = _LEND(table.tensor_from_py_object)
         self._stream = _STREAM(table.current_work_stream)
 
     def stream(self, kind: int, device: int) -> int:
-        """The stream on which the library works on a device."""
+        """The current stream of the library on a device, as an address; 0 for the default stream."""
         found = ctypes.c_void_p()
         self._stream(kind, device, ctypes.addressof(found))
         return found.value or 0
@@ -95,7 +95,7 @@ class Exchange:
 
 @functools.lru_cache(maxsize=64)
 def exchange(kind: type) -> Exchange | None:
-    """The functions of a type of arrays, where it has them."""
+    """The exchange functions of an array type; None if it has none, or of another version."""
     capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
     if capsule is None or type(capsule).__name__ != "PyCapsule" or _get_name(capsule) != _NAME:
         return None

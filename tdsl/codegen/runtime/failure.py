@@ -1,4 +1,4 @@
-"""What a caller sees when a check of a kernel fails."""
+"""The exceptions that a call raises when a run-time check of its kernel fails."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tdsl.core.source import Loc, here
 from tdsl.errors import IndexBoundError, RequireError, TargetError, TdslError
 
 CHECK_SLOTS = 8
-"""The places of the frame where a kernel leaves the values of a failed check."""
+"""The number of slots of the call frame in which a kernel stores the values of a failed check."""
 
 TOUCHED = -2
-"""The status of a kernel that wrote outside of the first buffer that it allocates; one less for each next."""
+"""The status if a kernel wrote outside of the first buffer that it allocates; TOUCHED - n for buffer n."""
 
 
 def check_error(message: Message, values: Sequence[Any]) -> TdslError:
-    """IndexBoundError for an access out of range, else RequireError, with the line of the user.
+    """The exception of a failed check: IndexBoundError for an access out of bounds, else RequireError.
 
-    `values` are the scalars of the message, of Python or NumPy.
+    Its location is that of the user's source line. `values` are the Python or NumPy scalars of the message.
 
     >>> print(check_error(Message("require", ("row ", " is empty"), "blur.py:7"), (3,)))
     row 3 is empty [require]
@@ -49,7 +49,7 @@ def check_error(message: Message, values: Sequence[Any]) -> TdslError:
 
 
 def beyond_memory(kernel: str, name: str) -> TargetError:
-    """TargetError for a kernel that wrote outside of memory that it allocates, under TDSL_DEBUG=canaries.
+    """The TargetError for a kernel that wrote outside of a buffer it allocates (TDSL_DEBUG=canaries).
 
     >>> print(beyond_memory("blur_kernel", "rows"))
     kernel 'blur_kernel' writes beyond the memory of 'rows' [target]
@@ -65,6 +65,6 @@ def beyond_memory(kernel: str, name: str) -> TargetError:
 
 
 def _place(where: str) -> Loc | None:
-    """The place that `file:line` names."""
+    """The location for the text `file:line`; None for an empty text."""
     file, _, line = where.rpartition(":")
     return Loc(file, int(line)) if file else None

@@ -1,7 +1,7 @@
-"""A short name for everything that decides what is compiled: the key of the disk cache.
+"""Fingerprints of programs, schedules and options: the keys of the disk cache.
 
-Values are written in a canonical form in which equal subexpressions have one number, so the form does not
-depend on which of them are one object, on hash seeds, or on where the user wrote them.
+A value is hashed in a canonical form that numbers equal subexpressions alike, so the fingerprint does not
+depend on which subexpressions are one object, on hash seeds, or on source locations.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from tdsl.core.node import Node, post_order
 
 
 def fingerprint(*values: Any) -> str:
-    """The sha256 of values: strings, numbers, tuples, sets, frozen dataclasses, nodes.
+    """The sha256 of values: strings, numbers, tuples, frozen sets, frozen dataclasses, nodes.
 
-    Equal values have equal fingerprints in every process; fields that take no part in equality (places in
-    the source) take none here.
+    Equal values have equal fingerprints in every process; fields that equality ignores (source locations)
+    are ignored.
 
     >>> from tdsl.lang.expr import Binary, Var, const
     >>> fingerprint(Binary("add", Var("i"), const(1))) == fingerprint(Binary("add", Var("i"), const(2)))
     False
     """
-    import hashlib  # with a library of its own: not needed to import tdsl
+    import hashlib  # loads a shared library that importing tdsl does not need
 
     form = _Form()
     last = form.token(values)
@@ -31,7 +31,7 @@ def fingerprint(*values: Any) -> str:
 
 
 class _Form:
-    """Texts of dataclasses, numbered in the order of their first appearance, and tokens of values in them."""
+    """The canonical form of values: the texts of dataclasses, numbered in order of first appearance."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, str] = {}  # text of a dataclass -> its token
@@ -80,7 +80,7 @@ def _names(cls: Any) -> tuple[str, ...]:
 
 
 def _package_stamp() -> str:
-    """The sizes and times of all files of the package."""
+    """The sizes and modification times of all Python files of the package, as text."""
     here = os.path.abspath(__file__)
     folders, found = [os.path.dirname(os.path.dirname(os.path.dirname(here)))], []
     while folders:
@@ -94,5 +94,5 @@ def _package_stamp() -> str:
     return "\n".join(sorted(found))
 
 
-# Taken when the package is imported: what is compiled later is made by the files of then.
+# Evaluated on import of the package: the code of these files compiles in this process.
 PACKAGE = _package_stamp()

@@ -1,7 +1,7 @@
-"""The quick way of a call, as a Python function written for one variant.
+"""Generates the fast path of a call: a Python function specialised for one variant.
 
-Allocating the outputs and calling machine code leaves a budget of well under a microsecond, of which each
-loop over arguments would take a part; so the function is made as text, with the arguments spelt out.
+Apart from allocating the outputs and calling machine code, the budget is well under a microsecond, and each
+loop over arguments would take part of it; so the function is generated as text with the loops unrolled.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Quick = Callable[[tuple[Any, ...]], Any]
 
 
 def quick_call(signature: Signature, fixed: Mapping[str, int], entry: Callable[..., Any]) -> Quick:
-    """A function of the inputs as a tuple: the result, or None where `entry` does not accept them.
+    """A function that maps a tuple of inputs to the result, or to None if `entry` does not accept them.
 
-    `entry(*inputs, *outputs)` returns True when it ran. The inputs must decide every size that is not
-    among the `fixed` ones.
+    `entry(*inputs, *outputs)` returns True if it ran. The inputs must determine every size that is not
+    in `fixed`.
     """
     namespace: dict[str, Any] = {"empty": np.empty, "entry": entry, "result": new_output}
     namespace |= {"where": lambda cond, yes, no: yes if cond else no, "cast": lambda x, _: x}
@@ -40,7 +40,7 @@ def quick_call(signature: Signature, fixed: Mapping[str, int], entry: Callable[.
 
 
 def quick_text(signature: Signature, fixed: Mapping[str, int]) -> str:
-    """The text of the function.
+    """The Python source of the function that `quick_call` returns.
 
     >>> from tdsl.codegen.runtime.signature import ArrayArg
     >>> from tdsl.lang.types import f32
@@ -81,7 +81,7 @@ def quick_text(signature: Signature, fixed: Mapping[str, int]) -> str:
 
 
 def _maker(k: int, arg: ArrayArg, fixed: Mapping[str, int]) -> str:
-    """The function that allocates the array of output `k`: `result` from `LARGE` bytes on."""
+    """The expression for the allocator of output `k`: `result` from `LARGE` bytes on, else `empty`."""
     extents = [bind_expr(e, fixed) for e in arg.shape]
     known = arg.dtype.bytes * math.prod(int(e.value) for e in extents if isinstance(e, Const))
     rest = [f"s{k}[{n}]" for n, e in enumerate(extents) if not isinstance(e, Const)]

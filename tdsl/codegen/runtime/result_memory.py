@@ -1,13 +1,13 @@
-"""Memory for the results of calls, kept when nothing refers to a result any more.
+"""A memory pool for the results of calls: the memory of a dead result is reused for a later one.
 
-The C library gives the memory of large arrays back to the system and asks for it again, so each call would
-fault for every page of its result. A result of `LARGE` bytes and more is allocated in a block that outlives
-it. The base of the result, and so of every view of it, is a lease: whatever can reach the memory, be it
-an array, a memoryview, a DLPack capsule or the frame of an exception, keeps the lease alive, and the end of
-the lease gives the block back. A block that something else refers to then is not kept.
+The C library returns the memory of large arrays to the system and requests it again, so each call would
+fault on every page of its result. A result of `LARGE` bytes and more is allocated in a block that outlives
+it. The base of the result, and so of every view of it, is a lease: every owner of a reference to the memory,
+be it an array, a memoryview, a DLPack capsule or the frame of an exception, keeps the lease alive, and the
+lease returns the block to the pool when it is destroyed. A block with other references is then not pooled.
 
-Blocks are kept in a list whose methods are atomic: neither threads, nor forks, nor a lease that ends in the
-middle of a function here need a lock.
+The pool is a list whose methods are atomic: neither threads, nor forks, nor a lease that is destroyed in the
+middle of a function of this file need a lock.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from tdsl.codegen.runtime.signature import ALIGN, LARGE
 from tdsl.core.source import here
 from tdsl.errors import TdslError
 
-DEFAULT = 256  # MiB of blocks that are kept
-_COUNT = 32  # blocks that are kept, at most: a call may look at each
-_SPARE = 1.25  # bytes of a block for each byte of its result, at most
+DEFAULT = 256  # MiB of blocks in the pool, at most
+_COUNT = 32  # blocks in the pool, at most: a call may look at each
+_SPARE = 1.25  # bytes of a reused block for each byte of its result, at most
 
-_kept: list[_Block] = []  # the one used last at the end
-_limit = 0  # bytes of these
+_kept: list[_Block] = []  # the pool, with the block used last at the end
+_limit = 0  # bytes of the pool, at most
 
 
 class _Block(np.ndarray[Any, Any]):
-    """Memory that is used for one result after another."""
+    """A block of memory that is reused for one result after another."""
 
     __slots__ = ("capacity", "start")
     start: int  # offset of the first byte at a multiple of ALIGN
     capacity: int  # bytes from `start` on
-    __eq__ = object.__eq__  # the list finds the block itself
+    __eq__ = object.__eq__  # list.remove compares blocks by identity
     __hash__ = object.__hash__  # type: ignore[assignment]  # of arrays None
 
 
 class _Lease(np.ndarray[Any, Any]):
-    """The part of a block that a result uses, as long as anything refers to it."""
+    """The part of a block that a result uses; its destructor returns the block to the pool."""
 
     __slots__ = ()
 
@@ -56,12 +56,12 @@ class _Lease(np.ndarray[Any, Any]):
             return
         if (
             isinstance(self.base, _Block) and references(self.base) == 2
-        ):  # this one and the argument
+        ):  # self.base and the argument
             _keep(self.base)
 
 
 def new_output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array of unknown values for a result; from `LARGE` bytes on it begins at a multiple of `ALIGN`."""
+    """An uninitialised array for a result; from `LARGE` bytes on it begins at a multiple of `ALIGN` bytes."""
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE:
         return np.empty(shape, dtype)
@@ -72,7 +72,7 @@ def new_output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, 
 
 
 def _kept_block(size: int) -> _Block | None:
-    """A block that was kept and has about this size, which is kept no more."""
+    """A block of about this size, removed from the pool; None if the pool has none."""
     for block in reversed(_kept):
         if size <= block.capacity <= _SPARE * size:
             try:
@@ -102,16 +102,16 @@ def _keep(block: _Block) -> None:
 
 
 def _trim() -> None:
-    """Free the blocks that were used the longest time ago, until the others are within the limits."""
+    """Free the least recently used blocks until the pool is within its limits."""
     while len(_kept) > _COUNT or sum([b.capacity for b in _kept]) > _limit:
         try:
             _kept.pop(0)
-        except IndexError:  # another thread was faster
+        except IndexError:  # another thread has emptied the list
             return
 
 
 def _set_limit() -> None:
-    """Keep as much as TDSL_RESULT_MEMORY says; a TdslError where that is no number."""
+    """Set the size of the pool to TDSL_RESULT_MEMORY, in MiB; TdslError if that is no number."""
     global _limit
     asked = os.environ.get("TDSL_RESULT_MEMORY", "").strip() or str(DEFAULT)
     if not asked.isdecimal():

@@ -1,4 +1,4 @@
-"""What a compiled program takes and gives, and what of a call is fixed when it is compiled."""
+"""Signatures of compiled programs (inputs and outputs) and specialisations (sizes, strides, alignment)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tdsl.lang.types import DType
 
 @dataclass(frozen=True, slots=True)
 class ArrayArg:
-    """An array: extents are `Const`, `Size`, or any integer expression of these. `loc` is where the user
-    declared it.
+    """An array argument or output. Extents are `Const`, `Size`, or any integer expression of these. `loc` is
+    the source location of its declaration.
     """
 
     name: str
@@ -31,7 +31,7 @@ class ArrayArg:
 
 @dataclass(frozen=True, slots=True)
 class ScalarArg:
-    """A number of a type."""
+    """A scalar argument."""
 
     name: str
     dtype: DType
@@ -40,9 +40,9 @@ class ScalarArg:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Inputs in the order of a call, and outputs in the order of the result.
+    """The inputs of a compiled program in the order of a call, and its outputs in the order of the result.
 
-    `agreements` are the accesses by which extents have to be equal.
+    `agreements` are the constraints that some extents are equal, with the accesses that imply them.
     """
 
     name: str
@@ -62,18 +62,18 @@ class Signature:
 
 
 Layout = tuple[int | None, ...]
-ALIGN = 64  # bytes: a line of the caches, and the widest vector
-LARGE = 1 << 20  # bytes of an output from which its place in memory matters
+ALIGN = 64  # bytes: a cache line, and the widest vector
+LARGE = 1 << 20  # bytes from which an output is allocated aligned and from a pool
 
 
 @dataclass(frozen=True, slots=True)
 class Specialisation:
-    """What one variant of a program is compiled for.
+    """The sizes, strides and alignment that one variant of a program is compiled for.
 
-    `sizes` are the extents fixed at compile time by name. `layouts` has the strides in elements of each
-    array, inputs then outputs: all of them for a dense row-major array whose extents are fixed; else None,
-    except for one axis along which elements are adjacent, whose stride is 1. `aligned` promises that large
-    outputs begin at a multiple of `ALIGN` bytes, as those that are made for a call do.
+    `sizes` are the named sizes fixed at compile time. `layouts` has the strides in elements of each array,
+    inputs then outputs: all of them for a dense row-major array whose extents are fixed; else None, except
+    for one axis with unit stride, which has 1. `aligned` promises that large outputs begin at a multiple of
+    `ALIGN` bytes, as outputs that a call allocates do.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -82,7 +82,7 @@ class Specialisation:
 
 
 def parameters(signature: Signature, variant: Specialisation) -> tuple[Argument, ...]:
-    """What the kernel of a variant takes: inputs, outputs, then the sizes that are not fixed.
+    """The parameters of a variant's kernel: inputs, outputs, then the sizes that are not fixed.
 
     >>> from dataclasses import replace
     >>> from tdsl.lang.types import f32
@@ -105,7 +105,7 @@ def parameters(signature: Signature, variant: Specialisation) -> tuple[Argument,
 
 
 def is_large(extents: tuple[Expr, ...], dtype: DType) -> bool:
-    """True for an array of known extents that is worth being made at a multiple of `ALIGN` bytes."""
+    """True for an array of constant extents and at least `LARGE` bytes."""
     known = [int(e.value) for e in extents if isinstance(e, Const)]
     return len(known) == len(extents) and prod(known) * dtype.bytes >= LARGE
 
@@ -138,7 +138,7 @@ def names(arg: ArrayArg) -> Iterator[str]:
 
 
 def places(signature: Signature) -> dict[str, tuple[int, int]]:
-    """The position of an input, and its axis, for each size that the inputs decide."""
+    """For each size that is an extent of an input: the position of the input, and the axis."""
     found: dict[str, tuple[int, int]] = {}
     for position, arg in enumerate(signature.inputs):
         if isinstance(arg, ArrayArg):
@@ -166,7 +166,7 @@ _OPERATORS: dict[str, Callable[[int, int], int]] = {
 
 
 def extent(e: Expr, sizes: Mapping[str, int]) -> int:
-    """The value of an extent.
+    """The value of an extent for given values of the sizes.
 
     >>> from tdsl.lang.expr import const
     >>> extent(Binary("sub", Size("N"), const(2)), {"N": 10})
